@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from doctor_helpers import ANOMALIES, script_with, watch
-from test_doctor_findings import ALWAYS, DDP, SCRIPTS, TEN, ddp_model
+from planted_scripts import ALWAYS, DDP, SCRIPTS, TEN, ddp_model
 
 from fastdata.cli import main
 from fastdata.doctor import trials

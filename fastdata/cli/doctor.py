@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -127,7 +129,6 @@ def doctor_command(
 
         check_page_path(html)  # before the time is spent
     from fastdata.doctor import examine, render_text, script_of
-    from fastdata.doctor.processes import ScriptFailedError
 
     chosen = script_of(script)
     if ids:
@@ -138,17 +139,14 @@ def doctor_command(
     if no_run:
         _read(chosen, as_json)
         return DONE
-    with on_interruption("Nothing was written."):
-        try:
-            report = examine(
-                chosen,
-                seconds=seconds,
-                only=only,
-                batch_sizes=batch_sizes,
-                progress=(lambda _: None) if quiet else say,
-            )
-        except ScriptFailedError as error:
-            raise click.ClickException(error.explained(str(chosen))) from error
+    with _running(chosen):
+        report = examine(
+            chosen,
+            seconds=seconds,
+            only=only,
+            batch_sizes=batch_sizes,
+            progress=(lambda _: None) if quiet else say,
+        )
     if as_json:
         emit_json(report.to_json())
     else:
@@ -159,6 +157,18 @@ def doctor_command(
 
         write_page(render_page(report), html)
     return FOUND if check and report.is_open(threshold) else DONE
+
+
+@contextlib.contextmanager
+def _running(script: Script) -> Iterator[None]:
+    """Explain it where a script fails, or is interrupted."""
+    from fastdata.doctor.processes import ScriptFailedError
+
+    with on_interruption("Nothing was written."):
+        try:
+            yield
+        except ScriptFailedError as error:
+            raise click.ClickException(error.explained(str(script))) from error
 
 
 def _apply(
@@ -173,20 +183,16 @@ def _apply(
 ) -> None:
     """Print a patch that follows advice, what was measured of it, and write it."""
     from fastdata.doctor.patching import applied_text, apply_advice
-    from fastdata.doctor.processes import ScriptFailedError
 
-    with on_interruption("Nothing was written."):
-        try:
-            applied = apply_advice(
-                script,
-                ids,
-                measure=write,
-                unsafe=unsafe,
-                run=run,
-                progress=(lambda _: None) if quiet else say,
-            )
-        except ScriptFailedError as error:
-            raise click.ClickException(error.explained(str(script))) from error
+    with _running(script):
+        applied = apply_advice(
+            script,
+            ids,
+            measure=write,
+            unsafe=unsafe,
+            run=run,
+            progress=(lambda _: None) if quiet else say,
+        )
     backups = applied.patch.write() if write else {}
     if as_json:
         emit_json({**applied.to_json(), "backups": backups})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from typing import ClassVar
 
 from fastdata.doctor.contract import Advice, Finding, Numerics
 from fastdata.doctor.watching import Seen
@@ -18,33 +19,26 @@ class Compile(Advice):
     title = "torch.compile"
     numerics = Numerics.ROUNDING
     source = "https://docs.pytorch.org/docs/stable/torch.compiler.html"
+    options: ClassVar[dict[str, str]] = {}
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look for models that are not compiled."""
         if seen.is_compiled:
             return
+        given = ", ".join(f'{name}="{value}"' for name, value in self.options.items())
         for model in seen.trained():
-            change = functools.partial(model.compile)
-            yield Finding(seen.line_of(model), f"{type(model).__name__}.compile()", change)
+            change = functools.partial(model.compile, **self.options)
+            yield Finding(seen.line_of(model), f"{type(model).__name__}.compile({given})", change)
 
 
-class RecordedLaunches(Advice):
+class RecordedLaunches(Compile):
     """CUDA graphs launch the kernels of a whole pass at once, where each launch takes longer."""
 
     id = "D23"
     title = 'torch.compile(mode="reduce-overhead")'
-    numerics = Numerics.ROUNDING
     gpu_only = True
     source = "https://docs.pytorch.org/docs/stable/torch.compiler_cudagraph_trees.html"
-
-    def find(self, seen: Seen) -> Iterator[Finding]:
-        """Look for models that are not compiled."""
-        if seen.is_compiled:
-            return
-        for model in seen.trained():
-            what = f'{type(model).__name__}.compile(mode="reduce-overhead")'
-            change = functools.partial(model.compile, mode="reduce-overhead")
-            yield Finding(seen.line_of(model), what, change)
+    options: ClassVar[dict[str, str]] = {"mode": "reduce-overhead"}
 
 
 ADVICE = Compile(), RecordedLaunches()

@@ -1,0 +1,545 @@
+"""Scripts with faults that were planted, by what they are, in lines that are marked with IDs."""
+
+from __future__ import annotations
+
+from doctor_helpers import script_with
+
+__all__ = ["ALWAYS", "DDP", "SCRIPTS", "TEN", "ddp_model"]
+
+ALWAYS = {"D01", "D02", "D04", "D05", "D16", "D17", "D18", "D19", "D23"}
+"""Applies to any model of convolutions: to be tried, and no fault."""
+
+SCRIPTS = {
+    "nothing": {},
+    "anomaly detection": {"start": "torch.autograd.set_detect_anomaly(True)  # D09"},
+    "anomaly detection, a context": {
+        "step": """
+            optimizer.zero_grad()
+            with torch.autograd.detect_anomaly():  # D09
+                loss = F.cross_entropy(model(x), y)
+                loss.backward()
+            optimizer.step()
+        """
+    },
+    "a profiler": {
+        "step": """
+            optimizer.zero_grad()
+            with torch.profiler.profile():  # D30
+                loss = F.cross_entropy(model(x), y)
+                loss.backward()
+            optimizer.step()
+        """
+    },
+    "gradcheck": {
+        "start": """
+            value = torch.rand(2, dtype=torch.float64, requires_grad=True)
+            torch.autograd.gradcheck(torch.sin, [value])  # D31
+        """
+    },
+    "gradients of zeros": {
+        "step": """
+            optimizer.zero_grad(set_to_none=False)  # D07
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        """
+    },
+    "gradients of zeros, of the model": {
+        "step": """
+            model.zero_grad(False)  # D07
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        """
+    },
+    "an optimiser that is not fused": {
+        "optimizer": "optimizer = torch.optim.AdamW(model.parameters(), 0.001)  # D06"
+    },
+    "Adam with decay": {
+        "optimizer": """
+            optimizer = torch.optim.Adam(model.parameters(), weight_decay=0.1, fused=True)  # D33
+        """
+    },
+    "clipping one by one": {
+        "step": """
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=False)  # D13
+            optimizer.step()
+        """
+    },
+    "a bias before a normalisation": {
+        "model": """
+            model = nn.Sequential(
+                nn.Conv2d(3, 8, 3),  # D08
+                nn.BatchNorm2d(8),
+                nn.ReLU(inplace=True),
+                nn.Flatten(),
+                nn.Linear(8 * 36, 8),
+            ).to(memory_format=torch.channels_last)
+        """
+    },
+    "an activation that copies": {
+        "model": """
+            model = nn.Sequential(
+                nn.Conv2d(3, 8, 3, bias=False),
+                nn.BatchNorm2d(8),
+                nn.ReLU(),  # D15
+                nn.Flatten(),
+                nn.Linear(8 * 36, 8),
+            ).to(memory_format=torch.channels_last)
+        """
+    },
+    "an activation whose input is wanted": {
+        "model": """
+            model = nn.Sequential(
+                nn.Conv2d(3, 8, 3, bias=False),
+                nn.Sigmoid(),
+                nn.ReLU(),
+                nn.Flatten(),
+                nn.Linear(8 * 36, 8),
+            ).to(memory_format=torch.channels_last)
+        """
+    },
+    "channels first": {
+        "step": """
+            x = x.contiguous()
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        """,
+        "model": """
+            model = nn.Sequential(  # D03
+                nn.Conv2d(3, 8, 3, bias=False),
+                nn.Flatten(),
+                nn.Linear(8 * 36, 8),
+            )
+        """,
+    },
+    "odd sizes": {
+        "model": """
+            model = nn.Sequential(
+                nn.Conv2d(3, 8, 3, bias=False),
+                nn.Flatten(),
+                nn.Linear(8 * 36, 11),  # D20
+            ).to(memory_format=torch.channels_last)
+        """
+    },
+    "validation that records": {
+        "validation": """
+            model.eval()
+            for x, y in loader:
+                model(x.contiguous(memory_format=torch.channels_last))  # D10
+        """
+    },
+    "validation that trains": {
+        "validation": """
+            with torch.no_grad():
+                for x, y in loader:
+                    model(x.contiguous(memory_format=torch.channels_last))  # D46
+        """
+    },
+    "training in evaluation mode": {
+        "before": "pass",
+        "step": """
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)  # D47
+            loss.backward()
+            optimizer.step()
+        """,
+    },
+    "a value in each step": {
+        "step": """
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            total = loss.item()  # D11
+        """
+    },
+    "values that stay on the host": {
+        "step": """
+            places = [int(place) for place in torch.randperm(4)]
+            total = (torch.rand(3) > 0.5).sum().item()
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        """
+    },
+    "a value of what was moved": {
+        "step": """
+            y = y.to("cpu")
+            total = (y == 3).sum().item()  # D11
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        """
+    },
+    "a value of what the model makes": {
+        "step": """
+            optimizer.zero_grad()
+            output = model(x)
+            F.cross_entropy(output, y).backward()
+            optimizer.step()
+            right = (output.detach().argmax(1) == y).float().mean().item()  # D11
+        """
+    },
+    "a tensor that is made on the host and moved": {
+        "step": """
+            noise = torch.rand(4, 64, 64, 4).to(torch.device("cpu"))  # D12
+            small = torch.rand(4).to("cpu")
+            other = torch.rand(4, 64, 64, 4).to(torch.float64)
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        """
+    },
+    "a metric in each step, a function": {
+        "start": """
+            @torch.no_grad()
+            def accuracy(output, target):
+                return (output.topk(2).indices == target[:, None]).float().sum()
+        """,
+        "step": """
+            optimizer.zero_grad()
+            output = model(x)
+            loss = F.cross_entropy(output, y)
+            right = accuracy(output, y)  # D14
+            loss.backward()
+            optimizer.step()
+        """,
+    },
+    "a metric in each step, an object": {
+        "start": """
+            class Confusion:
+                def __init__(self):
+                    self.counts = torch.zeros(8, 8)
+                def update(self, output, target):
+                    self.counts[target, output.argmax(1)] += 1
+            confusion = Confusion()
+        """,
+        "step": """
+            optimizer.zero_grad()
+            output = model(x)
+            F.cross_entropy(output, y).backward()
+            optimizer.step()
+            confusion.update(output.detach(), y)  # D14
+        """,
+    },
+    "a metric in each step, a module": {
+        "start": """
+            class Accuracy(nn.Module):
+                def forward(self, output, target):
+                    return (output.argmax(1) == target).float().mean()
+            accuracy = Accuracy()
+        """,
+        "step": """
+            optimizer.zero_grad()
+            output = model(x)
+            F.cross_entropy(output, y).backward()
+            optimizer.step()
+            right = accuracy(output.detach(), y)  # D14
+        """,
+    },
+    "torchmetrics in each step": {
+        "start": """
+            import torchmetrics
+            accuracy = torchmetrics.MeanMetric()
+            right = torchmetrics.MeanMetric()
+        """,
+        "step": """
+            optimizer.zero_grad()
+            output = model(x)
+            F.cross_entropy(output, y).backward()
+            optimizer.step()
+            accuracy.update(output.detach())  # D14 D11
+            right(output.detach())  # D14 D11
+        """,
+    },
+    "a metric every ten steps": {
+        "start": """
+            def accuracy(output, target):
+                return (output.argmax(1) == target).float().mean()
+            count = 0
+        """,
+        "step": """
+            optimizer.zero_grad()
+            output = model(x)
+            F.cross_entropy(output, y).backward()
+            optimizer.step()
+            if count % 10 == 0:
+                right = accuracy(output, y)
+            count += 1
+        """,
+    },
+    "what the loss needs": {
+        "start": """
+            centre = torch.zeros(8)
+            def hardest(output, target):
+                return (output.detach().argmax(1) != target).float()
+            def move(output):
+                centre.mul_(0.9).add_(output.detach().mean(0), alpha=0.1)
+            def matched(output):
+                return torch.as_tensor(output.detach().argmax(1).numpy())  # D11
+        """,
+        "step": """
+            optimizer.zero_grad()
+            output = model(x)
+            weights = hardest(output, y) + 1
+            pairs = matched(output)
+            loss = (F.cross_entropy(output - centre, y, reduction="none") * weights).mean()
+            loss = loss + F.cross_entropy(output, pairs)
+            loss.backward()
+            optimizer.step()
+            move(output)
+        """,
+    },
+    "averaged weights": {
+        "optimizer": """
+            optimizer = torch.optim.SGD(model.parameters(), 0.1, fused=True)
+            averaged = torch.optim.swa_utils.AveragedModel(model)
+            def update():
+                with torch.no_grad():
+                    for p, q in zip(averaged.parameters(), model.parameters()):
+                        p.lerp_(q, 0.1)
+            losses = []
+            def keep(loss, output):
+                losses.append((loss.detach() * 2, output.detach().cpu()))  # D11
+        """,
+        "step": """
+            optimizer.zero_grad()
+            output = model(x)
+            loss = F.cross_entropy(output, y)
+            loss.backward()
+            optimizer.step()
+            averaged.update_parameters(model)
+            update()
+            keep(loss, output)
+        """,
+    },
+    "blocks that are repeated": {
+        "model": """
+            class Block(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.layer = nn.Linear(192, 192)
+                def forward(self, x):
+                    return x + self.layer(x)
+            blocks = [Block() for _ in range(4)]
+            model = nn.Sequential(nn.Flatten(), *blocks, nn.Linear(192, 8))  # D35
+        """
+    },
+    "blocks that are checkpointed": {
+        "model": """
+            from torch.utils.checkpoint import checkpoint
+            class Block(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.layer = nn.Linear(192, 192)
+                def forward(self, x):
+                    return x + checkpoint(self.layer, x, use_reentrant=False)
+            blocks = [Block() for _ in range(4)]
+            model = nn.Sequential(nn.Flatten(), *blocks, nn.Linear(192, 8))
+        """
+    },
+    "a value in a condition": {
+        "step": """
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            if torch.isnan(loss):  # D11
+                break
+            loss.backward()
+            optimizer.step()
+        """
+    },
+    "clipping of scaled gradients": {
+        "start": "scaler = torch.amp.GradScaler('cpu')",
+        "step": """
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = F.cross_entropy(model(x), y)
+            scaler.scale(loss).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # D41
+            scaler.step(optimizer)
+            scaler.update()
+        """,
+        "validation": "pass",
+    },
+    "a step that calls a closure": {
+        "step": """
+            def closure():
+                optimizer.zero_grad(set_to_none=False)  # D07
+                loss = F.cross_entropy(model(x), y)
+                loss.backward()
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                return loss
+            optimizer.step(closure)
+        """
+    },
+    "clipping before the backward pass": {
+        "step": """
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # D42
+            loss.backward()
+            optimizer.step()
+        """
+    },
+    "two steps": {
+        "step": """
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            optimizer.step()  # D43
+        """
+    },
+    "a schedule that steps first": {
+        "optimizer": """
+            optimizer = torch.optim.SGD(model.parameters(), 0.1, fused=True)
+            schedule = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+        """,
+        "step": """
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            schedule.step()  # D44
+            optimizer.step()
+        """,
+    },
+    "gradients that are never cleared": {
+        "step": """
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()  # D45
+        """
+    },
+    "scaled without autocast": {
+        "start": "scaler = torch.amp.GradScaler('cpu')",
+        "step": """
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)  # D48
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        """,
+    },
+    "validation without autocast": {
+        "step": """
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+        """,
+        "validation": """
+            model.eval()
+            with torch.no_grad():
+                for x, y in loader:
+                    model(x.contiguous(memory_format=torch.channels_last))  # D49
+        """,
+    },
+    "a compiled model": {
+        "before": "model.train(); model.compile(backend='aot_eager') if epoch == 0 else None",
+        "step": """
+            optimizer.zero_grad(set_to_none=False)  # D07
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        """,
+    },
+    "DataParallel": {
+        "model": """
+            model = nn.Sequential(
+                nn.Conv2d(3, 8, 3, bias=False),
+                nn.Flatten(),
+                nn.Linear(8 * 36, 8),
+            ).to(memory_format=torch.channels_last)
+            model = nn.DataParallel(model)  # D25
+        """
+    },
+    "deterministic algorithms": {"start": "torch.use_deterministic_algorithms(True)  # D34"},
+}
+
+DDP = """
+    import os
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0", RANK="0", WORLD_SIZE="1")
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+"""
+
+
+def ddp_model(options: str) -> str:
+    return f"""
+        model = nn.Sequential(
+            nn.Conv2d(3, 8, 3, bias=False), nn.Flatten(), nn.Linear(8 * 36, 8),
+        ).to(memory_format=torch.channels_last)
+        model = nn.parallel.DistributedDataParallel(model, {options}
+    """
+
+
+ACCUMULATED = """
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()  # D28
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()
+"""
+
+SCRIPTS |= {
+    "DDP that looks for parameters": {
+        "start": DDP,
+        "model": ddp_model("gradient_as_bucket_view=True, find_unused_parameters=True)  # D26"),
+    },
+    "DDP that copies gradients": {"start": DDP, "model": ddp_model("bucket_cap_mb=1)  # D27")},
+    "accumulation that reduces each time": {
+        "start": DDP,
+        "model": ddp_model("gradient_as_bucket_view=True)"),
+        "step": ACCUMULATED,
+    },
+    "accumulation with no_sync": {
+        "start": DDP,
+        "model": ddp_model("gradient_as_bucket_view=True)"),
+        "step": """
+            optimizer.zero_grad()
+            with model.no_sync():
+                F.cross_entropy(model(x), y).backward()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        """,
+    },
+    "normalisations of few samples a rank": {
+        "start": DDP,
+        "model": """
+            model = nn.Sequential(
+                nn.Conv2d(3, 8, 3, bias=False),
+                nn.BatchNorm2d(8),  # D29
+                nn.Flatten(),
+                nn.Linear(8 * 36, 8),
+            ).to(memory_format=torch.channels_last)
+            model = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+        """,
+    },
+}
+
+
+TEN = script_with(
+    start="torch.autograd.set_detect_anomaly(True)  # D09",
+    model="""
+        model = nn.Sequential(  # D03
+            nn.Conv2d(3, 8, 3),  # D08
+            nn.BatchNorm2d(8),
+            nn.ReLU(),  # D15
+            nn.Flatten(),
+            nn.Linear(8 * 36, 11),  # D20
+        )
+    """,
+    optimizer="optimizer = torch.optim.Adam(model.parameters(), weight_decay=0.1)  # D06 D33",
+    step="""
+        x = x.contiguous()
+        optimizer.zero_grad(set_to_none=False)  # D07
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=False)  # D13
+        optimizer.step()
+        print(loss.item())  # D11
+    """,
+    validation="""
+        model.eval()
+        for x, y in loader:
+            model(x)  # D10
+    """,
+)
