@@ -192,6 +192,115 @@ SCRIPTS = {
             optimizer.step()
         """
     },
+    "gradients that are cleared late": {
+        "step": """
+            loss = F.cross_entropy(model(x), y)
+            optimizer.zero_grad()  # D37
+            loss.backward()
+            optimizer.step()
+        """
+    },
+    "gradients that are added up": {
+        "before": "model.train(); count = 0",
+        "step": """
+            loss = F.cross_entropy(model(x), y)
+            if count % 2 == 0:
+                optimizer.zero_grad()
+            loss.backward()
+            count += 1
+            if count % 2 == 0:
+                optimizer.step()
+        """,
+    },
+    "a copy that blocks": {
+        "optimizer": """
+            loader = DataLoader(data, 4, pin_memory=True)
+            optimizer = torch.optim.SGD(model.parameters(), 0.1, fused=True)
+        """,
+        "step": """
+            y = y.to("cpu")  # D21
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        """,
+    },
+    "batches that are not pinned": {
+        "optimizer": """
+            loader = DataLoader(data, 4)  # D22
+            optimizer = torch.optim.SGD(model.parameters(), 0.1, fused=True)
+        """,
+        "step": """
+            y = y.to("cpu", non_blocking=True)
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        """,
+    },
+    "pinned batches, and copies that do not block": {
+        "optimizer": """
+            loader = DataLoader(data, 4, pin_memory=True)
+            optimizer = torch.optim.SGD(model.parameters(), 0.1, fused=True)
+        """,
+        "step": """
+            y = y.to("cpu", non_blocking=True)
+            weights = torch.ones(8).to("cpu")
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y, weights).backward()
+            optimizer.step()
+        """,
+    },
+    "batches that are pinned where there is a GPU": {
+        "optimizer": """
+            options = {"pin_memory": True} if torch.cuda.is_available() else {}
+            loader = DataLoader(data, 4, **options)
+            optimizer = torch.optim.SGD(model.parameters(), 0.1, fused=True)
+        """,
+        "step": """
+            y = y.to("cpu", non_blocking=True)
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        """,
+    },
+    "a loop over a dimension": {
+        "step": """
+            columns = x.flatten(1)
+            columns = torch.stack([columns[:, k] * 2 for k in range(16)], 1)  # D24
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y) + columns.mean()
+            loss.backward()
+            optimizer.step()
+        """
+    },
+    "loops that add up": {
+        "step": """
+            columns = x.flatten(1)
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            for column in columns.T:  # D24
+                loss = loss + column.square().mean()
+            loss += sum(columns[:, k].std() for k in range(16))  # D24
+            loss.backward()
+            optimizer.step()
+        """
+    },
+    "loops that cannot be done at once, or are short": {
+        "step": """
+            columns = x.flatten(1)
+            state = torch.zeros(4)
+            for k in range(192):
+                state = torch.tanh(columns[:, k] + state)
+            states = [columns[:, 0]]
+            for column in columns.T:
+                states.append(0.5 * states[-1] + column)
+            few = [columns[:, k] * 2 for k in range(8)]
+            kept = [columns[:, k] for k in range(192)]
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y) + state.mean() + sum(few).mean()
+            loss.backward()
+            optimizer.step()
+        """
+    },
     "a metric in each step, a function": {
         "start": """
             @torch.no_grad()

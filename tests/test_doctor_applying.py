@@ -52,6 +52,8 @@ EDITED = {
     "D13": SCRIPTS["clipping one by one"],
     "D15": SCRIPTS["an activation that copies"],
     "D17": {"start": f"torch.set_num_threads({available_cores() + 1})"},
+    "D21": SCRIPTS["a copy that blocks"],
+    "D22": SCRIPTS["batches that are not pinned"],
     "D26": {"start": DDP, "model": ddp_model("find_unused_parameters=True)")},
     "D27": {"start": DDP, "model": ddp_model("find_unused_parameters=True)")},
     "D30": SCRIPTS["a profiler"],

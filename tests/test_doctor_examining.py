@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from fastdata.doctor import Script, examine, examining
+from fastdata.doctor import Script, examine, examining, render_text
 from fastdata.doctor.contract import Numerics, Phase
 from fastdata.doctor.messages import Plain, Watched
 from fastdata.doctor.processes import ScriptFailedError
@@ -46,6 +47,9 @@ class MadeUp:
 
     def base(self, phase: Phase) -> MadeUp:
         return self
+
+    def at_most(self, part: str | None) -> float | None:
+        return {"step": 1.25, "clip": 1.1}.get(part or "")
 
     def noise(self, phase: Phase) -> Trial:
         self.clock += 10
@@ -103,6 +107,33 @@ def test_what_gets_slower_together_is_left_out(made_up: Any) -> None:
 
     used.trial = trial
     assert examine(SCRIPT).together is None
+
+
+def test_what_adds_nothing_to_the_others_is_left_out_in_the_end(made_up: Any) -> None:
+    used = made_up(
+        {"D06": 1.2, "D07": 1.3, "D09": 1.5}, *(finding(id) for id in ("D06", "D07", "D09"))
+    )
+    alone = used.trial
+
+    def trial(ids: tuple[str, ...], *arguments: Any, **options: Any) -> Trial:
+        # With D06 there is nothing left to gain by D09.
+        rest = tuple(id for id in ids if id != "D09") if "D06" in ids else ids
+        made = alone(rest, *arguments, **options)
+        return replace(made, follow=ids)
+
+    used.trial = trial
+    used.gains["D06"] = 1.6
+    used.gains["D09"] = 1.5
+    report = examine(SCRIPT)
+    assert report.together is not None
+    assert report.together.follow == ("D06", "D07")
+
+
+def test_a_part_of_a_step_bounds_what_can_be_gained(made_up: Any) -> None:
+    made_up({"D06": 1.2, "D09": 1.5}, finding("D06"), finding("D09"))
+    report = examine(SCRIPT)
+    assert {row.id: row.at_most for row in report.rows} == {"D06": 1.25, "D09": None}
+    assert "it can be 1.25 at most" in render_text(report)
 
 
 def test_advice_in_the_environment_is_followed_together_too(made_up: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import signal
@@ -158,6 +159,45 @@ def test_arguments_and_folder_are_those_of_python(tmp_path: Path) -> None:
     assert isinstance(watch(script_with(start=start), tmp_path, watch_only=True), Watched)
 
 
+AS_PYTHON = '''
+"""What it says of itself."""
+from __future__ import annotations
+
+import json, sys, threading
+value: int = 7
+main = sys.modules["__main__"]
+facts = {
+    "names": sorted(globals()),
+    "same": main.__dict__ is globals(),
+    "about": [__name__, __file__, __doc__, __spec__, type(__loader__).__name__, __package__],
+    "annotations": {name: str(one) for name, one in main.__annotations__.items()},
+    "arguments": sys.argv,
+    "folder": sys.path[0],
+    "stack": [sys._getframe().f_back is None, sys._getframe().f_code.co_filename],
+    "line": sys._getframe().f_lineno,
+    "thread": threading.current_thread() is threading.main_thread(),
+}
+raise SystemExit(json.dumps(facts))
+'''
+
+
+def test_a_script_is_the_main_program_as_python_runs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(AS_PYTHON)
+    words = [sys.executable, "train.py", "--epochs", "1"]
+    by_python = subprocess.run(words, capture_output=True, text=True).stderr
+    script = script_of(words)
+    with (
+        ScriptProcess(Request(script, str(tmp_path / "scratch"), watch_only=True)) as process,
+        pytest.raises(ScriptFailedError) as ended,
+    ):
+        process.watched(60)
+    by_doctor = str(ended.value).partition("sys.exit(")[2].removesuffix(")")
+    assert json.loads(ast.literal_eval(by_doctor)) == json.loads(by_python)
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -224,6 +264,7 @@ def test_advice_is_tried_by_the_command_and_its_gain_reported(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trials, "WINDOW_SECONDS", 0.05)
+    monkeypatch.setattr(trials, "FRESH_PAIRS", 0)  # each takes four new processes
     path = tmp_path / "train.py"
     path.write_text(script_with(**ANOMALIES))
     page = tmp_path / "page.html"

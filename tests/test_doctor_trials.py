@@ -14,7 +14,8 @@ from fastdata.doctor import session
 from fastdata.doctor.contract import Numerics
 from fastdata.doctor.messages import Dump, Ended, Ran, Run, Watched
 from fastdata.doctor.numerics import compare_dumps
-from fastdata.doctor.trials import Trial, judged
+from fastdata.doctor.script import Script
+from fastdata.doctor.trials import Trial, Trials, judged
 from fastdata.measuring.windows import rate_of
 
 BIASED = """
@@ -368,3 +369,35 @@ FAILED = replace(NONE, gain=None)
 )
 def test_trials_are_judged_together(trials: Sequence[Trial], verdicts: list[str]) -> None:
     assert [one.verdict for one in judged(trials, NOISE)] == verdicts
+
+
+def test_what_was_measured_in_one_pair_of_processes_is_no_surer_than_the_script_itself() -> None:
+    surely = trial(1.02, 0.99, 1.01, 0.99, 1.01, 0.99, 1.0, 1.01, 0.99)
+    noise = rate_of([0.9, 0.9, 0.9, 1.0, 1.0, 1.0, 1.05, 1.05, 1.05])
+    [none, gain] = judged([surely, GAIN], noise)
+    assert none.gain is not None
+    assert surely.gain is not None
+    assert (none.gain.low, none.gain.high) == (noise.low, noise.high)
+    assert none.gain.median == surely.gain.median == 1.0
+    assert gain.gain == GAIN.gain  # which was measured in several
+
+
+SLEEPS = """
+import time
+class Slow(torch.optim.SGD):
+    def step(self, closure=None):
+        time.sleep(0.1)
+        return super().step(closure)
+optimizer = Slow(model.parameters(), 0.1)
+"""
+
+
+def test_no_more_can_be_gained_than_a_part_of_a_step_takes(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(script_with(optimizer=SLEEPS))
+    with Trials(Script("file", str(path)), tmp_path / "scratch") as found:
+        base = found.base("train")
+        of_step, of_clipping = base.at_most("step"), base.at_most("clip")
+    assert of_step is not None
+    assert of_step > 1.2  # most of it sleeps
+    assert of_clipping is None  # there is none

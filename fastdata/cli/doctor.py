@@ -28,6 +28,7 @@ Examples:
   fastdata doctor -- -m package.train --epochs 1
   fastdata doctor --seconds 600 train.py:build
   fastdata doctor --no-run main.py
+  fastdata doctor --ranks 2 -- main.py
   fastdata doctor --apply D06 --apply D08 -- main.py > patch.diff
   fastdata doctor --apply D06 --write -- main.py
   fastdata doctor --list
@@ -82,6 +83,12 @@ Exit codes: 0 done; 3 with --check, a gain above the threshold is open, or somet
     is_flag=True,
     help="With --apply: also what computes something else, by more than rounding.",
 )
+@click.option(
+    "--ranks",
+    type=click.IntRange(2),
+    metavar="N",
+    help="Watch N ranks on this machine, as torchrun starts them, and compare them; try nothing.",
+)
 @click.option("--no-run", is_flag=True, help="Read the source only; run nothing.")
 @click.option("--check", is_flag=True, help="Exit with 3 where something is left to do, for CI.")
 @click.option(
@@ -104,6 +111,7 @@ def doctor_command(
     ids: tuple[str, ...],
     write: bool,
     unsafe: bool,
+    ranks: int | None,
     no_run: bool,
     check: bool,
     threshold: float,
@@ -124,11 +132,16 @@ def doctor_command(
             "--apply makes a patch, and no report: it goes without --only, "
             "--batch-sizes, --check and --html"
         )
+    if ranks and (ids or only or batch_sizes or no_run):
+        raise OptionError(
+            "--ranks compares ranks, and tries nothing: it goes without --only, --batch-sizes, "
+            "--apply and --no-run"
+        )
     if html is not None:
         from fastdata.pages import check_page_path
 
         check_page_path(html)  # before the time is spent
-    from fastdata.doctor import examine, render_text, script_of
+    from fastdata.doctor import compare_ranks, examine, render_text, script_of
 
     chosen = script_of(script)
     if ids:
@@ -140,13 +153,13 @@ def doctor_command(
         _read(chosen, as_json)
         return DONE
     with _running(chosen):
-        report = examine(
-            chosen,
-            seconds=seconds,
-            only=only,
-            batch_sizes=batch_sizes,
-            progress=(lambda _: None) if quiet else say,
-        )
+        progress = (lambda _: None) if quiet else say
+        if ranks:
+            report = compare_ranks(chosen, ranks, progress=progress)
+        else:
+            report = examine(
+                chosen, seconds=seconds, only=only, batch_sizes=batch_sizes, progress=progress
+            )
     if as_json:
         emit_json(report.to_json())
     else:

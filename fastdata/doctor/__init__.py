@@ -16,6 +16,9 @@
 ``outputs.py``      what its loop computes of outputs, and does not train with
 ``contract.py``     what a piece of advice is
 ``advice/``         the advice
+``copies.py``        how it copies batches to a device
+``slices.py``        loops over a dimension of a tensor
+``ranks.py``         several ranks of a script, watched at once
 ``source.py``       what can be read from a script without running it
 ``trials.py``       the script with and without, measured in turns
 ``numerics.py``     what following advice does to gradients
@@ -27,8 +30,8 @@
 ==================  ============================================================
 """
 
-from fastdata.doctor.examining import examine
+from fastdata.doctor.examining import compare_ranks, examine
 from fastdata.doctor.report import DoctorReport, Row, render_text
 from fastdata.doctor.script import Script, script_of
 
-__all__ = ["DoctorReport", "Row", "Script", "examine", "render_text", "script_of"]
+__all__ = ["DoctorReport", "Row", "Script", "compare_ranks", "examine", "render_text", "script_of"]

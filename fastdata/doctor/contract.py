@@ -13,7 +13,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 from torch import nn
 
-from fastdata.doctor.watching import Seen
+from fastdata.doctor.watching import EventKind, Seen
 
 __all__ = ["Advice", "Finding", "Kind", "Numerics", "Phase"]
 
@@ -70,6 +70,8 @@ class Advice(ABC):
     phase: ClassVar[Phase] = "train"
     saves: ClassVar[Literal["time", "memory"]] = "time"
     """What it is followed for: what saves memory may take time."""
+    part: ClassVar[EventKind | None] = None
+    """Which part of a step it makes faster: it can save no more than that takes."""
     gpu_only: ClassVar[bool] = False
     """Whether it does something for scripts on a GPU alone."""
     source: ClassVar[str]

@@ -324,6 +324,15 @@ def anomaly_off(source: Source, line: int, name: str) -> None:
         WithoutContext(("detect_anomaly",))(source, line, name)
 
 
+def not_blocking(source: Source, line: int, name: str) -> None:
+    """Have all copies of a line not block."""
+    for call in source.calls(line, ("to", "cuda")):
+        if any(argument.star for argument in call.args):
+            raise CannotEditError("its arguments are unpacked (* or **)")
+        if place_of(call, "non_blocking", ()) is None:
+            source.change(call, lambda call: with_argument(call, "non_blocking", "True"))
+
+
 def _module(name: str, value: str, *functions: str) -> Argument:
     return Argument(nn, functions, name, value)
 
@@ -349,6 +358,8 @@ EDITS: dict[str, tuple[Edit, ...]] = {
     "D13": (Argument(nn.utils, _CLIPPING, "foreach", "None"),),
     "D15": (_module("inplace", "True", *_ACTIVATIONS),),
     "D17": (Argument(torch, ("set_num_threads",), "threads", str(available_cores())),),
+    "D21": (not_blocking,),
+    "D22": (Argument(torch.utils.data, ("DataLoader",), "pin_memory", "True"),),
     "D26": (Argument(nn.parallel, _DDP, "find_unused_parameters", "False"),),
     "D27": (Argument(nn.parallel, _DDP, "gradient_as_bucket_view", "True"),),
     "D30": (WithoutContext(("profile",)),),

@@ -11,16 +11,18 @@ from dataclasses import dataclass, replace
 import torch
 
 from fastdata.doctor.advice import ADVICE, advice_by_id
+from fastdata.doctor.advice.ranks import RanksCompared
 from fastdata.doctor.contract import Numerics, Phase
 from fastdata.doctor.messages import Plain
 from fastdata.doctor.processes import ScriptFailedError, scratch_folder
+from fastdata.doctor.ranks import watch_ranks
 from fastdata.doctor.report import DoctorReport, Row
 from fastdata.doctor.script import Script
-from fastdata.doctor.trials import BatchSize, Trial, Trials, judged
+from fastdata.doctor.trials import START_SECONDS, BatchSize, Running, Trial, Trials, judged
 from fastdata.errors import OptionError
 from fastdata.processes.resources import available_cores
 
-__all__ = ["examine"]
+__all__ = ["compare_ranks", "examine"]
 
 TRIED_FIRST = "D09", "D30", "D10", "D17", "D07", "D06", "D13", "D03", "D08", "D15", "D01", "D05"
 """Those that are quickly tried, and often worth it, come before those that take long."""
@@ -59,7 +61,7 @@ def examine(
     if os.environ.get("WORLD_SIZE", "1") != "1":
         raise OptionError(
             f"WORLD_SIZE is {os.environ['WORLD_SIZE']}: a script is tried with one rank. Start "
-            "fastdata doctor itself, without torchrun"
+            "fastdata doctor itself, without torchrun; with --ranks it compares several"
         )
     began = time.monotonic()
     with scratch_folder() as scratch, Trials(script, scratch) as trials:
@@ -101,18 +103,59 @@ def examine(
             peak_bytes=base.peak_bytes if base else 0,
             noise=noises["train"].gain if "train" in noises else None,
             repeatable=repeatable,
-            rows=_rows(watched.findings, tried, left_out, only),
+            rows=_rows(watched.findings, tried, left_out, only, base),
             together=together,
             batch_sizes=sizes,
             seconds=time.monotonic() - began,
-            machine={
-                "cores": available_cores(),
-                "load": round(os.getloadavg()[0], 2),
-                "torch": torch.__version__,
-                "python": platform.python_version(),
-                "device": watched.device,
-            },
+            machine=_machine(watched.device),
         )
+
+
+def compare_ranks(
+    script: Script, count: int, *, progress: Callable[[str], None] = lambda _: None
+) -> DoctorReport:
+    """Watch a script with so many ranks on this machine, compare them, and report.
+
+    Nothing is tried.  Raises the `ScriptFailedError` of the rank that fails first.
+    """
+    began = time.monotonic()
+    progress(f"watching {count} ranks")
+    with scratch_folder() as scratch:
+        watched = watch_ranks(script, count, scratch, START_SECONDS)
+    facts = [one.rank for one in watched if one.rank is not None]
+    findings = [
+        replace(one, is_tried=False, why_not=one.why_not or "with --ranks nothing is tried")
+        for one in watched[0].findings
+    ]
+    findings += [
+        Plain(advice.id, found.where, found.what, (), False, found.why_not, advice.phase)
+        for advice in ADVICE
+        if isinstance(advice, RanksCompared)
+        for found in advice.compare(facts)
+    ]
+    return DoctorReport(
+        script=str(script),
+        watched=watched[0],
+        step_seconds=watched[0].step_seconds,
+        peak_bytes=0,
+        noise=None,
+        repeatable=True,
+        rows=_rows(findings, {}, (), (), None),
+        together=None,
+        seconds=time.monotonic() - began,
+        machine=_machine(watched[0].device),
+        ranks=count,
+    )
+
+
+def _machine(device: str) -> dict[str, object]:
+    return {
+        "cores": available_cores(),
+        "load": round(os.getloadavg()[0], 2),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "device": device,
+    }
 
 
 def _batch_sizes(trials: Trials, progress: Callable[[str], None]) -> Iterator[BatchSize]:
@@ -176,7 +219,8 @@ def _together(
 ) -> Trial | None:
     """Follow all advice that was a gain and keeps the numbers, and measure that anew.
 
-    The largest gain comes first; another is added where the two together are no slower.
+    The largest gain comes first; another is added where the two together are no slower.  In the end
+    each is left out once, and stays so where the others are as fast without it.
     """
     gains = [
         (id, one)
@@ -207,6 +251,13 @@ def _together(
         if now.gain is None or before.gain is None or now.gain.median < before.gain.low:
             continue
         chosen, before, best = now.follow, now, now
+    for id in chosen if len(chosen) > 2 else ():
+        if best is None or best.gain is None or time.monotonic() - began > seconds:
+            break
+        progress(f"together, without {id}")
+        now = measure(tuple(one for one in chosen if one != id))
+        if now.gain is not None and now.gain.median >= best.gain.median:
+            chosen, best = now.follow, now
     if best is None:
         return None
     progress("together, once more")
@@ -218,6 +269,7 @@ def _rows(
     tried: dict[str, Trial],
     left_out: Sequence[str],
     only: Sequence[str],
+    base: Running | None,
 ) -> tuple[Row, ...]:
     """Return a row for each piece of advice that applies, mistakes first, then by gain."""
     rows = []
@@ -242,6 +294,7 @@ def _rows(
                 why_not,
                 advice.phase,
                 advice.saves,
+                base.at_most(advice.part) if base is not None else None,
             )
         )
     return tuple(sorted(rows, key=_order))

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 from fastdata.doctor.contract import Phase
 from fastdata.doctor.script import Script
+from fastdata.doctor.watching import EventKind
 
-__all__ = ["Dump", "Ended", "Plain", "Ran", "Request", "Run", "Watched"]
+__all__ = ["Dump", "Ended", "Plain", "Ran", "RankFacts", "Request", "Run", "Watched"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +23,14 @@ class Request:
     watch_only: bool = False
     """Whether nothing is measured: epochs end early, so that validation is seen."""
     in_float64: bool = False
+    ranks: int = 1
+    """Of how many this is one: they are watched, and compared."""
     batch_factor: float = 1.0
     seed: int = 0
     sources: tuple[tuple[str, bytes], ...] = ()
     """Files, and the texts that Python reads in their place."""
+    is_main: bool = False
+    """Whether the process's main program is the script already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,12 @@ class Ran:
     seconds: float
     peak_bytes: int
     samples: int = 0
+    part_seconds: dict[EventKind, float] = field(default_factory=dict)
+    """Of parts of the steps: of a GPU's, those of giving it the work."""
+    reserved_bytes: int = 0
+    """On a GPU: the most that torch took of its memory, in blocks, for `peak_bytes`."""
+    retries: int = 0
+    """On a GPU: how often all unused blocks had to be given back, as none was large enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +83,34 @@ class Plain:
 
 
 @dataclass(frozen=True, slots=True)
+class RankFacts:
+    """What is compared between ranks."""
+
+    batches: tuple[str, ...] = ()
+    """Hashes of the first batches that were trained with."""
+    batch_samples: int = 0
+    epoch_batches: int | None = None
+    """Of the loader that was trained with, where it has a length."""
+    samples: int = 0
+    """Of its dataset; 0 where it has no length."""
+    first_sample: str = ""
+    """A hash of the dataset's first sample, made by the same random numbers on each rank."""
+    loader: str = ""
+    """The line in which it was made."""
+    step: str = ""
+    """The line of the optimiser's step."""
+    steps: int = 0
+    weights: str = ""
+    """A hash of them after so many steps; "" where there were fewer."""
+    sharded: bool = False
+    joins: bool = False
+    """Whether the script lets ranks have other numbers of batches."""
+    validates: bool = False
+    complete: bool = False
+    """Whether its script has ended, or begun a second epoch."""
+
+
+@dataclass(frozen=True, slots=True)
 class Watched:
     """What was seen, as plain data."""
 
@@ -88,6 +127,8 @@ class Watched:
     blocked: dict[str, int] = field(default_factory=dict)
     failed: str = ""
     """How the script failed, once an epoch had ended early, which may be why."""
+    rank: RankFacts | None = None
+    """Of one among several."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,16 +6,18 @@ loss that agrees to a percent can hide gradients that are a third off.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from fastdata.doctor.contract import Numerics
 
-__all__ = ["Compared", "compare_dumps"]
+__all__ = ["Compared", "compare_dumps", "digest"]
 
 Tensors: TypeAlias = dict[str, torch.Tensor]
 
@@ -82,3 +84,14 @@ def _error(tensors: Tensors, right: Tensors) -> float:
     difference = sum(float((tensors[n].double() - right[n].double()).norm() ** 2) for n in names)
     norm = sum(float(right[n].double().norm() ** 2) for n in names)
     return float((difference / norm) ** 0.5) if norm else math.nan
+
+
+def digest(tensors: Any) -> str:
+    """Return a hash of the values of all tensors in a structure; "" without any."""
+    leaves = [leaf for leaf in tree_leaves(tensors) if isinstance(leaf, torch.Tensor)]
+    found = hashlib.sha256()
+    for leaf in leaves:
+        found.update(f"{leaf.dtype} {tuple(leaf.shape)}".encode())
+        flat = leaf.detach().cpu().contiguous().flatten()
+        found.update(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
+    return found.hexdigest() if leaves else ""

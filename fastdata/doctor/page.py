@@ -8,13 +8,13 @@ from fastdata.doctor.report import (
     DoctorReport,
     Row,
     gain_text,
+    memory_text,
     note_of,
     numerics_text,
     what_text,
 )
 from fastdata.measuring.windows import Rate
 from fastdata.pages import render
-from fastdata.processes.resources import format_bytes
 
 __all__ = ["render_page"]
 
@@ -42,7 +42,7 @@ def _content(report: DoctorReport) -> dict[str, Any]:
         "numerics_text": numerics_text,
         "what_text": what_text,
         "note_of": note_of,
-        "format_bytes": format_bytes,
+        "memory_text": memory_text,
         "width": lambda rate: _width(rate, scale),
         "kind": _kind,
     }

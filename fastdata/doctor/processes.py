@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import marshal
 import os
 import shutil
 import subprocess
@@ -10,6 +11,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from importlib.util import MAGIC_NUMBER
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
@@ -31,7 +34,7 @@ import sys
 path, root = list(sys.path), sys.argv.pop(1)
 sys.path.insert(0, root)
 import fastdata.doctor.session
-sys.path[:] = [place for place in path if place]  # the script's folder comes first, later
+sys.path[:] = path[not getattr(sys.flags, "safe_path", False) :]  # the script's comes later
 with fastdata.doctor.session.connected() as session:
     exec(*session.request.script.program())
 """
@@ -82,11 +85,12 @@ class ScriptProcess:
     """
 
     def __init__(self, request: Request, environment: Mapping[str, str] | None = None) -> None:
-        self._request = request
         self._scratch = Path(request.scratch)
         self._scratch.mkdir(parents=True, exist_ok=True)
         self._output = self._scratch / "output.txt"
         self._ended = False
+        code = request.script.within(_START, dict(request.sources))
+        request = replace(request, is_main=code is not None)
         ours, theirs = Pipe()
         lifeline_end, lifeline = os.pipe()
         self._connection, self._lifeline = ours, lifeline
@@ -97,10 +101,14 @@ class ScriptProcess:
             "PYTHONUNBUFFERED": "1",
             **(environment or {}),
         }
+        program = self._scratch / "script.pyc"
+        program.write_bytes(
+            MAGIC_NUMBER + bytes(12) + marshal.dumps(code or compile(_START, "<string>", "exec"))
+        )
         arguments = [str(_ROOT), str(theirs.fileno()), str(lifeline_end)]
         with open(self._output, "wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _START, *arguments],
+                [sys.executable, program, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -10,15 +10,18 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import DataLoader
+from torch.utils.weak import WeakIdKeyDictionary
 
+from fastdata.doctor.numerics import digest
 from fastdata.engine.loader import Loader
 
-__all__ = ["KEPT_BATCHES", "Mode", "Replay"]
+__all__ = ["KEPT_BATCHES", "Mode", "Replay", "Trained"]
 
 KEPT_BATCHES = 4
 """Of an epoch whose batches are given again and again."""
@@ -45,14 +48,33 @@ Mode: TypeAlias = Literal["watch", "train", "evaluate"]
 """Nothing is repeated; training is; validation is."""
 
 
+@dataclass(slots=True)
+class Trained:
+    """The loader of the first epoch that was trained with, and its first batches."""
+
+    loader: Any
+    samples: int
+    """Of the first batch."""
+    digests: list[str]
+
+
 class Replay:
     """Takes the place of loaders' iterators.
 
-    `backwards` and `steps` return how many backward passes and steps there were.
+    `backwards` and `steps` return how many backward passes and steps there were.  If this is one of
+    several ranks that are `compared`, epochs end after a number of batches, never after a time.
     """
 
-    def __init__(self, mode: Mode, backwards: Callable[[], int], steps: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        mode: Mode,
+        backwards: Callable[[], int],
+        steps: Callable[[], int],
+        *,
+        compared: bool = False,
+    ) -> None:
         self.mode = mode
+        self._compared = compared
         self.convert: Callable[[Any], Any] | None = None
         """What becomes of each tensor of a batch."""
         self.waits: list[tuple[float, float]] = []
@@ -69,8 +91,15 @@ class Replay:
         self.has_cut = False
         """Whether an epoch has ended early."""
         self._backwards, self._steps = backwards, steps
+        self.trained_with: Trained | None = None
         self._trained = False
         self._replaced: set[Any] = set()
+        self._loaders: Any = WeakIdKeyDictionary()
+        """By tensor of a batch, while nothing is given again."""
+
+    def loader_of(self, tensor: torch.Tensor) -> Any:
+        """Return the loader that made a tensor, while the script is watched; else None."""
+        return self._loaders.get(tensor)
 
     def install(self) -> None:
         """Take the place of the iterators of all loaders in this process."""
@@ -81,7 +110,7 @@ class Replay:
                 if sys._getframe(1).f_code.co_name == "__init__":
                     self._replace_epochs(type(loader))
                     return original(loader)  # type: ignore[no-any-return]
-                return self._epoch(original(loader))
+                return self._epoch(original(loader), loader)
 
             loader_class.__iter__ = iterate  # type: ignore[method-assign]
             if self.mode == "train":
@@ -101,11 +130,12 @@ class Replay:
         if original is None or loader_class in self._replaced:
             return
         self._replaced.add(loader_class)
-        loader_class.__iter__ = lambda loader: self._epoch(iter(original(loader)))
+        loader_class.__iter__ = lambda loader: self._epoch(iter(original(loader)), loader)
 
-    def _epoch(self, batches: Iterator[Any]) -> Iterator[Any]:
+    def _epoch(self, batches: Iterator[Any], loader: Any) -> Iterator[Any]:
         before, steps, began = self._backwards(), self._steps(), time.monotonic()
         kept: list[Any] = []
+        first = Trained(loader, 0, [])
         count, counted = 0, False
         while True:
             asked = time.perf_counter()
@@ -116,10 +146,18 @@ class Replay:
             taken = time.perf_counter()
             if self.mode != "watch" and len(kept) < KEPT_BATCHES:
                 kept.append(tree_map(_copied, batch))
+            if self.mode == "watch":
+                for leaf in tree_leaves(batch):
+                    if isinstance(leaf, torch.Tensor):
+                        self._loaders[leaf] = loader
+            if self._compared and count < KEPT_BATCHES:
+                first.samples = first.samples or _samples(batch)
+                first.digests.append(digest(batch))
             yield self._converted(batch)
             count += 1
             trains = self._backwards() > before
             if trains:
+                self.trained_with = self.trained_with or first
                 if not counted:
                     self.epochs, counted = self.epochs + 1, True
                 self._trained = True
@@ -135,8 +173,7 @@ class Replay:
         if kept and ((self.mode == "train" and trains) or self._evaluates(trains=trains)):
             self.repeats = True
             kept = _regrouped(kept, self.factor)
-            lengths = (len(leaf) for leaf in tree_leaves(kept[0]) if _has_samples(leaf))
-            self.samples = next(lengths, 0)
+            self.samples = _samples(kept[0])
             yield from map(self._converted, _again(kept))
 
     def _converted(self, batch: Any) -> Any:
@@ -144,15 +181,18 @@ class Replay:
 
     def _ends(self, count: int, steps: int, began: float, *, trains: bool) -> bool:
         if trains and self.mode == "watch":
-            is_long = count >= WATCHED_BATCHES or time.monotonic() - began > EPOCH_SECONDS
+            is_long = count >= WATCHED_BATCHES or self._is_over(began, EPOCH_SECONDS)
             return is_long and steps >= EPOCH_STEPS
         if trains:
             return count >= KEPT_BATCHES
         if self._evaluates(trains=False):
             return count >= KEPT_BATCHES
         if not self._trained:
-            return time.monotonic() - began > UNTRAINED_SECONDS
+            return self._is_over(began, UNTRAINED_SECONDS)
         return count >= UNTRAINED_BATCHES
+
+    def _is_over(self, began: float, seconds: float) -> bool:
+        return not self._compared and time.monotonic() - began > seconds
 
     def _evaluates(self, *, trains: bool) -> bool:
         return self.mode == "evaluate" and self._trained and not trains
@@ -160,6 +200,10 @@ class Replay:
 
 def _copied(leaf: Any) -> Any:
     return leaf.clone() if isinstance(leaf, torch.Tensor) else leaf
+
+
+def _samples(batch: Any) -> int:
+    return next((len(leaf) for leaf in tree_leaves(batch) if _has_samples(leaf)), 0)
 
 
 def _has_samples(leaf: Any) -> bool:

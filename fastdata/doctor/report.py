@@ -21,6 +21,7 @@ __all__ = [
     "DoctorReport",
     "Row",
     "gain_text",
+    "memory_text",
     "note_of",
     "numerics_text",
     "render_text",
@@ -50,6 +51,8 @@ class Row:
     """Whether it is about steps or about passes of a validation."""
     saves: Literal["time", "memory"] = "time"
     """What it is followed for."""
+    at_most: float | None = None
+    """How many times as fast it can make a step, by what the part takes that it is about."""
 
     @property
     def numerics(self) -> Numerics:
@@ -88,6 +91,8 @@ class DoctorReport:
     seconds: float
     batch_sizes: tuple[BatchSize, ...] = ()
     machine: dict[str, Any] = field(default_factory=dict)
+    ranks: int = 1
+    """Those that were watched; of several nothing is tried."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON; its form is documented in ``docs/doctor.md``."""
@@ -132,7 +137,9 @@ class DoctorReport:
             said.append(_faster(keeping[0].gain, (keeping[0].id,)))
         if others:
             said.append(f"{_faster(others[0].gain, (others[0].id,))}, with other numbers")
-        if not steps:
+        if self.ranks > 1 and not said:
+            said.append(f"nothing was found to be wrong between {self.ranks} ranks")
+        elif not steps and self.ranks == 1:
             said.append("no advice makes a step faster")
         return "; ".join(said)
 
@@ -165,6 +172,8 @@ def _lines(report: DoctorReport) -> Iterator[str]:
         f"{report.script}: {models}, {watched.parameters:,} parameters, "
         f"{', '.join(watched.optimizers)}, on {watched.device}"
     )
+    if report.ranks > 1:
+        yield f"{report.ranks} ranks were watched and compared, and nothing was tried"
     if report.waits_for_data:
         yield (
             f"the loop waits for data {watched.waited:.0%} of the time: no advice on the step can "
@@ -193,8 +202,10 @@ def _lines(report: DoctorReport) -> Iterator[str]:
             f"{', '.join(report.together.follow)}"
         )
     for size in report.batch_sizes:
-        memory = f"{size.samples_per_second:,.4g} samples/s, {format_bytes(size.peak_bytes)}"
-        yield printable(f"batches of {size.samples:,}: {size.why or memory}")
+        speed = f"{size.samples_per_second:,.4g} samples/s"
+        yield printable(
+            f"batches of {size.samples:,}: {size.why or f'{speed}, {memory_text(size)}'}"
+        )
     if not report.repeatable:
         yield "its steps have other gradients each time, so numerics were not measured"
     yield from map(printable, report.unseen)
@@ -223,6 +234,14 @@ def numerics_text(row: Row) -> str:
     if trial.numerics in (Numerics.EQUAL, None) or trial.numerics_error is None:
         return str(trial.numerics)
     return f"{trial.numerics} {trial.numerics_error:.0e}"
+
+
+def memory_text(size: BatchSize) -> str:
+    """Return how much memory batches take; on a GPU also what is taken and cannot be used."""
+    text = format_bytes(size.peak_bytes)
+    if size.reserved_bytes:
+        text += f" of {format_bytes(size.reserved_bytes)} reserved"
+    return f"{text}, {size.retries:,} retries" if size.retries else text
 
 
 def what_text(row: Row) -> str:
@@ -254,6 +273,8 @@ def note_of(row: Row) -> str:
         found = ["{} of memory in place of {}".format(*memory)]
     if row.phase == "evaluate":
         found.append("of a pass of the validation")
+    if row.at_most is not None:
+        found.append(f"it can be {row.at_most:.2f} at most")
     if trial.warm_up_seconds > max(1.0, 5 * trial.step_seconds):
         found.append(f"the first step takes {trial.warm_up_seconds:.0f} s more")
     return "; ".join(found)

@@ -1,17 +1,21 @@
 """A training script as its user starts it, and running it so in this process."""
 
 from __future__ import annotations
+import __future__
 
 import _io
+import ast
 import builtins
 import io
 import linecache
 import os
 import runpy
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
+from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, Literal
 
@@ -40,22 +44,55 @@ class Script:
         """
         if self.kind == "function":
             return compile("run()", "<string>", "exec"), {"run": self._run_function}
+        if self.kind == "module":
+            self._set_arguments(os.getcwd())
+            return compile("run()", "<string>", "exec"), {"run": self._run_module}
+        with io.open_code(self.name) as file:
+            code = compile(file.read(), os.path.abspath(self.name), "exec", dont_inherit=True)
+        sys.modules["__main__"] = main = ModuleType("__main__")
+        main.__dict__["__builtins__"] = builtins
+        self.become_main()
+        return code, main.__dict__
+
+    def become_main(self) -> None:
+        """Have the module that runs look like the script's, and have the script's arguments."""
+        main, path = sys.modules["__main__"], os.path.abspath(self.name)
+        kept = {name for name in vars(main) if name.startswith("__")}
+        for name in vars(main).keys() - kept - set(__future__.all_feature_names):
+            delattr(main, name)  # of the program that begins
+        main.__file__, main.__loader__ = path, SourceFileLoader("__main__", path)
+        self._set_arguments(os.path.dirname(os.path.realpath(path)))
+
+    def _set_arguments(self, folder: str) -> None:
         sys.argv = [self.name, *self.arguments]
-        folder = (
-            os.getcwd() if self.kind == "module" else os.path.dirname(os.path.realpath(self.name))
-        )
         if not getattr(sys.flags, "safe_path", False):
             sys.path.insert(0, folder)
-        if self.kind == "module":
-            return compile("run()", "<string>", "exec"), {"run": self._run_module}
-        # Not by runpy: whatever looks at the stack, as anomaly detection does at each operation,
-        # would take longer than it does without doctor.
-        with io.open_code(self.name) as file:
-            code = compile(file.read(), self.name, "exec", dont_inherit=True)
-        sys.modules["__main__"] = module = ModuleType("__main__")
-        module.__file__ = self.name
-        module.__dict__["__builtins__"] = builtins
-        return code, module.__dict__
+
+    def within(self, program: str, sources: Mapping[str, bytes]) -> CodeType | None:
+        """Return a program that has the script's own code in the ``with`` that is its end.
+
+        None where there is no such code, or Python cannot read it.  So no frame lies below those of
+        the script: whatever looks at the stack, as anomaly detection does at each operation, takes
+        as long as it does without doctor.
+        """
+        if self.kind != "file":
+            return None
+        path = os.path.abspath(self.name)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the script's process has its own
+                text = _text_of(path, sources)
+                script, outer = ast.parse(text, path), ast.parse(program)
+                end = outer.body[-1]
+                assert isinstance(end, ast.With), "that is what a program ends with"
+                first = [one for one in script.body[:1] if ast.get_docstring(script) is not None]
+                first += [one for one in script.body if _is_future(one)]
+                end.items[0].optional_vars = None
+                end.body = script.body[len(first) :] or [ast.Pass()]
+                script.body = [*first, *outer.body]
+                return compile(ast.fix_missing_locations(script), path, "exec", dont_inherit=True)
+        except (OSError, SyntaxError, ValueError):
+            return None
 
     def _run_module(self) -> None:
         runpy.run_module(self.name, run_name="__main__", alter_sys=True)
@@ -74,6 +111,18 @@ class Script:
                 step(batch)
             if empty:
                 raise OptionError(f"the loader of {self.name} has no batches")
+
+
+def _text_of(path: str, sources: Mapping[str, bytes]) -> bytes:
+    real = os.path.realpath(path)
+    for file, text in sources.items():
+        if os.path.realpath(file) == real:
+            return text
+    return Path(path).read_bytes()
+
+
+def _is_future(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
 
 
 def read_instead(sources: Mapping[str, bytes]) -> None:

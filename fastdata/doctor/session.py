@@ -24,6 +24,7 @@ import sys
 import threading
 import time
 import traceback
+from collections import defaultdict
 from contextlib import ExitStack
 from dataclasses import replace
 from multiprocessing.connection import Connection
@@ -36,10 +37,13 @@ from torch import nn
 from torch.optim import Optimizer
 
 from fastdata.doctor.advice import ADVICE
-from fastdata.doctor.messages import Dump, Ended, Plain, Ran, Request, Run, Watched
+from fastdata.doctor.copies import CopiesFollowed
+from fastdata.doctor.messages import Dump, Ended, Plain, Ran, RankFacts, Request, Run, Watched
+from fastdata.doctor.numerics import digest
 from fastdata.doctor.outputs import OutputsFollowed, codes_of
 from fastdata.doctor.replaying import EPOCH_STEPS, Mode, Replay
 from fastdata.doctor.script import read_instead
+from fastdata.doctor.slices import SlicesFollowed
 from fastdata.doctor.watching import Watch
 from fastdata.doctor.writes import WritesKept
 from fastdata.measuring.stalls import StallCounter, stall_modes
@@ -54,6 +58,9 @@ and in the fourth is looked for what makes a GPU wait."""
 
 OUTPUTS_STEP, STALL_STEP = 1, 3
 
+RANKS_STEPS = 36
+"""Steps of ranks that are compared, where they reach no second epoch."""
+
 WATCHED_SECONDS = 20.0
 """Of training that is only watched; of validation as much again."""
 
@@ -61,8 +68,8 @@ WATCHED_SECONDS = 20.0
 class Session:
     """Answers to its parent while the script of a request runs.
 
-    A context, within which ``exec(*session.request.script.program())`` runs the script; at its end
-    the process ends, whatever the script has done.
+    A context, within which the script's code is, or ``exec(*session.request.script.program())``
+    runs it; at its end the process ends, whatever the script has done.
     """
 
     def __init__(self, connection: Connection[Any, Any], request: Request) -> None:
@@ -71,7 +78,10 @@ class Session:
         self._watch = Watch(self._on_step)
         mode: Mode = "watch" if request.watch_only else request.phase
         self._replay = Replay(
-            mode, lambda: self._watch.backwards, lambda: self._watch.seen.steps_seen
+            mode,
+            lambda: self._watch.backwards,
+            lambda: self._watch.seen.steps_seen,
+            compared=request.ranks > 1,
         )
         self._replay.factor = request.batch_factor
         self._left = 0  # of the steps that are to be run
@@ -83,6 +93,8 @@ class Session:
         self._dump: str | None = None
         self._before: dict[str, torch.Tensor] = {}
         self._first_step = 0.0
+        self._weights = ""
+        self._complete = False
 
     def __enter__(self) -> Session:
         if self.request.phase == "evaluate" or self.request.watch_only:
@@ -92,6 +104,8 @@ class Session:
         self._watch.install()
         self._replay.install()
         read_instead(dict(self.request.sources))
+        if self.request.is_main:
+            self.request.script.become_main()
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> NoReturn:
@@ -99,9 +113,10 @@ class Session:
             if error.code not in (None, 0):
                 self._fail(f"the script ended with sys.exit({error.code!r})")
         elif error is not None:
-            self._fail(_users_traceback(error))
+            self._fail(_users_traceback(error, is_main=self.request.is_main))
+        self._complete = True
         self._send(Ended(self._why_ended(), watched=self._watched()))
-        _end_group()
+        self._end()
 
     def _fail(self, why: str) -> NoReturn:
         watched = self._watched()
@@ -148,7 +163,13 @@ class Session:
             self._end_look()
         if steps < WATCHED_STEPS:
             return
-        if self.request.watch_only:
+        if steps == WATCHED_STEPS and self.request.ranks > 1:
+            self._weights = digest(list(self._parameters().values()))
+            self._send(self._watched())  # it may wait for the others for ever, later
+        if self.request.ranks > 1:
+            if steps >= RANKS_STEPS or self._replay.epochs > 1:
+                self._end_watching()
+        elif self.request.watch_only:
             late = time.monotonic() - self._first_step > WATCHED_SECONDS
             if (late and steps > EPOCH_STEPS) or self._replay.epochs > 1:
                 self._end_watching()
@@ -160,7 +181,7 @@ class Session:
     def _on_evaluation(self, model: nn.Module) -> None:
         """Called after each forward pass of a model in evaluation mode."""
         if self.request.watch_only:
-            if not self._first_step:
+            if not self._first_step or self.request.ranks > 1:
                 return
             if time.monotonic() - self._first_step > 2 * WATCHED_SECONDS:
                 self._end_watching()
@@ -176,7 +197,15 @@ class Session:
             self._answer()
 
     def _end_watching(self) -> NoReturn:
+        self._complete = True
         self._send(self._watched())
+        self._end()
+
+    def _end(self) -> NoReturn:
+        """End; of several ranks, when all have been seen, as the others need this one for that."""
+        if self.request.ranks > 1:
+            with contextlib.suppress(EOFError, OSError):
+                self._connection.recv()
         _end_group()
 
     def _follow_outputs(self) -> None:
@@ -198,6 +227,10 @@ class Session:
         device = torch.device("cuda" if self._watch.seen.on_gpu else "cpu")
         self._stalls = StallCounter(device)
         self._modes.enter_context(stall_modes(self._stalls, only_moved=True))
+        seen = self._watch.seen
+        copies = self._modes.enter_context(CopiesFollowed(self._replay.loader_of))
+        slices = self._modes.enter_context(SlicesFollowed())
+        seen.copies, seen.loops = copies.copies, slices.found
 
     def _end_look(self) -> None:
         self._modes.close()
@@ -227,8 +260,13 @@ class Session:
         if _uses_cuda():
             torch.cuda.synchronize()
         seconds = time.perf_counter() - self._began
-        peak = torch.cuda.max_memory_allocated() if _uses_cuda() else _peak_bytes()
-        self._send(Ran(seconds, peak, self._replay.samples))
+        samples, parts = self._replay.samples, self._watch.part_seconds.copy()
+        if _uses_cuda():
+            peak, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
+            retries = torch.cuda.memory_stats().get("num_alloc_retries", 0)
+            self._send(Ran(seconds, peak, samples, parts, reserved, retries))
+        else:
+            self._send(Ran(seconds, _peak_bytes(), samples, parts))
         self._wait()
 
     def _wait(self) -> None:
@@ -246,6 +284,7 @@ class Session:
             _end_group()
         if _uses_cuda():
             torch.cuda.synchronize()
+        self._watch.part_seconds = defaultdict(float)
         self._began = time.perf_counter()
 
     def _write_dump(self, path: str) -> None:
@@ -307,7 +346,49 @@ class Session:
             sum(parameters.values()),
             any(e.kind == "forward" and not e.training for e in seen.events),
             dict(self._writes.blocked),
+            rank=self._rank_facts() if self.request.ranks > 1 else None,
         )
+
+    def _first_sample(self, loader: Any) -> str:
+        self._seed()
+        try:
+            return digest(loader.collate_fn([loader.dataset[0]]))
+        except Exception:  # whatever a user's dataset raises: it has no first sample
+            return ""
+
+    def _rank_facts(self) -> RankFacts:
+        seen, trained = self._watch.seen, self._replay.trained_with
+        loader = trained.loader if trained is not None else None
+        return RankFacts(
+            tuple(trained.digests) if trained is not None else (),
+            trained.samples if trained is not None else 0,
+            _length(loader),
+            _length(getattr(loader, "dataset", None)) or 0,
+            self._first_sample(loader) if self._complete else "",
+            seen.line_of(loader),
+            seen.steps[0][-1].line if seen.steps else "",
+            WATCHED_STEPS,
+            self._weights,
+            any(map(_is_sharded, seen.models)),
+            any(name == "join" for name, _ in seen.calls),
+            any(event.kind == "forward" and not event.training for event in seen.events),
+            self._complete,
+        )
+
+
+def _length(sized: Any) -> int | None:
+    try:
+        return len(sized)
+    except TypeError:
+        return None
+
+
+def _is_sharded(model: nn.Module) -> bool:
+    """Return whether a rank has only a part of the weights, as FSDP and tensor parallelism have."""
+    has_parts = any(
+        hasattr(p, "placements") or hasattr(p, "_sharded_size") for p in model.parameters()
+    )
+    return has_parts or any("FullySharded" in type(module).__name__ for module in model.modules())
 
 
 def _uses_cuda() -> bool:
@@ -324,6 +405,7 @@ def _forget_peak() -> None:
         ctypes.CDLL(None).malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5")
     if _uses_cuda():
+        torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
 
 
@@ -352,17 +434,18 @@ def _make_float64(models: list[Any], optimizers: list[Optimizer]) -> None:
                     state[name] = _to_float64(value)
 
 
-def _users_traceback(error: BaseException) -> str:
-    """Return a traceback from the script's first line on; the first frame started the script."""
+def _users_traceback(error: BaseException, *, is_main: bool) -> str:
+    """Return a traceback from the script's first line on; another frame may have started it."""
     frames = traceback.TracebackException.from_exception(error)
-    users = [n for n, frame in enumerate(frames.stack) if n and not _is_ours(frame.filename)]
+    first = 0 if is_main else 1
+    users = [n for n, one in enumerate(frames.stack) if n >= first and not _is_ours(one.filename)]
     kept = frames.stack[users[0] :] if users else []
     frames.stack = traceback.StackSummary.from_list(kept)
     return "".join(frames.format()).rstrip()
 
 
 def _is_ours(file: str) -> bool:
-    return file.startswith((str(Path(__file__).parent), "<frozen")) or "runpy" in file
+    return file.startswith((str(Path(__file__).parent), "<")) or "runpy" in file
 
 
 def _end_group() -> NoReturn:

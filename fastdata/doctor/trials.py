@@ -22,13 +22,14 @@ from typing import Literal, TypeAlias
 
 from fastdata.doctor.advice import advice_by_id
 from fastdata.doctor.contract import Numerics, Phase
-from fastdata.doctor.messages import Dump, Request, Run, Watched
+from fastdata.doctor.messages import Dump, Ran, Request, Run, Watched
 from fastdata.doctor.numerics import Compared, compare_dumps
 from fastdata.doctor.processes import ScriptFailedError, ScriptProcess
 from fastdata.doctor.script import Script
+from fastdata.doctor.watching import EventKind
 from fastdata.measuring.windows import CONFIDENCE, Rate, in_turns, rate_of
 
-__all__ = ["BatchSize", "Trial", "Trials", "Verdict", "at_least_promised", "judged"]
+__all__ = ["BatchSize", "Running", "Trial", "Trials", "Verdict", "at_least_promised", "judged"]
 
 WINDOW_SECONDS = 0.5
 LEAST_ROUNDS = 9
@@ -91,6 +92,10 @@ class BatchSize:
     samples: int
     samples_per_second: float = 0.0
     peak_bytes: int = 0
+    reserved_bytes: int = 0
+    """Of a GPU, by torch: what is more than the peak is cut into pieces that are too small."""
+    retries: int = 0
+    """How often torch had to give its unused memory of a GPU back to find a piece."""
     why: str = ""
     """Why there are no figures: it does not fit into memory, or failed."""
 
@@ -105,10 +110,12 @@ def sign_test(ratios: Sequence[float]) -> float:
 def judged(trials: Sequence[Trial], noise: Rate) -> list[Trial]:
     """Return trials with their verdicts, as Holm's correction for several has it.
 
-    What lies within the interval of `noise`, which compares the script with itself, is none.
+    What lies within the interval of `noise`, which compares the script with itself, is none, and
+    its own interval is at least as wide: it was measured in fewer processes.
 
     Source: S. Holm, "A simple sequentially rejective multiple test procedure", 1979.
     """
+    trials = [_no_surer_than(noise, trial) for trial in trials]
     order = sorted(range(len(trials)), key=lambda n: trials[n].p_value)
     verdicts: dict[int, Verdict] = {}
     rejects = True
@@ -126,8 +133,17 @@ def judged(trials: Sequence[Trial], noise: Rate) -> list[Trial]:
     return [replace(trial, verdict=verdicts[n]) for n, trial in enumerate(trials)]
 
 
+def _no_surer_than(noise: Rate, trial: Trial) -> Trial:
+    if trial.gain is None or trial.p_value <= DOUBTFUL:
+        return trial
+    gain = trial.gain
+    low = min(gain.low, gain.median * min(noise.low, 1.0))
+    high = max(gain.high, gain.median * max(noise.high, 1.0))
+    return replace(trial, gain=replace(gain, low=low, high=high))
+
+
 @dataclass
-class _Running:
+class Running:
     """A process that waits at a step, and what is known of it."""
 
     process: ScriptProcess
@@ -135,14 +151,28 @@ class _Running:
     """Of its first step, where that has been made."""
     step_seconds: float = 0.0
     warm_up_seconds: float = 0.0
-    peak_bytes: int = 0
-    samples: int = 0
+    last: Ran | None = None
+
+    def at_most(self, part: EventKind | None) -> float | None:
+        """Return how many times as fast a step is that does a part of it in no time.
+
+        None where that part was not timed, or another processor does the work.
+        """
+        if part is None or self.last is None or self.last.reserved_bytes:
+            return None
+        share = self.last.part_seconds.get(part, 0.0) / self.last.seconds
+        return 1 / (1 - share) if 0 < share < 1 else None
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most memory that it has taken: resident, or of a GPU."""
+        return (self.last.reserved_bytes or self.last.peak_bytes) if self.last else 0
 
     def run(self, steps: int) -> float:
         """Run steps, and return the seconds that one took."""
         limit = START_SECONDS + steps * MOST_STEP_SECONDS
         ran = self.process.ask(Run(steps), limit)
-        self.peak_bytes, self.samples = ran.peak_bytes, ran.samples
+        self.last = ran
         return ran.seconds / steps
 
     def warm_up(self) -> None:
@@ -167,7 +197,7 @@ class Trials:
     scratch: Path
     rounds: int = LEAST_ROUNDS
     _stack: ExitStack = field(default_factory=ExitStack)
-    _base: dict[Phase, _Running] = field(default_factory=dict)
+    _base: dict[Phase, Running] = field(default_factory=dict)
     _count: int = 0
     _order: random.Random = field(default_factory=lambda: random.Random(0))
 
@@ -185,7 +215,7 @@ class Trials:
         with self._start(watch_only=True, sources=tuple((sources or {}).items())) as process:
             return process.watched_to_end(START_SECONDS)
 
-    def base(self, phase: Phase) -> _Running:
+    def base(self, phase: Phase) -> Running:
         """Return the script as it is, running; its first step's gradients are kept."""
         if phase not in self._base:
             running = self._running(self._stack, (), phase)
@@ -193,7 +223,7 @@ class Trials:
             self._base[phase] = running
         return self._base[phase]
 
-    def _renewed(self, phase: Phase) -> _Running:
+    def _renewed(self, phase: Phase) -> Running:
         """Return the script as it is, in another process."""
         self._base.pop(phase).process.close()
         return self.base(phase)
@@ -259,14 +289,22 @@ class Trials:
     def batch_size(self, factor: float) -> BatchSize:
         """Run the script with batches of `factor` times as many samples."""
         base = self.base("train")
-        samples = int(base.samples * factor)
+        samples = int(base.last.samples * factor) if base.last else 0
         try:
             with ExitStack() as stack:
                 other = self._running(stack, (), "train", batch_factor=factor)
                 other.warm_up()
                 steps = max(1, math.ceil(WINDOW_SECONDS / other.step_seconds))
                 seconds = statistics.median(other.run(steps) for _ in range(3))
-                return BatchSize(other.samples, other.samples / seconds, other.peak_bytes)
+                assert other.last is not None, "it ran three times"
+                ran = other.last
+                return BatchSize(
+                    ran.samples,
+                    ran.samples / seconds,
+                    ran.peak_bytes,
+                    ran.reserved_bytes,
+                    ran.retries,
+                )
         except ScriptFailedError as error:
             return BatchSize(samples, why=_last_line(str(error)))
 
@@ -290,7 +328,7 @@ class Trials:
         in_float64: bool = False,
         batch_factor: float = 1.0,
         sources: Mapping[str, bytes] | None = None,
-    ) -> _Running:
+    ) -> Running:
         process = stack.enter_context(
             self._start(
                 environment=environment,
@@ -306,7 +344,7 @@ class Trials:
         if phase == "train" and batch_factor == 1.0:
             path = str(self._dump(follow, in_float64=in_float64, sources=sources))
             first = process.ask(Dump(path), START_SECONDS).seconds  # of compiling, too
-        return _Running(process, first_seconds=first)
+        return Running(process, first_seconds=first)
 
     def _dump(
         self,
@@ -324,7 +362,7 @@ class Trials:
 
     # -- measuring -----------------------------------------------------------------------------
 
-    def _compare(self, base: _Running, other: _Running, rounds: int) -> list[float]:
+    def _compare(self, base: Running, other: Running, rounds: int) -> list[float]:
         """Return the ratio of the two times, of each round."""
         ratios = []
         fastest = min(base.step_seconds, other.step_seconds)

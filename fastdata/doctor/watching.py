@@ -10,7 +10,9 @@ import functools
 import os
 import re
 import sys
+import time
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
@@ -23,12 +25,15 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim import optimizer as optimizer_hooks
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.utils.data import DataLoader
 
+from fastdata.doctor.copies import BatchCopied
 from fastdata.doctor.outputs import Computed
+from fastdata.doctor.slices import TakenApart
 from fastdata.measuring.lines import user_frame, user_line, user_sources
 from fastdata.measuring.stalls import Stall
 
-__all__ = ["Event", "ModuleUse", "Seen", "Watch"]
+__all__ = ["Event", "EventKind", "ModuleUse", "Seen", "Watch"]
 
 EventKind: TypeAlias = Literal[
     "forward", "backward", "clip", "scale", "unscale", "step", "zero_grad", "schedule", "reduce"
@@ -99,6 +104,8 @@ class Seen:
     """The same, of models in evaluation mode."""
     stalls: tuple[Stall, ...] = ()
     metrics: list[Computed] = field(default_factory=list)
+    copies: list[BatchCopied] = field(default_factory=list)
+    loops: list[TakenApart] = field(default_factory=list)
     steps_seen: int = 0
     forced: dict[EventKind, dict[str, Any]] = field(default_factory=dict)
     """Options that calls of a kind have from now on, whatever the script gives them."""
@@ -173,6 +180,8 @@ class Watch:
         self.backwards = 0
         self.on_forward: Callable[[nn.Module], None] | None = None
         """Called after a whole model was called in evaluation mode."""
+        self.part_seconds: dict[EventKind, float] = defaultdict(float)
+        """How long parts of steps took, on the host: optimisers' steps, clipping."""
         self._on_step = on_step
         self._events: list[Event] = []
         self._depth = 0
@@ -182,6 +191,7 @@ class Watch:
         self._made: dict[int, tuple[weakref.ref[Any], nn.Module]] = {}
         self._handles: list[Any] = []
         self._building = 0
+        self._step_began: float | None = None
         self._boundary: weakref.ref[Optimizer] | None = None
 
     def install(self) -> None:
@@ -190,10 +200,12 @@ class Watch:
             hooks.register_module_forward_pre_hook(self._before_module),
             hooks.register_module_forward_hook(self._after_module, always_call=True),
         ]
+        optimizer_hooks.register_optimizer_step_pre_hook(self._before_step)
         optimizer_hooks.register_optimizer_step_post_hook(self._after_step)
         self._note_made(nn.Module)
         self._note_made(Optimizer)
         self._note_made(LRScheduler)
+        self._note_made(DataLoader)
         for owner, name, label in (
             (torch.autograd, "detect_anomaly", "detect_anomaly"),
             (torch.autograd, "set_detect_anomaly", "set_detect_anomaly"),
@@ -201,14 +213,16 @@ class Watch:
             (torch.autograd.profiler, "profile", "profile"),
         ):
             self._note_call(getattr(owner, name), "__init__", label)
-        for owner, name, label in (
+        others: tuple[tuple[Any, str, str], ...] = (
             (torch.autograd, "gradcheck", "gradcheck"),
             (torch, "set_num_threads", "set_num_threads"),
             (torch, "use_deterministic_algorithms", "use_deterministic_algorithms"),
             (torch.cuda, "synchronize", "synchronize"),
             (torch.cuda, "empty_cache", "empty_cache"),
             (torch.utils.checkpoint, "checkpoint", "checkpoint"),
-        ):
+            (DistributedDataParallel, "join", "join"),
+        )
+        for owner, name, label in others:
             self._note_call(owner, name, label)
         self._wrap(torch.Tensor, "backward", "backward")
         self._wrap(torch.autograd, "backward", "backward")
@@ -273,10 +287,12 @@ class Watch:
                 if kind == "zero_grad":
                     arguments = arguments[:1]
             self._building += 1
+            began = time.perf_counter()
             try:
                 return original(*arguments, **options)
             finally:
                 self._building -= 1
+                self.part_seconds[kind] += time.perf_counter() - began
 
         setattr(owner, name, wrapped)
 
@@ -366,7 +382,14 @@ class Watch:
             if self.on_forward is not None and not module.training:
                 self.on_forward(module)
 
+    def _before_step(self, optimizer: Optimizer, arguments: Any, options: Any) -> None:
+        # A closure makes forward and backward pass, too.
+        has_closure = any(callable(one) for one in (*arguments, *options.values()))
+        self._step_began = None if has_closure else time.perf_counter()
+
     def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
+        if self._step_began is not None:
+            self.part_seconds["step"] += time.perf_counter() - self._step_began
         # Not before: forward and backward pass may be in a closure that the step calls.
         if all(optimizer is not one for one in self.seen.optimizers):
             self.seen.optimizers.append(optimizer)

@@ -19,6 +19,7 @@ import torch
 
 __all__ = [
     "boundary",
+    "direct_line",
     "is_users",
     "short_line",
     "source_of",
@@ -64,6 +65,20 @@ def user_line(frame: FrameType | None) -> str:
     # `co_qualname` exists from Python 3.11 on.
     name = getattr(code, "co_qualname", code.co_name).replace("<locals>.", "")
     return f"{code.co_filename.removeprefix(os.getcwd() + os.sep)}:{frame.f_lineno} {name}"
+
+
+def direct_line(frame: FrameType | None) -> str:
+    """Return the line in which the user's code itself calls torch; "" where a library does."""
+    while frame is not None and _is_between(frame.f_code.co_filename):
+        frame = frame.f_back
+    return user_line(frame) if frame is not None and is_users(frame.f_code.co_filename) else ""
+
+
+@lru_cache(maxsize=4096)
+def _is_between(file: str) -> bool:
+    """Return whether a file is fastdata's, or one of torch's by which tensors call functions."""
+    path = str(Path(file).resolve())
+    return path.startswith(LIBRARIES[0]) or os.path.dirname(path) == os.path.dirname(torch.__file__)
 
 
 def user_frame(frame: FrameType | None) -> FrameType | None:

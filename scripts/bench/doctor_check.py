@@ -31,6 +31,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fastdata.measuring.windows import rate_of
 from harness import REPOSITORY, say
 
@@ -318,7 +320,12 @@ def check(case: Case, folder: Path, order: random.Random) -> dict[str, Any]:
         "verdict": trial["verdict"],
         "right": gain["low"] <= real.median <= gain["high"],
     }
-    return {"benchmark": "doctor", "row": f"{case.id} {case.what}", "values": values}
+    return {
+        "benchmark": "doctor",
+        "row": f"{case.id} {case.what}",
+        "values": values,
+        "versions": {"torch": torch.__version__},
+    }
 
 
 def nothing(folder: Path, number: int) -> dict[str, Any]:

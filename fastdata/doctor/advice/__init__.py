@@ -8,11 +8,12 @@
 ``model.py``         biases before normalisation, activations in place
 ``debugging.py``     anomaly detection and profilers that are left on
 ``evaluation.py``    validation that records gradients, or trains
-``memory.py``        activations that are computed again
+``memory.py``        activations that are computed again, fragmented memory
 ``metrics.py``       metrics that are computed in each step
-``waiting.py``       what makes a GPU wait for the host
+``waiting.py``       what makes a GPU wait for the host, or do little at a time
 ``processor.py``     threads, memory allocators
 ``parallel.py``      DataParallel, DDP's options
+``ranks.py``         what is wrong between several ranks
 ``mistakes.py``      what is wrong, and not only slow
 ===================  ===========================================================
 """
@@ -31,6 +32,7 @@ from fastdata.doctor.advice.optimizers import ADVICE as OPTIMIZERS
 from fastdata.doctor.advice.parallel import ADVICE as PARALLEL
 from fastdata.doctor.advice.precision import ADVICE as PRECISION
 from fastdata.doctor.advice.processor import ADVICE as PROCESSOR
+from fastdata.doctor.advice.ranks import ADVICE as RANKS
 from fastdata.doctor.advice.waiting import ADVICE as WAITING
 from fastdata.doctor.contract import Advice
 
@@ -51,6 +53,7 @@ ADVICE: tuple[Advice, ...] = tuple(
             *WAITING,
             *PROCESSOR,
             *PARALLEL,
+            *RANKS,
             *MISTAKES,
         ),
         key=lambda advice: advice.id,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,7 @@ from fastdata.doctor.watching import Seen
 __all__ = ["ADVICE"]
 
 LEAST_BLOCKS = 4
+_ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
 
 
 class ActivationCheckpointing(Advice):
@@ -69,4 +71,29 @@ def _checkpointed(block: nn.Module, forward: Any) -> Any:
     return checkpointed
 
 
-ADVICE = (ActivationCheckpointing(),)
+class ExpandableSegments(Advice):
+    """Memory of a GPU that torch has taken in blocks of one size does not fit another size."""
+
+    id = "D36"
+    title = "expandable_segments:True"
+    saves = "memory"
+    gpu_only = True
+    source = "https://docs.pytorch.org/docs/stable/notes/cuda.html"
+
+    UNUSED = 0.25
+    """Of what torch has taken, that is a sign of it."""
+
+    def find(self, seen: Seen) -> Iterator[Finding]:
+        """Look at the figures of torch's allocator."""
+        if not seen.on_gpu or any(name in os.environ for name in _ALLOCATOR):
+            return
+        figures = torch.cuda.memory_stats()
+        taken, used = (figures[f"{kind}_bytes.all.peak"] for kind in ("reserved", "active"))
+        retries = figures.get("num_alloc_retries", 0)
+        if retries or used < (1 - self.UNUSED) * taken:
+            name = _ALLOCATOR[0]
+            what = f"{name}={self.title} ({retries:,} retries, {used / taken:.0%} in use)"
+            yield Finding("", what, environment=((name, self.title),))
+
+
+ADVICE = ActivationCheckpointing(), ExpandableSegments()

@@ -1,16 +1,21 @@
-"""What makes a GPU wait for the host."""
+"""What makes a GPU wait for the host, or has it do little at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fastdata.doctor.contract import Advice, Finding
+from torch.utils.data import DataLoader
+
+from fastdata.doctor.contract import Advice, Finding, Numerics
 from fastdata.doctor.watching import Seen
 
 __all__ = ["ADVICE"]
 
 _GUIDE = "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
 _READS = "it has to be read later, or less often, which only the script's author can decide"
+_PINNED = "https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html"
+_LOADING = "loading takes no part in a trial: fastdata profile measures it"
+_REWRITTEN = "the loop has to be written anew"
 _MADE = "the script has to make it there"
 
 
@@ -53,4 +58,53 @@ class HostTensors(Advice):
                 yield Finding(stall.where, f"{stall.operation}(device=...)", why_not=_MADE)
 
 
-ADVICE = Synchronisations(), HostTensors()
+class BlockingCopies(Advice):
+    """From pinned memory a batch can be copied while the host goes on, and is not."""
+
+    id = "D21"
+    title = ".to(device, non_blocking=True)"
+    gpu_only = True
+    source = _PINNED
+
+    def find(self, seen: Seen) -> Iterator[Finding]:
+        """Look at the copies of a step."""
+        for line in dict.fromkeys(c.line for c in seen.copies if c.pinned and not c.non_blocking):
+            yield Finding(line, self.title, why_not=_LOADING)
+
+
+class UnpinnedBatches(Advice):
+    """A copy that is not to block blocks nevertheless, from memory that is not pinned."""
+
+    id = "D22"
+    title = "DataLoader(pin_memory=True)"
+    gpu_only = True
+    source = _PINNED
+
+    def find(self, seen: Seen) -> Iterator[Finding]:
+        """Look at the copies of a step, and at their loaders."""
+        if seen.sets_on_gpu(r"pin_memory"):
+            return
+        unpinned = [c.loader for c in seen.copies if c.non_blocking and not c.pinned]
+        loaders = [loader for loader in unpinned if isinstance(loader, DataLoader)]
+        for line in dict.fromkeys(map(seen.line_of, loaders)):
+            yield Finding(line, self.title, why_not=_LOADING)
+
+
+class LoopsOverSlices(Advice):
+    """One call on a whole tensor does what a loop does with one slice of it after another."""
+
+    id = "D24"
+    title = "whole tensors in place of a loop over a dimension"
+    kind = "note"
+    numerics = Numerics.ROUNDING
+    source = "https://docs.pytorch.org/docs/stable/generated/torch.einsum.html"
+
+    def find(self, seen: Seen) -> Iterator[Finding]:
+        """Look at the slices that a step takes."""
+        for loop in seen.loops:
+            if loop.is_avoidable:
+                what = f"{len(loop.indices):,} slices, one after another"
+                yield Finding(loop.line, what, why_not=_REWRITTEN)
+
+
+ADVICE = Synchronisations(), HostTensors(), BlockingCopies(), UnpinnedBatches(), LoopsOverSlices()
