@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import ctypes.util
+import os
 import re
 from collections.abc import Collection
 from pathlib import Path
 
 import pytest
+import torch
 from doctor_helpers import PLAIN, planted, script_with, watch
 from planted_scripts import ALWAYS, SCRIPTS, TEN
 
-from fastdata.doctor.advice import ADVICE, metrics
+from fastdata.doctor.advice import ADVICE, memory, metrics, processor
 from fastdata.doctor.messages import Ended, Watched
+from fastdata.doctor.watching import Seen
 
 
 def found(watched: Watched | Ended, but: Collection[str] = ALWAYS) -> set[tuple[str, int]]:
@@ -182,6 +185,42 @@ def test_an_allocator_that_is_installed_is_found(
     monkeypatch.setattr(ctypes.util, "find_library", lambda name: None)
     watched = watch(script_with(), tmp_path, watch_only=True)
     assert ("D19", 0) not in found(watched, but=set())
+
+
+@pytest.mark.parametrize(("second", "expected"), [("{cores}", True), ("4094-4095", False)])
+def test_several_numa_nodes_are_found(
+    second: str, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cores = ",".join(map(str, os.sched_getaffinity(0)))
+    for number, listed in enumerate((cores, second.format(cores=cores))):
+        (tmp_path / f"node{number}").mkdir()
+        (tmp_path / f"node{number}" / "cpulist").write_text(f"{listed}\n")
+    monkeypatch.setattr(processor, "NODES", tmp_path)
+    assert (("D38", 0) in found(watch(script_with(), tmp_path, watch_only=True))) is expected
+    assert processor.cores_of("0-2,8\n") == {0, 1, 2, 8}
+    assert processor.cores_of("\n") == set()
+
+
+@pytest.mark.parametrize(
+    ("reserved", "active", "retries", "expected"),
+    [(100, 90, 0, False), (100, 70, 0, True), (100, 90, 2, True)],
+)
+def test_fragmented_memory_of_a_gpu_is_found(
+    reserved: int, active: int, retries: int, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = {
+        "reserved_bytes.all.peak": reserved,
+        "active_bytes.all.peak": active,
+        "num_alloc_retries": retries,
+    }
+    monkeypatch.setattr(Seen, "on_gpu", True)
+    monkeypatch.setattr(torch.cuda, "memory_stats", lambda: figures)
+    findings = list(memory.ExpandableSegments().find(Seen()))
+    assert bool(findings) is expected
+    environment = (("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),)
+    assert all(finding.environment == environment for finding in findings)
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    assert not list(memory.ExpandableSegments().find(Seen()))
 
 
 def test_launches_that_block_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

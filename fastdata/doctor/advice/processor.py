@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes.util
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 
@@ -13,6 +14,8 @@ from fastdata.doctor.watching import Seen
 from fastdata.processes.resources import available_cores
 
 __all__ = ["ADVICE"]
+
+NODES = Path("/sys/devices/system/node")
 
 _GUIDE = "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
 
@@ -77,6 +80,31 @@ class MemoryAllocator(Advice):
                 return
 
 
+class MemoryOfNodes(Advice):
+    """Threads on several NUMA nodes wait longer for memory that lies at another one."""
+
+    id = "D38"
+    title = "numactl, a process on each NUMA node"
+    source = _GUIDE
+
+    def find(self, seen: Seen) -> Iterator[Finding]:
+        """Look on how many nodes this process may run."""
+        try:
+            nodes = [cores_of(path.read_text()) for path in NODES.glob("node[0-9]*/cpulist")]
+        except (OSError, ValueError):
+            return
+        used = sum(bool(cores & os.sched_getaffinity(0)) for cores in nodes)
+        if used > 1:
+            why_not = "the script has to be started otherwise: numactl --cpunodebind=0 --membind=0"
+            yield Finding("", f"{self.title} (now {used} nodes)", why_not=why_not)
+
+
+def cores_of(listed: str) -> set[int]:
+    """Return the numbers in a list of the kernel's, ``0-3,8-11``."""
+    ranges = (part.partition("-") for part in listed.strip().split(",") if part)
+    return {n for low, _, high in ranges for n in range(int(low), int(high or low) + 1)}
+
+
 class Determinism(Advice):
     """Deterministic algorithms are sometimes slower; what that costs is worth knowing."""
 
@@ -93,4 +121,4 @@ class Determinism(Advice):
             yield Finding(where, self.title, lambda: torch.use_deterministic_algorithms(False))
 
 
-ADVICE = Threads(), BoundThreads(), MemoryAllocator(), Determinism()
+ADVICE = Threads(), BoundThreads(), MemoryAllocator(), MemoryOfNodes(), Determinism()
