@@ -21,7 +21,9 @@ from fastdata.doctor import Script, replaying, script_of, session, trials
 from fastdata.doctor.advice import ADVICE
 from fastdata.doctor.messages import Ended, Ran, Request, Run, Watched
 from fastdata.doctor.processes import ScriptFailedError, ScriptProcess
+from fastdata.doctor.trials import Trials
 from fastdata.errors import OptionError
+from fastdata.processes.resources import available_cores
 
 ENDS = {
     "raises": ("def train():\n    raise ValueError('of the user')\ntrain()", "ValueError: of the"),
@@ -56,6 +58,16 @@ def test_a_traceback_begins_with_the_line_of_the_script(tmp_path: Path) -> None:
     first, place, *_ = ended.why.splitlines()
     assert first == "Traceback (most recent call last):"
     assert place.strip() == f'File "{tmp_path / "train.py"}", line 3, in <module>'
+
+
+def test_a_traceback_has_no_functions_of_doctor(tmp_path: Path) -> None:
+    ended = watch("import no_such_module\nimport torch", tmp_path, watch_only=True)
+    assert isinstance(ended, Ended)
+    assert ended.why.splitlines()[1:] == [
+        f'  File "{tmp_path / "train.py"}", line 1, in <module>',
+        "    import no_such_module",
+        "ModuleNotFoundError: No module named 'no_such_module'",
+    ]
 
 
 def test_an_error_after_some_steps_is_an_error(tmp_path: Path) -> None:
@@ -157,6 +169,22 @@ def test_arguments_and_folder_are_those_of_python(tmp_path: Path) -> None:
         assert sys.argv[1:] == [], sys.argv
     """
     assert isinstance(watch(script_with(start=start), tmp_path, watch_only=True), Watched)
+
+
+@pytest.mark.skipif(available_cores() < 2, reason="one thread is as many as there are cores")
+def test_variables_that_a_script_sets_for_torch_are_set_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    sets = "import os; os.environ['OMP_NUM_THREADS'] = '1'\n"
+    path = tmp_path / "train.py"
+    # After torch was imported it has no effect.
+    for text, expected in ((sets + script_with(), True), (script_with(start=sets), False)):
+        path.write_text(text)
+        with Trials(Script("file", str(path)), tmp_path / "scratch") as found:
+            watched = found.watch()
+        what = [finding.what for finding in watched.findings if finding.id == "D17"]
+        assert (what == [f"{available_cores()} threads (now 1)"]) is expected
 
 
 AS_PYTHON = '''

@@ -125,6 +125,8 @@ class Watched:
     parameters: int = 0
     validates: bool = False
     blocked: dict[str, int] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    """Variables that the script sets before it imports torch, which reads them then."""
     failed: str = ""
     """How the script failed, once an epoch had ended early, which may be why."""
     rank: RankFacts | None = None

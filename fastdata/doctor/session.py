@@ -12,6 +12,7 @@ it has started, and without any more code of the script.
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import ctypes
 import faulthandler
@@ -58,8 +59,13 @@ and in the fourth is looked for what makes a GPU wait."""
 
 OUTPUTS_STEP, STALL_STEP = 1, 3
 
+_OWN = str(Path(__file__).parent) + os.sep
+
 RANKS_STEPS = 36
 """Steps of ranks that are compared, where they reach no second epoch."""
+
+READ_ONCE = "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "PYTORCH_", "TORCH_", "CUDA_", "CUBLAS_"
+"""Beginnings of variables that torch, or a library of its own, reads as it is imported."""
 
 WATCHED_SECONDS = 20.0
 """Of training that is only watched; of validation as much again."""
@@ -95,6 +101,7 @@ class Session:
         self._first_step = 0.0
         self._weights = ""
         self._complete = False
+        self._environment: dict[str, str] = {}
 
     def __enter__(self) -> Session:
         if self.request.phase == "evaluate" or self.request.watch_only:
@@ -106,6 +113,7 @@ class Session:
         read_instead(dict(self.request.sources))
         if self.request.is_main:
             self.request.script.become_main()
+        self._look_at_environment()
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> NoReturn:
@@ -133,6 +141,22 @@ class Session:
         if not steps:
             return "the script ended without a step of an optimiser"
         return f"the script ended after {steps:,} steps"
+
+    def _look_at_environment(self) -> None:
+        """Note which variables the script sets before it imports torch, which is here already."""
+        before, original = dict(os.environ), builtins.__import__
+
+        def importing(name: str, *arguments: Any, **options: Any) -> Any:
+            if name.partition(".")[0] == "torch" and builtins.__import__ is importing:
+                builtins.__import__ = original
+                self._environment = {
+                    variable: value
+                    for variable, value in os.environ.items()
+                    if variable.startswith(READ_ONCE) and before.get(variable) != value
+                }
+            return original(name, *arguments, **options)
+
+        builtins.__import__ = importing
 
     def _seed(self) -> None:
         seed = self.request.seed
@@ -346,6 +370,7 @@ class Session:
             sum(parameters.values()),
             any(e.kind == "forward" and not e.training for e in seen.events),
             dict(self._writes.blocked),
+            environment=self._environment,
             rank=self._rank_facts() if self.request.ranks > 1 else None,
         )
 
@@ -435,17 +460,20 @@ def _make_float64(models: list[Any], optimizers: list[Optimizer]) -> None:
 
 
 def _users_traceback(error: BaseException, *, is_main: bool) -> str:
-    """Return a traceback from the script's first line on; another frame may have started it."""
+    """Return a traceback from the script's first line on, without doctor's own functions.
+
+    Another frame may have started the script.
+    """
     frames = traceback.TracebackException.from_exception(error)
     first = 0 if is_main else 1
     users = [n for n, one in enumerate(frames.stack) if n >= first and not _is_ours(one.filename)]
-    kept = frames.stack[users[0] :] if users else []
+    kept = [one for one in frames.stack[users[0] :] if _OWN not in one.filename] if users else []
     frames.stack = traceback.StackSummary.from_list(kept)
     return "".join(frames.format()).rstrip()
 
 
 def _is_ours(file: str) -> bool:
-    return file.startswith((str(Path(__file__).parent), "<")) or "runpy" in file
+    return file.startswith((_OWN, "<")) or "runpy" in file
 
 
 def _end_group() -> NoReturn:

@@ -198,6 +198,7 @@ class Trials:
     rounds: int = LEAST_ROUNDS
     _stack: ExitStack = field(default_factory=ExitStack)
     _base: dict[Phase, Running] = field(default_factory=dict)
+    _environment: dict[str, str] = field(default_factory=dict)
     _count: int = 0
     _order: random.Random = field(default_factory=lambda: random.Random(0))
 
@@ -210,10 +211,15 @@ class Trials:
     def watch(self, sources: Mapping[str, bytes] | None = None) -> Watched:
         """Run the script, or what it is with other sources, until its steps were seen.
 
-        A validation is seen too, if it comes soon.
+        A validation is seen too, if it comes soon.  If the script sets variables that torch reads
+        as it is imported, they are set from the beginning from now on: torch comes before scripts.
         """
         with self._start(watch_only=True, sources=tuple((sources or {}).items())) as process:
-            return process.watched_to_end(START_SECONDS)
+            watched = process.watched_to_end(START_SECONDS)
+        if self._environment or not watched.environment:
+            return watched
+        self._environment = watched.environment
+        return self.watch(sources)
 
     def base(self, phase: Phase) -> Running:
         """Return the script as it is, running; its first step's gradients are kept."""
@@ -316,7 +322,7 @@ class Trials:
         self._count += 1
         scratch = str(self.scratch / f"run-{self._count}")
         made = Request(self.script, scratch, **request)  # type: ignore[arg-type]
-        return ScriptProcess(made, dict(environment))
+        return ScriptProcess(made, {**self._environment, **dict(environment)})
 
     def _running(
         self,
