@@ -5,8 +5,8 @@
     python scripts/bench/doctor_check.py --nothing 20        # with nothing to gain, 20 times
 
 **What comes true.**  Each case is a program, and the same program with a piece of advice followed
-by hand.  doctor examines the first.  Then both are run without it, in turns in random order, each
-in a process of its own that takes the time of its epochs: the real gain is the median of the
+by hand.  doctor examines the first.  Then both are run without it, in turns of half a second, in a
+random order, as five pairs of processes one after another: the real gain is the median of the
 ratios.  doctor is right where its interval contains that.
 
 **Nothing to gain.**  A step whose time is convolutions of few weights, with faults that cost
@@ -22,7 +22,6 @@ import argparse
 import json
 import os
 import random
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -33,15 +32,14 @@ from typing import Any
 
 import torch
 
-from fastdata.measuring.windows import rate_of
+from fastdata.measuring.windows import in_turns, rate_of
 from harness import REPOSITORY, say
 
-PAIRS, SECONDS = 7, 3.5
-WARM_UP = 1 / 3
-"""Of a run's epochs, the first third."""
+PAIRS, TURNS, TURN_SECONDS = 5, 7, 0.4
+"""Of processes with and without, and how often each runs, for how long."""
 
 PROGRAM = """
-import json, sys, time
+import itertools, json, statistics, sys, time
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -65,19 +63,22 @@ def validate(model):
     model.eval()
 {validation}
 
-most_seconds = float(sys.argv[1]) if len(sys.argv) > 1 else float("inf")
-train_seconds, validation_seconds = [], []
-train(model)  # what compiles does so here
-validate(model)
-started = time.perf_counter()
-while time.perf_counter() - started < most_seconds:
-    began = time.perf_counter()
-    train(model)
-    train_seconds.append(time.perf_counter() - began)
-    began = time.perf_counter()
-    validate(model)
-    validation_seconds.append(time.perf_counter() - began)
-print(json.dumps([train_seconds, validation_seconds]))
+def turn(seconds):
+    # Runs epochs for so many seconds, and return how long one takes, and its validation.
+    took = []
+    ends = time.perf_counter() + seconds
+    while time.perf_counter() < ends:
+        began = time.perf_counter()
+        train(model)
+        trained = time.perf_counter()
+        validate(model)
+        took.append((trained - began, time.perf_counter() - trained))
+    return [statistics.median(one) for one in zip(*took)]
+
+# By itself it trains for ever; with a number it makes a turn of so many seconds for each line.
+turns = sys.stdin if len(sys.argv) > 1 else itertools.count()
+for _ in turns:
+    print(json.dumps(turn(float(sys.argv[1]) if len(sys.argv) > 1 else 1.0)), flush=True)
 """
 
 CONVOLUTIONS = """
@@ -110,7 +111,6 @@ model = nn.Sequential(Gated(), Gated(), nn.Linear(256, 10))
 """
 
 RANKED = """
-import itertools
 steps = itertools.count()
 
 def ranks(output, y):
@@ -291,22 +291,41 @@ def examined(path: Path, ids: tuple[str, ...]) -> dict[str, Any]:
     return report
 
 
-def epoch_seconds(path: Path, validation: bool) -> float:
-    """Run a program, and return the seconds of an epoch, or of its validation."""
-    command = [sys.executable, str(path), str(SECONDS)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    seconds: list[float] = json.loads(done.stdout)[validation]
-    return statistics.median(seconds[round(WARM_UP * len(seconds)) :])
+class Program:
+    """A program that runs, and makes a turn when it is asked to; a context, which ends it."""
+
+    def __init__(self, path: Path) -> None:
+        command = [sys.executable, str(path), str(TURN_SECONDS)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def turn(self) -> list[float]:
+        """Return the seconds of an epoch, and of its validation."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("\n")
+        seconds: list[float] = json.loads(self._process.stdout.readline())
+        return seconds
 
 
 def followed_by_hand(before: Path, after: Path, validation: bool, order: random.Random) -> Any:
     """Return how many times as fast the program is with the advice followed."""
     ratios = []
     for _ in range(PAIRS):
-        pair = [before, after]
-        order.shuffle(pair)
-        took = {path: epoch_seconds(path, validation) for path in pair}
-        ratios.append(took[before] / took[after])
+        with Program(before) as first, Program(after) as second:
+            for one in (first, second):  # the first turn compiles, and takes memory
+                one.turn()
+            for turn in in_turns((first, second), TURNS, order):
+                took = {id(one): one.turn()[validation] for one in turn}
+                ratios.append(took[id(first)] / took[id(second)])
     return rate_of(ratios)
 
 
