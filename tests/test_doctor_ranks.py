@@ -54,7 +54,6 @@ PLAIN = {
 }
 CASES = {
     "nothing": {},
-    "no sampler": {"loader": "loader = DataLoader(data, 4)  # D50"},
     "no sampler, in another order on each rank": {
         "seed": "rank",
         "loader": "loader = DataLoader(data, 5, shuffle=True, drop_last=True)  # D50",
@@ -62,8 +61,12 @@ CASES = {
     "a part of its own for each rank": {
         "loader": "loader = DataLoader(Subset(data, range(32 * rank, 32 + 32 * rank)), 4)",
     },
-    "validation on one rank": {"validation": "if rank == 0: validate()  # D51"},
-    "the model inside": {"seed": "rank", "model": "model.module", "step": "  # D52"},
+    "validation on one rank, and the model inside of DDP": {
+        "seed": "rank",
+        "model": "model.module",
+        "step": "  # D52",
+        "validation": "if rank == 0: validate()  # D51",
+    },
     "other lengths": {
         "loader": "loader = DataLoader(Subset(data, range(20 * rank, 20 + 28 * rank)), 4)  # D53",
     },
@@ -109,7 +112,7 @@ def test_the_error_of_the_rank_that_fails_is_shown(tmp_path: Path) -> None:
 def test_the_command_compares_ranks(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = script(tmp_path, **CASES["no sampler"])
+    path = script(tmp_path, loader="loader = DataLoader(data, 4)")
     page = tmp_path / "page.html"
     arguments = ["doctor", "--ranks", "2", "--json", "--check", "--html", str(page)]
     assert main([*arguments, "--", str(path)], standalone_mode=False) == 3

@@ -140,7 +140,7 @@ TORCHVISION = "torchvision, pre-resized files"
 def load(found: Measured) -> list[str]:
     """Loading, beside its peers."""
     ffcv = f"FFCV{version(found, 'FFCV jpeg', 'ffcv')}"
-    own, pil = "bilinear, antialiased from 1.4 times on", "PIL bilinear, antialiased"
+    own, pil = "bilinear, antialiased", "PIL bilinear, antialiased"
     linear, area = "cv2 `INTER_LINEAR`, not antialiased", "cv2 `INTER_AREA`"
     stock = "torchvision `ImageFolder` + `DataLoader`, the same pre-resized files"
     labels = {
