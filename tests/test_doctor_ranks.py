@@ -103,6 +103,18 @@ def test_what_is_wrong_between_ranks_is_found_and_nothing_else(
         assert found["D53"].what == ("ranks have other numbers of batches: 5, 7",)
 
 
+def test_a_rank_that_never_begins_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks, "PATIENCE_SECONDS", 5.0)
+    waits = "import time\nif rank: time.sleep(3600)\nloader = DataLoader(data, 4)"
+    path = script(tmp_path, loader=waits, validation="pass")
+    ddp = "DistributedDataParallel(nn.Linear(4, 2), gradient_as_bucket_view=True)"
+    path.write_text(path.read_text().replace(ddp, "nn.Linear(4, 2)"))
+    report = compare_ranks(script_of([str(path)]), 2)
+    assert "rank 1 went on no more when others were done" in report.verdict
+    assert not [row for row in report.rows if row.id >= "D50"]  # there is nothing to compare
+    assert report.is_open(1.05)
+
+
 def test_the_error_of_the_rank_that_fails_is_shown(tmp_path: Path) -> None:
     path = script(tmp_path, step="\n        assert rank == 0, 'one is too many'")
     with pytest.raises(ScriptFailedError, match="AssertionError: one is too many"):

@@ -16,9 +16,9 @@
 ``outputs.py``      what its loop computes of outputs, and does not train with
 ``contract.py``     what a piece of advice is
 ``advice/``         the advice
-``copies.py``        how it copies batches to a device
-``slices.py``        loops over a dimension of a tensor
-``ranks.py``         several ranks of a script, watched at once
+``copies.py``       how it copies batches to a device
+``slices.py``       loops over a dimension of a tensor
+``ranks.py``        several ranks of a script, watched at once
 ``source.py``       what can be read from a script without running it
 ``trials.py``       the script with and without, measured in turns
 ``numerics.py``     what following advice does to gradients

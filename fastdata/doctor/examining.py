@@ -130,7 +130,7 @@ def compare_ranks(
     findings += [
         Plain(advice.id, found.where, found.what, (), False, found.why_not, advice.phase)
         for advice in ADVICE
-        if isinstance(advice, RanksCompared)
+        if isinstance(advice, RanksCompared) and len(facts) == count
         for found in advice.compare(facts)
     ]
     return DoctorReport(

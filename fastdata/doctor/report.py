@@ -137,7 +137,9 @@ class DoctorReport:
             said.append(_faster(keeping[0].gain, (keeping[0].id,)))
         if others:
             said.append(f"{_faster(others[0].gain, (others[0].id,))}, with other numbers")
-        if self.ranks > 1 and not said:
+        if self.ranks > 1 and self.watched.failed:
+            said.append(self.watched.failed)
+        elif self.ranks > 1 and not said:
             said.append(f"nothing was found to be wrong between {self.ranks} ranks")
         elif not steps and self.ranks == 1:
             said.append("no advice makes a step faster")
@@ -145,7 +147,7 @@ class DoctorReport:
 
     def is_open(self, threshold: float) -> bool:
         """Whether something is wrong, or would be so many times as fast, as measured."""
-        return any(
+        return (self.ranks > 1 and bool(self.watched.failed)) or any(
             row.kind == "bug" or (row.gain >= threshold and row.gain > 1 and row.keeps_numbers)
             for row in self.rows
         )

@@ -191,7 +191,8 @@ class Watch:
         self._made: dict[int, tuple[weakref.ref[Any], nn.Module]] = {}
         self._handles: list[Any] = []
         self._building = 0
-        self._step_began: float | None = None
+        self._steps_began: list[float | None] = []
+        """Of steps under way: that of a class of the user's calls that of torch's."""
         self._boundary: weakref.ref[Optimizer] | None = None
 
     def install(self) -> None:
@@ -385,11 +386,12 @@ class Watch:
     def _before_step(self, optimizer: Optimizer, arguments: Any, options: Any) -> None:
         # A closure makes forward and backward pass, too.
         has_closure = any(callable(one) for one in (*arguments, *options.values()))
-        self._step_began = None if has_closure else time.perf_counter()
+        self._steps_began.append(None if has_closure else time.perf_counter())
 
     def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
-        if self._step_began is not None:
-            self.part_seconds["step"] += time.perf_counter() - self._step_began
+        began = self._steps_began.pop() if self._steps_began else None
+        if began is not None and not self._steps_began:
+            self.part_seconds["step"] += time.perf_counter() - began
         # Not before: forward and backward pass may be in a closure that the step calls.
         if all(optimizer is not one for one in self.seen.optimizers):
             self.seen.optimizers.append(optimizer)
