@@ -6,8 +6,8 @@ from doctor_helpers import script_with
 
 __all__ = ["ALWAYS", "DDP", "SCRIPTS", "TEN", "ddp_model"]
 
-ALWAYS = {"D01", "D02", "D04", "D05", "D16", "D17", "D18", "D19", "D23"}
-"""Applies to any model of convolutions: to be tried, and no fault."""
+ALWAYS = {"D01", "D02", "D04", "D05", "D16", "D17", "D18", "D19", "D23", "D54"}
+"""Applies to any model of convolutions: to be tried, or thought of, and no fault."""
 
 SCRIPTS = {
     "nothing": {},

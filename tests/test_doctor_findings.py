@@ -93,6 +93,8 @@ def test_flags_that_are_set_where_there_is_a_gpu_are_no_advice(tmp_path: Path) -
     assert lines_of("D04", script_with(start=off), tmp_path)
 
 
+LARGE = "    torch.ones(large)"
+
 APPLIES = {
     "D01": {
         "step": """
@@ -102,8 +104,14 @@ APPLIES = {
         """,
         "validation": "pass",
     },
-    "D02": {},
-    "D04": {},
+    "D02": {"model": "model = nn.Sequential(nn.Flatten(), nn.Linear(192, 8))  # D02"},
+    "D04": {
+        "model": """
+            model = nn.Sequential(  # D04
+                nn.Conv2d(3, 8, 3, bias=False), nn.Flatten(), nn.Linear(8 * 36, 8)
+            )
+        """
+    },
     "D05": {"model": "model = nn.Sequential(nn.Flatten(), nn.Linear(192, 8))  # D05"},
     "D23": {"model": "model = nn.Sequential(nn.Flatten(), nn.Linear(192, 8))  # D23"},
     "D16": {
@@ -118,6 +126,8 @@ APPLIES = {
     },
     "D17": {"start": "torch.set_num_threads(torch.get_num_threads() + 63)  # D17"},
     "D18": {"start": "torch.set_num_threads(2)"},
+    "D54": {"optimizer": f"{PLAIN['optimizer']}  # D54"},
+    "D55": {"before": "model.train(); large = 12_000_000", "step": PLAIN["step"] + LARGE},
 }
 """Applies to nearly any script; this one has it in the line that is marked, or in none."""
 
@@ -138,6 +148,14 @@ FOLLOWED = {
     "D23": {"optimizer": PLAIN["optimizer"] + "; model.compile(backend='eager')"},
     "D17": {"start": "torch.set_num_threads(len(__import__('os').sched_getaffinity(0)))"},
     "D18": {"start": "torch.set_num_threads(1)"},
+    "D54": {
+        "optimizer": f"""
+            {PLAIN["optimizer"]}
+            rates = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=1000)
+        """,
+        "step": f"{PLAIN['step']}    rates.step()",
+    },
+    "D54, a schedule of its own": {"before": "optimizer.param_groups[0]['lr'] = 0.1 / (1 + epoch)"},
 }
 """The same, where it is followed already."""
 
@@ -152,7 +170,14 @@ def test_what_applies_to_any_model_is_found_in_its_line(id: str, tmp_path: Path)
 @pytest.mark.parametrize("id", FOLLOWED)
 def test_advice_that_is_followed_is_not_found(id: str, tmp_path: Path) -> None:
     text = script_with(**FOLLOWED[id])
-    assert id not in {id for id, _ in found(watch(text, tmp_path, watch_only=True), but=set())}
+    assert id[:3] not in {id for id, _ in found(watch(text, tmp_path, watch_only=True), but=set())}
+
+
+def test_memory_that_malloc_keeps_already_is_no_advice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1000000000")
+    assert not lines_of("D55", script_with(**APPLIES["D55"]), tmp_path)
 
 
 def test_metrics_that_are_no_function_are_found_where_they_take_long(
@@ -174,6 +199,53 @@ def test_metrics_that_are_no_function_are_found_where_they_take_long(
     assert found(watched) == planted(text)
     assert isinstance(watched, Watched)
     assert not any(finding.is_tried for finding in watched.findings if finding.id == "D14")
+
+
+def test_what_holds_memory_when_a_step_takes_the_most_is_told(tmp_path: Path) -> None:
+    text = script_with(
+        model="model = nn.Sequential(nn.Flatten(), nn.Linear(192, 8))",
+        optimizer="optimizer = torch.optim.Adam(model.parameters())",
+        step="""
+            optimizer.zero_grad()
+            flat = x.flatten(1)
+            wide = flat * torch.ones(1000, 1, 1)
+            F.cross_entropy(model(wide.mean(0)), y).backward()
+            del wide
+            optimizer.step()
+        """,
+    )
+    watched = watch(text, tmp_path, watch_only=True)
+    assert isinstance(watched, Watched)
+    line = 1 + next(n for n, one in enumerate(text.splitlines()) if "wide = flat" in one)
+    held = {(one.operation, one.where.partition(" ")[0]): one for one in watched.held}
+    batch = 4 * 192 * 4
+    assert watched.held[0] is held["mul", f"{tmp_path / 'train.py'}:{line}"]
+    assert (watched.held[0].nbytes, watched.held[0].tensors) == (1000 * batch, 1)
+    assert ("ones", f"{tmp_path / 'train.py'}:{line}") not in held  # it was gone by then
+    weights = 4 * (192 * 8 + 8)
+    assert held["parameters", ""].nbytes == weights
+    assert 2 * weights <= held["state of the optimiser", ""].nbytes <= 2 * weights + 8
+    assert sum(one.nbytes for one in watched.held) == watched.held_bytes
+    assert watched.held_bytes < 1010 * batch + 10 * weights
+
+
+def test_memory_that_is_given_back_is_not_held(tmp_path: Path) -> None:
+    text = script_with(
+        step="""
+            optimizer.zero_grad()
+            first = torch.zeros(1_000_000)
+            del first
+            second = torch.zeros(1_500_000)
+            view = second[:10]
+            del second
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        """
+    )
+    watched = watch(text, tmp_path, watch_only=True)
+    assert isinstance(watched, Watched)
+    zeros = [one.nbytes for one in watched.held if one.operation == "zeros"]
+    assert zeros == [6_000_000]
 
 
 def test_an_allocator_that_is_installed_is_found(

@@ -24,7 +24,10 @@ from fastdata.processes.resources import available_cores
 
 __all__ = ["compare_ranks", "examine"]
 
-TRIED_FIRST = "D09", "D30", "D10", "D17", "D07", "D06", "D13", "D03", "D08", "D15", "D01", "D05"
+TRIED_FIRST = (
+    *("D09", "D30", "D10", "D17", "D55", "D07", "D06"),
+    *("D13", "D03", "D08", "D15", "D01", "D05"),
+)
 """Those that are quickly tried, and often worth it, come before those that take long."""
 
 BATCH_FACTORS = 0.25, 0.5, 1.0, 2.0, 4.0, 8.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fastdata.doctor.contract import Phase
+from fastdata.doctor.memory import Held
 from fastdata.doctor.script import Script
 from fastdata.doctor.watching import EventKind
 
@@ -131,6 +132,10 @@ class Watched:
     """How the script failed, once an epoch had ended early, which may be why."""
     rank: RankFacts | None = None
     """Of one among several."""
+    held: tuple[Held, ...] = ()
+    """What is in memory when a step takes the most, the largest first."""
+    held_bytes: int = 0
+    """All of that: of tensors on the device, without what operations take while they run."""
 
 
 @dataclass(frozen=True, slots=True)

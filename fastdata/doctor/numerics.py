@@ -8,16 +8,29 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
+from torch import nn
+from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
 from fastdata.doctor.contract import Numerics
 
-__all__ = ["Compared", "compare_dumps", "digest"]
+__all__ = [
+    "Compared",
+    "StepDump",
+    "compare_dumps",
+    "digest",
+    "make_float64",
+    "named_parameters",
+    "to_float64",
+]
+
+_save = torch.save  # before a script's process keeps it from writing
 
 Tensors: TypeAlias = dict[str, torch.Tensor]
 
@@ -43,8 +56,51 @@ class Compared:
     error: float | None = None
 
 
+def named_parameters(models: Sequence[nn.Module], optimizer: Optimizer) -> Tensors:
+    """Return an optimiser's parameters, by names that stay if one is taken away."""
+    names = {
+        id(p): f"{number}.{name}"
+        for number, model in enumerate(models)
+        for name, p in model.named_parameters()
+    }
+    every = [p for group in optimizer.param_groups for p in group["params"]]
+    return {names.get(id(p), str(n)): p for n, p in enumerate(every)}
+
+
+class StepDump:
+    """Gradients and updates of the step that comes next, for a file."""
+
+    def __init__(self, path: str, parameters: Tensors) -> None:
+        self._path, self._parameters = path, parameters
+        self._before = {name: p.detach().clone() for name, p in parameters.items()}
+
+    def write(self) -> None:
+        """Write the file; after the step, which may have called a closure that made gradients."""
+        every = self._parameters.items()
+        gradients = {name: p.grad.detach() for name, p in every if p.grad is not None}
+        updates = {name: p.detach() - self._before[name] for name, p in every}
+        _save({"gradients": gradients, "updates": updates}, self._path)
+
+
+def to_float64(leaf: Any) -> Any:
+    """Return a tensor of floating point numbers in float64, and anything else as it is."""
+    is_float = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
+    return leaf.double() if is_float else leaf
+
+
+def make_float64(models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
+    """Make weights and optimisers float64, whatever the script has made of them."""
+    for model in models:
+        model.double()
+    for optimizer in optimizers:
+        for state in optimizer.state.values():
+            for name, value in state.items():
+                if name != "step":
+                    state[name] = to_float64(value)
+
+
 def compare_dumps(base: Path, other: Path, exact: Path) -> Compared:
-    """Compare gradients and updates of a step, which `messages.Dump` has written."""
+    """Compare gradients and updates of a step, as `StepDump` writes them."""
     first, second = _load(base), _load(other)
     if first is None or second is None:
         return Compared()

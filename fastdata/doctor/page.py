@@ -8,6 +8,7 @@ from fastdata.doctor.report import (
     DoctorReport,
     Row,
     gain_text,
+    held_lines,
     memory_text,
     note_of,
     numerics_text,
@@ -15,6 +16,7 @@ from fastdata.doctor.report import (
 )
 from fastdata.measuring.windows import Rate
 from fastdata.pages import render
+from fastdata.processes.resources import format_bytes
 
 __all__ = ["render_page"]
 
@@ -43,6 +45,8 @@ def _content(report: DoctorReport) -> dict[str, Any]:
         "what_text": what_text,
         "note_of": note_of,
         "memory_text": memory_text,
+        "held_lines": held_lines(report.watched),
+        "held": format_bytes(report.watched.held_bytes),
         "width": lambda rate: _width(rate, scale),
         "kind": _kind,
     }

@@ -21,12 +21,16 @@ __all__ = [
     "DoctorReport",
     "Row",
     "gain_text",
+    "held_lines",
     "memory_text",
     "note_of",
     "numerics_text",
     "render_text",
     "what_text",
 ]
+
+MOST_HELD = 5
+"""Operations whose memory is listed."""
 
 WAITS = 0.05
 """A loop that waits a smaller share of its time is fed."""
@@ -208,6 +212,11 @@ def _lines(report: DoctorReport) -> Iterator[str]:
         yield printable(
             f"batches of {size.samples:,}: {size.why or f'{speed}, {memory_text(size)}'}"
         )
+    if watched.held:
+        yield (
+            f"a step's tensors take {format_bytes(watched.held_bytes)} at most: "
+            f"{printable('; '.join(' '.join(words) for words in held_lines(watched)))}"
+        )
     if not report.repeatable:
         yield "its steps have other gradients each time, so numerics were not measured"
     yield from map(printable, report.unseen)
@@ -244,6 +253,18 @@ def memory_text(size: BatchSize) -> str:
     if size.reserved_bytes:
         text += f" of {format_bytes(size.reserved_bytes)} reserved"
     return f"{text}, {size.retries:,} retries" if size.retries else text
+
+
+def held_lines(watched: Watched) -> list[tuple[str, str]]:
+    """Return what holds the memory of a step at its peak, and how much; the rest is the last."""
+    shown, rest = watched.held[:MOST_HELD], watched.held[MOST_HELD:]
+    found = [
+        (" ".join(filter(None, (one.operation, short_line(one.where)))), format_bytes(one.nbytes))
+        for one in shown
+    ]
+    if rest:
+        found.append((f"{len(rest):,} others", format_bytes(sum(one.nbytes for one in rest))))
+    return found
 
 
 def what_text(row: Row) -> str:

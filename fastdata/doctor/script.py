@@ -11,6 +11,7 @@ import linecache
 import os
 import runpy
 import sys
+import traceback
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,9 @@ from typing import Any, Literal
 from fastdata.errors import OptionError
 from fastdata.steps import is_script_target, run_script
 
-__all__ = ["Script", "read_instead", "script_of"]
+__all__ = ["Script", "read_instead", "script_of", "users_traceback"]
+
+_OWN = str(Path(__file__).parent) + os.sep
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,3 +186,20 @@ def script_of(words: Sequence[str]) -> Script:
     if not os.path.isfile(name):
         raise OptionError(f"{name}: there is no such file")
     return Script("file", name, tuple(arguments))
+
+
+def users_traceback(error: BaseException, *, is_main: bool) -> str:
+    """Return a traceback from the script's first line on, without doctor's own functions.
+
+    Another frame may have started the script.
+    """
+    frames = traceback.TracebackException.from_exception(error)
+    first = 0 if is_main else 1
+    users = [n for n, one in enumerate(frames.stack) if n >= first and not _is_ours(one.filename)]
+    kept = [one for one in frames.stack[users[0] :] if _OWN not in one.filename] if users else []
+    frames.stack = traceback.StackSummary.from_list(kept)
+    return "".join(frames.format()).rstrip()
+
+
+def _is_ours(file: str) -> bool:
+    return file.startswith((_OWN, "<")) or "runpy" in file

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import resource
 import sys
 import time
 import weakref
@@ -28,17 +29,20 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.utils.data import DataLoader
 
 from fastdata.doctor.copies import BatchCopied
+from fastdata.doctor.memory import Held
 from fastdata.doctor.outputs import Computed
 from fastdata.doctor.slices import TakenApart
 from fastdata.measuring.lines import user_frame, user_line, user_sources
 from fastdata.measuring.stalls import Stall
 
-__all__ = ["Event", "EventKind", "ModuleUse", "Seen", "Watch"]
+__all__ = ["FOLLOWED_STEPS", "Event", "EventKind", "ModuleUse", "Seen", "Watch"]
 
 EventKind: TypeAlias = Literal[
     "forward", "backward", "clip", "scale", "unscale", "step", "zero_grad", "schedule", "reduce"
 ]
 
+FOLLOWED_STEPS = 4
+"""In which operations are followed, so that they take longer than others."""
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 
@@ -106,7 +110,11 @@ class Seen:
     metrics: list[Computed] = field(default_factory=list)
     copies: list[BatchCopied] = field(default_factory=list)
     loops: list[TakenApart] = field(default_factory=list)
+    held: tuple[Held, ...] = ()
+    held_bytes: int = 0
     steps_seen: int = 0
+    ends: list[tuple[float, int]] = field(default_factory=list)
+    """When steps ended, in seconds, and how many pages of memory the process had been given."""
     forced: dict[EventKind, dict[str, Any]] = field(default_factory=dict)
     """Options that calls of a kind have from now on, whatever the script gives them."""
 
@@ -121,6 +129,11 @@ class Seen:
     def on_gpu(self) -> bool:
         """Whether any parameter is on a GPU."""
         return any(p.device.type == "cuda" for model in self.models for p in model.parameters())
+
+    @property
+    def validates(self) -> bool:
+        """Whether a model was called in evaluation mode."""
+        return any(event.kind == "forward" and not event.training for event in self.events)
 
     @property
     def is_compiled(self) -> bool:
@@ -148,6 +161,11 @@ class Seen:
         """Return models that were called in training mode and recorded."""
         called = {id(e.of) for e in self.events if e.kind == "forward" and e.recorded}
         return [model for model in self.models if id(model) in called]
+
+    @property
+    def model_line(self) -> str:
+        """Where the first model that is trained was made; "" if that was not seen."""
+        return next(map(self.line_of, self.trained()), "")
 
     def calls_of(self, model: nn.Module | None) -> tuple[tuple[str, str], ...]:
         """Return the lines in which a model is called, and what it is called there."""
@@ -403,6 +421,8 @@ class Watch:
             return
         self.seen.steps_seen += 1
         if self._handles:
+            faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+            self.seen.ends.append((time.perf_counter(), faults))
             self.seen.steps.append(self._events)
             self._events = []
             self.seen.after = self._events

@@ -68,7 +68,7 @@ class Autotuner(Advice):
         """Look for convolutions without it."""
         has = any(isinstance(module, CONVOLUTIONS) for module in seen.uses)
         if has and not torch.backends.cudnn.benchmark and not seen.sets_on_gpu(_BENCHMARK):
-            yield Finding("", self.title, self._switch_on)
+            yield Finding(seen.model_line, self.title, self._switch_on)
 
     @staticmethod
     def _switch_on() -> None:

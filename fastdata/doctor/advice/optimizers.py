@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterator
 
 import torch
@@ -11,11 +12,18 @@ from torch.optim import Optimizer
 
 from fastdata.doctor.contract import Advice, Finding, Numerics
 from fastdata.doctor.watching import Event, Seen
+from fastdata.measuring.lines import user_sources
 
 __all__ = ["ADVICE"]
 
 
 _TRAINS = "it changes what is trained"
+
+_OWN_SCHEDULE = re.compile(
+    r"""^[^#\n]*(\[\s*["']lr["']\s*\]\s*[-+*/]?=(?!=)|sched|warm_?up)""",
+    re.MULTILINE | re.IGNORECASE,
+)
+"""What a script has that changes the rate by itself; torch's schedules note `initial_lr`."""
 
 
 class FusedOptimizer(Advice):
@@ -142,10 +150,35 @@ class DecoupledDecay(Advice):
                 yield Finding(seen.line_of(optimizer), self.title, why_not=_TRAINS)
 
 
+class ConstantLearningRate(Advice):
+    """Training mostly gets further, sooner, by a rate that rises at first, and falls in the end.
+
+    Sources: https://arxiv.org/abs/1706.02677 (warm-up), https://arxiv.org/abs/1708.07120 (one
+    cycle).
+    """
+
+    id = "D54"
+    title = "a schedule of the learning rate, with a warm-up"
+    kind = "note"
+    numerics = Numerics.TRAINING
+    source = (
+        "https://docs.pytorch.org/docs/stable/generated/torch.optim.lr_scheduler.OneCycleLR.html"
+    )
+
+    def find(self, seen: Seen) -> Iterator[Finding]:
+        """Look for optimisers without a schedule, in scripts that set no rate of their own."""
+        if any(_OWN_SCHEDULE.search(text) for text in user_sources()):
+            return
+        for optimizer in seen.optimizers:
+            if all("initial_lr" not in group for group in optimizer.param_groups):
+                yield Finding(seen.line_of(optimizer), self.title, why_not=_TRAINS)
+
+
 ADVICE = (
     FusedOptimizer(),
     GradientsSetToNone(),
     ClearedLate(),
     ForeachClipping(),
     DecoupledDecay(),
+    ConstantLearningRate(),
 )

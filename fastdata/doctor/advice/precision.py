@@ -72,7 +72,7 @@ class MatmulPrecision(Advice):
             return
         uses = seen.uses.values()
         if any(isinstance(u.module, MULTIPLIES) and u.dtype == torch.float32 for u in uses):
-            yield Finding("", self.title, self._switch_on)
+            yield Finding(seen.model_line, self.title, self._switch_on)
 
     @staticmethod
     def _switch_on() -> None:

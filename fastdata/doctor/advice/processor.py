@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ctypes.util
 import os
+import statistics
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 
 from fastdata.doctor.contract import Advice, Finding, Numerics
-from fastdata.doctor.watching import Seen
+from fastdata.doctor.watching import FOLLOWED_STEPS, Seen
 from fastdata.processes.resources import available_cores
 
 __all__ = ["ADVICE"]
@@ -18,6 +19,26 @@ __all__ = ["ADVICE"]
 NODES = Path("/sys/devices/system/node")
 
 _GUIDE = "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
+
+
+KEPT = (("MALLOC_TRIM_THRESHOLD_", f"{4 << 30}"), ("MALLOC_MMAP_THRESHOLD_", f"{1 << 30}"))
+"""Bytes that malloc keeps, and from which on a block is no part of what it keeps."""
+
+PAGE_SECONDS = 1e-6
+"""Until the system has cleared a page of 4 kB: 1 to 2 us, on a virtual machine."""
+
+LEAST_SHARE = 0.05
+"""Of a step, that goes into clearing pages, from which on something may be gained."""
+
+
+def _has_own_allocator() -> bool:
+    """Return whether memory is another library's than glibc's; also if that cannot be known."""
+    try:
+        with open("/proc/self/maps") as file:
+            loaded = file.read()
+    except OSError:
+        return True
+    return "jemalloc" in loaded or "tcmalloc" in loaded
 
 
 class Threads(Advice):
@@ -67,17 +88,36 @@ class MemoryAllocator(Advice):
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look for a library that is installed, and not loaded."""
-        try:
-            with open("/proc/self/maps") as file:
-                loaded = file.read()
-        except OSError:
-            return
-        if seen.on_gpu or "jemalloc" in loaded or "tcmalloc" in loaded:
+        if seen.on_gpu or _has_own_allocator():
             return
         for name in ("jemalloc", "tcmalloc", "tcmalloc_minimal"):
             if library := ctypes.util.find_library(name):
                 yield Finding("", f"LD_PRELOAD={library}", environment=(("LD_PRELOAD", library),))
                 return
+
+
+class KeptMemory(Advice):
+    """glibc gives large blocks back as they are freed, and the system clears them again.
+
+    Which blocks depends on how they lie, so that the same step takes half as long again in one
+    script, or process, as in another.
+    """
+
+    id = "D55"
+    title = "memory that malloc keeps"
+    source = "https://man7.org/linux/man-pages/man3/mallopt.3.html"
+
+    def find(self, seen: Seen) -> Iterator[Finding]:
+        """Look how many pages a step is given, and whether clearing them takes long."""
+        names = [name for name, _ in KEPT]
+        steps = list(zip(seen.ends[FOLLOWED_STEPS:], seen.ends[FOLLOWED_STEPS + 1 :], strict=False))
+        if seen.on_gpu or not steps or any(name in os.environ for name in names):
+            return
+        pages = statistics.median(after[1] - before[1] for before, after in steps)
+        seconds = statistics.median(after[0] - before[0] for before, after in steps)
+        if pages * PAGE_SECONDS > LEAST_SHARE * seconds and not _has_own_allocator():
+            what = " ".join(f"{name}={value}" for name, value in KEPT)
+            yield Finding("", f"{what} (now {pages:,.0f} page faults a step)", environment=KEPT)
 
 
 class MemoryOfNodes(Advice):
@@ -121,4 +161,11 @@ class Determinism(Advice):
             yield Finding(where, self.title, lambda: torch.use_deterministic_algorithms(False))
 
 
-ADVICE = Threads(), BoundThreads(), MemoryAllocator(), MemoryOfNodes(), Determinism()
+ADVICE = (
+    Threads(),
+    BoundThreads(),
+    MemoryAllocator(),
+    KeptMemory(),
+    MemoryOfNodes(),
+    Determinism(),
+)
