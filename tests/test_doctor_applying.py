@@ -42,7 +42,9 @@ STATEMENTS = {
 
 EDITED = {
     "D01": STATEMENTS,
+    "D02": {},
     "D03": SCRIPTS["channels first"],
+    "D04": {},
     "D05": {},
     "D06": SCRIPTS["an optimiser that is not fused"],
     "D07": SCRIPTS["gradients of zeros, of the model"],
@@ -57,7 +59,9 @@ EDITED = {
     "D26": {"start": DDP, "model": ddp_model("find_unused_parameters=True)")},
     "D27": {"start": DDP, "model": ddp_model("find_unused_parameters=True)")},
     "D30": SCRIPTS["a profiler"],
+    "D33": SCRIPTS["Adam with decay"],
     "D34": SCRIPTS["deterministic algorithms"],
+    "D37": SCRIPTS["gradients that are cleared late"],
     "D41": SCRIPTS["clipping of scaled gradients"],
     "D42": SCRIPTS["clipping before the backward pass"],
     "D43": SCRIPTS["two steps"],
@@ -65,6 +69,7 @@ EDITED = {
     "D45": SCRIPTS["gradients that are never cleared"],
     "D46": SCRIPTS["validation that trains"],
     "D47": SCRIPTS["training in evaluation mode"],
+    "D49": SCRIPTS["validation without autocast"],
 }
 
 
@@ -161,6 +166,32 @@ TEXTS = {
         "with open('x') as f:\n    pass",
     ),
     "a context in a line": ("D30", "with torch.profiler.profile(): f()", "f()"),
+    "a flag before a model": (
+        "D02",
+        "# the model\nm = Linear(3)",
+        '# the model\ntorch.set_float32_matmul_precision("high")\nm = Linear(3)',
+    ),
+    "a flag that is off": (
+        "D04",
+        "torch.backends.cudnn.benchmark = False  # Linear",
+        "torch.backends.cudnn.benchmark = True  # Linear",
+    ),
+    "a class, by its module": (
+        "D33",
+        "o = optim.Adam(p, weight_decay=0.1)  # SGD",
+        "o = optim.AdamW(p, weight_decay=0.1)  # SGD",
+    ),
+    "gradients, cleared first": (
+        "D37",
+        "for x in y:\n    # of x\n    z = m(x)\n    o.zero_grad()\n    z.backward()",
+        "for x in y:\n    o.zero_grad()\n    # of x\n    z = m(x)\n    z.backward()",
+    ),
+    "a validation as the training": (
+        "D49",
+        'with torch.autocast("cuda", torch.float16):\n    a()\nfor x in y:\n    m(x)  # Linear',
+        'with torch.autocast("cuda", torch.float16):\n    a()\n'
+        'with torch.autocast("cuda", torch.float16):\n    for x in y:\n        m(x)  # Linear',
+    ),
     "a statement that is alone": ("D43", "if a:\n    o.step()", "if a:\n    pass"),
 }
 """An ID, a text after `HEAD`, and what becomes of it."""
@@ -209,6 +240,18 @@ REFUSED = {
         "with torch.profiler.profile() as prof:\n    prof.step()",
         "it has a name, prof",
     ),
+    "a decay of groups": ("D33", "o = optim.Adam(p, 0.1)  # SGD", "weight_decay is no argument"),
+    "gradients that are cleared after a step": (
+        "D37",
+        "for x in y:\n    o.step(c)\n    o.zero_grad()\n    m(x)",
+        "there is a step, or a backward pass, before it",
+    ),
+    "an autocast of options": (
+        "D49",
+        "with torch.autocast(a.device):\n    b()\nfor x in y:\n    m(x)  # Linear",
+        "not written out: a.device",
+    ),
+    "no autocast": ("D49", "for x in y:\n    m(x)  # Linear", "has no autocast, or several"),
     "a loop that trains": (
         "D10",
         "for x in y:\n    z = nn.ReLU()(x)\n    z.backward()",

@@ -7,6 +7,7 @@ statements that come into a context.  Each changes what it was made for at a lin
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -181,6 +182,23 @@ def validation_under_autocast(source: Source, line: int, name: str) -> None:
         source.rewrite(loop, loop, lambda items: inside(_autocast(), items))
 
 
+def validation_as_training(source: Source, line: int, name: str) -> None:
+    """Put the loop of a validation under the autocast that the file has for training."""
+    loop = _loop(source, line)
+    if trains := _training(source, loop):
+        raise CannotEditError(f"its loop also trains: it calls {trains}")
+    calls = [c for c in source.calls_in(source.module) if source.last_name(c) == "autocast"]
+    contexts = {source.text(call) for call in calls}
+    if len(contexts) != 1:
+        raise CannotEditError("the file has no autocast, or several, for training")
+    for argument in calls[0].args:
+        value, text = argument.value, source.text(argument.value)
+        is_text = isinstance(value, cst.SimpleString)
+        if argument.star or not (is_text or _is_constant(value) or text.startswith("torch.")):
+            raise CannotEditError(f"what autocast is given is not written out: {text}")
+    source.rewrite(loop, loop, functools.partial(inside, contexts.pop()))
+
+
 def _autocast() -> str:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return f'torch.autocast("{device}", dtype=torch.bfloat16)'
@@ -211,6 +229,32 @@ class AfterMaking:
         if "torch." in self.statement:
             source.need("torch")
         source.rewrite(made, made, lambda items: [*all_of(items), new])
+
+
+@dataclass(frozen=True, slots=True)
+class FlagBefore:
+    """Sets a flag before a statement, or in it, where that sets it otherwise."""
+
+    flag: str
+    statement: str
+
+    def __call__(self, source: Source, line: int, name: str) -> None:
+        """Add the statement, or replace what is there."""
+        found = source.at(line)
+        new = parsed(self.statement)
+        source.need("torch")
+        [there] = found.body
+        targets = [source.text(one.target) for one in getattr(there, "targets", ())]
+        if any(target.endswith(self.flag) for target in targets):
+            change = functools.partial(_replaced, new)
+        else:
+            change = functools.partial(before, new)
+        source.rewrite(found, found, change)
+
+
+def _replaced(new: Any, items: list[Item]) -> list[Any]:
+    [old] = all_of(items)
+    return [old.with_changes(body=new.body)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,6 +344,37 @@ def unscale_before(source: Source, line: int, name: str) -> None:
     source.rewrite(statement, statement, lambda items: before(new, items))
 
 
+def clear_first(source: Source, line: int, name: str) -> None:
+    """Clear gradients before all else in the block in which they are cleared."""
+    statement = source.at(line)
+    block: Any = source.parent(statement)
+    place = next(n for n, one in enumerate(block.body) if one is statement)
+    earlier = block.body[:place]
+    if not earlier:
+        raise CannotEditError("it comes first in its block already")
+    for one in earlier:
+        if _calls(source, one, "step") or _calls(source, one, "backward"):
+            raise CannotEditError("there is a step, or a backward pass, before it in its block")
+    source.rewrite(earlier[0], statement, lambda items: all_of([items[-1], *items[:-1]]))
+
+
+def decoupled_decay(source: Source, line: int, name: str) -> None:
+    """Make AdamW in place of Adam, where the decay is an argument: AdamW has another default."""
+    call = source.call(line, ("Adam",), of_torch=True)
+    if any(argument.star for argument in call.args):
+        raise CannotEditError("its arguments are unpacked (* or **)")
+    if place_of(call, "weight_decay", ()) is None:
+        raise CannotEditError("weight_decay is no argument of it, and AdamW's default is not 0")
+    source.need("torch")
+    source.change(call, _as_adamw)
+
+
+def _as_adamw(call: cst.Call) -> cst.Call:
+    if isinstance(call.func, cst.Attribute):
+        return call.with_deep_changes(call.func.attr, value="AdamW")
+    return call.with_changes(func=cst.parse_expression("torch.optim.AdamW"))
+
+
 @dataclass(frozen=True, slots=True)
 class MoveAfter:
     """Moves a statement behind the first one after it that calls a method."""
@@ -344,7 +419,9 @@ _DDP = ("DistributedDataParallel",)
 
 EDITS: dict[str, tuple[Edit, ...]] = {
     "D01": (under_autocast, validation_under_autocast),
+    "D02": (FlagBefore("matmul_precision", 'torch.set_float32_matmul_precision("high")'),),
     "D03": (AfterMaking("{}.to(memory_format=torch.channels_last)"), channels_last_input),
+    "D04": (FlagBefore("cudnn.benchmark", "torch.backends.cudnn.benchmark = True"),),
     "D05": (AfterMaking("{}.compile()"),),
     "D06": (
         Argument(
@@ -363,7 +440,9 @@ EDITS: dict[str, tuple[Edit, ...]] = {
     "D26": (Argument(nn.parallel, _DDP, "find_unused_parameters", "False"),),
     "D27": (Argument(nn.parallel, _DDP, "gradient_as_bucket_view", "True"),),
     "D30": (WithoutContext(("profile",)),),
+    "D33": (decoupled_decay,),
     "D34": (Argument(torch, ("use_deterministic_algorithms",), "mode", "False"),),
+    "D37": (clear_first,),
     "D41": (unscale_before,),
     "D42": (MoveAfter("backward"),),
     "D43": (remove_step,),
@@ -371,6 +450,7 @@ EDITS: dict[str, tuple[Edit, ...]] = {
     "D45": (clear_after_step,),
     "D46": (BeforeLoop("{}.eval()"),),
     "D47": (BeforeLoop("{}.train()"),),
+    "D49": (validation_as_training,),
 }
 """For each piece of advice: what changes at its line, and, where there is a second edit, what
 changes in the lines in which its model is called."""
