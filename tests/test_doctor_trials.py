@@ -15,7 +15,7 @@ from fastdata.doctor.contract import Numerics
 from fastdata.doctor.messages import Dump, Ended, Ran, Run, Watched
 from fastdata.doctor.numerics import compare_dumps
 from fastdata.doctor.script import Script
-from fastdata.doctor.trials import Trial, Trials, judged
+from fastdata.doctor.trials import Trial, Trials, judged, rate_of_pairs
 from fastdata.measuring.windows import rate_of
 
 BIASED = """
@@ -371,15 +371,23 @@ def test_trials_are_judged_together(trials: Sequence[Trial], verdicts: list[str]
     assert [one.verdict for one in judged(trials, NOISE)] == verdicts
 
 
-def test_what_was_measured_in_one_pair_of_processes_is_no_surer_than_the_script_itself() -> None:
-    surely = trial(1.02, 0.99, 1.01, 0.99, 1.01, 0.99, 1.0, 1.01, 0.99)
+def test_nothing_is_surer_than_the_script_beside_itself() -> None:
     noise = rate_of([0.9, 0.9, 0.9, 1.0, 1.0, 1.0, 1.05, 1.05, 1.05])
-    [none, gain] = judged([surely, GAIN], noise)
-    assert none.gain is not None
-    assert surely.gain is not None
-    assert (none.gain.low, none.gain.high) == (noise.low, noise.high)
-    assert none.gain.median == surely.gain.median == 1.0
-    assert gain.gain == GAIN.gain  # which was measured in several
+    surely = trial(1.02, 0.99, 1.01, 0.99, 1.01, 0.99, 1.0, 1.01, 0.99)
+    for one in (surely, GAIN):
+        assert one.gain is not None
+        [found] = judged([one], noise)
+        assert found.gain is not None
+        assert found.gain.median == one.gain.median
+        assert found.gain.low == pytest.approx(one.gain.median * noise.low)
+        assert found.gain.high == pytest.approx(one.gain.median * noise.high)
+
+
+def test_an_interval_has_the_medians_of_all_pairs_of_processes_in_it() -> None:
+    pairs = [[1.3] * 9, [1.3] * 6, [1.1, 1.1, 1.2, 1.2, 1.2, 1.2]]
+    rate = rate_of_pairs(pairs)
+    assert (rate.median, rate.low, rate.high) == (1.3, 1.2, 1.3)
+    assert len(rate.windows) == 21
 
 
 SLEEPS = """

@@ -29,7 +29,16 @@ from fastdata.doctor.script import Script
 from fastdata.doctor.watching import EventKind
 from fastdata.measuring.windows import CONFIDENCE, Rate, in_turns, rate_of
 
-__all__ = ["BatchSize", "Running", "Trial", "Trials", "Verdict", "at_least_promised", "judged"]
+__all__ = [
+    "BatchSize",
+    "Running",
+    "Trial",
+    "Trials",
+    "Verdict",
+    "at_least_promised",
+    "judged",
+    "rate_of_pairs",
+]
 
 WINDOW_SECONDS = 0.5
 LEAST_ROUNDS = 9
@@ -100,6 +109,17 @@ class BatchSize:
     """Why there are no figures: it does not fit into memory, or failed."""
 
 
+def rate_of_pairs(pairs: Sequence[Sequence[float]]) -> Rate:
+    """Return the median of the rounds of some pairs of processes, and its 95% interval.
+
+    Rounds of one pair are alike, as its memory lies as it does; so the medians of all pairs are
+    within the interval, too.
+    """
+    rate = rate_of([ratio for pair in pairs for ratio in pair])
+    medians = [statistics.median(pair) for pair in pairs]
+    return replace(rate, low=min(rate.low, *medians), high=max(rate.high, *medians))
+
+
 def sign_test(ratios: Sequence[float]) -> float:
     """Return the p-value that ratios are above 1 as often as below."""
     above, count = sum(ratio > 1 for ratio in ratios), len(ratios)
@@ -111,7 +131,7 @@ def judged(trials: Sequence[Trial], noise: Rate) -> list[Trial]:
     """Return trials with their verdicts, as Holm's correction for several has it.
 
     What lies within the interval of `noise`, which compares the script with itself, is none, and
-    its own interval is at least as wide: it was measured in fewer processes.
+    its own interval is at least as wide: nothing is measured better than that.
 
     Source: S. Holm, "A simple sequentially rejective multiple test procedure", 1979.
     """
@@ -134,7 +154,7 @@ def judged(trials: Sequence[Trial], noise: Rate) -> list[Trial]:
 
 
 def _no_surer_than(noise: Rate, trial: Trial) -> Trial:
-    if trial.gain is None or trial.p_value <= DOUBTFUL:
+    if trial.gain is None:
         return trial
     gain = trial.gain
     low = min(gain.low, gain.median * min(noise.low, 1.0))
@@ -257,22 +277,22 @@ class Trials:
             with ExitStack() as stack:
                 other = self._running(stack, follow, phase, environment, sources=sources)
                 other.warm_up()
-                ratios = self._compare(base, other, self.rounds)
+                pairs = [self._compare(base, other, self.rounds)]
                 compared = self._numerics(self._dump(follow, sources=sources))
-            if is_same or sign_test(ratios) <= DOUBTFUL:
+            if is_same or sign_test(pairs[0]) <= DOUBTFUL:
                 for _ in range(FRESH_PAIRS):
                     base = self._renewed(phase)
                     with ExitStack() as stack:
                         fresh = self._running(stack, follow, phase, environment, sources=sources)
                         fresh.warm_up()
-                        ratios += self._compare(base, fresh, FRESH_ROUNDS)
+                        pairs.append(self._compare(base, fresh, FRESH_ROUNDS))
         except ScriptFailedError as error:
             if base.process.has_ended:
                 raise
             return Trial(follow, verdict="failed", why=_last_line(str(error)))
         return Trial(
             follow,
-            rate_of(ratios),
+            rate_of_pairs(pairs),
             numerics=at_least_promised(compared.numerics, follow),
             numerics_error=compared.error,
             warm_up_seconds=other.warm_up_seconds,
