@@ -12,6 +12,7 @@ from browser import Browser, browser_or_skip
 
 from fastdata.doctor import DoctorReport, Row, render_text
 from fastdata.doctor.contract import Numerics
+from fastdata.doctor.memory import Held
 from fastdata.doctor.messages import Watched
 from fastdata.doctor.page import render_page
 from fastdata.doctor.trials import BatchSize, Trial
@@ -45,6 +46,12 @@ REPORT = DoctorReport(
         optimizers=("SGD",),
         parameters=11_689_512,
         blocked={"torch.save: /home/checkpoint.pt": 3},
+        held=(
+            Held("convolution", "train.py:20 forward", 210_000_000, 12),
+            Held("parameters", "", 47_000_000, 62),
+            *(Held(f"relu_{n}", "train.py:21 forward", 1_000_000, 1) for n in range(8)),
+        ),
+        held_bytes=265_000_000,
     ),
     step_seconds=0.412,
     peak_bytes=1 << 30,
@@ -84,7 +91,12 @@ HOSTILE_REPORT = replace(
         row("D06", replace(FAILED, why=HOSTILE)),
         row("D11", why_not=HOSTILE),
     ),
-    watched=replace(REPORT.watched, blocked={HOSTILE: 1}, models=(HOSTILE,)),
+    watched=replace(
+        REPORT.watched,
+        blocked={HOSTILE: 1},
+        models=(HOSTILE,),
+        held=(Held(HOSTILE, f"{HOSTILE}:3 {HOSTILE}", 1, 1),),
+    ),
     machine={HOSTILE: HOSTILE},
 )
 WIDE = replace(
@@ -145,6 +157,11 @@ def test_the_text_has_a_line_for_each_piece_of_advice() -> None:
     assert found["GPU only"].endswith("train, train.py:0 and 8 more")
     assert "batches of 16: 40 samples/s, 512MB" in lines
     assert "batches of 32: it took all memory" in lines
+    assert (
+        "a step's tensors take 265MB at most: convolution forward, train.py:20 210MB; "
+        "parameters 47.0MB; relu_0 forward, train.py:21 1.00MB; relu_1 forward, train.py:21 "
+        "1.00MB; relu_2 forward, train.py:21 1.00MB; 5 others 5.00MB"
+    ) in lines
     assert lines[-1] == "not written: torch.save: /home/checkpoint.pt (3x)"
 
 

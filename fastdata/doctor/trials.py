@@ -44,8 +44,9 @@ WINDOW_SECONDS = 0.5
 LEAST_ROUNDS = 9
 """Of which each has to agree for a gain to be seen among a dozen pieces of advice."""
 
-FRESH_PAIRS, FRESH_ROUNDS = 2, 6
-"""Further processes in which a gain is measured, and their rounds."""
+FRESH_PAIRS, FRESH_ROUNDS = 4, 4
+"""Further processes in which a gain is measured, and their rounds.  The medians of five pairs have
+the true one between them 94% of the time, however much processes differ."""
 
 DOUBTFUL = 0.05
 """The sign test of the first processes' rounds from which on there is no need of others."""

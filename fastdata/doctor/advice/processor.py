@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes.util
+import itertools
 import os
 import statistics
 from collections.abc import Iterator
@@ -110,7 +111,7 @@ class KeptMemory(Advice):
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look how many pages a step is given, and whether clearing them takes long."""
         names = [name for name, _ in KEPT]
-        steps = list(zip(seen.ends[FOLLOWED_STEPS:], seen.ends[FOLLOWED_STEPS + 1 :], strict=False))
+        steps = list(itertools.pairwise(seen.ends[FOLLOWED_STEPS - 1 :]))
         if seen.on_gpu or not steps or any(name in os.environ for name in names):
             return
         pages = statistics.median(after[1] - before[1] for before, after in steps)
