@@ -57,6 +57,9 @@ _PROBE_BYTES = 1 << 16
 
 _OPTIONS_OF_WORKERS = ("multiprocessing_context", "timeout")
 
+TYPICAL_BYTES = 1 << 16
+"""Of a sample of data that do not tell."""
+
 _REFUSED_OPTIONS: dict[str, tuple[tuple[Any, ...], str]] = {
     "collate_fn": (
         (None,),
@@ -128,9 +131,10 @@ def _assemble(
     backend = _backend(options, work, part)
     if options.batch_sampler is not None:
         return SampledBatches(options.batch_sampler, len(data)), backend
-    order = _order(options, len(data), seed)
+    order = _order(options, data, seed, options.batch_size * world_size)
     if part is not None:
-        order = PartOrder(part, order_of(options.shuffle, len(part), seed), len(data), world_size)
+        own = _shuffled(options, data, len(part), seed, options.batch_size)
+        order = PartOrder(part, own, len(data), world_size)
         rank, world_size = 0, 1  # of its own samples all are for this rank
     batches = Batches(
         order,
@@ -200,8 +204,9 @@ def _pipeline(options: LoaderOptions, schema: Schema) -> Pipeline:
     return Pipeline(transforms, schema)
 
 
-def _order(options: LoaderOptions, count: int, seed: int) -> Order:
-    """Return the order of an epoch's samples, over all ranks."""
+def _order(options: LoaderOptions, data: PackedData, seed: int, batch: int) -> Order:
+    """Return the order of an epoch's samples, over all ranks, whose batches have so many."""
+    count = len(data)
     if options.sampler is not None:
         return SamplerOrder(options.sampler, count)
     if options.weights is not None:
@@ -211,7 +216,13 @@ def _order(options: LoaderOptions, count: int, seed: int) -> Order:
                 f"weights has {len(weighted)} numbers, but the dataset has {count} samples"
             )
         return weighted
-    return order_of(options.shuffle, count, seed)
+    return _shuffled(options, data, count, seed, batch)
+
+
+def _shuffled(options: LoaderOptions, data: PackedData, count: int, seed: int, batch: int) -> Order:
+    in_lanes = options.shuffle == "lanes"  # which alone wants to know
+    sample_bytes = getattr(data, "mean_sample_bytes", TYPICAL_BYTES) if in_lanes else 0.0
+    return order_of(options.shuffle, count, seed, batch, sample_bytes)
 
 
 def foreign_loader(data: Any, options: LoaderOptions) -> DataLoader[Any] | CUDAPrefetcher:

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Dataset", "Indices", "join_datasets", "part_of"]
 
+_SOME_SAMPLES = 32
+"""By which the mean size of all is told."""
+
 Item = TypeVar("Item")
 Indices: TypeAlias = "range | np.ndarray[Any, np.dtype[np.int64]]"
 
@@ -216,6 +219,22 @@ class Dataset(TorchDataset[Any]):
             return self._shards.digest
         shown = _as_array(self._indices).tobytes()
         return hashlib.blake2b(self._shards.digest.encode() + shown, digest_size=16).hexdigest()
+
+    @property
+    def mean_sample_bytes(self) -> float:
+        """Bytes that the images of a sample have on average, by some from all over the dataset.
+
+        The same for LMDB and HDF5 and however the samples are cut into shards.
+        """
+        if not len(self):
+            return 0.0
+        some = np.linspace(0, len(self) - 1, min(len(self), _SOME_SAMPLES)).astype(np.int64)
+        located = self._shards.split(self._positions(some))
+        names = [f"{name}.length" for name in self.schema.images]
+        total = sum(
+            int(reader.column(name)[rows].sum()) for reader, _, rows in located for name in names
+        )
+        return total / len(some)
 
     def __len__(self) -> int:
         return len(self._indices)

@@ -85,7 +85,7 @@ def _with_types(function: Callable[Concatenate[Any, Options], Any]) -> _LoaderOf
 def loader(
     data: Any,
     batch_size: int = 1,
-    shuffle: bool | Literal["block"] | BlockShuffle | None = False,
+    shuffle: bool | Literal["block", "lanes"] | BlockShuffle | None = False,
     *,
     drop_last: bool = False,
     seed: int | None = 0,
@@ -126,11 +126,13 @@ def loader(
         `DataLoader`, and what is said below to be for packed data is not accepted.
     batch_size : int
         Samples a batch (on this rank).
-    shuffle : bool, "block" or BlockShuffle
+    shuffle : bool, "block", "lanes" or BlockShuffle
         True: each epoch is a permutation of its own, drawn from `seed`, in
         constant memory however many samples there are.  "block", for packed
         data: blocks of neighbouring samples are shuffled, and samples within a
         window of some blocks, for disks that are slow at random reads.
+        "lanes": blocks of about 8 MB, in up to 64 such sequences of windows, so that
+        a batch has samples from all over the dataset and each rank reads blocks of its own.
     drop_last : bool
         Whether an incomplete last batch is left out.
     seed : int or None

@@ -32,7 +32,7 @@ class LoaderOptions:
     """
 
     batch_size: int
-    shuffle: bool | Literal["block"] | BlockShuffle | None
+    shuffle: bool | Literal["block", "lanes"] | BlockShuffle | None
     drop_last: bool
     seed: int | None
     transform: Transform | Sequence[Transform] | None

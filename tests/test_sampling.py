@@ -276,7 +276,9 @@ def test_shuffle_names_an_order(shuffle: Any, order: Order) -> None:
 
 @pytest.mark.parametrize("shuffle", ["blocks", 1, None, BlockShuffle])
 def test_what_names_no_order_is_refused(shuffle: Any) -> None:
-    with pytest.raises(OptionError, match='shuffle is False, True, "block" or a BlockShuffle'):
+    with pytest.raises(
+        OptionError, match='shuffle is False, True, "block", "lanes" or a BlockShuffle'
+    ):
         order_of(shuffle, 9, 4)
 
 

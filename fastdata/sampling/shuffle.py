@@ -1,9 +1,9 @@
-"""Random orders, and what ``shuffle=`` may be: False, True, "block" or a `BlockShuffle`.
+"""Random orders, and what ``shuffle=`` may be: False, True, "block", "lanes" or a `BlockShuffle`.
 
-`Shuffled` is a uniformly drawn permutation.  `BlockShuffled` is for disks that are slow at
-random reads: neighbours in the file stay near each other in the order, and what is read
-together is used together.  Both compute any position directly and keep no list of samples:
-a `Permutation` takes 160 bytes for 100 million samples as for ten.
+`Shuffled` is a uniformly drawn permutation.  `BlockShuffled` is for what is slow at random reads,
+disks and networks: neighbours in the file stay near each other in the order, and what is read
+together is used together; with lanes, by one rank.  Both compute any position directly and keep no
+list of samples: a `Permutation` takes 160 bytes for 100 million samples as for ten.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fastdata.errors import OptionError
 from fastdata.random import STAFFORD_13, Draws, operation_id
 from fastdata.sampling.order import Identity, Indices, Lookup, Order, Sequential, check_count
 
-__all__ = ["BlockShuffle", "BlockShuffled", "Permutation", "Shuffled", "order_of"]
+__all__ = ["BlockLookup", "BlockShuffle", "BlockShuffled", "Permutation", "Shuffled", "order_of"]
 
 Words: TypeAlias = NDArray[np.uint64]
 
@@ -27,6 +27,14 @@ SHUFFLE = operation_id(0, "Shuffled")
 BLOCKS = operation_id(0, "BlockShuffled blocks")
 LAST_BLOCK = operation_id(0, "BlockShuffled last block")
 WINDOWS = operation_id(0, "BlockShuffled windows")
+
+LANE_BLOCK_BYTES = 8 << 20
+"""Of a block of ``shuffle="lanes"``: where the first byte of a request takes 30 ms and a stream has
+85 MB/s, that moves 64 MB/s."""
+
+MOST_LANES, MOST_LANE_BLOCKS, OPEN_SHARE = 64, 32, 1 / 12
+"""Of ``shuffle="lanes"``: lanes, blocks of a window, and the share of the dataset that is in the
+windows of all lanes at once, if that is less."""
 
 ROUNDS = 20
 """Even.  Measured with all permutations of 3 to 8 things over 60,000 to 806,400 keys: after 8
@@ -142,14 +150,31 @@ class BlockShuffle:
         of 256 from a dataset packed class by class meets about 63 blocks of
         it, wherever they lie, and a window is about 250 MB: what the page
         cache must hold for each byte to be read once.
+    lanes : int
+        Sequences of windows, of each of which a batch of all ranks together has as many samples.
+        Where the number of ranks divides it, hardly a block is read by two of them.  If it does
+        not divide the samples of such a batch, the next smaller number that does is taken.
     """
 
     block_size: int = 128
     window_blocks: int = 64
+    lanes: int = 1
 
     def __post_init__(self) -> None:
         check_count("block_size", self.block_size, 1)
         check_count("window_blocks", self.window_blocks, 1)
+        check_count("lanes", self.lanes, 1)
+
+    @classmethod
+    def in_lanes(cls, count: int, sample_bytes: float) -> BlockShuffle:
+        """Return what ``shuffle="lanes"`` is for so many samples of so many bytes.
+
+        It depends on the dataset only, so that batches are the same wherever it is read.
+        """
+        size = max(1, min(count, round(LANE_BLOCK_BYTES / max(1.0, sample_bytes))))
+        opened = max(1, int(-(-count // size) * OPEN_SHARE))
+        lanes = min(MOST_LANES, opened)
+        return cls(size, max(1, min(MOST_LANE_BLOCKS, opened // lanes)), lanes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,41 +186,54 @@ class BlockShuffled(Order):
     samples of a block are within ``block_size * window_blocks`` positions.  Inside a window every
     order of its samples is as likely as any other.  With several ranks each has its share of every
     window.
+
+    With several `lanes` that sequence is cut into as many of equal length, whose windows begin at
+    other places each.  A batch of `global_batch_size` samples, over all ranks, has the next samples
+    of every lane; a rank, which has a part of the batch, those of some neighbouring lanes.
     """
 
     count: int
     seed: int
     block_size: int
     window_blocks: int
+    lanes: int = 1
+    global_batch_size: int = 1
 
     def __post_init__(self) -> None:
         check_count("count", self.count, 0)
-        BlockShuffle(self.block_size, self.window_blocks)  # checks them
+        BlockShuffle(self.block_size, self.window_blocks, self.lanes)  # checks them
+        check_count("global_batch_size", self.global_batch_size, 1)
+        if self.global_batch_size % self.lanes:
+            raise OptionError(
+                f"{self.lanes} lanes do not divide a batch of {self.global_batch_size} samples"
+            )
 
     def __len__(self) -> int:
         return self.count
 
     def in_epoch(self, epoch: int) -> Lookup:
-        return _BlockLookup(self, epoch) if self.count else Sequential(0).in_epoch(epoch)
+        return BlockLookup(self, epoch) if self.count else Sequential(0).in_epoch(epoch)
 
     def _options(self) -> Identity:
+        lanes = {"lanes": self.lanes} if self.lanes > 1 else {}
         return {
             "seed": self.seed,
             "block_size": self.block_size,
             "window_blocks": self.window_blocks,
+            **lanes,
         }
 
 
-class _BlockLookup:
+class BlockLookup:
     """One epoch of a `BlockShuffled` with at least one sample.
 
-        position -> window, offset -> shuffled offset -> slot, sample of the block
+        position -> lane, place -> window, shuffled place -> slot, sample of the block
         slot -> block
 
-    Slots are the places of blocks, `window_blocks` to a window.  The last
-    block of the dataset may be short.  Its window is drawn, and there it gets
-    the last slot, so that only the end of that window is missing: all else
-    stays plain division.
+    Places are those of the sequence of blocks; slots are where blocks are in it.  The last block of
+    the dataset may be short.  Its window is drawn, and there it gets the last slot, so that only
+    the end of that window is missing: all else stays plain division.  Windows are told as if it
+    were whole; the places behind it, with what is missing added.
     """
 
     def __init__(self, order: BlockShuffled, epoch: int) -> None:
@@ -204,48 +242,99 @@ class _BlockLookup:
         # No larger than the dataset, so that products stay in 64 bits.
         self._block_size = min(order.block_size, order.count)
         self._block_count = -(-order.count // self._block_size)
-        self._window_blocks = min(order.window_blocks, self._block_count)
+        window_blocks = min(order.window_blocks, self._block_count)
+        self._window_size = self._block_size * window_blocks
         self._missing = self._block_count * self._block_size - order.count
         drawn = self._drawn(self._block_count, LAST_BLOCK)(np.zeros(1, np.int64))
-        self._last_window = int(drawn[0]) // self._window_blocks
-        slots = min((self._last_window + 1) * self._window_blocks, self._block_count)
-        self._last_slot = slots - 1
+        last_window = int(drawn[0]) // window_blocks
+        self._last_slot = min((last_window + 1) * window_blocks, self._block_count) - 1
+        self._end_of_short = (self._last_slot + 1) * self._block_size - self._missing
         self._blocks = self._drawn(self._block_count - 1, BLOCKS)
+        # Lanes: where each begins and ends, and its windows, the first of which may be a part.
+        lanes = range(order.lanes)
+        starts = [lane * order.count // order.lanes for lane in (*lanes, order.lanes)]
+        self._starts = np.array(starts, np.int64)
+        edges = [lane * self._window_size // order.lanes for lane in lanes]
+        self._edges = self._whole(self._starts[:-1]) + np.array(edges, np.int64)
+        self._share = order.global_batch_size // order.lanes
+        self._batches = order.count // order.global_batch_size
+        self._rests = np.cumsum(np.diff(self._starts) - self._batches * self._share)
 
     def __call__(self, positions: Indices) -> Indices:
-        block_size = self._block_size
-        window_size = block_size * self._window_blocks
-        # As if the short block were whole: the windows behind it move up.
-        behind = positions >= (self._last_window + 1) * window_size - self._missing
-        padded = positions + self._missing * behind
-        windows = padded // window_size
-        for window in np.unique(windows).tolist():
-            members = np.flatnonzero(windows == window)
-            start = window * window_size
-            stop = min(start + window_size, self._block_count * block_size)
-            size = stop - start - self._missing * (window == self._last_window)
-            shuffle = self._drawn(size, WINDOWS, window)
-            padded[members] = start + shuffle(padded[members] - start)
-        slots, samples = np.divmod(padded, block_size)
+        lanes, places = self.places_of(positions)
+        windows = (self._whole(places) - self._edges[lanes]) // self._window_size
+        shuffled = np.empty_like(places)
+        for lane, window in set(zip(lanes.tolist(), windows.tolist(), strict=True)):
+            members = np.flatnonzero((lanes == lane) & (windows == window))
+            start, stop = self.window(lane, window)
+            shuffle = self._drawn(stop - start, WINDOWS, window + (lane << 40))
+            shuffled[members] = start + shuffle(places[members] - start)
+        return self._samples(shuffled)
+
+    def places_of(self, positions: Indices) -> tuple[Indices, Indices]:
+        """Return the lanes of positions, and their places in the sequence, int64 [n] each."""
+        batches, inside = np.divmod(positions, self._order.global_batch_size)
+        lanes, places = np.divmod(inside, self._share)
+        places += batches * self._share
+        # Behind the last whole batch comes what is left of each lane, one after another.
+        rest = np.flatnonzero(batches >= self._batches)
+        left = positions[rest] - self._batches * self._order.global_batch_size
+        lanes[rest] = np.searchsorted(self._rests, left, side="right")
+        before = np.concatenate(([0], self._rests))[lanes[rest]]
+        places[rest] = self._batches * self._share + left - before
+        return lanes, places + self._starts[lanes]
+
+    def window(self, lane: int, window: int) -> tuple[int, int]:
+        """Return the places at which a window of a lane begins and ends; the first may be -1."""
+        start = int(self._edges[lane]) + window * self._window_size
+        first, last = int(self._starts[lane]), int(self._starts[lane + 1])
+        begin, end = (
+            min(max(self._place(whole), first), last)
+            for whole in (start, start + self._window_size)
+        )
+        return begin, end
+
+    def _whole(self, places: Indices) -> Indices:
+        """Return places as if the short block were whole: those behind it move up."""
+        return places + self._missing * (places >= self._end_of_short)
+
+    def _place(self, whole: int) -> int:
+        """Undo `_whole`; what is missing is where the short block ends."""
+        return whole - min(max(whole - self._end_of_short, 0), self._missing)
+
+    def _samples(self, places: Indices) -> Indices:
+        """Return the samples at places of the sequence of blocks."""
+        slots, samples = np.divmod(self._whole(places), self._block_size)
         blocks = np.full_like(slots, self._block_count - 1)
         others = np.flatnonzero(slots != self._last_slot)
         blocks[others] = self._blocks(slots[others] - (slots[others] > self._last_slot))
-        indices: Indices = blocks * block_size + samples
+        indices: Indices = blocks * self._block_size + samples
         return indices
 
     def _drawn(self, count: int, operation: int, index: int = 0) -> Permutation:
         return Permutation.drawn(count, self._order.seed, self._epoch, operation, index)
 
 
-def order_of(shuffle: Any, count: int, seed: int) -> Order:
-    """Return the order that a loader's ``shuffle=`` asks for; `OptionError` if it asks for none."""
+def order_of(
+    shuffle: Any, count: int, seed: int, global_batch_size: int = 1, sample_bytes: float = 0.0
+) -> Order:
+    """Return the order that a loader's ``shuffle=`` asks for; `OptionError` if it asks for none.
+
+    `global_batch_size` is that of all ranks together, and samples have `sample_bytes` on average.
+    """
     if isinstance(shuffle, str) and shuffle == "block":
         shuffle = BlockShuffle()
+    if isinstance(shuffle, str) and shuffle == "lanes":
+        shuffle = BlockShuffle.in_lanes(count, sample_bytes)
     if isinstance(shuffle, BlockShuffle):
-        return BlockShuffled(count, seed, shuffle.block_size, shuffle.window_blocks)
+        most = min(shuffle.lanes, global_batch_size)
+        lanes = next(n for n in range(most, 0, -1) if global_batch_size % n == 0)
+        return BlockShuffled(
+            count, seed, shuffle.block_size, shuffle.window_blocks, lanes, global_batch_size
+        )
     if not isinstance(shuffle, bool):
         raise OptionError(
-            f'shuffle is False, True, "block" or a BlockShuffle(block_size=..., '
-            f"window_blocks=...), not {shuffle!r}"
+            'shuffle is False, True, "block", "lanes" or a BlockShuffle(block_size=..., '
+            f"window_blocks=..., lanes=...), not {shuffle!r}"
         )
     return Shuffled(count, seed) if shuffle else Sequential(count)

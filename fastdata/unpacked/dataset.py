@@ -60,6 +60,11 @@ class UnpackedDataset(Dataset):
         """Refused: there are none."""
         self._listing.refuse_unpacked()
 
+    @property
+    def mean_sample_bytes(self) -> float:
+        """Those of a photograph: what the files have is not known before they are read."""
+        return float(1 << 16)
+
     def positions(self, indices: Any = None) -> NDArray[np.int64]:
         """Return which samples of `listing` these are; by default all that are shown."""
         return self._positions(np.arange(len(self)) if indices is None else indices)
