@@ -27,11 +27,14 @@ __all__ = [
     "JobChangedError",
     "MissingExtraError",
     "NotRegularFileError",
+    "ObjectChangedError",
+    "ObjectNotFoundError",
     "OptionError",
     "RejectedError",
     "ResourceLimitError",
     "ShardCorruptError",
     "SourceError",
+    "StorageError",
     "WorkerError",
     "add_note",
     "did_you_mean",
@@ -92,6 +95,18 @@ class NotRegularFileError(FastdataError, OSError):
     def strerror(self) -> str:  # type: ignore[override]
         """What callers that know the path say behind it."""
         return str(self).rpartition(": ")[2]
+
+
+class StorageError(FastdataError, OSError):
+    """A store of objects cannot be read or written; the message has the URL and the reason."""
+
+
+class ObjectNotFoundError(StorageError, FileNotFoundError):
+    """There is no object with a key."""
+
+
+class ObjectChangedError(StorageError):
+    """An object is no more the one that was listed."""
 
 
 class ResourceLimitError(FastdataError, OSError):

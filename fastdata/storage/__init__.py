@@ -1,0 +1,15 @@
+"""Where bytes lie: folders, object stores, and what else fsspec reaches, behind one contract.
+
+``contract.py``   what a store does: list, read ranges, put, put if absent, remove
+``local.py``      folders
+``objects.py``    S3, Google Cloud Storage, Azure and HTTP, by obstore
+``others.py``     everything else, by fsspec
+``opening.py``    which of them a location is of
+
+A location is a path or a URL, ``s3://bucket/train``.
+"""
+
+from fastdata.storage.contract import Entry, Store
+from fastdata.storage.opening import is_url, open_store
+
+__all__ = ["Entry", "Store", "is_url", "open_store"]

@@ -1,0 +1,116 @@
+"""What every store does."""
+
+from __future__ import annotations
+
+import abc
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fastdata.errors import ObjectNotFoundError, StorageError
+
+__all__ = ["Entry", "Store"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An object of a store."""
+
+    key: str
+    """Below the store's URL, with ``/`` between its parts."""
+    size: int
+    """Bytes."""
+    tag: str
+    """Of this content: another one once the object was written anew; "" where a store has none."""
+
+
+class Store(abc.ABC):
+    """Objects below a URL: bytes with a key, which are there whole or not at all.
+
+    For any number of threads.  A process that was forked makes its own, as it may not use the
+    connections of another: here that is a `StorageError`, and no process that waits for ever.
+    Pickled, it is its URL and options, never credentials.
+
+    Every method raises `StorageError`, which names the URL: `ObjectNotFoundError` where there is
+    no such object, `ObjectChangedError` where it is no more the one that was asked for.  What may
+    pass (a busy server, a connection that was cut) was tried again before, for minutes.
+    """
+
+    is_local = False
+    """Whether objects are files, whose paths `path` returns."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        """Without a ``/`` at its end, and without credentials."""
+        self._process = os.getpid()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"
+
+    def url_of(self, key: str) -> str:
+        """Return the URL of an object."""
+        return f"{self.url}/{key}" if key else self.url
+
+    def check_process(self) -> None:
+        """Raise a `StorageError` in a process that was forked from the one that made this."""
+        if os.getpid() != self._process:
+            raise StorageError(
+                f"{self.url}: this store was opened before the process was forked, and its "
+                "connections do not work here: open it in this process"
+            )
+
+    @abc.abstractmethod
+    def list(self, prefix: str = "") -> Iterator[Entry]:
+        """Yield all objects whose keys begin with a prefix, by their keys.
+
+        The prefix is "" or ends with ``/``.  Nothing is yielded where there is nothing.
+        """
+
+    @abc.abstractmethod
+    def head(self, key: str) -> Entry:
+        """Return what is known of an object without reading it."""
+
+    @abc.abstractmethod
+    def read(
+        self, key: str, start: int = 0, stop: int | None = None, *, tag: str = ""
+    ) -> bytes | memoryview:
+        """Return the bytes of an object, or a range of them.
+
+        A range that ends after the object is a `StorageError`: it is never cut short.  With a
+        `tag`, another content of the object is an `ObjectChangedError`.
+        """
+
+    def read_ranges(
+        self, key: str, ranges: Sequence[tuple[int, int]], *, tag: str = ""
+    ) -> Sequence[bytes | memoryview]:
+        """Return several ranges of an object, ``(start, stop)`` each, in their order."""
+        return [self.read(key, start, stop, tag=tag) for start, stop in ranges]
+
+    @abc.abstractmethod
+    def put(self, key: str, data: bytes | Path) -> None:
+        """Write an object, from bytes or a file, in place of any other."""
+
+    @abc.abstractmethod
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        """Write an object, unless there is one; return whether it was written.
+
+        Of several writers at once, one writes.
+        """
+
+    @abc.abstractmethod
+    def remove(self, key: str) -> None:
+        """Remove an object, if there is one."""
+
+    def exists(self, key: str) -> bool:
+        """Return whether there is an object."""
+
+        try:
+            self.head(key)
+        except ObjectNotFoundError:
+            return False
+        return True
+
+    def path(self, key: str) -> Path:
+        """Return the path of an object of a local store."""
+        raise StorageError(f"{self.url_of(key)} is no file on this machine")

@@ -1,0 +1,195 @@
+"""Folders as stores: an object is a file, and its key the path below the folder."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+from fastdata.errors import (
+    ObjectChangedError,
+    ObjectNotFoundError,
+    StorageError,
+    full_disk_explained,
+)
+from fastdata.storage.contract import Entry, Store
+
+__all__ = ["LocalStore"]
+
+_SCRATCH = ".fastdata-{}.new"
+"""Names of files that are being written."""
+
+_IS_SCRATCH = re.compile(r"\.fastdata-[0-9a-f]{16}\.new")
+
+_COPY_BYTES = 1 << 20
+
+
+class LocalStore(Store):
+    """Files below a folder, which is made when the first is written.
+
+    Links to folders are followed, once.  A tag is made of a file's size, its times and its inode,
+    so that a file that was replaced has another one.
+    """
+
+    is_local = True
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+        super().__init__(str(self.folder))
+
+    def __reduce__(self) -> tuple[type[LocalStore], tuple[str]]:
+        return LocalStore, (str(self.folder),)
+
+    def check_process(self) -> None:
+        """Do nothing: files may be read in any process."""
+
+    def path(self, key: str) -> Path:
+        """Return the path of an object; a key that leads out of the folder is refused."""
+        parts = key.split("/")
+        if key and any(part in ("", ".", "..") for part in parts):
+            raise StorageError(
+                f"{self.url}: {key!r} is no key: it has a part that is empty, . or .."
+            )
+        return self.folder.joinpath(*parts) if key else self.folder
+
+    def list(self, prefix: str = "") -> Iterator[Entry]:
+        """Yield all files below the folder, but for those that are being written."""
+        yield from self._below(self.path(prefix.rstrip("/")), prefix, frozenset())
+
+    def _below(
+        self, folder: Path, prefix: str, above: frozenset[tuple[int, int]]
+    ) -> Iterator[Entry]:
+        try:
+            status = os.stat(folder)
+            with os.scandir(folder) as entries:
+                found = list(entries)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise StorageError(f"{folder}: {error.strerror}") from error
+        inside = above | {(status.st_dev, status.st_ino)}
+        # As object stores order keys: "a/b" comes after "a.txt", as "/" does after ".".
+        named = sorted((f"{one.name}/" if one.is_dir() else one.name, one) for one in found)
+        for name, one in named:
+            if not name.endswith("/"):
+                if not _IS_SCRATCH.fullmatch(name) and one.is_file():
+                    yield _entry(f"{prefix}{name}", one.stat())
+                continue
+            there = one.stat()
+            if (there.st_dev, there.st_ino) not in inside:
+                yield from self._below(folder / one.name, f"{prefix}{name}", inside)
+
+    def head(self, key: str) -> Entry:
+        """Return the size and the tag of a file."""
+        with self._explained(key):
+            return _entry(key, os.stat(self.path(key)))
+
+    def read(
+        self, key: str, start: int = 0, stop: int | None = None, *, tag: str = ""
+    ) -> bytes | memoryview:
+        """Return a file's bytes, or a range of them."""
+        with self._explained(key), open(self.path(key), "rb", buffering=0) as file:
+            found = _entry(key, os.fstat(file.fileno()))
+            if tag and found.tag != tag:
+                raise ObjectChangedError(f"{self.url_of(key)} has changed since it was listed")
+            stop = found.size if stop is None else stop
+            if not 0 <= start <= stop <= found.size:
+                raise StorageError(
+                    f"{self.url_of(key)} has {found.size} bytes, and no range {start}-{stop}"
+                )
+            data = bytearray(stop - start)
+            view = memoryview(data)
+            read = 0
+            while read < len(data):
+                got = os.preadv(file.fileno(), [view[read:]], start + read)
+                if not got:
+                    raise ObjectChangedError(f"{self.url_of(key)} became shorter as it was read")
+                read += got
+            return view.toreadonly()
+
+    def put(self, key: str, data: bytes | Path) -> None:
+        """Write a file, which has its name once it is on the disk."""
+        target = self.path(key)
+        with self._written(target, data) as scratch:
+            os.replace(scratch, target)
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        """Write a file, unless its name is taken; of several at once one gets it."""
+        target = self.path(key)
+        if os.path.lexists(target):
+            return False
+        with self._written(target, data) as scratch:
+            try:
+                os.link(scratch, target)
+            except FileExistsError:
+                return False
+            except OSError as error:
+                if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
+                    raise
+                return self._create(target, data)
+        return True
+
+    @staticmethod
+    def _create(target: Path, data: bytes) -> bool:
+        """Write a file where there are no hard links: it may be seen before it is whole."""
+        try:
+            with open(target, "xb") as file:
+                file.write(data)
+        except FileExistsError:
+            return False
+        return True
+
+    @contextlib.contextmanager
+    def _written(self, target: Path, data: bytes | Path) -> Iterator[Path]:
+        """Write a file under another name, which is gone in the end; then sync the folder."""
+        remedy = "Make room and try again."
+        with full_disk_explained(target, remedy), self._explained(str(target), is_path=True):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            scratch = target.with_name(_SCRATCH.format(secrets.token_hex(8)))
+            try:
+                with open(scratch, "xb") as file:
+                    if isinstance(data, Path):
+                        with open(data, "rb") as source:
+                            while block := source.read(_COPY_BYTES):
+                                file.write(block)
+                    else:
+                        file.write(data)
+                    file.flush()
+                    os.fdatasync(file.fileno())
+                yield scratch
+            finally:
+                scratch.unlink(missing_ok=True)
+            folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+
+    def remove(self, key: str) -> None:
+        """Remove a file, if there is one."""
+        with self._explained(key):
+            self.path(key).unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def _explained(self, key: str, *, is_path: bool = False) -> Iterator[None]:
+        """Turn what the system says into errors that name the file."""
+        name = key if is_path else self.url_of(key)
+        try:
+            yield
+        except StorageError:
+            raise
+        except FileNotFoundError as error:
+            raise ObjectNotFoundError(f"{name}: there is no such file") from error
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise
+            raise StorageError(f"{name}: {error.strerror or error}") from error
+
+
+def _entry(key: str, status: os.stat_result) -> Entry:
+    tag = f"{status.st_size:x}-{status.st_mtime_ns:x}-{status.st_ctime_ns:x}-{status.st_ino:x}"
+    return Entry(key, status.st_size, tag)

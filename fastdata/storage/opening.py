@@ -1,0 +1,73 @@
+"""Which store a location is of."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from urllib.parse import unquote, urlsplit
+
+from fastdata.errors import MissingExtraError, OptionError
+from fastdata.installing import install_line
+from fastdata.storage.contract import Store
+from fastdata.storage.local import LocalStore
+
+__all__ = ["is_url", "open_store"]
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+
+OBJECT_SCHEMES = "s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "http", "https"
+"""Those that obstore reaches."""
+
+SECRETS = "secret", "token", "password", "access_key", "account_key", "sas", "credential"
+"""Parts of the names of options that no one should write where others read them."""
+
+
+def is_url(location: object) -> bool:
+    """Return whether a location is a URL; everything else is a path."""
+    return isinstance(location, str) and _SCHEME.match(location) is not None
+
+
+def open_store(location: str | os.PathLike[str], options: Mapping[str, str] | None = None) -> Store:
+    """Return the store whose objects are those below a path or a URL.
+
+    Nothing is asked of a server yet.  `options` are for stores that are reached by a network:
+    ``endpoint``, ``region``, ``anonymous``, and whatever else obstore, or fsspec for other URLs,
+    knows by these names.  Credentials are no options: they come from where each cloud's own tools
+    have them.
+
+    Raises `OptionError` for a URL or options that cannot be, and `MissingExtraError` where the
+    library is not installed that is needed.
+    """
+    options = dict(options or {})
+    if not is_url(location):
+        if options:
+            raise OptionError(f"{location} is a path, which has no storage options")
+        return LocalStore(location)
+    url = str(location).rstrip("/")
+    parts = urlsplit(url)
+    if parts.username or parts.password or parts.query:
+        shown = f"{parts.scheme}://{parts.hostname or ''}{parts.path}"
+        raise OptionError(
+            f"{shown}: the URL has a user, a password or a signature in it, which would be seen "
+            "in logs and process lists. Credentials come from where the cloud's own tools have them"
+        )
+    for name in options:
+        if any(secret in name.lower() for secret in SECRETS):
+            raise OptionError(
+                f"storage option {name!r}: credentials are no options, as these are seen in lists "
+                "of processes. They come from where the cloud's own tools have them"
+            )
+    if parts.scheme == "file":
+        return LocalStore(unquote(parts.path))
+    if parts.scheme in OBJECT_SCHEMES:
+        try:
+            from fastdata.storage.objects import ObjectStore
+        except ImportError as error:
+            raise MissingExtraError(f"{url} needs obstore: {install_line('cloud')}") from error
+        return ObjectStore(url, options)
+    try:
+        from fastdata.storage.others import FsspecStore
+    except ImportError as error:
+        raise MissingExtraError(f"{url} needs fsspec: {install_line('cloud')}") from error
+    return FsspecStore(url, options)

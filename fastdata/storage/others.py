@@ -1,0 +1,136 @@
+"""Stores that fsspec reaches: ``hf://``, ``gs://`` by gcsfs, and whatever else has a package."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import fsspec
+
+from fastdata.errors import ObjectChangedError, ObjectNotFoundError, OptionError, StorageError
+from fastdata.storage.contract import Entry, Store
+
+__all__ = ["FsspecStore"]
+
+TAGS = "ETag", "etag", "md5Hash", "checksum", "sha256", "oid", "blob_id"
+"""What libraries call that by which contents differ; times are told in several ways by one."""
+
+
+class FsspecStore(Store):
+    """Objects below a URL of any scheme that fsspec knows; see `Store`.
+
+    It is slower than obstore, and has no tags where the library tells none.
+    """
+
+    def __init__(self, url: str, options: Mapping[str, str]) -> None:
+        super().__init__(url)
+        self._options = dict(options)
+        given: dict[str, Any] = dict(options)
+        if "anonymous" in given:
+            given["anon"] = str(given.pop("anonymous")).lower() == "true"
+        try:
+            self._files, self._root = fsspec.core.url_to_fs(url, **given)
+        except (ImportError, TypeError, ValueError) as error:
+            raise OptionError(f"{url}: {error}") from error
+
+    def __reduce__(self) -> tuple[type[FsspecStore], tuple[str, dict[str, str]]]:
+        return FsspecStore, (self.url, self._options)
+
+    def _place(self, key: str) -> str:
+        return f"{self._root.rstrip('/')}/{key}" if key else self._root
+
+    def _entry(self, facts: Mapping[str, Any]) -> Entry:
+        key = facts["name"][len(self._root.rstrip("/")) :].lstrip("/")
+        tag = next((str(facts[name]) for name in TAGS if facts.get(name)), "")
+        return Entry(key, int(facts["size"] or 0), tag)
+
+    def list(self, prefix: str = "") -> Iterator[Entry]:
+        """Yield objects; all of them are listed before the first comes, to be in order."""
+        self.check_process()
+        with self._explained(prefix):
+            place = self._place(prefix.rstrip("/"))
+            self._files.invalidate_cache(place)
+            found = self._files.find(place, detail=True)
+        entries = [self._entry(facts) for facts in found.values()]
+        yield from sorted(
+            (one for one in entries if one.key.startswith(prefix)), key=lambda one: one.key
+        )
+
+    def head(self, key: str) -> Entry:
+        """Return the size and the tag of an object."""
+        self.check_process()
+        with self._explained(key):
+            self._files.invalidate_cache(self._place(key))
+            facts = self._files.info(self._place(key))
+        if facts["type"] != "file":
+            raise ObjectNotFoundError(f"{self.url_of(key)}: there is no such object")
+        return self._entry(facts)
+
+    def read(
+        self, key: str, start: int = 0, stop: int | None = None, *, tag: str = ""
+    ) -> bytes | memoryview:
+        """Return bytes of an object; its tag is looked at before."""
+        self.check_process()
+        if tag and self.head(key).tag != tag:
+            raise ObjectChangedError(f"{self.url_of(key)} has changed since it was listed")
+        if stop is not None and start >= stop:
+            return b""
+        with self._explained(key):
+            data = bytes(self._files.cat_file(self._place(key), start=start, end=stop))
+        if stop is not None and len(data) != stop - start:
+            raise StorageError(
+                f"{self.url_of(key)} gave {len(data)} bytes for the range {start}-{stop}"
+            )
+        return data
+
+    def put(self, key: str, data: bytes | Path) -> None:
+        """Upload an object."""
+        self.check_process()
+        with self._explained(key):
+            self._make_parents(key)
+            if isinstance(data, Path):
+                self._files.put_file(str(data), self._place(key))
+            else:
+                self._files.pipe_file(self._place(key), data)
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        """Upload an object, unless there is one, where the library can do so at once."""
+        self.check_process()
+        with self._explained(key):
+            self._make_parents(key)
+            try:
+                self._files.pipe_file(self._place(key), data, mode="create")
+            except FileExistsError:
+                return False
+            except (TypeError, NotImplementedError, ValueError) as error:
+                raise StorageError(
+                    f"{self.url_of(key)}: {type(self._files).__name__} cannot write an object only "
+                    "if there is none, which packing needs so that nothing is lost: pack to a "
+                    "local folder, and copy that"
+                ) from error
+        return True
+
+    def _make_parents(self, key: str) -> None:
+        with contextlib.suppress(NotImplementedError, FileExistsError):
+            self._files.makedirs(self._files._parent(self._place(key)), exist_ok=True)
+
+    def remove(self, key: str) -> None:
+        """Remove an object, if there is one."""
+        self.check_process()
+        with self._explained(key), contextlib.suppress(FileNotFoundError):
+            self._files.rm_file(self._place(key))
+
+    @contextlib.contextmanager
+    def _explained(self, key: str) -> Iterator[None]:
+        """Turn what libraries raise, which may be anything, into errors that name the URL."""
+        try:
+            yield
+        except StorageError:
+            raise
+        except FileNotFoundError as error:
+            raise ObjectNotFoundError(f"{self.url_of(key)}: there is no such object") from error
+        except Exception as error:
+            why = " ".join(str(error).split())[:500] or type(error).__name__
+            raise StorageError(f"{self.url_of(key)}: {why}") from error

@@ -1,0 +1,87 @@
+"""An S3 server for tests, moto's, in a process of its own on a free port of this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+__all__ = ["CREDENTIALS", "S3Server", "has_s3", "s3_server"]
+
+CREDENTIALS = {
+    "AWS_ACCESS_KEY_ID": "testing",
+    "AWS_SECRET_ACCESS_KEY": "testing",
+    "AWS_DEFAULT_REGION": "us-east-1",
+}
+
+
+def has_s3() -> bool:
+    """Return whether the server and a client are installed."""
+    return all(importlib.util.find_spec(name) for name in ("moto", "flask", "obstore"))
+
+
+@dataclass(frozen=True)
+class S3Server:
+    """A server that runs."""
+
+    endpoint: str
+
+    @property
+    def options(self) -> dict[str, str]:
+        """Storage options by which it is reached."""
+        return {"endpoint": self.endpoint}
+
+    def bucket(self, name: str) -> str:
+        """Make a bucket; return its URL."""
+        self._put(name)
+        return f"s3://{name}"
+
+    def open_to_all(self, url: str) -> None:
+        """Let anybody read an object."""
+        self._put(f"{url.removeprefix('s3://')}?acl", {"x-amz-acl": "public-read"})
+
+    def _put(self, path: str, headers: Mapping[str, str] | None = None) -> None:
+        signed = {
+            "Authorization": "AWS4-HMAC-SHA256 Credential=testing/x/us-east-1/s3/aws4_request"
+        }
+        url, headers = f"{self.endpoint}/{path}", {**signed, **(headers or {})}
+        request = urllib.request.Request(url, method="PUT", headers=headers)
+        with urllib.request.urlopen(request, timeout=30):
+            pass
+
+
+@contextlib.contextmanager
+def s3_server() -> Iterator[S3Server]:
+    """Run a server."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONWARNINGS": "ignore"},
+    )
+    server = S3Server(f"http://127.0.0.1:{port}")
+    try:
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                with urllib.request.urlopen(f"{server.endpoint}/moto-api/", timeout=5):
+                    break
+            except (urllib.error.URLError, ConnectionError):
+                assert process.poll() is None, "the server has ended"
+                assert time.monotonic() < deadline, "the server does not answer"
+                time.sleep(0.05)
+        yield server
+    finally:
+        process.kill()
+        process.wait()
