@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -217,6 +217,8 @@ class Trials:
     script: Script
     scratch: Path
     rounds: int = LEAST_ROUNDS
+    each_round: Callable[[], object] = lambda: None
+    """Called before each round: what else is to be measured in turns with these."""
     _stack: ExitStack = field(default_factory=ExitStack)
     _base: dict[Phase, Running] = field(default_factory=dict)
     _environment: dict[str, str] = field(default_factory=dict)
@@ -395,6 +397,7 @@ class Trials:
         fastest = min(base.step_seconds, other.step_seconds)
         steps = max(1, math.ceil(WINDOW_SECONDS / fastest))
         for turn in in_turns((base, other), rounds, self._order):
+            self.each_round()
             took = {id(one): one.run(steps) for one in turn}
             ratios.append(took[id(base)] / took[id(other)])
         return ratios

@@ -5,10 +5,10 @@
     python scripts/bench/doctor_check.py --nothing 20        # with nothing to gain, 20 times
 
 **What comes true.**  Each case is a program, and the same program with a piece of advice followed
-by hand.  Both are run in turns of half a second, in a random order, as three pairs of processes one
-after another; then doctor examines the first; then three more pairs are run, as the machine may be
-another one by then.  The real gain is the median of the ratios.  doctor is right where its interval
-contains that.
+by hand.  doctor tries the advice on the first.  In each of its rounds both programs also run by
+themselves, half a second each: gains change with what else the machine does, and by minutes.  Only
+steps are timed, as doctor does: neither loading nor what a loop does beside.  The real gain is the
+median of the ratios of all rounds; doctor is right where its interval contains that.
 
 But for D55, which is about just that, programs run with a malloc that keeps its memory: else as
 much of a step is page faults as of anything else, and how much differs from process to process.
@@ -26,10 +26,12 @@ import argparse
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
 import textwrap
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,11 +39,14 @@ from typing import Any
 import torch
 
 from fastdata.doctor.advice.processor import KEPT
-from fastdata.measuring.windows import in_turns, rate_of
+from fastdata.doctor.contract import Phase
+from fastdata.doctor.script import Script
+from fastdata.doctor.trials import Trials, judged
+from fastdata.measuring.windows import rate_of
 from harness import REPOSITORY, say
 
-PAIRS, TURNS, TURN_SECONDS = 3, 7, 0.4
-"""Of processes with and without, before doctor and after; how often each runs, for how long."""
+TURN_SECONDS, ROUNDS = 0.4, 5
+"""For how long a program runs, and how often before it is started anew."""
 
 KEEPS = dict(KEPT)
 
@@ -61,26 +66,30 @@ loader = DataLoader(batches, batch_size=None)
 held_out = DataLoader(batches * {validations}, batch_size=None)
 {optimizer}
 
-def train(model):
+def timed(batches, took):
+    # Yields batches, and notes how long the loop worked with each.
+    for batch in batches:
+        began = time.perf_counter()
+        yield batch
+        took.append(time.perf_counter() - began)
+
+def train(model, took):
     model.train()
-    for x, y in loader:
+    for x, y in timed(loader, took):
 {step}
 
-def validate(model):
+def validate(model, took):
     model.eval()
 {validation}
 
 def turn(seconds):
-    # Runs epochs for so many seconds, and return how long one takes, and its validation.
-    took = []
+    # Runs epochs for so many seconds, and returns how long a step takes, and one of validation.
+    steps, passes = [], []
     ends = time.perf_counter() + seconds
     while time.perf_counter() < ends:
-        began = time.perf_counter()
-        train(model)
-        trained = time.perf_counter()
-        validate(model)
-        took.append((trained - began, time.perf_counter() - trained))
-    return [statistics.median(one) for one in zip(*took)]
+        train(model, steps)
+        validate(model, passes)
+    return [statistics.mean(one) if one else 0.0 for one in (steps, passes)]
 
 # By itself it trains for ever; with a number it makes a turn of so many seconds for each line.
 turns = sys.stdin if len(sys.argv) > 1 else itertools.count()
@@ -159,7 +168,7 @@ MEASURED = """
     ranks(output.detach(), y)
 """
 VALIDATED = """
-for x, y in held_out:
+for x, y in timed(held_out, took):
     F.cross_entropy(model(x), y)
 """
 UNRECORDED = f"with torch.no_grad():{textwrap.indent(VALIDATED, '    ')}"
@@ -330,38 +339,68 @@ class Program:
         return seconds
 
 
-def followed_by_hand(case: Case, paths: tuple[Path, Path], order: random.Random) -> list[float]:
-    """Return how many times as fast the program is with the advice followed, of each turn."""
-    ratios = []
-    for _ in range(PAIRS):
-        programs = map(Program, paths, case.environment)
-        with next(programs) as first, next(programs) as second:
-            for one in (first, second):  # the first turn compiles, and takes memory
+class ByHand:
+    """A program beside the one with the advice followed; a context, which ends both."""
+
+    def __init__(self, case: Case, paths: tuple[Path, Path], order: random.Random) -> None:
+        self._case, self._paths, self._order = case, paths, order
+        self._running = ExitStack()
+        self.ratios: list[float] = []
+
+    def __enter__(self) -> ByHand:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._running.close()
+
+    def run(self) -> None:
+        """Make a turn of each; every few turns both are started anew."""
+        if len(self.ratios) % ROUNDS == 0:
+            self._running.close()
+            self._programs = [
+                self._running.enter_context(Program(*one))
+                for one in zip(self._paths, self._case.environment, strict=True)
+            ]
+            for one in self._programs:  # the first turn compiles, and takes memory
                 one.turn()
-            for turn in in_turns((first, second), TURNS, order):
-                took = {id(one): one.turn()[case.validation] for one in turn}
-                ratios.append(took[id(first)] / took[id(second)])
-    return ratios
+        turn = list(enumerate(self._programs))
+        self._order.shuffle(turn)
+        took = {number: one.turn()[self._case.validation] for number, one in turn}
+        self.ratios.append(took[0] / took[1])
 
 
 def check(case: Case, folder: Path, order: random.Random) -> dict[str, Any]:
-    """Examine a case, follow its advice by hand, and compare."""
+    """Try a case's advice, and follow it by hand, in turns."""
     paths = folder / f"{case.id}_before.py", folder / f"{case.id}_after.py"
     for path, text in zip(paths, case.programs(), strict=True):
         path.write_text(text)
-    ratios = followed_by_hand(case, paths, order)
-    report = examined(paths[0], (case.id,), case.environment[0])
-    rows = [row for row in report["rows"] if row["id"] == case.id]
-    trial = rows[0]["trial"] if rows else None
-    if trial is None or trial["gain"] is None:
-        why = trial["why"] if trial else "not found"
-        return {"benchmark": "doctor", "contender": case.id, "failed": why}
-    gain, real = trial["gain"], rate_of(ratios + followed_by_hand(case, paths, order))
+    os.environ |= case.environment[0]
+    phase: Phase = "evaluate" if case.validation else "train"
+    scratch = folder / "scratch"
+    with (
+        Trials(Script("file", str(paths[0])), scratch) as trials,
+        ByHand(case, paths, order) as by_hand,
+    ):
+        findings = [one for one in trials.watch().findings if one.id == case.id and one.is_tried]
+        if not findings:
+            return {"benchmark": "doctor", "contender": case.id, "failed": "not found"}
+        noise = trials.noise(phase)
+        trials.each_round = by_hand.run
+        environment = tuple(pair for one in findings for pair in one.environment)
+        trial = trials.trial((case.id,), phase, environment)
+    for name in case.environment[0]:
+        del os.environ[name]
+    shutil.rmtree(scratch, ignore_errors=True)
+    if trial.gain is None or noise.gain is None:
+        return {"benchmark": "doctor", "contender": case.id, "failed": trial.why or noise.why}
+    [judgement] = judged([trial], noise.gain)
+    gain, real = judgement.gain, rate_of(by_hand.ratios)
+    assert gain is not None, "it has one"
     values = {
-        "gain": [gain["median"], gain["low"], gain["high"]],
+        "gain": [gain.median, gain.low, gain.high],
         "real": [real.median, real.low, real.high],
-        "verdict": trial["verdict"],
-        "right": gain["low"] <= real.median <= gain["high"],
+        "verdict": judgement.verdict,
+        "right": gain.low <= real.median <= gain.high,
     }
     return {
         "benchmark": "doctor",
@@ -406,7 +445,13 @@ def main() -> int:
                 runs.append(nothing(folder, number))
                 print(json.dumps(runs[-1]), flush=True)
             called = sum(bool(run["called"]) for run in runs)
-            values = {"runs": len(runs), "with_a_gain": called}
+            medians = [run["same"][0] for run in runs]
+            values = {
+                "runs": len(runs),
+                "trials": sum(len(run["gains"]) for run in runs),
+                "with_a_gain": called,
+                "noise": [min(medians), max(medians)],
+            }
             print(json.dumps({"benchmark": "nothing", "row": "nothing", "values": values}))
             return 0
         right = []
