@@ -383,6 +383,13 @@ def test_nothing_is_surer_than_the_script_beside_itself() -> None:
         assert found.gain.high == pytest.approx(one.gain.median * noise.high)
 
 
+def test_no_gain_has_one_in_its_interval() -> None:
+    rate = rate_of_pairs([[1.1] * 9, [1.1] * 4, [0.98, 0.98, 0.98, 1.1]])
+    [found] = judged([Trial(("D99",), rate)], NOISE)
+    assert found.gain is not None
+    assert (found.verdict, found.gain.low < 1 < found.gain.median) == ("none", True)
+
+
 def test_an_interval_has_the_medians_of_all_pairs_of_processes_in_it() -> None:
     pairs = [[1.3] * 9, [1.3] * 6, [1.1, 1.1, 1.2, 1.2, 1.2, 1.2]]
     rate = rate_of_pairs(pairs)

@@ -132,7 +132,8 @@ def judged(trials: Sequence[Trial], noise: Rate) -> list[Trial]:
     """Return trials with their verdicts, as Holm's correction for several has it.
 
     What lies within the interval of `noise`, which compares the script with itself, is none, and
-    its own interval is at least as wide: nothing is measured better than that.
+    its own interval is at least as wide: nothing is measured better than that.  One that has 1 in
+    it is none either, however often rounds agree: those of a pair of processes do so by themselves.
 
     Source: S. Holm, "A simple sequentially rejective multiple test procedure", 1979.
     """
@@ -145,9 +146,9 @@ def judged(trials: Sequence[Trial], noise: Rate) -> list[Trial]:
         rejects = rejects and trial.p_value <= (1 - CONFIDENCE) / (len(trials) - rank)
         if trial.gain is None:
             verdicts[number] = "failed"
-        elif rejects and trial.gain.median > max(noise.high, 1.0):
+        elif rejects and trial.gain.low > 1.0 and trial.gain.median > noise.high:
             verdicts[number] = "gain"
-        elif rejects and trial.gain.median < min(noise.low, 1.0):
+        elif rejects and trial.gain.high < 1.0 and trial.gain.median < noise.low:
             verdicts[number] = "harm"
         else:
             verdicts[number] = "none"
