@@ -312,7 +312,7 @@ def test_repr_tells_what_is_loaded() -> None:
         ({"worker_method": "fibre"}, "worker_method is one of 'auto', 'thread', 'process', not 'f"),
         ({"on_corrupt": "ignore"}, "on_corrupt is one of 'raise', 'skip', not 'ignore'"),
         ({"decoder": "ffmpeg"}, "ffmpeg"),
-        ({"shuffle": "blocks"}, 'shuffle is False, True, "block" or a BlockShuffle'),
+        ({"shuffle": "blocks"}, 'shuffle is False, True, "block", "lanes" or a BlockShuffle'),
         ({"weights": [1, 2]}, "weights has 2 numbers, but the dataset has 50 samples"),
         ({"weights": [1, 2], "sampler": [1]}, "sampler and weights: one of them decides"),
         ({"batch_sampler": [[1]], "batch_size": 2}, "leave out batch_size and drop_last"),
