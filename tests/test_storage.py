@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -248,6 +249,14 @@ def test_what_is_no_location_is_refused(url: str, options: dict[str, str], messa
         open_store(url, options)
     assert "abc" not in str(caught.value)
     assert "key:secret" not in str(caught.value)
+
+
+def test_without_obstore_fsspec_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("fsspec")
+    monkeypatch.setitem(sys.modules, "fastdata.storage.objects", None)
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    with pytest.raises(OptionError, match=r"s3://bucket/x: .*s3fs"):
+        open_store("s3://bucket/x", {"endpoint": "http://127.0.0.1:1"})
 
 
 # -- folders -------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from urllib.parse import unquote, urlsplit
 
 from fastdata.errors import MissingExtraError, OptionError
@@ -60,14 +60,19 @@ def open_store(location: str | os.PathLike[str], options: Mapping[str, str] | No
             )
     if parts.scheme == "file":
         return LocalStore(unquote(parts.path))
-    if parts.scheme in OBJECT_SCHEMES:
-        try:
-            from fastdata.storage.objects import ObjectStore
-        except ImportError as error:
-            raise MissingExtraError(f"{url} needs obstore: {install_line('cloud')}") from error
-        return ObjectStore(url, options)
+    if parts.scheme in OBJECT_SCHEMES and (objects := _objects()) is not None:
+        return objects(url, options)
     try:
         from fastdata.storage.others import FsspecStore
     except ImportError as error:
-        raise MissingExtraError(f"{url} needs fsspec: {install_line('cloud')}") from error
+        raise MissingExtraError(f"{url} needs a library: {install_line('cloud')}") from error
     return FsspecStore(url, options)
+
+
+def _objects() -> Callable[[str, Mapping[str, str]], Store] | None:
+    """Return what makes stores by obstore; None without it, as on Python 3.10."""
+    try:
+        from fastdata.storage.objects import ObjectStore
+    except ImportError:
+        return None
+    return ObjectStore

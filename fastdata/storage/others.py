@@ -30,6 +30,8 @@ class FsspecStore(Store):
         given: dict[str, Any] = dict(options)
         if "anonymous" in given:
             given["anon"] = str(given.pop("anonymous")).lower() == "true"
+        if url.startswith(("s3:", "s3a:")) and "endpoint" in given:
+            given["endpoint_url"] = given.pop("endpoint")
         try:
             self._files, self._root = fsspec.core.url_to_fs(url, **given)
         except (ImportError, TypeError, ValueError) as error:
