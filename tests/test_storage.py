@@ -259,6 +259,22 @@ def test_without_obstore_fsspec_is_asked(monkeypatch: pytest.MonkeyPatch) -> Non
         open_store("s3://bucket/x", {"endpoint": "http://127.0.0.1:1"})
 
 
+def test_what_cannot_put_if_absent_is_refused_and_writes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    memory = pytest.importorskip("fsspec.implementations.memory").MemoryFileSystem
+
+    def careless(self: object, path: str, value: bytes, **ignored: object) -> None:
+        raise AssertionError("it would write over what is there")
+
+    store = open_store(f"memory://{uuid.uuid4().hex}")
+    store.put("a", b"before")
+    monkeypatch.setattr(memory, "pipe_file", careless)
+    with pytest.raises(StorageError, match="cannot write an object only if there is none"):
+        store.put_if_absent("a", b"after")
+    assert bytes(store.read("a")) == b"before"
+
+
 # -- folders -------------------------------------------------------------------------------
 
 

@@ -111,6 +111,13 @@ class Store(abc.ABC):
             return False
         return True
 
+    def check_range(self, key: str, data: bytes | memoryview, start: int, stop: int | None) -> None:
+        """Raise a `StorageError` where a server gave other than the range that was asked for."""
+        if stop is not None and len(data) != stop - start:
+            raise StorageError(
+                f"{self.url_of(key)} gave {len(data)} bytes for the range {start}-{stop}"
+            )
+
     def path(self, key: str) -> Path:
         """Return the path of an object of a local store."""
         raise StorageError(f"{self.url_of(key)} is no file on this machine")

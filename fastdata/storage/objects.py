@@ -121,10 +121,7 @@ class ObjectStore(Store):
             options["range"] = {"offset": start}
         with self._explained(key):
             data = memoryview(obstore.get(self._store, key, options=options).bytes())
-        if stop is not None and len(data) != stop - start:
-            raise StorageError(
-                f"{self.url_of(key)} gave {len(data)} bytes for the range {start}-{stop}"
-            )
+        self.check_range(key, data, start, stop)
         return data
 
     def put(self, key: str, data: bytes | Path) -> None:

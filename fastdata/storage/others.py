@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -81,10 +82,7 @@ class FsspecStore(Store):
             return b""
         with self._explained(key):
             data = bytes(self._files.cat_file(self._place(key), start=start, end=stop))
-        if stop is not None and len(data) != stop - start:
-            raise StorageError(
-                f"{self.url_of(key)} gave {len(data)} bytes for the range {start}-{stop}"
-            )
+        self.check_range(key, data, start, stop)
         return data
 
     def put(self, key: str, data: bytes | Path) -> None:
@@ -100,9 +98,13 @@ class FsspecStore(Store):
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Upload an object, unless there is one, where the library can do so at once."""
         self.check_process()
+        # Libraries that do not know of it may take it all the same, and write over what is there.
+        knows = "mode" in inspect.signature(self._files.pipe_file).parameters
         with self._explained(key):
-            self._make_parents(key)
             try:
+                if not knows:
+                    raise NotImplementedError
+                self._make_parents(key)
                 self._files.pipe_file(self._place(key), data, mode="create")
             except FileExistsError:
                 return False
