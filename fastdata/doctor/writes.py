@@ -52,6 +52,11 @@ _CHANGES = (
     *("truncate", "chmod", "chown", "utime"),
 )
 _LOOKS = "stat", "lstat", "access"
+_EVENTS = {
+    *("open", "os.rename", "os.link", "os.symlink"),
+    *("os.remove", "os.rmdir", "os.truncate"),
+}
+"""Events of Python's audit at which a file may change."""
 
 _LATE: dict[str, tuple[str, ...]] = {
     "safetensors.torch": ("save_file", "save_model"),
@@ -89,6 +94,7 @@ class WritesKept(importlib.abc.MetaPathFinder):
         self.blocked: Counter[str] = Counter()
         self._scratch = scratch
         self._moved: dict[str, str] = {}
+        self._looks = False  # whether `_LOOKS` are our functions
         home = Path.home()
         places = [scratch, Path("/dev"), Path("/proc"), Path(tempfile.gettempdir())]
         places.append(Path(os.environ.get("XDG_CACHE_HOME", home / ".cache")))
@@ -104,14 +110,18 @@ class WritesKept(importlib.abc.MetaPathFinder):
         os.open = self._opening_descriptor(os.open)
         for name in _CHANGES:
             setattr(os, name, self._changing(getattr(os, name)))
-        for name in _LOOKS:
-            setattr(os, name, self._looking(getattr(os, name)))
         os.mkdir = self._making(os.mkdir)
         torch.save = self._saving(torch.save)
         for name in _LATE.keys() & sys.modules.keys():
             self._silence(sys.modules[name])
         sys.meta_path.insert(0, self)
-        sys.addaudithook(self._audit)
+
+        def hook(event: str, arguments: tuple[Any, ...]) -> None:
+            # Anomaly detection makes thousands of events a step.
+            if event in _EVENTS:
+                self._audit(event, arguments)
+
+        sys.addaudithook(hook)
 
     def note(self, what: str) -> None:
         """Count something that was not done."""
@@ -127,9 +137,18 @@ class WritesKept(importlib.abc.MetaPathFinder):
 
     def _scratch_file(self, path: str) -> str:
         if path not in self._moved:
-            self._moved[path] = str(self._scratch / f"{len(self._moved)}-{Path(path).name}")
+            place = str(self._scratch / f"{len(self._moved)}-{Path(path).name}")
+            self._move(path, place)
             self.note(f"written elsewhere: {path}")
         return self._moved[path]
+
+    def _move(self, path: str, place: str) -> None:
+        """Have a file be in another place; only from then on is it looked for there."""
+        if not self._looks:
+            self._looks = True
+            for name in _LOOKS:
+                setattr(os, name, self._looking(getattr(os, name)))
+        self._moved[path] = place
 
     def _place(self, file: Any, *, writes: bool, keeps: bool = False) -> Any:
         """Return which file is opened in place of this one."""
@@ -187,7 +206,7 @@ class WritesKept(importlib.abc.MetaPathFinder):
             if place is not None and name in ("rename", "replace"):
                 self._moved[real[-1]] = self._moved.pop(real[0])
             elif name in ("rename", "replace") and self._is_allowed(real[0]):
-                self._moved[real[-1]] = real[0]
+                self._move(real[-1], real[0])
                 self.note(f"written elsewhere: {real[-1]}")
             elif place is not None and name in ("remove", "unlink"):
                 del self._moved[real[0]]
@@ -283,10 +302,8 @@ class WritesKept(importlib.abc.MetaPathFinder):
             changed = changed if event == "os.rename" else [_real(arguments[1], arguments[-1])]
         elif event in ("os.remove", "os.rmdir"):
             changed = [_real(*arguments)]
-        elif event == "os.truncate":
+        else:  # os.truncate
             changed = [_real(arguments[0])] if not isinstance(arguments[0], int) else []
-        else:
-            return
         for path in changed:
             if not self._is_allowed(path):
                 self.note(f"refused: {path}")
