@@ -72,6 +72,8 @@ class Advice(ABC):
     """What it is followed for: what saves memory may take time."""
     part: ClassVar[EventKind | None] = None
     """Which part of a step it makes faster: it can save no more than that takes."""
+    period: ClassVar[int] = 1
+    """After how many steps it has done all that it does: a round has a multiple of these."""
     gpu_only: ClassVar[bool] = False
     """Whether it does something for scripts on a GPU alone."""
     source: ClassVar[str]

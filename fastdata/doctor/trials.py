@@ -41,6 +41,8 @@ __all__ = [
 ]
 
 WINDOW_SECONDS = 0.5
+LONGEST_ROUND_SECONDS = 5.0
+"""Of one of the two, where a round is to have whole periods of what advice does."""
 LEAST_ROUNDS = 9
 """Of which each has to agree for a gain to be seen among a dozen pieces of advice."""
 
@@ -281,7 +283,7 @@ class Trials:
             with ExitStack() as stack:
                 other = self._running(stack, follow, phase, environment, sources=sources)
                 other.warm_up()
-                pairs = [self._compare(base, other, self.rounds)]
+                pairs = [self._compare(base, other, self.rounds, follow)]
                 compared = self._numerics(self._dump(follow, sources=sources))
             if is_same or sign_test(pairs[0]) <= DOUBTFUL:
                 for _ in range(FRESH_PAIRS):
@@ -289,7 +291,7 @@ class Trials:
                     with ExitStack() as stack:
                         fresh = self._running(stack, follow, phase, environment, sources=sources)
                         fresh.warm_up()
-                        pairs.append(self._compare(base, fresh, FRESH_ROUNDS))
+                        pairs.append(self._compare(base, fresh, FRESH_ROUNDS, follow))
         except ScriptFailedError as error:
             if base.process.has_ended:
                 raise
@@ -392,11 +394,17 @@ class Trials:
 
     # -- measuring -----------------------------------------------------------------------------
 
-    def _compare(self, base: Running, other: Running, rounds: int) -> list[float]:
+    def _compare(
+        self, base: Running, other: Running, rounds: int, follow: tuple[str, ...]
+    ) -> list[float]:
         """Return the ratio of the two times, of each round."""
         ratios = []
         fastest = min(base.step_seconds, other.step_seconds)
         steps = max(1, math.ceil(WINDOW_SECONDS / fastest))
+        period = math.lcm(*(advice_by_id(id).period for id in follow))
+        whole = math.ceil(steps / period) * period
+        if whole * max(base.step_seconds, other.step_seconds) <= LONGEST_ROUND_SECONDS:
+            steps = whole
         for turn in in_turns((base, other), rounds, self._order):
             self.each_round()
             took = {id(one): one.run(steps) for one in turn}

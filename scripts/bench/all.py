@@ -55,6 +55,10 @@ MEASUREMENTS = {
     "tune-check": Measurement("tune_check.py", ["--again"], 16),
     "mnist": Measurement("mnist_table.py", minutes=12, images=False),
     "converters": Measurement("converters.py", minutes=17),
+    "doctor": Measurement("doctor_check.py", minutes=50, images=False, work=False),
+    "doctor-nothing": Measurement(
+        "doctor_check.py", ["--nothing", "20"], 50, images=False, work=False
+    ),
 }
 
 
@@ -125,7 +129,7 @@ def main() -> int:
         for name, one in MEASUREMENTS.items():
             runs = Measured.load(name).runs
             last = runs[0]["date"] if runs else "never"
-            print(f"{name:11} {last:10}  {one.minutes:2} min  {shown(one)}")
+            print(f"{name:14} {last:10}  {one.minutes:2} min  {shown(one)}")
         return 0
     if given.write:
         pages.write_all()

@@ -358,6 +358,30 @@ def converters(found: Measured) -> list[str]:
     return markdown(heads, "lrrrr", rows)
 
 
+def doctor(cases: Measured) -> list[str]:
+    """Whether gains that doctor reports are there for those who follow its advice."""
+    rows = []
+    for run, names in cases.news():
+        for name in names:
+            row = run["figures"][name]
+            if "failed" in row:
+                rows.append([name, row["failed"], "", "", "NO"])
+                continue
+            gain, real = ("{:.2f} ({:.2f}-{:.2f})".format(*row[key]) for key in ("gain", "real"))
+            rows.append([name, gain, row["verdict"], real, "yes" if row["right"] else "NO"])
+    heads = ["advice", "doctor says (95%)", "verdict", "followed by hand (95%)", "inside"]
+    return markdown(heads, "lllll", rows)
+
+
+def doctor_nothing(measured: Measured) -> list[str]:
+    """How often doctor reports a gain where there is none."""
+    if (row := measured.figure("nothing")) is None:
+        return []
+    cells = [row["runs"], row["trials"], row["with_a_gain"], "{:.2f}-{:.2f}".format(*row["noise"])]
+    heads = ["runs", "pieces of advice tried", "runs with a gain", "the program beside itself"]
+    return markdown(heads, "rrrr", [list(map(str, cells))])
+
+
 TABLES: Mapping[str, Table] = {
     "pack": Table("README.md", ["pack"], pack),
     "load": Table("README.md", ["load"], load),
@@ -369,4 +393,6 @@ TABLES: Mapping[str, Table] = {
     "tune-check": Table("docs/tune.md", ["tune-check"], tune_check),
     "mnist": Table("docs/tune.md", ["mnist"], mnist),
     "converters": Table("docs/converters/README.md", ["converters"], converters),
+    "doctor": Table("docs/doctor.md", ["doctor"], doctor),
+    "doctor-nothing": Table("docs/doctor.md", ["doctor-nothing"], doctor_nothing),
 }

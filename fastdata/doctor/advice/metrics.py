@@ -27,6 +27,7 @@ class MetricsInEachStep(Advice):
 
     id = "D14"
     title = "metrics every 50 steps"
+    period = EVERY
     source = "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
 
     def find(self, seen: Seen) -> Iterator[Finding]:
