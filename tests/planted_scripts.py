@@ -130,6 +130,25 @@ SCRIPTS = {
                 model(x.contiguous(memory_format=torch.channels_last))  # D10
         """
     },
+    "large linear layers in validation": {
+        "model": """
+            model = nn.Sequential(  # D56
+                nn.Flatten(), nn.Linear(192, 2048), nn.Tanh(), nn.Linear(2048, 8)
+            )
+        """
+    },
+    "pruned weights in validation": {
+        "model": """
+            from torch.nn.utils import prune
+
+            model = nn.Sequential(  # D57
+                nn.Conv2d(3, 8, 3, bias=False), nn.Flatten(), nn.Linear(8 * 36, 8)
+            )
+            prune.l1_unstructured(model[0], "weight", 0.5)
+            prune.l1_unstructured(model[2], "weight", 0.5)
+            model.to(memory_format=torch.channels_last)
+        """
+    },
     "validation that trains": {
         "validation": """
             with torch.no_grad():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -334,6 +335,47 @@ def test_a_validation_is_measured_by_its_passes(tmp_path: Path) -> None:
         before = (tmp_path / "output.txt").read_text().count("pass")
         assert isinstance(answer(Run(20)), Ran)
     assert (tmp_path / "output.txt").read_text().count("pass") == before + 20
+
+
+LINEAR = "model = nn.Sequential(nn.Flatten(), nn.Linear(192, 2048), nn.ReLU(), nn.Linear(2048, 8))"
+PRUNED = f"""
+{LINEAR}
+from torch.nn.utils import prune
+prune.l1_unstructured(model[1], "weight", 0.9)
+"""
+
+
+def validated(text: str, folder: Path, *follow: str) -> torch.Tensor:
+    """Return what a model gives in validation once advice was followed."""
+    folder.mkdir()
+    with started(text, folder, phase="evaluate", follow=follow) as answer:
+        assert isinstance(answer(), Watched)
+        before = len((folder / "output.txt").read_text().splitlines())
+        assert isinstance(answer(Run(16)), Ran)
+    lines = (folder / "output.txt").read_text().splitlines()[before:]
+    assert len(lines) == 16
+    return torch.tensor([json.loads(line) for line in lines])
+
+
+@pytest.mark.parametrize(
+    ("id", "model", "least", "most"), [("D56", LINEAR, 1e-5, 0.1), ("D57", PRUNED, 0.0, 0.0)]
+)
+def test_a_validation_with_other_layers_gives_what_it_gave(
+    id: str, model: str, least: float, most: float, tmp_path: Path
+) -> None:
+    text = script_with(
+        model=model,
+        validation="""
+            model.eval()
+            with torch.no_grad():
+                for x, y in loader:
+                    print(model(x).flatten().tolist(), flush=True)
+        """,
+    )
+    plain = validated(text, tmp_path / "plain")
+    other = validated(text, tmp_path / "other", id)
+    apart = float((other - plain).abs().max() / plain.abs().max())
+    assert least <= apart <= most
 
 
 # -- what was measured -----------------------------------------------------------------------
