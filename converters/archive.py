@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import os
 from array import array
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,13 +19,20 @@ from fastdata.errors import SourceError
 from fastdata.schema import Field
 
 from .base import Deferred, IndexedSource, Reject, Sample, reason_of
-from .reading.class_folders import class_fields, class_layout, common_top, doubt_of_layout, extract
+from .reading.class_folders import class_fields
 from .reading.compression import compression_of, inflated_start
 from .reading.exported import read_exported
 from .reading.forward_reader import ForwardReader
-from .reading.image_files import ignored_files, is_image_name, suffix_of
+from .reading.image_files import is_image_name
 from .reading.image_list import ImageListSource
 from .reading.locations import files_at, first_bytes, folder_at, printable
+from .reading.named_folders import (
+    class_layout,
+    common_top,
+    doubt_of_layout,
+    refuse_empty,
+    take_in_order,
+)
 from .reading.options import SplitFolder
 from .reading.refusals import no_files, not_seekable
 from .reading.selection import joined
@@ -99,70 +105,32 @@ class ArchiveSource(ImageListSource):
         place = os.fspath(self.root)
         if not len(images):
             raise SourceError(f"{place}: no images in it")
-        self._layout = layout = class_layout(place, images, split)
+        self._layout = layout = class_layout(place, images, split, _extract(place))
         sound = (images[row] for row in range(len(images)) if row not in problems)
         self.doubt = doubt_of_layout(layout, sound) if split != "none" else ""
         if self._kind != "zip":
             refuse_groups(place, images, others)
-        self._refuse_empty(others)
-        order, left = self._order(images, problems)
+        refuse_empty(place, layout, others, _extract(place))
+        taken = take_in_order(layout, images, others)
+        problems |= dict.fromkeys(taken.repeated, "the archive has its name twice")
+        rows = taken.rows
+        if self._kind == "gzip":
+            rows = sorted(rows)
+            if not taken.is_sorted:
+                self.notes.append(
+                    "samples are in the order of the archive, which can be read only from its "
+                    "front; class folders would be sorted"
+                )
+        self.notes += taken.notes
         fields = ZipMember._fields if self._kind == "zip" else FileSpan._fields[1:]
         width = len(fields)
-        for row in order:
+        for row in rows:
             name = images[row]
             if row in problems:
                 self._rejects[self.num_samples] = problems[row]
             place_of = zip(fields, places[row * width : (row + 1) * width], strict=True)
             labels = layout.numbers(name) or {}
             self.add(name.split("/", layout.top)[-1], **dict(place_of), **labels)
-        shown = joined(map(printable, sorted(left)), 5)
-        self.notes += [f"{len(left):,} images in no class folder left out: {shown}"] * bool(left)
-        self.notes += ignored_files(
-            Counter(suffix_of(name.rpartition("/")[2]) for name in others if name[-1:] != "/")
-        )
-
-    def _order(
-        self, images: StringTable, problems: dict[int, str]
-    ) -> tuple[Iterable[int], list[str]]:
-        """Return the order of the images that are taken, and the names of those in no class."""
-        keys: list[str] = []
-        taken, left = array("q"), []
-        for row in range(len(images)):
-            name = images[row]
-            numbers = self._layout.numbers(name)
-            if numbers is not None:
-                taken.append(row)
-                keys.append(self._layout.order(name, numbers))
-            elif name.count("/") <= self._layout.depth:
-                left.append(name)
-        order = sorted(range(len(taken)), key=keys.__getitem__)
-        for first, second in itertools.pairwise(order):
-            if keys[first] == keys[second]:
-                problems[taken[first]] = problems[taken[second]] = "the archive has its name twice"
-        if self._kind != "gzip":
-            return map(taken.__getitem__, order), left
-        if any(first > second for first, second in itertools.pairwise(order)):
-            self.notes.append(
-                "samples are in the order of the archive, which can be read only from its front; "
-                "class folders would be sorted"
-            )
-        return taken, left
-
-    def _refuse_empty(self, others: list[str]) -> None:
-        """Refuse class folders without images: classes would have other numbers with them."""
-        layout = self._layout
-        for name in others:
-            parts = name.split("/")
-            known = not layout.chosen or parts[: layout.depth][-1:] == [layout.chosen]
-            if len(parts) < layout.depth + 2 or not known:
-                continue
-            if layout.splits and parts[layout.depth - 1] not in layout.splits:
-                continue
-            if parts[layout.depth] not in layout.classes:
-                raise SourceError(
-                    f"{self.root}: no image in the folder {printable(parts[layout.depth])}, which "
-                    f"stands where class folders do. {extract(str(self.root))}"
-                )
 
     def values(self, files: list[str], numbers: dict[str, int]) -> tuple[Any, ...] | Deferred:
         if self.reader is not None:
@@ -204,6 +172,14 @@ class ZipReader:
         """Return the image file."""
         member = ZipMember(*(known[name] for name in ZipMember._fields))
         return {"image": member.read(self.path)}
+
+
+def _extract(place: str) -> str:
+    """Return what to do with an archive of another layout."""
+    return (
+        "Extract it, then pack the folder, or a manifest that says what the images are: a .csv "
+        f"with the column path (tar -xf or unzip {place})"
+    )
 
 
 def _may_be(path: Path) -> bool:

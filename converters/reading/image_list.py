@@ -55,13 +55,17 @@ class ImageListSource(IndexedSource):
         **options: Any,
     ) -> None:
         refuse_fields(fields, self.name)
-        self.root, self.beside, self.notes = Path(location), [], []
+        self.root, self.beside, self.notes = self.open_location(location), [], []
         self._files, self._rejects = StringTable(), dict[int, str]()
         self._numbers, self._number_names = array("q"), tuple[str, ...]()
         self.num_samples = 0
         found = self.list_samples(self.root, **options)
         self.schema = Schema({"image": ImageField(channels=channels), **found})
         self._fields, self._folder = tuple(self.schema), os.fspath(self.root)
+
+    def open_location(self, location: Any) -> Path:
+        """Return the folder at a location."""
+        return Path(location)
 
     @abc.abstractmethod
     def list_samples(self, location: Path, *args: Any, **options: Any) -> Mapping[str, Field]:
