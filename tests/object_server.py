@@ -14,6 +14,8 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from fastdata.storage import open_store
+
 __all__ = ["CREDENTIALS", "S3Server", "has_s3", "s3_server"]
 
 CREDENTIALS = {
@@ -60,7 +62,7 @@ class S3Server:
 
 @contextlib.contextmanager
 def s3_server() -> Iterator[S3Server]:
-    """Run a server."""
+    """Run a server, and make a first request by obstore, which keeps what it opens for that."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -81,6 +83,8 @@ def s3_server() -> Iterator[S3Server]:
                 assert process.poll() is None, "the server has ended"
                 assert time.monotonic() < deadline, "the server does not answer"
                 time.sleep(0.05)
+        url = server.bucket("first")
+        assert not open_store(url, {**server.options, "anonymous": "yes"}).exists("a")
         yield server
     finally:
         process.kill()

@@ -10,6 +10,7 @@ A location is a path or a URL, ``s3://bucket/train``.
 """
 
 from fastdata.storage.contract import Entry, Store
+from fastdata.storage.local import LocalStore
 from fastdata.storage.opening import is_url, open_store
 
-__all__ = ["Entry", "Store", "is_url", "open_store"]
+__all__ = ["Entry", "LocalStore", "Store", "is_url", "open_store"]

@@ -9,6 +9,7 @@ import re
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from fastdata.errors import (
     ObjectChangedError,
@@ -26,6 +27,7 @@ _SCRATCH = ".fastdata-{}.new"
 _IS_SCRATCH = re.compile(r"\.fastdata-[0-9a-f]{16}\.new")
 
 _COPY_BYTES = 1 << 20
+_TRIES = 10
 
 
 class LocalStore(Store):
@@ -77,9 +79,13 @@ class LocalStore(Store):
         for name, one in named:
             if not name.endswith("/"):
                 if not _IS_SCRATCH.fullmatch(name) and one.is_file():
-                    yield _entry(f"{prefix}{name}", one.stat())
+                    with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                        yield _entry(f"{prefix}{name}", one.stat())
                 continue
-            there = one.stat()
+            try:
+                there = one.stat()
+            except FileNotFoundError:
+                continue
             if (there.st_dev, there.st_ino) not in inside:
                 yield from self._below(folder / one.name, f"{prefix}{name}", inside)
 
@@ -148,10 +154,9 @@ class LocalStore(Store):
         """Write a file under another name, which is gone in the end; then sync the folder."""
         remedy = "Make room and try again."
         with full_disk_explained(target, remedy), self._explained(str(target), is_path=True):
-            target.parent.mkdir(parents=True, exist_ok=True)
             scratch = target.with_name(_SCRATCH.format(secrets.token_hex(8)))
             try:
-                with open(scratch, "xb") as file:
+                with _created(scratch) as file:
                     if isinstance(data, Path):
                         with open(data, "rb") as source:
                             while block := source.read(_COPY_BYTES):
@@ -170,9 +175,22 @@ class LocalStore(Store):
                 os.close(folder)
 
     def remove(self, key: str) -> None:
-        """Remove a file, if there is one."""
+        """Remove a file, if there is one, and the folders that are empty then."""
+        path = self.path(key)
         with self._explained(key):
-            self.path(key).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            while (path := path.parent) != self.folder:
+                path.rmdir()
+
+    def remove_unfinished(self) -> None:
+        """Remove what was being written, also by processes that were killed.
+
+        Object stores have nothing of the kind but parts of uploads, which their own rules remove.
+        """
+        for folder, _, names in os.walk(self.folder):
+            for name in filter(_IS_SCRATCH.fullmatch, names):
+                Path(folder, name).unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def _explained(self, key: str, *, is_path: bool = False) -> Iterator[None]:
@@ -188,6 +206,15 @@ class LocalStore(Store):
             if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise
             raise StorageError(f"{name}: {error.strerror or error}") from error
+
+
+def _created(path: Path) -> IO[bytes]:
+    """Make a file, and its folder, which another process may just be removing as it is empty."""
+    for _ in range(_TRIES):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            return open(path, "xb")
+    return open(path, "xb")
 
 
 def _entry(key: str, status: os.stat_result) -> Entry:

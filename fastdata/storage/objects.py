@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import os
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -59,6 +60,19 @@ _REMEDY = (
 )
 
 
+_is_used = False
+_is_lost = False
+"""Whether this process has made a request, and whether the one that it was forked from had."""
+
+
+def _after_fork() -> None:
+    global _is_lost
+    _is_lost |= _is_used
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 class ObjectStore(Store):
     """Objects below a URL of a bucket; see `Store`."""
 
@@ -88,6 +102,18 @@ class ObjectStore(Store):
         except (exceptions.BaseError, TypeError, ValueError) as error:
             raise OptionError(f"{url}: {_text(error)}") from error
 
+    def check_process(self) -> None:
+        """Raise a `StorageError` where a request would wait for threads that a fork has lost."""
+        global _is_used
+        super().check_process()
+        if _is_lost:
+            raise StorageError(
+                f"{self.url}: this process was forked from one that had used such a store, whose "
+                "threads it has not: start processes by spawn or forkserver "
+                "(multiprocessing.get_context('spawn'))"
+            )
+        _is_used = True
+
     def __reduce__(self) -> tuple[type[ObjectStore], tuple[str, dict[str, str]]]:
         return ObjectStore, (self.url, self._options)
 
@@ -99,7 +125,15 @@ class ObjectStore(Store):
             found = [_entry(meta) for chunk in stream for meta in chunk]
         # A prefix that is an object, as its folder's name may be, is none of the folder.
         found = [one for one in found if one.key.startswith(prefix)]
-        yield from sorted(found, key=lambda one: one.key)
+        found.sort(key=lambda one: one.key)
+        keys = [one.key for one in found]
+        # Consoles make an empty object for a folder, whose name obstore gives without its slash.
+        for one in found:
+            inside = f"{one.key}/" if one.key else ""
+            at = bisect_left(keys, inside) if inside else 0
+            is_folder = one.size == 0 and at < len(keys) and keys[at].startswith(inside)
+            if not is_folder:
+                yield one
 
     def head(self, key: str) -> Entry:
         """Return the size and the ETag of an object."""
