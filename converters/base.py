@@ -106,9 +106,13 @@ class Source(abc.ABC):
         The format's own options that it was opened with; part of what a pack is of.
     packed_with : mapping or None
         Where the source was packed by fastdata: its options, which ``codec="keep"`` keeps too.
+    reads_by_network : bool
+        Whether workers wait for a network.  They are threads then: connections do not survive a
+        fork.
     """
 
     name: ClassVar[str]
+    reads_by_network: ClassVar[bool] = False
     format_options: Mapping[str, Any] = MappingProxyType({})
     packed_with: Mapping[str, Any] | None = None
     summary: ClassVar[str] = ""

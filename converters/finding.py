@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastdata.errors import OptionError, SourceError, did_you_mean
+from fastdata.storage import Store
 
 from .base import FieldSpec, Source
 from .reading.fingerprints import FileSource
@@ -109,7 +110,7 @@ def find_source(
 
     Parameters
     ----------
-    location : path, pattern or object
+    location : path, pattern, Store or object
         A pattern is a path with ``*``, ``?``, ``[]`` or ``{0..9}``.  A `Source` is taken as
         it is.
     format : str, optional
@@ -129,7 +130,12 @@ def find_source(
     if isinstance(location, Source):
         return location
     points = _points()
-    chosen = format_class(format) if format is not None else _recognised(location, points)
+    if isinstance(location, Store):
+        chosen = _of_store(location, format)
+    elif format is not None:
+        chosen = format_class(format)
+    else:
+        chosen = _recognised(location, points)
     try:
         arguments = _checked(chosen, options or {})
         source = chosen(location, channels=channels, fields=fields, **arguments)
@@ -140,10 +146,11 @@ def find_source(
     finally:
         close_files()  # which may have been looked into
     source.format_options = arguments
-    recognised = format is None and isinstance(location, (str, os.PathLike))
+    recognised = format is None and isinstance(location, (str, os.PathLike, Store))
     if recognised and source.doubt:
+        place = location.url if isinstance(location, Store) else os.fspath(location)
         raise SourceError(
-            f"{os.fspath(location)}: not packed as {chosen.name}, since {source.doubt}. "
+            f"{place}: not packed as {chosen.name}, since {source.doubt}. "
             f"--format {chosen.name} packs it so all the same.{_nearest(location)}"
         )
     if isinstance(source, FileSource):
@@ -155,6 +162,19 @@ def find_source(
         if "split" not in {option.name for option in options_of(chosen)}:
             source.notes += mixed_splits(source.files_read)
     return source
+
+
+def _of_store(store: Store, format: str | None) -> type[Source]:
+    """Return what reads a format out of a store."""
+    if format not in (None, "folder"):
+        format_class(format)  # which may be no format at all
+        raise OptionError(
+            f"{store.url}: of a store, class folders are read (--format folder); the format "
+            f"{format!r} is read of files on this machine: copy them here, or mount the store"
+        )
+    from .stored_folder import StoredFolderSource
+
+    return StoredFolderSource
 
 
 def _points() -> dict[str, EntryPoint]:

@@ -30,6 +30,7 @@ __all__ = [
     "ObjectChangedError",
     "ObjectNotFoundError",
     "OptionError",
+    "PartsMissingError",
     "RejectedError",
     "ResourceLimitError",
     "ShardCorruptError",
@@ -82,6 +83,10 @@ class DestinationLockedError(FastdataError, RuntimeError):
 
 class JobChangedError(FastdataError, ValueError):
     """An unfinished pack was started with other options or another source."""
+
+
+class PartsMissingError(FastdataError, RuntimeError):
+    """A pack in parts has no plan yet, or parts of it are missing."""
 
 
 class DiskFullError(FastdataError, OSError):

@@ -14,6 +14,7 @@ from fastdata.formats.layout import CODECS, VERSION
 from fastdata.formats.reader import ShardReader
 from fastdata.schema import Field, ImageField, ScalarField
 from fastdata.shards import open_shards
+from fastdata.storage import is_url
 
 __all__ = ["load_line", "summarise"]
 
@@ -55,7 +56,7 @@ def summarise(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 def load_line(path: str | os.PathLike[str]) -> str:
     """Return a line of Python that loads a dataset."""
-    name = json.dumps(str(Path(path)), ensure_ascii=False)
+    name = json.dumps(path if is_url(path) else str(Path(path)), ensure_ascii=False)
     return f"loader = fastdata.loader({name}, batch_size=256, shuffle=True)"
 
 

@@ -38,7 +38,12 @@ from fastdata.codecs.image import (
 from fastdata.codecs.image_header import is_stored_as_jpeg
 from fastdata.codecs.jpeg import JpegHeader, read_jpeg_header
 from fastdata.codecs.resize import centre_crop, centre_of, resize_pixels, target_size
-from fastdata.errors import ImageError
+from fastdata.errors import (
+    ImageError,
+    ObjectChangedError,
+    ObjectNotFoundError,
+    StorageError,
+)
 from fastdata.formats.layout import CODECS, checksum
 from fastdata.formats.writer import EncodedImage, Record
 from fastdata.native.library import compiled, decode_resized
@@ -73,7 +78,8 @@ def encode_chunk(
 ) -> ChunkResult:
     """Read, decode, resize and encode some samples.
 
-    A sample that cannot be encoded becomes a `Reject`; it never raises.
+    A sample that cannot be encoded becomes a `Reject`.  Only a `StorageError` is raised, where a
+    store gives nothing at all: that is no matter of the sample.
     """
     results: list[Record | Reject] = []
     total = 0
@@ -86,6 +92,10 @@ def encode_chunk(
             record, count = _encode_sample(sample, plan, options)
             total += count
             results.append(record)
+        except (ObjectChangedError, ObjectNotFoundError) as error:
+            results.append(Reject(sample.key, reason_of(error)))
+        except StorageError:
+            raise
         except Exception as error:  # a bad sample, or a user's Dataset, may raise anything
             results.append(Reject(sample.key, reason_of(error)))
     return ChunkResult(results, total)

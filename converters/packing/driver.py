@@ -6,7 +6,6 @@ It checks its arguments and brings together a source, workers and a packer.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 from collections.abc import Mapping
 from concurrent.futures import Executor
@@ -16,12 +15,14 @@ from typing import Any, Literal
 from fastdata.codecs.image import MAX_PIXELS
 from fastdata.codecs.resize import Filter, Resize
 from fastdata.errors import OptionError, did_you_mean, full_disk_explained
-from fastdata.printable import printable
 from fastdata.schema import Codec
+from fastdata.storage import Store
 
 from ..base import FieldSpec
 from ..finding import find_source
 from ..reading.spans import close_files
+from .engines import open_source
+from .in_parts import InParts, say_what_is_read
 from .job import Job
 from .options import Container, EncodeOptions, PackOptions, parse_shard_size
 from .packer import Packer
@@ -30,9 +31,10 @@ from .workers import start_workers
 
 __all__ = ["pack"]
 
-log = logging.getLogger("fastdata")
-
 _MAKE_ROOM = "Make room and run the same command again: it goes on where it stopped."
+
+_SHARD_SIZE = "1GB"
+"""Of a dataset at a URL."""
 
 _SUFFIXES: dict[str, Container] = {".lmdb": "lmdb", ".h5": "hdf5", ".hdf5": "hdf5"}
 
@@ -62,19 +64,24 @@ def pack(
     source_options: Mapping[str, Any] | None = None,
     max_pixels: int = MAX_PIXELS,
     dct_margin: float = 3.0,
-    executor: Executor | None = None,
+    executor: Executor | str | None = None,
+    part: str | None = None,
+    retries: int = 2,
+    storage_options: Mapping[str, str] | None = None,
     progress: bool | None = None,
 ) -> PackReport:
     """Pack images into a dataset that trains fast.
 
     Parameters
     ----------
-    source : path, pattern, iterable or torch Dataset
+    source : path, pattern, URL, iterable or torch Dataset
         A folder of class folders, a CSV or TSV manifest, any other format that
-        ``fastdata formats`` lists, or samples from Python.
-    destination : path-like
+        ``fastdata formats`` lists, or samples from Python.  At a URL, ``s3://bucket/images``,
+        class folders.
+    destination : path-like or URL
         A file, ``.lmdb`` or ``.h5``; with several shards, a directory.  A file with another suffix
-        is only made where `container` is given.
+        is only made where `container` is given.  At a URL, a folder of shards, of about 1 GB each
+        unless `shards` or `shard_size` says otherwise.
     size : int or (int, int)
         Pixels of the side that `resize` names, or height and width.
     resize : {"short", "long", "exact", "crop", "none"}, optional
@@ -120,8 +127,21 @@ def pack(
         Kinds of fields, where a manifest or Python object leaves them open.
     source_options : mapping of str to object, optional
         Options that only the source's format has; ``fastdata formats`` lists them.
-    executor : concurrent.futures.Executor, optional
-        Where chunks are encoded, instead of own processes; not shut down.
+    executor : concurrent.futures.Executor or str, optional
+        Where work is done, instead of own processes; not shut down.  ``"dask:ADDRESS"``,
+        ``"dask:local"``, ``"ray:ADDRESS"`` and ``"ray:auto"`` are engines whose tasks pack a shard
+        each, of a source that has a path or URL which all machines know.  So do those of an
+        executor where the destination is a URL; else it encodes chunks, which pass through here.
+    part : {"plan", "K/N", "commit"}, optional
+        Only one step of a pack of several shards, for tasks that know nothing of each other:
+        first ``"plan"``; then ``"0/N"`` to ``"N-1/N"``, anywhere, each of which packs a share of
+        the shards that are missing; then ``"commit"``, which makes a dataset of them.
+    retries : int
+        How often a task of an engine is run again that failed in a way that may pass.  After that
+        its samples are rejected, or with ``on_error="stop"`` its error is raised.
+    storage_options : mapping of str to str, optional
+        Of URLs: ``endpoint``, ``region``, ``anonymous``.  Credentials come from where each cloud's
+        own tools have them.
     progress : bool, optional
         A progress bar on standard error; by default where that is a terminal.
 
@@ -136,6 +156,10 @@ def pack(
     DestinationExistsError, DestinationLockedError, JobChangedError
         If the destination is there already, is being packed to, or was
         begun otherwise.
+    PartsMissingError
+        If `part` comes before what it needs.
+    StorageError
+        If a store cannot be read or written.
     RejectedError
         At the first bad image, with ``on_error="stop"``.
     DiskFullError
@@ -154,10 +178,17 @@ def pack(
     --------
     >>> report = fastdata.pack("./images", "train.lmdb", size=256)   # doctest: +SKIP
     """
-    path = Path(destination)
-    if path.name in ("", ".."):
+    storage_options = dict(storage_options or {})
+    # A file:// URL is a path.
+    target: Store | str | Path = open_source(os.fspath(destination), storage_options)
+    in_parts = part is not None or isinstance(executor, str) or isinstance(target, Store)
+    path = Path(target.url if isinstance(target, Store) else target)
+    if isinstance(target, Store):
+        if shards == 1 and shard_size is None:
+            shard_size = _SHARD_SIZE
+    elif path.name in ("", ".."):
         raise OptionError(f"destination {str(destination)!r} is no name for a dataset")
-    if container is None and shards == 1 and shard_size is None:
+    elif container is None and shards == 1 and shard_size is None:
         _refuse_suffix(path)
     container = container or _SUFFIXES.get(path.suffix.lower(), "lmdb")
     encode = EncodeOptions(
@@ -184,18 +215,47 @@ def pack(
         raise OptionError(f"on_error={on_error!r} is neither 'report' nor 'stop'")
     if num_workers is not None and num_workers < 0:
         raise OptionError(f"num_workers={num_workers} is negative")
+    if retries < 0:
+        raise OptionError(f"retries={retries} is negative")
+    found_by: dict[str, Any] = {
+        "format": format,
+        "channels": channels,
+        "fields": fields,
+        "options": source_options,
+    }
+    if in_parts:
+        if overwrite:
+            raise OptionError(
+                "overwrite is of packs on one machine: remove what is at the destination yourself, "
+                "or choose another one"
+            )
+        parts = InParts(
+            source,
+            target,
+            options,
+            found_by,
+            storage_options,
+            part,
+            executor,
+            num_workers,
+            retries,
+            on_error == "stop",
+            progress,
+        )
+        try:
+            return parts.run()
+        finally:
+            close_files()
+    assert not isinstance(executor, str), "engines pack in parts"
     if overwrite and isinstance(source, (str, os.PathLike)):
         _check_apart(os.fspath(source), path)
     with full_disk_explained(path, _MAKE_ROOM), contextlib.ExitStack() as stack:
         job = stack.enter_context(contextlib.closing(Job(path)))
         stack.callback(close_files)
-        found = find_source(
-            source, format=format, channels=channels, fields=fields, options=source_options
-        )
+        found = find_source(open_source(source, storage_options), **found_by)
         packer = Packer(job, found, options, on_error == "stop", progress)
         packer.begin(overwrite)
-        for line in (found.description, *found.notes):
-            log.info("%s", printable(line))
+        say_what_is_read(found)
         with start_workers(found, encode, num_workers, executor) as run:
             return packer.run(run)
 

@@ -29,7 +29,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -44,7 +44,16 @@ from fastdata.formats.writer import Spool, replace_file, sync_directory, write_f
 from ..base import Reject
 from .lock import DirectoryLock
 
-__all__ = ["Job", "State", "read_rejects", "rejects_path"]
+__all__ = [
+    "Job",
+    "State",
+    "csv_line",
+    "differences",
+    "read_rejects",
+    "rejected",
+    "rejects_in",
+    "rejects_path",
+]
 
 Fingerprints: TypeAlias = "np.ndarray[Any, np.dtype[np.uint64]]"
 
@@ -156,14 +165,14 @@ class Job:
         key_at: Callable[[int], str],
     ) -> None:
         """Refuse to go on with a pack of something else, in a message with all that differs."""
-        differences = list(_differences(before, json.loads(json.dumps(identity))))
-        if not differences:
+        found = list(differences(before, identity))
+        if not found:
             stored = np.fromfile(self.directory / "source.u64", np.uint64)
-            differences = list(_source_differences(stored, fingerprints, key_at))
-        if differences:
+            found = list(_source_differences(stored, fingerprints, key_at))
+        if found:
             raise JobChangedError(
                 f"{self.directory} is an unfinished pack of something else: "
-                f"{'; '.join(differences)}. Run it as it was started to finish it, or pass "
+                f"{'; '.join(found)}. Run it as it was started to finish it, or pass "
                 "overwrite=True (--overwrite) to start anew."
             )
 
@@ -186,7 +195,7 @@ class Job:
         assert self._rejects is not None
         if self._rejects.length == 0:
             self._rejects.append(b"index,key,reason\n")
-        self._rejects.append(_csv_line(index, reject.key, reject.reason))
+        self._rejects.append(csv_line(index, reject.key, reject.reason))
         self.state.num_rejected += 1
 
     def commit(self) -> None:
@@ -283,12 +292,24 @@ class Job:
 
 def read_rejects(path: Path) -> list[Reject]:
     """Read a list of rejected samples; empty where there is no file."""
+    return [Reject(key, reason) for _, key, reason in rejected(path)]
+
+
+def rejected(path: Path) -> list[tuple[int, str, str]]:
+    """Read a list of rejected samples, each with its position in the source."""
     try:
         with open(path, newline="", encoding="utf-8") as file:
-            rows = csv.DictReader(file)
-            return [Reject(_as_reported(row["key"]), _as_reported(row["reason"])) for row in rows]
+            return rejects_in(file)
     except FileNotFoundError:
         return []
+
+
+def rejects_in(lines: Iterable[str]) -> list[tuple[int, str, str]]:
+    """Return what a list of rejected samples says: position, key and reason."""
+    return [
+        (int(row["index"]), _as_reported(row["key"]), _as_reported(row["reason"]))
+        for row in csv.DictReader(lines)
+    ]
 
 
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
@@ -305,7 +326,8 @@ def _as_reported(cell: str) -> str:
     return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
 
 
-def _csv_line(*cells: object) -> bytes:
+def csv_line(*cells: object) -> bytes:
+    """Return a line of a list of rejected samples."""
     text = io.StringIO()
     # Python 3.10 cannot write NUL.
     shown = (_no_formula(str(cell).replace("\0", "\\x00")) for cell in cells)
@@ -317,8 +339,9 @@ def _checksum(body: Any) -> str:
     return f"{checksum(json.dumps(body, sort_keys=True).encode()):016x}"
 
 
-def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """Yield which entries of the identity differ, with both values."""
+def differences(before: Mapping[str, Any], identity: Mapping[str, Any]) -> Iterator[str]:
+    """Yield which entries of what is packed differ from what was stored, with both values."""
+    now = json.loads(json.dumps(identity))
     for name in {**before, **now}:
         was, is_ = before.get(name), now.get(name)
         if was == is_:

@@ -12,7 +12,7 @@ import itertools
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,7 @@ from tqdm import tqdm
 from fastdata.errors import (
     DestinationExistsError,
     FastdataError,
-    OptionError,
     RejectedError,
-    SourceError,
 )
 from fastdata.formats.layout import content_digest, is_container
 from fastdata.formats.manifest import MANIFEST, Manifest, ShardEntry
@@ -35,9 +33,10 @@ from fastdata.regular_files import open_regular
 from fastdata.schema import Schema
 
 from ..base import Deferred, IndexedSource, Reject, Sample, Source
-from .chunk import RECIPE, ChunkResult
+from .chunk import ChunkResult
 from .job import Job, rejects_path
 from .options import Container, PackOptions
+from .plan import NothingPackedError, identity, num_samples, packed_with, shard_bounds, shuffled
 from .report import PackReport
 from .workers import EncodeAll
 
@@ -59,40 +58,23 @@ class Packer:
         options: PackOptions,
         stop_on_error: bool,
         progress: bool | None,
+        packed_as: Mapping[str, Any] | None = None,
     ) -> None:
         self.job = job
         self.source = source.indexed() if options.shuffle else source
-        self.format_options = source.format_options
+        self.identity = identity(source, options)
+        self.packed_with = packed_with(source, options) if packed_as is None else packed_as
         self.options = options
         self.stop_on_error = stop_on_error
         self.progress = progress
-        self.total = self.source.num_samples
-        if self.total is None and options.shards > 1:
-            self.total = self.source.count()
-        if self.total is not None and options.limit is not None:
-            self.total = min(self.total, options.limit)
+        self.total = num_samples(self.source, options, counted=options.shards > 1)
         self.order: np.ndarray[Any, np.dtype[np.int64]] | None = None
         self.writer: ShardWriter | None = None
-        self.bounds = self._shard_bounds()
+        self.bounds = shard_bounds(options, self.total)
         self.last_commit = time.monotonic()
         self.overwrite = False
         self.consistent = False
         """Whether writer and state agree, so that they may be committed."""
-
-    def _shard_bounds(self) -> Callable[[int], int | None]:
-        """Return a function from a shard's number to where in the source it ends."""
-        size, shards, total = self.options.shard_size, self.options.shards, self.total
-        if size is not None:
-            return lambda number: (number + 1) * size
-        if shards == 1 or self.options.shard_bytes is not None:
-            return lambda number: None
-        if total is None:
-            raise OptionError(
-                f"shards={shards} needs a source of known length; give shard_size instead"
-            )
-        if total < shards:
-            raise OptionError(f"shards={shards} are more than the source's {total} samples")
-        return lambda number: (number + 1) * total // shards
 
     # -- starting ---------------------------------------------------------------------
 
@@ -105,9 +87,7 @@ class Packer:
         fingerprints = self.source.fingerprints(
             None if self.options.shuffle else self.options.limit
         )
-        self.job.begin(
-            self._identity(), fingerprints, self.source.fingerprint_key, restart=overwrite
-        )
+        self.job.begin(self.identity, fingerprints, self.source.fingerprint_key, restart=overwrite)
         published = self._is_published()
         if self.job.state.digest and not published and not self._data().exists():
             self.job.start_over()  # the dataset of the earlier run has been removed
@@ -118,8 +98,7 @@ class Packer:
             )
         self.overwrite = overwrite
         if isinstance(self.source, IndexedSource) and self.options.shuffle:
-            generator = np.random.Generator(np.random.PCG64(self.options.seed))
-            self.order = generator.permutation(self.source.num_samples)
+            self.order = shuffled(self.source.num_samples, self.options.seed)
 
     def _check_destination(self, overwrite: bool) -> None:
         """Refuse a destination that is there already and is not to be, or must not be, replaced."""
@@ -141,24 +120,6 @@ class Packer:
                 "yourself, or choose another destination. (A pattern stands in quotes: without, "
                 "the shell makes names of it, the last of which is this.)"
             )
-
-    def _identity(self) -> dict[str, Any]:
-        """Return what decides the content of the dataset, beside the content of the source."""
-        return {
-            "source": self.source.name,
-            "source_options": {
-                name: str(value) for name, value in sorted(self.format_options.items())
-            },
-            "schema": self.source.schema.to_json(),
-            "recipe": RECIPE,
-            **self.options.to_json(),
-        }
-
-    def _packed_with(self) -> Mapping[str, Any]:
-        """Return the options to be stored in the dataset as those it was packed with."""
-        if self.options.encode.codec == "keep" and self.source.packed_with is not None:
-            return self.source.packed_with
-        return self.options.to_json()
 
     def _is_published(self) -> bool:
         """Tell whether an earlier run got as far as giving the dataset its name."""
@@ -294,7 +255,7 @@ class Packer:
         if writer.num_samples and not (state.sealing and target.exists()):
             state.sealing = True
             self._commit()
-            writer.seal(target, self._packed_with())
+            writer.seal(target, self.packed_with)
         writer.close()
         if writer.num_samples:
             reader = ShardReader(target)
@@ -315,8 +276,8 @@ class Packer:
             rejects = self.job.rejects()
             self.job.abandon()
             if not rejects:
-                raise SourceError("nothing to pack: the source has no samples")
-            raise SourceError(
+                raise NothingPackedError("nothing to pack: the source has no samples")
+            raise NothingPackedError(
                 f"nothing to pack: all {state.num_rejected} samples were rejected, the first, "
                 f"{rejects[0].key}, since: {rejects[0].reason}. All are listed in "
                 f"{rejects_path(self.job.destination)}."
@@ -326,7 +287,7 @@ class Packer:
             readers = [ShardReader(self.job.shards / shard.file) for shard in state.sealed]
             schema: Schema = self.source.schema
             state.digest = content_digest(schema, [reader.column for reader in readers])
-            manifest = Manifest(schema, state.digest, tuple(state.sealed), self._packed_with())
+            manifest = Manifest(schema, state.digest, tuple(state.sealed), self.packed_with)
             manifest.write(self.job.shards)
         self.job.commit()
 

@@ -21,10 +21,10 @@ class PackReport:
 
     Attributes
     ----------
-    path : Path
-        The dataset.
+    path : Path or str
+        The dataset; a URL is a str.
     digest : str
-        Fingerprint of its content.
+        Fingerprint of its content; "" where only a part of a pack was done.
     num_samples, num_rejected : int
         Packed, and left out.
     num_shards : int
@@ -37,14 +37,14 @@ class PackReport:
     resumed_at : int
         Samples that earlier, interrupted runs had already consumed.
     rejects_path : Path or None
-        A CSV (index, key, reason) of the samples left out, if there are any.
+        A CSV (index, key, reason) of the samples left out, if there are any, and it is a file.
     notes : tuple of str
         Remarks on the source, e.g. on files that were not taken.
     read_as : str
         What the source was understood to be: format, samples, classes, fields.
     """
 
-    path: Path
+    path: Path | str
     digest: str
     num_samples: int
     num_rejected: int
@@ -90,4 +90,6 @@ class PackReport:
         lines += [f"note: {note}" for note in self.notes]
         if self.rejects_path:
             lines.append(f"rejected images and reasons: {self.rejects_path}")
-        return "\n".join(map(printable, [*lines, f"load it: {self.load_line}"]))
+        if self.digest:
+            lines.append(f"load it: {self.load_line}")
+        return "\n".join(map(printable, lines))

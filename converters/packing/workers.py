@@ -42,6 +42,8 @@ _Encode: TypeAlias = Callable[["_Chunk"], ChunkResult]
 _GRACE_SECONDS = 5.0
 _SIGNAL_SECONDS = 0.1
 """How long a signal waits at most while there is no result."""
+_THREADS_THAT_WAIT = 8
+"""Threads a core where images come by a network: a request takes longer than decoding."""
 _DEATHS_ALLOWED = 2
 """Workers that one sample may cost: the first may have been killed for another reason."""
 _REMEDY = (
@@ -59,7 +61,10 @@ def start_workers(
     workers = available_cores() if num_workers is None else num_workers
     setup = source.worker_setup
     with contextlib.ExitStack() as stack:
-        if executor is None and workers and platform.system() == "Darwin":
+        if executor is None and source.reads_by_network:
+            threads = _THREADS_THAT_WAIT * max(1, workers)
+            executor = stack.enter_context(ThreadPoolExecutor(threads))
+        elif executor is None and workers and platform.system() == "Darwin":
             # There are no sockets that keep messages whole, which processes would share.
             executor = stack.enter_context(ThreadPoolExecutor(workers))
         if executor is None and workers:

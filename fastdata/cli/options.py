@@ -34,8 +34,10 @@ __all__ = [
     "parse_size",
     "parse_slice",
     "parse_workers",
+    "part_options",
     "shard_options",
     "source_options",
+    "storage_options",
     "work_options",
 ]
 
@@ -218,6 +220,40 @@ source_options = option_group(
     ),
 )
 """What is read, for the commands that read other people's formats."""
+
+storage_options = click.option(
+    "--storage-option",
+    "storage_options",
+    type=parse_option,
+    multiple=True,
+    callback=_as_dict,
+    metavar="NAME=VALUE",
+    help="Of URLs: endpoint, region, anonymous; may be repeated.",
+)
+
+part_options = option_group(
+    click.option("--plan", is_flag=True, help="Only cut a pack of several shards into parts."),
+    click.option(
+        "--part",
+        metavar="K/N",
+        help="Only pack share K of N, from 0 on, of the parts that are missing; on any machine.",
+    ),
+    click.option("--commit", is_flag=True, help="Only make a dataset of the parts."),
+    click.option(
+        "--executor",
+        metavar="ENGINE",
+        help="Pack shards as tasks of dask:ADDRESS, dask:local, ray:ADDRESS or ray:auto.",
+    ),
+    click.option(
+        "--retries",
+        type=int,
+        default=2,
+        show_default=True,
+        help="How often a task is run again that failed.",
+    ),
+    storage_options,
+)
+"""How a pack is spread over machines."""
 
 shard_options = option_group(
     click.option(

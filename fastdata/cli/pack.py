@@ -17,6 +17,7 @@ from fastdata.cli.options import (
     json_options,
     output_options,
     parse_size,
+    part_options,
     shard_options,
     source_options,
     work_options,
@@ -33,6 +34,7 @@ Examples:
   fastdata pack ./images train.lmdb
   fastdata pack labels.csv train.h5 --size 224 --resize crop --codec raw
   fastdata pack ./images shards/ --shard-size 2GB --shuffle
+  fastdata pack s3://bucket/images s3://bucket/train --executor dask:tcp://host:8786
 
 \b
 SOURCE is a folder of class folders, as torchvision's ImageFolder takes it, a .csv or
@@ -97,6 +99,7 @@ packed to, or has an unfinished pack of something else; 5 disk full."""
 @click.option("--shuffle", is_flag=True, help="Pack in a random order.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of that order.")
 @source_options
+@part_options
 @click.option(
     "--dct-margin",
     type=float,
@@ -111,6 +114,9 @@ def pack_command(
     more: tuple[str, ...],
     quiet: bool,
     as_json: bool,
+    plan: bool,
+    part: str | None,
+    commit: bool,
     **options: Any,
 ) -> int:
     """Pack the images of SOURCE into the dataset DESTINATION (.lmdb, .h5 or a folder)."""
@@ -120,12 +126,16 @@ def pack_command(
             "Quote a pattern, so that the shell leaves it as it is: "
             f"fastdata pack '*{PurePath(source).suffix}' {more[-1]}"
         )
+    steps = [*["plan"] * plan, *["commit"] * commit, *([part] if part is not None else [])]
+    if len(steps) > 1:
+        raise click.UsageError("--plan, --part and --commit are three commands")
     with on_interruption(_KEPT), log_shown(quiet):
         import fastdata
 
         report = fastdata.pack(
             source,
             destination,
+            part=steps[0] if steps else None,
             progress=False if quiet else None,
             **options,
         )

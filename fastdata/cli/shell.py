@@ -102,7 +102,8 @@ def print_result(
 
 def print_report(report: Any, *, as_json: bool, quiet: bool) -> int:
     """Print the report of a pack, a copy or an export, and return the exit code."""
-    found = getattr(report, "num_rejected", 0) > 0
+    # A part of a pack has done its work: batch systems take another code for a failure.
+    found = getattr(report, "num_rejected", 0) > 0 and getattr(report, "digest", "-") != ""
     return print_result(report.to_json(), report.__str__, as_json=as_json, quiet=quiet, found=found)
 
 

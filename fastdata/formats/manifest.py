@@ -59,6 +59,10 @@ class Manifest:
 
     def write(self, directory: Path) -> None:
         """Write ``manifest.json``, whole or not at all."""
+        replace_file(directory / MANIFEST, self.to_bytes())
+
+    def to_bytes(self) -> bytes:
+        """Return what ``manifest.json`` contains."""
         body = {
             "format": "fastdata",
             "version": VERSION,
@@ -71,7 +75,7 @@ class Manifest:
         }
         text = json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False).encode()
         head = text.removesuffix(b"\n}") + b',\n "checksum": "'
-        replace_file(directory / MANIFEST, head + f"{checksum(head):016x}".encode() + _END)
+        return head + f"{checksum(head):016x}".encode() + _END
 
     @classmethod
     def read(cls, directory: Path) -> Manifest:
@@ -91,6 +95,11 @@ class Manifest:
                 f"({error.strerror}). If a pack to it was interrupted, run the same command again; "
                 f"if it holds images, pack them: fastdata pack {directory} NAME.lmdb"
             ) from None
+        return cls.from_bytes(data, str(path))
+
+    @classmethod
+    def from_bytes(cls, data: bytes, place: str) -> Manifest:
+        """Check what a ``manifest.json`` contains; raises the `FormatError` of `read`."""
         try:
             body = json.loads(data)
             if body["format"] != "fastdata":
@@ -114,10 +123,10 @@ class Manifest:
                 return cls(schema, str(body["digest"]), shards, dict(body["options"]))
         except (LookupError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
             raise FormatError(
-                f"{path}: not the manifest of a fastdata dataset ({error}). "
+                f"{place}: not the manifest of a fastdata dataset ({error}). "
                 "Restore it from a copy or pack the dataset again."
             ) from error
         raise FormatError(
-            f"{path}: format version {version} is newer than {VERSION}, the newest that this "
+            f"{place}: format version {version} is newer than {VERSION}, the newest that this "
             f"release reads. Upgrade it: {UPGRADE}"
         )

@@ -185,8 +185,11 @@ def _opencv_threads_stopped() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def signals_held() -> Iterator[None]:
+def signals_held(*, blocked: bool = True) -> Iterator[None]:
     """Hold back the signals that stop a process; they arrive at the end.
+
+    Where a process may be started meanwhile that is not ours, they are not `blocked`: it would be
+    deaf to them for ever.
 
     What their handlers raise would be lost in the hooks that Python runs around a fork
     ("Exception ignored in"), and a new process would still have its parent's handlers; raised
@@ -204,7 +207,7 @@ def signals_held() -> Iterator[None]:
         noted.append(number)
 
     handlers: dict[signal.Signals, Any] = {}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING if blocked else ())
     try:
         if threading.current_thread() is threading.main_thread():
             for number in STOPPING:

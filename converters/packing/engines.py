@@ -1,0 +1,190 @@
+"""Where the parts of a pack run: one after another here, or as tasks of an engine.
+
+A task is a part's number and what opens source and destination again, wherever it runs; no record
+passes through the process that drives it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    CancelledError,
+    Executor,
+    Future,
+    wait,
+)
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fastdata.errors import FastdataError, MissingExtraError, OptionError, WorkerError
+from fastdata.native.library import loaded_library
+from fastdata.processes.starting import signals_held
+from fastdata.storage import Store, is_url, open_store
+
+from ..finding import find_source
+from .options import PackOptions
+from .parts import Parts
+
+__all__ = ["Task", "named_executor", "open_destination", "open_source", "run_parts"]
+
+_SIGNAL_SECONDS = 0.2
+"""How long a signal waits at most."""
+
+_HELP = "it is dask:ADDRESS, dask:local, ray:ADDRESS, ray:auto or ray:local"
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a part is packed of, in a process that knows nothing yet; it can be pickled.
+
+    `source` is a URL or an absolute path, `plan` what is another one for another plan.
+    """
+
+    source: str
+    destination: str
+    storage_options: Mapping[str, str]
+    found: Mapping[str, Any]
+    """Further arguments of `find_source`."""
+    options: PackOptions
+    stop_on_error: bool
+    plan: str
+
+
+def open_source(location: Any, storage_options: Mapping[str, str]) -> Any:
+    """Return what `find_source` takes: a URL's store, or folder on this machine; else the same."""
+    if not is_url(location):
+        return location
+    store = open_store(location, storage_options)
+    return store.path("") if store.is_local else store
+
+
+def open_destination(location: str, storage_options: Mapping[str, str]) -> Store:
+    """Return the store of a path or URL; options are those of URLs."""
+    return open_store(location, storage_options if is_url(location) else {})
+
+
+_opened = threading.local()
+"""The task that a thread had last, with its source and destination."""
+
+
+def _open(task: bytes) -> tuple[Task, Parts]:
+    """Return a task, with source and destination; a thread lists the source once.
+
+    Threads have a source each: some have a place at which they read.
+    """
+    if getattr(_opened, "task", None) != task:
+        wanted: Task = pickle.loads(task)  # of the process that submitted it, never of data
+        source = find_source(open_source(wanted.source, wanted.storage_options), **wanted.found)
+        store = open_destination(wanted.destination, wanted.storage_options)
+        # Whether JPEGs are coded by the compiled library is a matter of this machine.
+        encode = replace(wanted.options.encode, compiled=loaded_library() is not None)
+        parts = Parts(store, source, replace(wanted.options, encode=encode))
+        _opened.task, _opened.found = task, (wanted, parts)
+    found: tuple[Task, Parts] = _opened.found
+    return found
+
+
+def _run(task: bytes, part: int, attempt: int) -> tuple[int, int]:
+    """Pack a part; return how many samples were consumed, and how many rejected.
+
+    `attempt` makes it another call for engines that know a call by its arguments.
+    """
+    wanted, parts = _open(task)
+    # Engines have a process or thread for each task already, and daemons may start none.
+    receipt = parts.pack(part, num_workers=0, stop_on_error=wanted.stop_on_error)
+    return receipt.num_samples, len(receipt.rejects)
+
+
+def run_parts(
+    executor: Executor,
+    task: Task,
+    parts: Collection[int],
+    *,
+    retries: int,
+    give_up: Callable[[int, str], object] | None,
+    done: Callable[[int, int], None],
+) -> None:
+    """Run parts as tasks of an executor; `done` is told how many samples of each there were.
+
+    A part that fails in a way that may pass, as when Dask says that its worker was killed, is run
+    again up to `retries` times, and then given up by `give_up`, or its error raised without one.
+    What is wrong with source, options, destination or the engine itself is raised at once.
+    """
+    sent = pickle.dumps(task)
+    tries = dict.fromkeys(parts, 0)
+    running: dict[Future[tuple[int, int]], int] = {}
+    try:
+        with signals_held(blocked=False):
+            running = {executor.submit(_run, sent, part, 0): part for part in parts}
+        while running:
+            with signals_held():
+                ready = wait(running, _SIGNAL_SECONDS, FIRST_COMPLETED).done
+            for future in ready:
+                part = running.pop(future)
+                try:
+                    done(*future.result())
+                except (ImportError, BrokenExecutor, CancelledError):
+                    raise
+                except Exception as error:  # an engine has its own for a worker that died
+                    if isinstance(error, FastdataError) and not isinstance(error, WorkerError):
+                        raise
+                    tries[part] += 1
+                    if tries[part] <= retries:
+                        with signals_held(blocked=False):
+                            running[executor.submit(_run, sent, part, tries[part])] = part
+                    elif give_up is not None:
+                        give_up(part, f"its part failed {tries[part]} times: {error!r}")
+                    else:
+                        raise
+    finally:
+        with signals_held():
+            for future in running:
+                future.cancel()
+
+
+@contextlib.contextmanager
+def named_executor(name: str) -> Iterator[Executor]:
+    """Connect to an engine; `OptionError` for one that is not known."""
+    kind, _, address = name.partition(":")
+    if kind == "dask" and address:
+        try:
+            from dask.distributed import Client
+        except ImportError as error:
+            raise MissingExtraError(f"executor {name!r} needs: pip install distributed") from error
+        with Client(None if address == "local" else address) as client:
+            yield client.get_executor(pure=False)
+    elif kind == "ray" and address:
+        try:
+            import ray
+        except ImportError as error:
+            raise MissingExtraError(f"executor {name!r} needs: pip install ray") from error
+        started = not ray.is_initialized()
+        if started:
+            ray.init(address=address)
+        try:
+            yield _RayExecutor(ray)
+        finally:
+            if started:
+                ray.shutdown()
+    else:
+        raise OptionError(f"executor={name!r} is none that is known: {_HELP}")
+
+
+class _RayExecutor(Executor):
+    """Ray's tasks behind the interface of the standard library."""
+
+    def __init__(self, ray: Any) -> None:
+        self._remote = ray.remote(max_retries=0)  # `run_parts` has retries of its own
+        self._functions: dict[Callable[..., Any], Any] = {}
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Start a task."""
+        if fn not in self._functions:
+            self._functions[fn] = self._remote(fn)
+        future: Future[Any] = self._functions[fn].remote(*args, **kwargs).future()
+        return future

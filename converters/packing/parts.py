@@ -1,0 +1,384 @@
+"""A pack in parts, on one machine or many, into a folder or a store of objects.
+
+What each part has done lies beside the shards, so that all can be killed at any moment:
+
+=====================================  =========================================================
+``unfinished/plan.json``               what is packed, and where it is cut
+``shard-00003-1f0a66d0….lmdb``         the shard of part 3, under a name that no one else has
+``unfinished/PLAN/00003.json``         its receipt, of which the first that is put counts
+``rejects.csv``, ``manifest.json``     the dataset, once all receipts are there
+=====================================  =========================================================
+
+A part packs its shard on a local disk, uploads it, and then puts its receipt, if there is none: who
+runs a part again, or twice at once, does no harm.  What no manifest lists is no part of a
+dataset; `Parts.commit` removes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import json
+import re
+import secrets
+import tempfile
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fastdata.errors import (
+    DestinationExistsError,
+    FormatError,
+    JobChangedError,
+    ObjectNotFoundError,
+    OptionError,
+    PartsMissingError,
+    full_disk_explained,
+)
+from fastdata.formats.layout import content_digest
+from fastdata.formats.manifest import MANIFEST, Manifest, ShardEntry
+from fastdata.formats.reader import ShardReader
+from fastdata.formats.sparse import columns_only
+from fastdata.storage import LocalStore, Store
+
+from ..base import Source
+from .job import Job, csv_line, differences, rejected, rejects_in, rejects_path
+from .options import PackOptions
+from .packer import Packer
+from .plan import (
+    NothingPackedError,
+    Plan,
+    Positions,
+    SourceRange,
+    identity,
+    packed_with,
+    shuffled,
+    source_hash,
+)
+from .workers import start_workers
+
+__all__ = ["Parts", "Receipt", "parse_part"]
+
+_MAKE_ROOM = "A part is packed there: make room, or set TMPDIR to a larger folder."
+
+PLAN = "unfinished/plan.json"
+REJECTS = "rejects.csv"
+
+_REQUESTS = 16
+"""Objects that are read at once."""
+
+_OURS = re.compile(r"shard-\d{5,}-[0-9a-f]{16}\.(lmdb|h5)")
+"""Shards of parts, as `Parts.pack` calls them; anything else is left alone."""
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What became of a part; `shard` is None where all of its samples were rejected."""
+
+    part: int
+    shard: ShardEntry | None
+    source_bytes: int
+    rejects: list[tuple[int, str, str]]
+    """Position, key and reason."""
+
+    @property
+    def num_samples(self) -> int:
+        """How many samples the part has consumed."""
+        return len(self.rejects) + (0 if self.shard is None else self.shard.num_samples)
+
+    @classmethod
+    def from_json(cls, data: bytes | memoryview, place: str) -> Receipt:
+        """Return a receipt that was put; `FormatError` if it is none."""
+        try:
+            body = json.loads(bytes(data))
+            shard = None if body["shard"] is None else ShardEntry(**body["shard"])
+            if shard is not None:
+                shard.check()
+            rejects = [(int(index), str(key), str(why)) for index, key, why in body["rejects"]]
+            return cls(int(body["part"]), shard, int(body["source_bytes"]), rejects)
+        except (LookupError, TypeError, ValueError) as error:
+            raise FormatError(
+                f"{place} is no receipt of a part: {error!r}. Remove it, and pack that part again"
+            ) from error
+
+    def to_json(self) -> bytes:
+        """Return it as it is put."""
+        return json.dumps(asdict(self)).encode()
+
+
+class Parts:
+    """The parts of a pack to a store, which may be a folder; for one thread.
+
+    Of the same source and options it can be made in any number of processes and machines.
+    """
+
+    def __init__(self, store: Store, source: Source, options: PackOptions) -> None:
+        self.store = store
+        self._given = source
+        self._options = options
+        self._source = source.indexed() if options.shuffle else source
+        self._plan: Plan | None = None
+
+    # -- the plan --------------------------------------------------------------------------------
+
+    def make_plan(self) -> Plan:
+        """Cut the source into parts, or return how it was cut.
+
+        Raises `DestinationExistsError` where a dataset, or what is none of ours, is there already,
+        and what `plan` does.
+        """
+        if self.store.exists(MANIFEST):
+            raise self._is_there()
+        if not self.store.exists(PLAN):
+            strange = next((one.key for one in self.store.list() if not _is_ours(one.key)), None)
+            if strange is not None:
+                raise DestinationExistsError(
+                    f"{self.store.url} is not empty: it has {strange}. Choose a folder of its own "
+                    "for the dataset."
+                )
+            self.store.put_if_absent(PLAN, Plan.of(self._given, self._options).to_json())
+        return self.plan()
+
+    def plan(self) -> Plan:
+        """Return the plan, once it has been compared with the source and options that are here.
+
+        Raises `PartsMissingError` if there is none, and `JobChangedError` if it is of others.
+        """
+        if self._plan is not None:
+            return self._plan
+        try:
+            plan = Plan.from_json(self.store.read(PLAN), self.store.url_of(PLAN))
+        except ObjectNotFoundError:
+            if self.store.exists(MANIFEST):
+                raise self._is_there() from None
+            raise PartsMissingError(
+                f"{self.store.url} has no plan: run the same command with --plan first"
+            ) from None
+        now = identity(self._given, self._options)
+        different = list(differences(plan.identity, now))
+        if not different and plan.source != source_hash(self._source, self._options):
+            different = ["files of the source have changed since, or were added or removed"]
+        if different:
+            raise JobChangedError(
+                f"{self.store.url} is an unfinished pack of something else: "
+                f"{'; '.join(different)}. Run it as it was planned, or choose another destination; "
+                f"{self.store.url_of('unfinished/')} and its shards may be removed by hand."
+            )
+        self._plan = plan
+        return plan
+
+    def _is_there(self) -> DestinationExistsError:
+        return DestinationExistsError(
+            f"{self.store.url} has a dataset already. Choose another destination, or remove it."
+        )
+
+    def is_only_to_be_tidied(self) -> bool:
+        """Return whether all is done but what comes after the manifest."""
+        return self.store.exists(MANIFEST) and self.store.exists(PLAN)
+
+    # -- parts -----------------------------------------------------------------------------------
+
+    def receipts(self) -> dict[int, Receipt]:
+        """Return the receipts of the parts that are done."""
+        keys = [one.key for one in self.store.list(self._folder)]
+        with ThreadPoolExecutor(_REQUESTS) as pool:
+            return {receipt.part: receipt for receipt in pool.map(self._receipt, keys)}
+
+    def done(self) -> set[int]:
+        """Return the numbers of the parts that are done, by the names of their receipts."""
+        keys = [one.key for one in self.store.list(self._folder)]
+        return {int(key.removeprefix(self._folder).removesuffix(".json")) for key in keys}
+
+    @property
+    def _folder(self) -> str:
+        return f"unfinished/{self.plan().id}/"
+
+    def _receipt(self, key: str) -> Receipt:
+        return Receipt.from_json(self.store.read(key), self.store.url_of(key))
+
+    @functools.cached_property
+    def _order(self) -> Positions | None:
+        count = self._source.num_samples or 0
+        return shuffled(count, self._options.seed) if self._options.shuffle else None
+
+    def pack(
+        self,
+        part: int,
+        *,
+        num_workers: int | None = None,
+        stop_on_error: bool = False,
+        progress: bool | None = False,
+    ) -> Receipt:
+        """Pack a part, upload its shard and put its receipt; return the receipt that counts."""
+        plan, options = self.plan(), self._options
+        start, stop = plan.bounds[part : part + 2]
+        samples = SourceRange(self._source, start, stop, self._order)
+        alone = replace(
+            options, shards=1, shard_size=None, shard_bytes=None, limit=None, shuffle=False
+        )
+        with ExitStack() as stack:
+            place = tempfile.gettempdir()
+            stack.enter_context(full_disk_explained(place, _MAKE_ROOM))
+            scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="fastdata-part-"))
+            path = Path(scratch) / "shard"
+            with contextlib.closing(Job(path)) as job:
+                packer = Packer(
+                    job,
+                    samples,
+                    alone,
+                    stop_on_error,
+                    progress,
+                    packed_with(self._given, options),
+                )
+                packer.begin(overwrite=False)
+                try:
+                    with start_workers(samples, options.encode, num_workers, None) as encode:
+                        report = packer.run(encode)
+                except NothingPackedError:
+                    shard, source_bytes = None, 0
+                else:
+                    source_bytes = report.source_bytes
+                    suffix = "lmdb" if options.container == "lmdb" else "h5"
+                    name = f"shard-{part:05}-{secrets.token_hex(8)}.{suffix}"
+                    shard = ShardEntry(name, report.num_samples, path.stat().st_size, report.digest)
+                    self.store.put(name, path)
+            left_out = [(start + at, key, why) for at, key, why in rejected(rejects_path(path))]
+        receipt = Receipt(part, shard, source_bytes, left_out)
+        if receipt.num_samples != stop - start:
+            raise JobChangedError(
+                f"the source had {stop - start:,} samples for part {part} when it was planned, and "
+                f"has {receipt.num_samples:,}: pack it anew, to another destination"
+            )
+        return self._put(receipt)
+
+    def give_up(self, part: int, reason: str) -> Receipt:
+        """Put a receipt by which all samples of a part are rejects."""
+        start, stop = self.plan().bounds[part : part + 2]
+        places = range(start, stop) if self._order is None else self._order[start:stop].tolist()
+        keys = map(self._source.key_at, places)
+        rejects = [(at, key, reason) for at, key in zip(range(start, stop), keys, strict=True)]
+        return self._put(Receipt(part, None, 0, rejects))
+
+    def _put(self, receipt: Receipt) -> Receipt:
+        key = f"{self._folder}{receipt.part:05}.json"
+        if not self.store.put_if_absent(key, receipt.to_json()):
+            with contextlib.suppress(ObjectNotFoundError):  # removed meanwhile, as all is done
+                # It may be this one: a request that was answered too late is made again.
+                counts = self._receipt(key)
+                if receipt.shard is not None and counts.shard != receipt.shard:
+                    self.store.remove(receipt.shard.file)
+                receipt = counts
+        # Another one's receipt may have been taken meanwhile, and all of them removed: whoever
+        # commits puts the manifest and looks for what is left then.
+        if (manifest := self._manifest()) is not None:
+            self.tidy(manifest)
+        return receipt
+
+    # -- the dataset -----------------------------------------------------------------------------
+
+    def _manifest(self) -> Manifest | None:
+        """Return the manifest, if the dataset is complete."""
+        try:
+            data = bytes(self.store.read(MANIFEST))
+        except ObjectNotFoundError:
+            return None
+        return Manifest.from_bytes(data, self.store.url_of(MANIFEST))
+
+    def num_rejected(self) -> int:
+        """Return how many samples of the complete dataset were left out."""
+        try:
+            text = bytes(self.store.read(REJECTS)).decode()
+        except ObjectNotFoundError:
+            return 0
+        return len(rejects_in(io.StringIO(text, newline="")))
+
+    def commit(self) -> tuple[Manifest, list[Receipt]]:
+        """Put the manifest, by which the shards are a dataset, and remove what is left.
+
+        Where that was done before it removes what is left, and there are no receipts.  Raises
+        `PartsMissingError` while parts are missing, `NothingPackedError` if every sample was
+        rejected, `DestinationExistsError` if another dataset is there.
+        """
+        options = packed_with(self._given, self._options)
+        if (manifest := self._manifest()) is not None:
+            if (manifest.schema, manifest.options) != (self._given.schema, _as_json(options)):
+                raise DestinationExistsError(
+                    f"{self.store.url} has a dataset already, which was packed otherwise"
+                )
+            self.tidy(manifest)
+            return manifest, []
+        plan, found = self.plan(), self.receipts()
+        missing = [part for part in range(len(plan)) if part not in found]
+        if missing and self.store.exists(MANIFEST):  # somebody else has just done it
+            return self.commit()
+        if missing:
+            shown = ", ".join(map(str, missing[:10])) + (" ..." if len(missing) > 10 else "")
+            raise PartsMissingError(
+                f"{self.store.url}: {len(missing):,} of {len(plan):,} parts are missing ({shown}). "
+                "Run the same command with --part 0/1 to pack them here, and commit then."
+            )
+        receipts = [found[part] for part in range(len(plan))]
+        shards = [receipt.shard for receipt in receipts if receipt.shard is not None]
+        rejects = [line for receipt in receipts for line in receipt.rejects]
+        if rejects:
+            lines = [csv_line(*line) for line in rejects]
+            self.store.put(REJECTS, b"".join([b"index,key,reason\n", *lines]))
+        if not shards:
+            raise NothingPackedError(
+                f"nothing to pack: all {plan.num_samples} samples were rejected, the first, "
+                f"{rejects[0][1]}, since: {rejects[0][2]}. All are listed in "
+                f"{self.store.url_of(REJECTS)}."
+            )
+        schema = self._given.schema
+        with tempfile.TemporaryDirectory(prefix="fastdata-commit-") as scratch:
+            with ThreadPoolExecutor(_REQUESTS) as pool:
+                paths = pool.map(
+                    lambda shard: columns_only(self.store, shard.file, Path(scratch)), shards
+                )
+                readers = list(map(ShardReader, paths))
+            for shard, reader in zip(shards, readers, strict=True):
+                if (reader.header.digest, len(reader)) != (shard.digest, shard.num_samples):
+                    raise FormatError(
+                        f"{self.store.url_of(shard.file)} is not the shard of its receipt"
+                    )
+            digest = content_digest(schema, [reader.column for reader in readers])
+        manifest = Manifest(schema, digest, tuple(shards), options)
+        if not self.store.put_if_absent(MANIFEST, manifest.to_bytes()):
+            return self.commit()  # of shards that may be others: what is there counts
+        self.tidy(manifest)
+        return manifest, receipts
+
+    def tidy(self, manifest: Manifest) -> None:
+        """Remove what a finished pack has left: plan, receipts, shards that the manifest lacks."""
+        listed = {shard.file for shard in manifest.shards}
+        for one in list(self.store.list()):
+            if one.key not in listed and one.key != PLAN and _is_ours(one.key):
+                self.store.remove(one.key)
+        self.store.remove(PLAN)  # as long as it is there, something may be left
+        if isinstance(self.store, LocalStore):
+            self.store.remove_unfinished()
+
+
+def _as_json(body: Mapping[str, Any]) -> Any:
+    """Return what is read again of what is written."""
+    return json.loads(json.dumps(dict(body)))
+
+
+def _is_ours(key: str) -> bool:
+    """Return whether an object is of an unfinished pack."""
+    return key.startswith("unfinished/") or _OURS.fullmatch(key) is not None
+
+
+def parse_part(text: str) -> tuple[int, int]:
+    """Return the numbers of ``K/N``; `OptionError` if it is none of N parts, from 0 on."""
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    if match is None or not 0 <= int(match[1]) < int(match[2]):
+        raise OptionError(
+            f"part={text!r} is no K/N with K from 0 to N - 1: the tasks of an array are counted "
+            "from 0, as with sbatch --array=0-99"
+        )
+    return int(match[1]), int(match[2])

@@ -1,0 +1,47 @@
+"""The columns of a shard that is not on this machine: some bytes a sample, and no image."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from fastdata.errors import FormatError
+from fastdata.formats.layout import FOOTER_BYTES, Header, checksum, unpack_footer
+from fastdata.storage import Store
+
+__all__ = ["columns_only"]
+
+
+def columns_only(store: Store, key: str, folder: Path) -> Path:
+    """Return a file that `ShardReader` reads, in which all but columns and header may be missing.
+
+    It is the shard itself where that is a file, and else a sparse one of its length in `folder`.
+    Raises `StorageError`, and what opening a damaged shard does.
+    """
+    if store.is_local:
+        return store.path(key)
+    entry = store.head(key)
+    url = Path(store.url_of(key))  # for messages
+    if entry.size < FOOTER_BYTES:
+        raise FormatError(f"{store.url_of(key)}: {entry.size} bytes are too few for a shard")
+    end = entry.size - FOOTER_BYTES
+    footer = bytes(store.read(key, end, entry.size, tag=entry.tag))
+    offset, length, expected = unpack_footer(footer, entry.size, url)
+    header = bytes(store.read(key, offset, offset + length, tag=entry.tag))
+    if checksum(header) != expected:
+        raise FormatError(f"{store.url_of(key)}: the header's checksum does not match")
+    ranges = [
+        (column.offset, column.offset + column.nbytes)
+        for column in Header.from_bytes(header, url).columns.values()
+        if column.nbytes and column.offset + column.nbytes <= end
+    ]
+    pieces = [(offset, header), (end, footer)]
+    read = store.read_ranges(key, ranges, tag=entry.tag)
+    pieces += [(start, bytes(data)) for (start, _), data in zip(ranges, read, strict=True)]
+    path = folder / os.path.basename(key)
+    with open(path, "xb", buffering=0) as file:
+        file.truncate(entry.size)
+        for start, data in pieces:
+            file.seek(start)
+            file.write(data)
+    return path
