@@ -25,6 +25,8 @@ from table import compare
 
 HERE = Path(__file__).resolve().parent
 SIZE, MAX_RESOLUTION, QUALITY = 256, 341, 90
+SHARDS = 8
+"""Of a pack by an engine."""
 
 
 def contenders(options: argparse.Namespace, images: Path, work: Path) -> list[Contender]:
@@ -38,6 +40,17 @@ def contenders(options: argparse.Namespace, images: Path, work: Path) -> list[Co
     def command(python: str, script: str, **more: object) -> list[str]:
         return [python, str(HERE / "contenders" / script), json.dumps(common | more)]
 
+    if options.dask:
+        shards = {"size": SIZE, "shard_size": -(-options.samples // SHARDS)}
+        scripts = {"fastdata shards": "pack_fastdata.py", "fastdata shards, Dask": "pack_dask.py"}
+        return [
+            Contender(
+                name,
+                command(sys.executable, script, destination=str(work / "shards"), pack=shards),
+                modules=["fastdata"],
+            )
+            for name, script in scripts.items()
+        ]
     listed = []
     for name, suffix in (("fastdata lmdb", "lmdb"), ("fastdata hdf5", "h5")):
         destination = str(work / f"packed.{suffix}")
@@ -73,6 +86,9 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--ffcv-python", default=peer_python("ffcv"))
     parser.add_argument("--ffcv-chunk", type=int, default=100, help="FFCV's own default is 100")
+    parser.add_argument(
+        "--dask", action="store_true", help="compare a local Dask cluster with worker processes"
+    )
     parser.add_argument("--only", help="only contenders whose name has this in it")
     options = parser.parse_args()
 

@@ -33,7 +33,7 @@ def main() -> None:
     report = {
         "images": packed.num_samples,
         "seconds": seconds,
-        "bytes_out": destination.stat().st_size,
+        "bytes_out": packed.file_bytes,
     }
     packages = (DISTRIBUTION, "torch", "opencv-python-headless", "simplejpeg", "lmdb", "h5py")
     print_report(report, *packages)
