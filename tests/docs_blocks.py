@@ -222,7 +222,8 @@ class PageRun:
             if self._left_out(block):
                 _parse(words, place)
                 return
-            _make_room(words)
+            if not {"--part", "--commit"} & set(words):  # these go on with what is there
+                _make_room(words)
             result = run(*words)
             if lacks := re.search(r"needs (\S+), which cannot be imported", result.output):
                 self.missing.add(lacks[1])  # an extra, in the environment of the clients

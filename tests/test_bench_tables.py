@@ -141,4 +141,4 @@ def test_a_measurement_is_kept_written_and_not_repeated(
     assert page.read_text() == kept
     assert "not all of these could be measured (above): pack" in capfd.readouterr().err
     assert measure(bench_of_one, monkeypatch, "--list") == 0
-    assert f"pack        {today}" in capfd.readouterr().out
+    assert f"pack           {today}" in capfd.readouterr().out

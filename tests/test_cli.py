@@ -169,7 +169,8 @@ def test_every_option_of_pack_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
         "--size 224x320 --resize exact --enlarge --filter lanczos --codec png --quality 80 "
         "--channels 1 --container hdf5 --shards 2 --shard-size 2GB --workers 3 --on-error stop "
         "--overwrite --limit 9 --shuffle --seed 4 --format folder --field caption=string "
-        "--field mask=image --option image=a=b --max-pixels 1000 --dct-margin 1.5 --quiet"
+        "--field mask=image --option image=a=b --max-pixels 1000 --dct-margin 1.5 --quiet "
+        "--part 1/2 --executor dask:local --retries 5 --storage-option region=eu"
     )
     assert run("pack", "a", "b", *words.split()).exit_code == 1
     assert seen == {
@@ -195,7 +196,21 @@ def test_every_option_of_pack_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
         "max_pixels": 1000,
         "dct_margin": 1.5,
         "progress": False,
+        "part": "1/2",
+        "executor": "dask:local",
+        "retries": 5,
+        "storage_options": {"region": "eu"},
     }
+
+
+@pytest.mark.parametrize(("flag", "part"), [("--plan", "plan"), ("--commit", "commit")])
+def test_steps_of_a_pack_are_flags(flag: str, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def pack(source: str, destination: str, **options: Any) -> NoReturn:
+        raise errors.SourceError(options["part"])
+
+    monkeypatch.setattr(fastdata, "pack", pack)
+    assert f"error: {part}" in run("pack", "a", "b", flag).stderr
+    assert run("pack", "a", "b", flag, "--part", "0/1").exit_code == 2
 
 
 # -- pack -----------------------------------------------------------------------------

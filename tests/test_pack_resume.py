@@ -29,7 +29,7 @@ from pack_helpers import (
 )
 
 import fastdata
-from fastdata.converters.packing import packer
+from fastdata.converters.packing import packer, plan
 from fastdata.errors import (
     DatasetNotFoundError,
     DestinationExistsError,
@@ -256,8 +256,8 @@ def test_a_pack_that_another_release_would_make_otherwise_is_not_gone_on_with(
 ) -> None:
     source, path = image_folder(tmp_path / "images", 16), tmp_path / "x.lmdb"
     _begin(source, path, SMALL)
-    monkeypatch.setattr(packer, "RECIPE", packer.RECIPE + 1)
-    with pytest.raises(JobChangedError, match=f"recipe was {packer.RECIPE - 1} and is"):
+    monkeypatch.setattr(plan, "RECIPE", plan.RECIPE + 1)
+    with pytest.raises(JobChangedError, match=f"recipe was {plan.RECIPE - 1} and is"):
         fastdata.pack(source, path, **SMALL)
 
 
