@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import nn
 from torch.optim import Optimizer
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
 from fastdata.doctor.contract import Numerics
@@ -143,8 +144,15 @@ def _error(tensors: Tensors, right: Tensors) -> float:
 
 
 def digest(tensors: Any) -> str:
-    """Return a hash of the values of all tensors in a structure; "" without any."""
-    leaves = [leaf for leaf in tree_leaves(tensors) if isinstance(leaf, torch.Tensor)]
+    """Return a hash of the values of all tensors in a structure; "" without any.
+
+    Tensors that wrap others are left out, as those of which each rank has a part.
+    """
+    leaves = [
+        leaf
+        for leaf in tree_leaves(tensors)
+        if isinstance(leaf, torch.Tensor) and not is_traceable_wrapper_subclass(leaf)
+    ]
     found = hashlib.sha256()
     for leaf in leaves:
         found.update(f"{leaf.dtype} {tuple(leaf.shape)}".encode())
