@@ -23,6 +23,7 @@ from typing import Any
 
 from fastdata.errors import FastdataError, MissingExtraError, OptionError, WorkerError
 from fastdata.native.library import loaded_library
+from fastdata.processes.resources import memory_kept
 from fastdata.processes.starting import signals_held
 from fastdata.storage import Store, is_url, open_store
 
@@ -96,7 +97,8 @@ def _run(task: bytes, part: int, attempt: int) -> tuple[int, int]:
     """
     wanted, parts = _open(task)
     # Engines have a process or thread for each task already, and daemons may start none.
-    receipt = parts.pack(part, num_workers=0, stop_on_error=wanted.stop_on_error)
+    with memory_kept():
+        receipt = parts.pack(part, num_workers=0, stop_on_error=wanted.stop_on_error)
     return receipt.num_samples, len(receipt.rejects)
 
 
