@@ -32,9 +32,13 @@ LANE_BLOCK_BYTES = 8 << 20
 """Of a block of ``shuffle="lanes"``: where the first byte of a request takes 30 ms and a stream has
 85 MB/s, that moves 64 MB/s."""
 
-MOST_LANES, MOST_LANE_BLOCKS, OPEN_SHARE = 64, 32, 1 / 12
-"""Of ``shuffle="lanes"``: lanes, blocks of a window, and the share of the dataset that is in the
-windows of all lanes at once, if that is less."""
+LEAST_LANE_BLOCKS = 512
+"""Of a dataset, where that makes smaller blocks, but for those of less than a sample: else a small
+dataset would have few lanes, and a small cache no room for two of its blocks."""
+
+MOST_LANES, MOST_LANE_BLOCKS, OPEN_SHARE = 64, 32, 1 / 14
+"""Of ``shuffle="lanes"``: lanes, blocks of a window, and the share of the blocks that are in use at
+once, if that is less: a cache of a tenth of the dataset has room for them, and for what is next."""
 
 ROUNDS = 20
 """Even.  Measured with all permutations of 3 to 8 things over 60,000 to 806,400 keys: after 8
@@ -75,44 +79,64 @@ class Permutation:
 
         Positions outside 0..count-1 are the caller's mistake, and may never return.
         """
-        # As square as can be, so that hardly anything walks: height * width < count + 2 height.
-        # An even height lets a round be an odd permutation; without, half of them never come.
-        height = math.isqrt(max(self.count - 1, 0)) + 1
-        height += height % 2
-        width = max(1, -(-self.count // height))
-        permuted = self._rounds(positions.astype(np.uint64), height, width)
-        outside = np.flatnonzero(permuted >= self.count)
-        while outside.size:
-            permuted[outside] = self._rounds(permuted[outside], height, width)
-            outside = outside[permuted[outside] >= self.count]
-        return permuted.view(np.int64)
+        return _permuted(positions, np.array([self.count]), self.keys[:, None])
 
-    def _rounds(self, words: Words, height: int, width: int) -> Words:
-        first, second = STAFFORD_13
-        sides = np.uint64(height), np.uint64(width)
-        changed = words // sides[1]
-        other = words - changed * sides[1]
-        hashed, shifted = np.empty_like(words), np.empty_like(words)
-        for number, key in enumerate(self.keys):
-            side = sides[number % 2]
-            # Written out in place: a chain of expressions takes twice as long.
-            np.bitwise_xor(other, key, out=hashed)
-            np.multiply(hashed, first, out=hashed)
-            np.right_shift(hashed, np.uint64(27), out=shifted)
-            np.bitwise_xor(hashed, shifted, out=hashed)
-            np.multiply(hashed, second, out=hashed)
-            # The upper half of the word, multiplied and shifted down to 0..side-1.
-            np.right_shift(hashed, np.uint64(32), out=hashed)
-            np.multiply(hashed, side, out=hashed)
-            np.right_shift(hashed, np.uint64(32), out=hashed)
-            # Modulo without a division: what is below side wraps round to a huge word.
-            np.add(changed, hashed, out=changed)
-            np.subtract(changed, side, out=hashed)
-            np.minimum(changed, hashed, out=changed)
-            changed, other = other, changed
-        # After an even number of rounds the halves are back in their places.
-        joined: Words = changed * sides[1] + other
-        return joined
+
+def _permuted(
+    positions: Indices, counts: Indices, keys: Words, which: Indices | None = None
+) -> Indices:
+    """Return the numbers at some positions, int64 [n], of several permutations.
+
+    `counts`, int64 [m], and `keys`, uint64 [ROUNDS, m], are those of the permutations, and `which`,
+    int64 [n], says of which of them each position is; without, there is one.
+    """
+    # As square as can be, so that hardly anything walks: height * width < count + 2 height.
+    # An even height lets a round be an odd permutation; without, half of them never come.
+    last = np.maximum(counts - 1, 0)
+    height = np.sqrt(last).astype(np.int64)
+    height += 1 - (height * height > last)  # where the root was rounded up
+    height += height % 2
+    width = np.maximum(1, -(-counts // height))
+    sides = height.astype(np.uint64), width.astype(np.uint64)
+    ends = counts.astype(np.uint64)
+    permuted = _rounds(positions.astype(np.uint64), sides, keys, which)
+    outside = np.flatnonzero(permuted >= (ends if which is None else ends[which]))
+    while outside.size:
+        some = None if which is None else which[outside]
+        permuted[outside] = _rounds(permuted[outside], sides, keys, some)
+        outside = outside[permuted[outside] >= (ends if some is None else ends[some])]
+    return permuted.view(np.int64)
+
+
+def _rounds(words: Words, sides: tuple[Words, Words], keys: Words, which: Indices | None) -> Words:
+    if which is not None:
+        sides = sides[0][which], sides[1][which]
+    first, second = STAFFORD_13
+    changed = words // sides[1]
+    other = words - changed * sides[1]
+    hashed, shifted = np.empty_like(words), np.empty_like(words)
+    for number, key in enumerate(keys):
+        side = sides[number % 2]
+        if which is not None:
+            key = key[which]
+        # Written out in place: a chain of expressions takes twice as long.
+        np.bitwise_xor(other, key, out=hashed)
+        np.multiply(hashed, first, out=hashed)
+        np.right_shift(hashed, np.uint64(27), out=shifted)
+        np.bitwise_xor(hashed, shifted, out=hashed)
+        np.multiply(hashed, second, out=hashed)
+        # The upper half of the word, multiplied and shifted down to 0..side-1.
+        np.right_shift(hashed, np.uint64(32), out=hashed)
+        np.multiply(hashed, side, out=hashed)
+        np.right_shift(hashed, np.uint64(32), out=hashed)
+        # Modulo without a division: what is below side wraps round to a huge word.
+        np.add(changed, hashed, out=changed)
+        np.subtract(changed, side, out=hashed)
+        np.minimum(changed, hashed, out=changed)
+        changed, other = other, changed
+    # After an even number of rounds the halves are back in their places.
+    joined: Words = changed * sides[1] + other
+    return joined
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +195,15 @@ class BlockShuffle:
 
         It depends on the dataset only, so that batches are the same wherever it is read.
         """
-        size = max(1, min(count, round(LANE_BLOCK_BYTES / max(1.0, sample_bytes))))
+        size = round(LANE_BLOCK_BYTES / max(1.0, sample_bytes))
+        size = max(1, min(size, -(-count // LEAST_LANE_BLOCKS)))
         opened = max(1, int(-(-count // size) * OPEN_SHARE))
-        lanes = min(MOST_LANES, opened)
-        return cls(size, max(1, min(MOST_LANE_BLOCKS, opened // lanes)), lanes)
+        # As many lanes as blocks of a window, about, and a number that many others divide.
+        lanes = min(MOST_LANES, 1 << (math.isqrt(opened).bit_length() - 1))
+        if opened >= MOST_LANES * MOST_LANE_BLOCKS // 4:
+            lanes = MOST_LANES
+        # A window that begins within a block has a part of one block more.
+        return cls(size, max(1, min(MOST_LANE_BLOCKS, opened // lanes - 1)), lanes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,13 +292,15 @@ class BlockLookup:
     def __call__(self, positions: Indices) -> Indices:
         lanes, places = self.places_of(positions)
         windows = (self._whole(places) - self._edges[lanes]) // self._window_size
-        shuffled = np.empty_like(places)
-        for lane, window in set(zip(lanes.tolist(), windows.tolist(), strict=True)):
-            members = np.flatnonzero((lanes == lane) & (windows == window))
-            start, stop = self.window(lane, window)
-            shuffle = self._drawn(stop - start, WINDOWS, window + (lane << 40))
-            shuffled[members] = start + shuffle(places[members] - start)
-        return self._samples(shuffled)
+        # All windows at once: by itself, each would take as long as 4,000 of its samples.
+        which, of_sample = np.unique(windows + (lanes << 40), return_inverse=True)
+        found = np.stack([windows, lanes])[:, np.unique(of_sample, return_index=True)[1]]
+        starts, stops = self.window(found[1], found[0])
+        order = self._order
+        keys = Draws(order.seed, self._epoch, WINDOWS, which).bits(ROUNDS).T
+        of = of_sample if len(which) > 1 else None
+        begins = starts if of is None else starts[of]
+        return self._samples(begins + _permuted(places - begins, stops - starts, keys, of))
 
     def places_of(self, positions: Indices) -> tuple[Indices, Indices]:
         """Return the lanes of positions, and their places in the sequence, int64 [n] each."""
@@ -284,23 +315,25 @@ class BlockLookup:
         places[rest] = self._batches * self._share + left - before
         return lanes, places + self._starts[lanes]
 
-    def window(self, lane: int, window: int) -> tuple[int, int]:
-        """Return the places at which a window of a lane begins and ends; the first may be -1."""
-        start = int(self._edges[lane]) + window * self._window_size
-        first, last = int(self._starts[lane]), int(self._starts[lane + 1])
-        begin, end = (
-            min(max(self._place(whole), first), last)
-            for whole in (start, start + self._window_size)
-        )
+    def window(self, lanes: Indices, windows: Indices) -> tuple[Indices, Indices]:
+        """Return the places at which windows of lanes begin and end, int64 [n] each.
+
+        The first window of a lane may be -1.
+        """
+        start = self._edges[lanes] + windows * self._window_size
+        first, last = self._starts[lanes], self._starts[lanes + 1]
+        begin = self._place(start).clip(first, last)
+        end: Indices = self._place(start + self._window_size).clip(first, last)
         return begin, end
 
     def _whole(self, places: Indices) -> Indices:
         """Return places as if the short block were whole: those behind it move up."""
         return places + self._missing * (places >= self._end_of_short)
 
-    def _place(self, whole: int) -> int:
+    def _place(self, whole: Indices) -> Indices:
         """Undo `_whole`; what is missing is where the short block ends."""
-        return whole - min(max(whole - self._end_of_short, 0), self._missing)
+        places: Indices = whole - (whole - self._end_of_short).clip(0, self._missing)
+        return places
 
     def _samples(self, places: Indices) -> Indices:
         """Return the samples at places of the sequence of blocks."""
