@@ -17,6 +17,7 @@ from fastdata.errors import DatasetNotFoundError, FormatError, OptionError, Sour
 from fastdata.formats.layout import is_container
 from fastdata.formats.manifest import MANIFEST
 from fastdata.shards import Location, open_shards
+from fastdata.storage import is_url
 
 from .base import IndexedSource
 from .finding import format_class, format_of
@@ -27,14 +28,15 @@ __all__ = ["needs_packing", "open_packed", "pack_command", "unpacked_location"]
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
-def open_packed(location: Location | Iterable[Location]) -> Dataset:
+def open_packed(location: Location | Iterable[Location], **of_stores: Any) -> Dataset:
     """Return the packed dataset at a location, or at several as one.
 
-    Raises what `fastdata.open` does, and `OptionError` where that loads files as they lie.
+    `of_stores` are the options of URLs, of `fastdata.open`.  Raises what that does, and
+    `OptionError` where that loads files as they lie.
     """
     locations = [location] if isinstance(location, (str, os.PathLike)) else list(location)
     try:
-        shards = open_shards(locations, check=True)
+        shards = open_shards(locations, check=True, **of_stores)
     except (DatasetNotFoundError, FormatError) as error:
         raise needs_packing(unpacked_location(locations, _NONE, error)) from error
     return Dataset(shards, range(len(shards)))
@@ -49,6 +51,8 @@ def unpacked_location(
     and a `FormatError` with the command that packs it where it is loaded only packed.  `options`
     are ``format``, ``channels``, ``fields`` and ``source_options``, where they are given.
     """
+    if any(map(is_url, locations)):
+        raise error
     names = [_format_at(location, options) for location in locations]
     name = next((name for name in names if name not in (None, "fastdata")), None)
     if name is None:

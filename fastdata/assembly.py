@@ -163,6 +163,11 @@ def _backend(options: LoaderOptions, work: BatchWork, part: Any) -> Backend:
     if options.cache == "device":
         here = torch.device("cpu") if target is None else target
         return DeviceCacheBackend(work, workers, device=here, pin_memory=pinned, part=part)
+    if getattr(work.dataset, "supplied", ()) and (options.cache == "ram"):
+        raise OptionError(
+            'cache="ram" holds files of this machine in memory, and these data come out of a '
+            "store: leave it out (what has been fetched is in the page cache)"
+        )
     if options.cache == "ram" and _reads_files(work):
         return FileCacheBackend(work, workers, device=target, pin_memory=pinned, part=part)
     if options.cache == "ram":
@@ -220,9 +225,13 @@ def _order(options: LoaderOptions, data: PackedData, seed: int, batch: int) -> O
 
 
 def _shuffled(options: LoaderOptions, data: PackedData, count: int, seed: int, batch: int) -> Order:
-    in_lanes = options.shuffle == "lanes"  # which alone wants to know
-    sample_bytes = getattr(data, "mean_sample_bytes", TYPICAL_BYTES) if in_lanes else 0.0
-    return order_of(options.shuffle, count, seed, batch, sample_bytes)
+    shuffle = options.shuffle
+    if shuffle is True and bool(getattr(data, "supplied", None)):
+        shuffle = "lanes"  # a permutation of all would fetch a block for each sample
+    sample_bytes = 0.0  # which only lanes are cut by
+    if shuffle == "lanes":
+        sample_bytes = getattr(data, "mean_sample_bytes", TYPICAL_BYTES)
+    return order_of(shuffle, count, seed, batch, sample_bytes)
 
 
 def foreign_loader(data: Any, options: LoaderOptions) -> DataLoader[Any] | CUDAPrefetcher:

@@ -22,19 +22,16 @@ from torch.utils.data import Dataset as TorchDataset
 from fastdata.batch_images import ShardImages, read_image
 from fastdata.codecs.decoders import JpegDecoder, jpeg_decoder
 from fastdata.errors import OptionError
-from fastdata.formats.reader import ShardReader
+from fastdata.formats.reader import ShardReader, mean_image_bytes, spread_samples
 from fastdata.random import SampleKeys
 from fastdata.records import RecordFormat
 from fastdata.schema import ArrayField, ImageField, ScalarField, Schema
-from fastdata.shards import ShardSet, collect
+from fastdata.shards import ShardSet, Supplied, collect
 
 if TYPE_CHECKING:
     from fastdata.transforms.pipeline import Pipeline, Transform
 
 __all__ = ["Dataset", "Indices", "join_datasets", "part_of"]
-
-_SOME_SAMPLES = 32
-"""By which the mean size of all is told."""
 
 Item = TypeVar("Item")
 Indices: TypeAlias = "range | np.ndarray[Any, np.dtype[np.int64]]"
@@ -226,15 +223,8 @@ class Dataset(TorchDataset[Any]):
 
         The same for LMDB and HDF5 and however the samples are cut into shards.
         """
-        if not len(self):
-            return 0.0
-        some = np.linspace(0, len(self) - 1, min(len(self), _SOME_SAMPLES)).astype(np.int64)
-        located = self._shards.split(self._positions(some))
-        names = [f"{name}.length" for name in self.schema.images]
-        total = sum(
-            int(reader.column(name)[rows].sum()) for reader, _, rows in located for name in names
-        )
-        return total / len(some)
+        located = self._shards.split(self._positions(spread_samples(len(self))))
+        return mean_image_bytes((reader, rows) for reader, _, rows in located)
 
     def __len__(self) -> int:
         return len(self._indices)
@@ -451,6 +441,15 @@ class Dataset(TorchDataset[Any]):
         rows = {id(reader): rows for reader, _, rows in split}
         for reader in shards:
             yield reader, rows.get(id(reader), np.empty(0, np.int64))
+
+    @property
+    def supplied(self) -> tuple[Supplied, ...]:
+        """Which of the samples in the shards come out of stores; none where all are files."""
+        return self._shards.supplied
+
+    def positions(self, indices: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Return the numbers, among all samples of the shards, of some that are shown."""
+        return self._positions(indices)
 
     def limited_to(self, max_pixels: int) -> Dataset:
         """Return the same dataset, of which no larger images are decoded; see `open`."""

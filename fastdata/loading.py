@@ -40,6 +40,9 @@ __all__ = ["Loader", "LoaderStats", "is_dataset", "is_location", "loader", "opti
 
 Options = ParamSpec("Options")
 
+OF_STORES = "storage_options", "cache_dir", "cache_bytes", "streams"
+"""Options that `fastdata.open` takes of URLs."""
+
 
 class _LoaderOf(Protocol[Options]):
     """What `loader` returns for what it is given, for type checkers; `Options` are its options."""
@@ -112,6 +115,10 @@ def loader(
     batch_format: Literal["tuple", "dict"] | None = None,
     names: Mapping[str, str] | None = None,
     max_pixels: int | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    cache_bytes: int | str | None = None,
+    streams: int | None = None,
     **options: Any,
 ) -> Loader | DataLoader[Any] | CUDAPrefetcher:
     """Return an iterable of batches over `data`.
@@ -128,8 +135,8 @@ def loader(
         Samples a batch (on this rank).
     shuffle : bool, "block", "lanes" or BlockShuffle
         True: each epoch is a permutation of its own, drawn from `seed`, in
-        constant memory however many samples there are.  "block", for packed
-        data: blocks of neighbouring samples are shuffled, and samples within a
+        constant memory however many samples there are; of data in a store it is "lanes".
+        "block", for packed data: blocks of neighbouring samples are shuffled, and samples within a
         window of some blocks, for disks that are slow at random reads.
         "lanes": blocks of about 8 MB, in up to 64 such sequences of windows, so that
         a batch has samples from all over the dataset and each rank reads blocks of its own.
@@ -250,6 +257,8 @@ def loader(
     max_pixels : int, optional
         For packed data.  Images of more pixels count as corrupt, as `fastdata.open` has it; by
         default as the dataset was opened.
+    storage_options, cache_dir, cache_bytes, streams : optional
+        Where `data` is a URL: as `fastdata.open` has them.
     **options
         Further arguments of a stock `DataLoader`: ``collate_fn``, ``timeout``...  For packed data
         only values that ask for nothing are taken, such as ``collate_fn=None``.
@@ -280,8 +289,12 @@ def loader(
     """
     given = dict(locals())  # the arguments: nothing else has a name yet
     del given["data"], given["options"]
+    of_stores = {name: given.pop(name) for name in OF_STORES}
     if is_location(data):
-        data = open_dataset(data)
+        data = open_dataset(data, **of_stores)
+    elif any(value is not None for value in of_stores.values()):
+        name = next(name for name, value in of_stores.items() if value is not None)
+        raise OptionError(f"{name} is for a URL; give it to fastdata.open, which made the dataset")
     checked = LoaderOptions(**given, dataloader_options=options)
     packed = packed_view(data)
     if packed is not None or is_packed(data):
@@ -302,6 +315,7 @@ def options_of(given: dict[str, Any]) -> LoaderOptions:
     """
     parameters = inspect.signature(loader).parameters.values()
     named = {one.name: one.default for one in parameters if one.default is not one.empty}
+    named = {name: value for name, value in named.items() if name not in OF_STORES}
     others = {name: value for name, value in given.items() if name not in named}
     named |= {name: value for name, value in given.items() if name in named}
     return LoaderOptions(**named, dataloader_options=others)

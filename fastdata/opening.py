@@ -11,6 +11,7 @@ from fastdata.errors import DatasetNotFoundError, FormatError, OptionError
 from fastdata.records import BatchFormat, RecordFormat
 from fastdata.schema import Field
 from fastdata.shards import Location, open_shards
+from fastdata.storage import is_url
 
 if TYPE_CHECKING:
     from fastdata.transforms.pipeline import Transform
@@ -30,6 +31,10 @@ def open(
     channels: Literal[3, 1] | None = None,
     fields: Mapping[str, Field | str] | None = None,
     source_options: Mapping[str, Any] | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    cache_bytes: int | str | None = None,
+    streams: int | None = None,
 ) -> Dataset:
     """Open a packed dataset, or image files as they lie.
 
@@ -37,8 +42,9 @@ def open(
     ----------
     path : path-like, or iterable of path-like
         A shard, a directory of shards, a glob pattern, or several of these,
-        which are shown as one dataset, in the order given.  Or images that are files of their
-        own: class folders, a manifest, and other formats of which `fastdata.pack` takes
+        which are shown as one dataset, in the order given.  Or the URL of a packed dataset in a
+        store, ``s3://bucket/train``, which is fetched as it is needed.  Or images that are files of
+        their own: class folders, a manifest, and other formats of which `fastdata.pack` takes
         files; it is then an `UnpackedDataset`.
     check : bool
         Whether checksums are compared as data is read (about 2% of the time
@@ -57,6 +63,17 @@ def open(
         Pillow refuses too.
     format, channels, fields, source_options : optional
         Of files that are not packed, as `fastdata.pack` takes them.
+    storage_options : mapping of str to str, optional
+        Of a URL: ``endpoint``, ``region``, ``anonymous``, as `fastdata.pack` takes them.
+    cache_dir : path-like, optional
+        Of a URL: a folder on a disk of this machine, for what has been fetched.  All processes that
+        use it share one downloader.  By default that of ``FASTDATA_CACHE``, or one among the user's
+        caches.
+    cache_bytes : int or str, optional
+        Of a URL: what the folder may take of the disk, also as ``"200GB"``; of several processes
+        that disagree, the least.  By default half of what is free, and what it has already.
+    streams : int, optional
+        Of a URL: how many requests are made at once; 16 by default.
 
     Returns
     -------
@@ -73,7 +90,9 @@ def open(
         If what is in files that are not packed is not as their format has it.
     OptionError
         If `transform`, `batch_format` or `names` do not suit the dataset, or `max_pixels` is no
-        positive int.
+        positive int; if the cache folder cannot be used.
+    StorageError
+        If a store does not answer as it should.  Where the cache has the dataset, that is read.
 
     Examples
     --------
@@ -91,9 +110,17 @@ def open(
     }
     file_options = {name: value for name, value in file_options.items() if value is not None}
     locations = [path] if isinstance(path, (str, os.PathLike)) else list(path)
+    of_stores = {
+        "storage_options": storage_options,
+        "cache_dir": cache_dir,
+        "cache_bytes": cache_bytes,
+        "streams": streams,
+    }
     try:
-        shards = open_shards(locations, check, max_pixels)
+        shards = open_shards(locations, check, max_pixels, **of_stores)
     except (DatasetNotFoundError, FormatError) as error:
+        if any(map(is_url, locations)):
+            raise
         from fastdata.unpacked.dataset import UnpackedDataset
         from fastdata.unpacked.listing import list_files
 

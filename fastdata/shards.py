@@ -7,11 +7,12 @@ user sees of it is `fastdata.dataset.Dataset`.
 from __future__ import annotations
 
 import glob
+import itertools
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +22,12 @@ from fastdata.formats.layout import content_digest
 from fastdata.formats.manifest import Manifest, ShardEntry
 from fastdata.formats.reader import CachedFile, ShardReader
 from fastdata.schema import Schema
+from fastdata.storage import is_url, open_store
 
-__all__ = ["Location", "ShardRows", "ShardSet", "collect", "expand", "open_shards"]
+if TYPE_CHECKING:
+    from fastdata.remote.supply import ShardSupply, Supply
+
+__all__ = ["Location", "ShardRows", "ShardSet", "Supplied", "collect", "expand", "open_shards"]
 
 Location: TypeAlias = "str | os.PathLike[str]"
 Indices: TypeAlias = NDArray[np.int64]
@@ -30,6 +35,17 @@ Indices: TypeAlias = NDArray[np.int64]
 _LOOK_SECONDS = 1.0
 """Open shards are checked for having been overwritten at most so often, and so rarely that it
 takes 1 % of the time where asking the file system is slow."""
+
+
+class Supplied(NamedTuple):
+    """Samples that come out of a store as they are needed: `first` to `last` - 1 of a set.
+
+    The first of them is that of the `supply`.
+    """
+
+    supply: Supply
+    first: int
+    last: int
 
 
 class ShardRows(NamedTuple):
@@ -61,7 +77,8 @@ class ShardSet:
     """Shards in order, each opened when it is first read.
 
     Opening is idempotent, so threads need no lock: at worst two map a shard
-    at once and one map is dropped.  `cached` are copies in memory of the files.
+    at once and one map is dropped.  `cached` are copies in memory of the files; `supplied` says of
+    which samples the images come out of a store.
     """
 
     def __init__(
@@ -74,6 +91,7 @@ class ShardSet:
         cached: Sequence[CachedFile] | None = None,
         max_pixels: int | None = None,
         readers: Sequence[ShardReader | None] | None = None,
+        supplied: Sequence[Supplied] = (),
     ) -> None:
         self.paths = paths
         self.entries = entries
@@ -81,6 +99,7 @@ class ShardSet:
         self.schema = schema
         self.cached = cached
         self.max_pixels = max_pixels
+        self.supplied = tuple(supplied)
         self._digest = digest
         self._readers = list(readers or [None] * len(paths))
         self._next_look = time.monotonic() + _LOOK_SECONDS
@@ -108,6 +127,7 @@ class ShardSet:
                 check=self.check,
                 cached=None if self.cached is None else self.cached[number],
                 max_pixels=self.max_pixels,
+                supply=self._supply_of(number),
             )
             entry, header = self.entries[number], reader.header
             if (entry.digest, entry.num_samples) != (header.digest, len(reader)):
@@ -126,13 +146,27 @@ class ShardSet:
             self._readers[number] = reader
         return reader
 
+    def _supply_of(self, number: int) -> ShardSupply | None:
+        start = int(self.starts[number])
+        for supply, first, last in self.supplied:
+            if first <= start < last:
+                return supply.shard(self.paths[number], start - first)
+        return None
+
     def readers(self) -> Iterator[ShardReader]:
         """Open every shard in turn."""
         return (self.reader(number) for number in range(len(self.paths)))
 
     def _reopened(self, cached: Sequence[CachedFile] | None, max_pixels: int | None) -> ShardSet:
         return ShardSet(
-            self.paths, self.entries, self.check, self.schema, self._digest, cached, max_pixels
+            self.paths,
+            self.entries,
+            self.check,
+            self.schema,
+            self._digest,
+            cached,
+            max_pixels,
+            supplied=self.supplied,
         )
 
     def with_cached(self, cached: Sequence[CachedFile] | None) -> ShardSet:
@@ -197,7 +231,7 @@ class ShardSet:
     def describe(self, index: int) -> str:
         """Return where a sample is and what it is called, for messages."""
         reader, row = self.locate(index)
-        return f"{reader.path}, key {reader.key(row)!r}"
+        return f"{reader.place}, key {reader.key(row)!r}"
 
     @staticmethod
     def join(sets: Sequence[ShardSet]) -> ShardSet:
@@ -206,6 +240,12 @@ class ShardSet:
             return sets[0]
         schema = _same_schema([(shards.paths[0], shards.schema) for shards in sets])
         cached = [copy for shards in sets for copy in shards.cached or ()]
+        starts = itertools.accumulate(map(len, sets[:-1]), initial=0)
+        supplied = [
+            Supplied(one.supply, start + one.first, start + one.last)
+            for shards, start in zip(sets, starts, strict=True)
+            for one in shards.supplied
+        ]
         limits = [shards.max_pixels for shards in sets if shards.max_pixels is not None]
         paths = [path for shards in sets for path in shards.paths]
         return ShardSet(
@@ -215,12 +255,13 @@ class ShardSet:
             schema,
             cached=cached if len(cached) == len(paths) else None,
             max_pixels=min(limits, default=None),
+            supplied=supplied,
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
         paths = [str(path) for path in self.paths]
         others = self.check, self.schema, self._digest, self.cached, self.max_pixels
-        return _reopen, (paths, list(self.entries), *others)
+        return _reopen, (paths, list(self.entries), *others, None, self.supplied)
 
 
 def _reopen(paths: list[str], *others: Any) -> ShardSet:
@@ -231,9 +272,15 @@ def _reopen(paths: list[str], *others: Any) -> ShardSet:
 
 
 def open_shards(
-    location: Location | Iterable[Location], check: bool, max_pixels: int | None = None
+    location: Location | Iterable[Location],
+    check: bool,
+    max_pixels: int | None = None,
+    **of_stores: Any,
 ) -> ShardSet:
-    """Open what `fastdata.open` takes; see there."""
+    """Open what `fastdata.open` takes; see there.
+
+    `of_stores` are for URLs: what `open_remote` takes.
+    """
     locations = [location] if isinstance(location, (str, os.PathLike)) else list(location)
     if not locations:
         raise OptionError("fastdata.open needs at least one path; the list is empty")
@@ -242,8 +289,12 @@ def open_shards(
     readers: list[ShardReader | None] = []
     schemas: list[tuple[Path, Schema]] = []
     digests: list[str] = []
-    for part in [part for location in locations for part in expand(location)]:
+    supplied: list[Supplied] = []
+    for part, supply in [found for location in locations for found in _found(location, of_stores)]:
         path = part.absolute()  # shards are opened later, whatever the working directory is then
+        if supply is not None:
+            first = sum(entry.num_samples for entry in entries)
+            supplied.append(Supplied(supply, first, first + supply.num_samples))
         if path.is_dir():
             manifest = Manifest.read(path)
             paths += [_present(path, entry) for entry in manifest.shards]
@@ -252,7 +303,8 @@ def open_shards(
             schemas.append((path, manifest.schema))
             digests.append(manifest.digest)
         else:
-            reader = ShardReader(path, check=check, max_pixels=max_pixels)
+            one = None if supply is None else supply.shard(path, 0)
+            reader = ShardReader(path, check=check, max_pixels=max_pixels, supply=one)
             digest = reader.header.digest
             # Whoever opens this file again, e.g. after a pickle, must find the same.
             entries.append(ShardEntry(path.name, len(reader), reader.file_bytes, digest))
@@ -262,7 +314,33 @@ def open_shards(
             digests.append(digest)
     schema = _same_schema(schemas)
     digest = digests[0] if len(digests) == 1 else ""
-    return ShardSet(paths, entries, check, schema, digest, max_pixels=max_pixels, readers=readers)
+    return ShardSet(
+        paths,
+        entries,
+        check,
+        schema,
+        digest,
+        max_pixels=max_pixels,
+        readers=readers,
+        supplied=supplied,
+    )
+
+
+def _found(
+    location: Location, of_stores: Mapping[str, Any]
+) -> Iterator[tuple[Path, Supply | None]]:
+    """Yield the files and directories of a location, and where their images come from."""
+    if is_url(location) and not str(location).lower().startswith("file:"):
+        from fastdata.remote import open_remote
+
+        supply = open_remote(str(location), **of_stores)
+        yield supply.location, supply
+        return
+    given = open_store(location).path("") if is_url(location) else location
+    if any(value is not None for value in of_stores.values()):
+        names = ", ".join(name for name, value in of_stores.items() if value is not None)
+        raise OptionError(f"{names}: these are for URLs of stores, and {given} is a path")
+    yield from ((path, None) for path in expand(given))
 
 
 def _same_schema(schemas: Sequence[tuple[Path, Schema]]) -> Schema:

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
@@ -31,6 +31,10 @@ from fastdata.formats.reader import Damage, ShardReader, find_damage
 from fastdata.printable import printable
 from fastdata.regular_files import open_regular, read_regular
 from fastdata.shards import expand
+from fastdata.storage import is_url
+
+if TYPE_CHECKING:
+    from fastdata.remote import Supply
 
 __all__ = ["Damage", "VerifyReport", "verify"]
 
@@ -69,19 +73,24 @@ class VerifyReport:
 def verify(path: str | os.PathLike[str], *, progress: bool | None = None) -> VerifyReport:
     """Read a dataset whole and list everything that is damaged.
 
-    `path` is a shard, a directory of shards, or a glob pattern.  `progress` is a bar on standard
-    error; by default where that is a terminal.  Raises what `fastdata.open` does where there is no
-    dataset or one of a newer version, and `ResourceLimitError` if the system allows no more open
-    files or memory maps, which is no damage.
+    `path` is a shard, a directory of shards, a glob pattern, or a URL of one of the first two.
+    `progress` is a bar on standard error; by default where that is a terminal.  Raises what
+    `fastdata.open` does where there is no dataset or one of a newer version, and
+    `ResourceLimitError` if the system allows no more open files or memory maps, which is no damage.
     """
-    parts = expand(path)
+    supply = None
+    if is_url(path) and not str(path).lower().startswith("file:"):
+        from fastdata.remote import open_remote
+
+        supply = open_remote(str(path))
+    parts = expand(path) if supply is None else [supply.location]
     with tqdm(
         unit="img",
         desc=f"verifying {printable(Path(path).name)}",
         disable=None if progress is None else not progress,
         dynamic_ncols=True,
     ) as bar:
-        run = _Verification(bar)
+        run = _Verification(bar, supply)
         for part in parts:
             if part.is_dir():
                 run.directory(part)
@@ -95,8 +104,9 @@ def verify(path: str | os.PathLike[str], *, progress: bool | None = None) -> Ver
 class _Verification:
     """What one run has read, and the damage it has found."""
 
-    def __init__(self, bar: tqdm[Any]) -> None:
+    def __init__(self, bar: tqdm[Any], supply: Supply | None) -> None:
         self.bar = bar
+        self._supply = supply
         self.num_shards = 0
         self.num_samples = 0
         self.file_bytes = 0
@@ -168,7 +178,8 @@ class _Verification:
         return reader
 
     def _read(self, path: Path) -> ShardReader:
-        reader = ShardReader(path)
+        supply = None if self._supply is None else self._supply.shard(path, self.num_samples)
+        reader = ShardReader(path, supply=supply)
         if self.bar.total is None:
             self.bar.total = len(reader)
         self.num_shards += 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
@@ -10,13 +9,12 @@ from fastdata.codecs.image import MAX_PIXELS
 from fastdata.codecs.resize import Filter, Resize
 from fastdata.errors import OptionError, did_you_mean
 from fastdata.native.library import loaded_library
+from fastdata.processes.resources import parse_bytes
 from fastdata.schema import Codec
 
 __all__ = ["Container", "EncodeOptions", "PackOptions", "parse_shard_size"]
 
 Container = Literal["lmdb", "hdf5"]
-
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
 def _check_choice(name: str, value: object, kind: Any) -> None:
@@ -129,15 +127,12 @@ def parse_shard_size(value: int | str | None) -> dict[str, int]:
         return {}
     if isinstance(value, int):
         return {"shard_size": value}
-    match = re.fullmatch(
-        r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(B?)\s*", str(value), re.ASCII | re.IGNORECASE
-    )
-    bare = match is not None and not match[2] and not match[3]
-    if match is None or (bare and "." in match[1]):
+    text = str(value).strip()
+    if text.isascii() and text.isdigit():
+        return {"shard_size": int(text)}
+    nbytes = parse_bytes(text)
+    if nbytes is None:
         raise OptionError(
             f"shard_size={value!r} is neither a number of samples nor bytes such as '2GB'"
         )
-    number, unit, _ = match.groups()
-    if bare:
-        return {"shard_size": int(number)}
-    return {"shard_bytes": int(float(number) * _UNITS[unit.upper()])}
+    return {"shard_bytes": nbytes}

@@ -11,6 +11,7 @@
 ``tune.py``        ``fastdata tune-workers``
 ``profile.py``     ``fastdata profile``
 ``doctor.py``      ``fastdata doctor``
+``cache.py``       ``fastdata cache``
 ``target.py``      what is measured: dataset or script, transforms, step
 =================  ============================================================
 
@@ -23,6 +24,7 @@ from __future__ import annotations
 import click
 
 from fastdata import __version__
+from fastdata.cli.cache import cache_command
 from fastdata.cli.combining import append_command, merge_command, subset_command
 from fastdata.cli.doctor import doctor_command
 from fastdata.cli.export import export_command
@@ -50,6 +52,7 @@ __all__ = ["main"]
         "tune-workers": tune_command,
         "profile": profile_command,
         "doctor": doctor_command,
+        "cache": cache_command,
     },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="""\b

@@ -13,6 +13,7 @@ from fastdata.cli.options import (
     output_options,
     parse_option,
     source_options,
+    store_options,
     work_options,
 )
 from fastdata.cli.shell import on_interruption, print_report, print_result
@@ -39,6 +40,7 @@ Exit codes: 0 done; 3 done, but damaged samples were left out; 1 failed; 2 wrong
 @click.argument("datasets", type=click.Path(), nargs=-1, required=True)
 @click.argument("destination", type=click.Path())
 @copy_options
+@store_options
 @output_options
 def merge_command(
     datasets: tuple[str, ...], destination: str, quiet: bool, as_json: bool, **options: Any
@@ -96,6 +98,7 @@ Exit codes: 0 done; 3 done, but damaged samples were left out; 1 failed; 2 wrong
 @click.option("--fraction", type=float, help="Draw so much of what the others leave, 0 to 1.")
 @click.option("--invert", is_flag=True, help="Take all samples but these.")
 @copy_options
+@store_options
 @output_options
 def subset_command(
     dataset: str,

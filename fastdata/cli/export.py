@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import click
 
-from fastdata.cli.options import EXPORT_FORMATS, Choice, output_options, parse_slice
+from fastdata.cli.options import (
+    EXPORT_FORMATS,
+    Choice,
+    output_options,
+    parse_slice,
+    store_options,
+)
 from fastdata.cli.shell import print_report
 
 __all__ = ["export_command"]
@@ -54,6 +60,7 @@ Exit codes: 0 done; 1 failed, e.g. damage; 2 wrong usage; 4 OUT exists; 5 disk f
     "bytes (2GB).  By default 1GB, of parquet 500MB.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace an earlier export at OUT.")
+@store_options
 @output_options
 def export_command(
     dataset: str,

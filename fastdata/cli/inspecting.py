@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from fastdata.cli.options import json_options, output_options
+from fastdata.cli.options import json_options, output_options, store_options
 from fastdata.cli.output import megabytes
 from fastdata.cli.shell import print_result
 from fastdata.printable import printable
@@ -26,6 +26,7 @@ Exit codes: 0 done; 1 failed, e.g. no dataset; 2 wrong usage."""
 
 @click.command("info", epilog=_INFO_EPILOG, short_help="Tell what is in a dataset.")
 @click.argument("dataset", type=click.Path())
+@store_options
 @json_options
 def info_command(dataset: str, as_json: bool) -> int:
     """Tell what is in DATASET: samples, fields, codecs, classes, digest, and how to load it.
@@ -111,6 +112,7 @@ Exit codes: 0 intact; 3 damage found; 1 failed, e.g. nothing there; 2 wrong usag
 
 @click.command("verify", epilog=_VERIFY_EPILOG, short_help="Compare every checksum of a dataset.")
 @click.argument("dataset", type=click.Path())
+@store_options
 @output_options
 def verify_command(dataset: str, quiet: bool, as_json: bool) -> int:
     """Read all of DATASET, compare every checksum, and list all damage, a line each.
@@ -170,6 +172,7 @@ Exit codes: 0 done; 1 failed, e.g. no dataset; 2 wrong usage; 5 disk full."""
     help="Pixels of the longer side of a picture.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the draw.")
+@store_options
 @output_options
 def view_command(dataset: str, quiet: bool, as_json: bool, **options: Any) -> int:
     """Write an HTML page with samples of DATASET, class counts, sizes, rejects and the schema."""

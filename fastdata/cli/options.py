@@ -6,6 +6,8 @@ The choices repeat ``Literal`` types of modules that are too heavy to import for
 
 from __future__ import annotations
 
+import json
+import os
 import re
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
@@ -38,6 +40,7 @@ __all__ = [
     "shard_options",
     "source_options",
     "storage_options",
+    "store_options",
     "work_options",
 ]
 
@@ -230,6 +233,60 @@ storage_options = click.option(
     metavar="NAME=VALUE",
     help="Of URLs: endpoint, region, anonymous; may be repeated.",
 )
+
+
+def _as_default(context: Any, parameter: Any, value: Any) -> None:
+    """Have URLs opened with this option as long as the command runs, in all its processes."""
+    if value:
+        name = _STORE_VARIABLES[parameter.name]
+        before = os.environ.get(name)
+        os.environ[name] = json.dumps(dict(value)) if isinstance(value, tuple) else value
+
+        def restore() -> None:
+            if before is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = before
+
+        context.call_on_close(restore)
+
+
+_STORE_VARIABLES = {
+    "storage_options": "FASTDATA_STORAGE_OPTIONS",
+    "cache_dir": "FASTDATA_CACHE",
+    "cache_bytes": "FASTDATA_CACHE_BYTES",
+}
+"""What `fastdata.remote.open_remote` looks at where it is given none."""
+
+
+store_options = option_group(
+    click.option(
+        "--storage-option",
+        "storage_options",
+        type=parse_option,
+        multiple=True,
+        callback=_as_default,
+        expose_value=False,
+        metavar="NAME=VALUE",
+        help="Of URLs: endpoint, region, anonymous; may be repeated.",
+    ),
+    click.option(
+        "--cache-dir",
+        type=click.Path(),
+        callback=_as_default,
+        expose_value=False,
+        help="Of URLs: folder for what has been fetched, on a local disk.  [default: "
+        "$FASTDATA_CACHE, or among the user's caches]",
+    ),
+    click.option(
+        "--cache-bytes",
+        metavar="SIZE",
+        callback=_as_default,
+        expose_value=False,
+        help="Of URLs: what that folder may take, e.g. 200GB.  [default: half of what is free]",
+    ),
+)
+"""How a packed dataset at a URL is read."""
 
 part_options = option_group(
     click.option("--plan", is_flag=True, help="Only cut a pack of several shards into parts."),

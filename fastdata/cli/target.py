@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import click
 
-from fastdata.cli.options import MODELS, Choice, option_group, parse_crop
+from fastdata.cli.options import MODELS, Choice, option_group, parse_crop, store_options
 from fastdata.errors import FastdataError, OptionError
 
 __all__ = ["Target", "choose", "loader_of", "target_options", "users_code"]
@@ -62,6 +62,7 @@ target_options = option_group(
         "side where sizes differ, else none]",
     ),
     click.option("--device", metavar="NAME", help="Where steps run.  [default: cuda, else cpu]"),
+    store_options,
 )
 """Options that `choose` takes."""
 

@@ -9,18 +9,23 @@ makes batches of a stream of requests in its own way, and `deliver` finishes the
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 
 from fastdata.engine.batches import BatchMaker
 from fastdata.engine.buffers import BufferPool
-from fastdata.engine.contracts import BatchStream, Prepare, Workers
+from fastdata.engine.contracts import BatchOrder, BatchStream, Indices, Prepare, Request, Workers
 from fastdata.engine.delivery import DEPTH, deliver
 from fastdata.engine.stream import Stream
 from fastdata.engine.work import BatchWork
 from fastdata.engine.workers import WorkerOptions
 from fastdata.errors import FastdataError
+from fastdata.remote.following import Following
+from fastdata.sampling import Batches
+from fastdata.shards import Supplied
 
 __all__ = ["SPARE_BUFFERS", "Backend", "CpuBackend", "buffers_for", "samples_to_read_ahead"]
 
@@ -62,10 +67,36 @@ class Backend(ABC):
         self.device = device
         self.buffers = buffers
         self.maker = BatchMaker(work, pieces=max(1, workers.num_workers), buffers=buffers)
+        self._followings = [
+            Following(one.supply, partial(_samples_of, work.dataset, one))
+            for one in getattr(work.dataset, "supplied", ())
+        ]
 
     @abstractmethod
     def stream(self) -> BatchStream:
         """Return a new stream of finished batches, with whatever workers it needs."""
+
+    def begins(self, batches: BatchOrder, epoch: int, number: int) -> None:
+        """Tell where data come from that a stream begins at this batch, and goes on in order."""
+        if isinstance(batches, Batches) and batches.joins:
+            for following in self._followings:
+                following.begin(batches, epoch, number)
+
+    def handed_out(self, request: Request) -> None:
+        """Tell where data come from that the loop has a batch."""
+        for following in self._followings:
+            following.handed_out(request.epoch, request.number)
+
+    def stopped(self) -> None:
+        """Tell where data come from that no batch is made any more."""
+        for following in self._followings:
+            following.end()
+
+    @property
+    def download_wait_seconds(self) -> float:
+        """As of `LoaderStats`."""
+        supplied = getattr(self.work.dataset, "supplied", ())
+        return float(sum(one.supply.waited_seconds for one in supplied))
 
     def deliver(self, stream: BatchStream) -> BatchStream:
         """Return the batches of a stream, finished and on the device."""
@@ -76,6 +107,7 @@ class Backend(ABC):
 
         Idempotent.
         """
+        self.stopped()
         self.buffers.close()
 
 
@@ -116,6 +148,13 @@ class CpuBackend(Backend):
     def __str__(self) -> str:
         kind = {"thread": "threads", "process": "processes"}[self.workers.method]
         return f"{self.workers.num_workers} worker {kind}"
+
+
+def _samples_of(dataset: Any, supplied: Supplied, indices: Indices) -> Indices:
+    """Return which samples of a supply some of a dataset are."""
+    positions: Indices = dataset.positions(indices)
+    inside = (positions >= supplied.first) & (positions < supplied.last)
+    return positions[inside] - supplied.first
 
 
 def buffers_for(

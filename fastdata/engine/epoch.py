@@ -48,6 +48,9 @@ class LoaderStats:
         Stored bytes of the images that were decoded for batches handed out.
     cache_bytes : int
         Memory that ``cache=`` takes when it is full.
+    download_wait_seconds : float
+        How long threads of this process have waited for images out of a store, all together;
+        worker processes not counted.
     """
 
     batches: int = 0
@@ -59,6 +62,7 @@ class LoaderStats:
     skipped_samples: int = 0
     bytes_read: int = 0
     cache_bytes: int = 0
+    download_wait_seconds: float = 0.0
 
     @property
     def images_per_second(self) -> float:
@@ -208,6 +212,7 @@ class Passes:
             own = self.batches.sampler_epoch is not None
             rank = rank_and_world_size(None, None)[0] if own else 0
             try:
+                self.backend.begins(self.batches, position.epoch, position.batch)
                 stream.begin(_requests(self.batches, position, joins, rank))
             except BaseException:
                 stream.close()
@@ -223,6 +228,7 @@ class Passes:
         if position is None or not self.batches.joins:
             position = None
             stream.stop()
+            self.backend.stopped()
         worth_keeping = position is not None or self.backend.slow_to_start
         if not (self.backend.workers.persistent and worth_keeping) or self.closed or self._idle:
             stream.close()
@@ -232,6 +238,7 @@ class Passes:
     def end(self, stream: BatchStream) -> None:
         """End a stream and its workers."""
         self._in_use.discard(stream)
+        self.backend.stopped()  # or workers would wait for what is fetched for this stream
         stream.close()
 
     def end_idle(self) -> None:
@@ -306,6 +313,7 @@ class Epoch(Iterator[Any]):
         counts.batches += 1
         assert stream.request is not None, "a batch answers a request"
         counts.samples += len(stream.request.indices)
+        passes.backend.handed_out(stream.request)
         counts.seconds += now - self._clock
         counts.wait_seconds += now - called
         self._clock = now

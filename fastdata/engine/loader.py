@@ -361,6 +361,7 @@ class Loader(DataLoaderSurface):
             skipped_samples=backend.maker.skipped,
             bytes_read=backend.maker.bytes_read,
             cache_bytes=backend.cache_bytes,
+            download_wait_seconds=backend.download_wait_seconds,
         )
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -95,7 +95,11 @@ class ReadAhead:
         seconds = time.thread_time() - began
         a_batch, an_image, a_byte = IN_MEMORY_SECONDS
         nbytes = sum(int(stored.lengths.sum()) for stored in images)
-        in_memory = seconds < a_batch + an_image * len(indices) * len(images) + a_byte * nbytes
+        fetched = getattr(work.dataset, "supplied", ())  # asking takes no time at all
+        in_memory = (
+            not fetched
+            and seconds < a_batch + an_image * len(indices) * len(images) + a_byte * nbytes
+        )
         self.longest_pause = min(2 * self.longest_pause + 1, MAX_PAUSE) if in_memory else 0
         self.pause = self.longest_pause
 
@@ -136,7 +140,10 @@ class BatchWork:
         Raises an `OptionError` if the transforms do not fit the images, or leave them in different
         sizes; a `ShardCorruptError` if an image is damaged and `on_corrupt` is "raise".
         """
-        return task.run(self, memory)
+        run = partial(task.run, self, memory)
+        for supplied in getattr(self.dataset, "supplied", ()):
+            run = partial(supplied.supply.run, run)
+        return run()
 
     @cached_property
     def views(self) -> tuple[BatchWork, ...]:

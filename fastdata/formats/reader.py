@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import codecs
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -30,7 +30,15 @@ from fastdata.formats.mapped import MappedFile
 from fastdata.printable import printable
 from fastdata.schema import ArrayField, BytesField, Field, ImageField, StringField
 
-__all__ = ["CachedFile", "Damage", "ShardReader", "find_damage"]
+__all__ = [
+    "CachedFile",
+    "Damage",
+    "ImageSupply",
+    "ShardReader",
+    "find_damage",
+    "mean_image_bytes",
+    "spread_samples",
+]
 
 _TEXT_BLOCK_BYTES = 1 << 24
 
@@ -47,6 +55,34 @@ class CachedFile(Protocol):
         """The copy, of the file's length; what will not be read may be missing."""
 
 
+class ImageSupply(Protocol):
+    """What has the images of a shard come into its file, where they are not all there."""
+
+    place: str
+    """What the shard is called in messages."""
+
+    def hold(
+        self, rows: NDArray[np.int64], tell_new: Callable[[NDArray[np.int64]], object]
+    ) -> None:
+        """Wait until the images of some rows are there.
+
+        `tell_new` is told those that have come since they were held before.
+        """
+
+    def unchanged(self, row: int, read: Callable[[], bytes]) -> bytes:
+        """Return what `read` does of the images of a row, which stayed there meanwhile."""
+
+    def ask(self, rows: NDArray[np.int64]) -> None:
+        """Have the images of some rows come soon, where they are not there."""
+
+    def replace(self, row: int) -> bool:
+        """Have the images of a row come anew, which are damaged; False if that was done before."""
+
+    @property
+    def watched(self) -> bool:
+        """Whether somebody looks, afterwards, that what this thread reads has stayed there."""
+
+
 class ShardReader:
     """One sealed shard, mapped into memory, read-only; raises what `fastdata.open` does.
 
@@ -55,7 +91,7 @@ class ShardReader:
     are checked; `verify` still finds all damage.  `cached` is a copy of the file, read instead of
     it as soon as it is complete; `max_pixels` the limit for decoding images, by default that of
     packing. `header_range` are the first byte of the header in the file, and the one behind its
-    last.
+    last.  Where not all images are in the file, a `supply` has them come.
 
     Safe for any number of threads.  No file stays open.  The map survives fork; to send a shard to
     another process by pickle, send its path.  As with any memory map, the file must not be cut
@@ -70,8 +106,12 @@ class ShardReader:
         check: bool = True,
         cached: CachedFile | None = None,
         max_pixels: int | None = None,
+        supply: ImageSupply | None = None,
     ) -> None:
         self.path = Path(path)
+        self.place = str(self.path) if supply is None else supply.place
+        """What it is called in messages."""
+        self._supply = supply
         self.max_pixels = max_pixels
         self._check = check
         self._columns: dict[str, NDArray[Any]] = {}
@@ -134,7 +174,8 @@ class ShardReader:
         and whatever is read from now on is compared with its checksum again.
         """
         if (
-            self._file is not None
+            self._supply is None  # which writes to it all the time
+            and self._file is not None
             and not self.in_memory
             and self._file.was_written_to(slice(*self.header_range), self._header_checksum)
         ):
@@ -143,8 +184,8 @@ class ShardReader:
     def _corrupt(self, what: str) -> ShardCorruptError:
         self.check_unchanged()  # which says it better where the file has just been written over
         return ShardCorruptError(
-            f"{self.path}: {what}. The file is damaged; restore it from a copy or pack it again "
-            f"(`fastdata verify {self.path}` lists all damage)."
+            f"{self.place}: {what}. The file is damaged; restore it from a copy or pack it again "
+            f"(`fastdata verify {self.place}` lists all damage)."
         )
 
     @property
@@ -165,6 +206,31 @@ class ShardReader:
     def file_bytes(self) -> int:
         """Length of the file."""
         return self._data_end + FOOTER_BYTES
+
+    @property
+    def has_all(self) -> bool:
+        """Whether all images are in the file, and stay there."""
+        return self._supply is None
+
+    @property
+    def only_copies(self) -> bool:
+        """Whether nobody would notice that an image was removed while it is read from the file."""
+        return self._supply is not None and not self._supply.watched
+
+    def hold(self, rows: NDArray[np.int64]) -> None:
+        """Wait until the images of some rows are in the file."""
+        if self._supply is not None:
+            self._supply.hold(rows, self._doubt)
+
+    def _doubt(self, rows: NDArray[np.int64]) -> None:
+        """Have the images of some rows compared with their checksums again."""
+        for name in self.header.schema.images:
+            self.unverified(name)[rows] = True
+
+    def ask(self, rows: NDArray[np.int64]) -> None:
+        """Have the images of some rows come into the file soon, where they are not there."""
+        if self._supply is not None:
+            self._supply.ask(rows)
 
     def will_need(self, starts: NDArray[Any], ends: NDArray[Any]) -> None:
         """Ask the system to read these ranges of the file, int64 [n] each, soon."""
@@ -211,7 +277,10 @@ class ShardReader:
         `ShardCorruptError` if they lie outside the file or do not match their checksum.
         """
         data = self.raw_blob(field, index)
-        if self._check and checksum(data) != self.column(f"{field}.checksum")[index]:
+        expected = self.column(f"{field}.checksum")[index]
+        if self._supply is not None and checksum(data) != expected and self._supply.replace(index):
+            return self.blob(field, index)
+        if (self._check or self._supply is not None) and checksum(data) != expected:
             raise self._corrupt(
                 f"the checksum of {field!r} of sample {index} (key {self.key(index)!r}) "
                 "does not match"
@@ -227,6 +296,8 @@ class ShardReader:
                 f"{field!r} of sample {index} (key {self.key(index)!r}) ends at byte {end}, "
                 f"beyond the data's end at {self._data_end}"
             )
+        if self._supply is not None:  # a copy: what it is of may be removed
+            return memoryview(self._supply.unchanged(index, self._memory[start:end].tobytes))
         return self._memory[start:end]
 
     def codec(self, field: str, index: int) -> str:
@@ -244,7 +315,8 @@ class ShardReader:
         """
         unverified = self._unverified.get(field)
         if unverified is None:
-            unverified = np.full(len(self), self._check)
+            # What has come by a network is always compared.
+            unverified = np.full(len(self), self._check or self._supply is not None)
             unverified = self._unverified.setdefault(field, unverified)
         return unverified
 
@@ -346,6 +418,27 @@ def _is_utf8(data: NDArray[np.uint8]) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+_SOME_SAMPLES = 32
+
+
+def spread_samples(count: int) -> NDArray[np.int64]:
+    """Return some of so many samples, from all over, by which the mean size of all is told."""
+    return np.linspace(0, count - 1, min(count, _SOME_SAMPLES)).astype(np.int64)
+
+
+def mean_image_bytes(located: Iterable[tuple[ShardReader, NDArray[np.int64]]]) -> float:
+    """Return the stored bytes that the images of a sample have on average.
+
+    Of the samples of these rows of these shards; 0 without any.
+    """
+    total, count = 0, 0
+    for shard, rows in located:
+        count += len(rows)
+        for name in shard.header.schema.images:
+            total += int(shard.column(f"{name}.length")[rows].sum())
+    return total / max(1, count)
 
 
 class Damage(NamedTuple):

@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import math
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +33,7 @@ __all__ = [
     "limit_bytes",
     "local_processes",
     "memory_kept",
+    "parse_bytes",
 ]
 
 CGROUP = Path("/sys/fs/cgroup")
@@ -148,6 +150,19 @@ def available_on(device: torch.device) -> int:
 def format_bytes(nbytes: float) -> str:
     """Return a number of bytes for people: ``12.3GB``."""
     return str(tqdm.format_sizeof(nbytes, "B"))
+
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+
+_BYTES = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(B?)\s*", re.ASCII | re.IGNORECASE)
+
+
+def parse_bytes(text: str) -> int | None:
+    """Return the bytes that ``2GB`` says, or ``1.5M``; None where that has no unit."""
+    match = _BYTES.fullmatch(text)
+    if match is None or not (match[2] or match[3]):
+        return None
+    return int(float(match[1]) * _UNITS[match[2].upper()])
 
 
 def _entry(statistics: Path, name: str) -> int:

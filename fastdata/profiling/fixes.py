@@ -49,6 +49,8 @@ class Conditions:
     pinned: bool = False
     raw: bool = False
     """Whether packed images are stored as pixels."""
+    fetched: bool = False
+    """Whether packed data come out of a store."""
     plain: bool = True
     """Whether packed data come from fastdata's own workers, without a cache."""
     float_bytes: float = 0.0
@@ -78,6 +80,7 @@ def conditions_of(
         loader_copies=cached.loader_copies,
         pinned=measured.on_gpu and any(t.is_pinned() for t in tensors),
         raw=raw,
+        fetched=bool(getattr(getattr(inner, "dataset", None), "supplied", ())),
         plain=isinstance(backend, CpuBackend) and not isinstance(backend, RamCacheBackend),
         float_bytes=floats / cached.nbytes if cached.nbytes else 0.0,
         start_seconds=start_seconds,
@@ -202,7 +205,8 @@ def _changes_of_packed(conditions: Conditions) -> Iterator[Change]:
             {"decode": 0.5},
             False,
         )
-    yield 'cache="ram": the packed bytes are read once, and stay in memory', {"read": 0}, False
+    if not conditions.fetched:
+        yield 'cache="ram": the packed bytes are read once, and stay in memory', {"read": 0}, False
     if not conditions.loader.calls_python:
         yield (
             'cache="device", if the decoded images fit there: workers have nothing left to do '

@@ -1,0 +1,131 @@
+"""``fastdata cache``: what has been fetched from stores to this machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from fastdata.cli.options import json_options
+from fastdata.cli.output import megabytes
+from fastdata.cli.shell import print_result
+from fastdata.errors import OptionError
+from fastdata.printable import printable
+
+__all__ = ["cache_command"]
+
+_EPILOG = """\b
+Examples:
+  fastdata cache list
+  fastdata cache verify --cache-dir /local/nvme
+  fastdata cache clear s3://bucket/train
+  fastdata cache clear --all
+
+\b
+Exit codes: 0 done; 3 damage found; 1 failed; 2 wrong usage."""
+
+_folder = click.option(
+    "--cache-dir",
+    type=click.Path(),
+    help="The cache.  [default: $FASTDATA_CACHE, or among the user's caches]",
+)
+
+
+@click.group("cache", epilog=_EPILOG, short_help="List, clear or verify what has been fetched.")
+def cache_command() -> None:
+    """Look after the cache, in which datasets of stores are that have been read here."""
+
+
+@cache_command.command("list", short_help="List the datasets in the cache.")
+@_folder
+@json_options
+def list_command(cache_dir: str | None, as_json: bool) -> int:
+    """List the datasets in the cache, the one that was opened last at the end."""
+    found = [
+        {
+            "url": one.url,
+            "folder": str(one.folder),
+            "num_samples": one.num_samples,
+            "num_present": one.num_present,
+            "disk_bytes": one.disk_bytes,
+        }
+        for one in _open(cache_dir).datasets()
+    ]
+
+    def text() -> str:
+        lines = [
+            f"{printable(one['url'])}: {one['num_present']:,} of {one['num_samples']:,} samples, "
+            f"{megabytes(one['disk_bytes'])}"
+            for one in found
+        ]
+        return "\n".join(lines) if lines else "nothing is in the cache"
+
+    return print_result({"datasets": found}, text, as_json=as_json)
+
+
+@cache_command.command("clear", short_help="Remove datasets from the cache.")
+@click.argument("urls", nargs=-1)
+@click.option("--all", "every", is_flag=True, help="Remove all of them.")
+@_folder
+@json_options
+def clear_command(urls: tuple[str, ...], every: bool, cache_dir: str | None, as_json: bool) -> int:
+    """Remove the datasets of URLS from the cache.
+
+    What reads them now goes on with what it has open; nothing in the store is touched.
+    """
+    if bool(urls) == every:
+        raise click.UsageError("give the URLs of datasets, or --all")
+    folder = _open(cache_dir)
+    wanted = {url.rstrip("/") for url in urls}
+    found = [one for one in folder.datasets() if every or one.url in wanted]
+    missing = wanted - {one.url for one in found}
+    if missing:
+        raise OptionError(f"{', '.join(sorted(missing))}: not in the cache {folder.path}")
+    freed = sum(one.disk_bytes for one in found)
+    for one in found:
+        folder.remove(one)
+    document: dict[str, Any] = {"removed": [one.url for one in found], "freed_bytes": freed}
+    return print_result(
+        document,
+        lambda: f"{len(found):,} removed, {megabytes(freed)}",
+        as_json=as_json,
+    )
+
+
+@cache_command.command("verify", short_help="Compare what is in the cache with its checksums.")
+@click.argument("urls", nargs=-1)
+@_folder
+@json_options
+def verify_command(urls: tuple[str, ...], cache_dir: str | None, as_json: bool) -> int:
+    """Compare the samples in the cache, of all datasets or those of URLS, with their checksums.
+
+    Nothing is fetched.  Damaged ones are fetched again by themselves when they are read.
+    """
+    from fastdata.remote.verifying import damaged_samples
+
+    folder = _open(cache_dir)
+    wanted = {url.rstrip("/") for url in urls}
+    found = [
+        {"url": one.url, "num_present": one.num_present, "damaged": damaged_samples(one)}
+        for one in folder.datasets()
+        if not wanted or one.url in wanted
+    ]
+
+    def text() -> str:
+        lines = []
+        for one in found:
+            damaged = one["damaged"]
+            shown = ", ".join(map(str, damaged[:10])) + (" ..." if len(damaged) > 10 else "")
+            state = f"{len(damaged):,} damaged ({shown})" if damaged else "intact"
+            lines.append(f"{printable(one['url'])}: {state}; {one['num_present']:,} samples")
+        return "\n".join(lines) if lines else "nothing is in the cache"
+
+    return print_result(
+        {"datasets": found}, text, as_json=as_json, found=any(one["damaged"] for one in found)
+    )
+
+
+def _open(cache_dir: str | None) -> Any:
+    from fastdata.remote import CacheFolder, default_cache_folder
+
+    return CacheFolder.open(cache_dir or default_cache_folder())

@@ -1,0 +1,321 @@
+"""A dataset in the cache, for the process that fills it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import xxhash
+
+from fastdata.errors import (
+    DatasetNotFoundError,
+    FormatError,
+    ObjectNotFoundError,
+    ShardCorruptError,
+    StorageError,
+)
+from fastdata.formats.manifest import MANIFEST, Manifest
+from fastdata.formats.reader import ShardReader, mean_image_bytes, spread_samples
+from fastdata.formats.sparse import columns_only
+from fastdata.remote.extents import PAGE_BYTES, Extents
+from fastdata.remote.folder import (
+    PRESENT,
+    CachedDataset,
+    CachedShard,
+    CacheFolder,
+    punch_hole,
+)
+from fastdata.sampling.shuffle import BlockShuffle
+from fastdata.storage import Entry, Store, open_store
+
+__all__ = ["StoredDataset", "find_dataset"]
+
+_REQUESTS = 16
+"""Objects that are opened at once."""
+
+_MOST_EXTENTS = 256
+"""Shards of which it is known where their images are: 24 bytes an image."""
+
+_LARGEST_READ = 1 << 24
+"""Bytes of a request at most: what comes in one piece is in memory in one piece."""
+
+
+def find_dataset(folder: CacheFolder, url: str, options: Mapping[str, str]) -> CachedDataset:
+    """Look what is at a URL, and make its files in the cache if they are not there.
+
+    Raises `DatasetNotFoundError` where there is no dataset, `FormatError` and `ShardCorruptError`
+    where there is one that cannot be read, and `StorageError`.
+    """
+    url = url.rstrip("/")
+    store = open_store(url, options)
+    try:
+        manifest = bytes(store.read(MANIFEST))
+    except ObjectNotFoundError:
+        return _of_file(folder, url, options)
+    listed = Manifest.from_bytes(manifest, store.url_of(MANIFEST)).shards
+    found = {one.key: one for one in _look_up(store, [shard.file for shard in listed])}
+    shards = []
+    for shard in listed:
+        entry = found.get(shard.file)
+        place = store.url_of(shard.file)
+        if entry is None:
+            raise DatasetNotFoundError(
+                f"{place}: this shard of the dataset is missing. "
+                "Restore it from a copy, or pack the dataset again."
+            )
+        if entry.size != shard.file_bytes:
+            raise ShardCorruptError(
+                f"{place}: {shard.file_bytes} bytes were written but the object has {entry.size}. "
+                "Restore it from a copy, or pack the dataset again."
+            )
+        shards.append(CachedShard(shard.file, shard.file, entry.size, entry.tag, shard.num_samples))
+    return _made(folder, store, url, options, shards, manifest)
+
+
+def _of_file(folder: CacheFolder, url: str, options: Mapping[str, str]) -> CachedDataset:
+    """Return the dataset of a URL that may be a shard."""
+    parent, _, name = url.rpartition("/")
+    try:
+        if parent.endswith(("/", ":")):
+            raise ObjectNotFoundError(url)
+        store = open_store(parent, options)
+        entry = store.head(name)
+    except ObjectNotFoundError:
+        raise DatasetNotFoundError(
+            f"{url}: there is no dataset, neither a shard of this name nor a {MANIFEST} below it. "
+            f"Make it with: fastdata pack IMAGES {url} --shard-size 1GB"
+        ) from None
+    return _made(
+        folder, store, url, options, [CachedShard(name, name, entry.size, entry.tag, -1)], None
+    )
+
+
+def _look_up(store: Store, keys: list[str]) -> Iterator[Entry]:
+    """Yield what is known of objects, by one listing where the store has such."""
+    try:
+        yield from store.list()
+        return
+    except StorageError:  # a plain HTTP server
+        pass
+    with ThreadPoolExecutor(_REQUESTS) as pool:
+        for key, entry in zip(keys, pool.map(lambda key: _head(store, key), keys), strict=True):
+            if entry is not None:
+                yield Entry(key, entry.size, entry.tag)
+
+
+def _head(store: Store, key: str) -> Entry | None:
+    try:
+        return store.head(key)
+    except ObjectNotFoundError:
+        return None
+
+
+def _made(
+    folder: CacheFolder,
+    store: Store,
+    url: str,
+    options: Mapping[str, str],
+    shards: list[CachedShard],
+    manifest: bytes | None,
+) -> CachedDataset:
+    """Return the dataset in the cache that is of these very objects; made now, if need be."""
+    which = [url, dict(options), [[one.key, one.size, one.tag] for one in shards]]
+    content = json.dumps(which, sort_keys=True).encode() + (manifest or b"")
+    readable = re.sub(r"[^A-Za-z0-9_-]", "_", url.rpartition("/")[2])[:64]
+    name = f"{readable}-{xxhash.xxh3_64_hexdigest(content)}"
+    there = CachedDataset.read(folder.path / name)
+    if there is not None and (there.folder / PRESENT).exists():
+        there.write()  # opened last
+        return there
+    scratch = folder.scratch()
+    with ThreadPoolExecutor(_REQUESTS) as pool:
+        paths = list(pool.map(lambda one: columns_only(store, one.key, scratch), shards))
+    readers = list(map(ShardReader, paths))
+    counted = []
+    for reader, shard in zip(readers, shards, strict=True):
+        if shard.num_samples not in (-1, len(reader)):
+            raise ShardCorruptError(
+                f"{store.url_of(shard.key)} has {len(reader)} samples, not the "
+                f"{shard.num_samples} that the manifest says. Pack the dataset again."
+            )
+        counted.append(CachedShard(shard.file, shard.key, shard.size, shard.tag, len(reader)))
+    if manifest is not None:
+        (scratch / MANIFEST).write_bytes(manifest)
+    samples = sum(map(len, readers))
+    with open(scratch / PRESENT, "xb") as file:
+        file.truncate(max(1, 2 * samples))
+    block_size = BlockShuffle.in_lanes(samples, _mean_bytes(readers)).block_size
+    made = CachedDataset(
+        folder.path / name, url, dict(options), tuple(counted), block_size, manifest is None
+    )
+    os.chmod(scratch, 0o700)
+    with contextlib.suppress(FileNotFoundError):  # what is left of one
+        (made.folder / PRESENT).unlink()
+    if made.folder.exists():
+        folder.remove(made)
+    os.rename(scratch, made.folder)
+    made.write()
+    return made
+
+
+def _mean_bytes(readers: list[ShardReader]) -> float:
+    """Return what `Dataset.mean_sample_bytes` does."""
+    starts = np.concatenate(([0], np.cumsum(list(map(len, readers)), dtype=np.int64)))
+    some = spread_samples(int(starts[-1]))
+    shards = np.searchsorted(starts, some, side="right") - 1
+    return mean_image_bytes(
+        (reader, (some - starts[number])[shards == number]) for number, reader in enumerate(readers)
+    )
+
+
+class StoredDataset:
+    """A dataset in the cache, which is filled and emptied; for several threads.
+
+    No two of them fetch, or remove, the same samples at once: that is for the caller to see to.
+    """
+
+    def __init__(self, cached: CachedDataset) -> None:
+        self.cached = cached
+        bytes_of_samples = np.memmap(cached.folder / PRESENT, np.uint8, "r+").view(np.ndarray)
+        counts = [shard.num_samples for shard in cached.shards]
+        self.starts = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
+        self.num_samples = int(self.starts[-1])
+        self.present = bytes_of_samples[: self.num_samples]
+        self._touched = bytes_of_samples[self.num_samples :][: self.num_samples]
+        self.total_bytes = sum(shard.size for shard in cached.shards)
+        self.used_bytes = cached.disk_bytes
+        """What all its files take on the disk."""
+        self._inode = os.stat(cached.folder / PRESENT).st_ino
+        self._files: dict[int, int] = {}
+        self._disk = [os.stat(self._path(n)).st_blocks * 512 for n in range(len(cached.shards))]
+        self._measuring = threading.Lock()
+        self._store: Store | None = None
+        self._turn = int.from_bytes(os.urandom(1), "little")
+        self._extents = lru_cache(_MOST_EXTENTS)(self._read_extents)
+        # What a downloader that was killed had begun to fetch, or to remove.
+        lost = np.flatnonzero((self._touched > 0) & (self.present == 0))
+        for run in np.split(lost, np.flatnonzero(np.diff(lost) > 1) + 1):
+            if len(run):
+                self.remove(int(run[0]), int(run[-1]) + 1)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether its files are still those in the folder."""
+        try:
+            return os.stat(self.cached.folder / PRESENT).st_ino == self._inode
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        """Close its files."""
+        for descriptor in self._files.values():
+            os.close(descriptor)
+        self._files = {}
+
+    # -- samples ---------------------------------------------------------------------------------
+
+    def fetch(self, first: int, last: int) -> int:
+        """Fetch the images of samples `first` to `last` - 1; return the bytes that came.
+
+        Raises `StorageError`, or an `OSError` where the disk is full.
+        """
+        self._touched[first:last] = 1
+        try:
+            fetched = sum(self._fetch(*part) for part in self._in_shards(first, last))
+        except BaseException:
+            with contextlib.suppress(OSError):
+                self.remove(first, last)
+            raise
+        # Behind the data, so that whoever sees it sees that too.
+        self._turn = self._turn % 255 + 1
+        self.present[first:last] = self._turn
+        return fetched
+
+    def _fetch(self, number: int, first: int, last: int) -> int:
+        shard, descriptor = self.cached.shards[number], self._file(number)
+        fetched = 0
+        for start, stop in self._extents(number).ranges(first, last):
+            # Taken before anything comes: a disk that is full is known in time.
+            os.posix_fallocate(descriptor, start, stop - start)
+            for at in range(start, stop, _LARGEST_READ):
+                until = min(at + _LARGEST_READ, stop)
+                data = memoryview(self.store.read(shard.key, at, until, tag=shard.tag))
+                fetched += len(data)
+                while data:
+                    written = os.pwrite(descriptor, data, at)
+                    data, at = data[written:], at + written
+        self._measure(number)
+        return fetched
+
+    def disk_size(self, first: int, last: int) -> int:
+        """Return what samples `first` to `last` - 1 take on the disk, at most."""
+        total = 0
+        for number, begin, end in self._in_shards(first, last):
+            for start, stop in self._extents(number).ranges(begin, end):
+                total += -(-stop // PAGE_BYTES) * PAGE_BYTES - start // PAGE_BYTES * PAGE_BYTES
+        return total
+
+    def remove(self, first: int, last: int) -> None:
+        """Make holes of the images of samples `first` to `last` - 1.
+
+        They are not present any more before the first byte goes.
+        """
+        self.present[first:last] = 0
+        for number, begin, end in self._in_shards(first, last):
+            start = int(self.starts[number])
+            stop = int(self.starts[number + 1])
+            present = self.present[start:stop] > 0
+            for low, high in self._extents(number).holes(begin, end, present):
+                punch_hole(self._file(number), low, high - low)
+            self._measure(number)
+        self._touched[first:last] = 0
+
+    @property
+    def store(self) -> Store:
+        """Where it is fetched from."""
+        if self._store is None:
+            url = self.cached.url
+            parent = url.rpartition("/")[0] if self.cached.is_file else url
+            self._store = open_store(parent, self.cached.options)
+        return self._store
+
+    def _in_shards(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
+        """Yield shards, and which of their samples these are."""
+        number = int(np.searchsorted(self.starts, first, side="right")) - 1
+        while first < last:
+            start, stop = int(self.starts[number]), int(self.starts[number + 1])
+            if stop > first:
+                yield number, first - start, min(last, stop) - start
+            first, number = max(first, stop), number + 1
+
+    def _path(self, number: int) -> Path:
+        return self.cached.folder / self.cached.shards[number].file
+
+    def _file(self, number: int) -> int:
+        if number not in self._files:
+            # Two threads may both open it; one of the descriptors is then closed again.
+            descriptor = os.open(self._path(number), os.O_RDWR | os.O_CLOEXEC)
+            if self._files.setdefault(number, descriptor) != descriptor:
+                os.close(descriptor)
+        return self._files[number]
+
+    def _measure(self, number: int) -> None:
+        """Look what a shard's file takes on the disk now."""
+        with self._measuring:
+            now = os.fstat(self._file(number)).st_blocks * 512
+            self.used_bytes += now - self._disk[number]
+            self._disk[number] = now
+
+    def _read_extents(self, number: int) -> Extents:
+        reader = ShardReader(self._path(number))
+        if len(reader) != self.cached.shards[number].num_samples:
+            raise FormatError(f"{self._path(number)} is not as it was: clear the cache")
+        return Extents(reader)

@@ -1,0 +1,576 @@
+"""The downloader: the one process of a machine that uses the network, for all that read.
+
+Whoever reads first starts it; it has a lock on the cache folder, so that there is one, and ends
+when nobody has been connected for a while.  If it dies, those that wait start another one and tell
+it again what they need.
+
+    client threads   what is needed: samples now, and blocks by the plans of loaders
+    fetch threads    take what is needed soonest, and remove what is needed last where there is no
+                     room for it
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import resource
+import shutil
+import socket
+import sys
+import threading
+import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastdata.errors import FastdataError, OptionError, StorageError
+from fastdata.processes.resources import format_bytes
+from fastdata.remote.dataset import StoredDataset, find_dataset
+from fastdata.remote.folder import CachedDataset, CacheFolder
+from fastdata.remote.messages import Channel, error_to
+from fastdata.remote.schedule import NEVER, Plan, next_uses
+
+__all__ = ["main"]
+
+LINGER_SECONDS = 10.0
+"""For which it stays when nobody is connected."""
+
+STREAMS = 16
+"""Requests at once, unless somebody asks for another number.  An S3 stream has some 85 MB/s."""
+
+OFFLINE_SECONDS = 15.0
+"""After which a dataset that is in the cache is read from there, if the store does not answer."""
+
+KEPT_SECONDS = 5.0
+"""For which samples stay that somebody has waited for, and that no plan has."""
+
+AGAIN_SECONDS = 5.0
+"""After which a block is tried again that could not be fetched, and for which nobody waits."""
+
+AHEAD_SHARE = 1 / 8
+"""Of the cache, for blocks that are fetched before they are needed.  What is beyond keeps blocks of
+which the next epoch has need: fetched as early as can be, no block would stay so long."""
+
+LEAST_AHEAD_BYTES = 64 << 20
+
+ANY, NO_ROOM = -1.0, -2.0
+"""In place of a number of batches: room is made for what is needed now of what is needed now, too;
+and what is never removed."""
+
+TIGHT_SECONDS = 0.5
+"""For which a block stays that took the room of others that are needed now."""
+
+log = logging.getLogger("fastdata.downloader")
+
+
+@dataclass(eq=False)
+class _Held:
+    """A dataset that is being read."""
+
+    stored: StoredDataset
+    block_size: int
+    plans: dict[tuple[int, int], Plan] = field(default_factory=dict)
+    """By client and number."""
+    users: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.cut(self.block_size)
+
+    def cut(self, block_size: int) -> None:
+        """Have blocks of so many samples; while none is in use."""
+        samples = self.stored.num_samples
+        self.block_size = block_size
+        self.starts = np.arange(0, max(samples, 1), block_size)
+        self.counts = np.diff(np.append(self.starts, samples))
+        self.filled = np.add.reduceat(self.stored.present > 0, self.starts).astype(np.int64)
+        self.busy = np.zeros(len(self.starts), np.int64)
+        self.fetching = np.zeros(len(self.starts), np.bool_)
+        self.kept_until = np.zeros(len(self.starts))
+        self.not_before = np.zeros(len(self.starts))
+        self.bytes_each = self.counts * (self.stored.total_bytes / max(samples, 1))
+
+    def bounds(self, block: int) -> tuple[int, int]:
+        """Return the first sample of a block, and the one behind its last."""
+        first = int(self.starts[block])
+        return first, first + int(self.counts[block])
+
+    def count(self, block: int) -> None:
+        """Count again the samples of a block that are there."""
+        first, last = self.bounds(block)
+        self.filled[block] = np.count_nonzero(self.stored.present[first:last])
+
+    def next_use(self) -> NDArray[np.float64]:
+        """Return in how many batches each block is needed."""
+        return next_uses(self.plans.values(), len(self.starts))
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    """Samples to be fetched; `block` is theirs."""
+
+    held: _Held
+    first: int
+    last: int
+    block: int
+    whole: bool
+    nbytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Wanted:
+    """Samples of a block that somebody waits for."""
+
+    held: _Held
+    first: int
+    last: int
+
+
+class Downloader:
+    """Fetches what its clients need; see the module."""
+
+    def __init__(self, folder: CacheFolder) -> None:
+        self.folder = folder
+        self._changed = threading.Condition()
+        self._opening = threading.Lock()
+        self._held: dict[str, _Held] = {}
+        self._clients: dict[int, Channel] = {}
+        self._budgets: dict[int, int] = {}
+        self._streams: dict[int, int] = {}
+        self._wanted: deque[_Wanted] = deque()
+        self._reserved = 0
+        self._running = 0
+        self._disk_limit = float("inf")
+        self._others_bytes = 0
+        self._next_client = 0
+        self._is_tight = False
+        self._random = np.random.default_rng()
+        self._counts = {"fetched_bytes": 0, "requests": 0, "removed_blocks": 0, "failed": 0}
+        self._stopping = False
+
+    def run(self) -> None:
+        """Serve until nobody has been connected for a while."""
+        self.folder.remove_unfinished()
+        with contextlib.closing(self.folder.listen()) as listener:
+            listener.settimeout(0.5)
+            threads: list[threading.Thread] = []
+            alone_since = time.monotonic()
+            while True:
+                if self._clients:
+                    alone_since = time.monotonic()
+                elif time.monotonic() - alone_since > LINGER_SECONDS:
+                    break
+                wanted = max(self._streams.values(), default=STREAMS)
+                while len(threads) < wanted:
+                    threads.append(threading.Thread(target=self._fetch_all, daemon=True))
+                    threads[-1].start()
+                with contextlib.suppress(TimeoutError, socket.timeout):
+                    connection, _ = listener.accept()
+                    connection.setblocking(True)
+                    self._next_client += 1
+                    client, channel = self._next_client, Channel(connection)
+                    self._clients[client] = channel
+                    threading.Thread(
+                        target=self._serve, args=(client, channel), daemon=True
+                    ).start()
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+
+    # -- clients ---------------------------------------------------------------------------------
+
+    def _serve(self, client: int, channel: Channel) -> None:
+        try:
+            while True:
+                body, array = channel.receive()
+                self._answer(client, channel, body, array)
+        except (EOFError, OSError):
+            pass
+        finally:
+            with self._changed:
+                self._clients.pop(client, None)
+                self._budgets.pop(client, None)
+                self._streams.pop(client, None)
+                for held in self._held.values():
+                    held.users.discard(client)
+                    for key in [key for key in held.plans if key[0] == client]:
+                        del held.plans[key]
+                self._changed.notify()
+            channel.close()
+
+    def _answer(
+        self, client: int, channel: Channel, body: dict[str, Any], array: NDArray[np.int64]
+    ) -> None:
+        kind = body["kind"]
+        if kind == "open":
+            try:
+                found: dict[str, Any] = {"dataset": self._open(client, body)}
+            except Exception as error:  # whatever it is, it is theirs to know
+                found = {"error": error_to(error)}
+            channel.send({"kind": "reply", "id": body["id"], **found})
+            return
+        if kind == "counts":
+            with self._changed:
+                used = int(self._used())
+                channel.send(
+                    {"kind": "reply", "id": body["id"], **self._counts, "used_bytes": used}
+                )
+            return
+        with self._changed:
+            held = self._held.get(body["dataset"])
+            if held is None:
+                return
+            key = client, body.get("plan", 0)
+            if kind == "need":
+                self._need(held, array.reshape(-1, 2), body)
+            elif kind == "begin":
+                wish = body["block_size"]
+                # Two plans with blocks of their own: those of the first one stay.
+                if wish != held.block_size and not held.plans and not held.busy.any():
+                    held.cut(wish)
+                held.plans[key] = Plan(len(held.starts))
+            elif kind == "uses" and key in held.plans:
+                uses = _in_blocks_of(held.block_size, body["block_size"], *array.reshape(3, -1))
+                held.plans[key].add(body["epoch"], *uses)
+            elif kind == "at" and key in held.plans:
+                held.plans[key].now = body["time"]
+            elif kind == "end":
+                held.plans.pop(key, None)
+            elif kind == "replace":
+                self._replace(held, *array.tolist())
+            self._changed.notify()  # one thread looks, and wakes the next where it finds something
+
+    def _open(self, client: int, body: dict[str, Any]) -> dict[str, Any]:
+        with self._opening:
+            cached = self._found(body["url"], body["options"])
+            with self._changed:
+                name = cached.folder.name
+                held = self._held.get(name)
+                if held is not None and not held.stored.is_there:
+                    held = None  # somebody has removed the files
+                if held is None:
+                    stored = StoredDataset(cached)
+                    held = self._held[name] = _Held(stored, cached.block_size)
+                held.users.add(client)
+                self._streams[client] = body["streams"] or STREAMS
+                budget = body["cache_bytes"]
+                if budget is None:
+                    free = shutil.disk_usage(self.folder.path).free
+                    budget = int(self._used()) + free // 2
+                self._budgets[client] = budget
+                self._measure_others()
+                columns = held.stored.used_bytes
+                if self._others_bytes + columns > budget and not held.filled.any():
+                    raise OptionError(
+                        f"cache_bytes={budget} ({format_bytes(budget)}) is less than the columns of"
+                        f" {cached.url} take by themselves, {format_bytes(columns)}"
+                    )
+                return {
+                    "name": name,
+                    "location": str(cached.location),
+                    "folder": str(cached.folder),
+                    "block_size": held.block_size,
+                    "num_samples": held.stored.num_samples,
+                    "total_bytes": held.stored.total_bytes,
+                    "cache_bytes": budget,
+                    "files": {one.file: one.key for one in cached.shards},
+                }
+
+    def _found(self, url: str, options: dict[str, str]) -> CachedDataset:
+        """Look in the store; in the cache, where that does not answer."""
+        known = [one for one in self.folder.datasets() if (one.url, one.options) == (url, options)]
+        if os.environ.get("FASTDATA_OFFLINE", "") not in ("", "0"):
+            if known:
+                return known[-1]
+            raise StorageError(
+                f"{url} is not in the cache {self.folder.path}, and FASTDATA_OFFLINE is set"
+            )
+        if not known:
+            return find_dataset(self.folder, url, options)
+        pool = ThreadPoolExecutor(1)
+        try:
+            return pool.submit(find_dataset, self.folder, url, options).result(OFFLINE_SECONDS)
+        except (FutureTimeoutError, TimeoutError):
+            why = f"no answer in {OFFLINE_SECONDS:.0f} s"
+        except StorageError as error:
+            if type(error) is not StorageError:
+                raise
+            why = str(error)
+        finally:
+            pool.shutdown(wait=False)
+        self._warn(f"{url} cannot be asked ({why}): what the cache has of it is read")
+        return known[-1]
+
+    def _warn(self, text: str) -> None:
+        log.warning("%s", text)
+        for channel in list(self._clients.values()):
+            with contextlib.suppress(OSError):
+                channel.send({"kind": "warning", "text": text})
+
+    # -- what is needed --------------------------------------------------------------------------
+
+    def _need(self, held: _Held, runs: NDArray[np.int64], body: dict[str, Any]) -> None:
+        """Have samples come; those that are planned come in their turn."""
+        planned = held.next_use() if held.plans else None
+        fits = held.stored.total_bytes <= self._budget()
+        for first, last in runs.tolist():
+            low, high = first // held.block_size, (last - 1) // held.block_size
+            for block in range(low, high + 1):
+                begin, end = held.bounds(block)
+                one = _Wanted(held, max(first, begin), min(last, end))
+                is_planned = planned is not None and planned[block] < NEVER
+                if body["first"]:
+                    self._wanted.appendleft(one)
+                elif is_planned:
+                    held.not_before[block] = 0.0
+                else:
+                    # What all of it has room for comes in blocks: it will be needed anyway.
+                    self._wanted.append(_Wanted(held, begin, end) if fits else one)
+
+    def _replace(self, held: _Held, first: int, last: int) -> None:
+        """Forget samples whose bytes are damaged here, and fetch them again."""
+        held.stored.present[first:last] = 0
+        for block in range(first // held.block_size, (last - 1) // held.block_size + 1):
+            held.count(block)
+        self._wanted.appendleft(_Wanted(held, first, last))
+
+    def _next_job(self) -> _Job | None:
+        """Return what to fetch next, with room made for it; None where there is nothing."""
+        for _ in range(len(self._wanted)):
+            wanted = self._wanted.popleft()
+            held = wanted.held
+            block = wanted.first // held.block_size
+            # What was cut otherwise meanwhile is asked for again by who waits for it.
+            there = held.stored.present[wanted.first : min(wanted.last, held.bounds(block)[1])] > 0
+            if there.all() or held.fetching[block]:
+                continue
+            absent = np.flatnonzero(~there)
+            first = wanted.first + int(absent[0])
+            last = wanted.first + int(absent[-1]) + 1
+            job = self._job(held, first, last, block)
+            if self._has_room(job, 0.0):
+                return job
+            if self._running:
+                self._wanted.appendleft(wanted)
+                return None
+        return self._planned_job()
+
+    def _planned_job(self) -> _Job | None:
+        best: tuple[float, _Held, int] | None = None
+        now = time.monotonic()
+        fits = sum(one.stored.total_bytes for one in self._held.values()) <= self._budget()
+        for held in self._held.values():
+            if not held.plans:
+                continue
+            uses = held.next_use()
+            open_to_fetch = (held.filled < held.counts) & ~held.fetching & (held.not_before < now)
+            uses = np.where(open_to_fetch, uses, NEVER)
+            block = int(uses.argmin())
+            if uses[block] < NEVER and (best is None or uses[block] < best[0]):
+                best = float(uses[block]), held, block
+        if best is None:
+            return None
+        use, held, block = best
+        if not fits and use > 0 and self._ahead_of(use) >= self._most_ahead():
+            return None
+        job = self._job(held, *held.bounds(block), block)
+        return job if self._has_room(job, use) else None
+
+    def _ahead_of(self, use: float) -> float:
+        """Return the bytes of blocks that are there, or on their way, and needed before `use`."""
+        total = 0.0
+        for held in self._held.values():
+            uses = held.next_use()
+            early = (uses > 0) & (uses < use) & ((held.filled > 0) | held.fetching)
+            total += float(held.bytes_each[early].sum())
+        return total
+
+    def _most_ahead(self) -> float:
+        return max(min(LEAST_AHEAD_BYTES, self._budget() / 2), self._budget() * AHEAD_SHARE)
+
+    def _job(self, held: _Held, first: int, last: int, block: int) -> _Job:
+        whole = (first, last) == held.bounds(block)
+        return _Job(held, first, last, block, whole, held.stored.disk_size(first, last))
+
+    # -- room ------------------------------------------------------------------------------------
+
+    def _has_room(self, job: _Job, use: float) -> bool:
+        """Make room for a job; where it is needed now and there never will be, say so.
+
+        What is needed now and finds no room takes that of others that are needed now, at random,
+        which are fetched again: loaders that are out of step have more blocks in use at once than
+        the order of one of them.
+        """
+        if self._make_room(job.nbytes, use):
+            return True
+        if use > 0.0 or self._running:
+            return False
+        if self._make_room(job.nbytes, ANY):
+            job.held.kept_until[job.block] = time.monotonic() + TIGHT_SECONDS
+            if not self._is_tight:
+                self._is_tight = True
+                self._warn(
+                    f"the cache {self.folder.path} of {format_bytes(self._budget())} has hardly "
+                    "room for what is needed at once, so that blocks are fetched several times: "
+                    "give more with cache_bytes=, --cache-bytes"
+                )
+            return True
+        now = time.monotonic()
+        if not any((one.kept_until > now).any() for one in self._held.values()):
+            budget = format_bytes(self._budget())
+            reason = (
+                f"the cache {self.folder.path} of {budget} has no room for what is needed at once: "
+                "give more with cache_bytes=, --cache-bytes"
+            )
+            self._fail(job, OptionError(reason))
+        return False
+
+    def _budget(self) -> float:
+        return min([*self._budgets.values(), self._disk_limit])
+
+    def _used(self) -> float:
+        return self._others_bytes + sum(one.stored.used_bytes for one in self._held.values())
+
+    def _measure_others(self) -> None:
+        """Count what datasets take that nobody reads."""
+        self._others_bytes = sum(
+            one.disk_bytes for one in self.folder.datasets() if one.folder.name not in self._held
+        )
+
+    def _make_room(self, nbytes: float, use: float) -> bool:
+        """Remove blocks that are needed later than in `use` batches, until there is room.
+
+        Where there is none, the answer is no, and nobody else's block has gone for it in vain but
+        those that are needed last.
+        """
+        if nbytes + self._used() + self._reserved <= self._budget():
+            return True
+        if self._others_bytes:
+            self._remove_others(nbytes)
+        now = time.monotonic()
+        uses = {}
+        for name, held in self._held.items():
+            needed, kept = held.next_use(), held.kept_until > now
+            if use == ANY:
+                at_random = self._random.random(len(needed)) + ANY
+                needed = np.where(kept, NO_ROOM, np.where(needed == 0.0, at_random, needed))
+            else:
+                needed = np.where(kept, np.minimum(needed, 1.0), needed)
+            uses[name] = np.where((held.filled > 0) & (held.busy == 0), needed, NO_ROOM)
+        while nbytes + self._used() + self._reserved > self._budget():
+            last = max(uses, key=lambda name: float(uses[name].max()))
+            block = int(uses[last].argmax())
+            if uses[last][block] <= use:
+                return False
+            uses[last][block] = NO_ROOM
+            held = self._held[last]
+            held.stored.remove(*held.bounds(block))
+            held.count(block)
+            self._counts["removed_blocks"] += 1
+        return True
+
+    def _remove_others(self, nbytes: float) -> None:
+        """Remove datasets that nobody reads, those first that were opened longest ago."""
+        for one in self.folder.datasets():
+            if nbytes + self._used() + self._reserved <= self._budget():
+                return
+            if one.folder.name not in self._held:  # blocks of those go one by one
+                self.folder.remove(one)
+                self._measure_others()
+
+    # -- fetching --------------------------------------------------------------------------------
+
+    def _fetch_all(self) -> None:
+        while True:
+            with self._changed:
+                while (job := self._next_job()) is None:
+                    if self._stopping:
+                        return
+                    self._changed.wait(1.0)
+                job.held.busy[job.block] += 1
+                job.held.fetching[job.block] |= job.whole
+                self._reserved += job.nbytes
+                self._running += 1
+                self._changed.notify()
+            problem: Exception | None = None
+            fetched = 0
+            try:
+                fetched = job.held.stored.fetch(job.first, job.last)
+            except Exception as error:  # of a library or a server, which may be anything
+                problem = error
+            with self._changed:
+                held = job.held
+                held.busy[job.block] -= 1
+                if job.whole:
+                    held.fetching[job.block] = False
+                held.count(job.block)
+                self._reserved -= job.nbytes
+                self._running -= 1
+                self._counts["fetched_bytes"] += fetched
+                self._counts["requests"] += 1
+                if problem is not None:
+                    self._stumbled(job, problem)
+                elif not job.whole:
+                    held.kept_until[job.block] = time.monotonic() + KEPT_SECONDS
+
+    def _stumbled(self, job: _Job, error: Exception) -> None:
+        """Try again in a smaller cache where the disk is full; tell who waits of anything else."""
+        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        if full and not isinstance(error, FastdataError):
+            limit = self._used() - job.nbytes
+            if limit < self._budget():
+                self._warn(
+                    f"the disk of the cache {self.folder.path} is full: it goes on with "
+                    f"{format_bytes(limit)} instead of {format_bytes(self._budget())}"
+                )
+                self._disk_limit = max(limit, 0.0)
+            self._wanted.append(_Wanted(job.held, job.first, job.last))
+            return
+        self._fail(job, error)
+
+    def _fail(self, job: _Job, error: Exception) -> None:
+        self._counts["failed"] += 1
+        job.held.not_before[job.block] = time.monotonic() + AGAIN_SECONDS
+        failed = {
+            "kind": "failed",
+            "dataset": job.held.stored.cached.folder.name,
+            "first": job.first,
+            "last": job.last,
+            "error": error_to(error),
+        }
+        for client in list(job.held.users):
+            with contextlib.suppress(OSError, KeyError):
+                self._clients[client].send(failed)
+
+
+def _in_blocks_of(
+    size: int,
+    their_size: int,
+    blocks: NDArray[np.int64],
+    first: NDArray[np.int64],
+    last: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return uses of blocks as uses of the blocks of another size that have samples of these."""
+    if size == their_size:
+        return blocks, first, last
+    starts = blocks * their_size // size
+    counts = ((blocks + 1) * their_size - 1) // size - starts + 1
+    ours = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    ours += np.repeat(starts, counts)
+    return ours, np.repeat(first, counts), np.repeat(last, counts)
+
+
+def main(folder: str) -> None:
+    """Serve a cache folder, which is locked for this process."""
+    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(message)s")
+    with contextlib.suppress(OSError, ValueError):
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    Downloader(CacheFolder(Path(folder))).run()

@@ -1,0 +1,334 @@
+"""The cache folder: whose it is, which datasets are in it, and what may be removed of it."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import platformdirs
+import psutil
+from numpy.typing import NDArray
+
+from fastdata.errors import OptionError
+
+__all__ = ["CacheFolder", "CachedDataset", "CachedShard", "default_cache_folder", "punch_hole"]
+
+DATASET = "dataset.json"
+PRESENT = "present"
+"""A byte for each sample: 0 while its images are not there, and another one each time they come.
+
+Then as many bytes of the downloader's own: not 0 where some of them may be there."""
+
+_MARK = "fastdata-cache.json"
+_MARKED = {"format": "fastdata cache", "version": 1}
+
+_SOCKET, _LOCK, _LOG = "downloader.sock", "downloader.lock", "downloader.log"
+
+_SAID_BYTES = 2000
+
+_LAUNCH = """
+import fcntl, os, sys
+folder, lock, path = sys.argv[1:]
+lock = os.open(os.path.join(folder, lock), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+try:
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    sys.exit()  # there is one
+if os.fork():
+    os._exit(0)
+sys.path[:] = path.split("\\n")
+from fastdata.remote.downloader import main
+main(folder)
+"""
+"""The lock is the process's that goes on: it inherits it, and keeps it as long as it lives."""
+
+_OF_NETWORKS = "nfs", "cifs", "smb", "9p", "afs", "fuse.sshfs", "lustre", "gpfs", "beegfs", "ceph"
+"""Beginnings of the names of file systems that several machines share."""
+
+_PUNCH_HOLE, _KEEP_SIZE = 2, 1
+"""Of Linux's ``falloc.h``."""
+
+_NO_HOLES = "Choose a folder on a local disk (ext4, XFS, Btrfs, tmpfs) with cache_dir=, --cache-dir"
+
+
+def default_cache_folder() -> Path:
+    """Return the folder of ``FASTDATA_CACHE``, or one among the user's caches."""
+    given = os.environ.get("FASTDATA_CACHE")
+    return Path(given) if given else platformdirs.user_cache_path("fastdata") / "blocks"
+
+
+@dataclass(frozen=True)
+class CachedShard:
+    """A shard of a dataset in the cache: its file there, the object, and what that was."""
+
+    file: str
+    key: str
+    size: int
+    tag: str
+    num_samples: int
+
+
+@dataclass(frozen=True)
+class CachedDataset:
+    """A dataset in the cache; `folder` is its own one, `options` those of its store."""
+
+    folder: Path
+    url: str
+    options: dict[str, str]
+    shards: tuple[CachedShard, ...]
+    block_size: int
+    """Samples that are fetched and removed together."""
+    is_file: bool
+    """Whether the URL is that of a shard, and not of a folder of them."""
+
+    @property
+    def location(self) -> Path:
+        """What `fastdata.open` takes."""
+        return self.folder / self.shards[0].file if self.is_file else self.folder
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of all shards."""
+        return sum(shard.num_samples for shard in self.shards)
+
+    def write(self) -> None:
+        """Write it down, by which the folder is one of a dataset."""
+        body = {**asdict(self), "folder": self.folder.name}
+        scratch = self.folder / f"{DATASET}.new"
+        scratch.write_text(json.dumps(body, indent=1))
+        os.replace(scratch, self.folder / DATASET)
+
+    @classmethod
+    def read(cls, folder: Path) -> CachedDataset | None:
+        """Return what was written down; None where that is not there, or is damaged."""
+        try:
+            body = json.loads((folder / DATASET).read_text())
+            shards = tuple(CachedShard(**shard) for shard in body["shards"])
+            if body["folder"] != folder.name or not shards:
+                return None
+            return cls(**{**body, "folder": folder, "shards": shards})
+        except (OSError, ValueError, TypeError, LookupError):
+            return None
+
+    def present(self) -> NDArray[np.bool_]:
+        """Return which samples have their images there, bool [num_samples]."""
+        found: NDArray[np.bool_] = (
+            np.fromfile(self.folder / PRESENT, np.uint8, self.num_samples) > 0
+        )
+        return found
+
+    @property
+    def num_present(self) -> int:
+        """How many samples have their images there."""
+        return int(np.count_nonzero(self.present()))
+
+    @property
+    def disk_bytes(self) -> int:
+        """What its files take on the disk, holes left out."""
+        total = 0
+        for path in self.folder.iterdir():
+            with contextlib.suppress(OSError):
+                total += path.stat().st_blocks * 512
+        return total
+
+
+@dataclass(frozen=True)
+class CacheFolder:
+    """A folder that is ours, on a disk of this machine; use `open` to make one."""
+
+    path: Path
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> CacheFolder:
+        """Make the folder if there is none; raise an `OptionError` where it cannot be used."""
+        folder = Path(path).absolute()
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            status = folder.stat()
+            mark = folder / _MARK
+            if status.st_uid != os.geteuid() and not mark.exists():
+                raise OptionError(
+                    f"the cache folder {folder} is another user's. Each user needs one of their "
+                    "own: cache_dir=, --cache-dir"
+                )
+            if not mark.exists():
+                if any(folder.iterdir()):
+                    raise OptionError(
+                        f"{folder} is not empty, and no cache of fastdata: choose a folder of its "
+                        "own for the cache (cache_dir=, --cache-dir)"
+                    )
+                _check_file_system(folder)
+                mark.write_text(json.dumps(_MARKED))
+            elif mark.stat().st_uid != os.geteuid():
+                raise OptionError(
+                    f"the cache folder {folder} is another user's. Each user needs one of their "
+                    "own: cache_dir=, --cache-dir"
+                )
+            elif json.loads(mark.read_text()) != _MARKED:
+                raise OptionError(
+                    f"the cache in {folder} was made by another release: remove that folder, or "
+                    "choose another (cache_dir=, --cache-dir)"
+                )
+        except ValueError as error:
+            if isinstance(error, OptionError):
+                raise
+            raise OptionError(f"{folder / _MARK} is damaged: remove that folder") from error
+        except OSError as error:
+            raise OptionError(
+                f"the cache folder {folder} cannot be used: {error.strerror}. "
+                "Choose another with cache_dir=, --cache-dir"
+            ) from error
+        return cls(folder)
+
+    # -- datasets --------------------------------------------------------------------------------
+
+    def datasets(self) -> list[CachedDataset]:
+        """Return the datasets that are there, the one that was opened last at the end."""
+        found = []
+        for path in self.path.iterdir():
+            if path.is_dir() and (dataset := CachedDataset.read(path)) is not None:
+                found.append(dataset)
+        return sorted(found, key=lambda one: (one.folder / DATASET).stat().st_mtime_ns)
+
+    def remove(self, dataset: CachedDataset) -> None:
+        """Remove a dataset that nobody reads: the files that we made, and the folder if empty.
+
+        It is no dataset from the first moment on.
+        """
+        names = [DATASET, PRESENT, "manifest.json", *(shard.file for shard in dataset.shards)]
+        for name in names:
+            (dataset.folder / name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            dataset.folder.rmdir()
+
+    def remove_unfinished(self) -> None:
+        """Remove folders that were being made by a process that has ended."""
+        for path in self.path.iterdir():
+            if path.is_dir() and path.name.startswith("."):
+                shutil.rmtree(path, ignore_errors=True)
+
+    def scratch(self) -> Path:
+        """Make a folder in which a dataset can be made."""
+        return Path(tempfile.mkdtemp(prefix=".", dir=self.path))
+
+    # -- the downloader --------------------------------------------------------------------------
+
+    def start_downloader(self) -> None:
+        """Start one, unless there is one; it is nobody's child, and outlives this process.
+
+        `is_served` is true from now on, until it ends; it takes a while until it listens.
+        """
+        with open(self.path / _LOG, "ab") as said:
+            subprocess.run(
+                [sys.executable, "-c", _LAUNCH, str(self.path), _LOCK, "\n".join(sys.path)],
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                cwd="/",
+                start_new_session=True,  # a Ctrl-C is not meant for it
+                check=False,
+            )
+
+    @property
+    def is_served(self) -> bool:
+        """Whether there is a downloader, which may not listen yet."""
+        lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(lock)
+        return False
+
+    @property
+    def said(self) -> str:
+        """The end of what downloaders have said."""
+        with contextlib.suppress(OSError), open(self.path / _LOG, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _SAID_BYTES))
+            return file.read().decode(errors="replace").strip()
+        return ""
+
+    def listen(self) -> socket.socket:
+        """Return the socket to which processes connect; for who has the lock."""
+        (self.path / _SOCKET).unlink(missing_ok=True)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        with self._short() as path:
+            listener.bind(path)
+        os.chmod(self.path / _SOCKET, 0o600)
+        listener.listen(64)
+        return listener
+
+    def connect(self) -> socket.socket | None:
+        """Return a connection to the downloader; None where there is none."""
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            with self._short() as path:
+                connection.connect(path)
+        except OSError:
+            connection.close()
+            return None
+        return connection
+
+    @contextlib.contextmanager
+    def _short(self) -> Iterator[str]:
+        """Give the socket's path in the 107 bytes that there are for it."""
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            by_descriptor = Path(f"/proc/self/fd/{descriptor}")
+            yield str((by_descriptor if by_descriptor.exists() else self.path) / _SOCKET)
+        finally:
+            os.close(descriptor)
+
+
+def _check_file_system(folder: Path) -> None:
+    """Raise an `OptionError` where files cannot have holes, or other machines see them."""
+    inside = [
+        part
+        for part in psutil.disk_partitions(all=True)
+        if folder.resolve().is_relative_to(part.mountpoint)
+    ]
+    kind = max(inside, key=lambda part: len(part.mountpoint)).fstype if inside else ""
+    if kind.startswith(_OF_NETWORKS):
+        raise OptionError(
+            f"the cache folder {folder} is on {kind}, which other machines see too, and where "
+            f"memory maps and locks cannot be relied on. {_NO_HOLES}"
+        )
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.write(bytes(1 << 16))
+        file.flush()
+        try:
+            punch_hole(file.fileno(), 0, 1 << 15)
+        except OSError as error:
+            raise OptionError(
+                f"files in the cache folder {folder} ({kind}) cannot have holes "
+                f"({error.strerror}). {_NO_HOLES}"
+            ) from error
+
+
+def punch_hole(descriptor: int, start: int, length: int) -> None:
+    """Give the disk back what a range of a file takes; it reads as zeros then."""
+    fallocate: Any = getattr(_libc, "fallocate", None)
+    if fallocate is None:
+        raise OSError(0, "this system has no call for it")
+    if fallocate(descriptor, _PUNCH_HOLE | _KEEP_SIZE, start, length):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+if hasattr(_libc, "fallocate"):
+    _libc.fallocate.argtypes = ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long

@@ -1,0 +1,65 @@
+"""Messages between the downloader and the processes that read: JSON, and arrays of numbers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import threading
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastdata import errors
+from fastdata.errors import FastdataError, StorageError
+
+__all__ = ["Channel", "error_from", "error_to"]
+
+_LARGEST = 1 << 28
+
+
+class Channel:
+    """One end of a connection; sends from any thread, and receives in one."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+        self._connection = Connection(os.dup(end.fileno()))
+        self._sending = threading.Lock()
+
+    def send(self, body: dict[str, Any], array: NDArray[np.int64] | None = None) -> None:
+        """Send a message, with an int64 array behind it perhaps; `OSError` if nobody is there."""
+        with self._sending:
+            self._connection.send_bytes(json.dumps({**body, "array": array is not None}).encode())
+            if array is not None:
+                self._connection.send_bytes(np.ascontiguousarray(array, np.int64).tobytes())
+
+    def receive(self) -> tuple[dict[str, Any], NDArray[np.int64]]:
+        """Wait for a message; `EOFError` or `OSError` when the other end is closed."""
+        body = json.loads(self._connection.recv_bytes(_LARGEST))
+        array = np.empty(0, np.int64)
+        if body.pop("array"):
+            array = np.frombuffer(self._connection.recv_bytes(_LARGEST), np.int64)
+        return body, array
+
+    def close(self) -> None:
+        """Close this end; who waits for a message here is told.  Idempotent."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+
+def error_to(error: Exception) -> list[str]:
+    """Return an error as it is sent."""
+    name = type(error).__name__ if isinstance(error, FastdataError) else StorageError.__name__
+    return [name, str(error) or type(error).__name__]
+
+
+def error_from(sent: list[str]) -> FastdataError:
+    """Return an error that was sent."""
+    name, text = sent
+    kind = getattr(errors, name, StorageError)
+    found: FastdataError = kind(text)
+    return found

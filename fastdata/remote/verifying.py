@@ -1,0 +1,28 @@
+"""Whether what is in the cache is what was fetched."""
+
+from __future__ import annotations
+
+from fastdata.formats.layout import checksum
+from fastdata.formats.reader import ShardReader
+from fastdata.remote.folder import CachedDataset
+
+__all__ = ["damaged_samples"]
+
+
+def damaged_samples(dataset: CachedDataset) -> list[int]:
+    """Return which samples are there whose images do not match their checksums.
+
+    What is removed or comes meanwhile may be among them.
+    """
+    present = dataset.present()
+    damaged, first = [], 0
+    for shard in dataset.shards:
+        reader = ShardReader(dataset.folder / shard.file, check=False)
+        for row in range(shard.num_samples):
+            if present[first + row] and not all(
+                checksum(reader.raw_blob(name, row)) == reader.column(f"{name}.checksum")[row]
+                for name in reader.header.schema.images
+            ):
+                damaged.append(first + row)
+        first += shard.num_samples
+    return damaged
