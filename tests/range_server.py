@@ -1,0 +1,128 @@
+"""A plain HTTP server of a folder for tests, with ranges, and with faults if asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+__all__ = ["RangeServer", "range_server"]
+
+
+@dataclass
+class RangeServer:
+    """A server that runs; what it does may be changed as it goes."""
+
+    folder: Path
+    port: int = 0
+    fault: Callable[[int], str] = lambda number: ""
+    """Given a request's number, "503", "reset", "cut" (a body that ends too early) or ""."""
+    delay: float = 0.0
+    requests: list[tuple[str, int]] = field(default_factory=list)
+    """Paths and bytes of the answers to GET."""
+    refuse: bool = False
+    """Whether every connection is closed at once."""
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+
+@contextlib.contextmanager
+def range_server(folder: Path) -> Iterator[RangeServer]:
+    """Serve a folder on a free port of this machine."""
+    state = RangeServer(folder)
+    connections: set[socket.socket] = set()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def setup(self) -> None:
+            super().setup()
+            connections.add(self.connection)
+
+        def finish(self) -> None:
+            connections.discard(self.connection)
+            super().finish()
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+        def do_HEAD(self) -> None:
+            self.answer(body=False)
+
+        def do_GET(self) -> None:
+            self.answer(body=True)
+
+        def do_PROPFIND(self) -> None:
+            self.send_error(405)
+
+        def answer(self, *, body: bool) -> None:
+            fault = "reset" if state.refuse else state.fault(len(state.requests)) if body else ""
+            path = state.folder / self.path.lstrip("/")
+            if body:
+                state.requests.append((self.path, 0))
+            time.sleep(state.delay)
+            if fault == "503":
+                self.send_error(503)
+                return
+            if fault == "reset":
+                linger = struct.pack("ii", 1, 0)
+                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                self.close_connection = True
+                self.connection.close()
+                return
+            if not path.is_file():
+                self.send_error(404)
+                return
+            data = path.read_bytes()
+            status = path.stat()
+            tag = f'"{status.st_size:x}-{status.st_mtime_ns:x}"'
+            if self.headers.get("If-Match") not in (None, tag):
+                self.send_error(412)
+                return
+            start, stop = 0, len(data)
+            given = self.headers.get("Range")
+            if given is not None:
+                first, _, last = given.removeprefix("bytes=").partition("-")
+                start, stop = int(first), min(int(last) + 1 if last else len(data), len(data))
+            self.send_response(206 if given else 200)
+            self.send_header("Content-Length", str(stop - start))
+            self.send_header("ETag", tag)
+            self.send_header("Last-Modified", self.date_time_string(int(status.st_mtime)))
+            if given:
+                self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{len(data)}")
+            self.end_headers()
+            if body:
+                end = start + (stop - start) // 2 if fault == "cut" else stop
+                self.wfile.write(data[start:end])
+                self.close_connection |= fault == "cut"
+                state.requests[-1] = self.path, end - start
+
+    class Server(http.server.ThreadingHTTPServer):
+        daemon_threads = True
+        request_queue_size = 128
+
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            pass  # clients that have gone, and faults
+
+    server = Server(("127.0.0.1", 0), Handler)
+    state.port = server.server_address[1]
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield state
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+        for connection in list(connections):  # which clients keep
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,486 @@
+"""Datasets in stores: the batches of the files, whatever cache, network and others do.
+
+Most of it by a plain HTTP server, which is quick and has faults when told to; S3 is moto's.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from object_server import CREDENTIALS, has_s3
+from pack_helpers import image_folder
+from range_server import RangeServer, range_server
+from torch.utils.data import DataLoader
+
+import fastdata
+from fastdata import transforms
+from fastdata.errors import (
+    DatasetNotFoundError,
+    FormatError,
+    ObjectChangedError,
+    OptionError,
+    ShardCorruptError,
+    StorageError,
+)
+from fastdata.remote import supply as supply_module
+from fastdata.remote.folder import CacheFolder
+
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("obstore") is None, reason="obstore is missing"),
+    pytest.mark.skipif(sys.platform != "linux", reason="files with holes are Linux's"),
+]
+
+COUNT = 600
+LANES = fastdata.BlockShuffle(block_size=4, window_blocks=2, lanes=2)
+"""A hundred and fifty blocks: a tenth of them has room for those in use at once."""
+
+TRANSFORM = [transforms.RandomResizedCrop(16), transforms.RandomHorizontalFlip()]
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three shards, and a shard of each kind by itself."""
+    folder = tmp_path_factory.mktemp("packed")
+    images = image_folder(folder / "images", COUNT, classes=("ant", "bee", "cow"))
+    options: dict[str, Any] = {"size": 64, "resize": "exact", "num_workers": 0, "codec": "jpeg"}
+    fastdata.pack(images, folder / "served" / "train", shards=3, progress=False, **options)
+    fastdata.pack(images, folder / "served" / "one.h5", progress=False, limit=40, **options)
+    fastdata.pack(
+        images,
+        folder / "served" / "raw.lmdb",
+        progress=False,
+        limit=90,
+        **{**options, "codec": "raw"},
+    )
+    return folder / "served"
+
+
+@pytest.fixture
+def server(packed: Path) -> Iterator[RangeServer]:
+    with range_server(packed) as found:
+        yield found
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A cache folder, whose downloader is ended afterwards."""
+    monkeypatch.setenv("FASTDATA_CACHE", str(tmp_path / "cache"))
+    yield tmp_path / "cache"
+    for process in downloaders(tmp_path / "cache"):
+        process.kill()
+
+
+def downloaders(cache: Path) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if str(cache) in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def total_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.iterdir())
+
+
+def batches_of(loader: Any) -> list[tuple[Any, Any]]:
+    return [(batch.image.clone(), batch.label.clone()) for batch in loader]
+
+
+def assert_same(ours: list[tuple[Any, Any]], theirs: list[tuple[Any, Any]]) -> None:
+    assert len(ours) == len(theirs)
+    for (image, label), (other_image, other_label) in zip(ours, theirs, strict=True):
+        assert torch.equal(label, other_label)
+        assert torch.equal(image, other_image)
+
+
+def loader_of(data: Any, **options: Any) -> Any:
+    usual: dict[str, Any] = {"batch_size": 12, "shuffle": LANES, "transform": TRANSFORM}
+    return fastdata.loader(data, **{**usual, "num_workers": 2, **options})
+
+
+# -- the same batches --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("world_size", "share"), [(1, 10), (4, 10), (2, None)])
+def test_batches_are_those_of_the_files(
+    server: RangeServer, packed: Path, cache: Path, world_size: int, share: int | None
+) -> None:
+    whole = total_bytes(packed / "train")
+    data = fastdata.open(
+        f"{server.url}/train", cache_bytes=None if share is None else whole // 100 * 12
+    )
+    options = {"batch_size": 12 // world_size, "world_size": world_size, "drop_last": True}
+    loaders = [loader_of(data, rank=rank, **options) for rank in range(world_size)]
+    local = loader_of(packed / "train", drop_last=True)
+    for epoch in range(2):
+        expected = batches_of(local)
+        of_ranks = [batches_of(loader) for loader in loaders]
+        joined = [
+            (torch.cat([image for image, _ in parts]), torch.cat([label for _, label in parts]))
+            for parts in zip(*of_ranks, strict=True)
+        ]
+        assert_same(joined, expected)
+        if epoch == 0 and share is not None:
+            counts = data.supplied[0].supply.counts()
+            assert counts["removed_blocks"] > 0, "the cache was too large for this test"
+    for loader in [*loaders, local]:
+        loader.close()
+
+
+@pytest.mark.parametrize("shuffle", [True, False, "block", fastdata.BlockShuffle(1, 300)])
+@pytest.mark.parametrize("name", ["one.h5", "raw.lmdb"])
+def test_any_order_of_any_shard(
+    server: RangeServer, packed: Path, cache: Path, shuffle: Any, name: str
+) -> None:
+    of_files = "lanes" if shuffle is True else shuffle
+    remote = loader_of(f"{server.url}/{name}", shuffle=shuffle)
+    local = loader_of(packed / name, shuffle=of_files)
+    assert_same(batches_of(remote), batches_of(local))
+    remote.close()
+    local.close()
+
+
+def test_samplers_weights_and_processes(server: RangeServer, packed: Path, cache: Path) -> None:
+    chosen = np.random.default_rng(0).permutation(COUNT)[:140].tolist()
+    for options in (
+        {"sampler": chosen, "shuffle": False},
+        {"weights": np.arange(COUNT), "shuffle": False},
+        {"worker_method": "process"},
+        {"worker_method": "process", "multiprocessing_context": "spawn"},
+        {"num_workers": 0},
+    ):
+        remote = loader_of(f"{server.url}/train", **options)
+        local = loader_of(packed / "train", **options)
+        assert_same(batches_of(remote), batches_of(local))
+        remote.close()
+        local.close()
+
+
+def test_resuming_within_an_epoch(server: RangeServer, packed: Path, cache: Path) -> None:
+    local = loader_of(packed / "train")
+    first, second = batches_of(local), batches_of(local)
+    remote = loader_of(f"{server.url}/train")
+    for at, _ in enumerate(remote):
+        if at == 10:
+            state = remote.state_dict()
+            break
+    again = loader_of(f"{server.url}/train")
+    again.load_state_dict(state)
+    assert_same(batches_of(again), first[11:])
+    assert_same(batches_of(again), second)
+    for loader in (local, remote, again):
+        loader.close()
+
+
+def test_stock_data_loaders_and_single_samples(
+    server: RangeServer, packed: Path, cache: Path
+) -> None:
+    local = fastdata.open(packed / "train")
+    data = fastdata.open(f"{server.url}/train")
+    assert data.digest == local.digest
+    assert data.classes == local.classes
+    assert list(data.targets) == list(local.targets)
+    for index in (0, 599, 150, 151, -1):
+        assert torch.equal(data[index].image, local[index].image)
+    assert torch.equal(pickle.loads(pickle.dumps(data))[7].image, local[7].image)
+    stock = DataLoader(data, 50, num_workers=2, multiprocessing_context="fork")
+    for batch, other in zip(stock, DataLoader(local, 50), strict=True):
+        assert torch.equal(batch.image, other.image)
+
+
+def test_parts_and_several_datasets(server: RangeServer, packed: Path, cache: Path) -> None:
+    local = fastdata.open(packed / "train")
+    data = fastdata.open(f"{server.url}/train")
+    half = np.arange(0, COUNT, 2)
+    one, other = loader_of(data[half]), loader_of(local[half])
+    assert_same(batches_of(one), batches_of(other))
+    joined = fastdata.open([f"{server.url}/train", packed / "train"])
+    files = fastdata.open([packed / "train", packed / "train"])
+    both, plain = loader_of(joined), loader_of(files)
+    assert_same(batches_of(both), batches_of(plain))
+    for loader in (one, other, both, plain):
+        loader.close()
+
+
+@pytest.mark.skipif(not has_s3(), reason="moto is not installed")
+def test_s3(packed: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from object_server import s3_server\n"
+        "from pathlib import Path; from fastdata.storage import open_store\n"
+        "import fastdata, torch\n"
+        "with s3_server() as server:\n"
+        "    url = server.bucket('bucket') + '/sets/train'\n"
+        "    for path in Path(sys.argv[2]).iterdir():\n"
+        "        open_store(url, server.options).put(path.name, path)\n"
+        "    options = {'shuffle': 'lanes', 'batch_size': 12, 'num_workers': 2}\n"
+        "    remote = fastdata.loader(url, storage_options=server.options, **options)\n"
+        "    local = fastdata.loader(sys.argv[2], **options)\n"
+        "    for _ in range(2):\n"
+        "        for one, other in zip(remote, local, strict=True):\n"
+        "            assert torch.equal(one.image, other.image)\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script, str(Path(__file__).parent), str(packed / "train")],
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 0, ran.stderr
+
+
+# -- what goes wrong ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", ["503", "reset", "cut"])
+def test_faults_of_the_network_are_not_seen(
+    server: RangeServer, packed: Path, cache: Path, fault: str
+) -> None:
+    server.fault = lambda number: fault if number % 9 == 5 else ""
+    remote, local = loader_of(f"{server.url}/train"), loader_of(packed / "train")
+    assert_same(batches_of(remote), batches_of(local))
+    assert len(server.requests) > 20
+    remote.close()
+    local.close()
+
+
+def test_the_downloader_is_killed(server: RangeServer, packed: Path, cache: Path) -> None:
+    server.delay = 0.01
+    whole = total_bytes(packed / "train")
+    remote = loader_of(f"{server.url}/train", cache_bytes=whole // 100 * 15)
+    local = loader_of(packed / "train")
+    found = []
+    killed = set()
+    for at, batch in enumerate(remote):
+        found.append((batch.image.clone(), batch.label.clone()))
+        if at % 6 == 3:
+            for process in downloaders(cache):
+                killed.add(process.pid)
+                process.kill()
+    assert_same(found, batches_of(local))
+    assert len(killed) >= 3
+    remote.close()
+    local.close()
+
+
+def test_bytes_that_are_damaged_in_the_cache_come_anew(
+    server: RangeServer, packed: Path, cache: Path
+) -> None:
+    local = fastdata.open(packed / "train")
+    data = fastdata.open(f"{server.url}/train")
+    assert torch.equal(data[4].image, local[4].image)
+    reader, row = data.locate(4)
+    with open(reader.path, "r+b") as file:
+        file.seek(int(reader.column("image.offset")[row]) + 200)
+        file.write(b"damage" * 10)
+    assert torch.equal(data[4].image, local[4].image)
+
+
+def test_damage_in_the_store_is_an_error_that_names_the_url(
+    packed: Path, cache: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(packed / "train", tmp_path / "served" / "train")
+    reader, row = fastdata.open(tmp_path / "served" / "train").locate(4)
+    with open(reader.path, "r+b") as file:
+        file.seek(int(reader.column("image.offset")[row]) + 200)
+        file.write(b"damage" * 10)
+    with range_server(tmp_path / "served") as server:
+        data = fastdata.open(f"{server.url}/train")
+        with pytest.raises(ShardCorruptError, match=f"{server.url}/train/shard-.*checksum"):
+            _ = data[4]
+        loader = loader_of(data, on_corrupt="skip")
+        assert sum(len(label) for _, label in batches_of(loader)) == COUNT
+        assert loader.stats().skipped_samples == 1
+        loader.close()
+
+
+def test_an_object_that_changes_is_noticed(packed: Path, cache: Path, tmp_path: Path) -> None:
+    shutil.copytree(packed / "train", tmp_path / "served" / "train")
+    with range_server(tmp_path / "served") as server:
+        data = fastdata.open(f"{server.url}/train")
+        _ = data[0]
+        for path in (tmp_path / "served" / "train").glob("*.lmdb"):
+            os.utime(path, ns=(1, 1))
+        with pytest.raises(ObjectChangedError, match="has changed"):
+            _ = data[590]
+
+
+def test_a_server_that_has_gone(packed: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with range_server(packed) as server:
+        url = f"{server.url}/train"
+        local = fastdata.open(packed / "train")
+        data = fastdata.open(url)
+        for index in range(100):
+            _ = data[index]
+    monkeypatch.setenv("FASTDATA_OFFLINE", "1")
+    for process in downloaders(cache):
+        process.kill()
+    again = fastdata.open(url)
+    assert torch.equal(again[50].image, local[50].image)
+    with pytest.raises(StorageError, match="is not in the cache"):
+        fastdata.open(f"{url}-other")
+
+
+def test_wrong_urls(server: RangeServer, cache: Path, packed: Path, tmp_path: Path) -> None:
+    with pytest.raises(DatasetNotFoundError, match=f"{server.url}/nothing"):
+        fastdata.open(f"{server.url}/nothing")
+    with pytest.raises(OptionError, match="cache_bytes"):
+        fastdata.open(f"{server.url}/train", cache_bytes="much")
+    with pytest.raises(OptionError, match="for URLs"):
+        fastdata.open(packed / "train", cache_bytes="1GB")
+    with pytest.raises(OptionError, match="cache_dir"):
+        fastdata.loader(fastdata.open(packed / "train"), cache_dir=tmp_path)
+    (packed / "text").mkdir(exist_ok=True)
+    (packed / "text" / "manifest.json").write_text("{}")
+    with pytest.raises(FormatError, match=f"{server.url}/text/manifest.json"):
+        fastdata.open(f"{server.url}/text")
+    with pytest.raises(OptionError, match="cache="):
+        fastdata.loader(f"{server.url}/train", cache="ram").close()
+
+
+def test_a_manifest_of_a_newer_version(packed: Path, cache: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "served" / "train"
+    shutil.copytree(packed / "train", folder)
+    text = (folder / "manifest.json").read_text().replace('"version": 1', '"version": 99')
+    (folder / "manifest.json").write_text(text)
+    newer = pytest.raises(FormatError, match=r"version 99 is newer.*Upgrade")
+    with range_server(tmp_path / "served") as server, newer:
+        fastdata.open(f"{server.url}/train")
+
+
+# -- the cache folder --------------------------------------------------------------------------
+
+
+def test_it_never_takes_more_than_it_may(server: RangeServer, packed: Path, cache: Path) -> None:
+    may = total_bytes(packed / "train") // 100 * 14
+    loader = loader_of(f"{server.url}/train", cache_bytes=may)
+    most, stop = [0], threading.Event()
+
+    def watch() -> None:
+        while not stop.is_set():
+            files = [*cache.rglob("*.lmdb"), *cache.rglob("present")]
+            most[0] = max(most[0], sum(path.stat().st_blocks * 512 for path in files))
+            time.sleep(0.002)
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    for _ in range(2):
+        for _ in loader:
+            pass
+    stop.set()
+    watching.join()
+    loader.close()
+    assert 0 < most[0] <= may
+
+
+def test_what_cannot_hold_a_window_is_refused(server: RangeServer, cache: Path) -> None:
+    data = fastdata.open(f"{server.url}/train", cache_bytes=150_000)
+    loader = loader_of(data, shuffle=fastdata.BlockShuffle(10, 10, 4))
+    with pytest.raises(OptionError, match=r"needs .* at once.*cache_bytes.*window_blocks=5"):
+        next(iter(loader))
+    loader.close()
+    with pytest.raises(OptionError, match="columns"):
+        fastdata.open(f"{server.url}/one.h5", cache_bytes=1000)
+
+
+def test_old_datasets_make_room(server: RangeServer, packed: Path, cache: Path) -> None:
+    data = fastdata.open(f"{server.url}/one.h5")
+    for sample in data:
+        assert sample is not None
+    del data, sample
+    for process in downloaders(cache):
+        process.kill()
+    may = total_bytes(packed / "train") // 100 * 15
+    loader = loader_of(f"{server.url}/train", cache_bytes=may)
+    for _ in loader:
+        pass
+    loader.close()
+    assert [one.url.rpartition("/")[2] for one in CacheFolder.open(cache).datasets()] == ["train"]
+
+
+def test_folders_that_are_none_of_ours(
+    server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"{server.url}/train"
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("all of it")
+    with pytest.raises(OptionError, match="not empty, and no cache"):
+        fastdata.open(url, cache_dir=tmp_path / "mine")
+    assert (tmp_path / "mine" / "thesis.tex").exists()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OptionError, match="cannot be used"):
+        fastdata.open(url, cache_dir=tmp_path / "file")
+    if os.geteuid() == 0:
+        (tmp_path / "theirs").mkdir()
+        os.chown(tmp_path / "theirs", 12345, 12345)
+        with pytest.raises(OptionError, match="another user's"):
+            fastdata.open(url, cache_dir=tmp_path / "theirs")
+    (tmp_path / "shared").mkdir()
+
+    class Partition:
+        mountpoint, fstype = str(tmp_path / "shared"), "nfs4"
+
+    monkeypatch.setattr(psutil, "disk_partitions", lambda all: [Partition])
+    with pytest.raises(OptionError, match=r"is on nfs4.*local disk"):
+        fastdata.open(url, cache_dir=tmp_path / "shared")
+
+
+def test_the_downloader_ends_and_nothing_is_left_of_it(
+    server: RangeServer, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = fastdata.open(f"{server.url}/train")
+    _ = data[0]
+    (process,) = downloaders(cache)
+    assert process.ppid() != os.getpid()
+    process.send_signal(signal.SIGSTOP)  # a downloader that hangs is no reason to leave one behind
+    process.send_signal(signal.SIGCONT)
+    assert torch.equal(data[1].image, data[1].image)
+
+
+def test_what_is_removed_while_it_is_read_is_read_again(
+    server: RangeServer, packed: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if the cache were emptied within every task: what came of holes is not handed out."""
+    data = fastdata.open(f"{server.url}/raw.lmdb")
+    local = fastdata.open(packed / "raw.lmdb")
+    supply = data.supplied[0].supply
+    real_run, emptied = supply_module.Supply.run, set()
+
+    def run(self: Any, read: Any) -> Any:
+        def emptying() -> Any:
+            found = read()
+            if not self.watched or threading.get_ident() in emptied:
+                return found
+            emptied.add(threading.get_ident())
+            held = list(self._watching.held)
+            for samples, _ in held:
+                for sample in samples.tolist():
+                    self.replace(sample)
+            if isinstance(found, bytes):
+                return bytes(len(found))  # what a hole gives
+            return found
+
+        return real_run(self, emptying)
+
+    monkeypatch.setattr(supply_module.Supply, "run", run)
+    assert torch.equal(data[3].image, local[3].image)
+    assert emptied
+    assert supply.waited_seconds > 0
