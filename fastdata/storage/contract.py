@@ -89,7 +89,10 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def put(self, key: str, data: bytes | Path) -> None:
-        """Write an object, from bytes or a file, in place of any other."""
+        """Write an object, from bytes or a file, in place of any other.
+
+        The file must not be changed afterwards: it may become the object itself.
+        """
 
     @abc.abstractmethod
     def put_if_absent(self, key: str, data: bytes) -> bool:

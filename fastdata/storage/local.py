@@ -7,6 +7,7 @@ import errno
 import os
 import re
 import secrets
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -156,15 +157,15 @@ class LocalStore(Store):
         with full_disk_explained(target, remedy), self._explained(str(target), is_path=True):
             scratch = target.with_name(_SCRATCH.format(secrets.token_hex(8)))
             try:
-                with _created(scratch) as file:
-                    if isinstance(data, Path):
-                        with open(data, "rb") as source:
-                            while block := source.read(_COPY_BYTES):
-                                file.write(block)
-                    else:
-                        file.write(data)
-                    file.flush()
-                    os.fdatasync(file.fileno())
+                if not (isinstance(data, Path) and _is_linked(data, scratch)):
+                    with _created(scratch) as file:
+                        if isinstance(data, Path):
+                            with open(data, "rb") as source:
+                                shutil.copyfileobj(source, file, _COPY_BYTES)
+                        else:
+                            file.write(data)
+                        file.flush()
+                        os.fdatasync(file.fileno())
                 yield scratch
             finally:
                 scratch.unlink(missing_ok=True)
@@ -206,6 +207,17 @@ class LocalStore(Store):
             if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise
             raise StorageError(f"{name}: {error.strerror or error}") from error
+
+
+def _is_linked(source: Path, path: Path) -> bool:
+    """Give a file a second name, once it is on the disk; False where that cannot be."""
+    try:
+        os.link(source, path)
+    except OSError:  # another file system, or one without links
+        return False
+    with open(path, "rb") as file:
+        os.fdatasync(file.fileno())
+    return True
 
 
 def _created(path: Path) -> IO[bytes]:
