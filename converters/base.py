@@ -26,6 +26,7 @@ import numpy as np
 import xxhash
 
 from fastdata.errors import FastdataError, JobChangedError, OptionError
+from fastdata.regular_files import Mirror
 from fastdata.schema import Field, Schema
 
 from .reading.selection import joined
@@ -43,9 +44,12 @@ class Deferred(abc.ABC):
     stored_key : str or None
         The key of the sample, where `load` has read that too; it then takes the place
         of `Sample.key`, which says where the sample is.
+    held : object
+        What must not be gone before the sample is: the file that it is in, of a store.
     """
 
     stored_key: str | None = None
+    held: object = None
 
     @abc.abstractmethod
     def load(self) -> tuple[Any, ...]:
@@ -107,12 +111,18 @@ class Source(abc.ABC):
     packed_with : mapping or None
         Where the source was packed by fastdata: its options, which ``codec="keep"`` keeps too.
     reads_by_network : bool
-        Whether workers wait for a network.  They are threads then: connections do not survive a
-        fork.
+        Whether workers wait for a network.  They are threads then, many a core: connections do
+        not survive a fork.
+    mirror : Mirror or None
+        What stands for the files of a source in a store.  Workers are threads then too.
+    downloads_files : bool
+        Whether files of a store are downloaded whole, before workers read them.
     """
 
     name: ClassVar[str]
-    reads_by_network: ClassVar[bool] = False
+    reads_by_network: bool = False
+    mirror: Mirror | None = None
+    downloads_files: bool = False
     format_options: Mapping[str, Any] = MappingProxyType({})
     packed_with: Mapping[str, Any] | None = None
     summary: ClassVar[str] = ""
@@ -222,6 +232,16 @@ class Source(abc.ABC):
         """A picklable callable to run once in each worker process, or None."""
         return None
 
+    def check_store(self) -> None:
+        """Raise why a store gave nothing, where readers may have taken that for damage."""
+        if self.mirror is not None:
+            self.mirror.check()
+
+    def close(self) -> None:
+        """Remove what was downloaded; may be called twice."""
+        if self.mirror is not None:
+            self.mirror.close()
+
 
 class IndexedSource(Source):
     """A source that can reach any sample at once.
@@ -230,6 +250,11 @@ class IndexedSource(Source):
     """
 
     num_samples: int
+
+    def some(self, count: int) -> Iterator[Sample | Reject]:
+        """Yield some samples from all over the source."""
+        places = np.linspace(0, self.num_samples - 1, min(count, self.num_samples))
+        return (self.get(int(at)) for at in places)
 
     @abc.abstractmethod
     def __getitem__(self, index: int) -> Sample | Reject:

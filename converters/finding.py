@@ -15,18 +15,21 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fastdata.errors import OptionError, SourceError, did_you_mean
+from fastdata.errors import OptionError, SourceError, StorageError, did_you_mean
+from fastdata.regular_files import with_urls
 from fastdata.storage import Store
 
 from .base import FieldSpec, Source
 from .reading.fingerprints import FileSource
+from .reading.image_files import is_image_name
 from .reading.image_list import ImageListSource
 from .reading.locations import files_at, folder_at, is_pattern
+from .reading.mirror import Listing, Mirror, StoredFiles
 from .reading.options import Option
 from .reading.refusals import check_choice
 from .reading.spans import close_files
 from .reading.splits import has_folders_of_images, mixed_splits
-from .signs import FORMATS, Look
+from .signs import FORMATS, LISTS, Look
 
 __all__ = [
     "FormatOption",
@@ -41,6 +44,9 @@ __all__ = [
 _GROUP = "fastdata.converters"
 _COMMON = ("self", "location", "channels", "fields")
 _NEAREST = 3
+_STORED = ("folder", "litdata", "manifest", "mds", "parquet", "tfrecord", "webdataset")
+"""Formats that are read out of a store."""
+
 _BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
@@ -110,9 +116,9 @@ def find_source(
 
     Parameters
     ----------
-    location : path, pattern, Store or object
+    location : path, pattern, Store, StoredFiles or object
         A pattern is a path with ``*``, ``?``, ``[]`` or ``{0..9}``.  A `Source` is taken as
-        it is.
+        it is.  One that is read out of a store is to be closed.
     format : str, optional
         Name of the format; recognised by content where not given.
     options : mapping, optional
@@ -126,19 +132,35 @@ def find_source(
         If `format`, or one of `options`, is not known.
     MissingExtraError
         If the format needs a package that is not installed.
+    StorageError
+        If a store cannot be read.
     """
     if isinstance(location, Source):
         return location
-    points = _points()
+    given = _Given(format, channels, fields, options or {})
     if isinstance(location, Store):
-        chosen = _of_store(location, format)
-    elif format is not None:
-        chosen = format_class(format)
-    else:
-        chosen = _recognised(location, points)
+        return _of_store(StoredFiles(location, ""), given)
+    if isinstance(location, StoredFiles):
+        return _of_store(location, given)
+    chosen = _recognised(location, _points()) if format is None else format_class(format)
+    return _opened(chosen, location, given)
+
+
+class _Given(NamedTuple):
+    """What a user says of a source."""
+
+    format: str | None
+    channels: int
+    fields: FieldSpec | None
+    options: Mapping[str, Any]
+
+
+def _opened(chosen: type[Source], location: Any, given: _Given) -> Source:
+    """Return a source of a format."""
+    format = given.format
     try:
-        arguments = _checked(chosen, options or {})
-        source = chosen(location, channels=channels, fields=fields, **arguments)
+        arguments = _checked(chosen, given.options)
+        source = chosen(location, channels=given.channels, fields=given.fields, **arguments)
     except SourceError as error:
         if format is None and chosen.general:  # it recognises whatever no other format does
             raise SourceError(f"{error}{_nearest(location)}") from None
@@ -146,9 +168,9 @@ def find_source(
     finally:
         close_files()  # which may have been looked into
     source.format_options = arguments
-    recognised = format is None and isinstance(location, (str, os.PathLike, Store))
+    recognised = format is None and isinstance(location, (str, os.PathLike, Listing))
     if recognised and source.doubt:
-        place = location.url if isinstance(location, Store) else os.fspath(location)
+        place = location.url if isinstance(location, Listing) else os.fspath(location)
         raise SourceError(
             f"{place}: not packed as {chosen.name}, since {source.doubt}. "
             f"--format {chosen.name} packs it so all the same.{_nearest(location)}"
@@ -164,17 +186,66 @@ def find_source(
     return source
 
 
-def _of_store(store: Store, format: str | None) -> type[Source]:
-    """Return what reads a format out of a store."""
-    if format not in (None, "folder"):
-        format_class(format)  # which may be no format at all
-        raise OptionError(
-            f"{store.url}: of a store, class folders are read (--format folder); the format "
-            f"{format!r} is read of files on this machine: copy them here, or mount the store"
-        )
+def _of_store(files: StoredFiles, given: _Given) -> Source:
+    """Return the source that reads what is in a store: by the rules for files, on a mirror."""
+    from .reading.scanned import ScannedSource
+    from .reading.tables.table_source import TableSource
     from .stored_folder import StoredFolderSource
 
-    return StoredFolderSource
+    if given.format is not None and given.format not in _STORED:
+        format_class(given.format)  # which may be no format at all
+        raise _local_only(files.store.url, given.format)
+    listing = Listing(files.store)
+    if not files.pattern and (given.format or _folder_by_names(listing)) == "folder":
+        return _opened(StoredFolderSource, listing, given)
+    mirror = Mirror(listing)
+    try:
+        with mirror.explained():
+            location = mirror.path(files.pattern)
+            if given.format is None:
+                chosen = _recognised(location, _points())
+            else:
+                chosen = format_class(given.format)
+            if chosen.name not in _STORED:
+                raise _local_only(location, chosen.name)
+            if chosen.name == "folder" and files.pattern:
+                raise OptionError(f"{location}: class folders are named by the folder they are in")
+            if chosen.name != "folder":
+                source = _opened(chosen, location, given)
+    except BaseException:
+        mirror.close()
+        raise
+    if chosen.name == "folder":
+        mirror.close()
+        return _opened(StoredFolderSource, listing, given)
+    source.mirror, source.downloads_files = mirror, isinstance(source, ScannedSource)
+    reads_here = isinstance(source, TableSource) and not source.layout.images
+    source.reads_by_network = not (source.downloads_files or reads_here)
+    source.notes = [*map(with_urls, source.notes), *mirror.notes]
+    return source
+
+
+def _folder_by_names(listing: Listing) -> str:
+    """Return "folder" where names alone say that these are class folders, or nothing else.
+
+    They need no mirror.  Lists of images lie beside these, an index beside chunks.
+    """
+    folders = images = lists = False
+    for key in map(listing.keys.__getitem__, range(len(listing))):
+        top = "/" not in key
+        if top and key == "index.json":
+            return ""
+        images |= top and is_image_name(key)
+        folders |= not top and is_image_name(key)
+        lists |= top and key.lower().endswith(LISTS)
+    return "folder" if not len(listing) or (not lists if images else folders) else ""
+
+
+def _local_only(place: str, format: str) -> OptionError:
+    return OptionError(
+        f"{place}: out of a store, {', '.join(_STORED[:-1])} and {_STORED[-1]} are read; the "
+        f"format {format!r} is read of files on this machine: copy them here, or mount the store"
+    )
 
 
 def _points() -> dict[str, EntryPoint]:
@@ -189,9 +260,13 @@ def _recognised(location: Any, points: Mapping[str, EntryPoint]) -> type[Source]
         raise SourceError(f"{os.fspath(path)}: no file is called so. Quote patterns in a shell.")
     for kind in _asked(location, points):
         # One format may fail, say at a folder that cannot be listed, and another may not.
-        with contextlib.suppress(OSError):
+        try:
             if kind.recognises(location):
                 return kind
+        except StorageError:
+            raise
+        except OSError:
+            continue
     if path is not None and os.path.isfile(path) and os.path.getsize(path) == 0:
         raise SourceError(f"{os.fspath(path)}: the file is empty")
     raise SourceError(

@@ -21,7 +21,7 @@ from typing import IO, Annotated, Any
 import numpy as np
 
 from fastdata.errors import SourceError
-from fastdata.regular_files import open_regular
+from fastdata.regular_files import mirror_of, open_regular
 from fastdata.schema import Field, ImageField, ScalarField, Schema, StringField
 
 from .base import FieldSpec, Reject, Sample, reason_of
@@ -38,7 +38,7 @@ from .reading.chunks.litdata_chunks import (
 from .reading.chunks.row_table import RowTable, has_table, table_columns
 from .reading.class_names import named_classes
 from .reading.compression import check_codec
-from .reading.locations import first_bytes, printable
+from .reading.locations import first_bytes, map_files, printable
 from .reading.options import ClassFile, Option
 from .reading.scanned import Place
 from .reading.selection import TableColumn
@@ -102,8 +102,10 @@ class LitDataSource(ChunkSource):
         )
         names = names_of(config.get("data_spec"), len(encodings), index)
         # Of the instance, so that no file stays open when it is gone.
-        self._open = functools.lru_cache(_MOST_OPEN)(RowTable)
-        self._tables, self._others = [has_table(path) for path in self.paths], True
+        # A chunk of a store takes room on the disk as long as it is open.
+        most = _MOST_OPEN if mirror_of(self.index) is None else 1
+        self._open = functools.lru_cache(most)(RowTable)
+        self._tables, self._others = map_files(has_table, self.paths), True
         if any(self._tables):
             self.decoder, types = decoder, config.get("types")
             self._resolve_rows(names, types, columns, fields or {}, channels, classes)

@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import OptionError, SourceError
+from fastdata.regular_files import mirror_of
 
 from .base import Deferred, IndexedSource, Sample
 from .reading.locations import first_bytes, stat_of
 from .reading.splits import table_files
 from .reading.tables.arrow_types import arrow, table_errors
+from .reading.tables.ranged_file import RangedFile
 from .reading.tables.rows import RowLayout, key_reader, row_reader
 from .reading.tables.table_source import Block, TableSource
 
@@ -70,7 +72,7 @@ class ParquetSource(TableSource):
         Raises OptionError if row groups are very large.
         """
         largest = max(map(_largest_group, self.paths), default=0)
-        if largest > _MOST_SHUFFLED:
+        if largest > (_MOST_SHUFFLED if self.mirror is None else _BATCH_BYTES):
             raise OptionError(
                 f"shuffle needs to read a row group for each sample, and the largest here has "
                 f"{largest >> 20:,} MB. Pack in order, the loader shuffles too; or write the files "
@@ -130,8 +132,14 @@ def _cached_footer(path: str, size: int, changed: int) -> tuple[Any, Any]:
     """Return metadata and Arrow schema of a file; cached for shuffled reading."""
     if first_bytes(Path(path), 4) == _ENCRYPTED:
         raise SourceError(f"{path}: the file is encrypted; decrypt it first")
-    with arrow(".parquet").ParquetFile(path) as file:
+    with arrow(".parquet").ParquetFile(_file_at(path)) as file:
         return file.metadata, file.schema_arrow
+
+
+def _file_at(path: str) -> str | RangedFile:
+    """Return what pyarrow reads a file by."""
+    mirror = mirror_of(path)
+    return path if mirror is None else RangedFile(mirror, path)
 
 
 def _batches(path: Path, group: int, columns: Sequence[str]) -> Iterator[Any]:
@@ -141,7 +149,7 @@ def _batches(path: Path, group: int, columns: Sequence[str]) -> Iterator[Any]:
     each = max(1, rows.total_byte_size // max(1, rows.num_rows))
     # No threads: workers are forked.  A buffer, else a whole row group is read at once.
     with arrow(".parquet").ParquetFile(
-        path,
+        _file_at(str(path)),
         metadata=metadata,
         pre_buffer=False,
         buffer_size=_BUFFER,

@@ -19,7 +19,7 @@ from .reading.image_files import is_image_name
 from .reading.locations import folder_at, is_folder, is_pattern, path_of
 from .reading.splits import has_folders_of_images, has_images
 
-__all__ = ["FORMATS", "Look", "Signs"]
+__all__ = ["FORMATS", "LISTS", "Look", "Signs"]
 
 _ANY = ("*",)
 _SPLITS = ("train*", "val*", "dev*", "test*")
@@ -53,7 +53,8 @@ def _files(*names: str, images: Literal["beside", "nowhere"]) -> Signs:
     return Signs(names, _ANY, pattern=True, images=images)
 
 
-_LISTS = ("*.csv", "*.tsv", "*.txt", "*.json", "*.jsonl", "*.ndjson")
+LISTS = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".ndjson")
+"""Suffixes of lists of images."""
 _METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 _STANFORD = ("cars_annos.mat", "cars_train_annos.mat", "train_list.mat")
 _ZARR = (".zgroup", ".zarray", "zarr.json", "attributes.json")
@@ -105,7 +106,7 @@ FORMATS = {
     "flat": Signs(_ANY, images="beside"),
     "folder": Signs(_ANY),
     "iterable": Signs(python=True),
-    "manifest": Signs(_LISTS, _ANY),
+    "manifest": Signs(tuple(f"*{suffix}" for suffix in LISTS), _ANY),
 }
 """fastdata's own formats, in the order in which they are asked."""
 

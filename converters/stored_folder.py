@@ -1,7 +1,7 @@
 """Class folders in a store of objects: what ``folder.py`` finds in a copy of them on a disk.
 
-The store is listed once; workers read each image by a request of its own.  An image that was
-written anew since it was listed is a reject, and no other image in its place.
+The store is listed once, to choose the format; workers read each image by a request of its own.  An
+image that was written anew since it was listed is a reject, and no other image in its place.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from .reading.fingerprints import Hashes, hash_samples
 from .reading.image_files import is_image_name
 from .reading.image_list import DeferredSample, ImageListSource
 from .reading.locations import printable
+from .reading.mirror import Listing
 from .reading.named_folders import class_layout, doubt_of_layout, refuse_empty, take_in_order
 from .reading.options import SplitFolder
 from .reading.selection import joined
@@ -43,20 +44,20 @@ class StoredFolderSource(ImageListSource):
         return False  # it is chosen by the kind of location
 
     def open_location(self, location: Any) -> Path:
-        self._store: Store = location
+        self._listing: Listing = location
         return Path()
 
     def list_samples(self, location: Path, *, split: SplitFolder = "auto") -> dict[str, Field]:
         images, others = StringTable(), []
         sizes, self._tags = array("q"), StringTable()
-        for entry in self._store.list():
+        for entry in self._listing:
             if not is_image_name(entry.key):
                 others.append(entry.key)
                 continue
             images.append(entry.key)
             sizes.append(entry.size)
             self._tags.append(entry.tag)
-        place = self._store.url
+        place = self._listing.url
         if not len(images):
             raise SourceError(
                 f"{place}: no images there. It is a folder of class folders that is asked for, "
@@ -78,7 +79,7 @@ class StoredFolderSource(ImageListSource):
         for row in taken.rows:
             name = images[row]
             self.add(name, row=row, bytes=sizes[row], **(layout.numbers(name) or {}))
-        self.reader = _ObjectReader(self._store)
+        self.reader = _ObjectReader(self._listing.store)
         return class_fields(layout.classes, list(layout.splits), self.notes)
 
     def values(self, files: list[str], numbers: dict[str, int]) -> tuple[Any, ...] | Deferred:

@@ -7,12 +7,14 @@ beside it.  Source: TensorFlow's guide "TFRecord and tf.train.Example".
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from fastdata.errors import MissingExtraError, OptionError, SourceError
+from fastdata.regular_files import mirror_of
 from fastdata.schema import Field, ScalarField, Schema, StringField
 
 from .base import FieldSpec, Reject, Sample
@@ -20,7 +22,7 @@ from .reading.class_names import named_classes
 from .reading.deferred import DeferredRecord
 from .reading.exported import read_exported
 from .reading.fields import convert, resolve_fields
-from .reading.locations import files_at, folder_at
+from .reading.locations import files_at, folder_at, map_files
 from .reading.options import CheckSize, ClassFile, Option
 from .reading.records.detection import (
     OBJECTS,
@@ -111,7 +113,7 @@ class TFRecordSource(ScannedSource):
         self._check = check
         self._decoder = ExampleDecoder({}, (), 0, False)  # until the fields are known
         self._objects: Objects | None = None
-        self._compressed = [is_compressed(path) for path in self.paths]
+        self._compressed = map_files(is_compressed, self.paths)
         exported = None if features else read_exported(self.paths, self.name)
         if exported is not None:
             resolved, chosen = exported.resolve_fields(fields, channels), dict(exported.stored_as)
@@ -141,6 +143,12 @@ class TFRecordSource(ScannedSource):
         """Return how objects are read; without a map of classes from all records."""
         if label_map is not None:
             return read_label_map(label_map, check_size)
+        if mirror_of(self.paths[0]) is not None and len(self.paths) > 1:
+            raise SourceError(
+                f"{self.paths[0]}: the names of classes of objects are in the records, all of "
+                "which would have to be read for them, and those of a store are not: name a file "
+                "here that has them (--option label_map=FILE)"
+            )
         found = classes_of_objects(self._examples(), self.paths[0], check_size)
         self.notes.append(
             "classes of objects have no names here, and 'labels' are the numbers of the files "
@@ -255,6 +263,6 @@ def _files(location: Any) -> list[Path]:
     if found:
         return found
     with contextlib.suppress(MissingExtraError):
-        if any(map(has_frames, every[:_LOOKED_AT])):
-            return [path for path in every if has_frames(path)]
+        if any(map_files(has_frames, every[:_LOOKED_AT])):
+            return list(itertools.compress(every, map_files(has_frames, every)))
     return []

@@ -24,7 +24,7 @@ from .reading.class_names import named_classes
 from .reading.compression import compression_of, inflated_start, other_compression
 from .reading.exported import read_exported
 from .reading.forward_reader import ForwardReader
-from .reading.locations import files_at, first_bytes, printable
+from .reading.locations import files_at, first_bytes, map_files, printable
 from .reading.options import Option
 from .reading.refusals import no_files
 from .reading.scanned import Place, ScannedSource
@@ -86,7 +86,7 @@ class WebDatasetSource(ScannedSource):
         self.paths = files_at(location, _SUFFIXES)
         if not self.paths:
             raise no_files(location, "tar files")
-        self._compressed = [_is_compressed(path) for path in self.paths]
+        self._compressed = map_files(_is_compressed, self.paths)
         self._wanted: frozenset[str] | None = None
         exported = None if members else read_exported(self.paths, self.name)
         first = self._first_samples()

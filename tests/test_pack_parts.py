@@ -178,8 +178,8 @@ def test_what_a_store_has_not_is_refused(bucket: str, server: S3Server, tmp_path
         fastdata.pack(f"{bucket}/none", tmp_path / "x.lmdb", **options)
     with pytest.raises(StorageError, match="no such bucket"):
         fastdata.pack("s3://no-such-bucket-here/x", tmp_path / "x.lmdb", **options)
-    with pytest.raises(OptionError, match="'tfrecord' is read of files on this machine"):
-        fastdata.pack(f"{bucket}/none", tmp_path / "x.lmdb", format="tfrecord", **options)
+    with pytest.raises(OptionError, match="'coco' is read of files on this machine"):
+        fastdata.pack(f"{bucket}/none", tmp_path / "x.lmdb", format="coco", **options)
     with pytest.raises(OptionError, match="is not one of"):
         fastdata.pack(f"{bucket}/none", tmp_path / "x.lmdb", format="tfrecrd", **options)
     store = open_store(f"{bucket}/flat", server.options)

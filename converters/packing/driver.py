@@ -18,10 +18,10 @@ from fastdata.errors import OptionError, did_you_mean, full_disk_explained
 from fastdata.schema import Codec
 from fastdata.storage import Store
 
-from ..base import FieldSpec
+from ..base import FieldSpec, Source
 from ..finding import find_source
 from ..reading.spans import close_files
-from .engines import open_source
+from .engines import at_url, open_source
 from .in_parts import InParts, say_what_is_read
 from .job import Job
 from .options import Container, EncodeOptions, PackOptions, parse_shard_size
@@ -76,8 +76,9 @@ def pack(
     ----------
     source : path, pattern, URL, iterable or torch Dataset
         A folder of class folders, a CSV or TSV manifest, any other format that
-        ``fastdata formats`` lists, or samples from Python.  At a URL, ``s3://bucket/images``,
-        class folders.
+        ``fastdata formats`` lists, or samples from Python.  At a URL, ``s3://bucket/images``, class
+        folders, WebDataset, TFRecord, Parquet, MDS, LitData and manifests; files there may be named
+        by patterns, ``s3://bucket/train-{00..09}.tar``.
     destination : path-like or URL
         A file, ``.lmdb`` or ``.h5``; with several shards, a directory.  A file with another suffix
         is only made where `container` is given.  At a URL, a folder of shards, of about 1 GB each
@@ -180,7 +181,7 @@ def pack(
     """
     storage_options = dict(storage_options or {})
     # A file:// URL is a path.
-    target: Store | str | Path = open_source(os.fspath(destination), storage_options)
+    target: Store | str | Path = at_url(os.fspath(destination), storage_options)
     in_parts = part is not None or isinstance(executor, str) or isinstance(target, Store)
     path = Path(target.url if isinstance(target, Store) else target)
     if isinstance(target, Store):
@@ -253,6 +254,8 @@ def pack(
         job = stack.enter_context(contextlib.closing(Job(path)))
         stack.callback(close_files)
         found = find_source(open_source(source, storage_options), **found_by)
+        if not isinstance(source, Source):
+            stack.callback(found.close)
         packer = Packer(job, found, options, on_error == "stop", progress)
         packer.begin(overwrite)
         say_what_is_read(found)

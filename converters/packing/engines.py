@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+import re
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import (
@@ -28,10 +29,11 @@ from fastdata.processes.starting import signals_held
 from fastdata.storage import Store, is_url, open_store
 
 from ..finding import find_source
+from ..reading.mirror import StoredFiles
 from .options import PackOptions
 from .parts import Parts
 
-__all__ = ["Task", "named_executor", "open_destination", "open_source", "run_parts"]
+__all__ = ["Task", "at_url", "named_executor", "open_destination", "open_source", "run_parts"]
 
 _SIGNAL_SECONDS = 0.2
 """How long a signal waits at most."""
@@ -56,8 +58,30 @@ class Task:
     plan: str
 
 
+_WILDCARD = re.compile(r"[*?\[{]")
+
+
 def open_source(location: Any, storage_options: Mapping[str, str]) -> Any:
-    """Return what `find_source` takes: a URL's store, or folder on this machine; else the same."""
+    """Return what `find_source` takes of a URL: a store, files in one, or a path; else the same.
+
+    A file is one of the folder that it is in, which is listed; so are those of a pattern.
+    """
+    if not is_url(location) or location.startswith("file://"):
+        return at_url(location, storage_options)
+    scheme, _, rest = location.rstrip("/").partition("://")
+    bucket, *parts = rest.split("/")
+    wild = next((k for k, part in enumerate(parts) if _WILDCARD.search(part)), None)
+    at = len(parts) - 1 if wild is None else wild
+    if parts and (wild is not None or "." in parts[-1]):
+        store = open_store("/".join([f"{scheme}://{bucket}", *parts[:at]]), storage_options)
+        name = "/".join(parts[at:])
+        if wild is not None or store.exists(name):
+            return StoredFiles(store, name)
+    return at_url(location, storage_options)
+
+
+def at_url(location: Any, storage_options: Mapping[str, str]) -> Any:
+    """Return the store of a URL, or its path if it is on this machine; else the same."""
     if not is_url(location):
         return location
     store = open_store(location, storage_options)
@@ -79,6 +103,7 @@ def _open(task: bytes) -> tuple[Task, Parts]:
     Threads have a source each: some have a place at which they read.
     """
     if getattr(_opened, "task", None) != task:
+        _opened.task = _opened.found = None
         wanted: Task = pickle.loads(task)  # of the process that submitted it, never of data
         source = find_source(open_source(wanted.source, wanted.storage_options), **wanted.found)
         store = open_destination(wanted.destination, wanted.storage_options)
@@ -98,7 +123,14 @@ def _run(task: bytes, part: int, attempt: int) -> tuple[int, int]:
     wanted, parts = _open(task)
     # Engines have a process or thread for each task already, and daemons may start none.
     with memory_kept():
-        receipt = parts.pack(part, num_workers=0, stop_on_error=wanted.stop_on_error)
+        try:
+            receipt = parts.pack(part, num_workers=0, stop_on_error=wanted.stop_on_error)
+        except BaseException:
+            _opened.task = _opened.found = None  # the next attempt looks anew at what is there
+            raise
+        finally:
+            if parts.source.mirror is not None:
+                parts.source.mirror.drop()  # its next part may be long in coming
     return receipt.num_samples, len(receipt.rejects)
 
 

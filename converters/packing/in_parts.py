@@ -81,6 +81,8 @@ class InParts:
             if isinstance(executor, str):
                 executor = stack.enter_context(named_executor(executor))
             found = find_source(open_source(self.source, self.storage_options), **self.found_by)
+            if not isinstance(self.source, Source):
+                stack.callback(found.close)
             parts = Parts(store, found, self.options)
             made: list[Receipt] = []
             consumed = 0
@@ -91,26 +93,25 @@ class InParts:
                 done = parts.done()
                 numbers = range(step, 0 if self.part == "plan" else len(parts.plan()), of)
                 mine = [part for part in numbers if part not in done]
-                bounds = parts.plan().bounds
-                consumed = sum(bounds[part + 1] - bounds[part] for part in mine)
-                made = self._run(parts, mine, consumed, found, executor)
+                made, consumed = self._run(parts, mine, found, executor)
             return self._report(parts, found, made, consumed, time.monotonic() - began)
 
     def _run(
         self,
         parts: Parts,
         mine: Sequence[int],
-        whole: int,
         source: Source,
         executor: Executor | None,
-    ) -> list[Receipt]:
-        """Pack some parts, of so many samples; return what became of those that ran here."""
+    ) -> tuple[list[Receipt], int]:
+        """Pack some parts; return what became of those that ran here, and the samples of all."""
         plan = parts.plan()
         receipts: list[Receipt] = []
-        rejected = 0
+        rejected = packed = 0
+        whole = sum(plan.samples_in(part) or 0 for part in mine)
+        total = plan.num_samples
         with tqdm(
-            total=plan.num_samples if self.part is None else whole,
-            initial=plan.num_samples - whole if self.part is None else 0,
+            total=total if total is None or self.part is None else whole,
+            initial=0 if total is None or self.part is not None else total - whole,
             unit="img",
             desc=f"packing {printable(parts.store.url.rpartition('/')[2])}",
             disable=None if self.progress is None else not self.progress,
@@ -118,8 +119,8 @@ class InParts:
         ) as bar:
 
             def done(consumed: int, left_out: int) -> None:
-                nonlocal rejected
-                rejected += left_out
+                nonlocal rejected, packed
+                rejected, packed = rejected + left_out, packed + consumed
                 bar.update(consumed)
                 if rejected:
                     bar.set_postfix(rejected=rejected, refresh=False)
@@ -135,7 +136,7 @@ class InParts:
                     )
                     done(receipt.num_samples, len(receipt.rejects))
                     receipts.append(receipt)
-        return receipts
+        return receipts, packed
 
     def _task(self, source: Source, parts: Parts) -> Task:
         place = os.fspath(self.source)

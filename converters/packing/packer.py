@@ -29,7 +29,7 @@ from fastdata.formats.manifest import MANIFEST, Manifest, ShardEntry
 from fastdata.formats.reader import ShardReader
 from fastdata.formats.writer import ShardWriter
 from fastdata.printable import printable
-from fastdata.regular_files import open_regular
+from fastdata.regular_files import open_regular, with_urls
 from fastdata.schema import Schema
 
 from ..base import Deferred, IndexedSource, Reject, Sample, Source
@@ -87,7 +87,11 @@ class Packer:
         fingerprints = self.source.fingerprints(
             None if self.options.shuffle else self.options.limit
         )
-        self.job.begin(self.identity, fingerprints, self.source.fingerprint_key, restart=overwrite)
+
+        def name_of(index: int) -> str:
+            return with_urls(self.source.fingerprint_key(index))
+
+        self.job.begin(self.identity, fingerprints, name_of, restart=overwrite)
         published = self._is_published()
         if self.job.state.digest and not published and not self._data().exists():
             self.job.start_over()  # the dataset of the earlier run has been removed
@@ -158,6 +162,7 @@ class Packer:
                 bar.update(len(result.records))
                 if state.num_rejected:
                     bar.set_postfix(rejected=state.num_rejected, refresh=False)
+            self.source.check_store()
             self.consistent = False
             if not state.digest:
                 self._finish()
@@ -211,7 +216,12 @@ class Packer:
 
     def _take(self, result: ChunkResult) -> None:
         """Append a chunk's records; commit or close the shard where it is time to."""
-        bad = next((record for record in result.records if isinstance(record, Reject)), None)
+        self.source.check_store()  # before what may be none of them is listed as rejects
+        taken = [
+            Reject(*map(with_urls, record)) if isinstance(record, Reject) else record
+            for record in result.records
+        ]
+        bad = next((record for record in taken if isinstance(record, Reject)), None)
         if bad is not None and self.stop_on_error:
             raise RejectedError(
                 f"{bad.key}: {bad.reason}. Go on with on_error='report', which leaves such images "
@@ -220,7 +230,7 @@ class Packer:
         self.consistent = False
         state, writer = self.job.state, self._open_writer()
         records = []
-        for index, record in enumerate(result.records, state.position):
+        for index, record in enumerate(taken, state.position):
             if isinstance(record, Reject):
                 self.job.reject(index, record)
             else:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import itertools
 import json
 import re
 import secrets
@@ -43,6 +44,7 @@ from fastdata.formats.layout import content_digest
 from fastdata.formats.manifest import MANIFEST, Manifest, ShardEntry
 from fastdata.formats.reader import ShardReader
 from fastdata.formats.sparse import columns_only
+from fastdata.regular_files import with_urls
 from fastdata.storage import LocalStore, Store
 
 from ..base import Source
@@ -83,7 +85,7 @@ class Receipt:
     shard: ShardEntry | None
     source_bytes: int
     rejects: list[tuple[int, str, str]]
-    """Position, key and reason."""
+    """Position, key and reason; where parts are files, the position in the part."""
 
     @property
     def num_samples(self) -> int:
@@ -117,8 +119,7 @@ class Parts:
     """
 
     def __init__(self, store: Store, source: Source, options: PackOptions) -> None:
-        self.store = store
-        self._given = source
+        self.store, self.source = store, source
         self._options = options
         self._source = source.indexed() if options.shuffle else source
         self._plan: Plan | None = None
@@ -140,7 +141,7 @@ class Parts:
                     f"{self.store.url} is not empty: it has {strange}. Choose a folder of its own "
                     "for the dataset."
                 )
-            self.store.put_if_absent(PLAN, Plan.of(self._given, self._options).to_json())
+            self.store.put_if_absent(PLAN, Plan.of(self.source, self._options).to_json())
         return self.plan()
 
     def plan(self) -> Plan:
@@ -158,7 +159,7 @@ class Parts:
             raise PartsMissingError(
                 f"{self.store.url} has no plan: run the same command with --plan first"
             ) from None
-        now = identity(self._given, self._options)
+        now = identity(self.source, self._options)
         different = list(differences(plan.identity, now))
         if not different and plan.source != source_hash(self._source, self._options):
             different = ["files of the source have changed since, or were added or removed"]
@@ -214,9 +215,7 @@ class Parts:
         progress: bool | None = False,
     ) -> Receipt:
         """Pack a part, upload its shard and put its receipt; return the receipt that counts."""
-        plan, options = self.plan(), self._options
-        start, stop = plan.bounds[part : part + 2]
-        samples = SourceRange(self._source, start, stop, self._order)
+        samples, options = self._range(part), self._options
         alone = replace(
             options, shards=1, shard_size=None, shard_bytes=None, limit=None, shuffle=False
         )
@@ -232,7 +231,7 @@ class Parts:
                     alone,
                     stop_on_error,
                     progress,
-                    packed_with(self._given, options),
+                    packed_with(self.source, options),
                 )
                 packer.begin(overwrite=False)
                 try:
@@ -246,22 +245,27 @@ class Parts:
                     name = f"shard-{part:05}-{secrets.token_hex(8)}.{suffix}"
                     shard = ShardEntry(name, report.num_samples, path.stat().st_size, report.digest)
                     self.store.put(name, path)
-            left_out = [(start + at, key, why) for at, key, why in rejected(rejects_path(path))]
+            found = rejected(rejects_path(path))
+        left_out = [(samples.first + at, key, why) for at, key, why in found]
         receipt = Receipt(part, shard, source_bytes, left_out)
-        if receipt.num_samples != stop - start:
+        planned = samples.num_samples
+        if planned is not None and receipt.num_samples != planned:
             raise JobChangedError(
-                f"the source had {stop - start:,} samples for part {part} when it was planned, and "
+                f"the source had {planned:,} samples for part {part} when it was planned, and "
                 f"has {receipt.num_samples:,}: pack it anew, to another destination"
             )
         return self._put(receipt)
 
     def give_up(self, part: int, reason: str) -> Receipt:
-        """Put a receipt by which all samples of a part are rejects."""
+        """Put a receipt by which all samples of a part are rejects, or all of its files."""
+        samples = self._range(part)
+        names = enumerate(map(with_urls, samples.names()), samples.first)
+        return self._put(Receipt(part, None, 0, [(at, name, reason) for at, name in names]))
+
+    def _range(self, part: int) -> SourceRange:
         start, stop = self.plan().bounds[part : part + 2]
-        places = range(start, stop) if self._order is None else self._order[start:stop].tolist()
-        keys = map(self._source.key_at, places)
-        rejects = [(at, key, reason) for at, key in zip(range(start, stop), keys, strict=True)]
-        return self._put(Receipt(part, None, 0, rejects))
+        of_files = self.plan().unit == "files"
+        return SourceRange(self._source, start, stop, self._order, files=of_files)
 
     def _put(self, receipt: Receipt) -> Receipt:
         key = f"{self._folder}{receipt.part:05}.json"
@@ -303,9 +307,9 @@ class Parts:
         `PartsMissingError` while parts are missing, `NothingPackedError` if every sample was
         rejected, `DestinationExistsError` if another dataset is there.
         """
-        options = packed_with(self._given, self._options)
+        options = packed_with(self.source, self._options)
         if (manifest := self._manifest()) is not None:
-            if (manifest.schema, manifest.options) != (self._given.schema, _as_json(options)):
+            if (manifest.schema, manifest.options) != (self.source.schema, _as_json(options)):
                 raise DestinationExistsError(
                     f"{self.store.url} has a dataset already, which was packed otherwise"
                 )
@@ -323,17 +327,25 @@ class Parts:
             )
         receipts = [found[part] for part in range(len(plan))]
         shards = [receipt.shard for receipt in receipts if receipt.shard is not None]
-        rejects = [line for receipt in receipts for line in receipt.rejects]
+        consumed = list(itertools.accumulate((one.num_samples for one in receipts), initial=0))
+        before = consumed if plan.unit == "files" else [0] * len(receipts)
+        rejects = [
+            (first + at, key, why)
+            for first, receipt in zip(before, receipts, strict=False)
+            for at, key, why in receipt.rejects
+        ]
         if rejects:
             lines = [csv_line(*line) for line in rejects]
             self.store.put(REJECTS, b"".join([b"index,key,reason\n", *lines]))
+        if not shards and not rejects:
+            raise NothingPackedError("nothing to pack: the source has no samples")
         if not shards:
             raise NothingPackedError(
-                f"nothing to pack: all {plan.num_samples} samples were rejected, the first, "
+                f"nothing to pack: all {consumed[-1]} samples were rejected, the first, "
                 f"{rejects[0][1]}, since: {rejects[0][2]}. All are listed in "
                 f"{self.store.url_of(REJECTS)}."
             )
-        schema = self._given.schema
+        schema = self.source.schema
         with tempfile.TemporaryDirectory(prefix="fastdata-commit-") as scratch:
             with ThreadPoolExecutor(_REQUESTS) as pool:
                 paths = pool.map(

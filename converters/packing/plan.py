@@ -1,7 +1,8 @@
 """What a pack is of, and where it is cut into shards.
 
 A `Plan` is a pack that parts of are made in different places: a part is one of its shards, and
-`SourceRange` the samples of that.
+`SourceRange` the samples of that.  Of a store, formats whose samples are found only by reading are
+cut between files, by their sizes: nobody reads files for what is behind them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import xxhash
@@ -20,6 +21,8 @@ from fastdata.formats.writer import EncodedImage, Record
 from fastdata.installing import UPGRADE
 
 from ..base import IndexedSource, Reject, Sample, Source
+from ..reading.locations import printable, stat_of
+from ..reading.scanned import ScannedSource
 from .chunk import RECIPE, encode_chunk
 from .options import PackOptions
 
@@ -100,15 +103,16 @@ def packed_with(source: Source, options: PackOptions) -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class Plan:
-    """A pack that is cut: part k has the positions from ``bounds[k]`` to ``bounds[k + 1]``."""
+    """A pack that is cut: part k has the samples, or files, ``bounds[k]`` to ``bounds[k + 1]``."""
 
     identity: Mapping[str, Any]
     """As `identity` returns it."""
     source: str
     """A hash of what the samples are made from."""
     bounds: tuple[int, ...]
+    unit: Literal["samples", "files"] = "samples"
 
-    VERSION: ClassVar = 1
+    VERSIONS: ClassVar[Mapping[str, int]] = {"samples": 1, "files": 2}
 
     @classmethod
     def of(cls, source: Source, options: PackOptions) -> Plan:
@@ -116,6 +120,9 @@ class Plan:
 
         `OptionError` if the source cannot be cut so, `NothingPackedError` if it is empty.
         """
+        if isinstance(source, ScannedSource) and source.downloads_files:
+            cut = tuple(_file_bounds(source, options))
+            return cls(identity(source, options), source_hash(source, options), cut, "files")
         total = num_samples(source, options, counted=True)
         if total is None:
             raise OptionError(
@@ -138,15 +145,19 @@ class Plan:
         """Return a plan that was written; `FormatError` if it is none."""
         try:
             body = json.loads(bytes(data))
-            if body["version"] == cls.VERSION:
-                return cls(body["identity"], body["source"], tuple(map(int, body["bounds"])))
+            unit = body.get("unit", "samples")
+            if body["version"] == cls.VERSIONS.get(unit):
+                return cls(body["identity"], body["source"], tuple(map(int, body["bounds"])), unit)
         except (LookupError, TypeError, ValueError) as error:
             raise FormatError(f"{place} is no plan of a pack: {error!r}") from error
         raise FormatError(f"{place} is of another release. Use that, or upgrade: {UPGRADE}")
 
     def to_json(self) -> bytes:
         """Return it as it is written."""
-        return json.dumps({"version": self.VERSION, **asdict(self)}, indent=1).encode()
+        body = {"version": self.VERSIONS[self.unit], **asdict(self)}
+        if self.unit == "samples":  # as releases that know of no other have written it
+            del body["unit"]
+        return json.dumps(body, indent=1).encode()
 
     @property
     def id(self) -> str:
@@ -157,9 +168,14 @@ class Plan:
         return len(self.bounds) - 1
 
     @property
-    def num_samples(self) -> int:
-        """How many samples all parts have."""
-        return self.bounds[-1]
+    def num_samples(self) -> int | None:
+        """How many samples all parts have; None where they are files."""
+        return self.bounds[-1] if self.unit == "samples" else None
+
+    def samples_in(self, part: int) -> int | None:
+        """Return how many samples a part has; None where it has files."""
+        start, stop = self.bounds[part : part + 2]
+        return stop - start if self.unit == "samples" else None
 
 
 def source_hash(source: Source, options: PackOptions) -> str:
@@ -168,12 +184,43 @@ def source_hash(source: Source, options: PackOptions) -> str:
     return xxhash.xxh3_64_hexdigest(hashes.tobytes())
 
 
+def _file_bounds(source: ScannedSource, options: PackOptions) -> list[int]:
+    """Cut the files of a source, by their sizes, into so many runs, or such of so many bytes."""
+    for name in ("limit", "shuffle"):
+        if getattr(options, name):
+            raise OptionError(
+                f"{name} needs to know where the samples of {source.name} are, and all files of a "
+                "store would have to be read for that: copy them here, or pack without"
+            )
+    if options.shard_size is not None:
+        raise OptionError(
+            f"shard_size={options.shard_size} counts samples, which in {source.name} are found "
+            "only by reading the files of a store: give bytes (--shard-size 1GB) or shards"
+        )
+    ends = np.cumsum([stat_of(path)[0] for path in source.paths])
+    files, whole = len(ends), int(ends[-1])
+    if options.shards > files:
+        raise OptionError(f"shards={options.shards} are more than the source's {files} files")
+    bounds = [0]
+    while bounds[-1] < files:
+        start, done = bounds[-1], len(bounds)
+        before = int(ends[start - 1]) if start else 0
+        if options.shard_bytes is not None:
+            until, most = before + options.shard_bytes, files
+        else:
+            # The rest is to have a file for each shard that is left.
+            until, most = whole * done // options.shards, files - (options.shards - done)
+        end = int(np.searchsorted(ends, until, "right"))
+        bounds.append(min(max(end, start + 1), most))
+    return bounds
+
+
 def _samples_of(nbytes: int, source: Source, options: PackOptions, total: int) -> int:
     """Return how many samples have about so many bytes, by some that are encoded."""
     if source.worker_setup is not None:
         source.worker_setup()
     if isinstance(source, IndexedSource):
-        some = [source.get(int(at)) for at in np.linspace(0, total - 1, min(_SPREAD, total))]
+        some = list(source.some(_SPREAD))
     else:
         some = list(itertools.islice(source, _SPREAD))
     sizes = [
@@ -185,32 +232,51 @@ def _samples_of(nbytes: int, source: Source, options: PackOptions, total: int) -
 
 
 class SourceRange(Source):
-    """A run of a source's samples, in an order if one is given."""
+    """A run of a source's samples, in an order if one is given, or of its files."""
 
     name = "range"
 
     def __init__(
-        self, source: Source, start: int, stop: int, order: Positions | None = None
+        self, source: Source, start: int, stop: int, order: Positions | None, *, files: bool
     ) -> None:
-        self._source, self._start, self._order = source, start, order
+        self._source, self._start, self._stop, self._order = source, start, stop, order
         self.name = source.name  # type: ignore[misc]
-        self.reads_by_network = source.reads_by_network  # type: ignore[misc]
+        self.reads_by_network = source.reads_by_network
+        self.downloads_files, self.mirror = source.downloads_files, source.mirror
         self.schema, self.notes = source.schema, []
-        self.num_samples: int = stop - start
+        self.num_samples = None if files else stop - start
+        self.first = 0 if files else start
+        """The position of its first sample; where that is known of none, in this."""
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
         return False
+
+    def names(self) -> Iterator[str]:
+        """Yield what its samples, or its files, are called."""
+        if isinstance(self._source, ScannedSource) and self.num_samples is None:
+            yield from (
+                printable(str(path)) for path in self._source.paths[self._start : self._stop]
+            )
+        elif self._order is None:
+            yield from map(self._source.key_at, range(self._start, self._stop))
+        else:
+            yield from map(self._source.key_at, self._order[self._start : self._stop].tolist())
 
     @property
     def worker_setup(self) -> Callable[[], None] | None:
         return self._source.worker_setup
 
     def __iter__(self) -> Iterator[Sample | Reject]:
-        return self.start_at(0)
+        if self.num_samples is not None:
+            return self.start_at(0)
+        assert isinstance(self._source, ScannedSource), "only such a one is cut between files"
+        return self._source.read_files(self._start, self._stop)
 
     def start_at(self, start: int) -> Iterator[Sample | Reject]:
-        first, stop = self._start + start, self._start + self.num_samples
+        if self.num_samples is None:
+            return super().start_at(start)
+        first, stop = self._start + start, self._stop
         if self._order is None:
             return itertools.islice(self._source.start_at(first), stop - first)
         assert isinstance(self._source, IndexedSource), "only such a one is shuffled"

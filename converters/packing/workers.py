@@ -20,7 +20,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any, TypeAlias
 
-from fastdata.errors import WorkerError
+from fastdata.errors import OptionError, WorkerError
 from fastdata.processes.pool import ProcessPool, Ticket
 from fastdata.processes.resources import available_cores
 from fastdata.processes.starting import Role, UnpicklableWorkError, signals_held
@@ -60,9 +60,16 @@ def start_workers(
     encode = _encoder_of(source, options)
     workers = available_cores() if num_workers is None else num_workers
     setup = source.worker_setup
+    if executor is not None and source.mirror and not isinstance(executor, ThreadPoolExecutor):
+        raise OptionError(
+            "files of a store are downloaded by this process, and an executor's own processes have "
+            "none of them: pack to a URL, or by an engine (--executor), whose tasks read the store "
+            "themselves, or without executor"
+        )
     with contextlib.ExitStack() as stack:
-        if executor is None and source.reads_by_network:
-            threads = _THREADS_THAT_WAIT * max(1, workers)
+        if executor is None and (source.reads_by_network or source.mirror is not None):
+            each = _THREADS_THAT_WAIT if source.reads_by_network else 1
+            threads = each * max(1, workers)
             executor = stack.enter_context(ThreadPoolExecutor(threads))
         elif executor is None and workers and platform.system() == "Darwin":
             # There are no sockets that keep messages whole, which processes would share.

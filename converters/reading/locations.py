@@ -10,14 +10,15 @@ from __future__ import annotations
 import errno
 import glob
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import bracex
 
-from fastdata.errors import ResourceLimitError, SourceError
-from fastdata.regular_files import open_regular
+from fastdata.errors import ResourceLimitError, SourceError, StorageError
+from fastdata.regular_files import mirror_of, read_piece
 
 __all__ = [
     "files_at",
@@ -26,6 +27,8 @@ __all__ = [
     "folders_in",
     "is_folder",
     "is_pattern",
+    "last_bytes",
+    "map_files",
     "path_inside",
     "path_of",
     "printable",
@@ -33,8 +36,13 @@ __all__ = [
     "stat_of",
 ]
 
+T = TypeVar("T")
+
 _LIMIT = 1_000_000
 """Files that one pattern may stand for."""
+
+_REQUESTS = 16
+"""Objects of a store that are looked at at once."""
 
 
 def path_of(location: Any) -> Path | None:
@@ -122,13 +130,32 @@ def _expanded(pattern: str) -> list[Path]:
 
 def first_bytes(path: Path, count: int = 4096) -> bytes:
     """Return the start of a file, to recognise it by; empty where it cannot be read."""
+    return _piece(path, count, at_end=False)
+
+
+def last_bytes(path: Path, count: int) -> bytes:
+    """Return the end of a file; empty where it cannot be read."""
+    return _piece(path, count, at_end=True)
+
+
+def _piece(path: Path, count: int, *, at_end: bool) -> bytes:
     try:
-        with open(path, "rb", opener=open_regular) as file:
-            return file.read(count)
-    except ResourceLimitError:
+        return read_piece(path, count, at_end=at_end)
+    except (ResourceLimitError, StorageError):
         raise
     except OSError:
         return b""
+
+
+def map_files(function: Callable[[Path], T], paths: Sequence[Path]) -> list[T]:
+    """Return what a function says of each file, from its first or last bytes.
+
+    In a store, several are asked at once.
+    """
+    if not paths or mirror_of(paths[0]) is None:
+        return list(map(function, paths))
+    with ThreadPoolExecutor(_REQUESTS) as pool:
+        return list(pool.map(function, paths))
 
 
 def start_of_first(folder: Path, suffix: str, count: int = 4096) -> bytes:

@@ -9,6 +9,7 @@ numbers.
 from __future__ import annotations
 
 import abc
+import itertools
 import os
 from array import array
 from collections.abc import Callable, Iterator
@@ -16,10 +17,17 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from fastdata.errors import SourceError
+from fastdata.errors import (
+    ObjectChangedError,
+    ObjectNotFoundError,
+    OptionError,
+    SourceError,
+    StorageError,
+)
+from fastdata.regular_files import mirror_of
 
-from ..base import IndexedSource, Reject, Sample
-from .deferred import DeferredRecord
+from ..base import Deferred, IndexedSource, Reject, Sample
+from .deferred import DeferredRecord, DeferredValues
 from .fingerprints import FileSource
 from .locations import printable
 from .refusals import not_seekable
@@ -85,20 +93,42 @@ class ScannedSource(FileSource):
             yield Reject(printable(os.fspath(self.paths[file])), str(error))
 
     def __iter__(self) -> Iterator[Sample | Reject]:
-        for file in range(len(self.paths)):
-            yield from self.samples_of(file)
+        return self.read_files(0, len(self.paths))
+
+    def read_files(self, start: int, stop: int) -> Iterator[Sample | Reject]:
+        """Yield the samples of a run of files.
+
+        Those of a store are downloaded one ahead, and removed once their samples are gone.
+        """
+        mirror = mirror_of(self.paths[start]) if start < stop else None
+        for file in range(start, stop):
+            if mirror is None:
+                yield from self.samples_of(file)
+                continue
+            path = self.paths[file]
+            try:
+                held = mirror.hold(path, self.paths[file + 1] if file + 1 < stop else "")
+            except (ObjectChangedError, ObjectNotFoundError) as error:
+                yield Reject(printable(os.fspath(path)), str(error))
+                continue
+            # Not by a loop here, whose names would hold the file for longer.
+            yield from (_holding(sample, held) for sample in self.samples_of(file))
+            del held
 
     def records(self) -> Iterator[bytes | Exception]:
         """Yield what is in the records, or why one cannot be read; before the schema is known.
 
         For formats whose samples are a `DeferredRecord` each.
         """
-        for sample in self:
+        # Not by `read_files`: of a store, a file that is looked at here is packed soon.
+        for sample in itertools.chain.from_iterable(map(self.samples_of, range(len(self.paths)))):
             try:
                 if isinstance(sample, Reject):
                     raise SourceError(sample.reason)
                 assert isinstance(sample.values, DeferredRecord)
                 yield sample.values.read()
+            except StorageError:
+                raise
             except (OSError, SourceError) as error:
                 yield error
 
@@ -122,11 +152,29 @@ class ScannedSource(FileSource):
             raise SourceError(f"{place}: no {what}: {failure}")
         return found
 
-    def count(self) -> int:
-        return sum(1 for _ in self)
+    def count(self) -> int | None:
+        # All files of a store would have to be downloaded for that.
+        return None if self.downloads_files else sum(1 for _ in self)
 
     def indexed(self) -> IndexedSource:
+        if self.downloads_files:
+            raise OptionError(
+                f"shuffle needs to reach any sample, and to know where those of {self.name} are, "
+                "all files of a store would have to be downloaded first. Copy them here, or pack "
+                "in order: the loader shuffles too."
+            )
         return _Index(self)
+
+
+def _holding(sample: Sample | Reject, held: object) -> Sample | Reject:
+    """Return a sample that keeps the file that it is in."""
+    if isinstance(sample, Reject):
+        return sample
+    values = sample.values
+    if not isinstance(values, Deferred):
+        values = DeferredValues(values)
+    values.held = held
+    return sample._replace(values=values)
 
 
 class _Index(IndexedSource):

@@ -9,17 +9,17 @@ stream.  It is mapped into memory, so that an image is a place in it.  Source:
 from __future__ import annotations
 
 import contextlib
-import os
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from fastdata.errors import SourceError
-from fastdata.regular_files import open_regular
+from fastdata.regular_files import on_disk
 from fastdata.schema import ImageField
 
 from ...base import reason_of
+from ..locations import last_bytes
 from ..selection import TableColumn
 from ..tables.arrow_fields import kinds_of
 from ..tables.arrow_types import arrow, is_bytes, is_image_struct, table_errors
@@ -36,12 +36,7 @@ _BATCH = 256
 
 def has_table(path: Path) -> bool:
     """Tell whether a chunk ends with a table; one that cannot be read does not."""
-    try:
-        with open(path, "rb", buffering=0, opener=open_regular) as file:
-            file.seek(-len(_MARK), os.SEEK_END)
-            return file.read(len(_MARK)) == _MARK
-    except OSError:
-        return False
+    return last_bytes(path, len(_MARK)) == _MARK
 
 
 class RowTable:
@@ -59,7 +54,7 @@ class RowTable:
 
     def _open(self, path: str) -> None:
         pa, ipc = arrow(), arrow(".ipc")
-        whole = pa.memory_map(path).read_buffer()
+        whole = pa.memory_map(on_disk(path)).read_buffer()
         self._mapped = MappedTable(path, whole.address, whole.size)
         if whole.size < 4 + _TAIL.size:
             raise SourceError(f"a chunk of {whole.size} bytes")

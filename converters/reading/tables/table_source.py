@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
+import numpy as np
+
 from fastdata.errors import OptionError, SourceError
 from fastdata.schema import Field, ScalarField, Schema, StringField
 
@@ -42,6 +44,8 @@ from .rows import MappedTable, RowLayout, first_values, key_reader, row_reader
 
 __all__ = ["Block", "TableSource"]
 
+_PLACES = 8
+"""Of a store, where rows are looked at together."""
 _PEEK = 16
 """Blocks in which the first values of columns of bytes are looked for."""
 
@@ -278,6 +282,16 @@ class TableSource(FileSource, IndexedSource):
             self._split_numbers = [there.index(split) for split in splits]
 
     # -- rows ---------------------------------------------------------------------------
+
+    def some(self, count: int) -> Iterator[Sample | Reject]:
+        if self.mirror is None:
+            return super().some(count)
+        # Rows one behind the other, as a row in the middle of a block is read with those before it.
+        places = np.linspace(0, self.num_samples - 1, min(_PLACES, self.num_samples))
+        starts = sorted({self._blocks.block_of(int(at)).start for at in places})
+        each = -(-count // len(starts)) if starts else 0
+        runs = (itertools.islice(self.start_at(start), each) for start in starts)
+        return itertools.chain.from_iterable(runs)
 
     def start_at(self, start: int) -> Iterator[Sample | Reject]:
         for number in range(max(0, self._blocks.number_of(start)), len(self._blocks)):

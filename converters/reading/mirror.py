@@ -1,0 +1,363 @@
+"""A store of objects as a folder of placeholders, so that formats find there what they know.
+
+The store is listed once.  Each object becomes a file of its size that takes no room, whose time is
+made of the object's tag, the same in every process: patterns, names, sizes and fingerprints are
+those of a folder.  Bytes come as they are asked for: an object is downloaded whole when
+`open_regular` opens it, and read by ranges by `read_regular`, `read_piece` and
+`RangedFile` (``tables/ranged_file.py``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import multiprocessing.util
+import os
+import shutil
+import tempfile
+import threading
+import time
+from array import array
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO
+
+import xxhash
+
+from fastdata.errors import (
+    DiskFullError,
+    FastdataError,
+    ObjectChangedError,
+    ObjectNotFoundError,
+    StorageError,
+    full_disk_explained,
+)
+from fastdata.regular_files import PLACEHOLDER, add_mirror, is_placeholder, with_urls
+from fastdata.storage import Entry, Store
+
+from .small_memory import StringTable
+from .spans import close_files
+
+__all__ = ["Listing", "Mirror", "StoredFiles"]
+
+_PREFIX = "fastdata-mirror-"
+_MAKE_ROOM = "Objects are downloaded there: make room, or set TMPDIR to a larger folder."
+
+_PIECE_BYTES = 8 << 20
+_PIECES = 8
+"""Pieces of an object that come at once: one stream of a cloud's store has some 85 MB/s."""
+
+_LONGEST_NAME = 255
+_ABANDONED_SECONDS = 60
+"""After which a folder without a lock is not one that is just being made."""
+
+
+@dataclass(frozen=True)
+class StoredFiles:
+    """Files below the URL of a store that a name or a pattern stands for."""
+
+    store: Store
+    pattern: str
+
+
+class Listing:
+    """What is below the URL of a store, listed once; some 100 bytes an object."""
+
+    def __init__(self, store: Store) -> None:
+        self.store, self.url = store, store.url
+        self.keys, self._sizes, self._tags = StringTable(), array("q"), StringTable()
+        for entry in store.list():
+            self.keys.append(entry.key)
+            self._sizes.append(entry.size)
+            self._tags.append(entry.tag)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return map(self._entry, range(len(self)))
+
+    def _entry(self, number: int) -> Entry:
+        return Entry(self.keys[number], self._sizes[number], self._tags[number])
+
+    def find(self, key: str) -> Entry | None:
+        """Return an object; None if there was none."""
+        at = bisect_left(self.keys, key)
+        found = self._entry(at) if at < len(self) else None
+        return found if found is not None and found.key == key else None
+
+
+class Mirror:
+    """The folder of placeholders of a listing; see `fastdata.regular_files.Mirror`.
+
+    It is removed with `close`, with the last reference to it, and as the process ends; that of a
+    process that was killed, by the next mirror on the machine.
+    """
+
+    def __init__(self, listing: Listing) -> None:
+        self._listing, self._store, self.url = listing, listing.store, listing.url
+        self._guard, self._busy = threading.Lock(), dict[str, threading.RLock]()
+        self._holders: Counter[str] = Counter()
+        self._released: deque[str] = deque()
+        """Of which a holder is gone: noted without a lock, as garbage is collected anywhere."""
+        self._here: set[str] = set()
+        self._failure: FastdataError | None = None
+        self._is_closed = False
+        self._ahead = ThreadPoolExecutor(1)
+        _remove_abandoned()
+        self._scratch = os.path.realpath(tempfile.mkdtemp(prefix=_PREFIX))
+        lock = os.open(self._scratch, os.O_RDONLY | os.O_DIRECTORY)
+        with contextlib.suppress(OSError):  # as on NFS; then nobody takes it for abandoned either
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # This is called by the process alone that has made it, children of multiprocessing too.
+        self._remove = multiprocessing.util.Finalize(
+            self, _remove, (self._scratch, lock), exitpriority=0
+        )
+        # Called as the folder is in a local copy.
+        self.root = os.path.join(self._scratch, self.url.rstrip("/").rpartition("/")[2] or "root")
+        self.notes: list[str] = []
+        add_mirror(self.root, self)
+        with full_disk_explained(self._scratch, _MAKE_ROOM):
+            self._make_placeholders()
+
+    def _make_placeholders(self) -> None:
+        os.mkdir(self.root)
+        folders, left_out = {self.root}, list[str]()
+        for entry in self._listing:
+            path = self.path(entry.key)
+            folder = os.path.dirname(path)
+            if entry.key.endswith("/") and not entry.size:  # what consoles make for a folder
+                continue
+            if not _is_name(entry.key):
+                left_out.append(entry.key)
+                continue
+            try:
+                if folder not in folders:
+                    os.makedirs(folder, exist_ok=True)
+                    folders.add(folder)
+                with open(path, "xb") as file:
+                    _become_placeholder(file, entry)
+            except (FileExistsError, NotADirectoryError):
+                left_out.append(entry.key)
+        if left_out:
+            self.notes.append(
+                f"{len(left_out):,} objects left out whose keys cannot be names of files, or are "
+                f"those of folders too, the first {left_out[0]!r}"
+            )
+
+    def path(self, key: str) -> str:
+        """Return the path of a key, or of a pattern."""
+        return os.path.join(self.root, key) if key else self.root
+
+    def _entry_at(self, path: str | os.PathLike[str]) -> Entry | None:
+        return self._listing.find(os.path.relpath(os.fsdecode(path), self.root))
+
+    # -- reading -------------------------------------------------------------------------
+
+    def open(self, path: str | os.PathLike[str], flags: int) -> int:
+        """Return the descriptor of a file, which is downloaded if it was not."""
+        name = os.path.normpath(os.fsdecode(path))
+        with self._alone(name), self._asked():
+            self._fetch(name)
+            return os.open(name, flags)
+
+    def read(self, path: str, start: int = 0, stop: int | None = None) -> bytes:
+        """Return bytes of an object, which nothing on the disk is made of."""
+        entry = self._entry_at(os.path.normpath(path))
+        if entry is None:
+            raise ObjectNotFoundError(f"{with_urls(path)}: there is no such object")
+        with self._asked():
+            stop = entry.size if stop is None else stop
+            data = bytes(self._store.read(entry.key, start, stop, tag=entry.tag))
+        if len(data) != stop - start:
+            raise ObjectChangedError(f"{self._store.url_of(entry.key)} ends while it is read")
+        return data
+
+    @contextlib.contextmanager
+    def _asked(self) -> Iterator[None]:
+        """Keep why the store gave nothing, which many readers take for damage of a file."""
+        try:
+            yield
+        except (ObjectChangedError, ObjectNotFoundError):
+            raise
+        except (DiskFullError, StorageError) as error:
+            self._failure = error
+            raise
+
+    def check(self) -> None:
+        """Raise, once, why the store gave nothing, where whoever asked took that for damage."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    @contextlib.contextmanager
+    def explained(self) -> Iterator[None]:
+        """Have errors name URLs, and not files of the mirror."""
+        try:
+            yield
+        except Exception as error:
+            self.check()
+            if isinstance(error, FastdataError):
+                error.args = tuple(with_urls(a) if isinstance(a, str) else a for a in error.args)
+            raise
+        self.check()
+
+    # -- whole files ---------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _alone(self, path: str) -> Iterator[None]:
+        """Let one thread at a time make a file another."""
+        with self._guard:
+            lock = self._busy.setdefault(path, threading.RLock())
+        with lock:
+            yield
+
+    def _fetch(self, path: str) -> None:
+        """Download a file, unless it is here; of what is no object, nothing."""
+        entry = self._entry_at(path) if is_placeholder(path) else None
+        if entry is None:
+            return
+        with full_disk_explained(self._scratch, _MAKE_ROOM), self._replaced(path) as file:
+            copy = partial(self._copy, file.fileno(), entry)
+            with ThreadPoolExecutor(_PIECES) as pool:
+                for _ in pool.map(copy, range(0, entry.size, _PIECE_BYTES)):
+                    pass
+            os.fchmod(file.fileno(), 0o600)
+            os.utime(file.fileno(), ns=_times(entry))
+        self._here.add(path)
+
+    def _copy(self, descriptor: int, entry: Entry, start: int) -> None:
+        if self._is_closed:
+            raise StorageError(f"{self._store.url_of(entry.key)}: is not wanted any more")
+        stop = min(entry.size, start + _PIECE_BYTES)
+        data = memoryview(self._store.read(entry.key, start, stop, tag=entry.tag))
+        while data:
+            written = os.pwrite(descriptor, data, start)
+            data, start = data[written:], start + written
+
+    @contextlib.contextmanager
+    def _replaced(self, path: str) -> Iterator[IO[bytes]]:
+        """Write a file that takes the place of another once it is whole."""
+        descriptor, scratch = tempfile.mkstemp(dir=self._scratch)
+        try:
+            with open(descriptor, "wb", buffering=0) as file:
+                yield file
+            os.replace(scratch, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(scratch)
+            raise
+
+    def hold(self, path: str | os.PathLike[str], following: str | os.PathLike[str] = "") -> object:
+        """Download a file, which stays as long as what is returned; and begin with another.
+
+        `ObjectChangedError` or `ObjectNotFoundError` if it is no more what was listed.
+        """
+        name = os.path.normpath(os.fsdecode(path))
+        self._release()
+        with self._alone(name), self._asked():
+            self._fetch(name)
+            self._holders[name] += 1
+        held = _Held(self._released, name)
+        if following:
+            self._ahead.submit(self._fetch_ahead, os.path.normpath(os.fsdecode(following)))
+        return held
+
+    def _fetch_ahead(self, path: str) -> None:
+        # Who opens the file asks again, and is told what is wrong.
+        with contextlib.suppress(FastdataError, OSError), self._alone(path):
+            self._fetch(path)
+
+    def _release(self) -> None:
+        """Make placeholders again of files whose last holder is gone."""
+        with contextlib.suppress(IndexError):
+            while True:
+                path = self._released.popleft()
+                with self._alone(path):
+                    self._holders[path] -= 1
+                    if not self._holders[path]:
+                        del self._holders[path]
+                        self._empty(path)
+
+    def drop(self) -> None:
+        """Make placeholders again of the files that nobody holds."""
+        self._release()
+        for path in list(self._here):
+            with self._alone(path):
+                if path not in self._holders:
+                    self._empty(path)
+
+    def _empty(self, path: str) -> None:
+        entry = self._entry_at(path)
+        if entry is not None and path in self._here and not self._is_closed:
+            # Never in place: somebody may have the file open, or mapped into memory.
+            with contextlib.suppress(OSError), self._replaced(path) as file:
+                _become_placeholder(file, entry)
+            self._here.discard(path)
+            close_files()
+
+    def close(self) -> None:
+        """Remove the folder; may be called twice."""
+        self._is_closed = True
+        self._ahead.shutdown(cancel_futures=True)
+        close_files()
+        self._remove()
+
+
+class _Held:
+    """What keeps a file downloaded until the last sample that is a piece of it is gone."""
+
+    def __init__(self, released: deque[str], path: str) -> None:
+        self._released, self._path = released, path
+
+    def __del__(self) -> None:
+        self._released.append(self._path)
+
+
+# -- files and folders -----------------------------------------------------------------------------
+
+
+def _is_name(key: str) -> bool:
+    parts = key.split("/")
+    return "\0" not in key and all(
+        part not in ("", ".", "..") and len(os.fsencode(part)) <= _LONGEST_NAME for part in parts
+    )
+
+
+def _times(entry: Entry) -> tuple[int, int]:
+    """Return times that another content has not; whole seconds, which every file system keeps."""
+    seconds = xxhash.xxh3_64_intdigest(entry.tag.encode()) % (1 << 31)
+    return seconds * 10**9, seconds * 10**9
+
+
+def _become_placeholder(file: IO[bytes], entry: Entry) -> None:
+    os.truncate(file.fileno(), entry.size)
+    try:
+        os.fchmod(file.fileno(), PLACEHOLDER)
+    except OSError as error:  # pragma: no cover (of systems that keep this bit for folders)
+        raise StorageError(f"{file.name}: its file system has no placeholders: {error}") from error
+    os.utime(file.fileno(), ns=_times(entry))
+
+
+def _remove(scratch: str, lock: int) -> None:
+    shutil.rmtree(scratch, ignore_errors=True)
+    os.close(lock)
+
+
+def _remove_abandoned() -> None:
+    """Remove the folders of mirrors whose processes were killed: nobody has their locks."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - folder.stat().st_ctime < _ABANDONED_SECONDS:
+                continue
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(lock)
