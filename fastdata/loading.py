@@ -138,8 +138,9 @@ def loader(
         constant memory however many samples there are; of data in a store it is "lanes".
         "block", for packed data: blocks of neighbouring samples are shuffled, and samples within a
         window of some blocks, for disks that are slow at random reads.
-        "lanes": blocks of about 8 MB, in up to 64 such sequences of windows, so that
-        a batch has samples from all over the dataset and each rank reads blocks of its own.
+        "lanes": blocks of about 8 MB, in 64 such sequences of windows (of large batches more, of
+        small datasets fewer), so that a batch has samples from all over the dataset and each rank
+        reads blocks of its own.
     drop_last : bool
         Whether an incomplete last batch is left out.
     seed : int or None

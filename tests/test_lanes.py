@@ -155,6 +155,20 @@ def test_sizes_are_chosen_by_the_dataset() -> None:
     assert small.lanes * (small.window_blocks + 1) * small.block_size <= 8000 / 14
 
 
+@pytest.mark.parametrize("machines", [125, 1000])
+def test_many_machines_have_lanes_of_their_own(machines: int) -> None:
+    order = in_lanes(1_281_167, 0, 256 * machines, sample_bytes=110_000)
+    assert order.block_size == 76
+    assert order.lanes >= machines
+    read_by = np.zeros(-(-len(order) // 76), np.int64)
+    steps = len(order) // (256 * machines)
+    for rank in range(machines):
+        batches = Batches(order, 256, True, rank, machines).in_epoch(0)
+        read = np.concatenate([batches[step] for step in range(steps)])
+        read_by[np.unique(read // 76)] += 1
+    assert read_by.mean() < 1.8
+
+
 def test_lanes_divide_the_batch_of_all_ranks() -> None:
     shuffle = BlockShuffle(10, 3, 64)
     found = {batch: order_of(shuffle, 1000, 0, batch).lanes for batch in (128, 100, 60, 7, 131)}

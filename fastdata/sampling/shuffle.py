@@ -40,6 +40,11 @@ MOST_LANES, MOST_LANE_BLOCKS, OPEN_SHARE = 64, 32, 1 / 14
 """Of ``shuffle="lanes"``: lanes, blocks of a window, and the share of the blocks that are in use at
 once, if that is less: a cache of a tenth of the dataset has room for them, and for what is next."""
 
+LANE_SAMPLES = 128
+"""Of a lane in a batch of all ranks, at most: fewer than a machine has, so that there are lanes for
+all machines.  With 64 lanes, 125 machines fetch 2.9 times the bytes of the dataset in an epoch
+(simulated, ``docs/design/scale.md``)."""
+
 ROUNDS = 20
 """Even.  Measured with all permutations of 3 to 8 things over 60,000 to 806,400 keys: after 8
 rounds some are clearly likelier (chi-square up to 745 standard deviations off), after 16 it shows
@@ -190,10 +195,11 @@ class BlockShuffle:
         check_count("lanes", self.lanes, 1)
 
     @classmethod
-    def in_lanes(cls, count: int, sample_bytes: float) -> BlockShuffle:
+    def in_lanes(cls, count: int, sample_bytes: float, global_batch_size: int = 1) -> BlockShuffle:
         """Return what ``shuffle="lanes"`` is for so many samples of so many bytes.
 
-        It depends on the dataset only, so that batches are the same wherever it is read.
+        It depends on the dataset and the batch of all ranks together only, so that batches are the
+        same wherever it is read; its blocks depend on the dataset only.
         """
         size = round(LANE_BLOCK_BYTES / max(1.0, sample_bytes))
         size = max(1, min(size, -(-count // LEAST_LANE_BLOCKS)))
@@ -202,6 +208,8 @@ class BlockShuffle:
         lanes = min(MOST_LANES, 1 << (math.isqrt(opened).bit_length() - 1))
         if opened >= MOST_LANES * MOST_LANE_BLOCKS // 4:
             lanes = MOST_LANES
+        machines = -(-global_batch_size // LANE_SAMPLES)
+        lanes = max(lanes, min(1 << (machines - 1).bit_length(), 1 << (opened.bit_length() - 1)))
         # A window that begins within a block has a part of one block more.
         return cls(size, max(1, min(MOST_LANE_BLOCKS, opened // lanes - 1)), lanes)
 
@@ -358,7 +366,7 @@ def order_of(
     if isinstance(shuffle, str) and shuffle == "block":
         shuffle = BlockShuffle()
     if isinstance(shuffle, str) and shuffle == "lanes":
-        shuffle = BlockShuffle.in_lanes(count, sample_bytes)
+        shuffle = BlockShuffle.in_lanes(count, sample_bytes, global_batch_size)
     if isinstance(shuffle, BlockShuffle):
         most = min(shuffle.lanes, global_batch_size)
         lanes = next(n for n in range(most, 0, -1) if global_batch_size % n == 0)
