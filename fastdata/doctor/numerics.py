@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -148,10 +148,11 @@ def digest(tensors: Any) -> str:
 
     Tensors that wrap others are left out, as those of which each rank has a part.
     """
+    wraps_others: Callable[[object], bool] = is_traceable_wrapper_subclass
     leaves = [
         leaf
         for leaf in tree_leaves(tensors)
-        if isinstance(leaf, torch.Tensor) and not is_traceable_wrapper_subclass(leaf)
+        if isinstance(leaf, torch.Tensor) and not wraps_others(leaf)
     ]
     found = hashlib.sha256()
     for leaf in leaves:
