@@ -166,7 +166,7 @@ def test_many_machines_have_lanes_of_their_own(machines: int) -> None:
         batches = Batches(order, 256, True, rank, machines).in_epoch(0)
         read = np.concatenate([batches[step] for step in range(steps)])
         read_by[np.unique(read // 76)] += 1
-    assert read_by.mean() < 1.8
+    assert read_by.mean() < 1.1
 
 
 def test_lanes_divide_the_batch_of_all_ranks() -> None:

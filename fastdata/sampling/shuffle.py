@@ -208,8 +208,9 @@ class BlockShuffle:
         lanes = min(MOST_LANES, 1 << (math.isqrt(opened).bit_length() - 1))
         if opened >= MOST_LANES * MOST_LANE_BLOCKS // 4:
             lanes = MOST_LANES
-        machines = -(-global_batch_size // LANE_SAMPLES)
-        lanes = max(lanes, min(1 << (machines - 1).bit_length(), 1 << (opened.bit_length() - 1)))
+        # Parts of a batch that the machines' parts are multiples of, as far as can be.
+        many = global_batch_size // LANE_SAMPLES
+        lanes = max(lanes, many // max(1, -(-many // opened)))
         # A window that begins within a block has a part of one block more.
         return cls(size, max(1, min(MOST_LANE_BLOCKS, opened // lanes - 1)), lanes)
 
