@@ -25,8 +25,14 @@ class RangeServer:
     fault: Callable[[int], str] = lambda number: ""
     """Given a request's number, "503", "reset", "cut" (a body that ends too early) or ""."""
     delay: float = 0.0
+    """Seconds until an answer begins."""
+    stream_bytes_per_second: float = float("inf")
+    """That an answer to GET has, however many others there are."""
     requests: list[tuple[str, int]] = field(default_factory=list)
     """Paths and bytes of the answers to GET."""
+    busy: int = 0
+    most_busy: int = 0
+    """Answers to GET that are, and were, under way at once."""
     refuse: bool = False
     """Whether every connection is closed at once."""
 
@@ -40,6 +46,7 @@ def range_server(folder: Path) -> Iterator[RangeServer]:
     """Serve a folder on a free port of this machine."""
     state = RangeServer(folder)
     connections: set[socket.socket] = set()
+    counting = threading.Lock()
 
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -59,7 +66,14 @@ def range_server(folder: Path) -> Iterator[RangeServer]:
             self.answer(body=False)
 
         def do_GET(self) -> None:
-            self.answer(body=True)
+            with counting:
+                state.busy += 1
+                state.most_busy = max(state.most_busy, state.busy)
+            try:
+                self.answer(body=True)
+            finally:
+                with counting:
+                    state.busy -= 1
 
         def do_PROPFIND(self) -> None:
             self.send_error(405)
@@ -102,6 +116,7 @@ def range_server(folder: Path) -> Iterator[RangeServer]:
             self.end_headers()
             if body:
                 end = start + (stop - start) // 2 if fault == "cut" else stop
+                time.sleep((end - start) / state.stream_bytes_per_second)
                 self.wfile.write(data[start:end])
                 self.close_connection |= fault == "cut"
                 state.requests[-1] = self.path, end - start
@@ -115,7 +130,7 @@ def range_server(folder: Path) -> Iterator[RangeServer]:
 
     server = Server(("127.0.0.1", 0), Handler)
     state.port = server.server_address[1]
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:
         yield state

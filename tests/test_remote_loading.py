@@ -391,6 +391,14 @@ def test_it_never_takes_more_than_it_may(server: RangeServer, packed: Path, cach
     assert 0 < most[0] <= may
 
 
+def test_which_samples_are_there_has_its_place_on_the_disk(
+    server: RangeServer, cache: Path
+) -> None:
+    fastdata.open(f"{server.url}/train")
+    (present,) = cache.rglob("present")
+    assert present.stat().st_blocks * 512 >= present.stat().st_size == 2 * COUNT
+
+
 def test_what_cannot_hold_a_window_is_refused(server: RangeServer, cache: Path) -> None:
     data = fastdata.open(f"{server.url}/train", cache_bytes=150_000)
     loader = loader_of(data, shuffle=fastdata.BlockShuffle(10, 10, 4))

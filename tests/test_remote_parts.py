@@ -17,9 +17,11 @@ from range_server import range_server
 
 import fastdata
 from fastdata.formats.reader import ShardReader
+from fastdata.formats.sparse import columns_only
 from fastdata.remote.downloader import _in_blocks_of
 from fastdata.remote.extents import PAGE_BYTES, Extents
 from fastdata.remote.schedule import NEVER, Plan, next_uses
+from fastdata.storage import open_store
 
 
 @pytest.fixture(scope="module", params=["lmdb", "h5"])
@@ -69,6 +71,20 @@ def test_ranges_have_all_of_the_samples_and_hardly_more(reader: ShardReader) -> 
         end = start + int(reader.column("image.length")[row])
         assert any(low <= start and end <= high for low, high in ranges)
     assert sum(high - low for low, high in ranges) <= extents.sizes(60)[10:40].sum() + 30 * 4096
+
+
+def test_columns_come_by_few_requests(
+    reader: ShardReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("fsspec")
+    store = open_store("memory://columns", {})
+    store.put(reader.path.name, reader.path)
+    read, asked = store.read, []
+    monkeypatch.setattr(store, "read", lambda *of, **at: asked.append(of) or read(*of, **at))
+    sparse = ShardReader(columns_only(store, reader.path.name, tmp_path))
+    assert len(asked) == 3  # footer, header, and the columns, which are beside each other
+    for name in reader.header.columns:
+        assert np.array_equal(sparse.column(name), reader.column(name))
 
 
 def test_the_next_use_of_a_block_by_several_loaders() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from fastdata.errors import FormatError
@@ -10,6 +11,12 @@ from fastdata.formats.layout import FOOTER_BYTES, Header, checksum, unpack_foote
 from fastdata.storage import Store
 
 __all__ = ["columns_only"]
+
+GAP_BYTES = 1 << 14
+"""Columns that are so close to each other are read at once: in a store, each request takes long."""
+
+LARGEST_READ = 1 << 24
+"""Bytes that are read at once at most, where they are of several columns."""
 
 
 def columns_only(store: Store, key: str, folder: Path) -> Path:
@@ -30,11 +37,11 @@ def columns_only(store: Store, key: str, folder: Path) -> Path:
     header = bytes(store.read(key, offset, offset + length, tag=entry.tag))
     if checksum(header) != expected:
         raise FormatError(f"{store.url_of(key)}: the header's checksum does not match")
-    ranges = [
+    ranges = _joined(
         (column.offset, column.offset + column.nbytes)
         for column in Header.from_bytes(header, url).columns.values()
         if column.nbytes and column.offset + column.nbytes <= end
-    ]
+    )
     pieces = [(offset, header), (end, footer)]
     read = store.read_ranges(key, ranges, tag=entry.tag)
     pieces += [(start, bytes(data)) for (start, _), data in zip(ranges, read, strict=True)]
@@ -45,3 +52,15 @@ def columns_only(store: Store, key: str, folder: Path) -> Path:
             file.seek(start)
             file.write(data)
     return path
+
+
+def _joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return ranges, ascending, as fewer ones with what is between them."""
+    found: list[tuple[int, int]] = []
+    for start, stop in sorted(ranges):
+        first, reached = found[-1] if found else (start, start)
+        if found and start <= reached + GAP_BYTES and stop - first <= LARGEST_READ:
+            found[-1] = first, max(reached, stop)
+        else:
+            found.append((start, stop))
+    return found

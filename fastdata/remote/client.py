@@ -56,6 +56,11 @@ class Client:
         self._failures: dict[str, list[tuple[float, int, int, list[str]]]] = {}
         self._lost: StorageError | None = None
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether there was no downloader any more, and none could be started."""
+        return self._lost is not None
+
     def used_by(self, user: object, name: object) -> None:
         """Stay connected as long as an object lives; what was kept under `name` is forgotten then.
 
@@ -85,10 +90,12 @@ class Client:
         *,
         keep_as: object = None,
         replace: bool = False,
+        start: bool = True,
     ) -> None:
         """Send a message; with `keep_as` it is sent again to a downloader that comes after this.
 
-        It takes the place of others kept under this name where `replace` says so.
+        It takes the place of others kept under this name where `replace` says so.  Where `start` is
+        False, it is of no use to another downloader than the one that is there, if there is one.
         """
         message = body, array
         with self._lock:
@@ -97,7 +104,8 @@ class Client:
                 if replace:
                     kept.clear()
                 kept.append(message)
-            self._send(message)
+            if start or self._channel is not None:
+                self._send(message)
 
     def forget(self, *names: object) -> None:
         """Say nothing again that was kept under these names."""
@@ -251,4 +259,7 @@ os.register_at_fork(after_in_child=_after_fork)
 def client_of(folder: CacheFolder) -> Client:
     """Return the connection of this process to the downloader of a folder."""
     with _making:
-        return _clients.setdefault((os.getpid(), folder.path), Client(folder))
+        key = os.getpid(), folder.path
+        if key in _clients and _clients[key].is_lost:
+            del _clients[key]
+        return _clients.setdefault(key, Client(folder))

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -17,10 +18,12 @@ import xxhash
 
 from fastdata.errors import (
     DatasetNotFoundError,
+    FastdataError,
     FormatError,
     ObjectNotFoundError,
     ShardCorruptError,
     StorageError,
+    full_disk_explained,
 )
 from fastdata.formats.manifest import MANIFEST, Manifest
 from fastdata.formats.reader import ShardReader, mean_image_bytes, spread_samples
@@ -36,7 +39,7 @@ from fastdata.remote.folder import (
 from fastdata.sampling.shuffle import BlockShuffle
 from fastdata.storage import Entry, Store, open_store
 
-__all__ = ["StoredDataset", "find_dataset"]
+__all__ = ["StoredDataset", "find_dataset", "removed"]
 
 _REQUESTS = 16
 """Objects that are opened at once."""
@@ -44,8 +47,18 @@ _REQUESTS = 16
 _MOST_EXTENTS = 256
 """Shards of which it is known where their images are: 24 bytes an image."""
 
+_OTHER_FOLDER = "Make room, or choose another cache with cache_dir=, --cache-dir."
+
 _LARGEST_READ = 1 << 24
 """Bytes of a request at most: what comes in one piece is in memory in one piece."""
+
+
+def removed(url: str, folder: CacheFolder) -> StorageError:
+    """Return the error for those who read files that are in the cache no more."""
+    return StorageError(
+        f"{url}: its files were removed from the cache {folder.path} while they were read: open it "
+        "again, and it is fetched anew"
+    )
 
 
 def find_dataset(folder: CacheFolder, url: str, options: Mapping[str, str]) -> CachedDataset:
@@ -132,10 +145,41 @@ def _made(
     readable = re.sub(r"[^A-Za-z0-9_-]", "_", url.rpartition("/")[2])[:64]
     name = f"{readable}-{xxhash.xxh3_64_hexdigest(content)}"
     there = CachedDataset.read(folder.path / name)
-    if there is not None and (there.folder / PRESENT).exists():
+    if there is not None and _is_sound(there):
         there.write()  # opened last
         return there
     scratch = folder.scratch()
+    try:
+        with full_disk_explained(folder.path, _OTHER_FOLDER):
+            return _moved(folder, name, scratch, store, url, options, shards, manifest)
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
+
+
+def _is_sound(dataset: CachedDataset) -> bool:
+    """Return whether its files are there, and their headers are."""
+    if dataset.key is None:
+        return False
+    try:
+        for shard in dataset.shards:
+            ShardReader(dataset.folder / shard.file)
+    except (FastdataError, OSError):
+        return False
+    return True
+
+
+def _moved(
+    folder: CacheFolder,
+    name: str,
+    scratch: Path,
+    store: Store,
+    url: str,
+    options: Mapping[str, str],
+    shards: list[CachedShard],
+    manifest: bytes | None,
+) -> CachedDataset:
+    """Return the dataset, whose files are made in one folder and moved to that of its name."""
     with ThreadPoolExecutor(_REQUESTS) as pool:
         paths = list(pool.map(lambda one: columns_only(store, one.key, scratch), shards))
     readers = list(map(ShardReader, paths))
@@ -151,7 +195,8 @@ def _made(
         (scratch / MANIFEST).write_bytes(manifest)
     samples = sum(map(len, readers))
     with open(scratch / PRESENT, "xb") as file:
-        file.truncate(max(1, 2 * samples))
+        # Taken at once: it is counted, and where the disk is full, writing to a map of it is fatal.
+        os.posix_fallocate(file.fileno(), 0, max(1, 2 * samples))
     block_size = BlockShuffle.in_lanes(samples, _mean_bytes(readers)).block_size
     made = CachedDataset(
         folder.path / name, url, dict(options), tuple(counted), block_size, manifest is None
@@ -193,9 +238,12 @@ class StoredDataset:
         self.total_bytes = sum(shard.size for shard in cached.shards)
         self.used_bytes = cached.disk_bytes
         """What all its files take on the disk."""
-        self._inode = os.stat(cached.folder / PRESENT).st_ino
+        self.key = cached.key
+        """See `CachedDataset.key`; None where somebody is just removing them."""
         self._files: dict[int, int] = {}
-        self._disk = [os.stat(self._path(n)).st_blocks * 512 for n in range(len(cached.shards))]
+        found = [os.stat(self._path(number)) for number in range(len(cached.shards))]
+        self._inodes = [status.st_ino for status in found]
+        self._disk = [status.st_blocks * 512 for status in found]
         self._measuring = threading.Lock()
         self._store: Store | None = None
         self._turn = int.from_bytes(os.urandom(1), "little")
@@ -209,10 +257,10 @@ class StoredDataset:
     @property
     def is_there(self) -> bool:
         """Whether its files are still those in the folder."""
-        try:
-            return os.stat(self.cached.folder / PRESENT).st_ino == self._inode
-        except OSError:
-            return False
+        return self.key is not None and self.cached.key == self.key
+
+    def _removed(self) -> StorageError:
+        return removed(self.cached.url, CacheFolder(self.cached.folder.parent))
 
     def close(self) -> None:
         """Close its files."""
@@ -302,7 +350,13 @@ class StoredDataset:
     def _file(self, number: int) -> int:
         if number not in self._files:
             # Two threads may both open it; one of the descriptors is then closed again.
-            descriptor = os.open(self._path(number), os.O_RDWR | os.O_CLOEXEC)
+            try:
+                descriptor = os.open(self._path(number), os.O_RDWR | os.O_CLOEXEC)
+            except FileNotFoundError as error:
+                raise self._removed() from error
+            if os.fstat(descriptor).st_ino != self._inodes[number]:
+                os.close(descriptor)
+                raise self._removed()
             if self._files.setdefault(number, descriptor) != descriptor:
                 os.close(descriptor)
         return self._files[number]

@@ -33,8 +33,8 @@ from numpy.typing import NDArray
 
 from fastdata.errors import FastdataError, OptionError, StorageError
 from fastdata.processes.resources import format_bytes
-from fastdata.remote.dataset import StoredDataset, find_dataset
-from fastdata.remote.folder import CachedDataset, CacheFolder
+from fastdata.remote.dataset import StoredDataset, find_dataset, removed
+from fastdata.remote.folder import PRESENT, CachedDataset, CacheFolder
 from fastdata.remote.messages import Channel, error_to
 from fastdata.remote.schedule import NEVER, Plan, next_uses
 
@@ -60,6 +60,13 @@ AHEAD_SHARE = 1 / 8
 which the next epoch has need: fetched as early as can be, no block would stay so long."""
 
 LEAST_AHEAD_BYTES = 64 << 20
+
+WAITED_SECONDS = 3.0
+"""For which a block is needed now that somebody waits for, who says so every two seconds."""
+
+LOOK_SHARE = 0.1
+"""Of a core, for looking when blocks are needed: of 14,000,000 samples and eight loaders one look
+takes some 18 ms, and is then good for 180."""
 
 ANY, NO_ROOM = -1.0, -2.0
 """In place of a number of batches: room is made for what is needed now of what is needed now, too;
@@ -95,7 +102,17 @@ class _Held:
         self.fetching = np.zeros(len(self.starts), np.bool_)
         self.kept_until = np.zeros(len(self.starts))
         self.not_before = np.zeros(len(self.starts))
+        self.waited_until = np.zeros(len(self.starts))
+        self._uses = np.full(len(self.starts), NEVER)
+        self._look_at = 0.0
         self.bytes_each = self.counts * (self.stored.total_bytes / max(samples, 1))
+
+    @property
+    def column_bytes(self) -> int:
+        """What is there without any image, about: all that is there, less the share of these."""
+        total, used = self.stored.total_bytes, self.stored.used_bytes
+        there = float(self.filled.sum()) / max(1, self.stored.num_samples)
+        return max(0, int((used - there * total) / (1 - there))) if there < 0.9 else 0
 
     def bounds(self, block: int) -> tuple[int, int]:
         """Return the first sample of a block, and the one behind its last."""
@@ -108,8 +125,18 @@ class _Held:
         self.filled[block] = np.count_nonzero(self.stored.present[first:last])
 
     def next_use(self) -> NDArray[np.float64]:
-        """Return in how many batches each block is needed."""
-        return next_uses(self.plans.values(), len(self.starts))
+        """Return in how many batches each block is needed.
+
+        One that somebody waits for is needed now: loaders ask for images of batches ahead before
+        they hand out those that are made.  What plans say may be as old as `LOOK_SHARE` has it.
+        """
+        now = time.monotonic()
+        if now >= self._look_at:
+            self._uses = next_uses(self.plans.values(), len(self.starts))
+            self._look_at = now + (time.monotonic() - now) / LOOK_SHARE
+        uses = self._uses.copy()
+        uses[self.waited_until > now] = 0.0
+        return uses
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,6 +168,7 @@ class Downloader:
         self._changed = threading.Condition()
         self._opening = threading.Lock()
         self._held: dict[str, _Held] = {}
+        """By their keys."""
         self._clients: dict[int, Channel] = {}
         self._budgets: dict[int, int] = {}
         self._streams: dict[int, int] = {}
@@ -158,18 +186,28 @@ class Downloader:
     def run(self) -> None:
         """Serve until nobody has been connected for a while."""
         self.folder.remove_unfinished()
-        with contextlib.closing(self.folder.listen()) as listener:
+        with contextlib.ExitStack() as stack:
+            listener = stack.enter_context(contextlib.closing(self.folder.listen()))
             listener.settimeout(0.5)
+            lock, place = self.folder.files
             threads: list[threading.Thread] = []
             alone_since = time.monotonic()
             while True:
+                now = self.folder.files
+                if now[0] != lock:
+                    break  # somebody has removed it: there may be another downloader
+                if now[1] != place:
+                    listener = stack.enter_context(contextlib.closing(self.folder.listen()))
+                    listener.settimeout(0.5)
+                    _, place = self.folder.files
                 if self._clients:
                     alone_since = time.monotonic()
                 elif time.monotonic() - alone_since > LINGER_SECONDS:
                     break
-                wanted = max(self._streams.values(), default=STREAMS)
-                while len(threads) < wanted:
-                    threads.append(threading.Thread(target=self._fetch_all, daemon=True))
+                elif self._next_client and not self._held:
+                    break  # nothing could be opened, by the credentials that it has, perhaps
+                while len(threads) < max(STREAMS, self._most_streams()):
+                    threads.append(threading.Thread(target=self._fetch_or_end, daemon=True))
                     threads[-1].start()
                 with contextlib.suppress(TimeoutError, socket.timeout):
                     connection, _ = listener.accept()
@@ -183,6 +221,9 @@ class Downloader:
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
+
+    def _most_streams(self) -> int:
+        return max(list(self._streams.values()), default=0)
 
     # -- clients ---------------------------------------------------------------------------------
 
@@ -202,6 +243,7 @@ class Downloader:
                     held.users.discard(client)
                     for key in [key for key in held.plans if key[0] == client]:
                         del held.plans[key]
+                self._forget_removed()
                 self._changed.notify()
             channel.close()
 
@@ -226,9 +268,13 @@ class Downloader:
         with self._changed:
             held = self._held.get(body["dataset"])
             if held is None:
+                if kind == "need":  # of files of which only this client knows: it says when to stop
+                    gone = removed(body["url"], self.folder)
+                    channel.send(_failed(body["dataset"], 0, sys.maxsize, gone))
                 return
             key = client, body.get("plan", 0)
             if kind == "need":
+                held.users.add(client)
                 self._need(held, array.reshape(-1, 2), body)
             elif kind == "begin":
                 wish = body["block_size"]
@@ -249,15 +295,17 @@ class Downloader:
 
     def _open(self, client: int, body: dict[str, Any]) -> dict[str, Any]:
         with self._opening:
-            cached = self._found(body["url"], body["options"])
+            cached = self._found(body["url"], body["options"], body["offline"])
             with self._changed:
-                name = cached.folder.name
-                held = self._held.get(name)
-                if held is not None and not held.stored.is_there:
-                    held = None  # somebody has removed the files
+                self._forget_removed()
+                key = cached.key
+                held = self._held.get(key or "")
                 if held is None:
                     stored = StoredDataset(cached)
-                    held = self._held[name] = _Held(stored, cached.block_size)
+                    key = stored.key
+                    if key is None:
+                        raise removed(cached.url, self.folder)
+                    held = self._held[key] = _Held(stored, cached.block_size)
                 held.users.add(client)
                 self._streams[client] = body["streams"] or STREAMS
                 budget = body["cache_bytes"]
@@ -267,26 +315,39 @@ class Downloader:
                 self._budgets[client] = budget
                 self._measure_others()
                 columns = held.stored.used_bytes
-                if self._others_bytes + columns > budget and not held.filled.any():
+                if columns > budget and not held.filled.any():
                     raise OptionError(
                         f"cache_bytes={budget} ({format_bytes(budget)}) is less than the columns of"
                         f" {cached.url} take by themselves, {format_bytes(columns)}"
                     )
                 return {
-                    "name": name,
+                    "name": key,
+                    "inode": os.stat(cached.folder / PRESENT).st_ino,
                     "location": str(cached.location),
                     "folder": str(cached.folder),
                     "block_size": held.block_size,
                     "num_samples": held.stored.num_samples,
                     "total_bytes": held.stored.total_bytes,
+                    "column_bytes": held.column_bytes,
                     "cache_bytes": budget,
                     "files": {one.file: one.key for one in cached.shards},
                 }
 
-    def _found(self, url: str, options: dict[str, str]) -> CachedDataset:
+    def _forget_removed(self) -> None:
+        """Close files that somebody has removed, once nobody reads them any more."""
+        for key, held in list(self._held.items()):
+            if not held.users and not held.busy.any() and not held.stored.is_there:
+                held.stored.close()
+                del self._held[key]
+
+    def _found(self, url: str, options: dict[str, str], offline: bool) -> CachedDataset:
         """Look in the store; in the cache, where that does not answer."""
-        known = [one for one in self.folder.datasets() if (one.url, one.options) == (url, options)]
-        if os.environ.get("FASTDATA_OFFLINE", "") not in ("", "0"):
+        known = [
+            one
+            for one in self.folder.datasets()
+            if (one.url, one.options) == (url, options) and one.key is not None
+        ]
+        if offline:
             if known:
                 return known[-1]
             raise StorageError(
@@ -325,11 +386,15 @@ class Downloader:
             for block in range(low, high + 1):
                 begin, end = held.bounds(block)
                 one = _Wanted(held, max(first, begin), min(last, end))
+                if not held.fetching[block]:
+                    held.count(block)  # others may have written there what they should not
                 is_planned = planned is not None and planned[block] < NEVER
                 if body["first"]:
                     self._wanted.appendleft(one)
                 elif is_planned:
                     held.not_before[block] = 0.0
+                    if not body["soon"]:
+                        held.waited_until[block] = time.monotonic() + WAITED_SECONDS
                 else:
                     # What all of it has room for comes in blocks: it will be needed anyway.
                     self._wanted.append(_Wanted(held, begin, end) if fits else one)
@@ -355,6 +420,8 @@ class Downloader:
             first = wanted.first + int(absent[0])
             last = wanted.first + int(absent[-1]) + 1
             job = self._job(held, first, last, block)
+            if job is None:
+                continue
             if self._has_room(job, 0.0):
                 return job
             if self._running:
@@ -381,7 +448,7 @@ class Downloader:
         if not fits and use > 0 and self._ahead_of(use) >= self._most_ahead():
             return None
         job = self._job(held, *held.bounds(block), block)
-        return job if self._has_room(job, use) else None
+        return job if job is not None and self._has_room(job, use) else None
 
     def _ahead_of(self, use: float) -> float:
         """Return the bytes of blocks that are there, or on their way, and needed before `use`."""
@@ -395,9 +462,15 @@ class Downloader:
     def _most_ahead(self) -> float:
         return max(min(LEAST_AHEAD_BYTES, self._budget() / 2), self._budget() * AHEAD_SHARE)
 
-    def _job(self, held: _Held, first: int, last: int, block: int) -> _Job:
+    def _job(self, held: _Held, first: int, last: int, block: int) -> _Job | None:
+        """Return a job; None where it cannot be done, which those that wait are told."""
         whole = (first, last) == held.bounds(block)
-        return _Job(held, first, last, block, whole, held.stored.disk_size(first, last))
+        try:
+            nbytes = held.stored.disk_size(first, last)
+        except (FastdataError, OSError) as error:  # of files that somebody has removed or damaged
+            self._fail(_Job(held, first, last, block, whole, 0), error)
+            return None
+        return _Job(held, first, last, block, whole, nbytes)
 
     # -- room ------------------------------------------------------------------------------------
 
@@ -440,9 +513,12 @@ class Downloader:
 
     def _measure_others(self) -> None:
         """Count what datasets take that nobody reads."""
-        self._others_bytes = sum(
-            one.disk_bytes for one in self.folder.datasets() if one.folder.name not in self._held
-        )
+        self._others_bytes = sum(one.disk_bytes for one in self._unread())
+
+    def _unread(self) -> list[CachedDataset]:
+        """Return the datasets in the folder that nobody reads."""
+        read = {one.stored.cached.folder.name for one in self._held.values()}
+        return [one for one in self.folder.datasets() if one.folder.name not in read]
 
     def _make_room(self, nbytes: float, use: float) -> bool:
         """Remove blocks that are needed later than in `use` batches, until there is room.
@@ -471,26 +547,38 @@ class Downloader:
                 return False
             uses[last][block] = NO_ROOM
             held = self._held[last]
-            held.stored.remove(*held.bounds(block))
+            with contextlib.suppress(FastdataError, OSError):  # of files that somebody has removed
+                held.stored.remove(*held.bounds(block))
             held.count(block)
             self._counts["removed_blocks"] += 1
         return True
 
     def _remove_others(self, nbytes: float) -> None:
         """Remove datasets that nobody reads, those first that were opened longest ago."""
-        for one in self.folder.datasets():
+        for one in self._unread():  # blocks of the others go one by one
             if nbytes + self._used() + self._reserved <= self._budget():
                 return
-            if one.folder.name not in self._held:  # blocks of those go one by one
-                self.folder.remove(one)
-                self._measure_others()
+            self.folder.remove(one)
+            self._measure_others()
 
     # -- fetching --------------------------------------------------------------------------------
+
+    def _fetch_or_end(self) -> None:
+        """Fetch; end the process where that fails unexpectedly: another one is started then.
+
+        One that stayed, with threads missing, would let all wait.
+        """
+        try:
+            self._fetch_all()
+        except BaseException:
+            log.exception("a thread of the downloader has failed, and it ends")
+            os._exit(1)
 
     def _fetch_all(self) -> None:
         while True:
             with self._changed:
-                while (job := self._next_job()) is None:
+                # Those who had others started may have gone.
+                while self._running >= self._most_streams() or (job := self._next_job()) is None:
                     if self._stopping:
                         return
                     self._changed.wait(1.0)
@@ -517,8 +605,10 @@ class Downloader:
                 self._counts["requests"] += 1
                 if problem is not None:
                     self._stumbled(job, problem)
-                elif not job.whole:
-                    held.kept_until[job.block] = time.monotonic() + KEPT_SECONDS
+                else:
+                    held.waited_until[job.block] = 0.0
+                    if not job.whole:
+                        held.kept_until[job.block] = time.monotonic() + KEPT_SECONDS
 
     def _stumbled(self, job: _Job, error: Exception) -> None:
         """Try again in a smaller cache where the disk is full; tell who waits of anything else."""
@@ -538,16 +628,20 @@ class Downloader:
     def _fail(self, job: _Job, error: Exception) -> None:
         self._counts["failed"] += 1
         job.held.not_before[job.block] = time.monotonic() + AGAIN_SECONDS
-        failed = {
-            "kind": "failed",
-            "dataset": job.held.stored.cached.folder.name,
-            "first": job.first,
-            "last": job.last,
-            "error": error_to(error),
-        }
+        failed = _failed(job.held.stored.key or "", job.first, job.last, error)
         for client in list(job.held.users):
             with contextlib.suppress(OSError, KeyError):
                 self._clients[client].send(failed)
+
+
+def _failed(key: str, first: int, last: int, error: Exception) -> dict[str, Any]:
+    return {
+        "kind": "failed",
+        "dataset": key,
+        "first": first,
+        "last": last,
+        "error": error_to(error),
+    }
 
 
 def _in_blocks_of(

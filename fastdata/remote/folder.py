@@ -20,9 +20,10 @@ from typing import Any
 import numpy as np
 import platformdirs
 import psutil
+import xxhash
 from numpy.typing import NDArray
 
-from fastdata.errors import OptionError
+from fastdata.errors import OptionError, StorageError
 
 __all__ = ["CacheFolder", "CachedDataset", "CachedShard", "default_cache_folder", "punch_hole"]
 
@@ -123,6 +124,25 @@ class CachedDataset:
         except (OSError, ValueError, TypeError, LookupError):
             return None
 
+    @property
+    def key(self) -> str | None:
+        """Name of these very files, by their inodes; None where some are missing or of other sizes.
+
+        Files that were removed, and made again, have another one as long as somebody has the first
+        ones open.
+        """
+        sizes = {shard.file: shard.size for shard in self.shards}
+        numbers = []
+        try:
+            for name, size in {PRESENT: max(1, 2 * self.num_samples), **sizes}.items():
+                status = os.stat(self.folder / name)
+                if status.st_size != size:
+                    return None
+                numbers.append(status.st_ino)
+        except OSError:
+            return None
+        return f"{self.folder.name}/{xxhash.xxh3_64_hexdigest(repr(numbers).encode())}"
+
     def present(self) -> NDArray[np.bool_]:
         """Return which samples have their images there, bool [num_samples]."""
         found: NDArray[np.bool_] = (
@@ -208,7 +228,8 @@ class CacheFolder:
 
         It is no dataset from the first moment on.
         """
-        names = [DATASET, PRESENT, "manifest.json", *(shard.file for shard in dataset.shards)]
+        names = [DATASET, f"{DATASET}.new", PRESENT, "manifest.json"]
+        names += [shard.file for shard in dataset.shards]
         for name in names:
             (dataset.folder / name).unlink(missing_ok=True)
         with contextlib.suppress(OSError):
@@ -229,9 +250,10 @@ class CacheFolder:
     def start_downloader(self) -> None:
         """Start one, unless there is one; it is nobody's child, and outlives this process.
 
-        `is_served` is true from now on, until it ends; it takes a while until it listens.
+        `is_served` is true from now on, until it ends; it takes a while until it listens.  Raises
+        a `StorageError` where the folder has gone.
         """
-        with open(self.path / _LOG, "ab") as said:
+        with self._in_use(), open(self.path / _LOG, "ab") as said:
             subprocess.run(
                 [sys.executable, "-c", _LAUNCH, str(self.path), _LOCK, "\n".join(sys.path)],
                 stdin=subprocess.DEVNULL,
@@ -245,7 +267,8 @@ class CacheFolder:
     @property
     def is_served(self) -> bool:
         """Whether there is a downloader, which may not listen yet."""
-        lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with self._in_use():
+            lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -253,6 +276,33 @@ class CacheFolder:
         finally:
             os.close(lock)
         return False
+
+    @contextlib.contextmanager
+    def _in_use(self) -> Iterator[None]:
+        """Explain what becomes of a folder while processes use it."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise StorageError(
+                f"the cache folder {self.path} was removed while it was in use: start again, and "
+                "it is made anew"
+            ) from error
+        except OSError as error:
+            raise StorageError(
+                f"the cache folder {self.path} cannot be used any more: {error.strerror}. "
+                "Choose another with cache_dir=, --cache-dir"
+            ) from error
+
+    @property
+    def files(self) -> tuple[int | None, int | None]:
+        """The inodes of the lock and the socket: others once somebody has removed them."""
+        found: list[int | None] = []
+        for name in (_LOCK, _SOCKET):
+            try:
+                found.append(os.stat(self.path / name).st_ino)
+            except OSError:
+                found.append(None)
+        return found[0], found[1]
 
     @property
     def said(self) -> str:

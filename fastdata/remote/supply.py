@@ -37,6 +37,9 @@ SHORTEST_WAIT, LONGEST_WAIT = 0.0005, 0.01
 SAY_AGAIN_SECONDS = 2.0
 """After which is said again what is waited for: another downloader may not know it."""
 
+MOST_ROUNDS = 30
+"""In which images come for a task while others of it go: no cache that has room does so."""
+
 AHEAD_BLOCKS = 8
 """That are fetched at once where samples are read one after another."""
 
@@ -59,10 +62,18 @@ def open_remote(
     """
     options = storage_options
     if options is None:
-        options = json.loads(os.environ.get("FASTDATA_STORAGE_OPTIONS") or "{}")
+        try:
+            options = dict(json.loads(os.environ.get("FASTDATA_STORAGE_OPTIONS") or "{}"))
+        except (TypeError, ValueError) as error:
+            raise OptionError(
+                'FASTDATA_STORAGE_OPTIONS is no JSON object, such as {"region": "eu-central-1"}'
+            ) from error
     place = cache_dir or default_cache_folder()
     most = cache_bytes or os.environ.get("FASTDATA_CACHE_BYTES") or None
-    nbytes = parse_bytes(most) if isinstance(most, str) else most
+    if isinstance(most, str):
+        nbytes = parse_bytes(f"{most}B" if most.isdecimal() else most)
+    else:
+        nbytes = most
     if most is not None and (nbytes is None or nbytes < 1):
         raise OptionError(f"cache_bytes is a number of bytes, also as '200GB', not {most!r}")
     if streams is not None and streams < 1:
@@ -95,7 +106,7 @@ class Supply:
         self._replaced: set[int] = set()
         self._opened_in = 0
         self._key = f"open {next(_numbers)}"
-        if found is None or not Path(found["folder"], PRESENT).exists():
+        if found is None or not _is_there(found):
             found = self._open()
         self._found = found
         self.name: str = found["name"]
@@ -103,6 +114,7 @@ class Supply:
         self.block_size: int = found["block_size"]
         self.num_samples: int = found["num_samples"]
         self.total_bytes: int = found["total_bytes"]
+        self.column_bytes: int = found["column_bytes"]
         self.cache_bytes: int = found["cache_bytes"]
         self._files: dict[str, str] = found["files"]
         self._present = np.memmap(Path(found["folder"]) / PRESENT, np.uint8, "r").view(np.ndarray)
@@ -120,12 +132,19 @@ class Supply:
             "options": dict(options),
             "cache_bytes": cache_bytes,
             "streams": streams,
+            # Of this process, and not of that which started the downloader.
+            "offline": os.environ.get("FASTDATA_OFFLINE", "") not in ("", "0"),
         }
         client.used_by(self, self._key)
         reply = client.ask(body, keep_as=self._key)
         self._opened_in = os.getpid()
         found: dict[str, Any] = reply["dataset"]
         return found
+
+    @property
+    def known_client(self) -> Client:
+        """The connection of this process, which may be none yet, or none any more."""
+        return client_of(self._folder)
 
     @property
     def client(self) -> Client:
@@ -150,7 +169,14 @@ class Supply:
         them does.
         """
         numbers = self._present[samples]
-        if not numbers.all():
+        rounds = 0
+        while not numbers.all():  # some may have gone again while others were waited for
+            if rounds == MOST_ROUNDS:
+                raise OptionError(
+                    f"the cache {self._folder.path} has no room for the images that a batch of "
+                    f"{self.url} needs at once: give more with cache_bytes=, --cache-bytes"
+                )
+            rounds += 1
             self._wait(samples[numbers == 0])
             numbers = self._present[samples]
         new: NDArray[np.bool_] = numbers != self._seen[samples]
@@ -179,6 +205,7 @@ class Supply:
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_WAIT)
         self._waited.add(time.monotonic() - began)
+        self._watching.waited = self.waited_here + time.monotonic() - began
 
     def need(self, samples: Samples, *, soon: bool = False, first: bool = False) -> None:
         """Have the downloader fetch the samples of these that are not there.
@@ -197,7 +224,7 @@ class Supply:
         else:
             heads = absent[np.concatenate(([True], np.diff(absent) > NEAR))]
             tails = absent[np.concatenate((np.diff(absent) > NEAR, [True]))]
-        body = {"kind": "need", "dataset": self.name, "soon": soon, "first": first}
+        body = {"kind": "need", "dataset": self.name, "url": self.url, "soon": soon, "first": first}
         self.client.tell(body, np.stack([heads, tails + 1], axis=1).reshape(-1))
 
     def _follows(self, sample: int) -> bool:
@@ -253,10 +280,34 @@ class Supply:
 
     # -- figures ---------------------------------------------------------------------------------
 
+    def are_there(self, samples: Samples) -> NDArray[np.bool_]:
+        """Return which samples have their images here now, bool [n]; waits for nothing."""
+        return self._present[samples] > 0
+
+    @property
+    def cache(self) -> Path:
+        """The cache folder."""
+        return self._folder.path
+
+    @property
+    def storage_options(self) -> Mapping[str, str]:
+        """Those of the store, as given."""
+        return self._arguments[2]
+
+    @property
+    def streams(self) -> int | None:
+        """Requests at once, as given."""
+        return self._arguments[4]
+
     @property
     def waited_seconds(self) -> float:
         """How long threads of this process have waited for images, all together."""
         return self._waited.seconds
+
+    @property
+    def waited_here(self) -> float:
+        """How long the calling thread has, of these."""
+        return float(getattr(self._watching, "waited", 0.0))
 
     def counts(self) -> dict[str, int]:
         """Return what the downloader has done since it started, for all that use it."""
@@ -264,6 +315,14 @@ class Supply:
 
 
 _numbers = itertools.count()
+
+
+def _is_there(found: Mapping[str, Any]) -> bool:
+    """Return whether the files that were found are still those in the folder."""
+    try:
+        return bool(os.stat(Path(found["folder"], PRESENT)).st_ino == found["inode"])
+    except OSError:
+        return False
 
 
 class _Waited:

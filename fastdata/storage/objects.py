@@ -35,6 +35,16 @@ as obstore's own of 30 s: a large object over a slow network takes longer."""
 RETRY_SECONDS = 180
 """For which a request that fails in passing is made again, with growing pauses."""
 
+MOST_RETRIES = 1000
+"""In that time: obstore's own, 10, are over within half a minute or so."""
+
+PAUSES = {
+    "init_backoff": timedelta(milliseconds=100),
+    "max_backoff": timedelta(seconds=15),
+    "base": 2,
+}
+"""Between them, as obstore draws them at random."""
+
 LISTED = 1000
 """Objects that come at once."""
 
@@ -43,21 +53,37 @@ AWS_SCHEMES = "s3", "s3a"
 _SIGNED = re.compile(r"\?[^\s\"'>)]*")
 """The query of a URL in a message, which may have a signature in it."""
 
-_REASONS = (
-    ("NoSuchBucket", "there is no such bucket"),
-    ("ContainerNotFound", "there is no such container"),
-    ("RequestTimeTooSkewed", "this machine's clock is wrong: set it (chronyc, timedatectl)"),
-    ("InvalidAccessKeyId", "the access key is not known"),
-    ("SignatureDoesNotMatch", "the secret key is wrong"),
-    ("ExpiredToken", "the credentials have expired: log in again"),
-    ("AccessDenied", "the credentials do not allow it"),
-)
-"""What servers' answers mean."""
-
 _REMEDY = (
     "Credentials come from where the cloud's own tools have them; data that is open to all needs "
     "--storage-option anonymous=true (storage_options={'anonymous': 'true'})"
 )
+
+_REGION = (
+    "the bucket is in another region, or has another endpoint. Name it with --storage-option "
+    "region=... (storage_options={'region': ...}) or AWS_REGION"
+)
+
+_NO_BUCKET = "Compare its name, and the endpoint, with what the cloud's own tools list"
+
+_REASONS = (
+    ("NoSuchBucket", f"there is no such bucket. {_NO_BUCKET}"),
+    ("ContainerNotFound", f"there is no such container. {_NO_BUCKET}"),
+    ("RequestTimeTooSkewed", "this machine's clock is wrong: set it (chronyc, timedatectl)"),
+    ("InvalidAccessKeyId", f"the access key is not known. {_REMEDY}"),
+    ("SignatureDoesNotMatch", f"the secret key is wrong. {_REMEDY}"),
+    ("ExpiredToken", "the credentials have expired: log in again"),
+    ("AccessDenied", f"the credentials do not allow it. {_REMEDY}"),
+    ("PermanentRedirect", _REGION),
+    ("AuthorizationHeaderMalformed", _REGION),
+    ("redirect without LOCATION", _REGION),
+)
+"""What servers' answers mean, and what to do."""
+
+_ANSWER = re.compile(r"<Code>([^<]*)</Code>\s*(?:<Message>([^<]*)</Message>)?")
+"""Of S3, and of those that speak as it does."""
+
+_IS_WRONG = "status code: 4"
+_REFUSED = "401 Unauthorized", "403 Forbidden"
 
 
 _is_used = False
@@ -95,7 +121,11 @@ class ObjectStore(Store):
             self._store = from_url(
                 url,
                 client_options=client,
-                retry_config={"retry_timeout": timedelta(seconds=RETRY_SECONDS)},
+                retry_config={
+                    "retry_timeout": timedelta(seconds=RETRY_SECONDS),
+                    "max_retries": MOST_RETRIES,
+                    "backoff": PAUSES,
+                },
                 **({} if is_anonymous else _credentials(scheme, url)),
                 **config,
             )
@@ -139,7 +169,17 @@ class ObjectStore(Store):
         """Return the size and the ETag of an object."""
         self.check_process()
         with self._explained(key):
-            return _entry(obstore.head(self._store, key))
+            try:
+                return _entry(obstore.head(self._store, key))
+            except FileNotFoundError:
+                raise
+            except exceptions.BaseError as error:
+                if not _is_refused(error) and _IS_WRONG not in str(error):
+                    raise
+                refused = error
+            # The answer to a HEAD has no text that would say why; that to a GET has.
+            obstore.get(self._store, key, options={"range": (0, 1)}).bytes()
+            raise refused
 
     def read(
         self, key: str, start: int = 0, stop: int | None = None, *, tag: str = ""
@@ -186,18 +226,21 @@ class ObjectStore(Store):
         try:
             yield
         except FileNotFoundError as error:
-            raise ObjectNotFoundError(
-                f"{self.url_of(key)}: {_reason(error) or 'there is no such object'}"
-            ) from error
+            if why := _reason(error):  # not even the bucket
+                raise StorageError(f"{self.url_of(key)}: {why}") from error
+            raise ObjectNotFoundError(f"{self.url_of(key)}: there is no such object") from error
         except exceptions.PreconditionError as error:
             raise ObjectChangedError(
                 f"{self.url_of(key)} has changed since it was listed"
             ) from error
-        except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
-            why = _reason(error) or "it is not allowed"
-            raise StorageError(f"{self.url_of(key)}: {why}. {_REMEDY}") from error
         except (exceptions.BaseError, OSError) as error:
-            why = _reason(error) or _text(error)
+            why = _reason(error)
+            if not why:
+                said = _ANSWER.search(str(error))
+                answer = ": ".join(part for part in said.groups() if part) if said else ""
+                why = f"the server answered {answer}" if answer else _text(error)
+                if _is_refused(error):
+                    why = f"it is not allowed{f' ({answer})' if answer else ''}. {_REMEDY}"
             raise StorageError(f"{self.url_of(key)}: {why}") from error
 
 
@@ -235,11 +278,17 @@ def _credentials(scheme: str, url: str) -> dict[str, Any]:
     return {}
 
 
+def _is_refused(error: BaseException) -> bool:
+    kinds = exceptions.PermissionDeniedError, exceptions.UnauthenticatedError
+    return isinstance(error, kinds) or any(one in str(error) for one in _REFUSED)
+
+
 def _reason(error: BaseException) -> str:
     text = str(error)
     return next((why for name, why in _REASONS if name in text), "")
 
 
 def _text(error: BaseException) -> str:
-    """Return what a library says, in a line, without signatures."""
-    return " ".join(_SIGNED.sub("?...", str(error)).split())[:500]
+    """Return what a library says, in a line, without signatures and its own structures."""
+    said = str(error).partition("Debug source:")[0]
+    return " ".join(_SIGNED.sub("?...", said).split())[:500]

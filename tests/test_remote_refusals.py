@@ -1,0 +1,324 @@
+"""What a store, a cache folder or a URL may be that is of no use: what it is, and what to do."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib.util
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from object_server import CREDENTIALS
+from pack_helpers import QUICK, image_folder
+from range_server import RangeServer, range_server
+from remote_helpers import (
+    TENTH,
+    assert_same,
+    batches_of,
+    end_downloaders,
+    loader_of,
+    pack_served,
+    total_bytes,
+)
+from s3_answers import ANSWERS, S3Answers, s3_answers
+
+import fastdata
+from fastdata.errors import (
+    DatasetNotFoundError,
+    FastdataError,
+    FormatError,
+    ObjectChangedError,
+    OptionError,
+    ShardCorruptError,
+    StorageError,
+)
+from fastdata.storage import open_store
+
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("obstore") is None, reason="obstore is missing"),
+    pytest.mark.skipif(sys.platform != "linux", reason="files with holes are Linux's"),
+]
+
+SAID = {
+    "InvalidAccessKeyId": "the access key is not known.*Credentials come from",
+    "SignatureDoesNotMatch": "the secret key is wrong.*Credentials come from",
+    "AccessDenied": "the credentials do not allow it.*Credentials come from",
+    "ExpiredToken": "have expired: log in again$",
+    "RequestTimeTooSkewed": r"this machine's clock is wrong: set it \(chronyc, timedatectl\)$",
+    "NoSuchBucket": "there is no such bucket.*Compare its name",
+    "PermanentRedirect": "in another region.*region=",
+    "AuthorizationHeaderMalformed": "in another region.*region=",
+    "InvalidObjectState": r"not allowed \(InvalidObjectState: .* storage class\)",
+    "NotImplemented": "the server answered NotImplemented: A header .* not implemented$",
+}
+"""Of S3's answers: the reason and the remedy."""
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack_served(tmp_path_factory.mktemp("packed"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def answers() -> Iterator[S3Answers]:
+    """A server, of which obstore keeps open what no single test leaves behind."""
+    with pytest.MonkeyPatch.context() as patch, s3_answers("NoSuchBucket") as found:
+        for name, value in CREDENTIALS.items():
+            patch.setenv(name, value)
+        assert not open_store("s3://bucket/x", found.options).exists("a")
+        yield found
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache folder that most of these tests share, as they do not get far."""
+    folder = tmp_path_factory.mktemp("shared") / "cache"
+    yield folder
+    end_downloaders(folder)
+
+
+@pytest.fixture
+def server(packed: Path) -> Iterator[RangeServer]:
+    with range_server(packed) as found:
+        yield found
+
+
+# -- answers of a store ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", ANSWERS)
+def test_answers_of_s3_name_the_url_the_reason_and_the_remedy(
+    answers: S3Answers, cache: Path, tmp_path: Path, code: str
+) -> None:
+    answers.code = code
+    images = image_folder(tmp_path / "images", 2)
+    url = "s3://bucket/train"
+
+    def pack(source: object, destination: object) -> Any:
+        return fastdata.pack(source, destination, storage_options=answers.options, **QUICK)
+
+    for use in (
+        lambda: fastdata.open(url, cache_dir=cache, storage_options=answers.options),
+        lambda: pack(images, url),
+        lambda: pack(url, tmp_path / "packed.lmdb"),
+        lambda: open_store(url, answers.options).put("a", b"1"),
+    ):
+        with pytest.raises(StorageError, match=SAID[code]) as caught:
+            use()
+        said = str(caught.value)
+        assert said.startswith(url)
+        assert "Debug source" not in said
+        assert "<" not in said
+
+
+def test_a_server_that_is_busy_for_long_is_asked_on(
+    server: RangeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More often than obstore would by itself, which is ten times."""
+    from fastdata.storage import objects
+
+    pauses = {"init_backoff": timedelta(milliseconds=1), "max_backoff": timedelta(milliseconds=2)}
+    monkeypatch.setattr(objects, "PAUSES", {**pauses, "base": 2})
+    server.fault = lambda number: "503" if number < 30 else ""
+    data = open_store(f"{server.url}/train").read("manifest.json")
+    assert json.loads(bytes(data))["format"]
+    assert len(server.requests) == 31
+
+
+def test_credentials_that_were_mended_count(
+    answers: S3Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A downloader has those of the process that started it; of no use, it does not stay."""
+    monkeypatch.setattr(answers, "refused_key", "a-wrong-key")
+    monkeypatch.setattr(answers, "code", "NoSuchBucket")
+
+    def say() -> str:
+        with pytest.raises(StorageError) as caught:
+            fastdata.open(
+                "s3://bucket/train", cache_dir=tmp_path / "cache", storage_options=answers.options
+            )
+        return str(caught.value)
+
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a-wrong-key")
+    assert "the access key is not known" in say()
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a-right-key")
+    for _ in range(12):
+        gc.collect()  # an error keeps what raised it, and so a connection
+        time.sleep(0.7)
+        if "no such bucket" in (said := say()):
+            break
+    assert "no such bucket" in said
+    end_downloaders(tmp_path / "cache")
+
+
+def test_offline_is_what_a_process_says_and_not_who_started_the_downloader(
+    server: RangeServer, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, cache = f"{server.url}/train", tmp_path / "cache"
+    data = fastdata.open(url, cache_dir=cache)
+    server.refuse = True
+    monkeypatch.setenv("FASTDATA_OFFLINE", "1")
+    again = fastdata.open(url, cache_dir=cache)
+    assert again.digest == data.digest == fastdata.open(packed / "train").digest
+    with pytest.raises(StorageError, match=r"one.h5 is not in the cache .*FASTDATA_OFFLINE is set"):
+        fastdata.open(f"{server.url}/one.h5", cache_dir=cache)
+    end_downloaders(cache)
+
+
+def test_settings_of_the_environment(
+    server: RangeServer, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FASTDATA_CACHE_BYTES", "5000000")
+    data = fastdata.open(f"{server.url}/train", cache_dir=cache)
+    assert data.supplied[0].supply.cache_bytes == 5_000_000
+    monkeypatch.setenv("FASTDATA_STORAGE_OPTIONS", "region=x")
+    with pytest.raises(OptionError, match="FASTDATA_STORAGE_OPTIONS is no JSON object, such as"):
+        fastdata.open(f"{server.url}/train", cache_dir=cache)
+
+
+@pytest.mark.parametrize("url", ["s3://key:secret@bucket/train", "https://host/train?sig=secret"])
+def test_urls_with_secrets_are_refused_and_not_shown(url: str, cache: Path) -> None:
+    with pytest.raises(OptionError, match=r"seen in logs.*Credentials come from") as caught:
+        fastdata.open(url, cache_dir=cache)
+    assert "secret" not in str(caught.value).replace("a password or a signature", "")
+
+
+# -- datasets that are none --------------------------------------------------------------------
+
+
+def test_objects_that_are_no_dataset(packed: Path, cache: Path, tmp_path: Path) -> None:
+    served = tmp_path / "served"
+    shutil.copytree(packed / "train", served / "short")
+    shutil.copytree(packed / "train", served / "missing")
+    shard = sorted((served / "short").glob("*.lmdb"))[1]
+    os.truncate(shard, shard.stat().st_size - 5000)
+    sorted((served / "missing").glob("*.lmdb"))[2].unlink()
+    (served / "notes.txt").write_text("not a dataset, and longer than the footer of a shard" * 9)
+    (served / "empty.lmdb").write_bytes(b"")
+    with range_server(served) as server:
+        for name, kind, said in (
+            ("notes.txt", FormatError, r"notes.txt: not a fastdata shard.*Pack it"),
+            ("empty.lmdb", FormatError, r"empty.lmdb: 0 bytes are too few for a shard"),
+            ("short", ShardCorruptError, r"shard-00001.lmdb: \d+ bytes were written but.*Restore"),
+            ("missing", DatasetNotFoundError, r"shard-00002.lmdb: this shard.*missing.*Restore"),
+            ("none", DatasetNotFoundError, r"none: there is no dataset.*fastdata pack"),
+        ):
+            with pytest.raises(kind, match=said) as caught:
+                fastdata.open(f"{server.url}/{name}", cache_dir=cache)
+            assert (
+                str(caught.value)
+                .replace(":/", "://")
+                .replace(":///", "://")
+                .startswith(f"{server.url}/{name}")
+            )
+            assert str(cache) not in str(caught.value)
+
+
+def test_an_object_that_changes_in_an_epoch(packed: Path, cache: Path, tmp_path: Path) -> None:
+    shutil.copytree(packed / "train", tmp_path / "served" / "train")
+    may = total_bytes(packed / "train") // 10
+    with range_server(tmp_path / "served") as server:
+        url = f"{server.url}/train"
+        loader = loader_of(url, cache_dir=cache, cache_bytes=may)
+        iterator = iter(loader)
+        next(iterator)
+        for path in (tmp_path / "served" / "train").glob("*.lmdb"):
+            os.utime(path, ns=(1, 1))
+        with pytest.raises(ObjectChangedError, match=rf"{url}/shard-.*has changed"):
+            for _ in iterator:
+                pass
+        del iterator
+        loader.close()
+        with loader_of(url, cache_dir=cache) as again:  # anew
+            assert sum(len(label) for _, label in batches_of(again)) == len(again.dataset)
+
+
+def test_no_more_requests_at_once_than_asked_for(
+    server: RangeServer, packed: Path, tmp_path: Path
+) -> None:
+    """Also of the first loader of a downloader; and the loader says that it waited."""
+    server.delay = 0.005
+    for streams in (1, 5):
+        cache = tmp_path / f"cache-{streams}"
+        with loader_of(f"{server.url}/train", cache_dir=cache, streams=streams) as remote:
+            server.most_busy = 0
+            assert sum(len(label) for _, label in batches_of(remote)) == len(remote.dataset)
+            assert server.most_busy == streams
+            assert remote.stats().download_wait_seconds > 0
+        end_downloaders(cache)
+    with pytest.raises(OptionError, match="streams is None or an int from 1 up, not 0"):
+        fastdata.open(f"{server.url}/train", cache_dir=tmp_path / "cache", streams=0)
+
+
+def test_a_batch_for_which_a_cache_has_no_room_is_refused(
+    server: RangeServer, packed: Path, cache: Path
+) -> None:
+    """It has samples of many windows of a lane."""
+    may = total_bytes(packed / "train") // TENTH
+    data = fastdata.open(f"{server.url}/train", cache_dir=cache, cache_bytes=may)
+    too_large = pytest.raises(OptionError, match=r"needs .*MB of it at once, and the cache may")
+    with loader_of(data, batch_size=200) as loader, too_large:
+        next(iter(loader))
+
+
+# -- cache folders -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def mount(tmp_path: Path) -> Iterator[Any]:
+    """A function that mounts a file system in memory, with options."""
+    mounted = []
+
+    def mount(*options: str) -> Path:
+        place = tmp_path / f"mounted-{len(mounted)}"
+        place.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", ",".join(options), "tmpfs", str(place)]
+        with contextlib.suppress(OSError):
+            if subprocess.run(command, capture_output=True).returncode == 0:
+                mounted.append(place)
+                return place
+        pytest.skip("file systems cannot be mounted here")
+
+    yield mount
+    for place in mounted:
+        end_downloaders(place)
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_a_folder_that_cannot_be_written(server: RangeServer, mount: Any) -> None:
+    place = mount("ro")
+    with pytest.raises(OptionError, match=rf"{place}/cache cannot be used: .*--cache-dir"):
+        fastdata.open(f"{server.url}/train", cache_dir=place / "cache")
+
+
+@pytest.mark.parametrize("size", ["48k", "96k"])
+def test_a_disk_without_room_for_columns(server: RangeServer, mount: Any, size: str) -> None:
+    place = mount(f"size={size}")
+    with pytest.raises(FastdataError, match=rf"{place}/cache(?! of).*No space left.*cache.dir"):
+        fastdata.open(f"{server.url}/train", cache_dir=place / "cache", cache_bytes="1GB")
+
+
+def test_a_disk_that_is_full_makes_the_cache_smaller(
+    server: RangeServer, packed: Path, mount: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = mount(f"size={total_bytes(packed / 'train') // 3}")
+    url = f"{server.url}/train"
+    with (
+        caplog.at_level(logging.WARNING, "fastdata"),
+        loader_of(url, cache_dir=place / "cache", cache_bytes="1GB") as remote,
+        loader_of(packed / "train") as local,
+    ):
+        for _ in range(2):
+            assert_same(batches_of(remote), batches_of(local))
+    (said,) = [one.getMessage() for one in caplog.records if "is full" in one.getMessage()]
+    assert f"the disk of the cache {place}/cache is full: it goes on with" in said
