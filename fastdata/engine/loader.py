@@ -24,6 +24,7 @@ from fastdata.engine.epoch import LoaderStats, Passes, Position
 from fastdata.engine.surface import DataLoaderSurface
 from fastdata.errors import OptionError
 from fastdata.records import RecordFormat
+from fastdata.sampling import Batches
 
 if TYPE_CHECKING:
     from fastdata.options import LoaderOptions
@@ -299,9 +300,11 @@ class Loader(DataLoaderSurface):
             if state.get(name) != value
         ]
         if changed and strict:
+            size = state.get("global_batch_size")
             raise OptionError(
-                f"the state was taken with {changed[0]}; make the loader as it was then (the "
-                "process group too), start without the state, or load it with strict=False"
+                f"the state was taken with {changed[0]}; make the loader as it was then"
+                f"{self._same_batches(size) if isinstance(size, int) else ''}, start without the "
+                "state, or load it with strict=False"
             )
         if changed:
             position = self._nearest(position, state)
@@ -312,6 +315,19 @@ class Loader(DataLoaderSurface):
                 stacklevel=2,
             )
         self._passes.set_next(position, by_user=True)
+
+    def _same_batches(self, size: int) -> str:
+        """Say how these ranks, or others, have batches of so many samples together."""
+        if not isinstance(self.batches, Batches):
+            return ""
+        ranks = self.batches.world_size
+        if size == ranks * self.batches.batch_size:
+            return ""
+        if size > 0 and size % ranks == 0:
+            return f" (batch_size={size // ranks} on {ranks} ranks has the same batches)"
+        fitting = [number for number in range(1, size + 1) if size % number == 0]
+        near = sorted(sorted(fitting, key=lambda number: abs(number - ranks))[:2])
+        return f" ({' or '.join(map(str, near))} ranks have the same batches, {ranks} cannot)"
 
     def _take_seed(self, seed: Any) -> None:
         """Take the seed of a state in place of one that was drawn."""
