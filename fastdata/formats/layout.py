@@ -231,7 +231,7 @@ class Header:
         return data.ljust(length)
 
     @classmethod
-    def from_bytes(cls, data: bytes, path: Path) -> Header:
+    def from_bytes(cls, data: bytes, path: Path | str) -> Header:
         """Parse and check a header; `FormatError` if it is none that this release reads."""
         try:
             document = json.loads(data)
@@ -279,7 +279,7 @@ def pack_footer(header_offset: int, header: bytes, file_size: int) -> bytes:
     return body + struct.pack("<Q", checksum(body))
 
 
-def unpack_footer(footer: bytes, file_size: int, path: Path) -> tuple[int, int, int]:
+def unpack_footer(footer: bytes, file_size: int, path: Path | str) -> tuple[int, int, int]:
     """Check a footer; return the header's offset, length and checksum.
 
     `FormatError` if the file is no shard, or of a newer version; `ShardCorruptError` if the footer

@@ -28,15 +28,15 @@ def columns_only(store: Store, key: str, folder: Path) -> Path:
     if store.is_local:
         return store.path(key)
     entry = store.head(key)
-    url = Path(store.url_of(key))  # for messages
+    url = store.url_of(key)
     if entry.size < FOOTER_BYTES:
-        raise FormatError(f"{store.url_of(key)}: {entry.size} bytes are too few for a shard")
+        raise FormatError(f"{url}: {entry.size} bytes are too few for a shard")
     end = entry.size - FOOTER_BYTES
     footer = bytes(store.read(key, end, entry.size, tag=entry.tag))
     offset, length, expected = unpack_footer(footer, entry.size, url)
     header = bytes(store.read(key, offset, offset + length, tag=entry.tag))
     if checksum(header) != expected:
-        raise FormatError(f"{store.url_of(key)}: the header's checksum does not match")
+        raise FormatError(f"{url}: the header's checksum does not match")
     ranges = _joined(
         (column.offset, column.offset + column.nbytes)
         for column in Header.from_bytes(header, url).columns.values()

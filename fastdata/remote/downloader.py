@@ -134,7 +134,7 @@ class _Held:
         if now >= self._look_at:
             self._uses = next_uses(self.plans.values(), len(self.starts))
             self._look_at = now + (time.monotonic() - now) / LOOK_SHARE
-        uses = self._uses.copy()
+        uses: NDArray[np.float64] = self._uses.copy()
         uses[self.waited_until > now] = 0.0
         return uses
 
