@@ -83,11 +83,12 @@ def assert_same(ours: list[Batch], theirs: list[Batch]) -> None:
 
 
 def downloaders(cache: Path) -> list[psutil.Process]:
-    """Return the processes that fill a cache folder."""
+    """Return the processes that fill a cache folder, or some within it."""
     found = []
     for process in psutil.process_iter():
         try:
-            if str(cache) in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
+            folders = [part for part in process.cmdline() if f"{part}/".startswith(f"{cache}/")]
+            if folders and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
         except psutil.Error:
             continue

@@ -13,5 +13,6 @@
 ``trials.py``      calls in a process that may die, hang or take all memory
 ``cores.py``       what other processes take of the cores
 ``page_cache.py``  whether files are in memory
+``downloads.py``   what comes out of a store: what a loop waits for, and how fast it is
 =================  ==================================================================
 """

@@ -30,16 +30,18 @@ from fastdata.engine.loader import Loader
 from fastdata.engine.workers import choose_method
 from fastdata.errors import OptionError
 from fastdata.formats.layout import CODECS
-from fastdata.loading import is_location, loader, options_of
+from fastdata.loading import OF_STORES, is_location, loader, options_of
 from fastdata.measuring.crops import stored_sizes
+from fastdata.measuring.downloads import StoreInfo, in_cache, store_info
 from fastdata.measuring.loaders import (
     dataloader_arguments,
-    dataset_of,
     inner_loader,
     stock_loader_like,
 )
+from fastdata.opening import open as open_dataset
 from fastdata.options import LoaderOptions
 from fastdata.prefetch import CUDAPrefetcher
+from fastdata.remote.supply import Supply
 from fastdata.tuned_settings.key import key_of
 from fastdata.tuned_settings.settings import Settings
 from fastdata.tuned_settings.store import Key
@@ -47,6 +49,7 @@ from fastdata.unpacked.dataset import UnpackedDataset
 
 __all__ = [
     "DEFAULT_BATCH_SIZE",
+    "LEAST_CACHED",
     "ImageInfo",
     "LoaderFactory",
     "PackedLoaderFactory",
@@ -55,6 +58,9 @@ __all__ = [
 ]
 
 DEFAULT_BATCH_SIZE = 256
+
+LEAST_CACHED = 4
+"""Batches whose images are in the cache, so that loaders can be compared on these."""
 
 _DECIDE_ORDER = ("shuffle", "sampler", "batch_sampler", "weights")
 
@@ -85,6 +91,10 @@ class LoaderFactory(ABC):
     """The files that are read, where they are known."""
     notes: Sequence[str] = ()
     """What differs between the measured loaders and the one that was given."""
+    supplies: Sequence[Supply] = ()
+    """Of what comes out of stores, the largest dataset first."""
+    store: StoreInfo | None = None
+    """How much came out of a store when this was made; None where all of it is in files."""
 
     @property
     @abstractmethod
@@ -108,6 +118,13 @@ class LoaderFactory(ABC):
     def images(self, batch: Any) -> ImageInfo:
         """Return what is known of the images, of which this is a batch."""
         return ImageInfo()
+
+    def stay_in_cache(self) -> bool:
+        """Make loaders of what is on this machine from now on; return whether that can be.
+
+        So that loaders which are compared read the same, and none waits for downloads.
+        """
+        return True
 
 
 def loader_factory(data: Any, options: dict[str, Any]) -> LoaderFactory:
@@ -155,21 +172,22 @@ def _with_training_defaults(data: Any, options: dict[str, Any]) -> dict[str, Any
     given |= {"num_workers": 1, "prefetch_factor": 2, "persistent_workers": True}
     if "batch_sampler" in given:
         return given
+    length = _length_of(data, {name: given.get(name) for name in OF_STORES})
     if not iterable and not any(name in given for name in _DECIDE_ORDER):
         given["shuffle"] = True
     if "batch_size" not in given:
-        given["batch_size"] = min(DEFAULT_BATCH_SIZE, max(_length_of(data), 1))
+        given["batch_size"] = min(DEFAULT_BATCH_SIZE, max(length, 1))
     if not iterable and "drop_last" not in given:
-        given["drop_last"] = _length_of(data) >= given["batch_size"]
+        given["drop_last"] = length >= given["batch_size"]
     return given
 
 
-def _length_of(data: Any) -> int:
+def _length_of(data: Any, of_stores: dict[str, Any]) -> int:
     if isinstance(data, IterableDataset):
         return DEFAULT_BATCH_SIZE
     if not is_location(data):
         return len(data) if hasattr(data, "__len__") else 1  # `loader` raises
-    return len(dataset_of(data))
+    return len(open_dataset(data, **of_stores))
 
 
 class PackedLoaderFactory(LoaderFactory):
@@ -183,6 +201,10 @@ class PackedLoaderFactory(LoaderFactory):
         self._given = options
         self._options = dataclasses.replace(options, cache=None, cache_scope="all")
         self._probe = packed_loader(data, self._options_with(Settings(0)))
+        self.store = store_info(data)
+        supplies = [one.supply for one in getattr(data, "supplied", ())]
+        self.supplies = sorted(supplies, key=lambda supply: -supply.num_samples)
+        self._in_cache = self.store is None or self.store.present == 1
         self.device = options.target
         self.paths = list(getattr(data, "paths", []))
         self.calls_python = not self._probe.pipeline.direct
@@ -247,6 +269,16 @@ class PackedLoaderFactory(LoaderFactory):
     def open(self, settings: Settings) -> Iterator[Any]:
         with packed_loader(self._data, self._options_with(settings)) as made:
             yield made
+
+    def stay_in_cache(self) -> bool:
+        given = self._options
+        of_all = given.sampler, given.batch_sampler, given.weights
+        if self._in_cache or any(one is not None for one in of_all):
+            return self._in_cache
+        here = np.flatnonzero(in_cache(self._data))
+        if len(here) >= LEAST_CACHED * given.batch_size * self._probe.world_size:
+            self._data, self._in_cache = self._data[here], True
+        return self._in_cache
 
     def _options_with(self, settings: Settings) -> LoaderOptions:
         return dataclasses.replace(

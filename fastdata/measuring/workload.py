@@ -19,7 +19,8 @@ from torch.utils.data import DataLoader
 
 from fastdata.errors import FastdataError
 from fastdata.measuring.crops import ChosenCrops
-from fastdata.measuring.factories import ImageInfo, LoaderFactory, loader_factory
+from fastdata.measuring.downloads import Fetched, ScratchCache, StoreInfo
+from fastdata.measuring.factories import LEAST_CACHED, ImageInfo, LoaderFactory, loader_factory
 from fastdata.measuring.loaders import EndlessBatches, batch_nbytes, dataset_of
 from fastdata.measuring.page_cache import WARM_AT_LEAST, read_within, resident
 from fastdata.measuring.windows import (
@@ -90,6 +91,8 @@ class WorkloadInfo:
     notes: tuple[str, ...] = ()
     transforms: str = ""
     """Those that were chosen for the dataset, in words."""
+    store: StoreInfo | None = None
+    """How much came out of a store before anything was measured; None where it is all in files."""
     key: Key | None = None
     """Under which the settings are stored; None where they cannot be."""
     calls_python: bool = False
@@ -120,6 +123,7 @@ class Workload:
         )
         self.step = ReferenceStep(step, self.device) if isinstance(step, str) else step
         self._batches: list[Any] = []
+        self._scratch: ScratchCache | None = None
 
     def probe(self) -> WorkloadInfo:
         """Make a few batches in this process, and keep them; return what there is to know."""
@@ -155,6 +159,7 @@ class Workload:
             device_free_bytes=torch.cuda.mem_get_info()[0] if cuda else 0,
             notes=(*self._notes, *loaders.notes, *notes),
             transforms=self._transforms,
+            store=loaders.store,
             key=key,
             calls_python=loaders.calls_python,
         )
@@ -162,10 +167,13 @@ class Workload:
     def warm(self, settings: Settings | None, seconds: float) -> str:
         """Read data that is not in memory; return "warm", "cold", or "" if that is unknown.
 
-        Where files are not known, an epoch is read with these settings; with None it is not.
+        Where files are not known, an epoch is read with these settings; with None it is not.  Of a
+        dataset in a store what comes meanwhile is just fetched, and so in memory; for some batches
+        up to three times as long is waited.
         """
-        paths = self.loaders.paths
-        share = resident(paths) if paths else None
+        paths, store = self.loaders.paths, self.loaders.store
+        is_here = store is None or store.present == 1
+        share = resident(paths) if paths and is_here else None
         if share is not None:
             if share < WARM_AT_LEAST:
                 read_within(paths, seconds, available_bytes() // 2)
@@ -175,14 +183,36 @@ class Workload:
             return ""
         end = time.monotonic() + seconds
         with self.loaders.open(settings) as loader:
-            epoch = iter(loader)
-            for _ in epoch:
-                if time.monotonic() > end:
+            for number, _ in enumerate(loader):
+                over = time.monotonic() - end
+                if over > 0 and is_here:
                     return ""  # unknown: reading from disks during the trials shows it
+                if over > 2 * seconds or (over > 0 and number > LEAST_CACHED):
+                    break
         return "warm"
+
+    def stay_in_cache(self) -> bool:
+        """Measure what is on this machine from now on; return whether that can be.
+
+        Without it loaders wait for downloads, the first of them more than the others.
+        """
+        return self.loaders.stay_in_cache()
+
+    def fetch(self, streams: int, seconds: float) -> Fetched:
+        """Measure so many requests at once to the store, on what was not fetched before."""
+        if self._scratch is None:
+            self._scratch = ScratchCache(self.loaders.supplies[0])
+        return self._scratch.fetch(streams, seconds)
+
+    def end_fetching(self) -> None:
+        """Remove what was fetched to measure that.  Idempotent."""
+        if self._scratch is not None:
+            self._scratch.close()
+        self._scratch = None
 
     def supply(self, settings: Settings, windows: Windows) -> Supply:
         """Measure the batches that settings give."""
+        self.stay_in_cache()
         began, read = time.perf_counter(), storage_bytes_read()
         arrives = self.device if self.loaders.device is None else self.loaders.device
         with self.loaders.open(settings) as loader:
@@ -211,6 +241,7 @@ class Workload:
     def train(self, settings: Settings, windows: Windows, rate: float) -> tuple[float, ...]:
         """Measure the step on batches as the loader gives them: steps a second."""
         assert self.step is not None, "there is a step"
+        self.stay_in_cache()
         with self.loaders.open(settings) as loader:
             return measure_training(
                 loader, self.step, settings, windows, meter=Meter(self.device), rate=rate

@@ -9,21 +9,22 @@ import math
 import platform
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 import numpy as np
 import torch
 
+from fastdata.measuring.downloads import DownloadWatch
 from fastdata.measuring.lines import short_line
 from fastdata.measuring.stalls import Stall
 from fastdata.measuring.workload import describe_loader
-from fastdata.processes.resources import available_cores
+from fastdata.processes.resources import available_cores, format_bytes
 from fastdata.profiling.batches import CachedBatches, LoaderBatches
 from fastdata.profiling.fixes import best_of, conditions_of, fixes_for
 from fastdata.profiling.model import ENOUGH, LEAST_GAIN_OF_WORKERS, Cost, LoaderCosts, Model
 from fastdata.profiling.rates import WAITS, Measured, Rates, median
-from fastdata.profiling.report import Event, ProfileReport, Stage, StageName
+from fastdata.profiling.report import Download, Event, ProfileReport, Stage, StageName
 from fastdata.profiling.tracing import makes_batches_in_thread
 from fastdata.profiling.trying import MoreWorkers
 from fastdata.tuned_settings.store import Entry
@@ -45,6 +46,7 @@ LEAST_RESTARTS = 2
 NOTHING_TO_GAIN = "nothing to gain from the data side"
 
 ACTIVITIES: dict[str, str] = {
+    "download": "downloading",
     "read": "reading",
     "decode": "decoding",
     "augment": "augmentation",
@@ -76,12 +78,36 @@ class Measurements:
     timeline: tuple[Event, ...]
     kept: Entry | None = None
     """What is kept of a tuning of this loader."""
+    watch: DownloadWatch | None = None
+    """What watched the downloads, where some images were not in the cache."""
 
     @property
     def measured(self) -> Measured:
         """The three rates, as medians."""
         has_step, on_gpu = self.step is not None, self.device.type == "cuda"
         return self.rates.measured(has_step=has_step, on_gpu=on_gpu)
+
+    @property
+    def download(self) -> Download | None:
+        """How images came out of a store meanwhile; None where they were all here."""
+        watch, rates, measured = self.watch, self.rates, self.measured
+        if watch is None or not rates.downloading:
+            return None
+        before, after = watch.before, watch.after
+        waited, interval = statistics.fmean(rates.downloading), statistics.fmean(rates.intervals)
+        needed = self.cached.size * before.sample_bytes
+        return Download(
+            wait_seconds=waited,
+            waiting=waited / interval if interval > 0 else 0.0,
+            bytes_per_second=watch.bytes_per_second,
+            needed_bytes_per_second=needed / measured.device if measured.has_step else None,
+            sample_bytes=before.sample_bytes,
+            present_before=before.present,
+            present=after.present,
+            total_bytes=before.total_bytes,
+            cache_bytes=before.cache_bytes,
+            streams=before.streams,
+        )
 
     @property
     def wait(self) -> float:
@@ -104,7 +130,7 @@ def conclude(
     stages = stages_of(model, measured, m.costs.lines)
     bottleneck = bottleneck_of(measured, stages, m.stalls)
     restarts = restarts_of(batches.restart_seconds, batches.epoch_length, wait, measured)
-    conditions = conditions_of(m.loader, m.cached, measured, batches.start_seconds)
+    conditions = conditions_of(m.loader, m.cached, measured, batches.start_seconds, m.download)
     ready = [count for count in rates.ready if not math.isnan(count)]
     p50, p99 = np.quantile(rates.intervals, [0.5, 0.99]).tolist()
     return ProfileReport(
@@ -136,6 +162,7 @@ def conclude(
         loader=describe_loader(m.loader),
         machine=_describe_machine(m.device),
         notes=(*notes, *m.costs.notes, *_remarks(m, model, measured, tried)),
+        download=m.download,
     )
 
 
@@ -143,8 +170,13 @@ def model_of(m: Measurements) -> Model:
     """Return the model of the pipeline, fitted to the measured rate."""
     rates, costs, measured = m.rates, m.costs.costs, m.measured
     curve = m.kept.tuned.curve if m.kept is not None else ()
+    downloading: tuple[Cost, ...] = ()
+    wait = m.wait
+    if m.download is not None and m.download.waiting >= WAITS / 2:
+        downloading = (Cost("download", m.download.wait_seconds, False),)
+        wait -= m.download.wait_seconds
     model = Model(
-        (*(costs or (Cost("load", m.wait, False),)), *m.copy_costs),
+        (*downloading, *(costs or (Cost("load", wait, False),)), *m.copy_costs),
         measured.device if measured.has_step else 0.0,
         max(m.batches.workers, int(makes_batches_in_thread(m.loader))) if costs else 0,
         available_cores(),
@@ -169,6 +201,8 @@ def _remarks(
     m: Measurements, model: Model, measured: Measured, tried: Sequence[MoreWorkers]
 ) -> Iterator[str]:
     """Yield what to know when reading the report."""
+    if m.download is not None:
+        yield from _remarks_of_download(m.download)
     if m.kept is not None and tried:
         curve = ", ".join(f"{one.num_workers}: {one.supply:.3g}" for one in m.kept.tuned.curve)
         yield (
@@ -221,6 +255,27 @@ def _remarks(
         )
 
 
+def _remarks_of_download(download: Download) -> Iterator[str]:
+    came = f"{download.bytes_per_second / 1e6:.3g} MB/s"
+    yield (
+        f"{1 - download.present_before:.0%} of the samples were not in the cache, and came out of "
+        f"the store meanwhile, {came} for all that use the cache; stages are measured on samples "
+        "that are in it"
+    )
+    if download.fits:
+        yield (
+            f"the cache has room for the whole dataset ({format_bytes(download.total_bytes)}): "
+            f"once an epoch has fetched it, nothing is downloaded; now {download.present:.0%} of "
+            "the samples are there"
+        )
+    needed = download.needed_bytes_per_second
+    if needed is not None and download.waiting >= WAITS / 2:
+        yield (
+            f"the step alone takes images of {needed / 1e6:.3g} MB/s, and {came} came: as long as "
+            "no more comes, no setting of workers helps"
+        )
+
+
 def _load_seconds(costs: Iterable[Cost]) -> float:
     return sum(cost.seconds for cost in costs if cost.name == "load")
 
@@ -247,10 +302,10 @@ def _describe_machine(device: torch.device) -> dict[str, Any]:
 def stages_of(model: Model, measured: Measured, lines: Mapping[str, str]) -> tuple[Stage, ...]:
     """Return what each stage takes, and how much of the waiting it causes.
 
-    What copying in the loop costs is measured: host batches against device batches.  The rest of
-    the waiting is split among the stages that the loop waits for, in proportion to their times:
-    those of the workers, or those of the loop itself, or all where there are no workers.  `lines`
-    are the user's, by stage.
+    What copying in the loop costs is measured: host batches against device batches; and so is what
+    the loop waits for downloads.  The rest of the waiting is split among the stages that the loop
+    waits for, in proportion to their times: those of the workers, or those of the loop itself, or
+    all where there are no workers.  `lines` are the user's, by stage.
     """
     stalls = _stall_seconds(model, measured)
     period = model.period()
@@ -274,6 +329,12 @@ def _stall_seconds(model: Model, measured: Measured) -> dict[str, float]:
     """Return seconds a batch that the loop waits because of each stage."""
     stalls: dict[str, float] = {}
     rest = max(measured.loader - measured.device, 0.0)
+    downloading = [cost.seconds for cost in model.costs if cost.name == "download"]
+    if downloading:
+        stalls["download"] = min(rest, sum(downloading))
+        rest -= stalls["download"]
+        others = tuple(cost for cost in model.costs if cost.name != "download")
+        model = replace(model, costs=others)
     if any(cost.name == "copy" and not cost.overlapped for cost in model.costs):
         stalls["copy"] = min(rest, max(measured.host - measured.device, 0.0))
         rest -= stalls["copy"]

@@ -18,6 +18,7 @@ __all__ = [
     "gigabytes_per_second",
     "largest",
     "machine_lines",
+    "megabytes_per_second",
     "milliseconds",
     "number",
     "share",
@@ -55,6 +56,11 @@ def milliseconds(seconds: float) -> str:
 def gigabytes_per_second(bytes_per_second: float) -> str:
     """Return a speed of copying."""
     return number(bytes_per_second / 1e9) + " GB/s" * math.isfinite(bytes_per_second)
+
+
+def megabytes_per_second(bytes_per_second: float) -> str:
+    """Return a speed of downloading."""
+    return number(bytes_per_second / 1e6) + " MB/s" * math.isfinite(bytes_per_second)
 
 
 def share(value: float) -> str:

@@ -22,10 +22,11 @@ from fastdata.measuring.loaders import (
 )
 from fastdata.measuring.stalls import BLOCKING_COPY, Stall
 from fastdata.prefetch.tree import leaves
+from fastdata.processes.resources import format_bytes
 from fastdata.profiling.batches import CachedBatches
 from fastdata.profiling.model import ENOUGH, LEAST_GAIN_OF_WORKERS, Model
 from fastdata.profiling.rates import Measured
-from fastdata.profiling.report import Fix
+from fastdata.profiling.report import Download, Fix
 from fastdata.profiling.trying import MoreWorkers
 
 __all__ = ["Conditions", "best_of", "conditions_of", "fixes_for"]
@@ -51,6 +52,8 @@ class Conditions:
     """Whether packed images are stored as pixels."""
     fetched: bool = False
     """Whether packed data come out of a store."""
+    download: Download | None = None
+    """How they came, where not all of them were in the cache."""
     plain: bool = True
     """Whether packed data come from fastdata's own workers, without a cache."""
     float_bytes: float = 0.0
@@ -62,7 +65,11 @@ class Conditions:
 
 
 def conditions_of(
-    loader: Any, cached: CachedBatches, measured: Measured, start_seconds: float
+    loader: Any,
+    cached: CachedBatches,
+    measured: Measured,
+    start_seconds: float,
+    download: Download | None = None,
 ) -> Conditions:
     """Return what decides which fixes apply to a loader, of which these are some batches."""
     inner = inner_loader(loader)
@@ -81,6 +88,7 @@ def conditions_of(
         pinned=measured.on_gpu and any(t.is_pinned() for t in tensors),
         raw=raw,
         fetched=bool(getattr(getattr(inner, "dataset", None), "supplied", ())),
+        download=download,
         plain=isinstance(backend, CpuBackend) and not isinstance(backend, RamCacheBackend),
         float_bytes=floats / cached.nbytes if cached.nbytes else 0.0,
         start_seconds=start_seconds,
@@ -166,6 +174,8 @@ def _changes(conditions: Conditions, lines: Mapping[str, str]) -> Iterator[Chang
             {"read": 0, "decode": 0},
             True,
         )
+    if conditions.download is not None:
+        yield from _changes_of_download(conditions.download, conditions.measured.loader)
     if kind == "packed" and conditions.plain:
         yield from _changes_of_packed(conditions)
     for name, text in (
@@ -191,6 +201,43 @@ def _changes(conditions: Conditions, lines: Mapping[str, str]) -> Iterator[Chang
             {"copy": 1 - 0.75 * conditions.float_bytes},
             False,
         )
+
+
+def _changes_of_download(download: Download, period: float) -> Iterator[Change]:
+    """Yield what makes a loop wait less for images out of a store, all of it with bounds.
+
+    While the loop waits the network is busy, perhaps all of the `period` of a batch.
+    """
+    came = f"{download.bytes_per_second / 1e6:.3g} MB/s"
+    if not download.fits:
+        yield (
+            f"a larger cache_bytes (now {format_bytes(download.cache_bytes)}): with room for all, "
+            f"{format_bytes(download.total_bytes)}, nothing is downloaded after the first epoch",
+            {"download": 0},
+            True,
+        )
+    yield (
+        f"a nearer region or endpoint, or a faster network: {came} came",
+        {"download": 0},
+        True,
+    )
+    if not download.wait_seconds:
+        return
+    # With half the time for fetching.
+    half = {"download": max(0.0, 1 - period / (2 * download.wait_seconds))}
+    yield (
+        f"streams={2 * download.streams} (now {download.streams}): twice as much comes at most, "
+        "and no more than now where the network as a whole is what limits; fastdata tune-workers "
+        "measures it",
+        half,
+        True,
+    )
+    yield (
+        "pack at a smaller size (size= and resize=) or a lower quality: with half the bytes a "
+        f"sample, now {download.sample_bytes / 1e3:.3g} kB, fetching takes half",
+        half,
+        True,
+    )
 
 
 def _changes_of_packed(conditions: Conditions) -> Iterator[Change]:

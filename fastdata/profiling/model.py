@@ -27,7 +27,15 @@ from dataclasses import dataclass, field, replace
 
 from fastdata.profiling.report import StageName
 
-__all__ = ["ENOUGH", "LEAST_GAIN_OF_WORKERS", "Cost", "LoaderCosts", "Model", "hand_over_costs"]
+__all__ = [
+    "ENOUGH",
+    "LEAST_GAIN_OF_WORKERS",
+    "OF_WINDOWS",
+    "Cost",
+    "LoaderCosts",
+    "Model",
+    "hand_over_costs",
+]
 
 MAX_WORKERS, MAX_WORKERS_A_CORE = 64, 4
 """More are not considered: what they wait for beside each other (a disk, cores that others use)
@@ -46,6 +54,9 @@ EXPLAINS, EXPLAINS_ALL = 2.0, 4.0
 """The loop's own work takes up to so many times as long beside workers, and without any, on cores
 that others use too; a longer time has another reason (a sampler, a lock), unless it is a small part
 of all."""
+
+OF_WINDOWS = "copy", "download"
+"""Stages whose waiting in the loop is measured as such."""
 
 SMALL = 0.05
 """Share of a batch's time that is not worth a stage of its own."""
@@ -106,16 +117,16 @@ def _loop_costs(costs: Iterable[Cost]) -> list[Cost]:
 
 
 def _own_seconds(costs: Iterable[Cost]) -> float:
-    """Return what the loop does itself, apart from the step and copying."""
-    return sum(cost.seconds for cost in _loop_costs(costs) if cost.name != "copy")
+    """Return what the loop does itself, apart from the step and what the windows measure."""
+    return sum(cost.seconds for cost in _loop_costs(costs) if cost.name not in OF_WINDOWS)
 
 
-def _copying_seconds(costs: Iterable[Cost]) -> float:
-    """Return what copying takes where the loop waits for it.
+def _windows_seconds(costs: Iterable[Cost]) -> float:
+    """Return what the loop waits for copies and downloads.
 
     It is measured by the windows themselves, and needs no scale.
     """
-    return sum(cost.seconds for cost in costs if cost.name == "copy" and not cost.overlapped)
+    return sum(cost.seconds for cost in _loop_costs(costs) if cost.name in OF_WINDOWS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +166,7 @@ class Model:
         inline = _shared_seconds(self.costs) + _own_seconds(self.costs)
         if not inline:
             return self
-        loading = max(seconds - self.step - _copying_seconds(self.costs), 0.0)
+        loading = max(seconds - self.step - _windows_seconds(self.costs), 0.0)
         if loading - EXPLAINS_ALL * inline > SMALL * seconds:
             return self._with_load(loading - inline)
         return replace(self, scale=loading / inline)
@@ -258,7 +269,7 @@ class Model:
         None where that is not known: without a step, or where loading is known as a whole only,
         by how long the loop waits for it.
         """
-        measured = [cost for cost in self.costs if cost.name not in ("load", "pin", "copy")]
+        measured = [cost for cost in self.costs if cost.name not in ("load", "pin", *OF_WINDOWS)]
         if not (self.step and measured):
             return None
         return min(self.scale, 1.0) * sum(cost.cpu_seconds for cost in measured) / self.step
@@ -274,7 +285,7 @@ class Model:
         alone: dict[str, float] = {cost.name: cost.seconds for cost in costs if cost.overlapped}
         if not workers:
             inline = self.scale * (_shared_seconds(costs) + _own_seconds(costs))
-            return {"loop": inline + _copying_seconds(costs) + step, **alone}
+            return {"loop": inline + _windows_seconds(costs) + step, **alone}
         loading, loading_now = _shared_seconds(costs), _shared_seconds(self.costs)
         by_workers = self.scale * loading / workers
         # Workers that have less to do are less in each other's way.
@@ -297,4 +308,4 @@ class Model:
 
     def _loop_seconds(self, costs: Collection[Cost]) -> float:
         """Return what the loop does itself, apart from the step."""
-        return self.loop_scale * _own_seconds(costs) + _copying_seconds(costs)
+        return self.loop_scale * _own_seconds(costs) + _windows_seconds(costs)

@@ -37,6 +37,7 @@ from fastdata.engine.epoch import request_of
 from fastdata.engine.loader import Loader
 from fastdata.engine.work import BatchWork, Done, ReadAheadTask
 from fastdata.engine.workers import WorkerOptions
+from fastdata.measuring.downloads import in_cache
 from fastdata.measuring.lines import boundary
 from fastdata.measuring.loaders import move_batch
 from fastdata.printable import safe_repr
@@ -71,8 +72,22 @@ def make_batch(backend: CpuBackend, request: Request) -> Any:
     return job.finish([backend.work(task, memory) for task in job.tasks()])
 
 
-def measure_packed(loader: Loader, seconds: float) -> LoaderCosts:
+def _requests_in_cache(loader: Loader) -> Iterator[Request]:
+    """Yield batches, without end, of samples that are drawn from those in the cache.
+
+    So that no stage waits for a download, which is a stage of its own.
+    """
+    for number in itertools.count():
+        here = np.flatnonzero(in_cache(loader.dataset))
+        size, random = loader.options.batch_size, np.random.default_rng(number)
+        indices = random.choice(here, size, replace=len(here) < size)
+        yield Request(loader.epoch, indices, None, number)
+
+
+def measure_packed(loader: Loader, seconds: float, *, cached: bool = False) -> LoaderCosts:
     """Return what the stages of a loader of packed data take, measured for about `seconds`.
+
+    With `cached` on samples that are in the cache, of data out of a store.
 
     The loader is not iterated over itself.  Only for backends whose workers are fastdata's own
     (`CpuBackend`); others make a batch in one go, of which nothing more is known here.
@@ -83,7 +98,7 @@ def measure_packed(loader: Loader, seconds: float) -> LoaderCosts:
         note = f"{name} makes batches in one go: what that consists of is not measured"
         return LoaderCosts(notes=(note,))
     calls_python = not backend.work.pipeline.direct
-    requests = requests_of(loader)
+    requests = _requests_in_cache(loader) if cached else requests_of(loader)
     share = 1 - LINES_SHARE if calls_python else 1.0
     one = dataclasses.replace(backend.workers, num_workers=min(backend.workers.num_workers, 1))
     with _Bench(backend, one) as bench:

@@ -26,6 +26,7 @@ from fastdata.engine.loader import Loader
 from fastdata.errors import OptionError
 from fastdata.loading import is_dataset
 from fastdata.loading import loader as make_loader
+from fastdata.measuring.downloads import DownloadWatch
 from fastdata.measuring.factories import loader_factory
 from fastdata.measuring.loaders import end_workers, inner_loader
 from fastdata.measuring.stalls import Stall, find_stalls
@@ -42,7 +43,7 @@ from fastdata.profiling.conclusion import Measurements, conclude, model_of
 from fastdata.profiling.model import LoaderCosts
 from fastdata.profiling.packed import measure_packed
 from fastdata.profiling.rates import measure_rates
-from fastdata.profiling.report import ProfileReport
+from fastdata.profiling.report import Event, ProfileReport
 from fastdata.profiling.stock import measure_stock
 from fastdata.profiling.tracing import trace
 from fastdata.profiling.trying import MoreWorkers, try_more_workers
@@ -147,6 +148,7 @@ def _profile(
     """Measure everything; `notes` are completed, and `show` gets what is being measured."""
     run = _no_step if step is None else step  # a step may be an empty container
     show("first batches")
+    watch = DownloadWatch.of(loader)
     with batches_of(loader) as batches:
         cached = CachedBatches.take(batches, device)
         rates = measure_rates(
@@ -157,11 +159,15 @@ def _profile(
             seconds=RATES_SHARE * seconds,
             steps=steps,
             progress=show,
+            download=watch,
         )
-    show("timeline")
-    events = trace(loader, run, primed=batches.primed, seconds=TIMELINE_SHARE * seconds)
+    events: tuple[Event, ...] = ()
+    if watch is None:  # batches of a timeline of their own would not be fetched ahead
+        show("timeline")
+        events = trace(loader, run, primed=batches.primed, seconds=TIMELINE_SHARE * seconds)
     show("stages")
-    costs = _loader_costs(inner_loader(loader), STAGES_SHARE * seconds)
+    cached_only = watch is not None
+    costs = _loader_costs(inner_loader(loader), STAGES_SHARE * seconds, cached_only)
     copy_costs, copy_bytes_per_second = measure_copying(loader, cached, device)
     if costs.costs:
         copy_costs += measure_prefetcher_transform(loader, device)
@@ -182,6 +188,7 @@ def _profile(
         stalls=stalls,
         timeline=events or tuple(rates.timeline),
         kept=_kept_tuning(loader),
+        watch=watch,
     )
     model = model_of(measurements)
     tried: tuple[MoreWorkers, ...] = ()
@@ -204,10 +211,13 @@ def _kept_tuning(loader: Any) -> Entry | None:
     return None if key is None else store.find(key)
 
 
-def _loader_costs(loader: Any, seconds: float) -> LoaderCosts:
-    """Measure the stages of a loader, without the prefetcher that it may be in."""
+def _loader_costs(loader: Any, seconds: float, cached: bool) -> LoaderCosts:
+    """Measure the stages of a loader, without the prefetcher that it may be in.
+
+    With `cached` on what is in the cache, of a dataset out of a store.
+    """
     if isinstance(loader, Loader):
-        return measure_packed(loader, seconds)
+        return measure_packed(loader, seconds, cached=cached)
     if not isinstance(loader, DataLoader):
         note = f"of {type(loader).__name__} only waiting, copying and the step are known"
         return LoaderCosts(notes=(note,))

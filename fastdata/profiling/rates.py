@@ -23,6 +23,7 @@ import torch
 
 from fastdata.errors import OptionError
 from fastdata.measuring.cores import CoresOfOthers
+from fastdata.measuring.downloads import DownloadWatch
 from fastdata.measuring.loaders import BatchesExhaustedError
 from fastdata.measuring.windows import in_turns
 from fastdata.profiling.batches import CachedBatches, LoaderBatches
@@ -49,8 +50,14 @@ LEAST_STEPS = 3
 
 TIMELINE_STEPS = 24
 
+MOST_STEPS = 100_000
+"""Of a window."""
+
 LONGEST_FACTOR = 2
 """No round begins after so many times the given seconds."""
+
+DOWNLOAD_SHARE = 0.5
+"""Of the time, for the loop with a loader whose images come out of a store meanwhile."""
 
 LONGEST_PAUSE_SECONDS = 1.0
 """After a window with the real loader, until workers have made what they make ahead."""
@@ -120,6 +127,8 @@ class Rates:
     waits: list[float] = field(default_factory=list)
     busy: list[float] = field(default_factory=list)
     """Waiting for a batch, and on a core in that time, in this thread."""
+    downloading: list[float] = field(default_factory=list)
+    """Of the waiting for a batch, that for images out of a store; nothing where all are here."""
     ready: list[float] = field(default_factory=list)
     """Batches that were ready when the loop requested one."""
     timeline: list[Event] = field(default_factory=list)
@@ -146,10 +155,17 @@ def median(values: list[float]) -> float:
     return statistics.median(values) if values else 0.0
 
 
-def loop_events(number: int, requested: float, taken: float, ended: float) -> list[Event]:
-    """Return what the loop did in a step, of which these are the times."""
+def loop_events(
+    number: int, requested: float, taken: float, ended: float, downloading: float = 0.0
+) -> list[Event]:
+    """Return what the loop did in a step, of which these are the times.
+
+    For so many seconds of its wait it was `downloading`.
+    """
     label = f"batch {number}"
+    downloads = [Event("loop: download", requested, downloading, label)] * (downloading > 0)
     return [
+        *downloads,
         Event("loop: wait", requested, taken - requested, label),
         Event("loop: step", taken, ended - taken, label),
     ]
@@ -164,27 +180,39 @@ def measure_rates(
     seconds: float,
     steps: int | None,
     progress: Callable[[str], None],
+    download: DownloadWatch | None = None,
 ) -> Rates:
     """Return how long a step takes with the real loader, a host batch, and device batches.
 
     That takes about so many `seconds`; `steps` are run with the real loader, if given, and else
     as many as fit.  On CUDA windows are between events of the current stream; an epoch that begins
     within is taken out by the host's clock, between synchronisations.
+
+    Where images are downloaded meanwhile, which `download` watches, the real loader has one window,
+    before those of the others: in turns with it, what comes while these are measured would be a
+    stock that no training has.  Its mean is given, as images come by the block, in bursts.
     """
     meter = Meter(device)
     rates = Rates(reading_clocks=_reading_clocks(batches, meter))
-    real = _LoaderRun(batches, step, meter, rates)
+    real = _LoaderRun(batches, step, meter, rates, download)
     runs: dict[str, _Run] = {
         "loader": real,
         "host": _CachedRun(cached, step, meter, rates, on_host=True),
         "device": _CachedRun(cached, step, meter, rates, on_host=False),
     }
+    if download is not None:  # the last to warm up, right before its window
+        runs["loader"] = runs.pop("loader")
     deadline = time.perf_counter() + LONGEST_FACTOR * seconds
     counts = _steps_of_windows(runs, seconds / (3 * ROUNDS))
     if steps is not None:
         counts["loader"] = max(1, math.ceil(steps / ROUNDS))
     counts["loader"] = real.whole_waves(counts["loader"])
     _warn_of_slow_steps(runs, counts, seconds, batches)
+    if download is not None:
+        progress("downloading and the loop")
+        real.measure(MOST_STEPS if steps is None else steps, DOWNLOAD_SHARE * seconds)
+        download.stop()
+        del runs["loader"]
     others = CoresOfOthers()
     for number, names in enumerate(in_turns(runs, ROUNDS)):
         if number >= LEAST_ROUNDS and steps is None and time.perf_counter() > deadline:
@@ -248,7 +276,7 @@ def _steps_of_windows(runs: Mapping[str, _Run], window: float) -> dict[str, int]
     for name, run in runs.items():
         took = run.warm_up(window)
         least = LEAST_STEPS if took < window else 1
-        counts[name] = int(max(least, min(window / max(took, 1e-9), 100_000)))
+        counts[name] = int(max(least, min(window / max(took, 1e-9), MOST_STEPS)))
     return counts
 
 
@@ -292,8 +320,16 @@ class _LoaderRun:
     `step_seconds` is what one took in the warm-up.
     """
 
-    def __init__(self, batches: LoaderBatches, step: Step, meter: Meter, rates: Rates) -> None:
+    def __init__(
+        self,
+        batches: LoaderBatches,
+        step: Step,
+        meter: Meter,
+        rates: Rates,
+        download: DownloadWatch | None = None,
+    ) -> None:
         self._batches, self._step, self._meter, self.rates = batches, step, meter, rates
+        self._download = download
         # Batches that were made while others were measured, to be used up first.
         self.lead = batches.primed if batches.makes_ahead else 0
         self.supplied: list[float] = []  # seconds a step of windows that live on no stock
@@ -325,10 +361,12 @@ class _LoaderRun:
         """Return so many steps, or as many more as make whole waves of batches."""
         return -(-count // self._wave) * self._wave
 
-    def measure(self, count: int) -> None:
-        """Measure so many steps, in one go."""
+    def measure(self, count: int, most_seconds: float = math.inf) -> None:
+        """Measure so many steps, in one go; fewer where they take more than so many seconds."""
         rates, begun = self.rates, len(self.rates.ready)
-        took = self._meter.seconds(lambda: self._run_measured(count), lambda: self._run(self.lead))
+        took = self._meter.seconds(
+            lambda: self._run_measured(count, most_seconds), lambda: self._run(self.lead)
+        )
         marks, self._marks = self._marks, []
         done, paused = len(marks) - 1, sum(paused for _, paused in marks)
         # The host may be ahead of a GPU: the time from batch to batch is the device's.
@@ -362,14 +400,19 @@ class _LoaderRun:
             self._step(batch)
         return count
 
-    def _run_measured(self, count: int) -> None:
+    def _run_measured(self, count: int, most_seconds: float) -> None:
         batches, step, rates = self._batches, self._step, self.rates
+        download = self._download
         clock = time.perf_counter
         events = None if rates.timeline else rates.timeline
         start = clock()
         self._marks = [(self._meter.mark(), 0.0)]
         for number in range(count):
+            if number >= LEAST_STEPS and clock() - start > most_seconds:
+                return
             rates.ready.append(batches.ready())
+            if download is not None:
+                download.requested()
             paused = batches.paused_seconds
             requested, core = clock(), time.thread_time()
             try:
@@ -382,11 +425,15 @@ class _LoaderRun:
             now = clock()
             paused = batches.paused_seconds - paused
             rates.waits.append(taken - requested - paused)
+            if download is not None:
+                rates.downloading.append(download.waited(rates.waits[-1]))
             if not paused:
                 rates.busy.append(core)
             self._marks.append((self._meter.mark(), paused))
             if events is not None and number < TIMELINE_STEPS:
-                events += loop_events(number, requested - start, taken - start, now - start)
+                downloading = rates.downloading[-1] if rates.downloading else 0.0
+                times = requested - start, taken - start, now - start
+                events += loop_events(number, *times, downloading)
 
 
 class _CachedRun:

@@ -21,6 +21,7 @@ from fastdata.profiling.figures import (
     gigabytes_per_second,
     largest,
     machine_lines,
+    megabytes_per_second,
     milliseconds,
     number,
     share,
@@ -29,6 +30,7 @@ from fastdata.profiling.figures import (
 from fastdata.tuned_settings.settings import plain_json
 
 __all__ = [
+    "Download",
     "Event",
     "Fix",
     "ProfileReport",
@@ -43,10 +45,11 @@ __all__ = [
 ]
 
 StageName: TypeAlias = Literal[
-    "read", "decode", "augment", "collate", "load", "hand over", "pin", "copy", "step"
+    "download", "read", "decode", "augment", "collate", "load", "hand over", "pin", "copy", "step"
 ]
 """In the order in which a batch passes them.
 
+download   waiting of the loop for images that have not come out of a store yet
 read       bytes from the disk or the page cache
 decode     from a file's bytes to pixels (of packed data: cut and resized in one)
 augment    transforms of samples and of batches
@@ -66,8 +69,8 @@ class Stage:
 
     name: StageName
     seconds: float
-    """Mean seconds a batch, of one worker's time (of the loop's for ``step``; of the device's for
-    ``copy``)."""
+    """Mean seconds a batch, of one worker's time (of the loop's for ``step`` and ``download``; of
+    the device's for ``copy``)."""
     parallel: bool
     """Whether workers share it."""
     stall_seconds: float = 0.0
@@ -89,6 +92,48 @@ class Fix:
     text: str
     speedup: float = 1.0
     at_most: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """How images came out of a store while the loop ran.
+
+    Attributes
+    ----------
+    wait_seconds : float
+        Mean time a batch that the loop waited for them.
+    waiting : float
+        Share of the loop's time, 0 to 1, that this is.
+    bytes_per_second : float
+        That came meanwhile, for all that use the cache.
+    needed_bytes_per_second : float or None
+        That a loop which never waits would take, if no image were in the cache; None without a
+        step.
+    sample_bytes : float
+        Stored bytes of the images of a sample.
+    present_before, present : float
+        Share of the samples, 0 to 1, whose images were in the cache: before, and after the loop.
+    total_bytes, cache_bytes : int
+        Of the whole dataset, and what the cache may take.
+    streams : int
+        Requests at once.
+    """
+
+    wait_seconds: float
+    waiting: float
+    bytes_per_second: float
+    needed_bytes_per_second: float | None
+    sample_bytes: float
+    present_before: float
+    present: float
+    total_bytes: int
+    cache_bytes: int
+    streams: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether the cache has room for the whole dataset."""
+        return self.total_bytes <= self.cache_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +212,8 @@ class ProfileReport:
         What it was measured on.
     notes : tuple of str
         What to know when reading this: what could not be measured, and why.
+    download : Download or None
+        How images came out of a store; None where all of them were in the cache, or are files.
     """
 
     verdict: str
@@ -197,6 +244,7 @@ class ProfileReport:
     loader: str = ""
     machine: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    download: Download | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON types; numbers that are nan or infinite, as None."""
@@ -267,8 +315,25 @@ def key_figures(report: ProfileReport) -> list[tuple[str, str]]:
         figures.append(("cores that loading would need", number(report.cores_to_saturate)))
     if report.copy_bytes_per_second:
         figures.append(("host to device", gigabytes_per_second(report.copy_bytes_per_second)))
+    figures += _download_figures(report.download)
     figures.append(("steps measured", f"{report.steps:,}"))
     figures.append(("taken by profiling itself", share(report.overhead)))
+    return figures
+
+
+def _download_figures(download: Download | None) -> list[tuple[str, str]]:
+    if download is None:
+        return []
+    figures = [
+        ("step waits for the store", share(download.waiting)),
+        ("came out of the store", megabytes_per_second(download.bytes_per_second)),
+    ]
+    if download.needed_bytes_per_second is not None:
+        needed = megabytes_per_second(download.needed_bytes_per_second)
+        figures.append(("the step alone would take", needed))
+    before, after = share(download.present_before), share(download.present)
+    figures.append(("images of a sample", f"{number(download.sample_bytes / 1e3)} kB"))
+    figures.append(("samples in the cache", f"{before}, then {after}"))
     return figures
 
 

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 
 from fastdata.assembly import packed_loader
 from fastdata.engine.loader import Loader
+from fastdata.measuring.downloads import store_info
 from fastdata.measuring.loaders import inner_loader, stock_loader_like
 from fastdata.prefetch import CUDAPrefetcher
 from fastdata.printable import safe_repr
@@ -115,6 +116,9 @@ def _why_not(loader: Any) -> str:
     inner = inner_loader(loader)
     if not isinstance(inner, Loader):
         return ""
+    store = store_info(inner.dataset)
+    if store is not None and store.present < 1:
+        return "images are downloaded meanwhile, a stock that the next trial would have"
     return "a cache would have to be filled" if inner.options.cache is not None else ""
 
 

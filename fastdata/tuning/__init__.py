@@ -11,6 +11,7 @@ found, and loaders look it up there.
 ``tuner.py``    `tune_workers`: arguments, Ctrl-C, the result, storing it
 ``session.py``  what is measured when: which settings are tried, and which are chosen
 ``trials.py``   supply, in turns in random order, and runs of the step, as time and memory allow
+``streams.py``  numbers of requests at once to a store, for what is not in the cache yet
 ``budget.py``   the time and memory there is, and what settings take (pure)
 ``choice.py``   which of them is chosen (pure)
 ``report.py``   the result, as JSON and back; verdict, advice, text

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from fastdata.installing import install_line
+from fastdata.measuring.downloads import Fetched
 from fastdata.measuring.loaders import dali_is_installed
 from fastdata.measuring.windows import Rate
 from fastdata.measuring.workload import WorkloadInfo
@@ -16,6 +17,7 @@ from fastdata.tuning.choice import CEILING, HEADROOM, suffices
 
 __all__ = [
     "Demand",
+    "StoreResult",
     "Trial",
     "TuningResult",
     "advice_for",
@@ -72,6 +74,39 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreResult:
+    """How a dataset in a store was measured, and what comes out of the store.
+
+    Attributes
+    ----------
+    read_from : {"cache", "network"}
+        Where settings were measured: on samples that were in the cache, or waiting for downloads.
+    in_cache : float
+        Share of the samples, 0 to 1, that were in the cache before anything was measured.
+    total_bytes, cache_bytes : int
+        Of the whole dataset, and what the cache may take.
+    sample_bytes : float
+        Stored bytes of the images of a sample.
+    trials : tuple of Fetched
+        Numbers of streams that were tried, on blocks that were not in the cache.
+    streams : int or None
+        The smallest of them that feeds the step, or is as good as the best; None where none was
+        measured.
+    batches_per_second : float or None
+        That so many streams give, while nothing is in the cache.
+    """
+
+    read_from: Literal["cache", "network"]
+    in_cache: float
+    total_bytes: int
+    cache_bytes: int
+    sample_bytes: float
+    trials: tuple[Fetched, ...] = ()
+    streams: int | None = None
+    batches_per_second: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TuningResult:
     """The chosen settings, every trial, the verdict.
 
@@ -102,6 +137,8 @@ class TuningResult:
         What a reader has to know of how it was measured.
     transforms : str
         What the command has chosen for a dataset that it was given by its path; else "".
+    store : StoreResult or None
+        Of a dataset in a store; else None.
     """
 
     settings: Settings
@@ -117,6 +154,7 @@ class TuningResult:
     machine: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     transforms: str = ""
+    store: StoreResult | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON types; `from_json` builds the same from them."""
@@ -132,8 +170,8 @@ class TuningResult:
         ValueError
             If it is not the JSON of a result.
         """
-        if isinstance(entry, dict):  # results that were written before there was this field
-            entry = {"transforms": "", **entry}
+        if isinstance(entry, dict):  # results that were written before there were these fields
+            entry = {"transforms": "", "store": None, **entry}
         result = from_plain(cls, entry)
         if result.batch_size < 1:
             raise ValueError(f"batch_size is {result.batch_size}")
@@ -311,12 +349,34 @@ def text_lines(result: TuningResult) -> list[str]:
         )
     lines += text_table(rows, left=2)
     lines.append(f"page cache: {result.cache_state}")
+    if result.store is not None:
+        lines += _store_lines(result.store, result.batch_size)
     lines += [f"note: {note}" for note in result.notes]
     lines += [f"would help: {advice}" for advice in result.advice]
     if not result.complete:
         lines.append("stopped before its end: of what was measured until then")
     lines.append(result.verdict)
     return lines
+
+
+def _store_lines(store: StoreResult, batch_size: int) -> list[str]:
+    """Return from where was read, and a table of the numbers of streams."""
+    where = {
+        "cache": "settings were measured on samples that were in the cache by then",
+        "network": "settings were measured while images were downloaded",
+    }
+    here = f"{store.in_cache:.0%} of the samples were in the cache before"
+    lines = [f"store: {where[store.read_from]}; {here}"]
+    rows: list[tuple[str, ...]] = [(" ", "streams", "MB/s", "batches/s")]
+    for one in store.trials:
+        mark = "*" if one.streams == store.streams else " "
+        if one.bytes_per_second is None:
+            rows.append((mark, str(one.streams), one.failure))
+            continue
+        batches = one.bytes_per_second / (store.sample_bytes * batch_size)
+        megabytes = f"{one.bytes_per_second / 1e6:.4g}"
+        rows.append((mark, str(one.streams), megabytes, f"{batches:.4g}"))
+    return lines + text_table(rows, left=2) * bool(store.trials)
 
 
 def _interval(rate: Rate) -> str:

@@ -66,6 +66,12 @@ class Session:
 
     # -- measuring ------------------------------------------------------------------------
 
+    def stay_in_cache(self) -> bool:
+        """Measure what is on this machine from now on, as `Trials.stay_in_cache`."""
+        stays = self.trials.stay_in_cache()
+        self.runs.info = self.trials.info
+        return stays
+
     def measure(self, candidates: Iterable[Settings], rounds: int = ROUNDS) -> bool:
         """Measure settings in turns, as `Trials.measure`."""
         return self.trials.measure(candidates, self.rate, rounds)

@@ -94,8 +94,9 @@ class Trials:
         reader = replace(self.info.base, num_workers=workers, pin_memory=False)
         while self._refusal(reader) and reader.num_workers > 1:
             reader = replace(reader, num_workers=reader.num_workers // 2)
-        # A batch that takes longer than there is time says nothing.
-        possible = not self._refusal(reader) and self.info.batch_seconds <= seconds
+        # A batch that takes longer than there is time says nothing, unless it was downloaded.
+        is_short = self.info.batch_seconds <= seconds or self.comes_from_store
+        possible = not self._refusal(reader) and is_short
         try:
             state: str = self.runner.call(
                 "warm", reader if possible else None, seconds, seconds=self.limit_seconds
@@ -103,6 +104,25 @@ class Trials:
         except TrialFailedError:  # the trials show what is wrong
             return ""
         return state
+
+    @property
+    def comes_from_store(self) -> bool:
+        """Whether some of the data was in a store, and not in the cache, to begin with."""
+        return self.info.store is not None and self.info.store.present < 1
+
+    def stay_in_cache(self) -> bool:
+        """Measure what is on this machine; return whether there is enough of it.
+
+        What a batch takes is then looked at anew: the first ones were waited for.
+        """
+        if not self.comes_from_store:
+            return True
+        limit = self.limit_seconds
+        stays: bool = self.runner.call("stay_in_cache", seconds=limit)
+        if stays:
+            seconds = self.runner.call("probe", seconds=limit).batch_seconds
+            self.info = replace(self.info, batch_seconds=seconds)
+        return stays
 
     def measure(
         self, candidates: Iterable[Settings], demand: float | None, rounds: int = ROUNDS

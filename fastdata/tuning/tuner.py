@@ -39,8 +39,9 @@ from fastdata.tuned_settings.settings import Settings
 from fastdata.tuned_settings.store import Key, Point, TunedSettings
 from fastdata.tuning.budget import TimeBudget
 from fastdata.tuning.choice import best, curve
-from fastdata.tuning.report import Trial, TuningResult, advice_for, verdict_of
+from fastdata.tuning.report import StoreResult, Trial, TuningResult, advice_for, verdict_of
 from fastdata.tuning.session import Session
+from fastdata.tuning.streams import notes_on_store, store_result
 from fastdata.tuning.trials import StepRuns, Trials
 
 __all__ = ["MORE_THAN_CORES", "ProgressBar", "cores_of_rank", "tune_workers"]
@@ -230,7 +231,8 @@ def _tune(
     most = max_workers or cores
     budget.begin()  # an interpreter and torch take seconds to start
     cache_state = session.trials.warm(most)
-    complete, settings = True, None
+    from_cache = session.stay_in_cache()
+    complete, settings, store = True, None, None
     try:
         if what:
             _measure_demand(session, what, most)
@@ -240,6 +242,7 @@ def _tune(
             session.compare_dali()
         settings = session.confirm_choice()
         session.train_curve(settings)
+        store = store_result(session.trials, session.rate, from_cache=from_cache)
     except KeyboardInterrupt:
         complete = False
         if not session.rates:
@@ -252,7 +255,13 @@ def _tune(
             + "; ".join(f"{row.settings}: {row.failure}" for row in session.trials.rows())
         )
     return _result_of(
-        session, settings, cores=cores, complete=complete, cache_state=cache_state, notes=notes
+        session,
+        settings,
+        cores=cores,
+        complete=complete,
+        cache_state=cache_state,
+        notes=notes,
+        store=store,
     )
 
 
@@ -314,6 +323,7 @@ def _result_of(
     complete: bool,
     cache_state: str,
     notes: list[str],
+    store: StoreResult | None,
 ) -> TuningResult:
     """Return the result of a session that has chosen `settings`: with verdict and advice."""
     info, trials, runs = session.info, session.trials, session.runs.trained
@@ -333,6 +343,9 @@ def _result_of(
         more=_of_more_workers(rows, settings),
         epoch=info.batches if info.base.backend == "torch" else None,
     )
+    if store is not None and info.store is not None:
+        notes += notes_on_store(store, info.store, demand, info.batch_size)
+        verdict += _of_store(store, demand)
     advice: tuple[str, ...] = ()
     if demand is not None and not saturates:
         advice = advice_for(
@@ -357,7 +370,16 @@ def _result_of(
         cache_state,
         notes=(*notes, *info.notes, *session.notes),
         transforms=info.transforms,
+        store=store,
     )
+
+
+def _of_store(store: StoreResult, demand: float | None) -> str:
+    """Return the end of a verdict where less comes out of the store than the step takes."""
+    comes = store.batches_per_second
+    if demand is None or comes is None or comes >= demand:
+        return ""
+    return f"; out of the store come {comes:.4g} batches/s, with {store.streams} streams"
 
 
 def _of_more_workers(rows: tuple[Trial, ...], settings: Settings) -> str:
@@ -385,6 +407,8 @@ def _keep(result: TuningResult, key: Key | None, *, complete: bool) -> TuningRes
     result = replace(result, machine=key.machine)
     if not result.complete:
         note = "not kept: it was stopped before its end"
+    elif result.store is not None and result.store.read_from == "network":
+        note = "not kept: settings were measured while images were downloaded"
     elif _only_failed_with_workers(result):
         note = (
             "not kept: every setting with workers failed (the reasons are above), which may be "

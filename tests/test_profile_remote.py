@@ -1,0 +1,176 @@
+"""Profiling a loader of a dataset in a store: downloading is a stage, until all images are here."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from range_server import RangeServer, range_server
+from remote_helpers import end_downloaders, loader_of, pack_served
+
+import fastdata
+from fastdata.measuring.downloads import DownloadWatch
+from fastdata.profiling import rates, trying
+from fastdata.profiling.model import Cost, Model
+from fastdata.profiling.page import render_page
+from fastdata.steps import SleepStep
+
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("obstore") is None, reason="obstore is missing"),
+    pytest.mark.skipif(sys.platform != "linux", reason="files with holes are Linux's"),
+]
+
+STEP = SleepStep(0.004)
+
+SLOW = 400_000
+"""Bytes a second of a stream: a batch, of 24 images of 15.6 kB, takes long beside a step."""
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """What is served; downloaders of caches beside it are ended in the end."""
+    folder = tmp_path_factory.mktemp("packed")
+    yield pack_served(folder)
+    end_downloaders(folder)
+
+
+@pytest.fixture
+def server(packed: Path) -> Iterator[RangeServer]:
+    with range_server(packed) as found:
+        found.delay, found.stream_bytes_per_second = 0.01, SLOW
+        yield found
+
+
+@pytest.fixture
+def cache(packed: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache that is empty."""
+    folder = Path(tempfile.mkdtemp(prefix="cache-", dir=packed.parent))
+    monkeypatch.setenv("FASTDATA_CACHE", str(folder))
+    return folder
+
+
+def profiled(loader: Any, step: Any = STEP) -> fastdata.ProfileReport:
+    return fastdata.profile(loader, step, seconds=0.3, progress=False)
+
+
+@pytest.mark.parametrize("workers", [(0, "auto"), (2, "thread"), (1, "process")])
+def test_downloading_is_the_largest_stage_until_all_is_in_the_cache(
+    server: RangeServer, cache: Path, workers: tuple[int, str]
+) -> None:
+    count, method = workers
+    loader = loader_of(f"{server.url}/train", num_workers=count, worker_method=method)
+    report = profiled(loader)
+    assert report.input_bound
+    assert "downloading is the bottleneck" in report.verdict
+    stages = {stage.name: stage for stage in report.stages}
+    assert max(stages.values(), key=lambda stage: stage.seconds).name == "download"
+    assert max(stages.values(), key=lambda stage: stage.stall_seconds).name == "download"
+    assert not stages["download"].parallel
+    assert {"read", "collate"} <= set(stages), "the others are measured, too"
+
+    server.stream_bytes_per_second = float("inf")
+    for _ in loader:
+        pass
+    warm = profiled(loader)
+    loader.close()
+    assert warm.download is None
+    assert warm.to_json()["download"] is None
+    assert "download" not in {stage.name for stage in warm.stages}
+    assert "store" not in str(warm)
+    assert "downloading" not in str(warm)
+
+
+def test_the_report_has_the_figures_that_advice_rests_on(
+    server: RangeServer, packed: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    windows, measure = [], rates._LoaderRun.measure
+    monkeypatch.setattr(
+        rates._LoaderRun, "measure", lambda *given: (windows.append(given), measure(*given))
+    )
+    whole = sum(path.stat().st_size for path in (packed / "train").glob("*.lmdb"))
+    loader = loader_of(f"{server.url}/train", cache_bytes=whole // 2)
+    report = profiled(loader)
+    loader.close()
+    assert len(windows) == 1, "in turns with others the loop would have a stock"
+    plain = json.loads(json.dumps(report.to_json()))["download"]
+    assert plain["sample_bytes"] == pytest.approx(72 * 72 * 3)
+    assert plain["streams"] == 16
+    assert plain["present_before"] == 0 < plain["present"] < 1
+    assert (plain["total_bytes"], plain["cache_bytes"]) == (whole, whole // 2)
+    assert 0 < plain["bytes_per_second"] < 16 * SLOW, "no more than the server gives"
+    needed = plain["sample_bytes"] * 24 * report.steps_per_second_device
+    assert plain["needed_bytes_per_second"] == pytest.approx(needed)
+    assert 0.5 < plain["waiting"] < 1
+
+    texts = " ".join(fix.text for fix in report.fixes)
+    for part in ("a larger cache_bytes", "streams=32 (now 16)", "a nearer region", "15.6 kB"):
+        assert part in texts
+    assert all(fix.at_most for fix in report.fixes)
+    half = next(fix for fix in report.fixes if "streams=" in fix.text)
+    assert half.speedup <= 2.01, "twice the streams give no more than twice"
+    assert any("no setting of workers helps" in note for note in report.notes)
+    for text in (str(report), render_page(report)):
+        assert "step waits for the store" in text
+        assert "MB/s" in text
+    assert {event.row for event in report.timeline} == {
+        "loop: download",
+        "loop: wait",
+        "loop: step",
+    }
+
+
+def test_a_cache_with_room_for_all_is_no_advice(server: RangeServer, cache: Path) -> None:
+    loader = loader_of(f"{server.url}/train", num_workers=2)
+    report = profiled(loader, step=None)
+    loader.close()
+    assert report.bottleneck == "download"
+    assert report.download is not None
+    assert report.download.needed_bytes_per_second is None
+    assert not any("cache_bytes" in fix.text for fix in report.fixes)
+    assert any("has room for the whole dataset" in note for note in report.notes)
+
+
+def test_waiting_for_what_is_here_is_no_waiting_for_the_store(
+    server: RangeServer, cache: Path
+) -> None:
+    server.stream_bytes_per_second = float("inf")
+    loader = loader_of(f"{server.url}/train", num_workers=1, worker_method="thread")
+    watch = DownloadWatch.of(loader)
+    assert watch is not None
+    watch.requested()
+    assert watch.waited(7.0) == 7.0, "none of its images is here"
+    assert "downloaded meanwhile" in trying._why_not(loader)
+    for _ in loader:
+        pass
+    watch.requested()
+    assert watch.waited(7.0) == 0.0
+    assert not trying._why_not(loader)
+    assert DownloadWatch.of(loader) is None
+    loader.close()
+
+
+def test_files_and_samplers_are_not_watched(server: RangeServer, packed: Path, cache: Path) -> None:
+    files = loader_of(packed / "train")
+    sampled = loader_of(f"{server.url}/train", shuffle=False, sampler=list(range(48)))
+    for loader in (files, sampled):
+        watch = DownloadWatch.of(loader)
+        assert (watch is None) == (loader is files or not loader.batches.joins)
+        loader.close()
+
+
+def test_workers_do_not_shorten_a_download() -> None:
+    costs = Cost("decode", 0.02, True), Cost("download", 0.05, False)
+    model = Model(costs, 0.01, workers=2, cores=8).fitted(0.06)
+    assert model.period() == pytest.approx(0.06)
+    assert model.period(16) == pytest.approx(0.06)
+    assert model.wanted_workers() is None
+    assert model.period(factors={"download": 0.0}) == pytest.approx(0.01)
+    alone = Model(costs, 0.01, workers=0, cores=8).fitted(0.1)
+    assert alone.period() == pytest.approx(0.1)
+    assert alone.period(factors={"download": 0.0}) == pytest.approx(0.05), "no scale on it"

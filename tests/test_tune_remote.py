@@ -1,0 +1,182 @@
+"""Tuning with a dataset in a store: workers by what is in the cache, streams by what is not."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from range_server import RangeServer, range_server
+from remote_helpers import COUNT, LANES, end_downloaders, pack_served
+
+import fastdata
+from fastdata.measuring import trials
+from fastdata.measuring.downloads import Fetched, store_info
+from fastdata.measuring.trials import LocalRunner
+from fastdata.measuring.workload import Workload, WorkloadSpec
+from fastdata.remote.folder import CacheFolder
+from fastdata.tuned_settings import store as kept
+from fastdata.tuned_settings.settings import Settings
+from fastdata.tuned_settings.store import Key
+from fastdata.tuning import streams
+from fastdata.tuning import trials as tuning_trials
+from fastdata.tuning.report import StoreResult, TuningResult, text_lines
+from fastdata.tuning.streams import choose_streams, notes_on_store
+from fastdata.tuning.tuner import _keep
+
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("obstore") is None, reason="obstore is missing"),
+    pytest.mark.skipif(sys.platform != "linux", reason="files with holes are Linux's"),
+]
+
+
+SLOW = 100_000
+"""Bytes a second of a stream."""
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """What is served; downloaders of caches beside it are ended in the end."""
+    folder = tmp_path_factory.mktemp("packed")
+    yield pack_served(folder)
+    end_downloaders(folder)
+
+
+@pytest.fixture
+def server(packed: Path) -> Iterator[RangeServer]:
+    with range_server(packed) as found:
+        yield found
+
+
+@pytest.fixture
+def cache(packed: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A cache that is empty; and no tuned settings."""
+    folder = Path(tempfile.mkdtemp(prefix="cache-", dir=packed.parent))
+    monkeypatch.setenv("FASTDATA_CACHE", str(folder))
+    monkeypatch.setenv("FASTDATA_TUNED_DIR", str(tmp_path / "tuned"))
+    return folder
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measure in this process, where that it is another one is not what is tested."""
+    monkeypatch.setattr(trials, "ProcessRunner", LocalRunner)
+
+
+def tuned(url: str, **options: Any) -> TuningResult:
+    usual = {"batch_size": 12, "shuffle": LANES, "step_ms": 20, "seconds": 1, "max_workers": 1}
+    return fastdata.tune_workers(url, **{**usual, "progress": False, **options})
+
+
+def test_streams_are_tried_out_of_the_store_and_workers_in_the_cache(
+    server: RangeServer, cache: Path, here: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that gives each stream so little that 16 of them do not feed the step."""
+    server.delay, server.stream_bytes_per_second = 0.01, SLOW
+    monkeypatch.setattr(streams, "COUNTS", (16, 32))
+    # However slow this machine is: what comes sooner is not waited for.
+    monkeypatch.setattr(streams, "STREAMS_SHARE", 5.0)
+    monkeypatch.setattr(tuning_trials, "WARM_SHARE", 0.5)
+    result = tuned(f"{server.url}/train", seconds=2)
+    found = result.store
+    assert found is not None
+    assert found.read_from == "cache"
+    assert found.in_cache == 0
+    assert [one.streams for one in found.trials] == [16, 32]
+    less, more = (one.bytes_per_second for one in found.trials)
+    assert less is not None
+    assert more is not None
+    assert less < more < 32 * SLOW, "no more than the server gives"
+    assert found.streams == 32
+    assert found.batches_per_second == pytest.approx(more / (found.sample_bytes * 12))
+    assert any("streams=32 (now 16)" in note for note in result.notes)
+    assert any("MB/s" in note and "nearer region" in note for note in result.notes)
+    assert result.verdict.endswith("batches/s, with 32 streams")
+    text = "\n".join(text_lines(result))
+    assert "store: settings were measured on samples that were in the cache by then; 0%" in text
+    assert "*  32" in text
+    assert TuningResult.from_json(json.loads(json.dumps(result.to_json()))) == result
+    assert len(kept.entries()) == 1
+    # What was fetched to measure streams is not in the cache, nor anywhere.
+    (dataset,) = CacheFolder.open(cache).datasets()
+    assert not list(cache.glob(".*"))
+    assert dataset.num_present < COUNT
+
+
+def test_in_a_full_cache_nothing_is_said_of_streams(
+    server: RangeServer, cache: Path, here: None
+) -> None:
+    for _ in fastdata.open(f"{server.url}/train"):
+        pass
+    before = len(server.requests)
+    result = tuned(f"{server.url}/train")
+    assert result.store is not None
+    assert (result.store.read_from, result.store.in_cache) == ("cache", 1)
+    assert (result.store.trials, result.store.streams) == ((), None)
+    assert not any("stream" in note for note in result.notes)
+    images = [size for path, size in server.requests[before:] if path.endswith(".lmdb")]
+    assert sum(images) < 1_000_000, "no image is fetched again"
+
+
+def test_what_cannot_stay_in_the_cache_is_said_and_not_kept(
+    server: RangeServer, cache: Path
+) -> None:
+    """Weights are of all samples, so that loaders cannot be made of those that are here."""
+    data = fastdata.open(f"{server.url}/train")
+    for index in range(60):
+        _ = data[index]
+    info = store_info(data)
+    assert info is not None
+    work = Workload(WorkloadSpec(data, {"batch_size": 12, "weights": [1.0] * COUNT}))
+    assert not work.stay_in_cache()
+    found = StoreResult("network", info.present, 9, 10, 100.0)
+    (note, _) = notes_on_store(found, info, None, 12)
+    assert "too few samples were in the cache" in note
+    result = TuningResult(Settings(1), "well", True, 12, store=found)
+    result = _keep(result, Key({"host": "here"}, {}), complete=True)
+    assert result.notes == ("not kept: settings were measured while images were downloaded",)
+    assert not kept.entries()
+    assert "while images were downloaded" in "\n".join(text_lines(result))
+
+
+def test_loaders_stay_in_the_cache_once_there_is_enough(server: RangeServer, cache: Path) -> None:
+    url = f"{server.url}/train"
+    work = Workload(WorkloadSpec(url, {"batch_size": 12, "shuffle": LANES, "streams": 1}))
+    assert not work.stay_in_cache(), "nothing is there yet"
+    data = fastdata.open(url)
+    for index in range(60):
+        _ = data[index]
+    assert work.stay_in_cache()
+    supply = work.loaders.supplies[0]
+    waited = supply.waited_seconds
+    with work.loaders.open(Settings(0)) as loader:
+        labels = [label for batch in loader for label in batch.label.tolist()]
+    assert 0 < len(labels) < COUNT
+    assert supply.waited_seconds == waited, "nothing was waited for"
+
+
+RATES = {8: 10.0, 16: 20.0, 32: 38.0, 64: 40.0}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "rates", "chosen"),
+    [
+        (15.0, RATES, 16),
+        (39.0, RATES, 64),
+        (100.0, RATES, 32),
+        (None, RATES, 32),
+        (15.0, {8: 10.0, 16: None}, 8),
+        (15.0, {8: None}, None),
+    ],
+)
+def test_the_smallest_number_of_streams_that_is_enough_is_chosen(
+    wanted: float | None, rates: dict[int, float | None], chosen: int | None
+) -> None:
+    tried = [Fetched(number, rate) for number, rate in rates.items()]
+    found = choose_streams(tried, wanted)
+    assert (None if found is None else found.streams) == chosen
