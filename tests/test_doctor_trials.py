@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from doctor_helpers import script_with, started, watch
@@ -16,7 +17,7 @@ from fastdata.doctor.contract import Numerics
 from fastdata.doctor.messages import Dump, Ended, Ran, Run, Watched
 from fastdata.doctor.numerics import compare_dumps
 from fastdata.doctor.script import Script
-from fastdata.doctor.trials import Trial, Trials, judged, rate_of_pairs
+from fastdata.doctor.trials import ACCURACY, Trial, Trials, judged, rate_of_pairs
 from fastdata.measuring.windows import rate_of
 
 BIASED = """
@@ -421,8 +422,8 @@ def test_nothing_is_surer_than_the_script_beside_itself() -> None:
         [found] = judged([one], noise)
         assert found.gain is not None
         assert found.gain.median == one.gain.median
-        assert found.gain.low == pytest.approx(one.gain.median * noise.low)
-        assert found.gain.high == pytest.approx(one.gain.median * noise.high)
+        assert found.gain.low == pytest.approx(one.gain.median * noise.low / ACCURACY)
+        assert found.gain.high == pytest.approx(one.gain.median * noise.high * ACCURACY)
 
 
 def test_no_gain_has_one_in_its_interval() -> None:
@@ -432,11 +433,17 @@ def test_no_gain_has_one_in_its_interval() -> None:
     assert (found.verdict, found.gain.low < 1 < found.gain.median) == ("none", True)
 
 
-def test_an_interval_has_the_medians_of_all_pairs_of_processes_in_it() -> None:
-    pairs = [[1.3] * 9, [1.3] * 6, [1.1, 1.1, 1.2, 1.2, 1.2, 1.2]]
-    rate = rate_of_pairs(pairs)
-    assert (rate.median, rate.low, rate.high) == (1.3, 1.2, 1.3)
-    assert len(rate.windows) == 21
+def test_an_interval_has_what_other_processes_come_to_nineteen_times_of_twenty() -> None:
+    draw = np.random.default_rng(0)
+    inside = 0
+    for _ in range(2000):
+        medians = np.exp(draw.normal(0.3, 0.02, 10))
+        rounds = [[float(one)] * 4 for one in medians[:5]]
+        rate = rate_of_pairs(rounds)
+        assert rate.low < rate.median < rate.high
+        inside += rate.low <= np.exp(np.log(medians[5:]).mean()) <= rate.high
+    assert 0.94 < inside / 2000 < 0.98
+    assert len(rate.windows) == 20
 
 
 SLEEPS = """

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from fastdata.doctor.contract import Kind, Numerics, Phase
 from fastdata.doctor.messages import Watched
-from fastdata.doctor.trials import BatchSize, Trial
+from fastdata.doctor.trials import ACCURACY, BatchSize, Trial
 from fastdata.measuring.lines import short_line
 from fastdata.measuring.windows import Rate
 from fastdata.printable import printable
@@ -159,7 +159,9 @@ class DoctorReport:
     @property
     def smallest_gain(self) -> float:
         """The smallest gain that can be told from nothing."""
-        return max(self.noise.high, 1 / self.noise.low) if self.noise is not None else 1.0
+        if self.noise is None:
+            return 1.0
+        return max(self.noise.high, 1 / self.noise.low) * ACCURACY
 
 
 def _faster(gain: float, ids: tuple[str, ...]) -> str:

@@ -2,8 +2,8 @@
 
 Each is a process of its own, which began with the same weights, batches and random numbers.  One
 runs some steps while the other waits, in a random order; the ratio of the two times is one number,
-and the gain is the median of some.  Its interval is of order statistics, and a sign test says
-whether it is one: they assume nothing of how times are distributed (see `measuring.windows`).
+and the gain is the median of some.  A sign test says whether it is one, which assumes nothing of
+how times are distributed.
 
 The same program is faster in one process than in another, as memory lies otherwise there, by a
 twentieth and more.  So what looks like a gain, or a harm, is measured in further processes too.
@@ -47,8 +47,18 @@ LEAST_ROUNDS = 9
 """Of which each has to agree for a gain to be seen among a dozen pieces of advice."""
 
 FRESH_PAIRS, FRESH_ROUNDS = 4, 4
-"""Further processes in which a gain is measured, and their rounds.  The medians of five pairs have
-the true one between them 94% of the time, however much processes differ."""
+"""Further processes in which a gain is measured, and their rounds."""
+
+STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
+"""Of Student's distribution, what 97.5% are below, by the number of pairs of processes."""
+
+ACCURACY = 1.03
+"""By how much a ratio may be off, as both processes are larger than the script by itself, and so
+find less in the processor's caches.
+
+Source: ``scripts/bench/doctor_check.py``, in which programs of many small operations had 2 to 5%
+less of a gain by hand; on a processor that nobody else used, 0 to 2%.
+"""
 
 DOUBTFUL = 0.05
 """The sign test of the first processes' rounds from which on there is no need of others."""
@@ -115,12 +125,21 @@ class BatchSize:
 def rate_of_pairs(pairs: Sequence[Sequence[float]]) -> Rate:
     """Return the median of the rounds of some pairs of processes, and its 95% interval.
 
-    Rounds of one pair are alike, as its memory lies as it does; so the medians of all pairs are
-    within the interval, too.
+    Rounds of one pair are alike, as its memory lies as it does, so what pairs differ by counts: the
+    interval has what as many other pairs come to, 19 times of 20, if the logarithms of the pairs'
+    medians are normally distributed.
+
+    Source: G. J. Hahn, W. Q. Meeker, "Statistical Intervals", 1991, chapter 4: prediction interval
+    for the mean of a future sample.
     """
     rate = rate_of([ratio for pair in pairs for ratio in pair])
-    medians = [statistics.median(pair) for pair in pairs]
-    return replace(rate, low=min(rate.low, *medians), high=max(rate.high, *medians))
+    if len(pairs) < 2:
+        return rate
+    medians = [math.log(statistics.median(pair)) for pair in pairs]
+    mean, count = statistics.mean(medians), len(medians)
+    half = STUDENT[count] * statistics.stdev(medians) * math.sqrt(2 / count)
+    low, high = min(rate.low, math.exp(mean - half)), max(rate.high, math.exp(mean + half))
+    return replace(rate, low=low, high=high)
 
 
 def sign_test(ratios: Sequence[float]) -> float:
@@ -134,8 +153,9 @@ def judged(trials: Sequence[Trial], noise: Rate) -> list[Trial]:
     """Return trials with their verdicts, as Holm's correction for several has it.
 
     What lies within the interval of `noise`, which compares the script with itself, is none, and
-    its own interval is at least as wide: nothing is measured better than that.  One that has 1 in
-    it is none either, however often rounds agree: those of a pair of processes do so by themselves.
+    its own interval is at least as wide: nothing is measured better than that.  `ACCURACY` is added
+    to it.  One that has 1 in it is none either, however often rounds agree: those of a pair of
+    processes do so by themselves.
 
     Source: S. Holm, "A simple sequentially rejective multiple test procedure", 1979.
     """
@@ -161,8 +181,8 @@ def _no_surer_than(noise: Rate, trial: Trial) -> Trial:
     if trial.gain is None:
         return trial
     gain = trial.gain
-    low = min(gain.low, gain.median * min(noise.low, 1.0))
-    high = max(gain.high, gain.median * max(noise.high, 1.0))
+    low = min(gain.low, gain.median * min(noise.low, 1.0)) / ACCURACY
+    high = max(gain.high, gain.median * max(noise.high, 1.0)) * ACCURACY
     return replace(trial, gain=replace(gain, low=low, high=high))
 
 
