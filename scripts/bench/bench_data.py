@@ -9,6 +9,10 @@ Nearly everything is derived from one folder of original JPEG files:
     packed.h5
     files/         the images of packed.lmdb as files, byte for byte (fastdata export)
     tars/          the same files in tar shards, in random order
+    sorted_tars_64/  the same, class by class, in shards of some 64 MB
+    litdata_64/    LitData's chunks of the same files, class by class
+    mds_64/        MosaicML Streaming's shards of them
+    shards/        the originals packed as packed.lmdb, class by class, in shards of 1 GB
     jpg.beton      FFCV's, from files/: the same sizes, encoded a second time
     raw.lmdb       the pixels of files/
     raw.h5
@@ -45,6 +49,8 @@ from peers import HERE, peer_python
 SUFFIXES = {".jpg", ".jpeg"}
 SIZE, QUALITY = 256, 90
 TAR_SAMPLES = 500
+TAR_OVERHEAD = 1792
+"""Bytes of a sample beside its JPEG: two heads, the label's block, and half a block of filling."""
 NOISE_SAMPLES = 50_000
 DISTINCT = 1000
 """Pictures that a figure of pixels is taken over."""
@@ -204,7 +210,50 @@ class Datasets:
         """Return the folder of tar shards for WebDataset."""
         files = self.files()
         settings = {"of": files.name, "samples_a_tar": TAR_SAMPLES}
-        return self.made("tars", settings, lambda to: write_tars(files, to))
+
+        def write(folder: Path) -> None:
+            samples = labelled(files)
+            random.Random(0).shuffle(samples)
+            write_tars(samples, folder, TAR_SAMPLES)
+
+        return self.made("tars", settings, write)
+
+    def shards(self) -> Path:
+        """Return the originals packed by fastdata as JPEG, class by class, in shards of 1 GB."""
+        import fastdata
+
+        settings: dict[str, Any] = {"size": SIZE, "codec": "jpeg", "quality": QUALITY}
+        settings["shard_size"] = "1GB"
+        originals = self.originals()
+        return self.made("shards", settings, lambda to: fastdata.pack(originals, to, **settings))
+
+    def sorted_tars(self, megabytes: int) -> Path:
+        """Return the folder of tar shards of some size, class by class, for WebDataset."""
+        files = self.files()
+        settings = {"of": files.name, "megabytes": megabytes}
+
+        def write(folder: Path) -> None:
+            samples = labelled(files)
+            mean = sum(path.stat().st_size for path, _ in samples) / len(samples) + TAR_OVERHEAD
+            write_tars(samples, folder, round(megabytes * 1e6 / mean))
+
+        return self.made(f"sorted_tars_{megabytes}", settings, write)
+
+    def stored(self, peer: str, megabytes: int) -> Path:
+        """Return the folder of shards of some size of ``litdata`` or ``mds``, class by class.
+
+        Raises
+        ------
+        ContenderFailedError
+            If the peer could not write them.
+        """
+        settings = {"of": self.files().name, "megabytes": megabytes}
+        options = {"files": str(self.files()), "shard_mb": megabytes}
+        return self.made(
+            f"{peer}_{megabytes}",
+            settings,
+            lambda to: run_writer(peer, f"remote_{peer}.py", {**options, "destination": str(to)}),
+        )
 
     def beton(self, mode: str) -> Path:
         """Return FFCV's file, of mode ``jpg`` or ``raw``.
@@ -224,18 +273,21 @@ class Datasets:
         }
 
         def write(path: Path) -> None:
-            script = HERE / "contenders" / "pack_ffcv.py"
-            argument = json.dumps({**options, "destination": str(path)})
-            done = subprocess.run(
-                [peer_python("ffcv"), str(script), argument],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            if done.returncode:
-                raise ContenderFailedError(f"FFCV did not pack: {last_line(done.stderr)}")
+            run_writer("ffcv", "pack_ffcv.py", {**options, "destination": str(path)})
 
         return self.made(f"{mode}.beton", options, write)
+
+
+def run_writer(peer: str, script: str, options: dict[str, Any]) -> None:
+    """Have a peer write its own format."""
+    done = subprocess.run(
+        [peer_python(peer), str(HERE / "contenders" / script), json.dumps(options)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise ContenderFailedError(f"{peer} did not write its data: {last_line(done.stderr)}")
 
 
 def write_frames(paths: list[Path], folder: Path) -> None:
@@ -288,17 +340,20 @@ def mnist_like(work: Path, samples: int) -> Path:
     return path
 
 
-def write_tars(files: Path, folder: Path) -> None:
-    """Write class folders of JPEG files as WebDataset's tar shards, in random order."""
+def labelled(files: Path) -> list[tuple[Path, int]]:
+    """Return the files of class folders, sorted, with the numbers of their classes."""
     paths = list_images(files)
     names = [path.relative_to(files).parts[0] for path in paths]
     numbers = {name: number for number, name in enumerate(sorted(set(names)))}
-    samples = list(zip(paths, map(numbers.__getitem__, names), strict=True))
-    random.Random(0).shuffle(samples)
+    return list(zip(paths, map(numbers.__getitem__, names), strict=True))
+
+
+def write_tars(samples: list[tuple[Path, int]], folder: Path, samples_a_tar: int) -> None:
+    """Write JPEG files and labels as WebDataset's tar shards, in their order."""
     folder.mkdir()
-    for start in range(0, len(samples), TAR_SAMPLES):
-        with tarfile.open(folder / f"{start // TAR_SAMPLES:05}.tar", "w") as tar:
-            for number, (path, label) in enumerate(samples[start : start + TAR_SAMPLES], start):
+    for start in range(0, len(samples), samples_a_tar):
+        with tarfile.open(folder / f"{start // samples_a_tar:05}.tar", "w") as tar:
+            for number, (path, label) in enumerate(samples[start : start + samples_a_tar], start):
                 tar.add(path, f"{number:08}.jpg")
                 text = str(label).encode()
                 member = tarfile.TarInfo(f"{number:08}.cls")

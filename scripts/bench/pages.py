@@ -7,10 +7,12 @@ anew.  Under it stand command, date, machine and what was measured with.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from cells import between, markdown, over, version, whole
 from harness import REPOSITORY
+from remote_tables import asked_of_stores, stores
 from results import Figure, Measured, Run
 
 BETWEEN = re.compile(r"(?<=<!-- table: ).*?(?=<!-- /table -->)", re.DOTALL)
@@ -74,45 +76,6 @@ def _with(run: Run) -> str:
     if run.get("taken_over"):
         words.append("measured before results were kept")
     return "; ".join(words)
-
-
-# -- parts of tables ---------------------------------------------------------------------------
-
-
-def markdown(heads: Sequence[str], align: str, rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return a table's lines; `align` has an ``l`` or ``r`` a column."""
-    rules = ("--:" if letter == "r" else "---" for letter in align)
-    lines = [f"| {' | '.join(row)} |" for row in (heads, *rows)]
-    lines.insert(1, f"|{'|'.join(rules)}|")
-    return [re.sub(r"  +\|", " |", line) for line in lines]  # an empty cell has one space
-
-
-def whole(figure: Figure | None) -> str:
-    """Return a median as a whole number."""
-    return "" if figure is None else f"{figure['median']:,.0f}"
-
-
-def between(figure: Figure | None) -> str:
-    """Return lowest and highest."""
-    known = figure is not None and "lowest" in figure
-    return f"{figure['lowest']:,.0f}-{figure['highest']:,.0f}" if figure and known else ""
-
-
-def times(ratio: float | None, digits: int = 1) -> str:
-    """Return a ratio as "8.2x", or "27x"."""
-    return "" if ratio is None else f"{ratio:.{0 if ratio >= 10 else digits}f}x"
-
-
-def over(measured: Measured, name: str, base: str, digits: int = 1) -> str:
-    """Return how many times the base's a figure is; the base is 1."""
-    return "1" if name == base else times(measured.ratio(name, base), digits)
-
-
-def version(measured: Measured, contender: str, package: str) -> str:
-    """Return a package's version as of the newest run with this contender, after a space."""
-    run = measured.run_of(contender)
-    found = None if run is None else run["versions"].get(package)
-    return f" {found}" if found else ""
 
 
 # -- tables ------------------------------------------------------------------------------------
@@ -393,6 +356,8 @@ TABLES: Mapping[str, Table] = {
     "tune-check": Table("docs/tune.md", ["tune-check"], tune_check),
     "mnist": Table("docs/tune.md", ["mnist"], mnist),
     "converters": Table("docs/converters/README.md", ["converters"], converters),
+    "stores-asked": Table("docs/stores.md", ["remote"], asked_of_stores),
+    "stores": Table("docs/stores.md", ["remote"], stores),
     "doctor": Table("docs/doctor.md", ["doctor"], doctor),
     "doctor-nothing": Table("docs/doctor.md", ["doctor-nothing"], doctor_nothing),
 }

@@ -8,6 +8,7 @@ from typing import Any
 
 import cv2
 import numpy as np
+import torch
 
 # Workers are processes already.
 cv2.setNumThreads(0)
@@ -41,3 +42,9 @@ def random_resized_crop(image: Any, size: int) -> Any:
     crop = image[top : top + h, left : left + w]
     crop = cv2.resize(crop, (size, size), interpolation=cv2.INTER_LINEAR)
     return cv2.flip(crop, 1) if random.random() < 0.5 else crop
+
+
+def collate(samples: list[tuple[Any, int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return uint8 [N, 224, 224, 3] and int64 [N]."""
+    images, labels = zip(*samples, strict=True)
+    return torch.from_numpy(np.stack(images)), torch.tensor(labels)

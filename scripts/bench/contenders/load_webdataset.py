@@ -9,22 +9,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 import webdataset as wds
-from cv2_crop import decode, random_resized_crop
+from cv2_crop import collate, decode, random_resized_crop
 from epochs import options, print_report, time_epochs
 
 
 def crop(sample: tuple[bytes, bytes]) -> tuple[Any, int]:
     """Return the crop and the label of a sample of the tar."""
     return random_resized_crop(decode(sample[0]), 224), int(sample[1])
-
-
-def collate(samples: list[tuple[Any, int]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return uint8 [N, 224, 224, 3] and int64 [N]."""
-    images, labels = zip(*samples, strict=True)
-    return torch.from_numpy(np.stack(images)), torch.tensor(labels)
 
 
 def main() -> None:
