@@ -51,14 +51,6 @@ def range_server(folder: Path) -> Iterator[RangeServer]:
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
-        def setup(self) -> None:
-            super().setup()
-            connections.add(self.connection)
-
-        def finish(self) -> None:
-            connections.discard(self.connection)
-            super().finish()
-
         def log_message(self, *args: Any) -> None:
             pass
 
@@ -124,6 +116,14 @@ def range_server(folder: Path) -> Iterator[RangeServer]:
     class Server(http.server.ThreadingHTTPServer):
         daemon_threads = True
         request_queue_size = 128
+
+        def process_request(self, request: Any, client_address: Any) -> None:
+            connections.add(request)  # before its thread begins, which may be after the end
+            super().process_request(request, client_address)
+
+        def shutdown_request(self, request: Any) -> None:
+            connections.discard(request)
+            super().shutdown_request(request)
 
         def handle_error(self, request: Any, client_address: Any) -> None:
             pass  # clients that have gone, and faults
