@@ -616,10 +616,11 @@ class Downloader:
         if full and not isinstance(error, FastdataError):
             limit = self._used() - job.nbytes
             if limit < self._budget():
-                self._warn(
-                    f"the disk of the cache {self.folder.path} is full: it goes on with "
-                    f"{format_bytes(limit)} instead of {format_bytes(self._budget())}"
-                )
+                if self._disk_limit == float("inf"):  # requests under way find it full, too
+                    self._warn(
+                        f"the disk of the cache {self.folder.path} is full: it goes on with "
+                        f"{format_bytes(limit)} instead of {format_bytes(self._budget())}"
+                    )
                 self._disk_limit = max(limit, 0.0)
             self._wanted.append(_Wanted(job.held, job.first, job.last))
             return
