@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from cells import between, markdown, over, version, whole
 from harness import REPOSITORY
+from remote_tables import asked_of_stores, stores
 from results import Figure, Measured, Run
 
 BETWEEN = re.compile(r"(?<=<!-- table: ).*?(?=<!-- /table -->)", re.DOTALL)
@@ -355,6 +356,8 @@ TABLES: Mapping[str, Table] = {
     "tune-check": Table("docs/tune.md", ["tune-check"], tune_check),
     "mnist": Table("docs/tune.md", ["mnist"], mnist),
     "converters": Table("docs/converters/README.md", ["converters"], converters),
+    "stores-asked": Table("docs/stores.md", ["remote"], asked_of_stores),
+    "stores": Table("docs/stores.md", ["remote"], stores),
     "doctor": Table("docs/doctor.md", ["doctor"], doctor),
     "doctor-nothing": Table("docs/doctor.md", ["doctor-nothing"], doctor_nothing),
 }
