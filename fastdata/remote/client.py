@@ -54,7 +54,8 @@ class Client:
         self._said: dict[object, list[_Message]] = {}
         """What is told again to another downloader, in this order."""
         self._failures: dict[str, list[tuple[float, int, int, list[str]]]] = {}
-        self._lost: StorageError | None = None
+        self._lost: str | None = None
+        """Why; an error that is kept would hold on to what its traceback sees."""
 
     @property
     def is_lost(self) -> bool:
@@ -120,7 +121,7 @@ class Client:
         message = {**body, "id": number}, None
         with self._lock:
             if self._lost is not None:
-                raise self._lost
+                raise StorageError(self._lost)
             self._replies[number] = message, future
             if keep_as is not None:
                 self._said.setdefault(keep_as, []).append(message)
@@ -144,7 +145,7 @@ class Client:
         for when, first, last, error in list(self._failures.get(dataset, ())):
             if when >= since and ((samples >= first) & (samples < last)).any():
                 return error_from(error)  # a new one: it will hold on to whoever raises it
-        return self._lost
+        return None if self._lost is None else StorageError(self._lost)
 
     # -- the connection --------------------------------------------------------------------------
 
@@ -223,9 +224,9 @@ class Client:
                     raise self._does_not_start()
                 self._begin()
             except (StorageError, OSError) as error:
-                self._lost = error if isinstance(error, StorageError) else StorageError(str(error))
+                self._lost = str(error)
                 for _, future in self._replies.values():
-                    future.set_exception(self._lost)
+                    future.set_exception(StorageError(self._lost))
                 self._replies.clear()
 
     def _take(self, body: dict[str, Any]) -> None:
