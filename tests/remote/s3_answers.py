@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import http.server
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+
+from serving import answering
 
 __all__ = ["ANSWERS", "S3Answers", "s3_answers"]
 
@@ -47,9 +47,6 @@ def s3_answers(code: str) -> Iterator[S3Answers]:
     state = S3Answers(code)
 
     class Handler(http.server.BaseHTTPRequestHandler):
-        def log_message(self, *args: Any) -> None:
-            pass
-
         def answer(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
             signed = self.headers.get("Authorization") or ""
@@ -69,14 +66,5 @@ def s3_answers(code: str) -> Iterator[S3Answers]:
 
         do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = answer  # noqa: N815
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    state.port = server.server_address[1]
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
+    with answering(Handler) as state.port:
         yield state
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pack_helpers import image_folder
 from range_server import range_server
+from remote_helpers import needs_store
 
 import fastdata
 from fastdata.formats.reader import ShardReader
@@ -112,8 +111,7 @@ def test_blocks_of_another_size_have_the_same_samples(size: int, theirs: int) ->
         assert set(ours[last == block * 10 + 5].tolist()) == expected
 
 
-@pytest.mark.skipif(importlib.util.find_spec("obstore") is None, reason="obstore is missing")
-@pytest.mark.skipif(sys.platform != "linux", reason="files with holes are Linux's")
+@needs_store
 def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     images = image_folder(tmp_path / "images", 30)
     fastdata.pack(images, tmp_path / "served" / "train", size=24, num_workers=0, shards=2)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from range_server import RangeServer, range_server
-from remote_helpers import COUNT, LANES, end_downloaders, pack_served
+from range_server import RangeServer
+from remote_helpers import COUNT, LANES, needs_store
 
 import fastdata
 from fastdata.measuring import trials
@@ -29,37 +25,16 @@ from fastdata.tuning.report import StoreResult, TuningResult, text_lines
 from fastdata.tuning.streams import choose_streams, notes_on_store
 from fastdata.tuning.tuner import _keep
 
-pytestmark = [
-    pytest.mark.skipif(importlib.util.find_spec("obstore") is None, reason="obstore is missing"),
-    pytest.mark.skipif(sys.platform != "linux", reason="files with holes are Linux's"),
-]
+pytestmark = needs_store
 
 
 SLOW = 100_000
 """Bytes a second of a stream."""
 
 
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """What is served; downloaders of caches beside it are ended in the end."""
-    folder = tmp_path_factory.mktemp("packed")
-    yield pack_served(folder)
-    end_downloaders(folder)
-
-
-@pytest.fixture
-def server(packed: Path) -> Iterator[RangeServer]:
-    with range_server(packed) as found:
-        yield found
-
-
-@pytest.fixture
-def cache(packed: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A cache that is empty; and no tuned settings."""
-    folder = Path(tempfile.mkdtemp(prefix="cache-", dir=packed.parent))
-    monkeypatch.setenv("FASTDATA_CACHE", str(folder))
+@pytest.fixture(autouse=True)
+def nothing_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FASTDATA_TUNED_DIR", str(tmp_path / "tuned"))
-    return folder
 
 
 @pytest.fixture

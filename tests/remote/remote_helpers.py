@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
+import sys
 from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 import torch
 from pack_helpers import image_folder
+from process_helpers import kill_and_wait
 
 import fastdata
 
@@ -21,9 +26,16 @@ __all__ = [
     "end_downloaders",
     "joined",
     "loader_of",
+    "needs_store",
     "pack_served",
     "total_bytes",
 ]
+
+needs_store = pytest.mark.skipif(
+    sys.platform != "linux" or importlib.util.find_spec("obstore") is None,
+    reason="needs obstore, and files with holes as Linux has them",
+)
+"""A mark of every test that reads a dataset out of a store."""
 
 COUNT = 601
 """Samples: a prime, so that no number of ranks and no batch size divides it."""
@@ -38,19 +50,21 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 def pack_served(folder: Path) -> Path:
-    """Pack three shards of raw images, of which columns are a small part; return their folder."""
+    """Pack the same images in several ways; return the folder that is served.
+
+    train      three shards of raw images, of which columns are a small part
+    jpegs      three shards of JPEGs
+    one.h5     a shard of 40 JPEGs
+    raw.lmdb   a shard of 90 raw images
+    """
     images = image_folder(folder / "images", COUNT, classes=("ant", "bee", "cow"))
-    fastdata.pack(
-        images,
-        folder / "served" / "train",
-        shards=3,
-        progress=False,
-        size=72,
-        resize="exact",
-        num_workers=0,
-        codec="raw",
-    )
-    return folder / "served"
+    served = folder / "served"
+    usual: dict[str, Any] = {"resize": "exact", "num_workers": 0, "progress": False}
+    fastdata.pack(images, served / "train", shards=3, size=72, codec="raw", **usual)
+    fastdata.pack(images, served / "jpegs", shards=3, size=64, codec="jpeg", **usual)
+    fastdata.pack(images, served / "one.h5", limit=40, size=64, codec="jpeg", **usual)
+    fastdata.pack(images, served / "raw.lmdb", limit=90, size=64, codec="raw", **usual)
+    return served
 
 
 def total_bytes(folder: Path) -> int:
@@ -96,9 +110,12 @@ def downloaders(cache: Path) -> list[psutil.Process]:
 
 
 def end_downloaders(cache: Path) -> int:
-    """Kill them, and wait until they are gone; return how many there were."""
+    """Kill them, and wait until they are dead; return how many there were.
+
+    They are nobody's children: when they are no zombies any more is init's affair.
+    """
     found = downloaders(cache)
     for process in found:
-        process.kill()
-    psutil.wait_procs(found, timeout=10)
+        with contextlib.suppress(ProcessLookupError):
+            kill_and_wait(process.pid)
     return len(found)

@@ -5,22 +5,19 @@ Elsewhere: one rank and its faults (`test_remote_loading.py`).
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import multiprocessing
 import os
 import random
 import shutil
-import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import xxhash
-from range_server import RangeServer, range_server
+from range_server import RangeServer
 from ranks import run_ranks
 from remote_helpers import (
     COUNT,
@@ -31,7 +28,7 @@ from remote_helpers import (
     end_downloaders,
     joined,
     loader_of,
-    pack_served,
+    needs_store,
     total_bytes,
 )
 
@@ -39,32 +36,11 @@ import fastdata
 from fastdata.errors import OptionError, StorageError
 from fastdata.remote.folder import CacheFolder
 
-pytestmark = [
-    pytest.mark.skipif(importlib.util.find_spec("obstore") is None, reason="obstore is missing"),
-    pytest.mark.skipif(sys.platform != "linux", reason="files with holes are Linux's"),
-]
+pytestmark = needs_store
 
 GLOBAL_BATCH = 24
 SECONDS = 60.0
 """Within which a process has done its part."""
-
-
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_served(tmp_path_factory.mktemp("packed"))
-
-
-@pytest.fixture
-def server(packed: Path) -> Iterator[RangeServer]:
-    with range_server(packed) as found:
-        yield found
-
-
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("FASTDATA_CACHE", str(tmp_path / "cache"))
-    yield tmp_path / "cache"
-    end_downloaders(tmp_path / "cache")
 
 
 @pytest.fixture(scope="module")

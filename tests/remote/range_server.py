@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+
+from serving import answering
 
 __all__ = ["RangeServer", "range_server"]
 
@@ -45,14 +46,10 @@ class RangeServer:
 def range_server(folder: Path) -> Iterator[RangeServer]:
     """Serve a folder on a free port of this machine."""
     state = RangeServer(folder)
-    connections: set[socket.socket] = set()
     counting = threading.Lock()
 
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-
-        def log_message(self, *args: Any) -> None:
-            pass
 
         def do_HEAD(self) -> None:
             self.answer(body=False)
@@ -113,31 +110,5 @@ def range_server(folder: Path) -> Iterator[RangeServer]:
                 self.close_connection |= fault == "cut"
                 state.requests[-1] = self.path, end - start
 
-    class Server(http.server.ThreadingHTTPServer):
-        daemon_threads = True
-        request_queue_size = 128
-
-        def process_request(self, request: Any, client_address: Any) -> None:
-            connections.add(request)  # before its thread begins, which may be after the end
-            super().process_request(request, client_address)
-
-        def shutdown_request(self, request: Any) -> None:
-            connections.discard(request)
-            super().shutdown_request(request)
-
-        def handle_error(self, request: Any, client_address: Any) -> None:
-            pass  # clients that have gone, and faults
-
-    server = Server(("127.0.0.1", 0), Handler)
-    state.port = server.server_address[1]
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
+    with answering(Handler) as state.port:
         yield state
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-        for connection in list(connections):  # which clients keep
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)

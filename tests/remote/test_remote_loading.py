@@ -5,7 +5,6 @@ Most of it by a plain HTTP server, which is quick and has faults when told to; S
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import pickle
 import shutil
@@ -14,17 +13,27 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import object_server
 import psutil
 import pytest
 import torch
 from object_server import CREDENTIALS, has_s3
-from pack_helpers import image_folder
 from range_server import RangeServer, range_server
+from remote_helpers import (
+    COUNT,
+    assert_same,
+    batches_of,
+    downloaders,
+    end_downloaders,
+    joined,
+    loader_of,
+    needs_store,
+    total_bytes,
+)
 from torch.utils.data import DataLoader
 
 import fastdata
@@ -40,80 +49,17 @@ from fastdata.errors import (
 from fastdata.remote import supply as supply_module
 from fastdata.remote.folder import CacheFolder
 
-pytestmark = [
-    pytest.mark.skipif(importlib.util.find_spec("obstore") is None, reason="obstore is missing"),
-    pytest.mark.skipif(sys.platform != "linux", reason="files with holes are Linux's"),
-]
-
-COUNT = 600
-LANES = fastdata.BlockShuffle(block_size=4, window_blocks=2, lanes=2)
-"""A hundred and fifty blocks: a tenth of them has room for those in use at once."""
+pytestmark = needs_store
 
 TRANSFORM = [transforms.RandomResizedCrop(16), transforms.RandomHorizontalFlip()]
 
 
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three shards, and a shard of each kind by itself."""
-    folder = tmp_path_factory.mktemp("packed")
-    images = image_folder(folder / "images", COUNT, classes=("ant", "bee", "cow"))
-    options: dict[str, Any] = {"size": 64, "resize": "exact", "num_workers": 0, "codec": "jpeg"}
-    fastdata.pack(images, folder / "served" / "train", shards=3, progress=False, **options)
-    fastdata.pack(images, folder / "served" / "one.h5", progress=False, limit=40, **options)
-    fastdata.pack(
-        images,
-        folder / "served" / "raw.lmdb",
-        progress=False,
-        limit=90,
-        **{**options, "codec": "raw"},
-    )
-    return folder / "served"
-
-
-@pytest.fixture
-def server(packed: Path) -> Iterator[RangeServer]:
-    with range_server(packed) as found:
-        yield found
-
-
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A cache folder, whose downloader is ended afterwards."""
-    monkeypatch.setenv("FASTDATA_CACHE", str(tmp_path / "cache"))
-    yield tmp_path / "cache"
-    for process in downloaders(tmp_path / "cache"):
-        process.kill()
-
-
-def downloaders(cache: Path) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if str(cache) in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
-
-
-def total_bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.iterdir())
-
-
-def batches_of(loader: Any) -> list[tuple[Any, Any]]:
-    return [(batch.image.clone(), batch.label.clone()) for batch in loader]
-
-
-def assert_same(ours: list[tuple[Any, Any]], theirs: list[tuple[Any, Any]]) -> None:
-    assert len(ours) == len(theirs)
-    for (image, label), (other_image, other_label) in zip(ours, theirs, strict=True):
-        assert torch.equal(label, other_label)
-        assert torch.equal(image, other_image)
-
-
-def loader_of(data: Any, **options: Any) -> Any:
-    usual: dict[str, Any] = {"batch_size": 12, "shuffle": LANES, "transform": TRANSFORM}
-    return fastdata.loader(data, **{**usual, "num_workers": 2, **options})
+def crops_of(data: Any, **options: Any) -> Any:
+    """Return a loader of crops of JPEGs, with workers, unless it is told otherwise."""
+    usual: dict[str, Any] = {"batch_size": 12, "transform": TRANSFORM, "num_workers": 2}
+    # A tenth of the dataset has room for the blocks that are in use at once.
+    order = fastdata.BlockShuffle(block_size=4, window_blocks=2, lanes=2)
+    return loader_of(data, **{"shuffle": order, **usual, **options})
 
 
 # -- the same batches --------------------------------------------------------------------------
@@ -123,21 +69,17 @@ def loader_of(data: Any, **options: Any) -> Any:
 def test_batches_are_those_of_the_files(
     server: RangeServer, packed: Path, cache: Path, world_size: int, share: int | None
 ) -> None:
-    whole = total_bytes(packed / "train")
+    whole = total_bytes(packed / "jpegs")
     data = fastdata.open(
-        f"{server.url}/train", cache_bytes=None if share is None else whole // 100 * 12
+        f"{server.url}/jpegs", cache_bytes=None if share is None else whole // 100 * 12
     )
     options = {"batch_size": 12 // world_size, "world_size": world_size, "drop_last": True}
-    loaders = [loader_of(data, rank=rank, **options) for rank in range(world_size)]
-    local = loader_of(packed / "train", drop_last=True)
+    loaders = [crops_of(data, rank=rank, **options) for rank in range(world_size)]
+    local = crops_of(packed / "jpegs", drop_last=True)
     for epoch in range(2):
         expected = batches_of(local)
         of_ranks = [batches_of(loader) for loader in loaders]
-        joined = [
-            (torch.cat([image for image, _ in parts]), torch.cat([label for _, label in parts]))
-            for parts in zip(*of_ranks, strict=True)
-        ]
-        assert_same(joined, expected)
+        assert_same(joined(of_ranks), expected)
         if epoch == 0 and share is not None:
             counts = data.supplied[0].supply.counts()
             assert counts["removed_blocks"] > 0, "the cache was too large for this test"
@@ -151,8 +93,8 @@ def test_any_order_of_any_shard(
     server: RangeServer, packed: Path, cache: Path, shuffle: Any, name: str
 ) -> None:
     of_files = "lanes" if shuffle is True else shuffle
-    remote = loader_of(f"{server.url}/{name}", shuffle=shuffle)
-    local = loader_of(packed / name, shuffle=of_files)
+    remote = crops_of(f"{server.url}/{name}", shuffle=shuffle)
+    local = crops_of(packed / name, shuffle=of_files)
     assert_same(batches_of(remote), batches_of(local))
     remote.close()
     local.close()
@@ -167,22 +109,22 @@ def test_samplers_weights_and_processes(server: RangeServer, packed: Path, cache
         {"worker_method": "process", "multiprocessing_context": "spawn"},
         {"num_workers": 0},
     ):
-        remote = loader_of(f"{server.url}/train", **options)
-        local = loader_of(packed / "train", **options)
+        remote = crops_of(f"{server.url}/jpegs", **options)
+        local = crops_of(packed / "jpegs", **options)
         assert_same(batches_of(remote), batches_of(local))
         remote.close()
         local.close()
 
 
 def test_resuming_within_an_epoch(server: RangeServer, packed: Path, cache: Path) -> None:
-    local = loader_of(packed / "train")
+    local = crops_of(packed / "jpegs")
     first, second = batches_of(local), batches_of(local)
-    remote = loader_of(f"{server.url}/train")
+    remote = crops_of(f"{server.url}/jpegs")
     for at, _ in enumerate(remote):
         if at == 10:
             state = remote.state_dict()
             break
-    again = loader_of(f"{server.url}/train")
+    again = crops_of(f"{server.url}/jpegs")
     again.load_state_dict(state)
     assert_same(batches_of(again), first[11:])
     assert_same(batches_of(again), second)
@@ -193,8 +135,8 @@ def test_resuming_within_an_epoch(server: RangeServer, packed: Path, cache: Path
 def test_stock_data_loaders_and_single_samples(
     server: RangeServer, packed: Path, cache: Path
 ) -> None:
-    local = fastdata.open(packed / "train")
-    data = fastdata.open(f"{server.url}/train")
+    local = fastdata.open(packed / "jpegs")
+    data = fastdata.open(f"{server.url}/jpegs")
     assert data.digest == local.digest
     assert data.classes == local.classes
     assert list(data.targets) == list(local.targets)
@@ -207,14 +149,14 @@ def test_stock_data_loaders_and_single_samples(
 
 
 def test_parts_and_several_datasets(server: RangeServer, packed: Path, cache: Path) -> None:
-    local = fastdata.open(packed / "train")
-    data = fastdata.open(f"{server.url}/train")
+    local = fastdata.open(packed / "jpegs")
+    data = fastdata.open(f"{server.url}/jpegs")
     half = np.arange(0, COUNT, 2)
-    one, other = loader_of(data[half]), loader_of(local[half])
+    one, other = crops_of(data[half]), crops_of(local[half])
     assert_same(batches_of(one), batches_of(other))
-    joined = fastdata.open([f"{server.url}/train", packed / "train"])
-    files = fastdata.open([packed / "train", packed / "train"])
-    both, plain = loader_of(joined), loader_of(files)
+    mixed = fastdata.open([f"{server.url}/jpegs", packed / "jpegs"])
+    files = fastdata.open([packed / "jpegs", packed / "jpegs"])
+    both, plain = crops_of(mixed), crops_of(files)
     assert_same(batches_of(both), batches_of(plain))
     for loader in (one, other, both, plain):
         loader.close()
@@ -225,11 +167,12 @@ def test_s3(packed: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
     script = (
-        "import sys; sys.path.insert(0, sys.argv[1]); from object_server import s3_server\n"
-        "from pathlib import Path; from fastdata.storage import open_store\n"
+        "import sys; from pathlib import Path\n"
+        "sys.path.insert(0, str(Path(sys.argv[1]).parent)); from object_server import s3_server\n"
+        "from fastdata.storage import open_store\n"
         "import fastdata, torch\n"
         "with s3_server() as server:\n"
-        "    url = server.bucket('bucket') + '/sets/train'\n"
+        "    url = server.bucket('bucket') + '/sets/jpegs'\n"
         "    for path in Path(sys.argv[2]).iterdir():\n"
         "        open_store(url, server.options).put(path.name, path)\n"
         "    options = {'shuffle': 'lanes', 'batch_size': 12, 'num_workers': 2}\n"
@@ -240,7 +183,7 @@ def test_s3(packed: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "            assert torch.equal(one.image, other.image)\n"
     )
     ran = subprocess.run(
-        [sys.executable, "-c", script, str(Path(__file__).parent), str(packed / "train")],
+        [sys.executable, "-c", script, object_server.__file__, str(packed / "jpegs")],
         capture_output=True,
         text=True,
     )
@@ -255,7 +198,7 @@ def test_faults_of_the_network_are_not_seen(
     server: RangeServer, packed: Path, cache: Path, fault: str
 ) -> None:
     server.fault = lambda number: fault if number % 9 == 5 else ""
-    remote, local = loader_of(f"{server.url}/train"), loader_of(packed / "train")
+    remote, local = crops_of(f"{server.url}/jpegs"), crops_of(packed / "jpegs")
     assert_same(batches_of(remote), batches_of(local))
     assert len(server.requests) > 20
     remote.close()
@@ -264,9 +207,9 @@ def test_faults_of_the_network_are_not_seen(
 
 def test_the_downloader_is_killed(server: RangeServer, packed: Path, cache: Path) -> None:
     server.delay = 0.01
-    whole = total_bytes(packed / "train")
-    remote = loader_of(f"{server.url}/train", cache_bytes=whole // 100 * 15)
-    local = loader_of(packed / "train")
+    whole = total_bytes(packed / "jpegs")
+    remote = crops_of(f"{server.url}/jpegs", cache_bytes=whole // 100 * 15)
+    local = crops_of(packed / "jpegs")
     found = []
     killed = set()
     for at, batch in enumerate(remote):
@@ -284,8 +227,8 @@ def test_the_downloader_is_killed(server: RangeServer, packed: Path, cache: Path
 def test_bytes_that_are_damaged_in_the_cache_come_anew(
     server: RangeServer, packed: Path, cache: Path
 ) -> None:
-    local = fastdata.open(packed / "train")
-    data = fastdata.open(f"{server.url}/train")
+    local = fastdata.open(packed / "jpegs")
+    data = fastdata.open(f"{server.url}/jpegs")
     assert torch.equal(data[4].image, local[4].image)
     reader, row = data.locate(4)
     with open(reader.path, "r+b") as file:
@@ -297,27 +240,27 @@ def test_bytes_that_are_damaged_in_the_cache_come_anew(
 def test_damage_in_the_store_is_an_error_that_names_the_url(
     packed: Path, cache: Path, tmp_path: Path
 ) -> None:
-    shutil.copytree(packed / "train", tmp_path / "served" / "train")
-    reader, row = fastdata.open(tmp_path / "served" / "train").locate(4)
+    shutil.copytree(packed / "jpegs", tmp_path / "served" / "jpegs")
+    reader, row = fastdata.open(tmp_path / "served" / "jpegs").locate(4)
     with open(reader.path, "r+b") as file:
         file.seek(int(reader.column("image.offset")[row]) + 200)
         file.write(b"damage" * 10)
     with range_server(tmp_path / "served") as server:
-        data = fastdata.open(f"{server.url}/train")
-        with pytest.raises(ShardCorruptError, match=f"{server.url}/train/shard-.*checksum"):
+        data = fastdata.open(f"{server.url}/jpegs")
+        with pytest.raises(ShardCorruptError, match=f"{server.url}/jpegs/shard-.*checksum"):
             _ = data[4]
-        loader = loader_of(data, on_corrupt="skip")
+        loader = crops_of(data, on_corrupt="skip")
         assert sum(len(label) for _, label in batches_of(loader)) == COUNT
         assert loader.stats().skipped_samples == 1
         loader.close()
 
 
 def test_an_object_that_changes_is_noticed(packed: Path, cache: Path, tmp_path: Path) -> None:
-    shutil.copytree(packed / "train", tmp_path / "served" / "train")
+    shutil.copytree(packed / "jpegs", tmp_path / "served" / "jpegs")
     with range_server(tmp_path / "served") as server:
-        data = fastdata.open(f"{server.url}/train")
+        data = fastdata.open(f"{server.url}/jpegs")
         _ = data[0]
-        for path in (tmp_path / "served" / "train").glob("*.lmdb"):
+        for path in (tmp_path / "served" / "jpegs").glob("*.lmdb"):
             os.utime(path, ns=(1, 1))
         with pytest.raises(ObjectChangedError, match="has changed"):
             _ = data[590]
@@ -325,14 +268,15 @@ def test_an_object_that_changes_is_noticed(packed: Path, cache: Path, tmp_path: 
 
 def test_a_server_that_has_gone(packed: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with range_server(packed) as server:
-        url = f"{server.url}/train"
-        local = fastdata.open(packed / "train")
+        url = f"{server.url}/jpegs"
+        local = fastdata.open(packed / "jpegs")
         data = fastdata.open(url)
         for index in range(100):
             _ = data[index]
+    # While it is open, another downloader asks the server for it first.
+    del data
     monkeypatch.setenv("FASTDATA_OFFLINE", "1")
-    for process in downloaders(cache):
-        process.kill()
+    assert end_downloaders(cache) == 1
     again = fastdata.open(url)
     assert torch.equal(again[50].image, local[50].image)
     with pytest.raises(StorageError, match="is not in the cache"):
@@ -343,35 +287,36 @@ def test_wrong_urls(server: RangeServer, cache: Path, packed: Path, tmp_path: Pa
     with pytest.raises(DatasetNotFoundError, match=f"{server.url}/nothing"):
         fastdata.open(f"{server.url}/nothing")
     with pytest.raises(OptionError, match="cache_bytes"):
-        fastdata.open(f"{server.url}/train", cache_bytes="much")
+        fastdata.open(f"{server.url}/jpegs", cache_bytes="much")
     with pytest.raises(OptionError, match="for URLs"):
-        fastdata.open(packed / "train", cache_bytes="1GB")
+        fastdata.open(packed / "jpegs", cache_bytes="1GB")
     with pytest.raises(OptionError, match="cache_dir"):
-        fastdata.loader(fastdata.open(packed / "train"), cache_dir=tmp_path)
-    (packed / "text").mkdir(exist_ok=True)
-    (packed / "text" / "manifest.json").write_text("{}")
+        fastdata.loader(fastdata.open(packed / "jpegs"), cache_dir=tmp_path)
+    with pytest.raises(OptionError, match="cache="):
+        fastdata.loader(f"{server.url}/jpegs", cache="ram").close()
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "manifest.json").write_text("{}")
+    server.folder = tmp_path
     with pytest.raises(FormatError, match=f"{server.url}/text/manifest.json"):
         fastdata.open(f"{server.url}/text")
-    with pytest.raises(OptionError, match="cache="):
-        fastdata.loader(f"{server.url}/train", cache="ram").close()
 
 
 def test_a_manifest_of_a_newer_version(packed: Path, cache: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "served" / "train"
-    shutil.copytree(packed / "train", folder)
+    folder = tmp_path / "served" / "jpegs"
+    shutil.copytree(packed / "jpegs", folder)
     text = (folder / "manifest.json").read_text().replace('"version": 1', '"version": 99')
     (folder / "manifest.json").write_text(text)
     newer = pytest.raises(FormatError, match=r"version 99 is newer.*Upgrade")
     with range_server(tmp_path / "served") as server, newer:
-        fastdata.open(f"{server.url}/train")
+        fastdata.open(f"{server.url}/jpegs")
 
 
 # -- the cache folder --------------------------------------------------------------------------
 
 
 def test_it_never_takes_more_than_it_may(server: RangeServer, packed: Path, cache: Path) -> None:
-    may = total_bytes(packed / "train") // 100 * 14
-    loader = loader_of(f"{server.url}/train", cache_bytes=may)
+    may = total_bytes(packed / "jpegs") // 100 * 14
+    loader = crops_of(f"{server.url}/jpegs", cache_bytes=may)
     most, stop = [0], threading.Event()
 
     def watch() -> None:
@@ -394,14 +339,14 @@ def test_it_never_takes_more_than_it_may(server: RangeServer, packed: Path, cach
 def test_which_samples_are_there_has_its_place_on_the_disk(
     server: RangeServer, cache: Path
 ) -> None:
-    fastdata.open(f"{server.url}/train")
+    fastdata.open(f"{server.url}/jpegs")
     (present,) = cache.rglob("present")
     assert present.stat().st_blocks * 512 >= present.stat().st_size == 2 * COUNT
 
 
 def test_what_cannot_hold_a_window_is_refused(server: RangeServer, cache: Path) -> None:
-    data = fastdata.open(f"{server.url}/train", cache_bytes=150_000)
-    loader = loader_of(data, shuffle=fastdata.BlockShuffle(10, 10, 4))
+    data = fastdata.open(f"{server.url}/jpegs", cache_bytes=150_000)
+    loader = crops_of(data, shuffle=fastdata.BlockShuffle(10, 10, 4))
     with pytest.raises(OptionError, match=r"needs .* at once.*cache_bytes.*window_blocks=5"):
         next(iter(loader))
     loader.close()
@@ -414,20 +359,19 @@ def test_old_datasets_make_room(server: RangeServer, packed: Path, cache: Path) 
     for sample in data:
         assert sample is not None
     del data, sample
-    for process in downloaders(cache):
-        process.kill()
-    may = total_bytes(packed / "train") // 100 * 15
-    loader = loader_of(f"{server.url}/train", cache_bytes=may)
+    end_downloaders(cache)
+    may = total_bytes(packed / "jpegs") // 100 * 15
+    loader = crops_of(f"{server.url}/jpegs", cache_bytes=may)
     for _ in loader:
         pass
     loader.close()
-    assert [one.url.rpartition("/")[2] for one in CacheFolder.open(cache).datasets()] == ["train"]
+    assert [one.url.rpartition("/")[2] for one in CacheFolder.open(cache).datasets()] == ["jpegs"]
 
 
 def test_folders_that_are_none_of_ours(
     server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url = f"{server.url}/train"
+    url = f"{server.url}/jpegs"
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("all of it")
     with pytest.raises(OptionError, match="not empty, and no cache"):
@@ -454,7 +398,7 @@ def test_folders_that_are_none_of_ours(
 def test_the_downloader_ends_and_nothing_is_left_of_it(
     server: RangeServer, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = fastdata.open(f"{server.url}/train")
+    data = fastdata.open(f"{server.url}/jpegs")
     _ = data[0]
     (process,) = downloaders(cache)
     assert process.ppid() != os.getpid()

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import importlib.util
 import json
 import logging
 import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -27,7 +25,7 @@ from remote_helpers import (
     batches_of,
     end_downloaders,
     loader_of,
-    pack_served,
+    needs_store,
     total_bytes,
 )
 from s3_answers import ANSWERS, S3Answers, s3_answers
@@ -44,10 +42,7 @@ from fastdata.errors import (
 )
 from fastdata.storage import open_store
 
-pytestmark = [
-    pytest.mark.skipif(importlib.util.find_spec("obstore") is None, reason="obstore is missing"),
-    pytest.mark.skipif(sys.platform != "linux", reason="files with holes are Linux's"),
-]
+pytestmark = needs_store
 
 SAID = {
     "InvalidAccessKeyId": "the access key is not known.*Credentials come from",
@@ -62,11 +57,6 @@ SAID = {
     "NotImplemented": "the server answered NotImplemented: A header .* not implemented$",
 }
 """Of S3's answers: the reason and the remedy."""
-
-
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_served(tmp_path_factory.mktemp("packed"))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -85,12 +75,6 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("shared") / "cache"
     yield folder
     end_downloaders(folder)
-
-
-@pytest.fixture
-def server(packed: Path) -> Iterator[RangeServer]:
-    with range_server(packed) as found:
-        yield found
 
 
 # -- answers of a store ------------------------------------------------------------------------

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from range_server import RangeServer, range_server
-from remote_helpers import end_downloaders, loader_of, pack_served
+from range_server import RangeServer
+from remote_helpers import loader_of, needs_store
 
 import fastdata
 from fastdata.measuring.downloads import DownloadWatch
@@ -21,10 +17,7 @@ from fastdata.profiling.model import Cost, Model
 from fastdata.profiling.page import render_page
 from fastdata.steps import SleepStep
 
-pytestmark = [
-    pytest.mark.skipif(importlib.util.find_spec("obstore") is None, reason="obstore is missing"),
-    pytest.mark.skipif(sys.platform != "linux", reason="files with holes are Linux's"),
-]
+pytestmark = needs_store
 
 STEP = SleepStep(0.004)
 
@@ -32,27 +25,11 @@ SLOW = 400_000
 """Bytes a second of a stream: a batch, of 24 images of 15.6 kB, takes long beside a step."""
 
 
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """What is served; downloaders of caches beside it are ended in the end."""
-    folder = tmp_path_factory.mktemp("packed")
-    yield pack_served(folder)
-    end_downloaders(folder)
-
-
 @pytest.fixture
-def server(packed: Path) -> Iterator[RangeServer]:
-    with range_server(packed) as found:
-        found.delay, found.stream_bytes_per_second = 0.01, SLOW
-        yield found
-
-
-@pytest.fixture
-def cache(packed: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache that is empty."""
-    folder = Path(tempfile.mkdtemp(prefix="cache-", dir=packed.parent))
-    monkeypatch.setenv("FASTDATA_CACHE", str(folder))
-    return folder
+def server(server: RangeServer) -> RangeServer:
+    """A server that takes its time."""
+    server.delay, server.stream_bytes_per_second = 0.01, SLOW
+    return server
 
 
 def profiled(loader: Any, step: Any = STEP) -> fastdata.ProfileReport:
