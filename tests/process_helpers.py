@@ -141,8 +141,8 @@ def pool_of(num_workers: int = 2, context: str = "fork") -> Iterator[ProcessWork
         pool.close()
 
 
-def wait_until(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + MOMENTS_SECONDS
+def wait_until(condition: Callable[[], bool], seconds: float = MOMENTS_SECONDS) -> bool:
+    deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
             return False
@@ -150,8 +150,19 @@ def wait_until(condition: Callable[[], bool]) -> bool:
     return True
 
 
-def gone(*pids: int) -> bool:
-    return wait_until(lambda: not any(map(psutil.pid_exists, pids)))
+def gone(*pids: int, seconds: float = MOMENTS_SECONDS) -> bool:
+    """Return whether processes are dead soon.
+
+    Those of a dead parent stay zombies until init looks, for seconds; our own would be leaks.
+    """
+    return wait_until(lambda: not any(map(_lives, pids)), seconds)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def kill_and_wait(pid: int) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 from doctor_helpers import ANOMALIES, script_with, started, watch
+from process_helpers import gone
 
 from fastdata.cli import main
 from fastdata.doctor import Script, replaying, script_of, session, trials
@@ -346,9 +347,8 @@ def test_no_process_stays_when_the_command_is_stopped(how: signal.Signals, tmp_p
             time.sleep(0.1)
         command.send_signal(how)
         assert command.wait(30) in (130, -how)
-        _, alive = psutil.wait_procs(children, timeout=30)
         assert children
-        assert not alive
+        assert gone(*(child.pid for child in children), seconds=30)
     finally:
         command.kill()
         command.wait()

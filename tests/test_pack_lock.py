@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from pack_helpers import SMALL, image_folder, run_child, slow_pack, start_child
+from process_helpers import gone
 
 import fastdata
 from fastdata.converters.packing import lock
@@ -58,8 +59,7 @@ def test_after_a_kill_the_lock_is_free_at_once_and_workers_end(tmp_path: Path) -
     assert all(worker.is_running() for worker in workers)
     for worker in workers:
         worker.resume()
-    _, alive = psutil.wait_procs(workers, timeout=20)
-    assert not alive
+    assert gone(*(worker.pid for worker in workers), seconds=20)
     assert fastdata.pack(source, path, **{**options, "num_workers": 0}).num_samples == 200
     assert not (tmp_path / "x.lmdb.partial").exists()
 
@@ -90,8 +90,7 @@ def test_orphaned_workers_end_though_others_hold_the_pipe_open(tmp_path: Path) -
     process.close()
     try:
         assert workers
-        _, alive = psutil.wait_procs(workers, timeout=20)
-        assert not alive
+        assert gone(*(worker.pid for worker in workers), seconds=20)
     finally:
         other.kill()
 

@@ -20,6 +20,7 @@ import pytest
 import torch
 from cli_helpers import make_folder, run, run_json
 from click.testing import CliRunner
+from process_helpers import gone
 from samples import write_shard
 from test_profile_page import INPUT_BOUND, ODD, STALLING
 from torch.utils.data import DataLoader
@@ -476,7 +477,6 @@ def test_a_second_signal_while_workers_are_closed_leaves_none_and_no_traceback(
         time.sleep(0.3)  # torch waits for its workers, for seconds
         process.send_signal(signal.SIGINT)
         stdout, stderr = process.communicate(timeout=30)
-    psutil.wait_procs(workers, timeout=10)
-    assert not any(worker.is_running() for worker in workers)
+    assert gone(*(worker.pid for worker in workers), seconds=10)
     assert (process.returncode, stdout) == (130, "")
     assert stderr == "fastdata: stopped by Ctrl-C. Nothing was written.\n"

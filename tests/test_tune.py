@@ -21,6 +21,7 @@ import pytest
 import torch
 from cli_helpers import run, run_json, start
 from PIL import Image
+from process_helpers import gone
 from torch.utils.data import DataLoader
 from tune_helpers import Dying, Sleepy, Tiring, sleep
 from warm_python import WarmPython
@@ -390,8 +391,7 @@ def test_a_process_that_is_killed_takes_the_one_that_measures_with_it() -> None:
     process.kill()
     process.join()
     process.close()
-    _, alive = psutil.wait_procs(family, timeout=10)
-    assert not [one for one in alive if one.status() != psutil.STATUS_ZOMBIE]
+    assert gone(*(one.pid for one in family), seconds=10)
     assert not os.path.exists(temporary)
 
 
