@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,7 +25,12 @@ def server(packed: Path) -> Iterator[RangeServer]:
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A cache folder that is not there yet; its downloaders are ended afterwards."""
+    """A cache folder that is not there yet.
+
+    Downloaders are ended afterwards, also those of other folders of the test, when nothing is open
+    any more: what is open has another one started.
+    """
     monkeypatch.setenv("FASTDATA_CACHE", str(tmp_path / "cache"))
     yield tmp_path / "cache"
-    end_downloaders(tmp_path / "cache")
+    gc.collect()  # tracebacks that a test has caught
+    end_downloaders(tmp_path)

@@ -9,19 +9,17 @@ import os
 import pickle
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
-import object_server
 import psutil
 import pytest
 import torch
-from object_server import CREDENTIALS, has_s3
+from object_server import has_s3
 from range_server import RangeServer, range_server
 from remote_helpers import (
     COUNT,
@@ -35,6 +33,7 @@ from remote_helpers import (
     total_bytes,
 )
 from torch.utils.data import DataLoader
+from warm_python import WarmPython
 
 import fastdata
 from fastdata import transforms
@@ -46,6 +45,7 @@ from fastdata.errors import (
     ShardCorruptError,
     StorageError,
 )
+from fastdata.remote import downloader
 from fastdata.remote import supply as supply_module
 from fastdata.remote.folder import CacheFolder
 
@@ -65,13 +65,13 @@ def crops_of(data: Any, **options: Any) -> Any:
 # -- the same batches --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("world_size", "share"), [(1, 10), (4, 10), (2, None)])
+@pytest.mark.parametrize(("world_size", "percent"), [(1, 16), (4, 12), (2, None)])
 def test_batches_are_those_of_the_files(
-    server: RangeServer, packed: Path, cache: Path, world_size: int, share: int | None
+    server: RangeServer, packed: Path, cache: Path, world_size: int, percent: int | None
 ) -> None:
     whole = total_bytes(packed / "jpegs")
     data = fastdata.open(
-        f"{server.url}/jpegs", cache_bytes=None if share is None else whole // 100 * 12
+        f"{server.url}/jpegs", cache_bytes=None if percent is None else whole // 100 * percent
     )
     options = {"batch_size": 12 // world_size, "world_size": world_size, "drop_last": True}
     loaders = [crops_of(data, rank=rank, **options) for rank in range(world_size)]
@@ -80,7 +80,7 @@ def test_batches_are_those_of_the_files(
         expected = batches_of(local)
         of_ranks = [batches_of(loader) for loader in loaders]
         assert_same(joined(of_ranks), expected)
-        if epoch == 0 and share is not None:
+        if epoch == 0 and percent is not None:
             counts = data.supplied[0].supply.counts()
             assert counts["removed_blocks"] > 0, "the cache was too large for this test"
     for loader in [*loaders, local]:
@@ -106,7 +106,7 @@ def test_samplers_weights_and_processes(server: RangeServer, packed: Path, cache
         {"sampler": chosen, "shuffle": False},
         {"weights": np.arange(COUNT), "shuffle": False},
         {"worker_method": "process"},
-        {"worker_method": "process", "multiprocessing_context": "spawn"},
+        {"worker_method": "process", "multiprocessing_context": "forkserver"},
         {"num_workers": 0},
     ):
         remote = crops_of(f"{server.url}/jpegs", **options)
@@ -162,31 +162,34 @@ def test_parts_and_several_datasets(server: RangeServer, packed: Path, cache: Pa
         loader.close()
 
 
+S3_EPOCHS = """
+import os, sys
+from pathlib import Path
+import torch
+from object_server import CREDENTIALS, s3_server
+import fastdata
+from fastdata.storage import open_store
+
+folder, os.environ["FASTDATA_CACHE"] = sys.argv[1:]
+os.environ.update(CREDENTIALS)
+with s3_server() as server:
+    url = server.bucket("bucket") + "/sets/jpegs"
+    for path in Path(folder).iterdir():
+        open_store(url, server.options).put(path.name, path)
+    options = {"shuffle": "lanes", "batch_size": 12, "num_workers": 2}
+    remote = fastdata.loader(url, storage_options=server.options, **options)
+    local = fastdata.loader(folder, **options)
+    for _ in range(2):
+        for one, other in zip(remote, local, strict=True):
+            assert torch.equal(one.image, other.image)
+    print("the same")
+"""
+
+
 @pytest.mark.skipif(not has_s3(), reason="moto is not installed")
-def test_s3(packed: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
-    script = (
-        "import sys; from pathlib import Path\n"
-        "sys.path.insert(0, str(Path(sys.argv[1]).parent)); from object_server import s3_server\n"
-        "from fastdata.storage import open_store\n"
-        "import fastdata, torch\n"
-        "with s3_server() as server:\n"
-        "    url = server.bucket('bucket') + '/sets/jpegs'\n"
-        "    for path in Path(sys.argv[2]).iterdir():\n"
-        "        open_store(url, server.options).put(path.name, path)\n"
-        "    options = {'shuffle': 'lanes', 'batch_size': 12, 'num_workers': 2}\n"
-        "    remote = fastdata.loader(url, storage_options=server.options, **options)\n"
-        "    local = fastdata.loader(sys.argv[2], **options)\n"
-        "    for _ in range(2):\n"
-        "        for one, other in zip(remote, local, strict=True):\n"
-        "            assert torch.equal(one.image, other.image)\n"
-    )
-    ran = subprocess.run(
-        [sys.executable, "-c", script, object_server.__file__, str(packed / "jpegs")],
-        capture_output=True,
-        text=True,
-    )
+def test_s3(packed: Path, cache: Path, warm_python: WarmPython) -> None:
+    ran = warm_python.run(S3_EPOCHS, packed / "jpegs", cache)
+    assert ran.stdout == "the same\n", ran.stderr
     assert ran.returncode == 0, ran.stderr
 
 
@@ -214,7 +217,7 @@ def test_the_downloader_is_killed(server: RangeServer, packed: Path, cache: Path
     killed = set()
     for at, batch in enumerate(remote):
         found.append((batch.image.clone(), batch.label.clone()))
-        if at % 6 == 3:
+        if at % 12 == 3:
             for process in downloaders(cache):
                 killed.add(process.pid)
                 process.kill()
@@ -281,6 +284,38 @@ def test_a_server_that_has_gone(packed: Path, cache: Path, monkeypatch: pytest.M
     assert torch.equal(again[50].image, local[50].image)
     with pytest.raises(StorageError, match="is not in the cache"):
         fastdata.open(f"{url}-other")
+
+
+def test_a_store_that_does_not_answer_soon_is_not_waited_for(
+    server: RangeServer, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the cache has the dataset; but that it is gone from the store is an error."""
+    url = f"{server.url}/jpegs"
+    assert len(fastdata.open(url)) == COUNT
+    folder = CacheFolder.open(cache)
+    (known,) = folder.datasets()
+    answered = threading.Event()
+    answers = {
+        "no answer in 0 s": lambda *_: answered.wait(60),
+        "refused": StorageError("refused"),
+        "gone": DatasetNotFoundError("gone"),
+    }
+    warned: list[str] = []
+    for said, answer in answers.items():
+        find = Mock(side_effect=answer)
+        monkeypatch.setattr(downloader, "find_dataset", find)
+        monkeypatch.setattr(downloader, "OFFLINE_SECONDS", 0.1 if callable(answer) else 60.0)
+        monkeypatch.setattr(downloader.log, "warning", lambda _, text: warned.append(text))
+        asked = downloader.Downloader(folder)
+        if said == "gone":
+            with pytest.raises(DatasetNotFoundError, match="gone"):
+                asked._found(url, {}, False)
+        else:
+            assert asked._found(url, {}, False) == known
+            assert f"{url} cannot be asked ({said})" in warned.pop()
+        find.assert_called_once_with(folder, url, {})
+    answered.set()
+    assert not warned
 
 
 def test_wrong_urls(server: RangeServer, cache: Path, packed: Path, tmp_path: Path) -> None:

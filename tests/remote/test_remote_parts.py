@@ -80,8 +80,8 @@ def test_columns_come_by_few_requests(
     store.put(reader.path.name, reader.path)
     read, asked = store.read, []
     monkeypatch.setattr(store, "read", lambda *of, **at: asked.append(of) or read(*of, **at))
-    sparse = ShardReader(columns_only(store, reader.path.name, tmp_path))
-    assert len(asked) == 3  # footer, header, and the columns, which are beside each other
+    sparse = ShardReader(columns_only(store, store.head(reader.path.name), tmp_path))
+    assert len(asked) == 2  # the end with the header, and the columns, which are beside each other
     for name in reader.header.columns:
         assert np.array_equal(sparse.column(name), reader.column(name))
 

@@ -70,8 +70,8 @@ def answers() -> Iterator[S3Answers]:
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A cache folder that most of these tests share, as they do not get far."""
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache folder of all tests that do not get far, so that these start no downloader."""
     folder = tmp_path_factory.mktemp("shared") / "cache"
     yield folder
     end_downloaders(folder)
@@ -82,7 +82,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.mark.parametrize("code", ANSWERS)
 def test_answers_of_s3_name_the_url_the_reason_and_the_remedy(
-    answers: S3Answers, cache: Path, tmp_path: Path, code: str
+    answers: S3Answers, shared: Path, tmp_path: Path, code: str
 ) -> None:
     answers.code = code
     images = image_folder(tmp_path / "images", 2)
@@ -92,7 +92,7 @@ def test_answers_of_s3_name_the_url_the_reason_and_the_remedy(
         return fastdata.pack(source, destination, storage_options=answers.options, **QUICK)
 
     for use in (
-        lambda: fastdata.open(url, cache_dir=cache, storage_options=answers.options),
+        lambda: fastdata.open(url, cache_dir=shared, storage_options=answers.options),
         lambda: pack(images, url),
         lambda: pack(url, tmp_path / "packed.lmdb"),
         lambda: open_store(url, answers.options).put("a", b"1"),
@@ -120,7 +120,7 @@ def test_a_server_that_is_busy_for_long_is_asked_on(
 
 
 def test_credentials_that_were_mended_count(
-    answers: S3Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    answers: S3Answers, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A downloader has those of the process that started it; of no use, it does not stay."""
     monkeypatch.setattr(answers, "refused_key", "a-wrong-key")
@@ -128,9 +128,7 @@ def test_credentials_that_were_mended_count(
 
     def say() -> str:
         with pytest.raises(StorageError) as caught:
-            fastdata.open(
-                "s3://bucket/train", cache_dir=tmp_path / "cache", storage_options=answers.options
-            )
+            fastdata.open("s3://bucket/train", storage_options=answers.options)
         return str(caught.value)
 
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a-wrong-key")
@@ -142,45 +140,43 @@ def test_credentials_that_were_mended_count(
         if "no such bucket" in (said := say()):
             break
     assert "no such bucket" in said
-    end_downloaders(tmp_path / "cache")
 
 
 def test_offline_is_what_a_process_says_and_not_who_started_the_downloader(
-    server: RangeServer, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: RangeServer, packed: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url, cache = f"{server.url}/train", tmp_path / "cache"
-    data = fastdata.open(url, cache_dir=cache)
+    url = f"{server.url}/train"
+    data = fastdata.open(url)
     server.refuse = True
     monkeypatch.setenv("FASTDATA_OFFLINE", "1")
-    again = fastdata.open(url, cache_dir=cache)
+    again = fastdata.open(url)
     assert again.digest == data.digest == fastdata.open(packed / "train").digest
     with pytest.raises(StorageError, match=r"one.h5 is not in the cache .*FASTDATA_OFFLINE is set"):
-        fastdata.open(f"{server.url}/one.h5", cache_dir=cache)
-    end_downloaders(cache)
+        fastdata.open(f"{server.url}/one.h5")
 
 
 def test_settings_of_the_environment(
-    server: RangeServer, cache: Path, monkeypatch: pytest.MonkeyPatch
+    server: RangeServer, shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FASTDATA_CACHE_BYTES", "5000000")
-    data = fastdata.open(f"{server.url}/train", cache_dir=cache)
+    data = fastdata.open(f"{server.url}/train", cache_dir=shared)
     assert data.supplied[0].supply.cache_bytes == 5_000_000
     monkeypatch.setenv("FASTDATA_STORAGE_OPTIONS", "region=x")
     with pytest.raises(OptionError, match="FASTDATA_STORAGE_OPTIONS is no JSON object, such as"):
-        fastdata.open(f"{server.url}/train", cache_dir=cache)
+        fastdata.open(f"{server.url}/train", cache_dir=shared)
 
 
 @pytest.mark.parametrize("url", ["s3://key:secret@bucket/train", "https://host/train?sig=secret"])
-def test_urls_with_secrets_are_refused_and_not_shown(url: str, cache: Path) -> None:
+def test_urls_with_secrets_are_refused_and_not_shown(url: str, shared: Path) -> None:
     with pytest.raises(OptionError, match=r"seen in logs.*Credentials come from") as caught:
-        fastdata.open(url, cache_dir=cache)
+        fastdata.open(url, cache_dir=shared)
     assert "secret" not in str(caught.value).replace("a password or a signature", "")
 
 
 # -- datasets that are none --------------------------------------------------------------------
 
 
-def test_objects_that_are_no_dataset(packed: Path, cache: Path, tmp_path: Path) -> None:
+def test_objects_that_are_no_dataset(packed: Path, shared: Path, tmp_path: Path) -> None:
     served = tmp_path / "served"
     shutil.copytree(packed / "train", served / "short")
     shutil.copytree(packed / "train", served / "missing")
@@ -198,22 +194,22 @@ def test_objects_that_are_no_dataset(packed: Path, cache: Path, tmp_path: Path) 
             ("none", DatasetNotFoundError, r"none: there is no dataset.*fastdata pack"),
         ):
             with pytest.raises(kind, match=said) as caught:
-                fastdata.open(f"{server.url}/{name}", cache_dir=cache)
+                fastdata.open(f"{server.url}/{name}", cache_dir=shared)
             assert (
                 str(caught.value)
                 .replace(":/", "://")
                 .replace(":///", "://")
                 .startswith(f"{server.url}/{name}")
             )
-            assert str(cache) not in str(caught.value)
+            assert str(shared) not in str(caught.value)
 
 
-def test_an_object_that_changes_in_an_epoch(packed: Path, cache: Path, tmp_path: Path) -> None:
+def test_an_object_that_changes_in_an_epoch(packed: Path, shared: Path, tmp_path: Path) -> None:
     shutil.copytree(packed / "train", tmp_path / "served" / "train")
     may = total_bytes(packed / "train") // 10
     with range_server(tmp_path / "served") as server:
         url = f"{server.url}/train"
-        loader = loader_of(url, cache_dir=cache, cache_bytes=may)
+        loader = loader_of(url, cache_dir=shared, cache_bytes=may)
         iterator = iter(loader)
         next(iterator)
         for path in (tmp_path / "served" / "train").glob("*.lmdb"):
@@ -223,33 +219,32 @@ def test_an_object_that_changes_in_an_epoch(packed: Path, cache: Path, tmp_path:
                 pass
         del iterator
         loader.close()
-        with loader_of(url, cache_dir=cache) as again:  # anew
+        with loader_of(url, cache_dir=shared) as again:  # anew
             assert sum(len(label) for _, label in batches_of(again)) == len(again.dataset)
 
 
 def test_no_more_requests_at_once_than_asked_for(
-    server: RangeServer, packed: Path, tmp_path: Path
+    server: RangeServer, packed: Path, cache: Path
 ) -> None:
     """Also of the first loader of a downloader; and the loader says that it waited."""
     server.delay = 0.005
     for streams in (1, 5):
-        cache = tmp_path / f"cache-{streams}"
-        with loader_of(f"{server.url}/train", cache_dir=cache, streams=streams) as remote:
+        folder = cache.parent / f"of-{streams}"
+        with loader_of(f"{server.url}/train", cache_dir=folder, streams=streams) as remote:
             server.most_busy = 0
             assert sum(len(label) for _, label in batches_of(remote)) == len(remote.dataset)
             assert server.most_busy == streams
             assert remote.stats().download_wait_seconds > 0
-        end_downloaders(cache)
     with pytest.raises(OptionError, match="streams is None or an int from 1 up, not 0"):
-        fastdata.open(f"{server.url}/train", cache_dir=tmp_path / "cache", streams=0)
+        fastdata.open(f"{server.url}/train", streams=0)
 
 
 def test_a_batch_for_which_a_cache_has_no_room_is_refused(
-    server: RangeServer, packed: Path, cache: Path
+    server: RangeServer, packed: Path, shared: Path
 ) -> None:
     """It has samples of many windows of a lane."""
     may = total_bytes(packed / "train") // TENTH
-    data = fastdata.open(f"{server.url}/train", cache_dir=cache, cache_bytes=may)
+    data = fastdata.open(f"{server.url}/train", cache_dir=shared, cache_bytes=may)
     too_large = pytest.raises(OptionError, match=r"needs .*MB of it at once, and the cache may")
     with loader_of(data, batch_size=200) as loader, too_large:
         next(iter(loader))
