@@ -348,8 +348,9 @@ class Parts:
         schema = self.source.schema
         with tempfile.TemporaryDirectory(prefix="fastdata-commit-") as scratch:
             with ThreadPoolExecutor(_REQUESTS) as pool:
+                entries = pool.map(lambda shard: self.store.head(shard.file), shards)
                 paths = pool.map(
-                    lambda shard: columns_only(self.store, shard.file, Path(scratch)), shards
+                    lambda entry: columns_only(self.store, entry, Path(scratch)), entries
                 )
                 readers = list(map(ShardReader, paths))
             for shard, reader in zip(shards, readers, strict=True):

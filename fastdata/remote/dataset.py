@@ -10,6 +10,7 @@ import shutil
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -45,7 +46,7 @@ _REQUESTS = 16
 """Objects that are opened at once."""
 
 _MOST_EXTENTS = 256
-"""Shards of which it is known where their images are: 24 bytes an image."""
+"""Shards of which it is known where their images are: 32 bytes an image."""
 
 _OTHER_FOLDER = "Make room, or choose another cache with cache_dir=, --cache-dir."
 
@@ -151,10 +152,22 @@ def _made(
     scratch = folder.scratch()
     try:
         with full_disk_explained(folder.path, _OTHER_FOLDER):
-            return _moved(folder, name, scratch, store, url, options, shards, manifest)
-    except BaseException:
-        shutil.rmtree(scratch, ignore_errors=True)
-        raise
+            counted, block_size = _columns_of(store, shards, scratch)
+            if manifest is not None:
+                (scratch / MANIFEST).write_bytes(manifest)
+            made = CachedDataset(
+                folder.path / name, url, dict(options), counted, block_size, manifest is None
+            )
+            os.chmod(scratch, 0o700)
+            with contextlib.suppress(FileNotFoundError):  # what is left of one
+                (made.folder / PRESENT).unlink()
+            if made.folder.exists():
+                folder.remove(made)
+            os.rename(scratch, made.folder)
+            made.write()
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)  # it was moved, unless something failed
+    return made
 
 
 def _is_sound(dataset: CachedDataset) -> bool:
@@ -169,19 +182,12 @@ def _is_sound(dataset: CachedDataset) -> bool:
     return True
 
 
-def _moved(
-    folder: CacheFolder,
-    name: str,
-    scratch: Path,
-    store: Store,
-    url: str,
-    options: Mapping[str, str],
-    shards: list[CachedShard],
-    manifest: bytes | None,
-) -> CachedDataset:
-    """Return the dataset, whose files are made in one folder and moved to that of its name."""
+def _columns_of(
+    store: Store, shards: list[CachedShard], folder: Path
+) -> tuple[tuple[CachedShard, ...], int]:
+    """Make files of shards in a folder, without images; return these shards and a block's size."""
     with ThreadPoolExecutor(_REQUESTS) as pool:
-        paths = list(pool.map(lambda one: columns_only(store, one.key, scratch), shards))
+        paths = list(pool.map(lambda one: columns_only(store, one.entry, folder), shards))
     readers = list(map(ShardReader, paths))
     counted = []
     for reader, shard in zip(readers, shards, strict=True):
@@ -190,25 +196,12 @@ def _moved(
                 f"{store.url_of(shard.key)} has {len(reader)} samples, not the "
                 f"{shard.num_samples} that the manifest says. Pack the dataset again."
             )
-        counted.append(CachedShard(shard.file, shard.key, shard.size, shard.tag, len(reader)))
-    if manifest is not None:
-        (scratch / MANIFEST).write_bytes(manifest)
+        counted.append(replace(shard, num_samples=len(reader)))
     samples = sum(map(len, readers))
-    with open(scratch / PRESENT, "xb") as file:
+    with open(folder / PRESENT, "xb") as file:
         # Taken at once: it is counted, and where the disk is full, writing to a map of it is fatal.
         os.posix_fallocate(file.fileno(), 0, max(1, 2 * samples))
-    block_size = BlockShuffle.in_lanes(samples, _mean_bytes(readers)).block_size
-    made = CachedDataset(
-        folder.path / name, url, dict(options), tuple(counted), block_size, manifest is None
-    )
-    os.chmod(scratch, 0o700)
-    with contextlib.suppress(FileNotFoundError):  # what is left of one
-        (made.folder / PRESENT).unlink()
-    if made.folder.exists():
-        folder.remove(made)
-    os.rename(scratch, made.folder)
-    made.write()
-    return made
+    return tuple(counted), BlockShuffle.in_lanes(samples, _mean_bytes(readers)).block_size
 
 
 def _mean_bytes(readers: list[ShardReader]) -> float:

@@ -46,6 +46,10 @@ LINGER_SECONDS = 10.0
 STREAMS = 16
 """Requests at once, unless somebody asks for another number.  An S3 stream has some 85 MB/s."""
 
+SMALL_BYTES, MOST_SMALL = 1 << 20, 64
+"""Samples of less than so many bytes that somebody waits for: requests at once beside the streams,
+unless somebody asks for a number.  They wait for first bytes, and use little of the network."""
+
 OFFLINE_SECONDS = 15.0
 """After which a dataset that is in the cache is read from there, if the store does not answer."""
 
@@ -171,10 +175,14 @@ class Downloader:
         """By their keys."""
         self._clients: dict[int, Channel] = {}
         self._budgets: dict[int, int] = {}
-        self._streams: dict[int, int] = {}
+        self._streams: dict[int, int | None] = {}
         self._wanted: deque[_Wanted] = deque()
         self._reserved = 0
         self._running = 0
+        self._streaming = 0
+        """Of these, the ones that are no help for small things."""
+        self._helpers = 0
+        """Threads that fetch small things, as long as there are any."""
         self._disk_limit = float("inf")
         self._others_bytes = 0
         self._next_client = 0
@@ -223,7 +231,7 @@ class Downloader:
             self._changed.notify_all()
 
     def _most_streams(self) -> int:
-        return max(list(self._streams.values()), default=0)
+        return max((asked or STREAMS for asked in list(self._streams.values())), default=0)
 
     # -- clients ---------------------------------------------------------------------------------
 
@@ -307,7 +315,7 @@ class Downloader:
                         raise removed(cached.url, self.folder)
                     held = self._held[key] = _Held(stored, cached.block_size)
                 held.users.add(client)
-                self._streams[client] = body["streams"] or STREAMS
+                self._streams[client] = body["streams"]
                 budget = body["cache_bytes"]
                 if budget is None:
                     free = shutil.disk_usage(self.folder.path).free
@@ -398,6 +406,7 @@ class Downloader:
                 else:
                     # What all of it has room for comes in blocks: it will be needed anyway.
                     self._wanted.append(_Wanted(held, begin, end) if fits else one)
+        self._have_help()
 
     def _replace(self, held: _Held, first: int, last: int) -> None:
         """Forget samples whose bytes are damaged here, and fetch them again."""
@@ -406,8 +415,11 @@ class Downloader:
             held.count(block)
         self._wanted.appendleft(_Wanted(held, first, last))
 
-    def _next_job(self) -> _Job | None:
-        """Return what to fetch next, with room made for it; None where there is nothing."""
+    def _next_job(self, *, helps: bool = False) -> _Job | None:
+        """Return what to fetch next, with room made for it; None where there is nothing.
+
+        Who only `helps` takes nothing but small things that somebody waits for.
+        """
         for _ in range(len(self._wanted)):
             wanted = self._wanted.popleft()
             held = wanted.held
@@ -422,12 +434,13 @@ class Downloader:
             job = self._job(held, first, last, block)
             if job is None:
                 continue
-            if self._has_room(job, 0.0):
+            is_for_others = helps and job.nbytes > SMALL_BYTES
+            if not is_for_others and self._has_room(job, 0.0):
                 return job
-            if self._running:
+            if is_for_others or self._running:
                 self._wanted.appendleft(wanted)
                 return None
-        return self._planned_job()
+        return None if helps else self._planned_job()
 
     def _planned_job(self) -> _Job | None:
         best: tuple[float, _Held, int] | None = None
@@ -563,29 +576,38 @@ class Downloader:
 
     # -- fetching --------------------------------------------------------------------------------
 
-    def _fetch_or_end(self) -> None:
+    def _have_help(self) -> None:
+        """Start threads for small things that are waited for, where the streams are too few."""
+        if any(self._streams.values()):
+            return
+        while self._helpers < min(len(self._wanted) - STREAMS, MOST_SMALL):
+            self._helpers += 1
+            threading.Thread(target=self._fetch_or_end, args=(True,), daemon=True).start()
+
+    def _fetch_or_end(self, helps: bool = False) -> None:
         """Fetch; end the process where that fails unexpectedly: another one is started then.
 
         One that stayed, with threads missing, would let all wait.
         """
         try:
-            self._fetch_all()
+            self._fetch_all(helps)
         except BaseException:
             log.exception("a thread of the downloader has failed, and it ends")
             os._exit(1)
 
-    def _fetch_all(self) -> None:
+    def _fetch_all(self, helps: bool) -> None:
         while True:
             with self._changed:
-                # Those who had others started may have gone.
-                while self._running >= self._most_streams() or (job := self._next_job()) is None:
-                    if self._stopping:
+                while (job := self._next_turn(helps)) is None:
+                    self._helpers -= helps
+                    if self._stopping or helps:
                         return
                     self._changed.wait(1.0)
                 job.held.busy[job.block] += 1
                 job.held.fetching[job.block] |= job.whole
                 self._reserved += job.nbytes
                 self._running += 1
+                self._streaming += not helps
                 self._changed.notify()
             problem: Exception | None = None
             fetched = 0
@@ -601,6 +623,7 @@ class Downloader:
                 held.count(job.block)
                 self._reserved -= job.nbytes
                 self._running -= 1
+                self._streaming -= not helps
                 self._counts["fetched_bytes"] += fetched
                 self._counts["requests"] += 1
                 if problem is not None:
@@ -609,6 +632,13 @@ class Downloader:
                     held.waited_until[job.block] = 0.0
                     if not job.whole:
                         held.kept_until[job.block] = time.monotonic() + KEPT_SECONDS
+
+    def _next_turn(self, helps: bool) -> _Job | None:
+        """Return the next job, if it is this thread's turn."""
+        # Those who had others started may have gone.
+        if not helps and self._streaming >= self._most_streams():
+            return None
+        return self._next_job(helps=helps)
 
     def _stumbled(self, job: _Job, error: Exception) -> None:
         """Try again in a smaller cache where the disk is full; tell who waits of anything else."""

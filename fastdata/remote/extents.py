@@ -26,8 +26,8 @@ Range = tuple[int, int]
 class Extents:
     """The images of a shard, and all that is no image, by their places in the file.
 
-    `starts` and `ends` are int64 [n], ascending by start; `rows` says of which sample each is, and
-    -1 for what is no image.  For any number of threads.
+    `starts` and `ends` are int64 [n], ascending by start; `rows`, int32 [n], says of which sample
+    each is, and -1 for what is no image.  For any number of threads.
     """
 
     def __init__(self, reader: ShardReader) -> None:
@@ -46,12 +46,18 @@ class Extents:
         all_ends = (all_starts + np.concatenate(lengths).clip(0, end)).clip(0, end)
         order = all_starts.argsort(kind="stable")
         self.starts, self.ends = all_starts[order], all_ends[order]
-        self.rows = np.concatenate(rows)[order]
+        self.rows = np.concatenate(rows)[order].astype(np.int32)
         self.file_bytes = end
+        is_plain = bool((np.diff(self.ends) >= 0).all())
+        self._reached = self.ends if is_plain else np.maximum.accumulate(self.ends)
+        by_row = self.rows.argsort(kind="stable")
+        self._by_row = by_row.astype(np.int32)
+        self._first_of_row = np.searchsorted(self.rows[by_row], np.arange(len(reader) + 1))
 
-    def of(self, first: int, last: int) -> NDArray[np.intp]:
-        """Return the numbers of the extents of samples `first` to `last` - 1."""
-        return np.flatnonzero((self.rows >= first) & (self.rows < last))
+    def of(self, first: int, last: int) -> NDArray[np.int32]:
+        """Return the numbers of the extents of samples `first` to `last` - 1, ascending."""
+        of_rows = self._by_row[self._first_of_row[first] : self._first_of_row[last]]
+        return np.sort(of_rows)
 
     def sizes(self, count: int) -> NDArray[np.int64]:
         """Return the bytes of the images of each of `count` samples, int64 [count]."""
@@ -76,16 +82,21 @@ class Extents:
         at = self.of(first, last)
         if not len(at):
             return []
-        kept = (self.rows < 0) | present[self.rows]
-        starts = self.starts[kept]
-        ends = np.maximum.accumulate(self.ends[kept])
+        page_of_start = self.starts[at] // PAGE_BYTES * PAGE_BYTES
+        page_of_end = -(-self.ends[at] // PAGE_BYTES) * PAGE_BYTES
+        # What ends before the first of these pages, or begins after the last, bounds none of them.
+        near = slice(
+            np.searchsorted(self._reached, page_of_start[0], side="right"),
+            np.searchsorted(self.starts, page_of_end.max()),
+        )
+        rows = self.rows[near]
+        kept = (rows < 0) | present[rows]
+        starts = self.starts[near][kept]
+        ends = np.maximum.accumulate(self.ends[near][kept])
         following = np.searchsorted(starts, self.starts[at], side="right")
         bounded: Any = np.concatenate(([0], ends))
-        low = np.maximum(bounded[following], self.starts[at] // PAGE_BYTES * PAGE_BYTES)
-        high = np.minimum(
-            np.append(starts, self.file_bytes)[following],
-            -(-self.ends[at] // PAGE_BYTES) * PAGE_BYTES,
-        )
+        low = np.maximum(bounded[following], page_of_start)
+        high = np.minimum(np.append(starts, self.file_bytes)[following], page_of_end)
         low, high = -(-low // PAGE_BYTES) * PAGE_BYTES, high // PAGE_BYTES * PAGE_BYTES
         whole = low < high
         if not whole.any():

@@ -24,6 +24,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from fastdata.errors import OptionError, StorageError
+from fastdata.storage import Entry
 
 __all__ = ["CacheFolder", "CachedDataset", "CachedShard", "default_cache_folder", "punch_hole"]
 
@@ -80,6 +81,11 @@ class CachedShard:
     size: int
     tag: str
     num_samples: int
+
+    @property
+    def entry(self) -> Entry:
+        """The object as the store has it."""
+        return Entry(self.key, self.size, self.tag)
 
 
 @dataclass(frozen=True)

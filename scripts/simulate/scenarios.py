@@ -32,9 +32,9 @@ CLASSES = 1000
 SHARD_BYTES = 1e9
 """As docs/scale.md advises."""
 
-REQUESTS_OF_A_SHARD = 4
-"""Before its columns are there: its size, its footer, its header, and its columns, which lie next
-to each other, as `fastdata.formats.sparse.columns_only` asks."""
+REQUESTS_OF_A_SHARD = 2
+"""Before its columns are there: its end with its header, and its columns, which lie next to each
+other, as `fastdata.formats.sparse.columns_only` asks."""
 
 COLUMN_BYTES = 70
 """Of a sample, as docs/stores.md has it."""

@@ -235,6 +235,13 @@ def test_no_more_requests_at_once_than_asked_for(
             assert sum(len(label) for _, label in batches_of(remote)) == len(remote.dataset)
             assert server.most_busy == streams
             assert remote.stats().download_wait_seconds > 0
+    # Without a number, small samples that are waited for come beside the blocks.
+    server.delay, server.most_busy = 0.1, 0
+    with loader_of(
+        f"{server.url}/train", cache_dir=cache.parent / "of-any", batch_size=96
+    ) as remote:
+        assert sum(len(label) for _, label in batches_of(remote)) == len(remote.dataset)
+    assert 16 < server.most_busy <= 16 + 64
     with pytest.raises(OptionError, match="streams is None or an int from 1 up, not 0"):
         fastdata.open(f"{server.url}/train", streams=0)
 
