@@ -508,6 +508,7 @@ def test_sources_are_measured_beside_the_script(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trials, "WINDOW_SECONDS", 0.02)
+    monkeypatch.setattr(trials, "FRESH_PAIRS", 1)  # each takes two new processes
     path = tmp_path / "train.py"
     path.write_text(script_with(**ANOMALIES))
     off = path.read_bytes().replace(b"(True)", b"(False)", 1)
