@@ -155,9 +155,9 @@ class Client:
             return
         if self._channel is None and id(message) in self._begin():
             return
-        assert self._channel is not None, "it is there now"
-        with contextlib.suppress(OSError):  # it has just ended: said again to the next one
-            self._channel.send(*message)
+        if self._channel is not None:
+            with contextlib.suppress(OSError):  # it has just ended: said again to the next one
+                self._channel.send(*message)
 
     def _begin(self) -> set[int]:
         """Connect, or start a downloader and wait until it is there; then say all again.
@@ -177,6 +177,9 @@ class Client:
                 channel.close()
                 if attempt == STARTS - 1:
                     raise self._does_not_start() from error
+        if not self._users:  # the last one was collected meanwhile, in this thread
+            channel.close()
+            return set()
         self._channel = channel
         threading.Thread(
             target=self._receive_all, args=(channel,), name="fastdata client", daemon=True

@@ -187,6 +187,8 @@ class Downloader:
         self._others_bytes = 0
         self._next_client = 0
         self._is_tight = False
+        self._room_at = 0.0
+        """When a block that stays for a while need not do so any more, if room is wanted."""
         self._random = np.random.default_rng()
         self._counts = {"fetched_bytes": 0, "requests": 0, "removed_blocks": 0, "failed": 0}
         self._stopping = False
@@ -302,44 +304,45 @@ class Downloader:
             self._changed.notify()  # one thread looks, and wakes the next where it finds something
 
     def _open(self, client: int, body: dict[str, Any]) -> dict[str, Any]:
-        with self._opening:
+        # Who is offline waits for nobody who asks a store.
+        with contextlib.nullcontext() if body["offline"] else self._opening:
             cached = self._found(body["url"], body["options"], body["offline"])
-            with self._changed:
-                self._forget_removed()
-                key = cached.key
-                held = self._held.get(key or "")
-                if held is None:
-                    stored = StoredDataset(cached)
-                    key = stored.key
-                    if key is None:
-                        raise removed(cached.url, self.folder)
-                    held = self._held[key] = _Held(stored, cached.block_size)
-                held.users.add(client)
-                self._streams[client] = body["streams"]
-                budget = body["cache_bytes"]
-                if budget is None:
-                    free = shutil.disk_usage(self.folder.path).free
-                    budget = int(self._used()) + free // 2
-                self._budgets[client] = budget
-                self._measure_others()
-                columns = held.stored.used_bytes
-                if columns > budget and not held.filled.any():
-                    raise OptionError(
-                        f"cache_bytes={budget} ({format_bytes(budget)}) is less than the columns of"
-                        f" {cached.url} take by themselves, {format_bytes(columns)}"
-                    )
-                return {
-                    "name": key,
-                    "inode": os.stat(cached.folder / PRESENT).st_ino,
-                    "location": str(cached.location),
-                    "folder": str(cached.folder),
-                    "block_size": held.block_size,
-                    "num_samples": held.stored.num_samples,
-                    "total_bytes": held.stored.total_bytes,
-                    "column_bytes": held.column_bytes,
-                    "cache_bytes": budget,
-                    "files": {one.file: one.key for one in cached.shards},
-                }
+        with self._changed:
+            self._forget_removed()
+            key = cached.key
+            held = self._held.get(key or "")
+            if held is None:
+                stored = StoredDataset(cached)
+                key = stored.key
+                if key is None:
+                    raise removed(cached.url, self.folder)
+                held = self._held[key] = _Held(stored, cached.block_size)
+            held.users.add(client)
+            self._streams[client] = body["streams"]
+            budget = body["cache_bytes"]
+            if budget is None:
+                free = shutil.disk_usage(self.folder.path).free
+                budget = int(self._used()) + free // 2
+            self._budgets[client] = budget
+            self._measure_others()
+            columns = held.stored.used_bytes
+            if columns > budget and not held.filled.any():
+                raise OptionError(
+                    f"cache_bytes={budget} ({format_bytes(budget)}) is less than the columns of"
+                    f" {cached.url} take by themselves, {format_bytes(columns)}"
+                )
+            return {
+                "name": key,
+                "inode": os.stat(cached.folder / PRESENT).st_ino,
+                "location": str(cached.location),
+                "folder": str(cached.folder),
+                "block_size": held.block_size,
+                "num_samples": held.stored.num_samples,
+                "total_bytes": held.stored.total_bytes,
+                "column_bytes": held.column_bytes,
+                "cache_bytes": budget,
+                "files": {one.file: one.key for one in cached.shards},
+            }
 
     def _forget_removed(self) -> None:
         """Close files that somebody has removed, once nobody reads them any more."""
@@ -509,7 +512,10 @@ class Downloader:
                 )
             return True
         now = time.monotonic()
-        if not any((one.kept_until > now).any() for one in self._held.values()):
+        kept = np.concatenate([one.kept_until for one in self._held.values()])
+        if (kept > now).any():
+            self._room_at = float(kept[kept > now].min())
+        else:
             budget = format_bytes(self._budget())
             reason = (
                 f"the cache {self.folder.path} of {budget} has no room for what is needed at once: "
@@ -602,7 +608,8 @@ class Downloader:
                     self._helpers -= helps
                     if self._stopping or helps:
                         return
-                    self._changed.wait(1.0)
+                    until_room = self._room_at - time.monotonic()
+                    self._changed.wait(until_room if 0.0 < until_room < 1.0 else 1.0)
                 job.held.busy[job.block] += 1
                 job.held.fetching[job.block] |= job.whole
                 self._reserved += job.nbytes
@@ -699,3 +706,5 @@ def main(folder: str) -> None:
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     Downloader(CacheFolder(Path(folder))).run()
+    # Threads that ask a store which does not answer would keep the lock of the folder for minutes.
+    os._exit(0)

@@ -33,7 +33,7 @@ class RangeServer:
     """Paths and bytes of the answers to GET."""
     busy: int = 0
     most_busy: int = 0
-    """Answers to GET that are, and were, under way at once."""
+    """Answers to GET that are, and were, waited for at once."""
     refuse: bool = False
     """Whether every connection is closed at once."""
 
@@ -55,24 +55,28 @@ def range_server(folder: Path) -> Iterator[RangeServer]:
             self.answer(body=False)
 
         def do_GET(self) -> None:
-            with counting:
-                state.busy += 1
-                state.most_busy = max(state.most_busy, state.busy)
-            try:
-                self.answer(body=True)
-            finally:
-                with counting:
-                    state.busy -= 1
+            self.answer(body=True)
 
         def do_PROPFIND(self) -> None:
             self.send_error(405)
+
+        def wait(self, seconds: float) -> None:
+            """Keep a client waiting, who may ask for more as soon as the last byte has come."""
+            with counting:
+                state.busy += 1
+                state.most_busy = max(state.most_busy, state.busy)
+            time.sleep(seconds)
+            with counting:
+                state.busy -= 1
 
         def answer(self, *, body: bool) -> None:
             fault = "reset" if state.refuse else state.fault(len(state.requests)) if body else ""
             path = state.folder / self.path.lstrip("/")
             if body:
                 state.requests.append((self.path, 0))
-            time.sleep(state.delay)
+                self.wait(state.delay)
+            else:
+                time.sleep(state.delay)
             if fault == "503":
                 self.send_error(503)
                 return
@@ -105,7 +109,7 @@ def range_server(folder: Path) -> Iterator[RangeServer]:
             self.end_headers()
             if body:
                 end = start + (stop - start) // 2 if fault == "cut" else stop
-                time.sleep((end - start) / state.stream_bytes_per_second)
+                self.wait((end - start) / state.stream_bytes_per_second)
                 self.wfile.write(data[start:end])
                 self.close_connection |= fault == "cut"
                 state.requests[-1] = self.path, end - start

@@ -11,6 +11,7 @@ import shutil
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -316,6 +317,28 @@ def test_a_store_that_does_not_answer_soon_is_not_waited_for(
         find.assert_called_once_with(folder, url, {})
     answered.set()
     assert not warned
+
+
+def test_who_is_offline_does_not_wait_for_who_is_not(
+    server: RangeServer, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"{server.url}/jpegs"
+    assert len(fastdata.open(url)) == COUNT
+    answered = threading.Event()
+    find = Mock(side_effect=lambda *_: answered.wait(60))
+    monkeypatch.setattr(downloader, "find_dataset", find)
+    asked = downloader.Downloader(CacheFolder.open(cache))
+    body = {"options": {}, "streams": None, "cache_bytes": None}
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(asked._open, 1, {**body, "url": f"{server.url}/x", "offline": False})
+        while not find.called:
+            time.sleep(0.005)
+        assert asked._open(2, {**body, "url": url, "offline": True})["num_samples"] == COUNT
+        answered.set()
+        with pytest.raises(AttributeError):  # of what it was answered
+            other.result()
+    for held in asked._held.values():
+        held.stored.close()
 
 
 def test_wrong_urls(server: RangeServer, cache: Path, packed: Path, tmp_path: Path) -> None:

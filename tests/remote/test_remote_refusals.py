@@ -226,23 +226,19 @@ def test_an_object_that_changes_in_an_epoch(packed: Path, shared: Path, tmp_path
 def test_no_more_requests_at_once_than_asked_for(
     server: RangeServer, packed: Path, cache: Path
 ) -> None:
-    """Once the first batch is there, whose images come beside; and the loader says it waited."""
+    """Also of the first loader of a downloader; and the loader says that it waited."""
     server.delay = 0.005
     for streams in (1, 5):
         folder = cache.parent / f"of-{streams}"
         with loader_of(f"{server.url}/train", cache_dir=folder, streams=streams) as remote:
-            iterator = iter(remote)
-            count = len(next(iterator).label)
             server.most_busy = 0
-            count += sum(len(batch.label) for batch in iterator)
-            assert count == len(remote.dataset)
+            assert sum(len(label) for _, label in batches_of(remote)) == len(remote.dataset)
             assert server.most_busy == streams
             assert remote.stats().download_wait_seconds > 0
     # Without a number, small samples that are waited for come beside the blocks.
     server.delay, server.most_busy = 0.1, 0
-    with loader_of(
-        f"{server.url}/train", cache_dir=cache.parent / "of-any", batch_size=96
-    ) as remote:
+    folder = cache.parent / "of-any"
+    with loader_of(f"{server.url}/train", cache_dir=folder, batch_size=96) as remote:
         assert sum(len(label) for _, label in batches_of(remote)) == len(remote.dataset)
     assert 16 < server.most_busy <= 16 + 64
     with pytest.raises(OptionError, match="streams is None or an int from 1 up, not 0"):

@@ -6,9 +6,11 @@ is there already.
 
 from __future__ import annotations
 
+import multiprocessing
 import resource
 import shutil
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 from epochs import options, print_report
@@ -22,17 +24,31 @@ def ready() -> str:
     return fastdata.pack.__module__
 
 
-def main() -> None:
-    """Pack as the JSON in the first argument says."""
+def hold_cluster(workers: int, told: Connection) -> None:
+    """Run a cluster until something is said; tell its address.
+
+    In a process of its own, whose scheduler's memory is not the driver's.
+    """
     from distributed import Client, LocalCluster
 
-    given = options()
-    destination = Path(given["destination"])
-    shutil.rmtree(destination, ignore_errors=True)
-    workers = given["workers"]
     with LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=":0") as cluster:
         with Client(cluster) as client:
             client.run(ready)
+        told.send(cluster.scheduler_address)
+        told.recv()
+
+
+def main() -> None:
+    """Pack as the JSON in the first argument says."""
+    given = options()
+    destination = Path(given["destination"])
+    shutil.rmtree(destination, ignore_errors=True)
+    spawn = multiprocessing.get_context("spawn")
+    told, theirs = spawn.Pipe()
+    cluster = spawn.Process(target=hold_cluster, args=(given["workers"], theirs))
+    cluster.start()
+    try:
+        address = told.recv()
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         started = time.perf_counter()
         packed = fastdata.pack(
@@ -41,9 +57,12 @@ def main() -> None:
             **{"codec": "jpeg", **given.get("pack", {})},
             quality=given["quality"],
             progress=False,
-            executor=f"dask:{cluster.scheduler_address}",
+            executor=f"dask:{address}",
         )
         seconds = time.perf_counter() - started
+    finally:
+        told.send(None)
+        cluster.join()
     report = {
         "images": packed.num_samples,
         "seconds": seconds,
