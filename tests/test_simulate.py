@@ -17,12 +17,13 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 
-from fastdata.remote import downloader
+from fastdata.remote import held
 from fastdata.remote.client import Client
 from fastdata.remote.dataset import StoredDataset
-from fastdata.remote.downloader import Downloader, _Held
+from fastdata.remote.downloader import Downloader
 from fastdata.remote.folder import CacheFolder
 from fastdata.remote.following import Following
+from fastdata.remote.held import Held
 from fastdata.remote.schedule import Plan
 from fastdata.remote.supply import Supply
 from fastdata.sampling import Batches, BlockShuffled
@@ -149,7 +150,7 @@ def test_a_small_cache_fetches_again_and_is_never_too_full() -> None:
 
 def test_nodes_choose_as_the_downloader_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same plan and room, step by step, with requests that are answered at once."""
-    monkeypatch.setattr(downloader, "LOOK_SHARE", math.inf)  # it looks each time
+    monkeypatch.setattr(held, "LOOK_SHARE", math.inf)  # it looks each time
     work = replace(SMALL, lanes=4)
     uses = [work.uses(1, epoch, 0, work.steps) for epoch in (0, 1)]
     blocks = np.arange(work.num_blocks)
@@ -208,9 +209,9 @@ class _RealDownloader:
         )
         self._stored = stored
         self._downloader = Downloader(cast(CacheFolder, folder))
-        self._held = _Held(cast(StoredDataset, stored), work.block_size)
-        self._downloader._held = {"data": self._held}
-        self._downloader._budgets = {0: room * work.block_bytes}
+        self._held = Held(cast(StoredDataset, stored), work.block_size)
+        self._downloader._held["data"] = self._held
+        self._downloader._room.budgets[0] = room * work.block_bytes
         self.plan = self._held.plans[0, 0] = Plan(work.num_blocks)
 
     @property

@@ -10,7 +10,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, TypeVar
@@ -74,7 +74,7 @@ def direct_line(frame: FrameType | None) -> str:
     return user_line(frame) if frame is not None and is_users(frame.f_code.co_filename) else ""
 
 
-@lru_cache(maxsize=4096)
+@cache
 def _is_between(file: str) -> bool:
     """Return whether a file is fastdata's, or one of torch's by which tensors call functions."""
     path = str(Path(file).resolve())
@@ -90,7 +90,7 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
     return None
 
 
-@lru_cache(maxsize=4096)
+@cache
 def is_users(file: str) -> bool:
     """Return whether a file is the user's, and no library's."""
     if file.startswith("<"):  # "<frozen importlib>", "<string>" are not, but typed code is

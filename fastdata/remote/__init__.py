@@ -7,6 +7,8 @@ hole in them; readers map them as any shard, and first ask that the images they 
 ``extents.py``     where the images of a shard are in its file, and what may become a hole
 ``dataset.py``     a dataset in the folder: fetching and removing images
 ``schedule.py``    when each block is needed, by the order of the loaders that are running
+``held.py``        which blocks of a dataset that is being read are there, and which on their way
+``room.py``        what the cache may take, and what goes for what comes
 ``downloader.py``  the one process of a machine that uses the network, for all that read
 ``messages.py``    what it is told, and tells
 ``client.py``      the connection to it

@@ -24,7 +24,7 @@ import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +35,10 @@ from fastdata.errors import FastdataError, OptionError, StorageError
 from fastdata.processes.resources import format_bytes
 from fastdata.remote.dataset import StoredDataset, find_dataset, removed
 from fastdata.remote.folder import PRESENT, CachedDataset, CacheFolder
+from fastdata.remote.held import Held
 from fastdata.remote.messages import Channel, error_to
-from fastdata.remote.schedule import NEVER, Plan, next_uses
+from fastdata.remote.room import ANY, Room
+from fastdata.remote.schedule import NEVER, Plan, in_blocks_of
 
 __all__ = ["main"]
 
@@ -59,22 +61,8 @@ KEPT_SECONDS = 5.0
 AGAIN_SECONDS = 5.0
 """After which a block is tried again that could not be fetched, and for which nobody waits."""
 
-AHEAD_SHARE = 1 / 8
-"""Of the cache, for blocks that are fetched before they are needed.  What is beyond keeps blocks of
-which the next epoch has need: fetched as early as can be, no block would stay so long."""
-
-LEAST_AHEAD_BYTES = 64 << 20
-
 WAITED_SECONDS = 3.0
 """For which a block is needed now that somebody waits for, who says so every two seconds."""
-
-LOOK_SHARE = 0.1
-"""Of a core, for looking when blocks are needed: of 14,000,000 samples and eight loaders one look
-takes some 18 ms, and is then good for 180."""
-
-ANY, NO_ROOM = -1.0, -2.0
-"""In place of a number of batches: room is made for what is needed now of what is needed now, too;
-and what is never removed."""
 
 TIGHT_SECONDS = 0.5
 """For which a block stays that took the room of others that are needed now."""
@@ -82,72 +70,11 @@ TIGHT_SECONDS = 0.5
 log = logging.getLogger("fastdata.downloader")
 
 
-@dataclass(eq=False)
-class _Held:
-    """A dataset that is being read."""
-
-    stored: StoredDataset
-    block_size: int
-    plans: dict[tuple[int, int], Plan] = field(default_factory=dict)
-    """By client and number."""
-    users: set[int] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        self.cut(self.block_size)
-
-    def cut(self, block_size: int) -> None:
-        """Have blocks of so many samples; while none is in use."""
-        samples = self.stored.num_samples
-        self.block_size = block_size
-        self.starts = np.arange(0, max(samples, 1), block_size)
-        self.counts = np.diff(np.append(self.starts, samples))
-        self.filled = np.add.reduceat(self.stored.present > 0, self.starts).astype(np.int64)
-        self.busy = np.zeros(len(self.starts), np.int64)
-        self.fetching = np.zeros(len(self.starts), np.bool_)
-        self.kept_until = np.zeros(len(self.starts))
-        self.not_before = np.zeros(len(self.starts))
-        self.waited_until = np.zeros(len(self.starts))
-        self._uses = np.full(len(self.starts), NEVER)
-        self._look_at = 0.0
-        self.bytes_each = self.counts * (self.stored.total_bytes / max(samples, 1))
-
-    @property
-    def column_bytes(self) -> int:
-        """What is there without any image, about: all that is there, less the share of these."""
-        total, used = self.stored.total_bytes, self.stored.used_bytes
-        there = float(self.filled.sum()) / max(1, self.stored.num_samples)
-        return max(0, int((used - there * total) / (1 - there))) if there < 0.9 else 0
-
-    def bounds(self, block: int) -> tuple[int, int]:
-        """Return the first sample of a block, and the one behind its last."""
-        first = int(self.starts[block])
-        return first, first + int(self.counts[block])
-
-    def count(self, block: int) -> None:
-        """Count again the samples of a block that are there."""
-        first, last = self.bounds(block)
-        self.filled[block] = np.count_nonzero(self.stored.present[first:last])
-
-    def next_use(self) -> NDArray[np.float64]:
-        """Return in how many batches each block is needed.
-
-        One that somebody waits for is needed now: loaders ask for images of batches ahead before
-        they hand out those that are made.  What plans say may be as old as `LOOK_SHARE` has it.
-        """
-        now = time.monotonic()
-        if now >= self._look_at:
-            self._uses = next_uses(self.plans.values(), len(self.starts))
-            self._look_at = now + (time.monotonic() - now) / LOOK_SHARE
-        uses: NDArray[np.float64] = self._uses.copy()
-        uses[self.waited_until > now] = 0.0
-        return uses
-
-
 @dataclass(frozen=True, eq=False)
 class _Job:
     """Samples to be fetched; `block` is theirs."""
 
-    held: _Held
+    held: Held
     first: int
     last: int
     block: int
@@ -159,7 +86,7 @@ class _Job:
 class _Wanted:
     """Samples of a block that somebody waits for."""
 
-    held: _Held
+    held: Held
     first: int
     last: int
 
@@ -171,26 +98,22 @@ class Downloader:
         self.folder = folder
         self._changed = threading.Condition()
         self._opening = threading.Lock()
-        self._held: dict[str, _Held] = {}
+        self._held: dict[str, Held] = {}
         """By their keys."""
+        self._room = Room(folder, self._held)
         self._clients: dict[int, Channel] = {}
-        self._budgets: dict[int, int] = {}
         self._streams: dict[int, int | None] = {}
         self._wanted: deque[_Wanted] = deque()
-        self._reserved = 0
         self._running = 0
         self._streaming = 0
         """Of these, the ones that are no help for small things."""
         self._helpers = 0
         """Threads that fetch small things, as long as there are any."""
-        self._disk_limit = float("inf")
-        self._others_bytes = 0
         self._next_client = 0
         self._is_tight = False
         self._room_at = 0.0
         """When a block that stays for a while need not do so any more, if room is wanted."""
-        self._random = np.random.default_rng()
-        self._counts = {"fetched_bytes": 0, "requests": 0, "removed_blocks": 0, "failed": 0}
+        self._counts = {"fetched_bytes": 0, "requests": 0, "failed": 0}
         self._stopping = False
 
     def run(self) -> None:
@@ -247,7 +170,7 @@ class Downloader:
         finally:
             with self._changed:
                 self._clients.pop(client, None)
-                self._budgets.pop(client, None)
+                self._room.budgets.pop(client, None)
                 self._streams.pop(client, None)
                 for held in self._held.values():
                     held.users.discard(client)
@@ -270,10 +193,12 @@ class Downloader:
             return
         if kind == "counts":
             with self._changed:
-                used = int(self._used())
-                channel.send(
-                    {"kind": "reply", "id": body["id"], **self._counts, "used_bytes": used}
-                )
+                counts = {
+                    **self._counts,
+                    "removed_blocks": self._room.removed_blocks,
+                    "used_bytes": int(self._room.used()),
+                }
+            channel.send({"kind": "reply", "id": body["id"], **counts})
             return
         with self._changed:
             held = self._held.get(body["dataset"])
@@ -293,7 +218,7 @@ class Downloader:
                     held.cut(wish)
                 held.plans[key] = Plan(len(held.starts))
             elif kind == "uses" and key in held.plans:
-                uses = _in_blocks_of(held.block_size, body["block_size"], *array.reshape(3, -1))
+                uses = in_blocks_of(held.block_size, body["block_size"], *array.reshape(3, -1))
                 held.plans[key].add(body["epoch"], *uses)
             elif kind == "at" and key in held.plans:
                 held.plans[key].now = body["time"]
@@ -316,15 +241,15 @@ class Downloader:
                 key = stored.key
                 if key is None:
                     raise removed(cached.url, self.folder)
-                held = self._held[key] = _Held(stored, cached.block_size)
+                held = self._held[key] = Held(stored, cached.block_size)
             held.users.add(client)
             self._streams[client] = body["streams"]
             budget = body["cache_bytes"]
             if budget is None:
                 free = shutil.disk_usage(self.folder.path).free
-                budget = int(self._used()) + free // 2
-            self._budgets[client] = budget
-            self._measure_others()
+                budget = int(self._room.used()) + free // 2
+            self._room.budgets[client] = budget
+            self._room.measure_others()
             columns = held.stored.used_bytes
             if columns > budget and not held.filled.any():
                 raise OptionError(
@@ -388,10 +313,10 @@ class Downloader:
 
     # -- what is needed --------------------------------------------------------------------------
 
-    def _need(self, held: _Held, runs: NDArray[np.int64], body: dict[str, Any]) -> None:
+    def _need(self, held: Held, runs: NDArray[np.int64], body: dict[str, Any]) -> None:
         """Have samples come; those that are planned come in their turn."""
         planned = held.next_use() if held.plans else None
-        fits = held.stored.total_bytes <= self._budget()
+        fits = held.stored.total_bytes <= self._room.budget()
         for first, last in runs.tolist():
             low, high = first // held.block_size, (last - 1) // held.block_size
             for block in range(low, high + 1):
@@ -411,7 +336,7 @@ class Downloader:
                     self._wanted.append(_Wanted(held, begin, end) if fits else one)
         self._have_help()
 
-    def _replace(self, held: _Held, first: int, last: int) -> None:
+    def _replace(self, held: Held, first: int, last: int) -> None:
         """Forget samples whose bytes are damaged here, and fetch them again."""
         held.stored.present[first:last] = 0
         for block in range(first // held.block_size, (last - 1) // held.block_size + 1):
@@ -446,9 +371,9 @@ class Downloader:
         return None if helps else self._planned_job()
 
     def _planned_job(self) -> _Job | None:
-        best: tuple[float, _Held, int] | None = None
+        best: tuple[float, Held, int] | None = None
         now = time.monotonic()
-        fits = sum(one.stored.total_bytes for one in self._held.values()) <= self._budget()
+        fits = sum(one.stored.total_bytes for one in self._held.values()) <= self._room.budget()
         for held in self._held.values():
             if not held.plans:
                 continue
@@ -461,24 +386,12 @@ class Downloader:
         if best is None:
             return None
         use, held, block = best
-        if not fits and use > 0 and self._ahead_of(use) >= self._most_ahead():
+        if not fits and use > 0 and self._room.ahead_of(use) >= self._room.most_ahead():
             return None
         job = self._job(held, *held.bounds(block), block)
         return job if job is not None and self._has_room(job, use) else None
 
-    def _ahead_of(self, use: float) -> float:
-        """Return the bytes of blocks that are there, or on their way, and needed before `use`."""
-        total = 0.0
-        for held in self._held.values():
-            uses = held.next_use()
-            early = (uses > 0) & (uses < use) & ((held.filled > 0) | held.fetching)
-            total += float(held.bytes_each[early].sum())
-        return total
-
-    def _most_ahead(self) -> float:
-        return max(min(LEAST_AHEAD_BYTES, self._budget() / 2), self._budget() * AHEAD_SHARE)
-
-    def _job(self, held: _Held, first: int, last: int, block: int) -> _Job | None:
+    def _job(self, held: Held, first: int, last: int, block: int) -> _Job | None:
         """Return a job; None where it cannot be done, which those that wait are told."""
         whole = (first, last) == held.bounds(block)
         try:
@@ -497,17 +410,18 @@ class Downloader:
         which are fetched again: loaders that are out of step have more blocks in use at once than
         the order of one of them.
         """
-        if self._make_room(job.nbytes, use):
+        if self._room.make(job.nbytes, use):
             return True
         if use > 0.0 or self._running:
             return False
-        if self._make_room(job.nbytes, ANY):
+        if self._room.make(job.nbytes, ANY):
             job.held.kept_until[job.block] = time.monotonic() + TIGHT_SECONDS
             if not self._is_tight:
                 self._is_tight = True
+                budget = format_bytes(self._room.budget())
                 self._warn(
-                    f"the cache {self.folder.path} of {format_bytes(self._budget())} has hardly "
-                    "room for what is needed at once, so that blocks are fetched several times: "
+                    f"the cache {self.folder.path} of {budget} has hardly room for what is needed "
+                    "at once, so that blocks are fetched several times: "
                     "give more with cache_bytes=, --cache-bytes"
                 )
             return True
@@ -516,69 +430,13 @@ class Downloader:
         if (kept > now).any():
             self._room_at = float(kept[kept > now].min())
         else:
-            budget = format_bytes(self._budget())
+            budget = format_bytes(self._room.budget())
             reason = (
                 f"the cache {self.folder.path} of {budget} has no room for what is needed at once: "
                 "give more with cache_bytes=, --cache-bytes"
             )
             self._fail(job, OptionError(reason))
         return False
-
-    def _budget(self) -> float:
-        return min([*self._budgets.values(), self._disk_limit])
-
-    def _used(self) -> float:
-        return self._others_bytes + sum(one.stored.used_bytes for one in self._held.values())
-
-    def _measure_others(self) -> None:
-        """Count what datasets take that nobody reads."""
-        self._others_bytes = sum(one.disk_bytes for one in self._unread())
-
-    def _unread(self) -> list[CachedDataset]:
-        """Return the datasets in the folder that nobody reads."""
-        read = {one.stored.cached.folder.name for one in self._held.values()}
-        return [one for one in self.folder.datasets() if one.folder.name not in read]
-
-    def _make_room(self, nbytes: float, use: float) -> bool:
-        """Remove blocks that are needed later than in `use` batches, until there is room.
-
-        Where there is none, the answer is no, and nobody else's block has gone for it in vain but
-        those that are needed last.
-        """
-        if nbytes + self._used() + self._reserved <= self._budget():
-            return True
-        if self._others_bytes:
-            self._remove_others(nbytes)
-        now = time.monotonic()
-        uses = {}
-        for name, held in self._held.items():
-            needed, kept = held.next_use(), held.kept_until > now
-            if use == ANY:
-                at_random = self._random.random(len(needed)) + ANY
-                needed = np.where(kept, NO_ROOM, np.where(needed == 0.0, at_random, needed))
-            else:
-                needed = np.where(kept, np.minimum(needed, 1.0), needed)
-            uses[name] = np.where((held.filled > 0) & (held.busy == 0), needed, NO_ROOM)
-        while nbytes + self._used() + self._reserved > self._budget():
-            last = max(uses, key=lambda name: float(uses[name].max()))
-            block = int(uses[last].argmax())
-            if uses[last][block] <= use:
-                return False
-            uses[last][block] = NO_ROOM
-            held = self._held[last]
-            with contextlib.suppress(FastdataError, OSError):  # of files that somebody has removed
-                held.stored.remove(*held.bounds(block))
-            held.count(block)
-            self._counts["removed_blocks"] += 1
-        return True
-
-    def _remove_others(self, nbytes: float) -> None:
-        """Remove datasets that nobody reads, those first that were opened longest ago."""
-        for one in self._unread():  # blocks of the others go one by one
-            if nbytes + self._used() + self._reserved <= self._budget():
-                return
-            self.folder.remove(one)
-            self._measure_others()
 
     # -- fetching --------------------------------------------------------------------------------
 
@@ -612,7 +470,7 @@ class Downloader:
                     self._changed.wait(until_room if 0.0 < until_room < 1.0 else 1.0)
                 job.held.busy[job.block] += 1
                 job.held.fetching[job.block] |= job.whole
-                self._reserved += job.nbytes
+                self._room.reserved += job.nbytes
                 self._running += 1
                 self._streaming += not helps
                 self._changed.notify()
@@ -628,7 +486,7 @@ class Downloader:
                 if job.whole:
                     held.fetching[job.block] = False
                 held.count(job.block)
-                self._reserved -= job.nbytes
+                self._room.reserved -= job.nbytes
                 self._running -= 1
                 self._streaming -= not helps
                 self._counts["fetched_bytes"] += fetched
@@ -651,14 +509,14 @@ class Downloader:
         """Try again in a smaller cache where the disk is full; tell who waits of anything else."""
         full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
         if full and not isinstance(error, FastdataError):
-            limit = self._used() - job.nbytes
-            if limit < self._budget():
-                if self._disk_limit == float("inf"):  # requests under way find it full, too
+            limit = self._room.used() - job.nbytes
+            if limit < self._room.budget():
+                if self._room.disk_limit == float("inf"):  # requests under way find it full, too
                     self._warn(
                         f"the disk of the cache {self.folder.path} is full: it goes on with "
-                        f"{format_bytes(limit)} instead of {format_bytes(self._budget())}"
+                        f"{format_bytes(limit)} instead of {format_bytes(self._room.budget())}"
                     )
-                self._disk_limit = max(limit, 0.0)
+                self._room.disk_limit = max(limit, 0.0)
             self._wanted.append(_Wanted(job.held, job.first, job.last))
             return
         self._fail(job, error)
@@ -680,23 +538,6 @@ def _failed(key: str, first: int, last: int, error: Exception) -> dict[str, Any]
         "last": last,
         "error": error_to(error),
     }
-
-
-def _in_blocks_of(
-    size: int,
-    their_size: int,
-    blocks: NDArray[np.int64],
-    first: NDArray[np.int64],
-    last: NDArray[np.int64],
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return uses of blocks as uses of the blocks of another size that have samples of these."""
-    if size == their_size:
-        return blocks, first, last
-    starts = blocks * their_size // size
-    counts = ((blocks + 1) * their_size - 1) // size - starts + 1
-    ours = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    ours += np.repeat(starts, counts)
-    return ours, np.repeat(first, counts), np.repeat(last, counts)
 
 
 def main(folder: str) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["NEVER", "Plan", "next_uses"]
+__all__ = ["NEVER", "Plan", "in_blocks_of", "next_uses"]
 
 NEVER = np.inf
 """The next use of a block that no loader is known to need."""
@@ -68,3 +68,20 @@ def next_uses(plans: Iterable[Plan], num_blocks: int) -> NDArray[np.float64]:
     for plan in plans:
         np.minimum(soonest, plan.next_use(), out=soonest)
     return soonest
+
+
+def in_blocks_of(
+    size: int,
+    their_size: int,
+    blocks: NDArray[np.int64],
+    first: NDArray[np.int64],
+    last: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return uses of blocks as uses of the blocks of another size that have samples of these."""
+    if size == their_size:
+        return blocks, first, last
+    starts = blocks * their_size // size
+    counts = ((blocks + 1) * their_size - 1) // size - starts + 1
+    ours = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    ours += np.repeat(starts, counts)
+    return ours, np.repeat(first, counts), np.repeat(last, counts)

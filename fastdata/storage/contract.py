@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fastdata.errors import ObjectNotFoundError, StorageError
+from fastdata.errors import ObjectChangedError, ObjectNotFoundError, StorageError
 
 __all__ = ["Entry", "Store"]
 
@@ -51,6 +51,13 @@ class Store(abc.ABC):
     def url_of(self, key: str) -> str:
         """Return the URL of an object."""
         return f"{self.url}/{key}" if key else self.url
+
+    def changed(self, key: str) -> ObjectChangedError:
+        """Return the error for an object that is no more the one that was asked for."""
+        return ObjectChangedError(
+            f"{self.url_of(key)} has changed since it was listed. Start again, and it is listed "
+            "anew; a pack of it begins anew at another destination"
+        )
 
     def check_process(self) -> None:
         """Raise a `StorageError` in a process that was forked from the one that made this."""

@@ -102,7 +102,7 @@ class LocalStore(Store):
         with self._explained(key), open(self.path(key), "rb", buffering=0) as file:
             found = _entry(key, os.fstat(file.fileno()))
             if tag and found.tag != tag:
-                raise ObjectChangedError(f"{self.url_of(key)} has changed since it was listed")
+                raise self.changed(key)
             stop = found.size if stop is None else stop
             if not 0 <= start <= stop <= found.size:
                 raise StorageError(

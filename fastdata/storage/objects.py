@@ -18,7 +18,6 @@ from obstore.store import from_url
 
 from fastdata.errors import (
     MissingExtraError,
-    ObjectChangedError,
     ObjectNotFoundError,
     OptionError,
     StorageError,
@@ -230,9 +229,7 @@ class ObjectStore(Store):
                 raise StorageError(f"{self.url_of(key)}: {why}") from error
             raise ObjectNotFoundError(f"{self.url_of(key)}: there is no such object") from error
         except exceptions.PreconditionError as error:
-            raise ObjectChangedError(
-                f"{self.url_of(key)} has changed since it was listed"
-            ) from error
+            raise self.changed(key) from error
         except (exceptions.BaseError, OSError) as error:
             why = _reason(error)
             if not why:

@@ -10,7 +10,7 @@ from typing import Any
 
 import fsspec
 
-from fastdata.errors import ObjectChangedError, ObjectNotFoundError, OptionError, StorageError
+from fastdata.errors import ObjectNotFoundError, OptionError, StorageError
 from fastdata.storage.contract import Entry, Store
 
 __all__ = ["FsspecStore"]
@@ -77,7 +77,7 @@ class FsspecStore(Store):
         """Return bytes of an object; its tag is looked at before."""
         self.check_process()
         if tag and self.head(key).tag != tag:
-            raise ObjectChangedError(f"{self.url_of(key)} has changed since it was listed")
+            raise self.changed(key)
         if stop is not None and start >= stop:
             return b""
         with self._explained(key):

@@ -26,8 +26,13 @@ def asked_of_stores(found: Measured) -> list[str]:
             3,
         ),
         "first batch": ("from the call of `loader()` to the first batch, s", "at most 1", 2),
-        "a cache of a tenth over a whole one": (
+        "a cache of a tenth over a whole one, later epochs": (
             "epochs 2 and 3 with a cache of a tenth, over one that has all",
+            "0.9",
+            2,
+        ),
+        "a cache of a tenth over a whole one, three epochs from nothing": (
+            "epochs 1 to 3, from an empty cache of a tenth, over an empty one for all",
             "0.9",
             2,
         ),

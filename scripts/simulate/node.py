@@ -18,7 +18,7 @@ import numpy as np
 from demands import Uses
 from numpy.typing import NDArray
 
-from fastdata.remote.downloader import AHEAD_SHARE, LEAST_AHEAD_BYTES
+from fastdata.remote.room import AHEAD_SHARE, LEAST_AHEAD_BYTES
 from fastdata.remote.schedule import NEVER, Plan
 
 __all__ = ["SAMPLE", "Node"]

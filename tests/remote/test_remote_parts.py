@@ -17,9 +17,8 @@ from remote_helpers import needs_store
 import fastdata
 from fastdata.formats.reader import ShardReader
 from fastdata.formats.sparse import columns_only
-from fastdata.remote.downloader import _in_blocks_of
 from fastdata.remote.extents import PAGE_BYTES, Extents
-from fastdata.remote.schedule import NEVER, Plan, next_uses
+from fastdata.remote.schedule import NEVER, Plan, in_blocks_of, next_uses
 from fastdata.storage import open_store
 
 
@@ -103,7 +102,7 @@ def test_the_next_use_of_a_block_by_several_loaders() -> None:
 @pytest.mark.parametrize(("size", "theirs"), [(4, 6), (6, 4), (5, 5), (1, 3), (7, 2)])
 def test_blocks_of_another_size_have_the_same_samples(size: int, theirs: int) -> None:
     blocks = np.array([0, 3, 4])
-    ours, first, last = _in_blocks_of(size, theirs, blocks, blocks * 10, blocks * 10 + 5)
+    ours, first, last = in_blocks_of(size, theirs, blocks, blocks * 10, blocks * 10 + 5)
     for block in blocks.tolist():
         samples = range(block * theirs, (block + 1) * theirs)
         expected = {sample // size for sample in samples}
