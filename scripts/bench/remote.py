@@ -177,6 +177,7 @@ def rows_of(chosen: list[str], results: Results) -> list[Row]:
         Row(f"{name}: {what}", name, unit=unit, measure=measure)
         for name in chosen
         for what, (unit, measure) in FIGURES.items()
+        if what != "later epochs" or name.startswith("fastdata")  # peers have one epoch
     ]
     return [row for row in asked if {row.contender, row.over} <= {*chosen, ""}] + reached
 
