@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import re
 import sys
@@ -21,7 +20,7 @@ from fastdata.doctor.messages import Ended, Request, Watched
 from fastdata.doctor.script import Script
 from fastdata.doctor.session import Session
 from fastdata.doctor.trials import Trials
-from fastdata.measuring import lines
+from fastdata.measuring.lines import is_users
 from fastdata.processes.starting import kill_group, lead_group
 
 __all__ = ["ANOMALIES", "PLAIN", "planted", "script_with", "started", "watch"]
@@ -84,10 +83,6 @@ ANOMALIES = {
 """A model of many small layers takes several times as long while anomalies are looked for."""
 
 
-_is_users = functools.cache(lines.is_users.__wrapped__)
-"""For the files of any number of modules: all of the tests' have more than fastdata's own keeps."""
-
-
 def script_with(**parts: str) -> str:
     """Return a script of which some parts are other than the plain ones."""
     indented = {"before": 4, "step": 8, "validation": 4}
@@ -133,7 +128,7 @@ def started(text: str, folder: Path, **request: Any) -> Iterator[Callable[..., A
     )
     made = Request(script, str(folder / "scratch"), **request)
     Path(made.scratch).mkdir(exist_ok=True)
-    _test_modules()  # here, once for all children
+    _test_modules()  # here, so that it is known in all children
     ours, theirs = Pipe()
     child = os.fork()
     if not child:
@@ -158,7 +153,7 @@ def _test_modules() -> list[str]:
     return [
         name
         for name, module in list(sys.modules.items())
-        if _is_users(getattr(module, "__file__", None) or "<built-in>")
+        if is_users(getattr(module, "__file__", None) or "<built-in>")
     ]
 
 
@@ -171,7 +166,6 @@ def _run(connection: Any, request: Request, folder: Path) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w")
         warnings.resetwarnings()  # here they are errors
-        lines.is_users = _is_users
         for name in _test_modules():  # which are no code of the script's
             del sys.modules[name]
         torch.set_num_threads(1)  # the threads of this process's parent are not here
