@@ -164,6 +164,7 @@ def _made(
             if made.folder.exists():
                 folder.remove(made)
             os.rename(scratch, made.folder)
+            made = replace(made, column_bytes=made.disk_bytes)
             made.write()
     finally:
         shutil.rmtree(scratch, ignore_errors=True)  # it was moved, unless something failed

@@ -264,7 +264,7 @@ class Downloader:
                 "block_size": held.block_size,
                 "num_samples": held.stored.num_samples,
                 "total_bytes": held.stored.total_bytes,
-                "column_bytes": held.column_bytes,
+                "column_bytes": cached.column_bytes,
                 "cache_bytes": budget,
                 "files": {one.file: one.key for one in cached.shards},
             }

@@ -100,6 +100,8 @@ class CachedDataset:
     """Samples that are fetched and removed together."""
     is_file: bool
     """Whether the URL is that of a shard, and not of a folder of them."""
+    column_bytes: int = 0
+    """What its files took on the disk when there was no image in them."""
 
     @property
     def location(self) -> Path:

@@ -47,13 +47,6 @@ class Held:
         self._look_at = 0.0
         self.bytes_each = self.counts * (self.stored.total_bytes / max(samples, 1))
 
-    @property
-    def column_bytes(self) -> int:
-        """What is there without any image, about: all that is there, less the share of these."""
-        total, used = self.stored.total_bytes, self.stored.used_bytes
-        there = float(self.filled.sum()) / max(1, self.stored.num_samples)
-        return max(0, int((used - there * total) / (1 - there))) if there < 0.9 else 0
-
     def bounds(self, block: int) -> tuple[int, int]:
         """Return the first sample of a block, and the one behind its last."""
         first = int(self.starts[block])
