@@ -334,7 +334,8 @@ class Downloader:
                 else:
                     # What all of it has room for comes in blocks: it will be needed anyway.
                     self._wanted.append(_Wanted(held, begin, end) if fits else one)
-        self._have_help()
+        if body["first"] or not fits:  # else what is wanted is blocks
+            self._have_help()
 
     def _replace(self, held: Held, first: int, last: int) -> None:
         """Forget samples whose bytes are damaged here, and fetch them again."""
