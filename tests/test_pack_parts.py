@@ -468,6 +468,25 @@ def test_a_commit_that_was_interrupted_is_finished_by_another(
     assert len(left) == 4 + 2
 
 
+def test_no_shard_stays_mapped_until_all_are_counted(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest_of_columns = parts_module.content_digest
+    mapped: list[str] = []
+
+    def counting(*given: Any) -> str:
+        digest = digest_of_columns(*given)
+        maps = Path("/proc/self/maps").read_text().splitlines()
+        mapped.extend(line for line in maps if str(tmp_path) in line)
+        return digest
+
+    monkeypatch.setattr(parts_module, "content_digest", counting)
+    fastdata.pack(images, tmp_path / "packed", part="plan", **SHARDS)
+    for part in ["0/1", "commit"]:
+        fastdata.pack(images, tmp_path / "packed", part=part, **SHARDS)
+    assert not mapped
+
+
 PACK = """
 import sys, json
 import fastdata

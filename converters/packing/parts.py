@@ -24,12 +24,14 @@ import json
 import re
 import secrets
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from fastdata.errors import (
     DestinationExistsError,
@@ -352,18 +354,24 @@ class Parts:
                 paths = pool.map(
                     lambda entry: columns_only(self.store, entry, Path(scratch)), entries
                 )
-                readers = list(map(ShardReader, paths))
-            for shard, reader in zip(shards, readers, strict=True):
-                if (reader.header.digest, len(reader)) != (shard.digest, shard.num_samples):
-                    raise FormatError(
-                        f"{self.store.url_of(shard.file)} is not the shard of its receipt"
-                    )
-            digest = content_digest(schema, [reader.column for reader in readers])
+                columns = list(map(self._columns_of, paths, shards))
+            digest = content_digest(schema, columns)
         manifest = Manifest(schema, digest, tuple(shards), options)
         if not self.store.put_if_absent(MANIFEST, manifest.to_bytes()):
             return self.commit()  # of shards that may be others: what is there counts
         self.tidy(manifest)
         return manifest, receipts
+
+    def _columns_of(self, path: Path, shard: ShardEntry) -> Callable[[str], np.ndarray[Any, Any]]:
+        """Return a function that returns a column of a shard, given its name.
+
+        It opens the shard each time: mapped all at once, shards would take as much memory as all
+        of their columns.
+        """
+        reader = ShardReader(path)
+        if (reader.header.digest, len(reader)) != (shard.digest, shard.num_samples):
+            raise FormatError(f"{self.store.url_of(shard.file)} is not the shard of its receipt")
+        return lambda name: ShardReader(path).column(name)
 
     def tidy(self, manifest: Manifest) -> None:
         """Remove what a finished pack has left: plan, receipts, shards that the manifest lacks."""

@@ -25,8 +25,8 @@ from table import compare
 
 HERE = Path(__file__).resolve().parent
 SIZE, MAX_RESOLUTION, QUALITY = 256, 341, 90
-SHARDS = 8
-"""Of a pack by an engine."""
+SHARD_SAMPLES = 500
+"""Of a pack by an engine, as a shard is a task."""
 
 
 def contenders(options: argparse.Namespace, images: Path, work: Path) -> list[Contender]:
@@ -41,7 +41,7 @@ def contenders(options: argparse.Namespace, images: Path, work: Path) -> list[Co
         return [python, str(HERE / "contenders" / script), json.dumps(common | more)]
 
     if options.dask:
-        shards = {"size": SIZE, "shard_size": -(-options.samples // SHARDS)}
+        shards = {"size": SIZE, "shard_size": SHARD_SAMPLES}
         scripts = {"fastdata shards": "pack_fastdata.py", "fastdata shards, Dask": "pack_dask.py"}
         return [
             Contender(
