@@ -102,7 +102,10 @@ class Downloader:
         """By their keys."""
         self._room = Room(folder, self._held)
         self._clients: dict[int, Channel] = {}
-        self._streams: dict[int, int | None] = {}
+        self._streams: dict[int, int] = {}
+        """By clients, for those that have said a number."""
+        self._limited: set[int] = set()
+        """Clients that were given one, which then is not to be exceeded for small things."""
         self._wanted: deque[_Wanted] = deque()
         self._running = 0
         self._streaming = 0
@@ -156,7 +159,9 @@ class Downloader:
             self._changed.notify_all()
 
     def _most_streams(self) -> int:
-        return max((asked or STREAMS for asked in list(self._streams.values())), default=0)
+        return max(
+            (self._streams.get(client, STREAMS) for client in list(self._clients)), default=0
+        )
 
     # -- clients ---------------------------------------------------------------------------------
 
@@ -172,6 +177,7 @@ class Downloader:
                 self._clients.pop(client, None)
                 self._room.budgets.pop(client, None)
                 self._streams.pop(client, None)
+                self._limited.discard(client)
                 for held in self._held.values():
                     held.users.discard(client)
                     for key in [key for key in held.plans if key[0] == client]:
@@ -199,6 +205,10 @@ class Downloader:
                     "used_bytes": int(self._room.used()),
                 }
             channel.send({"kind": "reply", "id": body["id"], **counts})
+            return
+        if kind == "streams":
+            with self._changed:
+                self._streams[client] = max(STREAMS, body["streams"])
             return
         with self._changed:
             held = self._held.get(body["dataset"])
@@ -243,7 +253,9 @@ class Downloader:
                     raise removed(cached.url, self.folder)
                 held = self._held[key] = Held(stored, cached.block_size)
             held.users.add(client)
-            self._streams[client] = body["streams"]
+            if body["streams"] is not None:
+                self._streams[client] = body["streams"]
+                self._limited.add(client)
             budget = body["cache_bytes"]
             if budget is None:
                 free = shutil.disk_usage(self.folder.path).free
@@ -443,7 +455,7 @@ class Downloader:
 
     def _have_help(self) -> None:
         """Start threads for small things that are waited for, where the streams are too few."""
-        if any(self._streams.values()):
+        if self._limited:
             return
         while self._helpers < min(len(self._wanted) - STREAMS, MOST_SMALL):
             self._helpers += 1

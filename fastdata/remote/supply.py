@@ -99,6 +99,7 @@ class Supply:
         found: dict[str, Any] | None = None,
     ) -> None:
         self._arguments = folder, url, storage_options, cache_bytes, streams
+        self._tuned_streams: int | None = None
         self.url = url
         self._folder = CacheFolder(folder)
         self._watching = threading.local()
@@ -121,7 +122,8 @@ class Supply:
         self._seen = np.zeros(self.num_samples, np.uint8)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Supply, (*self._arguments, self._found)
+        state = {"_tuned_streams": self._tuned_streams}
+        return Supply, (*self._arguments, self._found), state
 
     def _open(self) -> dict[str, Any]:
         _, url, options, cache_bytes, streams = self._arguments
@@ -138,8 +140,20 @@ class Supply:
         client.used_by(self, self._key)
         reply = client.ask(body, keep_as=self._key)
         self._opened_in = os.getpid()
+        self._say_streams()
         found: dict[str, Any] = reply["dataset"]
         return found
+
+    def use_streams(self, streams: int) -> None:
+        """Have at least so many requests at once, unless a number was given."""
+        if self._arguments[4] is None and self._tuned_streams != streams:
+            self._tuned_streams = streams
+            self._say_streams()
+
+    def _say_streams(self) -> None:
+        if self._tuned_streams is not None:
+            body = {"kind": "streams", "streams": self._tuned_streams}
+            client_of(self._folder).tell(body, keep_as=self._key)
 
     @property
     def known_client(self) -> Client:
@@ -296,8 +310,8 @@ class Supply:
 
     @property
     def streams(self) -> int | None:
-        """Requests at once, as given."""
-        return self._arguments[4]
+        """Requests at once, as given or tuned."""
+        return self._arguments[4] or self._tuned_streams
 
     @property
     def waited_seconds(self) -> float:

@@ -104,6 +104,9 @@ def resolve_auto_settings(data: Any, options: LoaderOptions) -> LoaderOptions:
     `pin_memory` and `persistent_workers` that are given stay.  What no result decides stays
     "auto".  No result changes which backend makes the batches, nor what is in them.
 
+    A number of streams that is kept is told to the stores that `data` comes out of, where none was
+    given (`Supply.use_streams`).
+
     What is used, and when it was measured, is logged at INFO once a process and key.  Whatever is
     wrong with what is kept, this raises nothing.  ``FASTDATA_TUNED=0`` uses nothing.  It costs
     microseconds where nothing is kept.
@@ -123,7 +126,10 @@ def resolve_auto_settings(data: Any, options: LoaderOptions) -> LoaderOptions:
         return options
     settings, measured = entry.tuned.settings, entry.measured_at.date().isoformat()
     message = "tuned settings for %s: %s (measured %s; FASTDATA_TUNED=0 does without)"
-    log_once(entry.key.digest, logging.INFO, message, entry.key.name, settings, measured)
+    log_once(entry.key.digest, logging.INFO, message, entry.key.name, entry.tuned, measured)
+    if entry.tuned.streams is not None:
+        for one in getattr(data, "supplied", ()):
+            one.supply.use_streams(entry.tuned.streams)
     names = ["prefetch_factor", "pin_memory", "persistent_workers"]
     if settings.backend != "torch":
         names.append("worker_method")

@@ -51,7 +51,7 @@ log = logging.getLogger("fastdata")
 
 _logged: set[str] = set()
 
-VERSION = 3
+VERSION = 4
 """Of the files."""
 
 
@@ -94,6 +94,11 @@ class TunedSettings:
     """Batches a second, where they are known."""
     curve: tuple[Point, ...] = ()
     """Of workers of this kind, the fewest first."""
+    streams: int | None = None
+    """Requests at once to the store, where their number was measured."""
+
+    def __str__(self) -> str:
+        return str(self.settings) + (f", {self.streams} streams" if self.streams else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ def show(data: Any = None) -> list[dict[str, Any]]:
             {
                 "dataset": entry.key.name,
                 "batch_size": tuned.batch_size,
-                "settings": str(tuned.settings),
+                "settings": str(tuned),
                 "supply": tuned.supply,
                 "demand": tuned.demand,
                 "saturates": tuned.saturates,

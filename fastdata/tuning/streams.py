@@ -119,8 +119,8 @@ def notes_on_store(
     comes = f"{result.batches_per_second * batch_bytes / 1e6:.4g} MB/s"
     if result.streams > store.streams:
         yield (
-            f"streams={result.streams} (now {store.streams}): give it to fastdata.loader or "
-            "fastdata.open; it is not kept with the settings"
+            f"streams={result.streams} (now {store.streams}): used wherever these settings are, "
+            "once they are kept; else give it to fastdata.loader or fastdata.open"
         )
     if demand is None or result.batches_per_second >= HEADROOM * demand:
         return

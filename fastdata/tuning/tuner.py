@@ -416,7 +416,7 @@ def _keep(result: TuningResult, key: Key | None, *, complete: bool) -> TuningRes
         )
     elif not complete:
         note = "not kept: the time was up before all numbers of workers had a turn: more seconds"
-    elif (path := store.save(key, _tuned_settings(result))) is None:
+    elif (path := store.save(key, _tuned_settings(result, key))) is None:
         note = f"not kept: {store.directory()} cannot be written"
     else:
         log.info("kept as %s", path)
@@ -430,8 +430,11 @@ def _only_failed_with_workers(result: TuningResult) -> bool:
     return bool(tried) and all(trial.supply is None for trial in tried)
 
 
-def _tuned_settings(result: TuningResult) -> TunedSettings:
-    """Return what is stored of a result."""
+def _tuned_settings(result: TuningResult, key: Key) -> TunedSettings:
+    """Return what is stored of a result; streams that were measured before stay."""
+    streams = None if result.store is None else result.store.streams
+    if streams is None and (before := store.find(key)) is not None:
+        streams = before.tuned.streams
     rates = {one.settings: one.supply for one in result.trials if one.supply is not None}
     chosen = rates.get(result.settings)
     return TunedSettings(
@@ -445,4 +448,5 @@ def _tuned_settings(result: TuningResult) -> TunedSettings:
             Point(one.num_workers, rate.median)
             for one, rate in curve(rates.items(), result.settings)
         ),
+        streams,
     )

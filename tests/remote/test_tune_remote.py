@@ -49,7 +49,11 @@ def tuned(url: str, **options: Any) -> TuningResult:
 
 
 def test_streams_are_tried_out_of_the_store_and_workers_in_the_cache(
-    server: RangeServer, cache: Path, here: None, monkeypatch: pytest.MonkeyPatch
+    server: RangeServer,
+    cache: Path,
+    here: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A store that gives each stream so little that 16 of them do not feed the step."""
     server.delay, server.stream_bytes_per_second = 0.01, SLOW
@@ -81,6 +85,19 @@ def test_streams_are_tried_out_of_the_store_and_workers_in_the_cache(
     (dataset,) = CacheFolder.open(cache).datasets()
     assert not list(cache.glob(".*"))
     assert dataset.num_present < COUNT
+    # Loaders that find it use as many, and others as many as there are anyway.
+    server.delay, server.stream_bytes_per_second = 0.05, float("inf")
+    for number, (given, least) in enumerate(
+        [({}, 17), ({"num_workers": 1}, 1), ({"streams": 2}, 1)]
+    ):
+        options = {"num_workers": "auto", "batch_size": 12, "shuffle": LANES, **given}
+        folder = tmp_path / f"cache-{number}"
+        with fastdata.loader(f"{server.url}/train", cache_dir=folder, **options) as loader:
+            server.most_busy = 0
+            batches = sum(1 for _ in loader)
+        assert batches == len(loader)
+        most = 32 if not given else given.get("streams", 16)
+        assert least <= server.most_busy <= most, given
 
 
 def test_in_a_full_cache_nothing_is_said_of_streams(
@@ -133,6 +150,16 @@ def test_loaders_stay_in_the_cache_once_there_is_enough(server: RangeServer, cac
         labels = [label for batch in loader for label in batch.label.tolist()]
     assert 0 < len(labels) < COUNT
     assert supply.waited_seconds == waited, "nothing was waited for"
+
+
+def test_streams_that_were_measured_stay_when_a_full_cache_is_tuned() -> None:
+    key = Key({"host": "here"}, {})
+    for streams_measured in (32, None):
+        found = StoreResult("cache", 1.0, 9, 10, 100.0, streams=streams_measured)
+        _keep(TuningResult(Settings(1), "well", True, 12, store=found), key, complete=True)
+    (entry,) = kept.entries()
+    assert entry.tuned.streams == 32
+    assert str(entry.tuned) == "1 thread, prefetch 2, 32 streams"
 
 
 RATES = {8: 10.0, 16: 20.0, 32: 38.0, 64: 40.0}
