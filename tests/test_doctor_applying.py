@@ -509,6 +509,7 @@ def test_sources_are_measured_beside_the_script(
 ) -> None:
     monkeypatch.setattr(trials, "WINDOW_SECONDS", 0.02)
     monkeypatch.setattr(trials, "FRESH_PAIRS", 1)  # each takes two new processes
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # several wait for each other beside other tests
     path = tmp_path / "train.py"
     path.write_text(script_with(**ANOMALIES))
     off = path.read_bytes().replace(b"(True)", b"(False)", 1)

@@ -294,6 +294,7 @@ def test_advice_is_tried_by_the_command_and_its_gain_reported(
 ) -> None:
     monkeypatch.setattr(trials, "WINDOW_SECONDS", 0.05)
     monkeypatch.setattr(trials, "FRESH_PAIRS", 0)  # each takes four new processes
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # several wait for each other beside other tests
     path = tmp_path / "train.py"
     path.write_text(script_with(**ANOMALIES))
     page = tmp_path / "page.html"
