@@ -246,8 +246,8 @@ def _explain_death(death: Death) -> str:
         which = f"{files} was cut short or overwritten" if files else "see standard error: which"
         return (
             f"{death}: a file that it reads through a memory map could not be read ({which}). "
-            "Restore the file; put a new one in the place of one that is in use by renaming (mv), "
-            "never by writing over it (cp)"
+            "Restore the file, or clear the cache that it is in (fastdata cache clear); put a new "
+            "one in the place of one that is in use by renaming (mv), never by writing over it (cp)"
         )
     if number in _CRASHES:
         return (

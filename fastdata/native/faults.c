@@ -88,8 +88,9 @@ static void say(const mapped *one) {
         add_number(&out, one->length);
         add(&out, " bytes when it was opened and has ");
         add_number(&out, now);
-        add(&out, " now: it was cut short or overwritten while it was in use. Restore it; put a "
-                  "new file in the place of one by renaming (mv), never by writing over it (cp)");
+        add(&out, " now: it was cut short or overwritten while it was in use. Restore it, or "
+                  "clear the cache that it is in (fastdata cache clear); put a new file in the "
+                  "place of one by renaming (mv), never by writing over it (cp)");
     } else {
         add(&out, ": a part of it cannot be read: it was cut short or overwritten while it was in "
                   "use, or its disk or network failed (dmesg may say)");

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fastdata.errors import FastdataError, StorageError
 from fastdata.remote.folder import CacheFolder
-from fastdata.remote.messages import Channel, error_from
+from fastdata.remote.messages import Channel, credentials_digest, error_from
 
 __all__ = ["Client", "client_of"]
 
@@ -170,6 +170,7 @@ class Client:
         for attempt in range(STARTS):
             channel = self._connected()
             try:
+                channel.send({"kind": "hello", "credentials": credentials_digest()})
                 for message in said:
                     channel.send(*message)
                 break

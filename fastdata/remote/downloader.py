@@ -36,7 +36,7 @@ from fastdata.processes.resources import format_bytes
 from fastdata.remote.dataset import StoredDataset, find_dataset, removed
 from fastdata.remote.folder import PRESENT, CachedDataset, CacheFolder
 from fastdata.remote.held import Held
-from fastdata.remote.messages import Channel, error_to
+from fastdata.remote.messages import Channel, credentials_digest, error_to
 from fastdata.remote.room import ANY, Room
 from fastdata.remote.schedule import NEVER, Plan, in_blocks_of
 
@@ -102,6 +102,9 @@ class Downloader:
         """By their keys."""
         self._room = Room(folder, self._held)
         self._clients: dict[int, Channel] = {}
+        self._credentials = credentials_digest()
+        self._strangers: set[int] = set()
+        """Clients that have other credentials than those by which this process uses stores."""
         self._streams: dict[int, int] = {}
         """By clients, for those that have said a number."""
         self._limited: set[int] = set()
@@ -178,6 +181,8 @@ class Downloader:
                 self._room.budgets.pop(client, None)
                 self._streams.pop(client, None)
                 self._limited.discard(client)
+                self._strangers.discard(client)
+                self._leave_to_strangers()
                 for held in self._held.values():
                     held.users.discard(client)
                     for key in [key for key in held.plans if key[0] == client]:
@@ -194,7 +199,7 @@ class Downloader:
             try:
                 found: dict[str, Any] = {"dataset": self._open(client, body)}
             except Exception as error:  # whatever it is, it is theirs to know
-                found = {"error": error_to(error)}
+                found = {"error": self._told(client, error)}
             channel.send({"kind": "reply", "id": body["id"], **found})
             return
         if kind == "counts":
@@ -206,6 +211,12 @@ class Downloader:
                 }
             channel.send({"kind": "reply", "id": body["id"], **counts})
             return
+        if kind == "hello":
+            if body["credentials"] != self._credentials:
+                with self._changed:
+                    self._strangers.add(client)
+                    self._leave_to_strangers()
+            return
         if kind == "streams":
             with self._changed:
                 self._streams[client] = max(STREAMS, body["streams"])
@@ -215,7 +226,7 @@ class Downloader:
             if held is None:
                 if kind == "need":  # of files of which only this client knows: it says when to stop
                     gone = removed(body["url"], self.folder)
-                    channel.send(_failed(body["dataset"], 0, sys.maxsize, gone))
+                    channel.send(_failed(body["dataset"], 0, sys.maxsize, error_to(gone)))
                 return
             key = client, body.get("plan", 0)
             if kind == "need":
@@ -280,6 +291,23 @@ class Downloader:
                 "cache_bytes": budget,
                 "files": {one.file: one.key for one in cached.shards},
             }
+
+    def _leave_to_strangers(self) -> None:
+        """End where all clients have other credentials: they start one that has theirs."""
+        if self._clients and self._strangers.issuperset(self._clients):
+            os._exit(0)
+
+    def _told(self, client: int, error: Exception) -> list[str]:
+        """Return an error as a client is sent it."""
+        name, text = error_to(error)
+        if isinstance(error, StorageError) and client in self._strangers:
+            text += (
+                f". The downloader of the cache {self.folder.path} uses the credentials of the "
+                "process that started it, and in the environment of this one are others: where it "
+                "is for them, end the programs that use the cache, or choose another with "
+                "cache_dir=, --cache-dir"
+            )
+        return [name, text]
 
     def _forget_removed(self) -> None:
         """Close files that somebody has removed, once nobody reads them any more."""
@@ -537,19 +565,20 @@ class Downloader:
     def _fail(self, job: _Job, error: Exception) -> None:
         self._counts["failed"] += 1
         job.held.not_before[job.block] = time.monotonic() + AGAIN_SECONDS
-        failed = _failed(job.held.stored.key or "", job.first, job.last, error)
+        key = job.held.stored.key or ""
         for client in list(job.held.users):
+            failed = _failed(key, job.first, job.last, self._told(client, error))
             with contextlib.suppress(OSError, KeyError):
                 self._clients[client].send(failed)
 
 
-def _failed(key: str, first: int, last: int, error: Exception) -> dict[str, Any]:
+def _failed(key: str, first: int, last: int, error: list[str]) -> dict[str, Any]:
     return {
         "kind": "failed",
         "dataset": key,
         "first": first,
         "last": last,
-        "error": error_to(error),
+        "error": error,
     }
 
 

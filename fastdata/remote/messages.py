@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import socket
@@ -16,9 +17,12 @@ from numpy.typing import NDArray
 from fastdata import errors
 from fastdata.errors import FastdataError, StorageError
 
-__all__ = ["Channel", "error_from", "error_to"]
+__all__ = ["Channel", "credentials_digest", "error_from", "error_to"]
 
 _LARGEST = 1 << 28
+
+_OF_STORES = "AWS_", "AZURE_", "GOOGLE_", "HF_"
+"""Beginnings of the names of variables by which a process may use stores."""
 
 
 class Channel:
@@ -49,6 +53,12 @@ class Channel:
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
+
+
+def credentials_digest() -> str:
+    """Return what tells the credentials in the environment of this process from others."""
+    found = sorted(one for one in os.environ.items() if one[0].startswith(_OF_STORES))
+    return hashlib.sha256(json.dumps(found).encode()).hexdigest()
 
 
 def error_to(error: Exception) -> list[str]:

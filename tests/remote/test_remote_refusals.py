@@ -9,6 +9,7 @@ import logging
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -122,7 +123,7 @@ def test_a_server_that_is_busy_for_long_is_asked_on(
 def test_credentials_that_were_mended_count(
     answers: S3Answers, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A downloader has those of the process that started it; of no use, it does not stay."""
+    """A downloader has those of the process that started it, and leaves to others with theirs."""
     monkeypatch.setattr(answers, "refused_key", "a-wrong-key")
     monkeypatch.setattr(answers, "code", "NoSuchBucket")
 
@@ -134,12 +135,50 @@ def test_credentials_that_were_mended_count(
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a-wrong-key")
     assert "the access key is not known" in say()
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a-right-key")
-    for _ in range(12):
-        gc.collect()  # an error keeps what raised it, and so a connection
-        time.sleep(0.7)
-        if "no such bucket" in (said := say()):
-            break
-    assert "no such bucket" in said
+    gc.collect()  # an error keeps what raised it, and so a connection
+    assert "no such bucket" in say()
+
+
+def test_who_has_other_credentials_than_those_that_are_used_is_told(
+    server: RangeServer, answers: S3Answers, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as others need the downloader; once they do not, it has those of who is left."""
+    monkeypatch.setattr(answers, "refused_key", "a-wrong-key")
+    monkeypatch.setattr(answers, "code", "NoSuchBucket")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a-wrong-key")
+    data = fastdata.open(f"{server.url}/train")
+    tries = """
+import sys, time, fastdata
+for _ in range(20):
+    try:
+        fastdata.open("s3://bucket/train", storage_options={"endpoint": sys.argv[1]})
+    except fastdata.errors.StorageError as error:
+        print(error, flush=True)
+    sys.stdin.readline()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", tries, answers.options["endpoint"]],
+        env={**os.environ, "AWS_ACCESS_KEY_ID": "a-right-key", "AWS_REGION": "us-east-1"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        said = other.stdout.readline()
+        assert "the access key is not known" in said
+        assert "uses the credentials of the process that started it" in said
+        assert str(cache) in said
+        del data
+        gc.collect()
+        for _ in range(19):
+            other.stdin.write("\n")
+            other.stdin.flush()
+            if "no such bucket" in (said := other.stdout.readline()):
+                break
+            time.sleep(0.1)
+        other.kill()
+        assert "no such bucket" in said
 
 
 def test_offline_is_what_a_process_says_and_not_who_started_the_downloader(
