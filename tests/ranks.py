@@ -11,18 +11,23 @@ and flip were drawn for each of them:
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
+import secrets
 import socket
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import distributed, multiprocessing
+
+import fastdata
 
 COUNT = 97
 """Samples of the dataset: a prime, so that no batch size and no world size divides it."""
@@ -52,6 +57,12 @@ def image_of(index: int) -> np.ndarray[Any, Any]:
     image[..., 1] = np.arange(SIZE)
     image[..., 2] = np.arange(SIZE)[:, None]
     return image
+
+
+def pack_samples(path: Path, indices: Iterable[int], **options: Any) -> None:
+    """Pack samples of these indices without loss."""
+    samples = ({"image": image_of(index), "label": index % CLASSES} for index in indices)
+    fastdata.pack(samples, path, size=SIZE, codec="png", num_workers=0, progress=False, **options)
 
 
 def samples_of(images: Any) -> list[int]:
@@ -201,7 +212,9 @@ def _collect(connections: list[Connection], seconds: float) -> list[Outcome]:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a port that no connection gets by chance, as those do that the system chooses."""
+    while True:
+        port = secrets.choice(range(20_000, 32_768))
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterable
-from pathlib import Path
 
 import pytest
-from ranks import CLASSES, COUNT, SIZE, image_of
-
-import fastdata
+from ranks import COUNT, pack_samples
 
 CLIENTS = ["accelerate", "lightning", "transformers"]
 
@@ -31,9 +27,3 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("packed") / "images.lmdb"
     pack_samples(path, range(COUNT))
     return str(path)
-
-
-def pack_samples(path: Path, indices: Iterable[int]) -> None:
-    """Pack samples of these indices without loss."""
-    samples = ({"image": image_of(index), "label": index % CLASSES} for index in indices)
-    fastdata.pack(samples, path, size=SIZE, codec="png", num_workers=0, progress=False)
