@@ -38,7 +38,7 @@ CLEAN = {
 }
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.build,
     pytest.mark.skipif(sys.platform != "linux", reason="the wheel is for Linux"),
     pytest.mark.skipif(COMPILER is None, reason="there is no C compiler"),
     pytest.mark.skipif(bool(MISSING), reason=f"not installed, of the extra `build`: {MISSING}"),

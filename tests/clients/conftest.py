@@ -10,6 +10,11 @@ from ranks import COUNT, pack_samples
 CLIENTS = ["accelerate", "lightning", "transformers"]
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark every test of this folder."""
+    item.add_marker(pytest.mark.clients)
+
+
 @pytest.fixture(autouse=True, scope="session")
 def quick_fork_server() -> None:
     """Have the fork server import the clients once, not each rank; one that is missing is ignored.
