@@ -22,6 +22,8 @@ from fastdata.loading import loader
 from fastdata.sampling import BlockShuffle
 from fastdata.schema import ImageField, ScalarField, Schema
 
+pytestmark = pytest.mark.dali
+
 need_dali()
 
 CROP = [T.RandomResizedCrop(224), T.RandomHorizontalFlip()]
@@ -75,6 +77,7 @@ def test_a_resized_crop_is_that_of_the_cpu(
     assert np.median(found) > median
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     "transform",
     [
@@ -138,6 +141,7 @@ def test_every_codec_in_one_batch_with_masks(
                 assert (batch.mask == expected.mask).float().mean() > 0.98
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("transform", [None, [T.RandomCrop(16, padding=2)], RRC], ids=str)
 def test_raw_images(tiny: dict[str, Path], transform: Any) -> None:
     path = tiny["lmdb"]
@@ -301,11 +305,13 @@ def test_the_cpu_is_the_device_where_none_is_named(photos: Path) -> None:
         assert one.num_workers == 2
 
 
+@pytest.mark.smoke
 def test_auto_is_not_dali(photos: Path) -> None:
     with loader(photos, backend="auto", num_workers=1) as it:
         assert "DALI" not in repr(it)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("options", "message"),
     [

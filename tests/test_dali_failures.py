@@ -26,6 +26,8 @@ from fastdata.dali.graph import MAX_GRAPHS, FieldGraph, Graph, Graphs
 from fastdata.errors import ShardCorruptError, WorkerError
 from fastdata.opening import open as open_dataset
 
+pytestmark = pytest.mark.dali
+
 need_dali()
 
 SIZE = (120, 130)

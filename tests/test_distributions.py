@@ -38,6 +38,7 @@ CLEAN = {
 }
 
 pytestmark = [
+    pytest.mark.build,
     pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="the wheel is for Linux"),
     pytest.mark.skipif(COMPILER is None, reason="there is no C compiler"),

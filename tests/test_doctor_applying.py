@@ -99,6 +99,7 @@ def test_what_was_planted_is_edited_away(id: str, tmp_path: Path) -> None:
     assert found - ids_of(before) <= ALWAYS
 
 
+@pytest.mark.doctor
 def test_several_edits_of_a_file_are_one_patch(tmp_path: Path) -> None:
     ids = ["D03", "D06", "D07", "D08", "D09", "D10", "D13", "D15"]
     before = seen(TEN, tmp_path)
@@ -271,6 +272,7 @@ def test_what_is_not_safe_is_refused_with_its_line(name: str, tmp_path: Path) ->
         edited(id, text, tmp_path / "train.py")
 
 
+@pytest.mark.doctor
 def test_layers_that_one_line_makes_are_edited_if_the_advice_is_for_all(tmp_path: Path) -> None:
     model = """
         def layers(n, norm):
@@ -413,6 +415,7 @@ def test_options_that_do_not_go_together(options: list[str], message: str, scrip
 # -- what a patch does to the script -----------------------------------------------------------
 
 
+@pytest.mark.doctor
 def test_sources_take_the_place_of_files_that_are_imported(tmp_path: Path) -> None:
     beside = tmp_path / "beside.py"
     beside.write_text("import torch\ntorch.autograd.set_detect_anomaly(True)\n")
@@ -504,6 +507,7 @@ def test_other_random_numbers_are_no_other_numerics(
     assert applied.trials["train"].numerics == Numerics.TRAINING
 
 
+@pytest.mark.doctor
 def test_sources_are_measured_beside_the_script(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

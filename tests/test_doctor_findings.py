@@ -59,6 +59,7 @@ model = Whole().to(memory_format=torch.channels_last)  # D05 D16
 """
 
 
+@pytest.mark.doctor
 @pytest.mark.parametrize("id", ["D01", "D05", "D16"])
 def test_advice_on_a_model_is_for_where_it_trains_or_is_made(id: str, tmp_path: Path) -> None:
     text = script_with(
@@ -82,6 +83,7 @@ def test_advice_on_a_model_is_for_where_it_trains_or_is_made(id: str, tmp_path: 
     ]
 
 
+@pytest.mark.doctor
 def test_flags_that_are_set_where_there_is_a_gpu_are_no_advice(tmp_path: Path) -> None:
     on = "torch.backends.cudnn.benchmark = True", "torch.backends.cuda.matmul.allow_tf32 = True"
     for id, flag in zip(("D04", "D02"), on, strict=True):
@@ -160,6 +162,7 @@ FOLLOWED = {
 """The same, where it is followed already."""
 
 
+@pytest.mark.doctor
 @pytest.mark.parametrize("id", APPLIES)
 def test_what_applies_to_any_model_is_found_in_its_line(
     id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -171,12 +174,14 @@ def test_what_applies_to_any_model_is_found_in_its_line(
     assert expected <= found(watch(text, tmp_path, watch_only=True), but=set())
 
 
+@pytest.mark.doctor
 @pytest.mark.parametrize("id", FOLLOWED)
 def test_advice_that_is_followed_is_not_found(id: str, tmp_path: Path) -> None:
     text = script_with(**FOLLOWED[id])
     assert id[:3] not in {id for id, _ in found(watch(text, tmp_path, watch_only=True), but=set())}
 
 
+@pytest.mark.doctor
 def test_memory_that_malloc_keeps_already_is_no_advice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,6 +189,7 @@ def test_memory_that_malloc_keeps_already_is_no_advice(
     assert not lines_of("D55", script_with(**APPLIES["D55"]), tmp_path)
 
 
+@pytest.mark.doctor
 def test_metrics_that_are_no_function_are_found_where_they_take_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,6 +258,7 @@ def test_memory_that_is_given_back_is_not_held(tmp_path: Path) -> None:
     assert zeros == [6_000_000]
 
 
+@pytest.mark.doctor
 def test_an_allocator_that_is_installed_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,6 +270,7 @@ def test_an_allocator_that_is_installed_is_found(
     assert ("D19", 0) not in found(watched, but=set())
 
 
+@pytest.mark.doctor
 @pytest.mark.parametrize(("second", "expected"), [("{cores}", True), ("4094-4095", False)])
 def test_several_numa_nodes_are_found(
     second: str, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -299,6 +307,7 @@ def test_fragmented_memory_of_a_gpu_is_found(
     assert not list(memory.ExpandableSegments().find(Seen()))
 
 
+@pytest.mark.doctor
 def test_launches_that_block_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
     assert ("D32", 0) in found(watch(script_with(), tmp_path, watch_only=True))

@@ -14,6 +14,8 @@ from fastdata.cli import main
 from fastdata.doctor import compare_ranks, ranks, script_of
 from fastdata.doctor.processes import ScriptFailedError
 
+pytestmark = pytest.mark.doctor
+
 SCRIPT = """
 import os
 import torch

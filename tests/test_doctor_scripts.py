@@ -26,6 +26,8 @@ from fastdata.doctor.trials import Trials
 from fastdata.errors import OptionError
 from fastdata.processes.resources import available_cores
 
+pytestmark = pytest.mark.doctor
+
 ENDS = {
     "raises": ("def train():\n    raise ValueError('of the user')\ntrain()", "ValueError: of the"),
     "never steps": ("print('hello')", "without a backward pass or a step"),
@@ -44,6 +46,7 @@ ENDS = {
 }
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("name", ENDS)
 def test_a_script_without_steps_is_explained(name: str, tmp_path: Path) -> None:
     text, expected = ENDS[name]
@@ -53,6 +56,7 @@ def test_a_script_without_steps_is_explained(name: str, tmp_path: Path) -> None:
     assert "fastdata" not in ended.why.replace(str(tmp_path), "")
 
 
+@pytest.mark.smoke
 def test_a_traceback_begins_with_the_line_of_the_script(tmp_path: Path) -> None:
     ended = watch(ENDS["raises"][0], tmp_path, watch_only=True)
     assert isinstance(ended, Ended)
@@ -61,6 +65,7 @@ def test_a_traceback_begins_with_the_line_of_the_script(tmp_path: Path) -> None:
     assert place.strip() == f'File "{tmp_path / "train.py"}", line 3, in <module>'
 
 
+@pytest.mark.smoke
 def test_a_traceback_has_no_functions_of_doctor(tmp_path: Path) -> None:
     ended = watch("import no_such_module\nimport torch", tmp_path, watch_only=True)
     assert isinstance(ended, Ended)
@@ -71,6 +76,7 @@ def test_a_traceback_has_no_functions_of_doctor(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.smoke
 def test_an_error_after_some_steps_is_an_error(tmp_path: Path) -> None:
     text = script_with(validation="raise RuntimeError('later')")
     ended = watch(
@@ -158,6 +164,7 @@ def test_a_short_script_is_seen_although_it_ends(tmp_path: Path) -> None:
     assert ended.watched.validates
 
 
+@pytest.mark.smoke
 @pytest.mark.skipif(
     getattr(sys.flags, "safe_path", False), reason="Python itself adds no folder with -P"
 )
@@ -227,6 +234,7 @@ def test_a_script_is_the_main_program_as_python_runs_it(
     assert json.loads(ast.literal_eval(by_doctor)) == json.loads(by_python)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -248,6 +256,7 @@ def test_a_command_line_names_a_script(
     assert script_of(words) == expected
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -324,6 +333,7 @@ def test_advice_is_tried_by_the_command_and_its_gain_reported(
     assert untried["D05"] == "not among those of --only"
 
 
+@pytest.mark.smoke
 def test_all_advice_is_listed(capfd: pytest.CaptureFixture[str]) -> None:
     main(["doctor", "--list", "--json"], standalone_mode=False)
     listed = json.loads(capfd.readouterr().out)["advice"]

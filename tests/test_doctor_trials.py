@@ -20,6 +20,8 @@ from fastdata.doctor.script import Script
 from fastdata.doctor.trials import ACCURACY, Trial, Trials, judged, rate_of_pairs
 from fastdata.measuring.windows import rate_of
 
+pytestmark = pytest.mark.doctor
+
 BIASED = """
     model = nn.Sequential(
         nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 8),
@@ -81,6 +83,7 @@ def test_following_advice_does_to_the_numbers_what_it_promises(id: str, tmp_path
     assert compare_dumps(base, other, exact).numerics in expected
 
 
+@pytest.mark.smoke
 def test_the_script_beside_itself_is_the_same_bit_for_bit(tmp_path: Path) -> None:
     text = script_with(start="import random; random.random()")
     dumps = [dump(text, tmp_path, name) for name in ("one", "two")]
@@ -396,6 +399,7 @@ TINY = trial(*(1.001 + 0.001 * n for n in range(9)))
 FAILED = replace(NONE, gain=None)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("trials", "verdicts"),
     [
@@ -414,6 +418,7 @@ def test_trials_are_judged_together(trials: Sequence[Trial], verdicts: list[str]
     assert [one.verdict for one in judged(trials, NOISE)] == verdicts
 
 
+@pytest.mark.smoke
 def test_nothing_is_surer_than_the_script_beside_itself() -> None:
     noise = rate_of([0.9, 0.9, 0.9, 1.0, 1.0, 1.0, 1.05, 1.05, 1.05])
     surely = trial(1.02, 0.99, 1.01, 0.99, 1.01, 0.99, 1.0, 1.01, 0.99)
@@ -426,6 +431,7 @@ def test_nothing_is_surer_than_the_script_beside_itself() -> None:
         assert found.gain.high == pytest.approx(one.gain.median * noise.high * ACCURACY)
 
 
+@pytest.mark.smoke
 def test_no_gain_has_one_in_its_interval() -> None:
     rate = rate_of_pairs([[1.1] * 9, [1.1] * 4, [0.98, 0.98, 0.98, 1.1]])
     [found] = judged([Trial(("D99",), rate)], NOISE)
@@ -433,6 +439,7 @@ def test_no_gain_has_one_in_its_interval() -> None:
     assert (found.verdict, found.gain.low < 1 < found.gain.median) == ("none", True)
 
 
+@pytest.mark.smoke
 def test_an_interval_has_what_other_processes_come_to_nineteen_times_of_twenty() -> None:
     draw = np.random.default_rng(0)
     inside = 0

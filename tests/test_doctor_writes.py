@@ -11,6 +11,8 @@ from doctor_helpers import script_with, watch
 from fastdata.doctor.messages import Ended, Watched
 from fastdata.doctor.writes import folders_made
 
+pytestmark = pytest.mark.doctor
+
 WAYS = {
     "open": "open('old.txt', 'w').write('lost')",
     "append": "open('old.txt', 'a').write('more')",
@@ -83,6 +85,7 @@ def test_a_way_of_writing_changes_nothing(way: str, home: Path, tmp_path: Path) 
     assert what.blocked, "the report names what was not written"
 
 
+@pytest.mark.smoke
 def test_what_is_written_can_be_read_again(home: Path, tmp_path: Path) -> None:
     validation = """
         open('new.txt', 'w').write('new')

@@ -222,6 +222,7 @@ def test_epochs_join(method: Any) -> None:
     it.close()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("method", METHODS)
 def test_an_interpreter_that_just_ends_leaves_nothing(
     small: Path, method: str, warm_python: WarmPython

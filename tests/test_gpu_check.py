@@ -91,6 +91,7 @@ def test_copies_of_a_dry_run_are_all_measured(
         assert name in printed
 
 
+@pytest.mark.timing
 def test_overlap_of_a_dry_run_is_the_hidden_share_of_what_it_measured(
     tmp_path: Path, images: Path, work: Path
 ) -> None:
@@ -176,6 +177,7 @@ def tiny_model(height: int, width: int) -> nn.Module:
 
 
 # torch says so of Python 3.13.0.
+@pytest.mark.timing
 @pytest.mark.filterwarnings("ignore:Guards may run slower:RuntimeWarning")
 @pytest.mark.usefixtures("any_option")
 def test_training_of_a_dry_run_compares_every_path_with_synthetic_data(
@@ -338,6 +340,7 @@ def test_ctrl_c_amid_rounds_keeps_those_that_were_measured(
     }
 
 
+@pytest.mark.timing
 def test_a_signal_ends_the_command_with_its_table(tmp_path: Path, images: Path, work: Path) -> None:
     """As a scheduler's does; Ctrl-C is what the two tests above raise."""
     path = tmp_path / "report.json"
@@ -412,6 +415,7 @@ def gpu_check(*words: str, **environment: str) -> subprocess.CompletedProcess[st
     )
 
 
+@pytest.mark.timing
 def test_the_command_takes_a_python_as_it_is(tmp_path: Path, images: Path, work: Path) -> None:
     path = tmp_path / "report.json"
     words = ["copies", "--device=cpu", "--quick", "--images", str(images), "--work", str(work)]

@@ -14,6 +14,8 @@ import pytest
 
 from fastdata.native import library as native
 
+pytestmark = pytest.mark.build
+
 SOURCES = Path(__file__).parents[1] / "fastdata" / "native"
 LOOK_IN = "native.FILE = native.FILE.__class__({!r}) / native.FILE.name\n"
 
@@ -41,6 +43,7 @@ def built() -> None:
         pytest.skip("the compiled library is not here (no C compiler, or no AVX2 nor NEON)")
 
 
+@pytest.mark.smoke
 @pytest.mark.skipif(
     os.environ.get("FASTDATA_REQUIRE_NATIVE") != "1",
     reason="FASTDATA_REQUIRE_NATIVE=1 demands it; scripts/test sets that where a compiler works",
@@ -60,6 +63,7 @@ def test_library_is_of_the_version_that_python_expects() -> None:
     assert said_by(code) == f"{native.VERSION} True\n"
 
 
+@pytest.mark.smoke
 def test_version_of_the_sources_is_that_of_python() -> None:
     found = re.search(r"^#define VERSION (\d+)$", (SOURCES / "crops.c").read_text(), re.M)
     assert found is not None
@@ -90,6 +94,7 @@ def test_install_without_the_compiled_library_says_nothing(tmp_path: Path) -> No
     assert said == "None\n"
 
 
+@pytest.mark.smoke
 def test_environment_turns_it_off() -> None:
     assert said_by("print(native.library())", FASTDATA_NATIVE="0") == "None\n"
 

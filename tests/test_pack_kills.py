@@ -35,7 +35,7 @@ from pack_helpers import (
 import fastdata
 from fastdata.errors import DestinationExistsError, JobChangedError
 
-pytestmark = pytest.mark.usefixtures("small_chunks")
+pytestmark = [pytest.mark.soak, pytest.mark.usefixtures("small_chunks")]
 
 NAMES = ("replace", "rename", "unlink", "rmdir", "mkdir")
 STEPS = (*NAMES, "ftruncate", "pwrite", "fsync", "fdatasync")
@@ -217,6 +217,7 @@ def test_killed_while_it_overwrites_there_is_always_one_of_the_two(
     assert (None in found) == (before == "directory" or form == "lmdb shards")
 
 
+@pytest.mark.smoke
 def test_a_dataset_taken_away_between_the_renames_is_put_back(tmp_path: Path) -> None:
     """Also where the pack that took it away is given up."""
     source = image_folder(tmp_path / "images", 8)
@@ -242,6 +243,7 @@ def _before_the_last_tidying(tmp_path: Path) -> tuple[Path, Path]:
     return source, path
 
 
+@pytest.mark.smoke
 def test_a_dataset_removed_before_the_last_tidying_is_packed_again(tmp_path: Path) -> None:
     source, path = _before_the_last_tidying(tmp_path)
     path.unlink()
@@ -249,6 +251,7 @@ def test_a_dataset_removed_before_the_last_tidying_is_packed_again(tmp_path: Pat
     assert digest_of(path) == report.digest
 
 
+@pytest.mark.smoke
 def test_another_dataset_put_in_its_place_is_not_taken_for_it(tmp_path: Path) -> None:
     source, path = _before_the_last_tidying(tmp_path)
     other = tmp_path / "other.lmdb"

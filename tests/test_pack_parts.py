@@ -512,6 +512,7 @@ def pack_and_kill(source: Path, place: str, options: dict[str, Any], seconds: fl
     return True
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("steps", [None, ["plan", "0/2", "1/2", "commit"]], ids=["whole", "steps"])
 def test_killed_at_any_moment_it_is_finished_by_the_same_command(

@@ -382,6 +382,7 @@ def test_a_dropped_pool_ends_its_workers_at_once() -> None:
         gc.enable()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("context", "end"),
     [("fork", ""), ("forkserver", "pool.submit(60)")],

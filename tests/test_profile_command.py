@@ -456,6 +456,7 @@ def test_a_signal_ends_it_without_a_page_or_a_traceback(
     assert not page.exists()
 
 
+@pytest.mark.timing
 def test_a_second_signal_while_workers_are_closed_leaves_none_and_no_traceback(
     script: Callable[..., str],
 ) -> None:

@@ -301,6 +301,7 @@ def test_batches_are_the_same_when_the_world_size_changes() -> None:
 # The command
 
 
+@pytest.mark.timing
 def test_the_same_seed_prints_the_same_figures() -> None:
     def printed(seed: int) -> list[dict[str, Any]]:
         command = [sys.executable, SIMULATE / "cluster.py", "--quick", "--json"]

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.soak
+
 SCRIPT = Path(__file__).parents[1] / "scripts" / "soak.py"
 
 

@@ -70,6 +70,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- the whole ----------------------------------------------------------------------------
 
 
+@pytest.mark.timing
 def test_the_smallest_number_of_workers_that_feeds_the_step_is_chosen() -> None:
     # 8 samples of 10.4 ms: 12 batches a second a worker; the step wants 12.5, so 13.75.
     called_in = set()
@@ -232,6 +233,7 @@ def test_what_cannot_be_sent_to_a_process_is_measured_in_this_one() -> None:
     assert result.settings.num_workers == 1
 
 
+@pytest.mark.timing
 def test_what_only_the_caller_knows_is_measured_in_the_caller(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -276,6 +278,7 @@ def test_an_error_of_the_data_says_what_it_was() -> None:
 # -- trials that die ------------------------------------------------------------------------
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize(
     ("how", "reason"), [("kill parent", "died of SIGKILL"), ("hang", "gave no answer within 1 s")]
 )
@@ -374,6 +377,7 @@ def hold(end: Connection) -> None:
     runner.call("supply", stock(2), QUICK, seconds=60)
 
 
+@pytest.mark.timing
 def test_a_process_that_is_killed_takes_the_one_that_measures_with_it() -> None:
     context = multiprocessing.get_context("fork")
     mine, theirs = context.Pipe()
@@ -398,6 +402,7 @@ def test_a_process_that_is_killed_takes_the_one_that_measures_with_it() -> None:
 # -- Ctrl-C ---------------------------------------------------------------------------------
 
 
+@pytest.mark.timing
 def test_ctrl_c_keeps_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     interrupt_after(3, ProcessRunner, monkeypatch)
     # However slow the machine is, there is time for the fourth turn.
@@ -466,6 +471,7 @@ def test_the_command_prints_json_and_says_what_cannot_be(tiny: dict[str, Path]) 
     json.dumps(document)
 
 
+@pytest.mark.timing
 def test_ctrl_c_at_the_command_prints_what_there_is(tmp_path: Path) -> None:
     seen = tmp_path / "seen"
     target = f"{TESTS / 'tune_helpers.py'}:build"

@@ -134,6 +134,7 @@ def test_what_the_command_measured_is_used_in_a_new_process(packed: Path) -> Non
     assert lines[3:] == ["batches of 20"]
 
 
+@pytest.mark.timing
 def test_what_a_script_has_is_tuned_for_the_script_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,6 +220,7 @@ def test_what_is_not_to_be_kept_is_not(packed: Path) -> None:
     assert store.is_empty()
 
 
+@pytest.mark.timing
 @pytest.mark.usefixtures("here")
 def test_what_has_no_name_is_not_kept_and_that_is_said(tmp_path: Path) -> None:
     script = tmp_path / "stream.py"
@@ -242,6 +244,7 @@ def test_what_has_no_name_is_not_kept_and_that_is_said(tmp_path: Path) -> None:
     assert store.is_empty()
 
 
+@pytest.mark.timing
 @pytest.mark.usefixtures("here")
 def test_a_dataset_whose_repr_raises_is_tuned_and_not_kept() -> None:
     class Shy(Sleepy):
@@ -283,6 +286,7 @@ def test_wrong_usage(words: tuple[str, ...], message: str) -> None:
     assert message in found.stderr
 
 
+@pytest.mark.timing
 def test_keys_of_a_scripts_datasets_are_those_of_the_process_that_measures() -> None:
     assert output(Path(__file__).with_name("key_cases.py")) == "all compared\n"
 

@@ -36,6 +36,7 @@ def profiled(loader: Any, step: Any = STEP) -> fastdata.ProfileReport:
     return fastdata.profile(loader, step, seconds=0.3, progress=False)
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("workers", [(0, "auto"), (2, "thread"), (1, "process")])
 def test_downloading_is_the_largest_stage_until_all_is_in_the_cache(
     server: RangeServer, cache: Path, workers: tuple[int, str]

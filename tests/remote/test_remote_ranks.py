@@ -36,7 +36,7 @@ import fastdata
 from fastdata.errors import OptionError, StorageError
 from fastdata.remote.folder import CacheFolder
 
-pytestmark = needs_store
+pytestmark = [pytest.mark.ranks, needs_store]
 
 GLOBAL_BATCH = 24
 SECONDS = 60.0
@@ -174,6 +174,7 @@ def lines_of(folder: Path, rank: int) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
+@pytest.mark.smoke
 def test_a_rank_that_is_killed_goes_on_from_its_state(
     server: RangeServer, packed: Path, cache: Path, tmp_path: Path
 ) -> None:
@@ -248,6 +249,7 @@ def test_eight_ranks_then_six_then_eight(
     assert_same(found, epochs[0] + epochs[1])
 
 
+@pytest.mark.smoke
 def test_ranks_that_do_not_divide_a_batch_are_refused(
     server: RangeServer, packed: Path, cache: Path
 ) -> None:
@@ -380,6 +382,7 @@ def test_files_that_nobody_can_fill_any_more_are_an_error(
         assert_same(batches_of(again), epochs[0])
 
 
+@pytest.mark.smoke
 def test_what_says_which_samples_are_there_may_be_wrong(
     server: RangeServer, packed: Path, cache: Path, epochs: list[Any]
 ) -> None:

@@ -48,6 +48,7 @@ def tuned(url: str, **options: Any) -> TuningResult:
     return fastdata.tune_workers(url, **{**usual, "progress": False, **options})
 
 
+@pytest.mark.timing
 def test_streams_are_tried_out_of_the_store_and_workers_in_the_cache(
     server: RangeServer,
     cache: Path,
