@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import random
 import re
 import struct
@@ -20,7 +21,7 @@ from samples import photo, pil_decode, psnr
 from segment_index import read_segment_index
 
 import fastdata
-from fastdata.codecs.image import dct_scale, decode_image
+from fastdata.codecs.image import decode_image
 from fastdata.converters.base import Reject, Sample
 from fastdata.converters.packing.chunk import encode_chunk, place_image
 from fastdata.converters.packing.options import EncodeOptions
@@ -336,6 +337,17 @@ def packed_pixels(
     return np.frombuffer(image.data, np.uint8).reshape(image.height, image.width, field.channels)
 
 
+def pack_raw(path: Path, images: list[Any], **options: Any) -> list[np.ndarray[Any, Any]]:
+    """Pack images without a codec; return their pixels."""
+    report = fastdata.pack(images, path, codec="raw", num_workers=0, **options)
+    assert not report.rejects
+    return [pixels(sample.image) for sample in fastdata.open(path)]
+
+
+def size_option(mode: str, size: tuple[int, int]) -> int | tuple[int, int]:
+    return size if mode in ("exact", "crop") else size[0]
+
+
 @pytest.mark.parametrize("filter", FILTERS)
 @pytest.mark.parametrize(
     ("mode", "size"),
@@ -348,44 +360,36 @@ def packed_pixels(
         ("crop", (110, 60)),
     ],
 )
-@pytest.mark.parametrize("shape", [(200, 301), (301, 200), (250, 250)])
 def test_pixels_are_those_of_torchvision(
-    shape: tuple[int, int], mode: Any, size: tuple[int, int], filter: Any
+    tmp_path: Path, mode: Any, size: tuple[int, int], filter: Any
 ) -> None:
-    picture = photo(*shape)
-    options = EncodeOptions(size=size, resize=mode, filter=filter, codec="raw")
-    expected = torchvision_resize(Image.fromarray(picture), mode, size, FILTERS[filter])
-    for value in (pil_file(picture, "PNG"), picture, Image.fromarray(picture)):
-        assert psnr(packed_pixels(value, options), np.array(expected)) >= 45
+    pictures = [photo(*shape) for shape in ((200, 301), (301, 200), (250, 250))]
+    images = [pil_file(pictures[0], "PNG"), pictures[1], Image.fromarray(pictures[2])]
+    options = {"size": size_option(mode, size), "resize": mode, "filter": filter}
+    for picture, found in zip(pictures, pack_raw(tmp_path / "x", images, **options), strict=True):
+        expected = torchvision_resize(Image.fromarray(picture), mode, size, FILTERS[filter])
+        assert psnr(found, np.array(expected)) >= 45
 
 
-@pytest.mark.parametrize("filter", FILTERS)
 @pytest.mark.parametrize(
-    ("shape", "size", "factor"), [((450, 611), 70, 2), ((613, 450), 70, 2), ((905, 1101), 70, 4)]
+    ("shape", "filter"),
+    [
+        ((450, 611), "bilinear"),
+        ((450, 611), "bicubic"),
+        ((450, 611), "lanczos"),
+        ((613, 450), "bilinear"),
+        ((905, 1101), "bilinear"),
+    ],
 )
 def test_large_jpegs_are_decoded_at_a_reduced_scale_and_still_equal_torchvision(
-    shape: tuple[int, int], size: int, factor: int, filter: Any
+    tmp_path: Path, shape: tuple[int, int], filter: Any
 ) -> None:
     data = pil_file(photo(*shape), "JPEG", quality=92)
-    options = EncodeOptions(size=(size, size), filter=filter, codec="raw")
-    assert dct_scale(*shape, (size, size), options.dct_margin) == factor
-    picture = Image.open(io.BytesIO(data))
-    expected = torchvision_resize(picture, "short", (size, size), FILTERS[filter])
-    found = packed_pixels(data, options)
+    expected = torchvision_resize(Image.open(io.BytesIO(data)), "short", (70, 70), FILTERS[filter])
+    (found,) = pack_raw(tmp_path / "x", [data], size=70, filter=filter)
     assert psnr(found, np.array(expected)) >= 45
-    whole = packed_pixels(
-        data, EncodeOptions(options.size, filter=filter, codec="raw", dct_margin=1e6)
-    )
+    (whole,) = pack_raw(tmp_path / "whole", [data], size=70, filter=filter, dct_margin=1e6)
     assert not np.array_equal(found, whole)
-
-
-@pytest.mark.parametrize(
-    ("left", "expected"), [(1.0, 1), (1.99, 1), (2.0, 2), (3.9, 2), (4.0, 4), (8.0, 8), (50, 8)]
-)
-def test_the_dct_scale_leaves_the_margin(left: float, expected: int) -> None:
-    height, width = round(300 * left * 1.5), round(400 * left * 1.5)
-    assert dct_scale(height, width, (300, 400), 1.5) == expected
-    assert dct_scale(2 * height, width, (300, 400), 1.5) == expected
 
 
 def test_only_jpegs_that_are_no_masks_are_reduced() -> None:
@@ -407,37 +411,42 @@ def test_only_jpegs_that_are_no_masks_are_reduced() -> None:
         ("none", (1, 1)),
     ],
 )
-@pytest.mark.parametrize("orientation", ORIENTED)
-@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF"])
-def test_exif_orientation_is_baked_in(
-    kind: str, orientation: int, mode: Any, size: tuple[int, int]
-) -> None:
+def test_exif_orientation_is_baked_in(tmp_path: Path, mode: Any, size: tuple[int, int]) -> None:
     picture = photo(60, 84)
-    lossless = {"WEBP": {"lossless": True}, "JPEG": {"quality": 95, "subsampling": 0}}
-    data = with_orientation(picture, orientation, kind, **lossless.get(kind, {}))
-    stored = Image.open(io.BytesIO(data)).convert("RGB") if kind == "JPEG" else picture
-    upright = np.ascontiguousarray(ORIENTED[orientation](np.array(stored)))
-    expected = torchvision_resize(Image.fromarray(upright), mode, size, FILTERS["bilinear"])
-    options = EncodeOptions(size=size, resize=mode, codec="raw")
-    assert psnr(packed_pixels(data, options), np.array(expected)) >= 45
+    kinds = {
+        "JPEG": {"quality": 95, "subsampling": 0},
+        "PNG": {},
+        "WEBP": {"lossless": True},
+        "TIFF": {},
+    }
+    files, expected = [], []
+    for kind, orientation in itertools.product(kinds, ORIENTED):
+        files.append(with_orientation(picture, orientation, kind, **kinds[kind]))
+        stored = by_pil(files[-1]) if kind == "JPEG" else picture
+        upright = Image.fromarray(np.ascontiguousarray(ORIENTED[orientation](stored)))
+        expected.append(torchvision_resize(upright, mode, size, FILTERS["bilinear"]))
+    found = pack_raw(tmp_path / "x", files, size=size_option(mode, size), resize=mode)
+    for one, wanted in zip(found, expected, strict=True):
+        if mode == "none":
+            np.testing.assert_array_equal(one, np.array(wanted))
+        else:
+            assert psnr(one, np.array(wanted)) >= 45
 
 
-@pytest.mark.parametrize("orientation", [3, 6, 7])
-def test_a_reduced_jpeg_is_turned_as_well(orientation: int) -> None:
-    data = with_orientation(photo(460, 611), orientation, "JPEG", quality=92)
-    stored = np.array(Image.open(io.BytesIO(data)))
-    upright = Image.fromarray(np.ascontiguousarray(ORIENTED[orientation](stored)))
-    expected = torchvision_resize(upright, "short", (70, 70), FILTERS["bilinear"])
-    found = packed_pixels(data, EncodeOptions(size=(70, 70), codec="raw"))
-    assert psnr(found, np.array(expected)) >= 45
+def test_a_reduced_jpeg_is_turned_as_well(tmp_path: Path) -> None:
+    picture, turns = photo(460, 611), (3, 6, 7)
+    files = [with_orientation(picture, turn, "JPEG", quality=92) for turn in turns]
+    stored = by_pil(files[0])
+    for turn, found in zip(turns, pack_raw(tmp_path / "x", files, size=70), strict=True):
+        upright = Image.fromarray(np.ascontiguousarray(ORIENTED[turn](stored)))
+        expected = torchvision_resize(upright, "short", (70, 70), FILTERS["bilinear"])
+        assert psnr(found, np.array(expected)) >= 45
 
 
-@pytest.mark.parametrize("orientation", [0, 9, 65535])
-def test_an_absurd_orientation_is_ignored(orientation: int) -> None:
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    data = pil_file(COLOUR, "JPEG", exif=exif)
-    assert packed_pixels(data, EncodeOptions(resize="none", codec="raw")).shape == COLOUR.shape
+def test_an_absurd_orientation_is_ignored(tmp_path: Path) -> None:
+    files = [with_orientation(COLOUR, turn, "JPEG") for turn in (0, 9, 65535)]
+    for found in pack_raw(tmp_path / "x", files, resize="none"):
+        assert found.shape == COLOUR.shape
 
 
 @pytest.mark.parametrize(
@@ -460,17 +469,15 @@ def test_small_images_are_enlarged_only_where_that_is_asked_for(
     assert (image.height, image.width) == expected
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (1, 500), (500, 1), (3, 700)])
 @pytest.mark.parametrize("mode", ["short", "long", "exact", "crop", "none"])
-def test_thin_images_keep_at_least_a_pixel(shape: tuple[int, int], mode: Any) -> None:
-    for channels in (3, 1):
-        image = encode_image(
-            np.full((*shape, 3), 77, np.uint8),
-            ImageField(channels),
-            EncodeOptions(size=(20, 20), resize=mode),
-        )
-        assert image.height >= 1
-        assert image.width >= 1
+@pytest.mark.parametrize("channels", [3, 1])
+def test_thin_images_keep_at_least_a_pixel(tmp_path: Path, mode: Any, channels: int) -> None:
+    shapes = [(1, 1), (1, 500), (500, 1), (3, 700)]
+    images = [np.full((*shape, 3), 77, np.uint8) for shape in shapes]
+    for found in pack_raw(tmp_path / "x", images, size=20, resize=mode, channels=channels):
+        assert found.shape[0] >= 1
+        assert found.shape[1] >= 1
+        assert (found == 77).all()
 
 
 # -- files that are kept ----------------------------------------------------------------------
@@ -556,21 +563,26 @@ def test_a_broken_jpeg_of_the_right_size_is_not_kept() -> None:
         encode_image(data[:-2], FIELD, EncodeOptions(size=(80, 80)))
 
 
-@pytest.mark.parametrize("name", GOOD)
-def test_keep_takes_files_over_byte_for_byte(name: str) -> None:
-    data, _ = GOOD[name]
-    image = encode_image(data, FIELD, EncodeOptions(resize="none", codec="keep"))
-    assert image.data == data
-    plain = name in ("colour.jpg", "grey.jpg", "444.jpg", "really-a-jpeg.png")
-    plain |= name.endswith("-behind.jpg")
-    assert CODECS[image.codec] == ("jpeg" if plain else "file")
-
-
-@pytest.mark.parametrize("name", [name for name in BAD if not name.startswith("bomb")])
-def test_keep_does_not_keep_what_is_broken(name: str) -> None:
-    data, reason = BAD[name]
-    with pytest.raises(ImageError, match=reason):
-        encode_image(data, FIELD, EncodeOptions(resize="none", codec="keep"))
+def test_keep_takes_files_over_byte_for_byte_unless_they_are_broken(tmp_path: Path) -> None:
+    for name, (data, _) in [*GOOD.items(), *BAD.items()]:
+        (tmp_path / name).write_bytes(data)
+    manifest = tmp_path / "all.csv"
+    manifest.write_text("\n".join(["path", *GOOD, *BAD]))
+    report = fastdata.pack(
+        manifest, tmp_path / "all.lmdb", resize="none", codec="keep", num_workers=0
+    )
+    dataset = fastdata.open(tmp_path / "all.lmdb")
+    assert list(dataset.keys) == list(GOOD)
+    (reader,) = dataset.shards
+    for row, (name, (data, _)) in enumerate(GOOD.items()):
+        assert reader.blob("image", row) == data, name
+        plain = name in ("colour.jpg", "grey.jpg", "444.jpg", "really-a-jpeg.png")
+        plain |= name.endswith("-behind.jpg")
+        assert reader.codec("image", row) == ("jpeg" if plain else "file"), name
+    rejects = dict(report.rejects)
+    assert rejects.keys() == BAD.keys()
+    for name, (_, reason) in BAD.items():
+        assert re.search(reason, rejects[name]), name
 
 
 def test_a_kept_file_is_turned_when_it_is_read(tmp_path: Path) -> None:
@@ -619,42 +631,44 @@ VALUES: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", VALUES)
-def test_pixels_in_any_form_are_taken(name: str) -> None:
+def test_pixels_in_any_form_are_taken(tmp_path: Path) -> None:
     import torch
 
-    value = VALUES[name]()
-    found = [value]
-    if isinstance(value, np.ndarray) and value.flags.writeable:
-        found.append(torch.from_numpy(value))
-    for each in found:
-        np.testing.assert_array_equal(
-            packed_pixels(each, EncodeOptions(resize="none", codec="raw")), COLOUR
-        )
+    values = [make() for make in VALUES.values()]
+    values += [
+        torch.from_numpy(v) for v in values if isinstance(v, np.ndarray) and v.flags.writeable
+    ]
+    assert len(values) == 9
+    for found in pack_raw(tmp_path / "x", values, resize="none"):
+        np.testing.assert_array_equal(found, COLOUR)
 
 
-@pytest.mark.parametrize("value", [GREY, GREY[:, :, None], GREY[None], Image.fromarray(GREY)])
 @pytest.mark.parametrize("channels", [3, 1])
-def test_grey_pixels_get_as_many_channels_as_are_asked_for(value: Any, channels: int) -> None:
-    found = packed_pixels(
-        value, EncodeOptions(resize="none", codec="raw"), ImageField(channels=channels)
-    )
-    np.testing.assert_array_equal(found, np.repeat(GREY[:, :, None], channels, axis=2))
+def test_grey_pixels_get_as_many_channels_as_are_asked_for(tmp_path: Path, channels: int) -> None:
+    values = [GREY, GREY[:, :, None], GREY[None], Image.fromarray(GREY)]
+    for found in pack_raw(tmp_path / "x", values, resize="none", channels=channels):
+        np.testing.assert_array_equal(found, np.repeat(GREY[:, :, None], channels, axis=2))
 
 
-@pytest.mark.parametrize(
-    ("value", "reason"),
-    [
+def check_rejects(path: Path, wrong: list[tuple[Any, str]], good: Any, **options: Any) -> None:
+    """Pack a good value and some wrong ones, and compare the reasons."""
+    (name,) = good
+    samples = [good, *({name: value} for value, _ in wrong)]
+    report = fastdata.pack(samples, path, resize="none", num_workers=0, **options)
+    assert report.num_samples == 1
+    for reject, (_, reason) in zip(report.rejects, wrong, strict=True):
+        assert re.search(reason, reject.reason)
+
+
+def test_what_is_no_image_is_refused(tmp_path: Path) -> None:
+    wrong = [
         (COLOUR.astype(np.float32), "pixels are float32, not uint8"),
         (COLOUR[:0], r"shape \(0, 83, 3\) is no image"),
         (np.zeros(9, np.uint8), r"shape \(9,\) is no image"),
         (np.zeros((9, 9, 9), np.uint8), "has not 3 channels"),
         (ALPHA, "has not 3 channels"),
-    ],
-)
-def test_what_is_no_image_is_refused(value: Any, reason: str) -> None:
-    with pytest.raises(ImageError, match=reason):
-        encode_image(value, FIELD, EncodeOptions())
+    ]
+    check_rejects(tmp_path / "x", wrong, {"image": COLOUR})
 
 
 # -- masks ----------------------------------------------------------------------
@@ -683,19 +697,32 @@ MASKS = {
 
 
 @pytest.mark.parametrize(
-    ("mode", "size"),
-    [("short", (50, 50)), ("crop", (60, 60)), ("exact", (33, 71)), ("none", (1, 1))],
+    ("mode", "size", "codec"),
+    [
+        ("short", (50, 50), "auto"),
+        ("crop", (60, 60), "jpeg"),
+        ("exact", (33, 71), "png"),
+        ("none", (1, 1), "jpeg"),
+    ],
 )
-@pytest.mark.parametrize("name", MASKS)
-@pytest.mark.parametrize("codec", ["auto", "jpeg", "png"])
 def test_masks_keep_their_class_numbers(
-    name: str, codec: Any, mode: Any, size: tuple[int, int]
+    tmp_path: Path, codec: Any, mode: Any, size: tuple[int, int]
 ) -> None:
-    value = MASKS[name]
-    image = encode_image(value, MASK, EncodeOptions(size=size, resize=mode, codec=codec))
-    assert CODECS[image.codec] == "png"
+    """Whatever codec images have."""
+    report = fastdata.pack(
+        [{"mask": value} for value in MASKS.values()],
+        tmp_path / "x",
+        size=size_option(mode, size),
+        resize=mode,
+        codec=codec,
+        fields={"mask": "mask"},
+        num_workers=0,
+    )
+    assert not report.rejects
     expected = torchvision_resize(Image.fromarray(CLASSES), mode, size, Image.Resampling.NEAREST)
-    np.testing.assert_array_equal(np.array(Image.open(io.BytesIO(image.data))), np.array(expected))
+    dataset = fastdata.open(tmp_path / "x")
+    for name, sample in zip(MASKS, dataset, strict=True):
+        np.testing.assert_array_equal(pixels(sample.mask)[:, :, 0], np.array(expected), name)
 
 
 def test_a_mask_of_one_bit_has_the_classes_0_and_1() -> None:
@@ -703,21 +730,14 @@ def test_a_mask_of_one_bit_has_the_classes_0_and_1() -> None:
     np.testing.assert_array_equal(np.array(Image.open(io.BytesIO(image.data))), GREY > 128)
 
 
-@pytest.mark.parametrize(
-    ("data", "reason"),
-    [
+def test_what_is_no_mask_is_refused(tmp_path: Path) -> None:
+    wrong = [
         (pil_file(COLOUR, "PNG"), "class numbers; this has mode 'RGB'"),
-        (
-            pil_file(COLOUR, "JPEG"),
-            "class numbers; this has mode 'RGB'",
-        ),
+        (pil_file(COLOUR, "JPEG"), "class numbers; this has mode 'RGB'"),
         (deep_png(DEEP[:, :, 0]), "do not fit 8 bits"),
         (COLOUR, "has not 1 channels"),
-    ],
-)
-def test_what_is_no_mask_is_refused(data: Any, reason: str) -> None:
-    with pytest.raises(ImageError, match=reason):
-        encode_image(data, MASK, EncodeOptions())
+    ]
+    check_rejects(tmp_path / "x", wrong, {"mask": INDICES}, fields={"mask": "mask"})
 
 
 @pytest.mark.parametrize("mode", ["short", "long", "exact", "crop"])

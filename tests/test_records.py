@@ -3,52 +3,50 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
+from samples import make_records, write_shard
 
+import fastdata
 from fastdata.errors import OptionError
-from fastdata.records import RecordFormat
 from fastdata.schema import ImageField, ScalarField, Schema
 
 SCHEMA = Schema({"image": ImageField(), "label": ScalarField(), "weight": ScalarField("float32")})
-RECORD = SCHEMA.sample_type("pixels", 3, 0.5)
 
 
-def test_by_default_a_record_is_handed_out_itself() -> None:
-    assert RecordFormat().format(RECORD) is RECORD
-    assert RecordFormat(names={}).format(RECORD) is RECORD
-    assert RecordFormat(names={"image": "image"}).format(RECORD) is RECORD
-    assert RecordFormat(names={"image": "image"}) == RecordFormat()
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    records = make_records(SCHEMA, 6, size=(4, 5))
+    return write_shard(tmp_path_factory.mktemp("records") / "shard.lmdb", records, SCHEMA)
 
 
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"batch_format": "dict"}, {"image": "pixels", "label": 3, "weight": 0.5}),
+        ({"names": {"image": "image"}}, ("image", "label", "weight")),
+        ({"batch_format": "dict"}, ("image", "label", "weight")),
         (
             {"batch_format": "dict", "names": {"image": "pixel_values", "label": "in"}},
-            {"pixel_values": "pixels", "in": 3, "weight": 0.5},
+            ("pixel_values", "in", "weight"),
         ),
-        (
-            {"names": {"image": "label", "label": "image"}},
-            {"label": "pixels", "image": 3, "weight": 0.5},
-        ),
+        ({"names": {"image": "label", "label": "image"}}, ("label", "image", "weight")),
     ],
 )
 def test_records_are_renamed_in_the_order_of_fields(
-    options: dict[str, Any], expected: dict[str, Any]
+    path: Path, options: dict[str, Any], expected: tuple[str, ...]
 ) -> None:
-    record_format = RecordFormat(**options)
-    record_format.check(SCHEMA)
-    record = record_format.format(RECORD)
-    values = record if isinstance(record, dict) else record._asdict()
-    assert isinstance(record, dict) == (record_format.batch_format == "dict")
-    assert list(values.items()) == list(expected.items())
-    copy = pickle.loads(pickle.dumps(record_format))
-    assert copy == record_format
-    assert hash(copy) == hash(record_format)
-    assert pickle.loads(pickle.dumps(record)) == record
+    plain = fastdata.open(path)[5]
+    dataset = fastdata.open(path, **options)
+    for each in (dataset, pickle.loads(pickle.dumps(dataset))):
+        record = each[5]
+        assert isinstance(record, dict) == ("batch_format" in options)
+        values = record if isinstance(record, dict) else record._asdict()
+        assert tuple(values) == expected
+        for found, value in zip(values.values(), plain, strict=True):
+            assert (found == value) if isinstance(value, (int, float)) else found.equal(value)
+    assert type(pickle.loads(pickle.dumps(record))) is type(record)
 
 
 @pytest.mark.parametrize(
@@ -61,21 +59,20 @@ def test_records_are_renamed_in_the_order_of_fields(
         ({"names": {"image": "in"}}, "'in' cannot be the name of a field of a named tuple"),
         ({"names": {"image": "_x"}}, "'_x' cannot be the name of a field of a named tuple"),
         ({"names": {"image": "count"}}, "'count' cannot be the name .* or batch_format='dict'"),
+        (
+            {"names": {"picture": "image"}},
+            "no field 'picture'; the fields are image, label, weight",
+        ),
+        (
+            {"names": {"image": "label"}},
+            "the fields 'image' and 'label' would both be called 'label'",
+        ),
+        (
+            {"names": {"image": "x", "weight": "x"}},
+            "'image' and 'weight' would both be called 'x'",
+        ),
     ],
 )
-def test_what_is_no_format_is_refused(options: dict[str, Any], message: str) -> None:
+def test_names_that_cannot_be_are_refused(path: Path, options: Any, message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        RecordFormat(**options)
-
-
-@pytest.mark.parametrize(
-    ("names", "message"),
-    [
-        ({"picture": "image"}, "no field 'picture'; the fields are image, label, weight"),
-        ({"image": "label"}, "the fields 'image' and 'label' would both be called 'label'"),
-        ({"image": "x", "weight": "x"}, "'image' and 'weight' would both be called 'x'"),
-    ],
-)
-def test_names_that_do_not_suit_the_fields_are_refused(names: dict[str, str], message: str) -> None:
-    with pytest.raises(OptionError, match=message):
-        RecordFormat("dict", names).check(SCHEMA)
+        fastdata.open(path, **options)
