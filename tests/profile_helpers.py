@@ -37,7 +37,7 @@ class Clock:
     """Takes the place of the clocks of this process, in which only what is planted takes time.
 
     Sleeping moves it on, as `compute` does; nothing else, so that what is measured is exact.  A
-    worker process has a copy of its own: what it does takes no time here.
+    worker process that is forked has a copy of its own: what it does takes no time here.
     """
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
@@ -48,6 +48,7 @@ class Clock:
             patch.setattr(time, name, lambda: self.computed)
         patch.setattr(sys.modules[__name__], "compute", self._compute)
         patch.setattr(recorder, "hook_seconds", lambda: 0.0)  # kept for the whole process, else
+        patch.setattr(recorder, "_queued_seconds", lambda: 0.0)
 
     def _sleep(self, seconds: float) -> None:
         self.now += seconds
