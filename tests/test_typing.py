@@ -65,6 +65,5 @@ def test_a_loader_has_the_type_of_what_it_is_made_of(linked_package: Path, tmp_p
         env={**os.environ, "MYPYPATH": str(linked_package)},
         capture_output=True,
         text=True,
-        timeout=110,
     )
     assert done.returncode == 0, done.stdout + done.stderr
