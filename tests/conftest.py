@@ -6,7 +6,6 @@ import contextlib
 import functools
 import gc
 import multiprocessing
-import multiprocessing.forkserver as forkserver
 import multiprocessing.resource_tracker as resource_tracker
 import os
 import shutil
@@ -20,6 +19,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
+import fork_servers
 import psutil
 import pytest
 import torch
@@ -78,10 +78,10 @@ def pytest_unconfigure() -> None:
 
 def _descriptors() -> set[str]:
     """Return the open file descriptors and what they are, where the system tells."""
-    # These two live until the interpreter ends: multiprocessing keeps them.
+    # These live until the interpreter ends: multiprocessing keeps them.
     kept = {
         getattr(resource_tracker._resource_tracker, "_fd", None),
-        getattr(forkserver._forkserver, "_forkserver_alive_fd", None),
+        *fork_servers.descriptors(),
     }
     found = set()
     for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else []:
@@ -195,7 +195,7 @@ def ctrl_c_is_an_interrupt() -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def quick_fork_server() -> None:
     """Have the fork server import torch and fastdata once, not each worker."""
-    multiprocessing.set_forkserver_preload(["fastdata.processes.worker", "fastdata.loading"])
+    multiprocessing.set_forkserver_preload(fork_servers.PRELOAD)
 
 
 @pytest.fixture(scope="session")

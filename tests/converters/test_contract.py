@@ -173,8 +173,8 @@ def run_apart(action: Callable[..., None], case: Case, *args: Any) -> int:
     """Run `action(case, ...)` in another process; return its exit code."""
     if case.forks:
         return run_child(action, case, *args)
-    context = multiprocessing.get_context("forkserver")  # which has used nothing
-    context.set_forkserver_preload([__name__])
+    # The session's fork server has used no format.  What it imports is not for a test to change.
+    context = multiprocessing.get_context("forkserver")
     process = context.Process(target=action, args=(case, *args))
     process.start()
     process.join()
