@@ -293,6 +293,33 @@ def test_workers_forked_after_opencv_used_threads_do_not_hang() -> None:
     cv2.setNumThreads(threads)
 
 
+def test_a_process_that_the_user_forks_after_opencv_used_threads_can_start_workers() -> None:
+    cv2 = pytest.importorskip("cv2")
+    threads = cv2.getNumThreads()
+    cv2.setNumThreads(2)
+    cv2.resize(np.zeros((3000, 3000, 3), np.uint8), (4000, 4000))  # starts OpenCV's threads
+    time.sleep(0.2)  # they look for more work, and sleep then
+
+    def resize_in_a_worker(end: Any) -> None:
+        with pool_of(1) as pool:
+            end.send((pool.submit((resize,)).result(), cv2.getNumThreads()))
+
+    here, there = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(target=resize_in_a_worker, args=(there,))
+    process.start()
+    try:
+        assert here.poll(60), "the process hangs"
+        assert here.recv() == (7, 2)
+    finally:
+        process.kill()
+        process.join()
+        process.close()
+        here.close()
+        there.close()
+    assert cv2.getNumThreads() == 2
+    cv2.setNumThreads(threads)
+
+
 def test_workers_forked_after_torch_used_threads_do_not_hang() -> None:
     torch.rand(600, 600) @ torch.rand(600, 600)
     with pool_of(2) as pool:

@@ -117,9 +117,7 @@ def start_workers(
     method = chosen.get_start_method()
     with contextlib.ExitStack() as stack:
         sent = work if method == "fork" else stack.enter_context(_pickled(work))
-        if method == "fork":
-            stack.enter_context(_opencv_threads_stopped())
-        else:
+        if method != "fork":
             # Starting the tracker lets signals through again, so that comes first.
             resource_tracker.ensure_running()
         if method != "forkserver":  # the server would hold them back in all that it ever forks
@@ -165,23 +163,40 @@ def _pickled(work: Work) -> Iterator[PickledFile]:
         yield file
 
 
-@contextlib.contextmanager
-def _opencv_threads_stopped() -> Iterator[None]:
-    """End OpenCV's threads while processes are forked.
+class _OpenCVThreads:
+    """Ends OpenCV's threads during a fork, of a worker or of any other process.
 
-    A forked process has none of them, and waits for them for ever as soon as it sets their
-    number.
+    The forked process would have none of them, and would wait for them forever as soon as it, or a
+    worker that it forks, set their number.  Forks of several threads may overlap.
     """
-    if "cv2" not in sys.modules:
-        yield
-        return
-    cv2: Any = sys.modules["cv2"]
-    threads = cv2.getNumThreads()
-    cv2.setNumThreads(1)
-    try:
-        yield
-    finally:
-        cv2.setNumThreads(threads)
+
+    def __init__(self) -> None:
+        self.forks = 0
+        self.number: int | None = None
+
+    def stop(self) -> None:
+        """End them, before a fork."""
+        cv2: Any = sys.modules.get("cv2")
+        if hasattr(cv2, "setNumThreads"):  # not while another thread imports it
+            if self.forks == 0:
+                self.number = cv2.getNumThreads()
+            cv2.setNumThreads(1)
+        self.forks += 1
+
+    def allow(self, *, in_child: bool = False) -> None:
+        """Allow as many as before, after the last of the forks."""
+        self.forks = 0 if in_child else self.forks - 1
+        if self.forks == 0 and self.number is not None:
+            sys.modules["cv2"].setNumThreads(self.number)
+            self.number = None
+
+
+_opencv_threads = _OpenCVThreads()
+os.register_at_fork(
+    before=_opencv_threads.stop,
+    after_in_parent=_opencv_threads.allow,
+    after_in_child=lambda: _opencv_threads.allow(in_child=True),
+)
 
 
 @contextlib.contextmanager
