@@ -353,6 +353,7 @@ def test_a_dataset_that_reads_samples_in_its_own_way_is_refused(
         def __getitem__(self, index: Any) -> Any:
             return super().__getitem__(index)
 
-    mine = Mine(dataset._shards, dataset._indices)
+    mine = copy.copy(dataset)
+    object.__setattr__(mine, "__class__", Mine)
     with pytest.raises(OptionError, match="Mine has a __getitem__ of its own"):
         fastdata.loader(mine)
