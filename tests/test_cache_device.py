@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import weakref
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -332,13 +333,24 @@ def test_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     fastdata.loader(data, cache="device", cache_scope="rank", rank=0, world_size=2).close()
 
 
-def test_closing_frees_it() -> None:
-    loader = fastdata.loader(MemoryData(50), cache="device", transform=T.CenterCrop(9))
+def test_closing_frees_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken, empty = [], torch.empty
+
+    def watched(*given: Any, **options: Any) -> torch.Tensor:
+        tensor = empty(*given, **options)
+        if given[0] == loader.stats().cache_bytes:
+            taken.append(weakref.ref(tensor))
+        return tensor
+
+    loader = fastdata.loader(
+        MemoryData(50), cache="device", num_workers=0, transform=T.CenterCrop(9)
+    )
+    monkeypatch.setattr(torch, "empty", watched)
     list(loader)
-    store = loader.backend._cache._stores["image"]  # type: ignore[union-attr]
-    assert store._pixels is not None
+    (cache,) = taken
+    assert cache() is not None
     loader.close()
-    assert store._pixels is None
+    assert cache() is None
     loader.close()
 
 

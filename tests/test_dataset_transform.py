@@ -32,6 +32,7 @@ def dataset(tmp_path: Path) -> fastdata.Dataset:
 
 
 def plus_one(image: torch.Tensor) -> torch.Tensor:
+    assert image.shape[0] == 3, "channels come first"
     return image + 1
 
 
@@ -63,6 +64,7 @@ def test_several_transforms_run_in_turn(dataset: fastdata.Dataset) -> None:
     dataset.transform = [T.CenterCrop(8), plus_one, T.PerSample(lambda s: s._replace(label="x"))]
     assert isinstance(dataset.transform, tuple), "one that can be appended to would go unseen"
     sample = dataset[0]
+    assert sample.image.dtype == torch.uint8
     top, left = ((side - 8) // 2 for side in plain.shape[1:])
     assert torch.equal(sample.image, plain[:, top : top + 8, left : left + 8] + 1)
     assert sample.label == "x"
@@ -353,6 +355,7 @@ def test_a_dataset_that_reads_samples_in_its_own_way_is_refused(
         def __getitem__(self, index: Any) -> Any:
             return super().__getitem__(index)
 
-    mine = Mine(dataset._shards, dataset._indices)
+    mine = copy.copy(dataset)
+    object.__setattr__(mine, "__class__", Mine)
     with pytest.raises(OptionError, match="Mine has a __getitem__ of its own"):
         fastdata.loader(mine)

@@ -30,7 +30,7 @@ def load(path: str, **share: int) -> dict[str, Any]:
     """Load an epoch cut in each way, as the ranks of torch.distributed or as the given one."""
     found = {}
     for name, cut in CUTS.items():
-        options: dict[str, Any] = {"batch_size": 3, "shuffle": True, "seed": 1, "num_workers": 1}
+        options: dict[str, Any] = {"batch_size": 3, "shuffle": True, "seed": 1, "num_workers": 0}
         with fastdata.loader(path, **options, **cut, **share) as loader:
             loaded = [batch.number.tolist() for batch in loader]
             found[name] = {"loaded": loaded, "steps": len(loader), "state": loader.state_dict()}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import gc
 import io
 import itertools
 import multiprocessing
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from pathlib import Path
@@ -28,7 +30,6 @@ from fastdata.converters.base import (
 )
 from fastdata.converters.finding import find_source
 from fastdata.converters.python import DatasetSource, ImageFolderSource, IterableSource
-from fastdata.converters.reading import shared as shared_objects
 from fastdata.errors import OptionError, SourceError
 from fastdata.schema import (
     ArrayField,
@@ -440,11 +441,12 @@ def test_a_dataset_that_cannot_be_sent_is_called_here(tmp_path: Path, start_meth
 
 
 def test_nothing_keeps_a_dataset_after_its_pack(tmp_path: Path) -> None:
-    import gc
-
-    fastdata.pack(Pictures(), tmp_path / "x.lmdb", num_workers=0)
+    data = Pictures()
+    kept = weakref.ref(data)
+    fastdata.pack(data, tmp_path / "x.lmdb", num_workers=0)
+    del data
     gc.collect()
-    assert not shared_objects._OBJECTS
+    assert kept() is None
 
 
 def test_datasets_that_are_packed_at_once_are_told_apart() -> None:

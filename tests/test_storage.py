@@ -104,12 +104,13 @@ def test_a_file_is_put_whole_however_large(store: Store, tmp_path: Path) -> None
     assert bytes(store.read("large.lmdb")) == data
 
 
-@pytest.mark.parametrize("key", ODD_KEYS)
-def test_keys_may_have_any_characters(key: str, store: Store) -> None:
-    store.put(key, b"1")
-    assert bytes(store.read(key)) == b"1"
-    assert store.head(key).key == key
-    assert keys_of(store) == [key]
+def test_keys_may_have_any_characters(store: Store) -> None:
+    for key in ODD_KEYS:
+        store.put(key, b"1")
+        assert bytes(store.read(key)) == b"1"
+        assert store.head(key).key == key
+        assert keys_of(store) == [key]
+        store.remove(key)
 
 
 def test_objects_are_listed_in_the_order_of_their_keys(store: Store) -> None:

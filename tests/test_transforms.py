@@ -507,20 +507,6 @@ def through(transforms: Any, value: Any, schema: Schema = SCHEMA) -> Any:
     return Pipeline(transforms, schema).run([value], 0, SampleKeys(0, np.array([5])))[0]
 
 
-def test_a_callable_gets_the_image_as_channels_first_uint8() -> None:
-    seen = []
-
-    def invert(image: torch.Tensor) -> torch.Tensor:
-        seen.append((image.shape, image.dtype))
-        return 255 - image
-
-    before = sample()
-    after = through([T.CenterCrop(8), invert], before)
-    assert seen == [((3, 8, 8), torch.uint8)]
-    assert torch.equal(after.image, 255 - before.image[:, 2:10, 4:12])
-    assert after.label == 3
-
-
 def test_own_transforms_may_follow_a_callable() -> None:
     before = sample()
     after = through([lambda image: 255 - image, T.CenterCrop(8), T.ToDtype(torch.float32)], before)
@@ -554,17 +540,6 @@ def test_albumentations_get_arrays_and_masks() -> None:
     after = through(_Albumentation(), masked, WITH_MASK)
     assert torch.equal(after.image, before.image.flip(-1))
     assert torch.equal(after.mask, before.image[:1].flip(-1))
-
-
-def test_masks_follow_the_geometry_but_not_the_values() -> None:
-    image = sample().image
-    value = WITH_MASK.sample_type(image, image[:1])
-    after = through(
-        [T.RandomCrop(7), T.RandomHorizontalFlip(1), T.Normalize(MEAN, STD)], value, WITH_MASK
-    )
-    assert after.mask.dtype == torch.uint8
-    expected = (after.image[0] * STD[0] + MEAN[0]) * 255
-    torch.testing.assert_close(after.mask[0].float(), expected, rtol=0, atol=1e-3)
 
 
 @pytest.mark.parametrize(
