@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from samples import photo, pil_encode
 from segment_index import read_segment_index
 
-from fastdata.codecs.blobs import encode_jpeg
 from fastdata.codecs.jpeg import read_jpeg_header
 from fastdata.codecs.jpeg_segments import CutJpeg, add_segment_index, cut_jpeg
 
@@ -125,22 +124,6 @@ def test_a_cut_gives_the_pixels_of_the_whole(
     if cut is not None:
         assert len(cut.data) < len(whole)
         check_cut(whole, cut, window, factor)
-
-
-@pytest.mark.parametrize("size", [(200, 301), (301, 200), (256, 256), (33, 400)])
-@pytest.mark.parametrize("channels", [1, 3])
-def test_what_fastdata_encodes_is_cut(size: tuple[int, int], channels: int) -> None:
-    whole = encode_jpeg(photo(*size, channels))
-    random = np.random.default_rng(0)
-    for _ in range(20):
-        height, width = random.integers(1, size[0] // 2), random.integers(1, size[1] // 2)
-        top = random.integers(0, size[0] - height + 1)
-        left = random.integers(0, size[1] - width + 1)
-        window = (int(top), int(left), int(height), int(width))
-        cut = cut_jpeg(memoryview(whole), window)
-        assert cut is not None
-        assert cut.whole == size
-        check_cut(whole, cut, window)
 
 
 # -- no more than is needed --------------------------------------------------------------------
