@@ -320,7 +320,9 @@ def test_attacks_raise_nothing_but_fastdata_errors(
         for number in range(3):
             load(path, seed * 3 + number, check=check)
 
-    run_in_child(range(1000, 1000 + EXAMPLES), run)
+    # Each attack is tried once: those with checks, and others without.
+    first = 1000 if check else 1000 + EXAMPLES // 2
+    run_in_child(range(first, first + EXAMPLES // 2), run)
 
 
 @pytest.fixture(scope="module")
