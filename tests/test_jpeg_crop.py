@@ -4,6 +4,7 @@ that bytes can say leads outside of them."""
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 from typing import Any
 
@@ -221,8 +222,8 @@ def marker_at(number: int) -> int:
     return int(starts[number]) - 2
 
 
-def with_segment(data: bytes, at: int, comment: bytes) -> bytes:
-    return data[:at] + b"\xff\xfe" + (len(comment) + 2).to_bytes(2, "big") + comment + data[at:]
+def with_segment(data: bytes, at: int, comment: bytes, marker: bytes = b"\xff\xfe") -> bytes:
+    return data[:at] + marker + (len(comment) + 2).to_bytes(2, "big") + comment + data[at:]
 
 
 LONG = b"x" * 5000
@@ -306,8 +307,9 @@ def test_windows_that_save_nothing_or_lie_outside_are_not_cut(window: Window) ->
 def test_other_segments_are_kept_wherever_they_stand() -> None:
     first, index = WHOLE.index(b"\xff\xe0"), WHOLE.index(b"\xff\xe9")
     tables = WHOLE.index(b"\xff\xdb")
-    for at in (first, index, tables):
-        data = with_segment(WHOLE, at, b"a comment")
+    # A comment, and a segment of the index's kind that is another's.
+    for at, marker in itertools.product((first, index, tables), (b"\xff\xfe", b"\xff\xe9")):
+        data = with_segment(WHOLE, at, b"a comment", marker)
         cut = cut_jpeg(data, INSIDE)
         assert cut is not None
         assert b"a comment" in cut.data
