@@ -11,6 +11,7 @@
 #   require_compiled_library         has the tests demand the compiled library, where $compiler is one
 #   ensure_dali                   NVIDIA DALI in that environment, if it can be had; then the tests
 #                                 demand it
+#   default_tests                 pytest's arguments for the tests that scripts/test runs by default
 #
 # Read from the environment:
 #
@@ -28,6 +29,11 @@ repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 oldest_python=3.10 # as requires-python in pyproject.toml says
 newest_python=3.14 # the newest that the torch of constraints.txt has builds for
 distribution=$(sed -n '/^name = /{s/.*"\(.*\)"/\1/p;q}' "$repo/pyproject.toml") # what pip calls this fastdata
+
+# Marks that only `scripts/test --all` runs; docs/contributing.md explains them.  A smoke test represents its marked module.
+# The clients are not even imported: that takes seconds in each process.
+default_tests=(--ignore tests/clients
+    -m "smoke or not (build or clients or dali or doctor or formats or fuzz or ranks or soak or timing)")
 
 say() { printf '%s\n' "$*" >&2; }
 
@@ -185,7 +191,7 @@ link_package() {
 # Where a compiler works, tests must fail without the compiled library: else a build that broke, which
 # the install lets pass, would only show as lost speed.
 require_compiled_library() {
-    if [[ -n $compiler ]]; then export FASTDATA_REQUIRE_NATIVE=1; fi
+    if [[ -n $compiler && ${FASTDATA_NATIVE:-1} != 0 ]]; then export FASTDATA_REQUIRE_NATIVE=1; fi
 }
 
 # What is called fastdata on package indexes is another project's, and this one was called so before its first

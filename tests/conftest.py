@@ -6,7 +6,6 @@ import contextlib
 import functools
 import gc
 import multiprocessing
-import multiprocessing.forkserver as forkserver
 import multiprocessing.resource_tracker as resource_tracker
 import os
 import shutil
@@ -20,6 +19,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
+import fork_servers
 import psutil
 import pytest
 import torch
@@ -40,6 +40,13 @@ _PATIENCE_SECONDS = 3.0
 _MEMORY = Path("/dev/shm")
 _ROOM_BYTES = 4 << 30
 _PASSED = pytest.StashKey[bool]()
+_DEMANDED = {
+    "FASTDATA_REQUIRE_NATIVE": "compiled library",
+    "FASTDATA_REQUIRE_DALI": "dali",
+    "FASTDATA_REQUIRE_CHROMIUM": "chromium",
+    "FASTDATA_REQUIRE_CUDA": "cuda",
+}
+"""Variables that demand a part, and the word by which the reason of a skip names that part."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -71,10 +78,10 @@ def pytest_unconfigure() -> None:
 
 def _descriptors() -> set[str]:
     """Return the open file descriptors and what they are, where the system tells."""
-    # These two live until the interpreter ends: multiprocessing keeps them.
+    # These live until the interpreter ends: multiprocessing keeps them.
     kept = {
         getattr(resource_tracker._resource_tracker, "_fd", None),
-        getattr(forkserver._forkserver, "_forkserver_alive_fd", None),
+        *fork_servers.descriptors(),
     }
     found = set()
     for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else []:
@@ -188,7 +195,7 @@ def ctrl_c_is_an_interrupt() -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def quick_fork_server() -> None:
     """Have the fork server import torch and fastdata once, not each worker."""
-    multiprocessing.set_forkserver_preload(["fastdata.processes.worker", "fastdata.loading"])
+    multiprocessing.set_forkserver_preload(fork_servers.PRELOAD)
 
 
 @pytest.fixture(scope="session")
@@ -199,13 +206,34 @@ def warm_python() -> Iterator[WarmPython]:
     python.close()
 
 
+def _fail_if_demanded(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """Fail what was skipped for lack of a part that the environment demands."""
+    if not report.skipped or hasattr(report, "wasxfail"):
+        return
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    reason = reason.removeprefix("Skipped: ")
+    for variable, part in _DEMANDED.items():
+        if os.environ.get(variable) == "1" and part in reason.lower():
+            report.outcome = "failed"
+            report.longrepr = f"{variable}=1 demands a part, but a test was skipped: {reason}"
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Remember whether a test passed."""
     report = yield
+    _fail_if_demanded(report)
     item.stash[_PASSED] = report.when == "call" and report.passed
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Look at the modules that are skipped as a whole, too."""
+    report = yield
+    _fail_if_demanded(report)
     return report
 
 

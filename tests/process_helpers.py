@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import math
 import multiprocessing
 import os
 import select
@@ -25,7 +26,8 @@ from fastdata.engine.workers import ProcessWorkers
 from fastdata.errors import ShardCorruptError
 
 CONTEXTS = ["fork", "spawn", "forkserver"]
-MOMENTS_SECONDS = 5.0
+FOREVER = 600.0
+"""Seconds that no test lasts: pytest ends one that waits for a task that sleeps so long."""
 
 
 class OfTwoArgumentsError(Exception):
@@ -78,6 +80,12 @@ def wait_for(memory: Any, seconds: float) -> int:
     return os.getpid()
 
 
+def wait_for_file(memory: Any, path: Path) -> int:
+    """Be at work until the test makes a file."""
+    wait_until(path.exists)
+    return os.getpid()
+
+
 def fail(memory: Any, error: type[BaseException], *arguments: Any) -> None:
     raise error(*arguments)
 
@@ -92,7 +100,7 @@ def fail_with_cause(memory: Any) -> None:
 def die(memory: Any, number: int) -> None:
     faulthandler.disable()  # pytest's would print a traceback
     os.kill(os.getpid(), number)
-    time.sleep(60)
+    time.sleep(FOREVER)
 
 
 def leave(memory: Any, code: int) -> None:
@@ -141,7 +149,8 @@ def pool_of(num_workers: int = 2, context: str = "fork") -> Iterator[ProcessWork
         pool.close()
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = MOMENTS_SECONDS) -> bool:
+def wait_until(condition: Callable[[], bool], seconds: float = math.inf) -> bool:
+    """Return whether a condition comes true; without a limit pytest's own one ends the wait."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -150,8 +159,8 @@ def wait_until(condition: Callable[[], bool], seconds: float = MOMENTS_SECONDS) 
     return True
 
 
-def gone(*pids: int, seconds: float = MOMENTS_SECONDS) -> bool:
-    """Return whether processes are dead soon.
+def gone(*pids: int, seconds: float = math.inf) -> bool:
+    """Wait until processes are dead, and return whether they are.
 
     Those of a dead parent stay zombies until init looks, for seconds; our own would be leaks.
     """
@@ -169,7 +178,7 @@ def kill_and_wait(pid: int) -> None:
     """Kill a process; return when all its threads are dead: its first is a zombie before."""
     descriptor = os.pidfd_open(pid)
     os.kill(pid, signal.SIGKILL)
-    assert select.select([descriptor], [], [], MOMENTS_SECONDS)[0]
+    select.select([descriptor], [], [])
     os.close(descriptor)
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import io
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from memory_data import MemoryData, MemoryImages
 from PIL import Image
 from torch.utils.data import Dataset, IterableDataset, Sampler
+
+from fastdata.profiling import recorder
 
 SLOW = 0.006
 """Seconds a sample: batches of four, beside a step of 4 ms."""
@@ -27,6 +31,31 @@ def compute() -> None:
     until = time.thread_time() + SLOW
     while time.thread_time() < until:
         sum(range(100))
+
+
+class Clock:
+    """Takes the place of the clocks of this process, in which only what is planted takes time.
+
+    Sleeping moves it on, as `compute` does; nothing else, so that what is measured is exact.  A
+    worker process that is forked has a copy of its own: what it does takes no time here.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.now = self.computed = 0.0
+        patch.setattr(time, "sleep", self._sleep)
+        patch.setattr(time, "perf_counter", lambda: self.now)
+        for name in ("thread_time", "process_time"):
+            patch.setattr(time, name, lambda: self.computed)
+        patch.setattr(sys.modules[__name__], "compute", self._compute)
+        patch.setattr(recorder, "hook_seconds", lambda: 0.0)  # kept for the whole process, else
+        patch.setattr(recorder, "_queued_seconds", lambda: 0.0)
+
+    def _sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def _compute(self) -> None:
+        self.now += SLOW
+        self.computed += SLOW
 
 
 def slow_collate(samples: list[Any]) -> torch.Tensor:

@@ -10,15 +10,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from memory_data import MemoryData
+from torch.utils.data import BatchSampler, DistributedSampler
 
 from fastdata.errors import OptionError
+from fastdata.loading import loader
 from fastdata.sampling import (
     Batches,
     BlockShuffle,
     BlockShuffled,
-    Order,
     SampledBatches,
     SamplerOrder,
     Sequential,
@@ -31,20 +34,15 @@ from fastdata.sampling import (
 QUICK = settings(deadline=None, max_examples=40)
 
 
-def epoch_of(order: Order, epoch: int = 0) -> list[int]:
-    return order.in_epoch(epoch)(np.arange(len(order))).tolist()  # type: ignore[no-any-return]
+def loaded(count: int, epoch: int = 0, **options: Any) -> list[list[int]]:
+    """Return which samples are in the batches of a loader's epoch."""
+    with loader(MemoryData(count, size=(4, 4)), num_workers=0, **options) as it:
+        it.set_epoch(epoch)
+        return [(batch.label // 3).tolist() for batch in it]
 
 
 def indices_of(batches: Batches | SampledBatches, epoch: int = 0) -> list[list[int]]:
     return [batch.tolist() for batch in batches.in_epoch(epoch)]
-
-
-# No example has a time limit, for a machine may be busy.
-
-
-def test_batches_are_cut_in_order() -> None:
-    assert indices_of(Batches(Sequential(7), 3)) == [[0, 1, 2], [3, 4, 5], [6]]
-    assert indices_of(Batches(Sequential(7), 3, drop_last=True)) == [[0, 1, 2], [3, 4, 5]]
 
 
 def test_what_does_not_divide_is_repeated_from_the_last_batch() -> None:
@@ -214,13 +212,11 @@ def test_a_global_batch_is_the_same_for_every_number_of_ranks(
 
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_shares_are_those_of_the_distributed_sampler(drop_last: bool) -> None:
-    data = pytest.importorskip("torch.utils.data")
     for rank in range(3):
-        sampler = data.DistributedSampler(
-            range(10), num_replicas=3, rank=rank, shuffle=False, drop_last=drop_last
-        )
-        batches = Batches(Sequential(10), 1, drop_last, rank, 3)
-        found, expected = [batch[0] for batch in indices_of(batches)], list(sampler)
+        share: dict[str, Any] = {"rank": rank, "drop_last": drop_last}
+        sampler = DistributedSampler(range(10), num_replicas=3, shuffle=False, **share)  # type: ignore[arg-type]
+        batches, expected = loaded(10, world_size=3, **share), list(sampler)
+        found = [sample for batch in batches for sample in batch]
         assert len(found) == len(expected)
         # Only what is repeated is another: torch takes it from the beginning of the epoch.
         assert found[:3] == expected[:3]
@@ -273,16 +269,10 @@ class EndlessBatches(Endless):
             yield [1]
 
 
-def test_a_sampler_decides_the_order() -> None:
-    batches = Batches(SamplerOrder(Backwards(), 10), 2)
-    assert indices_of(batches, 0) == [[9, 5], [0]]
-    assert indices_of(batches, 2) == [[9, 3], [0]]
-
-
 def test_samplers_may_yield_any_kind_of_integer() -> None:
-    torch = pytest.importorskip("torch")
-    assert epoch_of(SamplerOrder([np.int32(2), torch.tensor(1), 0], 3)) == [2, 1, 0]
-    assert indices_of(SampledBatches([torch.tensor([2, 1]), np.array([0])], 3)) == [[2, 1], [0]]
+    sampler = [np.int32(2), torch.tensor(1), 0]
+    assert loaded(3, sampler=sampler, batch_size=3) == [[2, 1, 0]]
+    assert loaded(3, batch_sampler=[torch.tensor([2, 1]), np.array([0])]) == [[2, 1], [0]]
 
 
 @pytest.mark.parametrize(
@@ -297,7 +287,7 @@ def test_samplers_may_yield_any_kind_of_integer() -> None:
 )
 def test_bad_samplers_are_refused(sampler: Any, message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        SamplerOrder(sampler, 10).in_epoch(0)
+        loaded(10, sampler=sampler)
 
 
 def test_a_batch_sampler_decides_the_batches() -> None:
@@ -312,11 +302,10 @@ def test_a_batch_sampler_decides_the_batches() -> None:
 
 
 def test_torchs_batch_sampler_gets_the_epoch_to_its_sampler() -> None:
-    data = pytest.importorskip("torch.utils.data")
-    sampler = data.DistributedSampler(range(20), num_replicas=2, rank=1, seed=5)
-    batches = SampledBatches(data.BatchSampler(sampler, 4, drop_last=False), 20)
+    sampler = DistributedSampler(range(20), num_replicas=2, rank=1, seed=5)  # type: ignore[arg-type]
+    batch_sampler = BatchSampler(sampler, 4, drop_last=False)
     for epoch in (3, 0):
-        found = indices_of(batches, epoch)
+        found = loaded(20, epoch, batch_sampler=batch_sampler)
         sampler.set_epoch(epoch)
         assert [i for batch in found for i in batch] == list(sampler)
         assert list(map(len, found)) == [4, 4, 2]
@@ -327,7 +316,7 @@ def test_a_batch_sampler_gets_the_epoch() -> None:
         def __iter__(self) -> Iterator[Any]:
             return iter([[0]] * 2 + [list(range(self.epoch + 1))])
 
-    assert indices_of(SampledBatches(Growing(), 10), 4)[2] == [0, 1, 2, 3, 4]
+    assert loaded(10, 4, batch_sampler=Growing())[2] == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(
@@ -343,21 +332,21 @@ def test_a_batch_sampler_gets_the_epoch() -> None:
 )
 def test_bad_batch_samplers_are_refused(sampler: Any, message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        SampledBatches(sampler, 10).in_epoch(0)
+        loaded(10, batch_sampler=sampler)
 
 
 def test_samplers_have_a_length_and_keep_to_it() -> None:
     with pytest.raises(OptionError, match="sampler generator has no length"):
-        SamplerOrder((i for i in range(3)), 10)
+        loaded(10, sampler=(i for i in range(3)))
     with pytest.raises(OptionError, match="batch_sampler generator has no length"):
-        SampledBatches(([i] for i in range(3)), 10)
+        loaded(10, batch_sampler=([i] for i in range(3)))
 
     class Short(Backwards):
         def __len__(self) -> int:
             return 4
 
     with pytest.raises(OptionError, match="yielded 3 indices, but its length is 4"):
-        SamplerOrder(Short(), 10).in_epoch(0)
+        loaded(10, sampler=Short())
 
 
 # -- what makes a place in an epoch mean something ------------------------------------
@@ -405,7 +394,3 @@ def test_an_identity_names_what_it_is_of() -> None:
         "drop_last": False,
         "even": True,
     }
-
-
-def test_different_orders_draw_differently() -> None:
-    assert epoch_of(Shuffled(64, 0)) != epoch_of(BlockShuffled(64, 0, 64, 1))

@@ -139,8 +139,16 @@ def check_batch(batch: Any, atol: float = 1.0, moves: int = 1) -> int:
     return seen
 
 
-@pytest.mark.parametrize("name", GEOMETRIES)
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("way", "name"),
+    [
+        (way, name)
+        for way in WAYS
+        for name in GEOMETRIES
+        # Geometry is planned in two ways: an image at a time, or for a batch.
+        if way in ("direct", "whole batches") or name not in ("odd 2", "odd 3", "odd 4", "odd 5")
+    ],
+)
 def test_boxes_are_where_images_show_them(
     many_sizes: Path, one_size: Path, name: str, way: str
 ) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,13 @@ def there(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bo
     return bool(request.param != "here")
 
 
+def ways(by_kernels: Iterable[str], names: Iterable[str]) -> pytest.MarkDecorator:
+    """Go each way with all names; by kernels, which take seconds to interpret, with some."""
+    pairs = [(way, name) for way in ("here", "there") for name in names]
+    pairs += [("there, by kernels", name) for name in by_kernels]
+    return pytest.mark.parametrize(("there", "name"), pairs, indirect=["there"])
+
+
 @pytest.fixture
 def few(there: bool) -> int:
     """A number of samples that is no multiple of three: few where kernels are interpreted."""
@@ -83,7 +91,7 @@ def pairs(data: Any, epochs: int = 3, **options: Any) -> Any:
             yield from zip(plain, cached, strict=True)
 
 
-@pytest.mark.parametrize("name", EXACT)
+@ways(["padding", "normalised"], EXACT)
 def test_what_is_not_resized_is_equal(name: str, few: int) -> None:
     for wanted, found in pairs(MemoryData(few), 2, batch_size=3, transform=EXACT[name]):
         assert found.image.dtype == wanted.image.dtype
@@ -92,13 +100,14 @@ def test_what_is_not_resized_is_equal(name: str, few: int) -> None:
         assert torch.equal(found.label, wanted.label)
 
 
-@pytest.mark.parametrize("name", RESIZED)
+@ways(["random"], RESIZED)
 def test_what_is_resized_differs_by_one_at_most(name: str, there: bool, few: int) -> None:
     for wanted, found in pairs(MemoryData(few), 2, batch_size=3, transform=RESIZED[name]):
         assert found.image.shape == wanted.image.shape
         assert (found.image.int() - wanted.image.int()).abs().max() <= (1 if there else 0)
 
 
+@pytest.mark.parametrize("there", ["here", "there"], indirect=True)
 def test_images_of_one_size_need_no_transforms(few: int) -> None:
     for wanted, found in pairs(MemoryData(few, size=(20, 22)), 2, batch_size=3):
         assert torch.equal(found.image, wanted.image)
@@ -357,8 +366,11 @@ def test_images_of_several_sizes_are_said() -> None:
 # -- ranks ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3])
-@pytest.mark.parametrize("options", [{}, {"drop_last": True}, {"even": False}], ids=str)
+@pytest.mark.parametrize(
+    ("world_size", "options"),
+    [(1, {}), (3, {}), (2, {"drop_last": True}), (3, {"even": False})],
+    ids=str,
+)
 def test_each_rank_holds_a_part(world_size: int, options: dict[str, Any]) -> None:
     data = MemoryData(50)
     parts, lengths = [], []

@@ -32,8 +32,7 @@ WORKERS: dict[str, dict[str, Any]] = {
     "caller": {"num_workers": 0},
     "one process": {"num_workers": 1},
     "two processes": {"num_workers": 2},
-    "four processes": {"num_workers": 4},
-    "spawned": {"num_workers": 2, "multiprocessing_context": "spawn"},
+    "spawned": {"num_workers": 1, "multiprocessing_context": "spawn"},
 }
 
 
@@ -288,17 +287,6 @@ def test_albumentations_are_found_where_callables_hold_them() -> None:
         found = albumentations_in(callable_)
         assert sorted(map(id, found)) == sorted(map(id, both))
     assert albumentations_in(draw, torch.nn.Linear(2, 2), len) == []
-
-
-def test_seeding_is_for_who_owns_the_generators() -> None:
-    with seeding(()) as seeds:
-        assert seeds is None
-    with seeding_allowed(), seeding(()) as seeds:
-        assert seeds is not None
-        seeds((1 << 64) - 1)
-        first = random.random()
-        seeds((1 << 64) - 1)
-        assert random.random() == first
 
 
 # -- what would not follow ------------------------------------------------------------

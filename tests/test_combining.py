@@ -358,7 +358,10 @@ _STEPS = [
 ]
 
 
-@pytest.mark.parametrize("folder", [False, True], ids=["file", "folder"])
+@pytest.mark.parametrize(
+    "folder",
+    [pytest.param(False, id="file"), pytest.param(True, id="folder", marks=pytest.mark.soak)],
+)
 def test_killed_at_any_step_everything_is_added_once(
     images: Path, tmp_path: Path, folder: bool
 ) -> None:

@@ -199,7 +199,7 @@ def test_a_selection_is_a_lazy_dataset(dataset: fastdata.Dataset, selection: Any
     assert subset.gather("label", np.arange(len(expected))).tolist() == labels(subset)
 
 
-@pytest.mark.parametrize("outer", [SELECTIONS[i] for i in (0, 1, 2, 5, 6, 8, 12)], ids=repr)
+@pytest.mark.parametrize("outer", [SELECTIONS[i] for i in (1, 2, 6, 12)], ids=repr)
 @pytest.mark.parametrize("inner", [slice(None, None, -1), [1, 0], slice(1, None), -1], ids=repr)
 def test_a_selection_of_a_selection(dataset: fastdata.Dataset, outer: Any, inner: Any) -> None:
     first = np.arange(6)[np.asarray(outer) if not isinstance(outer, slice) else outer]
@@ -311,28 +311,22 @@ def test_images_are_read_into_memory_of_the_caller(tmp_path: Path, codec: str) -
 
 
 @pytest.mark.parametrize("codec", ["jpeg", "png", "raw", "file"])
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        lambda shape: np.zeros((shape[0] - 1, *shape[1:]), np.uint8),
-        lambda shape: np.zeros((shape[0] + 1, *shape[1:]), np.uint8),
-        lambda shape: np.zeros((shape[1], shape[0], 3), np.uint8),
-        lambda shape: np.zeros((*shape[:2], 1), np.uint8),
-        lambda shape: np.zeros((1, *shape), np.uint8),
-        lambda shape: np.zeros(shape, np.int8),
-        lambda shape: np.zeros(shape, np.float32),
-        lambda shape: np.zeros((shape[0], 2 * shape[1], 3), np.uint8)[:, ::2],
-    ],
-    ids=["small", "large", "turned", "grey", "batch", "int8", "float", "strided"],
-)
-def test_memory_that_does_not_fit_the_image_is_refused(
-    tmp_path: Path, codec: str, wrong: Any
-) -> None:
+def test_memory_that_does_not_fit_the_image_is_refused(tmp_path: Path, codec: str) -> None:
     path = write_shard(tmp_path / "shard.h5", make_records(count=1, codec=codec))
-    out = wrong((24, 40, 3))
-    with pytest.raises(OptionError, match=r"out must be uint8, C-contiguous .* \(24, 40, 3\)"):
-        fastdata.open(path).images("image", [0]).read(0, out)
-    assert not out.any()
+    images = fastdata.open(path).images("image", [0])
+    for wrong in (
+        np.zeros((23, 40, 3), np.uint8),
+        np.zeros((25, 40, 3), np.uint8),
+        np.zeros((40, 24, 3), np.uint8),
+        np.zeros((24, 40, 1), np.uint8),
+        np.zeros((1, 24, 40, 3), np.uint8),
+        np.zeros((24, 40, 3), np.int8),
+        np.zeros((24, 40, 3), np.float32),
+        np.zeros((24, 80, 3), np.uint8)[:, ::2],
+    ):
+        with pytest.raises(OptionError, match=r"out must be uint8, C-contiguous .*\(24, 40, 3\)"):
+            images.read(0, wrong)
+        assert not wrong.any()
 
 
 def test_gather_returns_copies_of_columns(rich_shard: Path) -> None:
@@ -483,7 +477,7 @@ def test_a_pickle_keeps_whether_to_check(shard: Path) -> None:
         fingerprints(fastdata.open(shard))
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_dataset_in_use_can_be_handed_to_processes(tmp_path: Path, method: str) -> None:
     records = make_records()
     dataset = fastdata.open(write_shards(tmp_path / "shards", [records[:3], records[3:]]))

@@ -39,7 +39,6 @@ CLEAN = {
 
 pytestmark = [
     pytest.mark.build,
-    pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="the wheel is for Linux"),
     pytest.mark.skipif(COMPILER is None, reason="there is no C compiler"),
     pytest.mark.skipif(bool(MISSING), reason=f"not installed, of the extra `build`: {MISSING}"),

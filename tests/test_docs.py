@@ -49,10 +49,18 @@ def _name(page: Path) -> str:
     return page.relative_to(REPOSITORY).as_posix()
 
 
+def _marks(page: Path) -> list[pytest.MarkDecorator]:
+    """Mark the recipes, and pages that use a client."""
+    blocks = [block for block in blocks_of(page) if block.language in {"python", "setup"}]
+    used = set().union(*(block.modules() for block in blocks))
+    if page.parent.name == "recipes" or used - {"nvidia.dali"}:
+        return [pytest.mark.clients]
+    return [pytest.mark.dali] if used else []
+
+
 @pytest.mark.parametrize(
     ("page_folder", "page"),
-    [(page, page) for page in PAGES],
-    ids=[_name(page) for page in PAGES],
+    [pytest.param(page, page, marks=_marks(page), id=_name(page)) for page in PAGES],
     indirect=["page_folder"],
 )
 @pytest.mark.usefixtures("page_folder")

@@ -12,10 +12,21 @@ import pytest
 import torch
 from doctor_helpers import PLAIN, planted, script_with, watch
 from planted_scripts import ALWAYS, SCRIPTS, TEN
+from selecting import mark_except
 
 from fastdata.doctor.advice import ADVICE, memory, metrics, processor
 from fastdata.doctor.messages import Ended, Watched
 from fastdata.doctor.watching import Seen
+
+BY_DEFAULT = {
+    "nothing", "anomaly detection", "gradients of zeros", "an optimiser that is not fused",
+    "channels first", "validation that trains", "a value in each step",
+    "gradients that are added up", "a copy that blocks", "loops that add up",
+    "a metric in each step, a function",
+    "clipping before the backward pass", "gradients that are never cleared",
+    "validation without autocast", "DDP that copies gradients",
+}  # fmt: skip
+"""Scripts of the default run: one of each kind of fault."""
 
 
 def found(watched: Watched | Ended, but: Collection[str] = ALWAYS) -> set[tuple[str, int]]:
@@ -28,7 +39,7 @@ def found(watched: Watched | Ended, but: Collection[str] = ALWAYS) -> set[tuple[
     }
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", mark_except(BY_DEFAULT, pytest.mark.doctor, SCRIPTS))
 def test_what_was_planted_is_found_in_its_line_and_nothing_else(name: str, tmp_path: Path) -> None:
     text = script_with(**SCRIPTS[name])
     assert found(watch(text, tmp_path, watch_only=True)) == planted(text)
@@ -167,8 +178,7 @@ FOLLOWED = {
 def test_what_applies_to_any_model_is_found_in_its_line(
     id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Of a step's time, which other tests make longer.
-    monkeypatch.setattr(processor, "LEAST_SHARE", processor.LEAST_SHARE / 10)
+    monkeypatch.setattr(processor, "LEAST_SHARE", 0.0)  # of a step's time, however long it is
     text = script_with(**APPLIES[id])
     expected = planted(text) or {(id, 0)}
     assert expected <= found(watch(text, tmp_path, watch_only=True), but=set())
@@ -185,8 +195,19 @@ def test_advice_that_is_followed_is_not_found(id: str, tmp_path: Path) -> None:
 def test_memory_that_malloc_keeps_already_is_no_advice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(processor, "LEAST_SHARE", 0.0)
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1000000000")
     assert not lines_of("D55", script_with(**APPLIES["D55"]), tmp_path)
+
+
+@pytest.mark.parametrize(("pages", "expected"), [(2_000, False), (3_000, True)])
+def test_page_faults_are_found_where_clearing_them_takes_much_of_a_step(
+    pages: int, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page takes 1 us, a step 50 ms, of which 2 or 3 are 4% or 6%."""
+    monkeypatch.setattr(processor, "_has_own_allocator", lambda: False)
+    ends = [(0.05 * step, pages * step) for step in range(12)]
+    assert bool(list(processor.KeptMemory().find(Seen(ends=ends)))) is expected
 
 
 @pytest.mark.doctor

@@ -78,6 +78,8 @@ CASES = {
     },
 }
 
+SMOKE = "no sampler, in another order on each rank"
+
 
 def script(folder: Path, **parts: str) -> Path:
     path = folder / "train.py"
@@ -85,7 +87,10 @@ def script(folder: Path, **parts: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.smoke] if name == SMOKE else []) for name in CASES],
+)
 def test_what_is_wrong_between_ranks_is_found_and_nothing_else(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

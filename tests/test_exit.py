@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from samples import encode, photo, write_shard
+from selecting import mark_except
 from warm_python import WarmPython
 
 from fastdata.formats.writer import Record
@@ -40,7 +41,14 @@ def shard(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     ("method", "end"),
-    [*(("thread", end) for end in ENDS), ("process", "after an epoch"), ("process", "in a cycle")],
+    mark_except(
+        [("thread", "in an epoch"), ("process", "in a cycle")],
+        pytest.mark.soak,
+        [
+            *(("thread", end) for end in ENDS),
+            *(("process", end) for end in ("after an epoch", "in a cycle")),
+        ],
+    ),
 )
 def test_a_script_without_main_ends_in_silence(
     shard: Path, warm_python: WarmPython, method: str, end: str

@@ -25,7 +25,7 @@ from samples import EVERY_KIND, encode, make_records, photo, write_shard
 
 import fastdata
 import fastdata.converters.exporting.export as export_module
-from fastdata.converters.exporting.export import export
+from fastdata import export
 from fastdata.converters.exporting.folder import FolderExporter
 from fastdata.converters.exporting.names import FileNames, folder_names, image_suffix, split_key
 from fastdata.converters.packing.lock import DirectoryLock
@@ -364,20 +364,17 @@ def test_classes_that_make_one_folder_name_stay_apart(tmp_path: Path) -> None:
     assert folders == {"a_b", "a_b-2", "_", "_-2", "manifest.csv_", "x.JPG_", "a_b-3"}
 
 
-@pytest.mark.parametrize(
-    ("key", "class_name", "expected"),
-    [
-        ("cat/1.jpg", "cat", ([], "1")),
-        ("cat/cat/1.jpg", "cat", (["cat"], "1")),
-        ("/data/train/cat/old/1.jpg", "cat", (["old"], "1")),
-        ("dog/1.jpg", "cat", (["dog"], "1")),
-        ("cat", "cat", ([], "cat")),
-        ("frame.0001", None, ([], "frame.0001")),
-        ("00000012", None, ([], "00000012")),
-    ],
-)
-def test_names_from_keys(key: str, class_name: str | None, expected: tuple[Any, ...]) -> None:
-    assert split_key(key, class_name) == expected
+def test_folders_and_names_come_from_keys(tmp_path: Path) -> None:
+    keys = ["cat/1.jpg", "cat/cat/2.jpg", "/data/train/cat/old/3.jpg", "dog/4.jpg", "cat"]
+    export(keyed_shard(tmp_path / "cats.lmdb", keys, ("cat",)), tmp_path / "cats", progress=False)
+    names = ["cat/1.png", "cat/cat/2.png", "cat/old/3.png", "cat/dog/4.png", "cat/cat.png"]
+    assert [row["image"] for row in rows_of(tmp_path / "cats")] == names
+    schema = Schema({"image": ImageField()})
+    records = [Record(key, (encode(photo(8, 9), "png"),)) for key in ("frame.0001", "00000012")]
+    write_shard(tmp_path / "frames.lmdb", records, schema)
+    export(tmp_path / "frames.lmdb", tmp_path / "frames", progress=False)
+    names = ["image/frame.0001.png", "image/00000012.png"]
+    assert [row["image"] for row in rows_of(tmp_path / "frames")] == names
 
 
 @given(st.lists(st.tuples(st.text(alphabet="a./\\-2\0é\ud800", max_size=12), st.booleans())))

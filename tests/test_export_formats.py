@@ -17,9 +17,10 @@ from export_helpers import PLAIN, every_format, keys_of, made, pack, whole_forma
 from samples import EVERY_KIND, encode, make_records, photo, write_shard, write_shards
 
 import fastdata
+from fastdata import export
 from fastdata.converters.exporting.base import ShardFiles
 from fastdata.converters.exporting.datums import _Database
-from fastdata.converters.exporting.export import FORMATS, export
+from fastdata.converters.exporting.export import FORMATS
 from fastdata.errors import (
     DiskFullError,
     MissingExtraError,
@@ -77,10 +78,9 @@ def test_classes_that_are_called_by_numbers_come_back(tmp_path: Path, format: st
 
 
 @pytest.mark.parametrize("codec", ["jpeg", "png", "raw"])
-@every_format
-def test_a_label_and_an_image_give_the_same_digest(tmp_path: Path, format: str, codec: str) -> None:
+def test_a_label_and_an_image_give_the_same_digest(tmp_path: Path, codec: str) -> None:
     before = made(tmp_path / "plain.lmdb", codec=codec)
-    report = export(before, tmp_path / "out", format=format, progress=False)
+    report = export(before, tmp_path / "out", format="dali", progress=False)
     after = pack(report.entry, tmp_path / "again.lmdb", codec=codec, resize="none")
     assert after.digest == before.digest
     assert (report.num_samples, report.num_files) == (6, 1)

@@ -17,8 +17,8 @@ from export_helpers import NAMES, PLAIN, READ_AS, every_format, keys_of, made, p
 from samples import EVERY_KIND, encode, photo, pil_decode, write_shard
 
 import fastdata
+from fastdata import export
 from fastdata.converters.exporting.base import Cut
-from fastdata.converters.exporting.export import export
 from fastdata.converters.finding import find_source
 from fastdata.errors import (
     OptionError,

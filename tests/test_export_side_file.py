@@ -12,7 +12,7 @@ import pytest
 from export_helpers import NAMES, PLAIN, every_format, made, pack, whole_formats
 from samples import EVERY_KIND, encode, photo, write_shard
 
-from fastdata.converters.exporting.export import export
+from fastdata import export
 from fastdata.converters.finding import find_source
 from fastdata.errors import (
     OptionError,
@@ -44,24 +44,31 @@ def change(out: Path, **entries: Any) -> None:
         ({"packed_with": []}, '"packed_with" is no object'),
     ],
 )
-@every_format
 def test_a_side_file_that_does_not_fit_is_named(
-    tmp_path: Path, format: str, entries: dict[str, Any], reason: str
+    tmp_path: Path, entries: dict[str, Any], reason: str
 ) -> None:
     made(tmp_path / "p.lmdb", count=2)
-    export(tmp_path / "p.lmdb", tmp_path / "out", format=format, progress=False)
+    export(tmp_path / "p.lmdb", tmp_path / "out", format="webdataset", progress=False)
     change(tmp_path / "out", **entries)
     with pytest.raises(SourceError, match=rf"fastdata\.json: .*{re.escape(reason)}.*remove it"):
         find_source(tmp_path / "out")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "[" * 100_000, '"\udcff"', "NaN"])
-@every_format
-def test_a_damaged_side_file_is_named(tmp_path: Path, format: str, text: str) -> None:
+def test_a_damaged_side_file_is_named(tmp_path: Path, text: str) -> None:
     made(tmp_path / "p.lmdb", count=2)
-    export(tmp_path / "p.lmdb", tmp_path / "out", format=format, progress=False)
+    export(tmp_path / "p.lmdb", tmp_path / "out", format="tfrecord", progress=False)
     (tmp_path / "out/fastdata.json").write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(SourceError, match=r"fastdata\.json: .*remove it"):
+        find_source(tmp_path / "out")
+
+
+@every_format
+def test_every_format_reads_its_side_file(tmp_path: Path, format: str) -> None:
+    made(tmp_path / "p.lmdb", count=2)
+    export(tmp_path / "p.lmdb", tmp_path / "out", format=format, progress=False)
+    change(tmp_path / "out", format="folder")
+    with pytest.raises(SourceError, match=r"it is of the format 'folder', not \w+.*remove it"):
         find_source(tmp_path / "out")
 
 

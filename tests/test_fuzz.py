@@ -19,7 +19,7 @@ import shutil
 import signal
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,15 @@ EXAMPLES = int(os.environ.get("FASTDATA_FUZZ_EXAMPLES", "300"))
 CHILD_SECONDS = 60 + EXAMPLES // 4
 MEMORY_BYTES = 1 << 30
 """How much a child may take beyond what it has at first."""
+BY_DEFAULT = 20
+"""Seeds of each test in the default run."""
+
+
+def seeds(examples: int = EXAMPLES) -> pytest.MarkDecorator:
+    """Parametrize a test with the seeds of the default run, and with the others, marked `fuzz`."""
+    first, others = range(min(BY_DEFAULT, examples)), range(BY_DEFAULT, examples)
+    rest = pytest.param(others, marks=pytest.mark.fuzz, id="other seeds")
+    return pytest.mark.parametrize("seeds", [pytest.param(first, id="first seeds"), rest])
 
 
 def fingerprint(sample: Any) -> int:
@@ -75,7 +84,7 @@ def originals(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [*paths, write_shards(folder / "fuzz", parts, EVERY_KIND, "hdf5")]
 
 
-def run_in_child(seeds: range, run: Callable[[int], None]) -> None:
+def run_in_child(seeds: Iterable[int], run: Callable[[int], None]) -> None:
     """Call `run` with every seed in a forked child; fail with the seed where it goes wrong."""
     receive, send = os.pipe()
     child = os.fork()
@@ -147,7 +156,10 @@ def damage(data: bytearray, random: np.random.Generator) -> bytes:
     return bytes(data)
 
 
-def test_accidents_never_give_wrong_data(originals: list[Path], tmp_path: Path) -> None:
+@seeds()
+def test_accidents_never_give_wrong_data(
+    originals: list[Path], tmp_path: Path, seeds: range
+) -> None:
     expected = [fingerprint(sample) for sample in fastdata.open(originals[0])]
     keys = list(fastdata.open(originals[0]).keys)
 
@@ -173,7 +185,7 @@ def test_accidents_never_give_wrong_data(originals: list[Path], tmp_path: Path) 
             repr(dataset)
         assert read == len(expected) or not intact, "verify did not find the damage"
 
-    run_in_child(range(EXAMPLES), run)
+    run_in_child(seeds, run)
 
 
 def strange_number(random: np.random.Generator) -> int:
@@ -302,9 +314,10 @@ def use(path: Path, *, check: bool) -> None:
         repr(dataset)
 
 
+@seeds()
 @pytest.mark.parametrize("check", [True, False], ids=["check", "no check"])
 def test_attacks_raise_nothing_but_fastdata_errors(
-    originals: list[Path], tmp_path: Path, check: bool
+    originals: list[Path], tmp_path: Path, check: bool, seeds: range
 ) -> None:
     def run(seed: int) -> None:
         random = np.random.default_rng(seed)
@@ -320,9 +333,7 @@ def test_attacks_raise_nothing_but_fastdata_errors(
         for number in range(3):
             load(path, seed * 3 + number, check=check)
 
-    # Each attack is tried once: those with checks, and others without.
-    first = 1000 if check else 1000 + EXAMPLES // 2
-    run_in_child(range(first, first + EXAMPLES // 2), run)
+    run_in_child((1000 + seed for seed in seeds), run)
 
 
 @pytest.fixture(scope="module")
@@ -333,8 +344,9 @@ def alike(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [write_shard(folder / f"a{suffix}", records, EVERY_KIND) for suffix in SUFFIXES.values()]
 
 
+@seeds(EXAMPLES // 6)
 def test_columns_of_any_content_raise_nothing_but_fastdata_errors(
-    alike: list[Path], tmp_path: Path
+    alike: list[Path], tmp_path: Path, seeds: range
 ) -> None:
     def run(seed: int) -> None:
         random = np.random.default_rng(seed)
@@ -355,10 +367,13 @@ def test_columns_of_any_content_raise_nothing_but_fastdata_errors(
         for number in range(4):
             load(path, seed * 4 + number, check=seed % 4 < 2)
 
-    run_in_child(range(3000, 3000 + EXAMPLES // 6), run)
+    run_in_child((3000 + seed for seed in seeds), run)
 
 
-def test_damaged_images_without_checks_do_no_harm(originals: list[Path], tmp_path: Path) -> None:
+@seeds()
+def test_damaged_images_without_checks_do_no_harm(
+    originals: list[Path], tmp_path: Path, seeds: range
+) -> None:
     """With ``check=False`` the decoders see the damage themselves."""
 
     def run(seed: int) -> None:
@@ -377,7 +392,7 @@ def test_damaged_images_without_checks_do_no_harm(originals: list[Path], tmp_pat
             with contextlib.suppress(FastdataError):
                 dataset[index]
 
-    run_in_child(range(2000, 2000 + EXAMPLES), run)
+    run_in_child((2000 + seed for seed in seeds), run)
 
 
 @pytest.mark.parametrize(

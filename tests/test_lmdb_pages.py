@@ -103,7 +103,6 @@ def test_freed_pages_are_not_walked(tmp_path: Path) -> None:
         check(tmp_path / "file")
 
 
-@pytest.mark.slow
 def test_pages_have_numbers_of_more_than_16_bits(tmp_path: Path) -> None:
     path = tmp_path / "file"
     value = bytes(2**16 * 4096)

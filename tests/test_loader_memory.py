@@ -22,6 +22,7 @@ from worker_helpers import (
 )
 
 from fastdata import transforms as T  # noqa: N812
+from fastdata.engine import epoch as engine_epoch
 from fastdata.engine.contracts import Request
 from fastdata.engine.stream import Stream
 from fastdata.loading import loader
@@ -117,8 +118,23 @@ def test_memory_goes_round(small: Path, method: Any) -> None:
 # -- statistics -------------------------------------------------------------------------
 
 
+class Clock:
+    """Takes the place of the loop's clock: a second passes with each look at it."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        patch.setattr(engine_epoch, "time", SimpleNamespace(perf_counter=self._look))
+
+    def _look(self) -> float:
+        self.now += 1
+        return self.now
+
+
 @pytest.mark.parametrize("method", METHODS)
-def test_stats_tell_what_was_read_and_waited_for(mixed: dict[str, Path], method: Any) -> None:
+def test_stats_tell_what_was_read_and_waited_for(
+    mixed: dict[str, Path], method: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
     it = loader(
         mixed["lmdb"],
         batch_size=8,
@@ -128,7 +144,6 @@ def test_stats_tell_what_was_read_and_waited_for(mixed: dict[str, Path], method:
         prefetch_factor=3,
         drop_last=True,
     )
-    began = time.perf_counter()
     before = it.stats()
     assert before == type(before)(), "nothing is counted before the first iterator"
     epoch = iter(it)
@@ -145,17 +160,19 @@ def test_stats_tell_what_was_read_and_waited_for(mixed: dict[str, Path], method:
             it.dataset.images(name, range(8 * number)).lengths.sum() for name in ("image", "mask")
         ]
         assert stats.bytes_read == sum(lengths)
-        assert 0 < stats.wait_seconds < stats.seconds < time.perf_counter() - began
-    time.sleep(0.2)
+        assert stats.wait_seconds == number
+        # It took a second to start the workers, and to begin the epoch; the loop is at a step.
+        assert stats.seconds == 3 + 12 * (number - 1)
+        clock.now += 10
+    clock.now += 100
     later = it.stats()
     assert later.seconds == stats.seconds, "up to the last batch"
     assert later.skipped_samples == 0
     assert list(epoch) == []
-    time.sleep(0.2)
+    clock.now += 100
     next(iter(it))
     assert it.stats().batches == 6
-    between = time.perf_counter() - began - it.stats().seconds
-    assert between >= 0.4, "the time between epochs is nobody's"
+    assert it.stats().seconds == later.seconds + 3, "the time between epochs is nobody's"
     it.close()
 
 
@@ -192,11 +209,15 @@ def test_a_batch_is_ready_when_all_its_parts_are() -> None:
     stream.close()
 
 
-def test_waiting_is_what_the_loop_does_not_do_itself(small: Path) -> None:
+def test_waiting_is_what_the_loop_does_not_do_itself(
+    small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
     it = loader(small, batch_size=20, transform=RRC, num_workers=0)
     for _ in it:
-        time.sleep(0.02)
+        clock.now += 20
     stats = it.stats()
-    assert stats.seconds - stats.wait_seconds >= 0.08, "four pauses between five batches"
+    assert stats.wait_seconds == 5
+    assert 80 <= stats.seconds - stats.wait_seconds < 100, "four pauses between five batches"
     assert stats.ready_batches == 0, "nothing is made ahead"
     assert stats.images_per_second == 100 / stats.seconds

@@ -321,6 +321,7 @@ def test_ranks_are_those_of_when_a_pass_begins(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
     assert (len(it), it.rank, it.world_size) == (3, 1, 2)
+    assert made(rank=0, world_size=1).world_size == 1, "what is given wins"
     assert order(begun) == [4, 5, 6, 7, 12, 13, 14, 15, 18, 19]
     assert it.state_dict()["global_batch_size"] == 8
 

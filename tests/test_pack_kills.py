@@ -156,7 +156,11 @@ def test_copies_made_on_the_way_are_what_kills_leave(tmp_path: Path, form: str) 
             assert not [k for k in left if left[k] != found[k] and not k.endswith("/lock")]
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "form",
+    # One file of each container represents this module.
+    [pytest.param(form, marks=[] if "shards" in form else pytest.mark.smoke) for form in FORMS],
+)
 def test_killed_at_any_step_it_goes_on(tmp_path: Path, form: str) -> None:
     source = with_bad_images(image_folder(tmp_path / "images", 11), (2, 9))
     options = {**SMALL, **FORMS[form]}

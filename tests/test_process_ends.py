@@ -24,7 +24,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from process_helpers import (
-    MOMENTS_SECONDS,
+    FOREVER,
     Bomb,
     call,
     die,
@@ -37,6 +37,7 @@ from process_helpers import (
     pool_of,
     resize,
     wait_for,
+    wait_for_file,
     wait_until,
 )
 from warm_python import WarmPython
@@ -49,14 +50,14 @@ from fastdata.errors import OptionError, WorkerError
 
 
 @pytest.mark.parametrize("context", ["fork", "forkserver"])
-def test_a_worker_killed_at_work_is_an_error_within_moments(context: str) -> None:
+def test_a_worker_killed_at_work_is_an_error_at_once(context: str) -> None:
+    """Tasks that others are at are not waited for: they never end."""
     memory = BufferPool(2, kind="shared")
     with pool_of(2, context) as pool:
         done = pool.submit((echo, 5))
         done.result()
         pids = pool.pids
-        waiting = [pool.submit((wait_for, 60), memory.take(10)) for _ in range(5)]
-        start = time.monotonic()
+        waiting = [pool.submit((wait_for, FOREVER), memory.take(10)) for _ in range(5)]
         os.kill(pids[1], signal.SIGKILL)
         for ticket in waiting:
             with pytest.raises(
@@ -65,7 +66,6 @@ def test_a_worker_killed_at_work_is_an_error_within_moments(context: str) -> Non
                 r"the system was out of memory .*fewer workers",
             ):
                 ticket.result()
-        assert time.monotonic() - start < MOMENTS_SECONDS
         assert all(ticket.done() for ticket in waiting)
         assert done.result() == 5
         with pytest.raises(WorkerError, match="killed by SIGKILL"):
@@ -74,13 +74,20 @@ def test_a_worker_killed_at_work_is_an_error_within_moments(context: str) -> Non
         assert gone(*pids)
 
 
+def wait_as_told(memory: NDArray[np.uint8]) -> None:
+    memory.view(np.int64)[0] = os.getpid()
+    time.sleep(FOREVER)
+
+
 def test_a_worker_killed_while_idle_is_an_error() -> None:
+    slot = BufferPool(1, kind="shared").take(8)
+    busy = slot.memory.view(np.int64)
+    busy[0] = 0
     with pool_of(2) as pool:
         finished = [pool.submit((echo, value)) for value in range(10)]
-        time.sleep(0.3)
-        waiting = pool.submit((wait_for, 60))
-        time.sleep(0.1)
-        idle = next(pid for pid in pool.pids if psutil.Process(pid).status() == "sleeping")
+        waiting = pool.submit((wait_as_told,), slot)
+        wait_until(lambda: busy[0] != 0 and all(ticket.done() for ticket in finished))
+        [idle] = set(pool.pids) - {int(busy[0])}
         os.kill(idle, signal.SIGKILL)
         with pytest.raises(WorkerError, match="killed by SIGKILL"):
             waiting.result()
@@ -100,21 +107,23 @@ def test_a_worker_killed_while_the_others_keep_up_is_an_error() -> None:
         assert done.result() == 0
 
 
-def test_what_a_worker_did_before_it_died_is_not_lost() -> None:
+def test_what_a_worker_did_before_it_died_is_not_lost(tmp_path: Path) -> None:
     class Late:
         """Looks only when result and death are both there."""
 
-        def __init__(self, poll: Any) -> None:
-            self.look = poll
+        def __init__(self, poll: Any, pid: int) -> None:
+            self.look, self.pid = poll, pid
 
         def poll(self, milliseconds: float) -> Any:
-            time.sleep(0.5)
+            gone(self.pid)
             return self.look.poll(milliseconds)
 
     with pool_of(1) as pool:
-        pool.pool._crew._poll = Late(pool.pool._crew._poll)
-        first, second = pool.submit((wait_for, 0.2)), pool.submit((leave, 3))
         pids = pool.pids
+        first = pool.submit((wait_for_file, tmp_path / "go"))
+        second = pool.submit((leave, 3))
+        pool.pool._crew._poll = Late(pool.pool._crew._poll, pids[0])
+        (tmp_path / "go").touch()
         assert first.result() == pids[0]
         with pytest.raises(WorkerError, match="exit code 3"):
             second.result()
@@ -122,7 +131,7 @@ def test_what_a_worker_did_before_it_died_is_not_lost() -> None:
 
 def test_done_notices_a_death() -> None:
     with pool_of(1) as pool:
-        ticket = pool.submit((wait_for, 60))
+        ticket = pool.submit((wait_for, FOREVER))
         os.kill(pool.pids[0], signal.SIGKILL)
         assert wait_until(ticket.done)
         with pytest.raises(WorkerError, match="SIGKILL"):
@@ -147,7 +156,7 @@ def test_every_end_of_a_worker_is_explained(message: Any, match: str) -> None:
 def fork_and_die(memory: NDArray[np.uint8]) -> None:
     child = os.fork()
     if child == 0:
-        time.sleep(60)
+        time.sleep(FOREVER)
         os._exit(0)
     memory[:8] = np.array([child], np.int64).view(np.uint8)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -266,7 +275,6 @@ def test_a_pool_inside_a_daemonic_process_is_explained() -> None:
     here, there = multiprocessing.Pipe()
     process = multiprocessing.get_context("fork").Process(target=inside, args=(there,), daemon=True)
     process.start()
-    assert here.poll(MOMENTS_SECONDS)
     assert "daemonic processes are not allowed to have children" in here.recv()
     process.join()
     process.close()
@@ -331,11 +339,9 @@ def test_close_ends_workers_in_the_middle_of_long_work(context: str) -> None:
     with pool_of(2, context) as pool:
         finished = pool.submit((echo, 1))
         finished.result()
-        waiting = [pool.submit((wait_for, 60)) for _ in range(8)]
+        waiting = [pool.submit((wait_for, FOREVER)) for _ in range(8)]
         pids = pool.pids
-        start = time.monotonic()
         pool.close()
-        assert time.monotonic() - start < MOMENTS_SECONDS
         assert not any(map(psutil.pid_exists, pids))
         assert pool.pids == []
         pool.close()
@@ -352,7 +358,7 @@ def test_close_does_not_wait_for_tasks_nobody_has_begun() -> None:
     slot = BufferPool(1, kind="shared").take(100)
     slot.tensor.zero_()
     with pool_of(1) as pool:
-        pool.submit((wait_for, 0.3))
+        pool.submit((wait_for, FOREVER))
         for number in range(50):
             pool.submit((fill, number, number + 1, 1), slot)
         pool.close()
@@ -373,7 +379,7 @@ def test_a_dropped_pool_ends_its_workers_at_once() -> None:
     try:
         pool = ProcessWorkers(call, 2, context="fork")
         pids = pool.pids
-        ticket = pool.submit((wait_for, 60))
+        ticket = pool.submit((wait_for, FOREVER))
         del pool
         assert not any(map(psutil.pid_exists, pids))
         with pytest.raises(WorkerError, match="was closed"):
@@ -401,7 +407,7 @@ def test_an_interpreter_that_exits_leaves_and_prints_nothing(
     path = tmp_path / "script.py"
     path.write_text(script(body))
     command = [sys.executable, "-X", "dev", "-W", "error", path]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert gone(*map(int, done.stdout.split()))
 
@@ -413,12 +419,12 @@ def hold_a_pool(end: Any, context: str, message: Any) -> None:
     waiting = [pool.submit(message) for _ in range(5)]
     other = os.fork()
     if other == 0:
-        time.sleep(60)
+        time.sleep(FOREVER)
         os._exit(0)
     end.send((other, pool.pids))
     for ticket in waiting:
         ticket.result()
-    time.sleep(60)
+    time.sleep(FOREVER)
 
 
 @contextlib.contextmanager
@@ -430,7 +436,7 @@ def process_with_a_pool(context: str, message: Any) -> Iterator[tuple[Any, list[
         target=hold_a_pool, args=(there, context, message)
     )
     process.start()
-    assert here.poll(30)
+    there.close()  # so that the end of the process is the end of what it sends
     other, pids = here.recv()
     try:
         yield process, pids
@@ -441,12 +447,11 @@ def process_with_a_pool(context: str, message: Any) -> Iterator[tuple[Any, list[
         process.join()
         process.close()
         here.close()
-        there.close()
 
 
 @pytest.mark.parametrize(
     ("context", "message"),
-    [("fork", (echo, 1)), ("fork", (wait_for, 60)), ("forkserver", (wait_for, 60))],
+    [("fork", (echo, 1)), ("fork", (wait_for, FOREVER)), ("forkserver", (wait_for, FOREVER))],
     ids=["idle", "at work", "forkserver"],
 )
 def test_workers_end_when_their_parent_is_killed(context: str, message: Any) -> None:
@@ -465,14 +470,14 @@ def test_workers_end_with_their_parent_where_pidfd_is_forbidden(
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
 
     monkeypatch.setattr(os, "pidfd_open", refuse)
-    with process_with_a_pool("fork", (wait_for, 60)) as (process, pids):
+    with process_with_a_pool("fork", (wait_for, FOREVER)) as (process, pids):
         process.kill()
         assert gone(*pids)
 
 
 def test_ctrl_c_is_the_parents() -> None:
     """The terminal sends it to all of them."""
-    with process_with_a_pool("fork", (wait_for, 60)) as (process, pids):
+    with process_with_a_pool("fork", (wait_for, FOREVER)) as (process, pids):
         for pid in pids:
             os.kill(pid, signal.SIGINT)
         time.sleep(0.3)

@@ -5,20 +5,24 @@ from __future__ import annotations
 import contextlib
 import errno
 import gc
+import mmap
 import multiprocessing
 import os
 import pickle
 import resource
+import select
 import socket
-import time
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from process_helpers import (
     CONTEXTS,
+    FOREVER,
     Bomb,
     OfTwoArgumentsError,
     UnpicklableError,
@@ -36,6 +40,7 @@ from process_helpers import (
     maps_of,
     pool_of,
     wait_for,
+    wait_for_file,
     wait_until,
 )
 
@@ -90,19 +95,21 @@ def test_large_messages_that_fill_the_socket(any_pool: ProcessWorkers) -> None:
     assert [ticket.result() for ticket in tickets] == values
 
 
-def test_done_says_when_a_result_is_there() -> None:
+def test_done_says_when_a_result_is_there(tmp_path: Path) -> None:
     with pool_of(1) as pool:
-        ticket = pool.submit((wait_for, 0.2))
+        ticket = pool.submit((wait_for_file, tmp_path / "go"))
         assert not ticket.done()
+        (tmp_path / "go").touch()
         assert wait_until(ticket.done)
         assert ticket.result() == pool.pids[0]
 
 
-def test_the_idle_worker_takes_the_next_task() -> None:
+def test_the_idle_worker_takes_the_next_task(tmp_path: Path) -> None:
     with pool_of(2) as pool:
-        slow = pool.submit((wait_for, 0.4))
+        slow = pool.submit((wait_for_file, tmp_path / "go"))
         quick = {pool.submit((wait_for, 0.0)).result() for _ in range(20)}
         assert not slow.done()
+        (tmp_path / "go").touch()
         assert quick == set(pool.pids) - {slow.result()}
 
 
@@ -155,16 +162,17 @@ def test_what_workers_write_is_seen_by_the_parent(any_pool: ProcessWorkers) -> N
         del slot, slots
 
 
-def test_a_slot_is_kept_until_its_task_is_done() -> None:
+def test_a_slot_is_kept_until_its_task_is_done(tmp_path: Path) -> None:
     """However the caller forgets it: nobody else may get what a worker still writes to."""
     memory = BufferPool(4, kind="shared")
     with pool_of(1) as pool:
-        pool.submit((wait_for, 0.2))
+        pool.submit((wait_for_file, tmp_path / "go"))
         pool.submit((fill, 0, 10, 1), memory.take(10))
         assert memory.in_use == 1
+        (tmp_path / "go").touch()
         assert pool.submit((echo, 2)).result() == 2
         assert memory.in_use == 0
-        pool.submit((wait_for, 0.3))
+        pool.submit((wait_for, FOREVER))
         pool.submit((fill, 0, 10, 1), memory.take(10))
         assert memory.in_use == 1
     assert memory.in_use == 0
@@ -185,18 +193,19 @@ def test_a_worker_lets_go_of_blocks_it_has_not_seen_for_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whether it is busy with other blocks or has nothing to do."""
-    monkeypatch.setattr(worker, "_MAP_SECONDS", 0.3)
-    monkeypatch.setattr(worker, "_TICK_SECONDS", 1)
+    now = np.frombuffer(mmap.mmap(-1, 8), np.float64)  # one clock for both processes
+    monkeypatch.setattr(worker, "time", SimpleNamespace(monotonic=lambda: now[0]))
     memory = BufferPool(4, kind="shared")
     with pool_of(1) as pool:
         before = pool.submit((mapped,)).result()
         old, other = memory.take(100), memory.take(100)
         for slot in (other, old):
             pool.submit((fill, 0, 100, 1), slot).result()
-        deadline = time.monotonic() + 0.6
-        while time.monotonic() < deadline:
+        for _ in range(4):
+            now[0] += worker._MAP_SECONDS / 2
             pool.submit((fill, 0, 100, 1), other).result()
         assert pool.submit((mapped,)).result() == before + 1
+        now[0] += 2 * worker._MAP_SECONDS
         assert wait_until(lambda: maps_of(pool.pids[0]) == before)
 
 
@@ -303,7 +312,7 @@ def test_an_error_is_not_kept_alive_by_its_traceback() -> None:
 def test_results_that_need_a_descriptor_too_many_are_explained() -> None:
     with pool_of(1) as pool:
         ticket = pool.submit((echo, b"x" * 200_000))
-        time.sleep(0.3)
+        select.select([pool.pool._crew._results], [], [])
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
         spare = os.open("/dev/null", os.O_RDONLY)
         os.close(spare)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import namedtuple
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +13,7 @@ import psutil
 import pytest
 import torch
 from memory_data import MemoryData
-from profile_helpers import Samples
+from profile_helpers import Clock, Samples
 from samples import write_shard
 from torch.utils.data import DataLoader, get_worker_info
 from worker_helpers import PICTURES, pictures
@@ -22,7 +22,9 @@ import fastdata
 from fastdata.measuring import cores
 from fastdata.measuring.cores import CoresOfOthers
 from fastdata.measuring.factories import loader_factory
-from fastdata.profiling import model
+from fastdata.profiling import model, trying
+from fastdata.profiling.batches import batches_of
+from fastdata.profiling.rates import compare_loaders
 from fastdata.steps import SleepStep
 from fastdata.tuned_settings import store
 from fastdata.tuned_settings.settings import Settings
@@ -36,8 +38,35 @@ def few_workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FASTDATA_TUNED_DIR", str(tmp_path / "tuned"))
 
 
+STEP = SleepStep(0.004)
+
+
 def profiled(loader: Any) -> fastdata.ProfileReport:
-    return fastdata.profile(loader, SleepStep(0.004), seconds=0.5, progress=False)
+    return fastdata.profile(loader, STEP, seconds=0.2, progress=False)
+
+
+class Trial:
+    """Takes the place of a trial's clock: `seconds` are what a step takes with each loader.
+
+    Each makes a batch; `workers` are how many it does that with.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.seconds = {"now": 0.028, "then": 0.014}
+        self.workers: dict[str, int] = {}
+        patch.setattr(trying, "compare_loaders", self._compare)
+
+    def _compare(self, loaders: Any, *arguments: Any, **options: Any) -> dict[str, float]:
+        for name, (batches, _) in loaders.items():
+            next(batches)
+            self.workers[name] = batches.workers
+        return self.seconds
+
+
+@pytest.fixture
+def trial(monkeypatch: pytest.MonkeyPatch) -> Trial:
+    """What trials find is given."""
+    return Trial(monkeypatch)
 
 
 def advised(report: fastdata.ProfileReport) -> list[Any]:
@@ -68,40 +97,55 @@ def _wait(image: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", list(LOADERS))
-def test_more_workers_are_tried_and_the_gain_is_what_was_seen(name: str) -> None:
+def test_more_workers_are_tried_and_the_gain_is_what_was_seen(name: str, trial: Trial) -> None:
     loader = LOADERS[name]()
-    for _ in range(3):  # cores that are very busy with others may hide it
-        report = profiled(loader)
-        if found := advised(report):
-            break
-    (fix,) = found
+    report = profiled(loader)
+    assert trial.workers == {"now": int(name == "prefetched"), "then": 2}
+    (fix,) = advised(report)
     assert fix.text.startswith("num_workers=2 (now ")
     assert ", tried for a moment" in fix.text
     assert not fix.at_most
-    # 24 ms and the step, or 24 beside it, become 12.
-    assert 1.2 < fix.speedup < 5
+    assert fix.speedup == pytest.approx(2)
     assert "with 2 workers it waits" in report.verdict
     if isinstance(loader, fastdata.Loader):
         loader.close()
 
 
-class SlowToSend:
-    """A batch that takes long to be pickled, which nobody does without workers."""
-
-    def __init__(self, samples: Any) -> None:
-        self.batch = torch.stack(samples)
-
-    def __reduce__(self) -> Any:
-        time.sleep(0.07)
-        return SlowToSend, ([self.batch[0]],)
+def test_a_trial_runs_both_loaders() -> None:
+    (fix,) = advised(profiled(DataLoader(Samples("read"), 4)))
+    assert ", tried for a moment" in fix.text
+    assert not fix.at_most
 
 
-def test_batches_that_take_long_to_hand_over_get_no_advice_to_do_so() -> None:
-    report = profiled(DataLoader(Samples("read"), 4, collate_fn=SlowToSend))
+class Slow:
+    """An iterable whose batches take a time each."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        for _ in range(20):
+            time.sleep(self.seconds)
+            yield torch.zeros(4, 3)
+
+
+def test_loaders_are_compared_by_what_a_step_takes_with_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Clock(monkeypatch)
+    with batches_of(Slow(0.024)) as now, batches_of(Slow(0.07)) as then:
+        loaders = {"now": (now, 0.028), "then": (then, 0.016)}
+        found = compare_loaders(loaders, STEP, torch.device("cpu"), seconds=0.5)
+    assert found == pytest.approx({"now": 0.028, "then": 0.074})
+
+
+def test_more_workers_that_are_slower_are_no_advice(trial: Trial) -> None:
+    trial.seconds["then"] = 0.04
+    report = profiled(DataLoader(Samples("read"), 4))
     assert not advised(report), report
     assert "workers" not in report.verdict
     (note,) = (note for note in report.notes if "was tried" in note)
-    assert note.startswith("num_workers=2 was tried for a moment, and is 0.")
+    assert note == "num_workers=2 was tried for a moment, and is 0.70 times as fast"
     assert report.workers_to_saturate is None
 
 

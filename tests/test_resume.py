@@ -88,9 +88,15 @@ def test_resuming_at_every_batch_continues_exactly(places: dict[str, Path], orde
     assert (states[-1]["epoch"], states[-1]["batch"]) == (EPOCHS, 0)
 
 
-@pytest.mark.parametrize("order", ["shuffled", "block", "weighted", "batch sampler"])
 @pytest.mark.parametrize(
-    "transform", [RRC, [*RRC, T.ImageOnly(invert)]], ids=["direct", "callable"]
+    ("order", "transform"),
+    [
+        ("shuffled", RRC),
+        ("block", [*RRC, T.ImageOnly(invert)]),
+        ("weighted", RRC),
+        ("batch sampler", [*RRC, T.ImageOnly(invert)]),
+    ],
+    ids=["shuffled", "block, callable", "weighted", "batch sampler, callable"],
 )
 def test_resuming_with_other_workers_and_containers(
     places: dict[str, Path], order: str, transform: Any
@@ -297,6 +303,7 @@ def test_any_place_means_the_same_on_any_number_of_ranks(
             "global_batch_size 4, .* has 6.*2 or 4 ranks have the same batches, 3 cannot",
         ),
         ({"even": False}, "taken with even True, but this loader has False"),
+        ({"drop_last": True}, "taken with drop_last False, but this loader has True"),
         ({"seed": 8}, "taken with seed 3, but this loader has 8"),
     ],
 )
@@ -316,6 +323,8 @@ def test_a_state_of_other_content_is_refused(places: dict[str, Path]) -> None:
         ready(dataset[:20], "sequential").load_state_dict(state)
     with pytest.raises(OptionError, match="taken with digest"):
         ready(dataset[np.arange(COUNT)[::-1]], "sequential").load_state_dict(state)
+    with pytest.raises(OptionError, match="taken with seed 3, but this loader has 8"):
+        ready(dataset, "sequential", seed=8).load_state_dict(state)
 
 
 @pytest.mark.parametrize(
@@ -325,6 +334,7 @@ def test_a_state_of_other_content_is_refused(places: dict[str, Path]) -> None:
         ({"batch": 1.5}, "batch is an int from 0 up, not 1.5"),
         ({"batch": None}, "batch is an int from 0 up, not None"),
         ({"version": 2}, "not the state of a loader of this version"),
+        ({"version": None}, "not the state of a loader of this version"),
     ],
 )
 def test_a_state_that_cannot_be_is_refused(change: dict[str, Any], message: str) -> None:

@@ -50,23 +50,24 @@ def test_the_stock_dataloader_is_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_stock_dataloaders_workers_are_seeded_and_single_threaded() -> None:
-    def batch(seed: int, context: str) -> torch.Tensor:
+    def batch(seed: int, context: str, num_workers: int) -> torch.Tensor:
         it = loader(
             Noise(),
             batch_size=5,
             seed=seed,
-            num_workers=2,
+            num_workers=num_workers,
             multiprocessing_context=context,
             persistent_workers=False,
         )
         return torch.cat(list(it))
 
     # However they are started; spawned ones, which import everything, take seconds.
-    first, again, other = batch(1, "spawn"), batch(1, "fork"), batch(2, "fork")
-    assert torch.equal(first, again)
+    spawned = batch(1, "spawn", 1)
+    assert torch.equal(spawned, batch(1, "fork", 1))
+    first, other = batch(1, "fork", 2), batch(2, "fork", 2)
     assert not torch.equal(first[:, :3], other[:, :3])
     assert len(first[:, :3].unique()) == 30
-    assert (first[:, 3] == 1).all()
+    assert (torch.cat([spawned, first])[:, 3] == 1).all()
 
 
 class Enlarged(Squares):

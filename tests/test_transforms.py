@@ -134,15 +134,6 @@ def test_nothing_to_do_is_no_operation() -> None:
     assert not geometry.mirror(np.array([False, True])).identity
 
 
-def test_the_crop_is_known_before_decoding() -> None:
-    geometry = plan(T.RandomResizedCrop(8), [100, 50], [80, 200])
-    geometry = T.RandomHorizontalFlip(1).plan(geometry, draws_for(2))
-    top, left, height, width = geometry.region
-    for row, program in enumerate(geometry.programs()):
-        assert program.operations[0] == (top[row], left[row], height[row], width[row])
-        assert program.flip
-
-
 # -- random resized crop ------------------------------------------------------------
 
 
@@ -542,11 +533,6 @@ def test_a_callable_may_follow_pixel_transforms() -> None:
     assert after.image.dtype == torch.float32
 
 
-def test_per_sample_gets_and_returns_everything() -> None:
-    double = T.PerSample(lambda s: s._replace(label=s.label * 2))
-    assert through(double, sample()).label == 6
-
-
 class _Albumentation:
     """Looks like an object of the albumentations package, and insists on its conventions."""
 
@@ -579,22 +565,6 @@ def test_masks_follow_the_geometry_but_not_the_values() -> None:
     assert after.mask.dtype == torch.uint8
     expected = (after.image[0] * STD[0] + MEAN[0]) * 255
     torch.testing.assert_close(after.mask[0].float(), expected, rtol=0, atol=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("transforms", "message"),
-    [
-        ([T.Normalize(MEAN, STD), T.CenterCrop(4)], "CenterCrop comes after Normalize"),
-        (
-            [T.Normalize((0.5, 0.5), (1, 1))],
-            "field 'image': Normalize has 2 means, but images have 3",
-        ),
-        (["flip"], "a transform is one of fastdata.transforms or a callable, not 'flip'"),
-    ],
-)
-def test_pipelines_that_cannot_work_are_refused(transforms: Any, message: str) -> None:
-    with pytest.raises(OptionError, match=message):
-        Pipeline(transforms, SCHEMA)
 
 
 @pytest.mark.parametrize(

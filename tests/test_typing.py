@@ -51,7 +51,7 @@ def wrong() -> None:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.build
 def test_a_loader_has_the_type_of_what_it_is_made_of(linked_package: Path, tmp_path: Path) -> None:
     if importlib.util.find_spec("mypy") is None:
         pytest.skip("mypy is not installed")
@@ -65,6 +65,5 @@ def test_a_loader_has_the_type_of_what_it_is_made_of(linked_package: Path, tmp_p
         env={**os.environ, "MYPYPATH": str(linked_package)},
         capture_output=True,
         text=True,
-        timeout=110,
     )
     assert done.returncode == 0, done.stdout + done.stderr

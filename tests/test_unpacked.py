@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import pickle
-import subprocess
-import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +28,7 @@ from unpacked_helpers import (
     write_class_folders,
     write_scenes,
 )
+from warm_python import WarmPython
 from worker_helpers import invert
 
 import fastdata
@@ -73,16 +72,22 @@ def jpegs(tmp_path: Path) -> Path:
 # -- the same as packed ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("workers", WORKERS)
 @pytest.mark.parametrize(
-    "transform",
+    ("transform", "workers"),
     [
-        CROP,
-        [T.Resize(40), T.CenterCrop(32), T.Normalize((0.5,) * 3, (0.2,) * 3)],
-        [T.Views(2, CROP)],
-        [invert, T.RandomResizedCrop(24)],
+        *((CROP, workers) for workers in WORKERS),
+        ([T.Resize(40), T.CenterCrop(32), T.Normalize((0.5,) * 3, (0.2,) * 3)], "threads"),
+        ([T.Views(2, CROP)], "caller"),
+        ([T.Views(2, CROP)], "processes"),
+        ([invert, T.RandomResizedCrop(24)], "processes"),
     ],
-    ids=["crop", "normalize", "views", "callable"],
+    ids=[
+        *(f"crop, {workers}" for workers in WORKERS),
+        "normalize",
+        "views, caller",
+        "views, processes",
+        "callable",
+    ],
 )
 def test_batches_are_those_of_a_pack_that_keeps_the_files(
     folder: tuple[Path, Path], transform: Any, workers: str
@@ -458,15 +463,15 @@ def test_a_dataset_is_read_wherever_the_process_has_gone(
     assert dataset[0].image.shape[0] == 3
 
 
-def test_importing_and_opening_a_pack_imports_no_converter(folder: tuple[Path, Path]) -> None:
+def test_importing_and_opening_a_pack_imports_no_converter(
+    folder: tuple[Path, Path], warm_python: WarmPython
+) -> None:
     code = (
         "import sys, fastdata; fastdata.open(sys.argv[1]); fastdata.loader(sys.argv[1]).close();"
         "print([m for m in sys.modules if m.startswith(('fastdata.conv', 'fastdata.unpacked'))])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, folder[1]], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "[]"
+    done = warm_python.run(code, folder[1])
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
 
 
 def test_commands_that_measure_take_files_as_they_lie(jpegs: Path) -> None:

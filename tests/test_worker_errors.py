@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from memory_data import MemoryData, digest
-from process_helpers import kill_and_wait
+from process_helpers import kill_and_wait, wait_until
 from samples import write_shard
 from worker_helpers import (
     METHODS,
@@ -37,6 +37,7 @@ from worker_helpers import (
 )
 
 from fastdata import transforms as T  # noqa: N812
+from fastdata.engine.stream import Stream
 from fastdata.errors import OptionError, ShardCorruptError, WorkerError
 from fastdata.loading import Loader, loader
 from fastdata.processes.sharing import WorkerTraceback
@@ -153,22 +154,32 @@ def test_a_lambda_cannot_be_sent_to_processes_that_are_started(small: Path) -> N
         iter(it)
 
 
-class SlowData(MemoryData):
-    """Images that take a while."""
+class HeldData(MemoryData):
+    """Images that no worker gets before there is a file."""
+
+    def __init__(self, count: int, released: Path) -> None:
+        super().__init__(count)
+        self.released, self.main = released, os.getpid()
 
     def images(self, *arguments: Any) -> Any:
-        if threading.current_thread() is not threading.main_thread() or os.getpid() != MAIN:
-            time.sleep(0.3)
+        if threading.current_thread() is not threading.main_thread() or os.getpid() != self.main:
+            wait_until(self.released.exists)
         return super().images(*arguments)
 
 
-MAIN = os.getpid()
+def waits_for_a_batch() -> bool:
+    """Return whether the main thread has asked a loader for a batch."""
+    main = threading.main_thread().ident
+    assert main is not None
+    frames = traceback.walk_stack(sys._current_frames()[main])
+    return any(frame.f_code is Stream.__next__.__code__ for frame, _ in frames)
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_ctrl_c_while_a_batch_is_waited_for(method: Any) -> None:
+def test_ctrl_c_while_a_batch_is_waited_for(tmp_path: Path, method: Any) -> None:
+    released = tmp_path / "released"
     it = loader(
-        SlowData(400),
+        HeldData(400, released),
         batch_size=2,
         transform=RRC,
         num_workers=2,
@@ -176,12 +187,22 @@ def test_ctrl_c_while_a_batch_is_waited_for(method: Any) -> None:
         multiprocessing_context="fork" if method == "process" else None,
     )
     epoch = iter(it)
-    interrupt = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
-    interrupt.start()
-    with pytest.raises(KeyboardInterrupt):
+
+    def interrupt() -> None:
+        wait_until(waits_for_a_batch)
+        os.kill(os.getpid(), signal.SIGINT)
+        released.touch()  # or worker threads would not end
+
+    thread = threading.Thread(target=interrupt)
+
+    def train() -> None:
+        thread.start()
         for _ in epoch:
             pass
-    interrupt.join()
+
+    with pytest.raises(KeyboardInterrupt):
+        train()
+    thread.join()
     assert workers() == []
     assert list(epoch) == []
 

@@ -230,12 +230,12 @@ def workers() -> list[Any]:
     return [*worker_threads(), *worker_processes()]
 
 
-def no_workers_soon(seconds: float = 5.0) -> bool:
-    """Return whether all workers end, of which some may be held by a reference cycle."""
-    deadline = time.monotonic() + seconds
+def no_workers_soon() -> bool:
+    """Wait until all workers have ended, of which some may be held by a reference cycle.
+
+    As of all waits here, pytest's limit is the only one.
+    """
     while workers():
-        if time.monotonic() > deadline:
-            return False
         gc.collect()
         time.sleep(0.01)
     return True
@@ -272,10 +272,9 @@ def pids() -> list[int]:
     return sorted(process.pid for process in worker_processes())
 
 
-def has_ended(pid: int, seconds: float = 10.0) -> bool:
-    """Return whether a process ends soon; one that only waits to be asked about has ended."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+def has_ended(pid: int) -> bool:
+    """Wait until a process has ended; one that only waits to be asked about has."""
+    while True:
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
         except OSError:
@@ -283,12 +282,10 @@ def has_ended(pid: int, seconds: float = 10.0) -> bool:
         if state == "Z":
             return True
         time.sleep(0.02)
-    return False
 
 
 def in_use_soon(it: Loader, count: int) -> bool:
-    """Return whether so few buffers are in use once the workers have let go of theirs."""
-    deadline = time.monotonic() + 5
-    while it.stats().buffers_in_use > count and time.monotonic() < deadline:
+    """Wait until so few buffers are in use: the workers have let go of theirs."""
+    while it.stats().buffers_in_use > count:
         time.sleep(0.01)
-    return it.stats().buffers_in_use <= count
+    return True

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-import multiprocessing
+from collections.abc import Iterator
 
 import pytest
+from fork_servers import FurtherServer
 from ranks import COUNT, pack_samples
 
 CLIENTS = ["accelerate", "lightning", "transformers"]
 
 
-@pytest.fixture(autouse=True, scope="session")
-def quick_fork_server() -> None:
-    """Have the fork server import the clients once, not each rank; one that is missing is ignored.
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark every test of this folder."""
+    item.add_marker(pytest.mark.clients)
 
-    It takes the place of the fixture of the same name in the folder above.
-    """
-    multiprocessing.set_forkserver_preload(
-        ["fastdata.processes.worker", "fastdata.loading", *CLIENTS]
-    )
+
+@pytest.fixture(scope="session")
+def clients_server() -> Iterator[FurtherServer]:
+    """A fork server that imports the clients once, not each rank; other tests do without it."""
+    server = FurtherServer(CLIENTS)
+    yield server
+    server.close()
+
+
+@pytest.fixture(autouse=True)
+def processes_have_clients(clients_server: FurtherServer) -> Iterator[None]:
+    """Start processes from that server."""
+    with clients_server.used():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -39,7 +39,16 @@ def pictures() -> list[Picture]:
     return make_pictures(COUNT)
 
 
-@pytest.fixture(scope="module", params=CASES, ids=lambda case: case.name)
+def _params() -> Iterator[Any]:
+    """Mark every case after the first of a format: only `scripts/test --all` runs it."""
+    seen: set[str] = set()
+    for case in CASES:
+        marks = [pytest.mark.formats] if case.format in seen else []
+        yield pytest.param(case, marks=marks, id=case.name)
+        seen.add(case.format)
+
+
+@pytest.fixture(scope="module", params=list(_params()))
 def written(
     request: pytest.FixtureRequest,
     pictures: list[Picture],
@@ -110,6 +119,7 @@ def expected(case: Case, pictures: list[Picture]) -> list[tuple[bytes, int]]:
     ]
 
 
+@pytest.mark.smoke
 def test_it_is_recognised_and_the_choice_is_said(written: tuple[Case, Path, Any]) -> None:
     case, _, location = written
     source = find_source(location, options=case.options)
@@ -118,6 +128,7 @@ def test_it_is_recognised_and_the_choice_is_said(written: tuple[Case, Path, Any]
     assert source.summary
 
 
+@pytest.mark.smoke
 def test_every_sample_arrives(
     written: tuple[Case, Path, Any], pictures: list[Picture], packed: tuple[Path, Any]
 ) -> None:
@@ -143,6 +154,7 @@ def test_workers_shards_and_a_limit_change_nothing(
     assert content(case, tmp_path / "c") == content(case, path)[:8]
 
 
+@pytest.mark.formats
 def test_shuffled_it_has_the_same_samples(
     written: tuple[Case, Path, Any], packed: tuple[Path, Any], tmp_path: Path
 ) -> None:
@@ -161,8 +173,8 @@ def run_apart(action: Callable[..., None], case: Case, *args: Any) -> int:
     """Run `action(case, ...)` in another process; return its exit code."""
     if case.forks:
         return run_child(action, case, *args)
-    context = multiprocessing.get_context("forkserver")  # which has used nothing
-    context.set_forkserver_preload([__name__])
+    # The session's fork server has used no format.  What it imports is not for a test to change.
+    context = multiprocessing.get_context("forkserver")
     process = context.Process(target=action, args=(case, *args))
     process.start()
     process.join()
@@ -307,6 +319,7 @@ def _packed_past_pipes(case: Case, location: Any, files: list[Path], path: Path,
         file.write_bytes(content)
 
 
+@pytest.mark.formats
 def test_memory_does_not_grow_with_the_source(
     written: tuple[Case, Path, Any], tmp_path: Path
 ) -> None:
