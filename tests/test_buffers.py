@@ -8,6 +8,7 @@ import os
 import pickle
 import threading
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +45,13 @@ def shared_mappings() -> int:
 # -- what a slot is -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.float32, torch.float64])
-def test_a_slot_is_cut_into_tensors_like_any(kind: Kind, dtype: torch.dtype) -> None:
-    slot = BufferPool(keep=1, kind=kind).take(64 + 120 * dtype.itemsize)
-    assert slot.tensor.data_ptr() % 64 == 0
-    tensor = slot.tensor[64:].view(dtype).view(2, 3, 4, 5)
-    assert tensor.is_contiguous()
-    assert torch.equal(tensor.fill_(1), torch.ones((2, 3, 4, 5), dtype=dtype))
+def test_a_slot_is_cut_into_tensors_like_any(kind: Kind) -> None:
+    for dtype in (torch.uint8, torch.bfloat16, torch.float32, torch.float64):
+        slot = BufferPool(keep=1, kind=kind).take(64 + 120 * dtype.itemsize)
+        assert slot.tensor.data_ptr() % 64 == 0
+        tensor = slot.tensor[64:].view(dtype).view(2, 3, 4, 5)
+        assert tensor.is_contiguous()
+        assert torch.equal(tensor.fill_(1), torch.ones((2, 3, 4, 5), dtype=dtype))
 
 
 def test_tensor_and_array_of_a_slot_are_the_same_memory(kind: Kind) -> None:
@@ -90,30 +91,34 @@ def batch_of(slot: Slot) -> torch.Tensor:
     return slot.tensor.view(torch.float32).view(2, 4, 5, 3).permute(0, 3, 1, 2)
 
 
-@pytest.mark.parametrize(
-    "view",
-    [
-        lambda slot: slot,
-        lambda slot: slot.tensor,
-        lambda slot: slot.tensor[64:128].view(torch.int64)[1:],
-        lambda slot: slot.memory,
-        lambda slot: slot.memory[3:9][::2],
-        lambda slot: slot.memory.view(np.ndarray)[1:].reshape(-1, 1),
-        lambda slot: memoryview(slot.memory)[5:],
-        lambda slot: batch_of(slot)[1:, :2],
-        lambda slot: batch_of(slot).numpy()[1],
-        lambda slot: np.asarray(batch_of(slot))[..., 0],
-        lambda slot: batch_of(slot).untyped_storage(),
-        lambda slot: list(batch_of(slot)),
-        lambda slot: torch.from_numpy(batch_of(slot).numpy()),
-        lambda slot: torch.from_numpy(slot.memory[64:]),
-        lambda slot: torch.nn.Parameter(batch_of(slot), requires_grad=False),
-        lambda slot: torch.empty(0).set_(batch_of(slot).untyped_storage()),
-        lambda slot: torch.utils.dlpack.from_dlpack(batch_of(slot)),
-        lambda slot: batch_of(slot).detach().requires_grad_()[0],
-    ],
-)
-def test_memory_returns_with_the_last_view_and_not_before(kind: Kind, view: Any) -> None:
+VIEWS: list[Callable[[Slot], Any]] = [
+    lambda slot: slot,
+    lambda slot: slot.tensor,
+    lambda slot: slot.tensor[64:128].view(torch.int64)[1:],
+    lambda slot: slot.memory,
+    lambda slot: slot.memory[3:9][::2],
+    lambda slot: slot.memory.view(np.ndarray)[1:].reshape(-1, 1),
+    lambda slot: memoryview(slot.memory)[5:],
+    lambda slot: batch_of(slot)[1:, :2],
+    lambda slot: batch_of(slot).numpy()[1],
+    lambda slot: np.asarray(batch_of(slot))[..., 0],
+    lambda slot: batch_of(slot).untyped_storage(),
+    lambda slot: list(batch_of(slot)),
+    lambda slot: torch.from_numpy(batch_of(slot).numpy()),
+    lambda slot: torch.from_numpy(slot.memory[64:]),
+    lambda slot: torch.nn.Parameter(batch_of(slot), requires_grad=False),
+    lambda slot: torch.empty(0).set_(batch_of(slot).untyped_storage()),
+    lambda slot: torch.utils.dlpack.from_dlpack(batch_of(slot)),
+    lambda slot: batch_of(slot).detach().requires_grad_()[0],
+]
+
+
+def test_memory_returns_with_the_last_view_and_not_before(kind: Kind) -> None:
+    for view in VIEWS:
+        check_view(kind, view)
+
+
+def check_view(kind: Kind, view: Callable[[Slot], Any]) -> None:
     pool = BufferPool(keep=4, kind=kind)
     slot = pool.take(NBYTES)
     number = slot.block.number
@@ -127,21 +132,24 @@ def test_memory_returns_with_the_last_view_and_not_before(kind: Kind, view: Any)
     assert number in {first.block.number, second.block.number}
 
 
-@pytest.mark.parametrize(
-    "copied",
-    [
-        lambda slot: torch.stack([batch_of(slot)]),
-        lambda slot: torch.cat([batch_of(slot), batch_of(slot)]),
-        lambda slot: batch_of(slot).clone(),
-        lambda slot: batch_of(slot).numpy().copy(),
-        lambda slot: copy.deepcopy(batch_of(slot)),
-        lambda slot: pickle.loads(pickle.dumps(batch_of(slot))),
-        lambda slot: slot.block,
-        lambda slot: None,
-    ],
-    ids=["stack", "cat", "clone", "array copy", "deepcopy", "pickle", "only the block", "nothing"],
-)
-def test_copies_do_not_keep_memory(kind: Kind, copied: Any) -> None:
+COPIES: list[Callable[[Slot], Any]] = [
+    lambda slot: torch.stack([batch_of(slot)]),
+    lambda slot: torch.cat([batch_of(slot), batch_of(slot)]),
+    lambda slot: batch_of(slot).clone(),
+    lambda slot: batch_of(slot).numpy().copy(),
+    lambda slot: copy.deepcopy(batch_of(slot)),
+    lambda slot: pickle.loads(pickle.dumps(batch_of(slot))),
+    lambda slot: slot.block,
+    lambda slot: None,
+]
+
+
+def test_copies_do_not_keep_memory(kind: Kind) -> None:
+    for copied in COPIES:
+        check_copy(kind, copied)
+
+
+def check_copy(kind: Kind, copied: Callable[[Slot], Any]) -> None:
     pool = BufferPool(keep=4, kind=kind)
     slot = pool.take(NBYTES)
     batch_of(slot).fill_(3)
@@ -165,20 +173,6 @@ def test_the_last_of_several_tensors_of_a_slot_frees_it(kind: Kind) -> None:
 
 
 # -- which block is taken -----------------------------------------------------------
-
-
-def test_blocks_go_round(kind: Kind) -> None:
-    """Nothing is allocated, and so no page touched first, once as many are there as are held."""
-    pool = BufferPool(keep=3, kind=kind)
-    held: list[Slot] = []
-    numbers, addresses = set(), set()
-    for _ in range(50):
-        held.append(pool.take(10_000))
-        numbers.add(held[-1].block.number)
-        addresses.add(held[-1].tensor.data_ptr())
-        if len(held) == 3:
-            del held[0]
-    assert len(numbers) == len(addresses) == 3
 
 
 def test_a_short_last_batch_neither_allocates_nor_evicts(kind: Kind) -> None:

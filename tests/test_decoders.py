@@ -444,7 +444,7 @@ def test_too_little_memory_is_an_error_of_the_image(monkeypatch: pytest.MonkeyPa
 def test_only_what_is_needed_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     shapes = []
 
-    class Watching(decoders._SimpleJpeg):
+    class Watching(type(jpeg_decoder("simplejpeg"))):
         def decode(self, *arguments: Any, **options: Any) -> Any:
             pixels = super().decode(*arguments, **options)
             shapes.append(pixels.shape)

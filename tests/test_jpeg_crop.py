@@ -4,6 +4,7 @@ that bytes can say leads outside of them."""
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 from typing import Any
 
@@ -16,7 +17,6 @@ from hypothesis import strategies as st
 from samples import photo, pil_encode
 from segment_index import read_segment_index
 
-from fastdata.codecs.blobs import encode_jpeg
 from fastdata.codecs.jpeg import read_jpeg_header
 from fastdata.codecs.jpeg_segments import CutJpeg, add_segment_index, cut_jpeg
 
@@ -127,22 +127,6 @@ def test_a_cut_gives_the_pixels_of_the_whole(
         check_cut(whole, cut, window, factor)
 
 
-@pytest.mark.parametrize("size", [(200, 301), (301, 200), (256, 256), (33, 400)])
-@pytest.mark.parametrize("channels", [1, 3])
-def test_what_fastdata_encodes_is_cut(size: tuple[int, int], channels: int) -> None:
-    whole = encode_jpeg(photo(*size, channels))
-    random = np.random.default_rng(0)
-    for _ in range(20):
-        height, width = random.integers(1, size[0] // 2), random.integers(1, size[1] // 2)
-        top = random.integers(0, size[0] - height + 1)
-        left = random.integers(0, size[1] - width + 1)
-        window = (int(top), int(left), int(height), int(width))
-        cut = cut_jpeg(memoryview(whole), window)
-        assert cut is not None
-        assert cut.whole == size
-        check_cut(whole, cut, window)
-
-
 # -- no more than is needed --------------------------------------------------------------------
 
 
@@ -238,8 +222,8 @@ def marker_at(number: int) -> int:
     return int(starts[number]) - 2
 
 
-def with_segment(data: bytes, at: int, comment: bytes) -> bytes:
-    return data[:at] + b"\xff\xfe" + (len(comment) + 2).to_bytes(2, "big") + comment + data[at:]
+def with_segment(data: bytes, at: int, comment: bytes, marker: bytes = b"\xff\xfe") -> bytes:
+    return data[:at] + marker + (len(comment) + 2).to_bytes(2, "big") + comment + data[at:]
 
 
 LONG = b"x" * 5000
@@ -323,8 +307,9 @@ def test_windows_that_save_nothing_or_lie_outside_are_not_cut(window: Window) ->
 def test_other_segments_are_kept_wherever_they_stand() -> None:
     first, index = WHOLE.index(b"\xff\xe0"), WHOLE.index(b"\xff\xe9")
     tables = WHOLE.index(b"\xff\xdb")
-    for at in (first, index, tables):
-        data = with_segment(WHOLE, at, b"a comment")
+    # A comment, and a segment of the index's kind that is another's.
+    for at, marker in itertools.product((first, index, tables), (b"\xff\xfe", b"\xff\xe9")):
+        data = with_segment(WHOLE, at, b"a comment", marker)
         cut = cut_jpeg(data, INSIDE)
         assert cut is not None
         assert b"a comment" in cut.data

@@ -25,7 +25,7 @@ from fastdata.codecs.image import decode_image
 from fastdata.converters.base import Reject, Sample
 from fastdata.converters.packing.chunk import encode_chunk, place_image
 from fastdata.converters.packing.options import EncodeOptions
-from fastdata.errors import ImageError, OptionError
+from fastdata.errors import OptionError
 from fastdata.formats.layout import CODECS
 from fastdata.formats.writer import EncodedImage
 from fastdata.native.library import loaded_library
@@ -328,15 +328,6 @@ def torchvision_resize(
     return picture.crop((left, top, left + size[1], top + size[0]))
 
 
-def packed_pixels(
-    data: Any, options: EncodeOptions, field: ImageField = FIELD
-) -> np.ndarray[Any, Any]:
-    """Return an image as it is just before it is encoded."""
-    image = encode_image(data, field, options)
-    assert CODECS[image.codec] == "raw"
-    return np.frombuffer(image.data, np.uint8).reshape(image.height, image.width, field.channels)
-
-
 def pack_raw(path: Path, images: list[Any], **options: Any) -> list[np.ndarray[Any, Any]]:
     """Pack images without a codec; return their pixels."""
     report = fastdata.pack(images, path, codec="raw", num_workers=0, **options)
@@ -462,11 +453,11 @@ def test_an_absurd_orientation_is_ignored(tmp_path: Path) -> None:
     ],
 )
 def test_small_images_are_enlarged_only_where_that_is_asked_for(
-    mode: Any, enlarge: bool, expected: tuple[int, int]
+    tmp_path: Path, mode: Any, enlarge: bool, expected: tuple[int, int]
 ) -> None:
-    options = EncodeOptions(size=(90, 90), resize=mode, enlarge=enlarge, codec="png")
-    image = encode_image(COLOUR, FIELD, options)
-    assert (image.height, image.width) == expected
+    size = size_option(mode, (90, 90))
+    (found,) = pack_raw(tmp_path / "x", [COLOUR], size=size, resize=mode, enlarge=enlarge)
+    assert found.shape[:2] == expected
 
 
 @pytest.mark.parametrize("mode", ["short", "long", "exact", "crop", "none"])
@@ -551,16 +542,19 @@ def test_every_other_file_is_encoded(data: bytes, options: dict[str, Any], codec
     assert CODECS[image.codec] == codec
 
 
-def test_a_colour_jpeg_is_encoded_again_where_grey_is_asked_for() -> None:
+def test_a_colour_jpeg_is_encoded_again_where_grey_is_asked_for(tmp_path: Path) -> None:
     data = pil_file(SQUARE, "JPEG")
-    image = encode_image(data, ImageField(channels=1), EncodeOptions(size=(80, 80)))
-    assert Image.open(io.BytesIO(image.data)).mode == "L"
+    fastdata.pack([data], tmp_path / "x", size=80, channels=1, num_workers=0)
+    (reader,) = fastdata.open(tmp_path / "x").shards
+    assert reader.codec("image", 0) == "jpeg"
+    assert Image.open(io.BytesIO(reader.blob("image", 0))).mode == "L"
 
 
-def test_a_broken_jpeg_of_the_right_size_is_not_kept() -> None:
+def test_a_broken_jpeg_of_the_right_size_is_not_kept(tmp_path: Path) -> None:
     data = pil_file(photo(80, 120), "JPEG")
-    with pytest.raises(ImageError, match="truncated"):
-        encode_image(data[:-2], FIELD, EncodeOptions(size=(80, 80)))
+    report = fastdata.pack([data, data[:-2]], tmp_path / "x", size=80, num_workers=0)
+    (reject,) = report.rejects
+    assert "truncated" in reject.reason
 
 
 def test_keep_takes_files_over_byte_for_byte_unless_they_are_broken(tmp_path: Path) -> None:
@@ -597,26 +591,23 @@ def test_keep_and_a_new_size_contradict_each_other(tmp_path: Path) -> None:
         fastdata.pack([JPEG], tmp_path / "x.lmdb", codec="keep", resize="short")
 
 
-@pytest.mark.parametrize(
-    ("shape", "expected"),
-    [((64, 64), "raw"), ((64, 20), "raw"), ((65, 20), "jpeg"), ((20, 65), "jpeg")],
-)
-def test_auto_stores_little_images_raw(shape: tuple[int, int], expected: str) -> None:
-    for value in (photo(*shape), pil_file(photo(*shape), "PNG")):
-        image = encode_image(value, FIELD, EncodeOptions(resize="none"))
-        assert CODECS[image.codec] == expected
+def test_auto_stores_little_images_raw(tmp_path: Path) -> None:
+    shapes = {(64, 64): "raw", (64, 20): "raw", (65, 20): "jpeg", (20, 65): "jpeg"}
+    pictures = [photo(*shape) for shape in shapes]
+    images = [*(pil_file(picture, "PNG") for picture in pictures), *pictures]
+    fastdata.pack(images, tmp_path / "x", resize="none", num_workers=0)
+    (reader,) = fastdata.open(tmp_path / "x").shards
+    assert [reader.codec("image", row) for row in range(8)] == [*shapes.values()] * 2
 
 
-@pytest.mark.parametrize("limit", [60 * 83 - 1, 60 * 83])
-@pytest.mark.parametrize("name", ["colour.jpg", "colour.png", "cmyk.jpg", "pixels"])
-def test_the_limit_of_pixels_is_the_users_to_set(name: str, limit: int) -> None:
-    value = COLOUR if name == "pixels" else GOOD[name][0]
-    options = EncodeOptions(max_pixels=limit)
-    if limit == 60 * 83:
-        assert encode_image(value, FIELD, options).height == 60
-        return
-    with pytest.raises(ImageError, match="83 x 60 pixels are more than the limit of 4979"):
-        encode_image(value, FIELD, options)
+def test_the_limit_of_pixels_is_the_users_to_set(tmp_path: Path) -> None:
+    values = [*(GOOD[name][0] for name in ("colour.jpg", "colour.png", "cmyk.jpg")), COLOUR]
+    assert len(pack_raw(tmp_path / "a", values, max_pixels=60 * 83)) == 4
+    values.append(COLOUR[:9])
+    report = fastdata.pack(values, tmp_path / "b", max_pixels=60 * 83 - 1, num_workers=0)
+    assert (report.num_samples, report.num_rejected) == (1, 4)
+    for reject in report.rejects:
+        assert "83 x 60 pixels are more than the limit of 4979" in reject.reason
 
 
 # -- pixels given as such ----------------------------------------------------------------------
@@ -673,7 +664,6 @@ def test_what_is_no_image_is_refused(tmp_path: Path) -> None:
 
 # -- masks ----------------------------------------------------------------------
 
-MASK = ImageField(channels=1, mask=True)
 CLASSES = np.random.default_rng(4).integers(0, 200, (12, 17), np.uint8).repeat(11, 0).repeat(11, 1)
 
 
@@ -725,9 +715,12 @@ def test_masks_keep_their_class_numbers(
         np.testing.assert_array_equal(pixels(sample.mask)[:, :, 0], np.array(expected), name)
 
 
-def test_a_mask_of_one_bit_has_the_classes_0_and_1() -> None:
-    image = encode_image(pil_file(ONE_BIT, "PNG"), MASK, EncodeOptions(resize="none"))
-    np.testing.assert_array_equal(np.array(Image.open(io.BytesIO(image.data))), GREY > 128)
+def test_a_mask_of_one_bit_has_the_classes_0_and_1(tmp_path: Path) -> None:
+    sample = {"mask": pil_file(ONE_BIT, "PNG")}
+    fields = {"mask": "mask"}
+    fastdata.pack([sample], tmp_path / "x", resize="none", fields=fields, num_workers=0)
+    (found,) = fastdata.open(tmp_path / "x")
+    np.testing.assert_array_equal(pixels(found.mask)[:, :, 0], GREY > 128)
 
 
 def test_what_is_no_mask_is_refused(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -116,15 +117,15 @@ def test_same_bytes_come_of_all_codings_of_a_picture() -> None:
 
 
 @pytest.mark.usefixtures("code")
-@pytest.mark.parametrize("path", ODD, ids=lambda path: path.stem)
-def test_unusual_samplings_stay_as_they_are(path: Path) -> None:
+def test_unusual_samplings_stay_as_they_are() -> None:
     """None of them is refused, whether or not TurboJPEG has a name for it."""
-    data = path.read_bytes()
-    done = transcode_jpeg(data, interval_of(data))
-    assert done is not None
-    before, after = read_jpeg_header(data), read_jpeg_header(done)
-    assert after.components == 1 or after.sampling == before.sampling
-    np.testing.assert_array_equal(pil_decode(done, 3), pil_decode(data, 3))
+    for path in ODD:
+        data = path.read_bytes()
+        done = transcode_jpeg(data, interval_of(data))
+        assert done is not None, path.stem
+        before, after = read_jpeg_header(data), read_jpeg_header(done)
+        assert after.components == 1 or after.sampling == before.sampling
+        np.testing.assert_array_equal(pil_decode(done, 3), pil_decode(data, 3), path.stem)
 
 
 @pytest.mark.usefixtures("code")
@@ -140,10 +141,13 @@ def test_interleaved_segments_of_any_length() -> None:
 
 
 @pytest.mark.usefixtures("code")
-@pytest.mark.parametrize("jfif", [True, False])
-@pytest.mark.parametrize("adobe", [None, 0, 1, 2])
 @pytest.mark.parametrize("ids", [b"\1\2\3", b"RGB", b"\0\1\2"])
-def test_colours_are_told_as_before(jfif: bool, adobe: int | None, ids: bytes) -> None:
+def test_colours_are_told_as_before(ids: bytes) -> None:
+    for jfif, adobe in itertools.product((True, False), (None, 0, 1, 2)):
+        check_colours(jfif, adobe, ids)
+
+
+def check_colours(jfif: bool, adobe: int | None, ids: bytes) -> None:
     data = jpeg(33, 40, subsampling="4:4:4")
     told = data[2:20] if jfif else b""
     if adobe is not None:
@@ -170,7 +174,7 @@ def test_an_index_of_several_parts() -> None:
     np.testing.assert_array_equal(pil_decode(done, 1), pil_decode(file.getvalue(), 1))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["4:2:0", "progressive 4:2:2", "progressive 4:4:4", "grey"])
 def test_windows_of_what_was_coded_anew_are_those_of_the_original(kind: str) -> None:
     random = np.random.default_rng(3)
     data = jpeg(160, 208, **KINDS[kind])
