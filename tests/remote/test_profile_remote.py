@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from fastdata.measuring.downloads import DownloadWatch
 from fastdata.profiling import rates, trying
 from fastdata.profiling.model import Cost, Model
 from fastdata.profiling.page import render_page
+from fastdata.remote.supply import Supply
 from fastdata.steps import SleepStep
 
 pytestmark = needs_store
@@ -32,6 +35,33 @@ def server(server: RangeServer) -> RangeServer:
     return server
 
 
+@pytest.fixture
+def no_stock(server: RangeServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The server begins no answer but while the loop waits for images, however slow the loop is.
+
+    So of three batches in a row one at least is waited for: the 16 streams bring fewer.
+    Only for loaders without workers.
+    """
+    is_waiting, hold = threading.Event(), Supply.hold
+    is_waiting.set()
+
+    def held(supply: Supply, *arguments: Any) -> None:
+        is_waiting.set()
+        try:
+            hold(supply, *arguments)
+        finally:
+            is_waiting.clear()
+
+    def begin(number: int) -> str:
+        is_waiting.wait()
+        return ""
+
+    monkeypatch.setattr(Supply, "hold", held)
+    server.fault = begin
+    yield
+    is_waiting.set()
+
+
 def profiled(loader: Any, step: Any = STEP) -> fastdata.ProfileReport:
     return fastdata.profile(loader, step, seconds=0.3, progress=False)
 
@@ -39,9 +69,11 @@ def profiled(loader: Any, step: Any = STEP) -> fastdata.ProfileReport:
 @pytest.mark.timing
 @pytest.mark.parametrize("workers", [(0, "auto"), (2, "thread"), (1, "process")])
 def test_downloading_is_the_largest_stage_until_all_is_in_the_cache(
-    server: RangeServer, cache: Path, workers: tuple[int, str]
+    server: RangeServer, cache: Path, workers: tuple[int, str], request: pytest.FixtureRequest
 ) -> None:
     count, method = workers
+    if not count:
+        request.getfixturevalue("no_stock")
     loader = loader_of(f"{server.url}/train", num_workers=count, worker_method=method)
     report = profiled(loader)
     assert report.input_bound
@@ -64,6 +96,7 @@ def test_downloading_is_the_largest_stage_until_all_is_in_the_cache(
     assert "downloading" not in str(warm)
 
 
+@pytest.mark.usefixtures("no_stock")
 def test_the_report_has_the_figures_that_advice_rests_on(
     server: RangeServer, packed: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
