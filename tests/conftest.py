@@ -24,7 +24,7 @@ import psutil
 import pytest
 import torch
 from samples import EVERY_KIND, SUFFIXES, decoded, make_records, write_shard, write_shards
-from warm_python import WarmPython, servers
+from warm_python import WarmPython, running, servers
 from worker_helpers import PICTURES, SCENES, kept, layouts, pictures, scenes
 
 from fastdata.converters import finding
@@ -98,7 +98,7 @@ def _threads() -> set[str]:
 
 
 def _children() -> set[str]:
-    found = set()
+    found = {f"program {pid}" for pid in running}
     for pid in _child_pids():
         if pid in servers:
             continue
