@@ -267,6 +267,15 @@ def cuda() -> torch.device:
     return torch.device("cuda")
 
 
+@pytest.fixture(scope="session")
+def dali() -> None:
+    """DALI.  Without it a test is skipped, unless FASTDATA_REQUIRE_DALI=1 says there is one."""
+    if os.environ.get("FASTDATA_REQUIRE_DALI") == "1":
+        import nvidia.dali  # noqa: F401
+    else:
+        pytest.importorskip("nvidia.dali", exc_type=ImportError)
+
+
 @pytest.fixture(params=list(SUFFIXES))
 def container(request: pytest.FixtureRequest) -> str:
     """Every container in turn."""

@@ -11,6 +11,7 @@ What an interpreter does before its program begins is not run: tests of that sta
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import select
@@ -297,6 +298,7 @@ if __name__ == "__main__":
     import cv2  # noqa: F401
     import torch.utils.data  # noqa: F401
 
+    gc.freeze()  # what is imported is not looked through again at the end of each program
     with socket.socket(fileno=int(sys.argv[1])) as requests:
         request = _serve(requests)
     if request is None:
