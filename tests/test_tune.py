@@ -489,15 +489,21 @@ def test_ctrl_c_at_the_command_prints_what_there_is(
     seen = tmp_path / "seen"
     target = f"{TESTS / 'tune_helpers.py'}:build"
     environment = {**os.environ, "TUNE_TEST_SEEN": str(seen)}
-    words = ["tune-workers", target, "--seconds", 2, "--max-workers", 2, "--json"]
-    # Workers of the pass that warms, and of the turns after: one of these is over.  The next
-    # workers hang.
-    environment["TUNE_TEST_HANG_AFTER"] = "6"
-    program = "from fastdata.cli import main\nif __name__ == '__main__': main()"
+    words = ["tune-workers", target, "--seconds", 6, "--max-workers", 2, "--json"]
+    # Workers of the pass that warms, and of the turns after: one of these is over.  The sixth
+    # worker hangs.
+    environment["TUNE_TEST_HANG_AFTER"] = "5"
+    program = (
+        "from fastdata.cli import main\n"
+        "from fastdata.measuring import trials\n"
+        "made = trials.ProcessPool\n"
+        "trials.ProcessPool = lambda *given, context: made(*given, context='fork')\n"
+        "main()\n"
+    )
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with warm_python.start(program, *words, env=environment, **pipes) as process:
         deadline = time.monotonic() + 60
-        while len(seen.read_text() if seen.exists() else "") <= 6:
+        while len(seen.read_text() if seen.exists() else "") < 6:
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.02)
