@@ -24,7 +24,7 @@ import psutil
 import pytest
 import torch
 from samples import EVERY_KIND, SUFFIXES, decoded, make_records, write_shard, write_shards
-from warm_python import WarmPython, servers
+from warm_python import WarmPython, running, servers
 from worker_helpers import PICTURES, SCENES, kept, layouts, pictures, scenes
 
 from fastdata.converters import finding
@@ -105,7 +105,7 @@ def _threads() -> set[str]:
 
 
 def _children() -> set[str]:
-    found = set()
+    found = {f"program {pid}" for pid in running}
     for pid in _child_pids():
         if pid in servers:
             continue
@@ -293,6 +293,15 @@ def cuda() -> torch.device:
             pytest.fail("FASTDATA_REQUIRE_CUDA=1, but torch finds no CUDA device")
         pytest.skip("no CUDA device")
     return torch.device("cuda")
+
+
+@pytest.fixture(scope="session")
+def dali() -> None:
+    """DALI.  Without it a test is skipped, unless FASTDATA_REQUIRE_DALI=1 says there is one."""
+    if os.environ.get("FASTDATA_REQUIRE_DALI") == "1":
+        import nvidia.dali  # noqa: F401
+    else:
+        pytest.importorskip("nvidia.dali", exc_type=ImportError)
 
 
 @pytest.fixture(params=list(SUFFIXES))

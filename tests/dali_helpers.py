@@ -1,24 +1,14 @@
-"""What tests of the DALI backend share: they need DALI, and compare with the CPU backend."""
+"""What tests of the DALI backend share: they compare it with the CPU backend."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import pytest
 from memory_data import digest
 
 from fastdata.loading import Loader, loader
-
-
-def need_dali() -> None:
-    """Skip the tests of a module without DALI, unless FASTDATA_REQUIRE_DALI=1 says there is one."""
-    if os.environ.get("FASTDATA_REQUIRE_DALI") == "1":
-        import nvidia.dali  # noqa: F401
-    else:
-        pytest.importorskip("nvidia.dali", exc_type=ImportError)
 
 
 @contextmanager

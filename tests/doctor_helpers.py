@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-import torch._dynamo  # what optimisers import with their first parameters takes seconds
 
 from fastdata.doctor.messages import Ended, Request, Watched
 from fastdata.doctor.script import Script
@@ -121,6 +120,9 @@ def started(text: str, folder: Path, **request: Any) -> Iterator[Callable[..., A
 
     Gives a function that sends what it is given, if anything, and returns the answer.
     """
+    # Optimisers do with their first parameters: it takes seconds, and 150 MB.
+    import torch._dynamo  # noqa: F401
+
     path = folder / "train.py"
     path.write_text(text)
     script = (

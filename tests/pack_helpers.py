@@ -6,9 +6,11 @@ import io
 import multiprocessing
 import os
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -43,6 +45,7 @@ __all__ = [
     "run_child",
     "slow_pack",
     "start_child",
+    "start_pack_apart",
     "two_broken",
     "with_bad_images",
     "with_orientation",
@@ -205,6 +208,27 @@ def run_child(action: Callable[..., None], *args: Any) -> int:
     process.close()
     assert isinstance(code, int)
     return code
+
+
+def _pack_apart(source: Path, place: str, options: dict[str, Any], temporary: Path) -> None:
+    tempfile.tempdir = str(temporary)  # where a killed one leaves a folder
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    fastdata.pack(source, place, **options)
+
+
+def start_pack_apart(
+    source: Path, place: str, options: dict[str, Any], temporary: Path
+) -> ForkServerProcess:
+    """Pack in a process that has used nothing, whose temporary files are in a folder.
+
+    In one that is forked from a process that has used it, obstore does not work.
+    """
+    process = multiprocessing.get_context("forkserver").Process(
+        target=_pack_apart, args=(source, place, options, temporary)
+    )
+    process.start()
+    return process
 
 
 class Pictures(torch.utils.data.Dataset[Any]):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from boxed import boxed_shard
-from dali_helpers import by_cpu, by_dali, need_dali, without_pixels
+from dali_helpers import by_cpu, by_dali, without_pixels
 from memory_data import MemoryData, digest
 from samples import EVERY_KIND, decoded, encode, make_records, mask, photo, psnr, write_shard
 from worker_helpers import MEAN, PICTURES, RRC, STD, WindowByIndex, invert, kept, pictures
@@ -22,9 +22,7 @@ from fastdata.loading import loader
 from fastdata.sampling import BlockShuffle
 from fastdata.schema import ImageField, ScalarField, Schema
 
-pytestmark = pytest.mark.dali
-
-need_dali()
+pytestmark = [pytest.mark.dali, pytest.mark.usefixtures("dali")]
 
 CROP = [T.RandomResizedCrop(224), T.RandomHorizontalFlip()]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dali_helpers import by_cpu, by_dali, need_dali
+from dali_helpers import by_cpu, by_dali
 from memory_data import digest
 from samples import photo, pil_encode, put_blob, write_shard
 from warm_python import WarmPython
@@ -26,9 +26,7 @@ from fastdata.dali.graph import MAX_GRAPHS, FieldGraph, Graph, Graphs
 from fastdata.errors import ShardCorruptError, WorkerError
 from fastdata.opening import open as open_dataset
 
-pytestmark = pytest.mark.dali
-
-need_dali()
+pytestmark = [pytest.mark.dali, pytest.mark.usefixtures("dali")]
 
 SIZE = (120, 130)
 TRANSFORM = [T.RandomCrop(64), T.RandomHorizontalFlip()]

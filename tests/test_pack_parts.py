@@ -9,7 +9,6 @@ import multiprocessing
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -29,6 +28,7 @@ from pack_helpers import (
     image_folder,
     jpegs,
     rejects_of,
+    start_pack_apart,
     with_bad_images,
 )
 
@@ -487,29 +487,15 @@ def test_no_shard_stays_mapped_until_all_are_counted(
     assert not mapped
 
 
-PACK = """
-import sys, json
-import fastdata
-source, place, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
-fastdata.pack(source, place, **options)
-"""
-
-
 def pack_and_kill(source: Path, place: str, options: dict[str, Any], seconds: float) -> bool:
     """Pack in a process that is killed after so long; return whether it was done before."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", PACK, str(source), place, json.dumps(options)],
-        start_new_session=True,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "TMPDIR": str(source.parent)},  # where a killed one leaves a folder
-    )
-    try:
-        process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        return False
-    return True
+    process = start_pack_apart(source, place, options, source.parent)
+    process.join(seconds)
+    done = process.exitcode is not None
+    process.kill()
+    process.join()
+    process.close()
+    return done
 
 
 @pytest.mark.soak
@@ -523,12 +509,14 @@ def test_killed_at_any_moment_it_is_finished_by_the_same_command(
     digest = fastdata.pack(images, tmp_path / "local.lmdb", **QUICK).digest
     draw = random.Random(5)
     options = {**SHARDS, "shard_size": 3, **place[1]}
+    assert pack_and_kill(images, str(tmp_path / "first.lmdb"), QUICK, 60)  # starts the server
     began = time.monotonic()
     assert pack_and_kill(images, str(tmp_path / "timed.lmdb"), QUICK, 60)
     whole = time.monotonic() - began
     for step in steps or [None]:
         for _ in range(5):
-            pack_and_kill(images, place[0], {**options, "part": step}, whole * draw.random() * 1.5)
+            seconds = whole * draw.random() * 1.5
+            pack_and_kill(images, place[0], {**options, "part": step}, seconds)
         fastdata_again(images, place[0], {**options, "part": step})
     report = fastdata.pack(images, place[0], **options, part="commit")
     assert report.digest == digest

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
 import threading
 import time
 import weakref
@@ -537,9 +538,11 @@ print("done")
 def test_a_program_may_end_while_a_thread_is_in_torchs_code(
     script: str, warm_python: WarmPython
 ) -> None:
-    for _ in range(3):
-        ran = warm_python.run(script)
-        assert (ran.returncode, ran.stdout, ran.stderr) == (0, "done\n", "")
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    programs = [warm_python.start(script, **pipes) for _ in range(3)]
+    for program in programs:
+        assert program.communicate() == ("done\n", "")
+        assert program.returncode == 0
 
 
 # -- options, and what is the iterable's -----------------------------------------------

@@ -75,10 +75,13 @@ def build() -> Any:
 
 
 def say_so(number: int) -> None:
-    """Add a letter to the file that the environment names."""
+    """Add a letter to the file that the environment names, and hang if there are so many."""
     if "TUNE_TEST_SEEN" in os.environ:
         with open(os.environ["TUNE_TEST_SEEN"], "a") as file:
             file.write("x")
+            count = file.tell()
+        if count > int(os.environ.get("TUNE_TEST_HANG_AFTER", "1000000")):
+            time.sleep(1000)
 
 
 def sleep(batch: Any) -> None:

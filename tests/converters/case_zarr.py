@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorstore
 from cases import Case, Picture
 
 __all__ = ["CASES", "write_array"]
@@ -15,6 +14,8 @@ __all__ = ["CASES", "write_array"]
 
 def write_array(folder: Path, driver: str, array: np.ndarray[Any, Any], **metadata: Any) -> Any:
     """Write an array with tensorstore; the dimensions of N5 are reversed, as zarr's writers do."""
+    import tensorstore  # 16 MB, which every process would have that is forked
+
     array = array.T if driver == "n5" else array
     spec = {
         "driver": driver,

@@ -6,8 +6,7 @@ import gc
 import json
 import os
 import random
-import subprocess
-import sys
+import signal
 import tempfile
 import time
 import uuid
@@ -22,6 +21,7 @@ from case_webdataset import members_of, write_tar
 from cases import Case, all_cases, make_pictures
 from object_server import CREDENTIALS, S3Server, has_s3, s3_server
 from pack_helpers import QUICK, image_folder, rejects_of
+from warm_python import WarmPython
 
 import fastdata
 from fastdata.converters.finding import find_source
@@ -45,6 +45,8 @@ pytestmark = pytest.mark.skipif(not has_s3(), reason="obstore or moto is not ins
 
 FORMATS = ("litdata", "manifest", "mds", "parquet", "tfrecord", "webdataset")
 CASES = [case for case in all_cases() if case.format in FORMATS]
+KINDS = ("webdataset", "parquet", "mds", "manifest-ids")
+"""A case of each way to read: whole files, ranges, chunks by an index, images of a list."""
 COUNT = 40
 
 
@@ -129,6 +131,17 @@ def case_named(name: str) -> Case:
     return next(case for case in CASES if case.name == name)
 
 
+def first_of_each_kind(*given: Any) -> list[Any]:
+    """Return parameters of a test, names of cases first; those that come after `KINDS` marked."""
+    first, found = set(KINDS), []
+    for one in given:
+        values = one if isinstance(one, tuple) else (one,)
+        marks = () if values[0] in first else pytest.mark.formats
+        first.discard(values[0])
+        found.append(pytest.param(*values, marks=marks))
+    return found
+
+
 def tars(folder: Path, count: int = COUNT, files: int = 8) -> Path:
     """Write shards of WebDataset of unlike sizes."""
     folder.mkdir()
@@ -148,10 +161,11 @@ def step_by_step(source: str, place: str, **options: Any) -> Any:
 # -- the same digest ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("name", first_of_each_kind(*(case.name for case in CASES)))
 def test_a_format_is_read_of_a_store(
-    case: Case, store: Store, remote: dict[str, Any], tmp_path: Path
+    name: str, store: Store, remote: dict[str, Any], tmp_path: Path
 ) -> None:
+    case = case_named(name)
     location, url = written(case, tmp_path / "in", store)
     options = {**QUICK, "source_options": case.options}
     local = fastdata.pack(location, tmp_path / "local.lmdb", **options)
@@ -164,7 +178,7 @@ def test_a_format_is_read_of_a_store(
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [
+    first_of_each_kind(
         ("webdataset", {"shards": 2}),
         ("webdataset-gzip", {"shard_size": "10KB"}),
         ("tfrecord", {"shard_size": "1KB"}),
@@ -177,7 +191,7 @@ def test_a_format_is_read_of_a_store(
         ("litdata-rows", {"shard_size": "20KB"}),
         ("manifest-ids", {"shard_size": 9, "shuffle": True}),
         ("manifest-boxes", {"shard_size": "10KB", "limit": 21}),
-    ],
+    ),
     ids=str,
 )
 def test_step_by_step(
@@ -193,8 +207,14 @@ def test_step_by_step(
     assert fastdata.pack(url, to, **remote, **options).digest == local.digest
 
 
-@pytest.mark.parametrize("name", ["webdataset", "mds", "parquet", "manifest-ids"])
-@pytest.mark.parametrize("kind", ["threads", "processes"])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        *(("threads", name) for name in KINDS),
+        ("processes", "webdataset"),
+        *(pytest.param("processes", name, marks=pytest.mark.formats) for name in KINDS[1:]),
+    ],
+)
 def test_tasks_of_an_engine(
     kind: str, name: str, store: Store, remote: dict[str, Any], tmp_path: Path, scratch: Path
 ) -> None:
@@ -202,7 +222,7 @@ def test_tasks_of_an_engine(
     local = fastdata.pack(location, tmp_path / "local.lmdb", **QUICK)
     executor: Executor = ThreadPoolExecutor(2)
     if kind == "processes":
-        executor = ProcessPoolExecutor(2, mp_context=get_context("spawn"))
+        executor = ProcessPoolExecutor(2, mp_context=get_context("forkserver"))
     to = store.url.replace("sets/here", "to")
     with executor:
         report = fastdata.pack(url, to, executor=executor, shards=2, **remote, **QUICK)
@@ -317,7 +337,7 @@ def test_a_part_that_is_given_up_is_a_reject_a_file(
 # -- what is read ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["webdataset", "tfrecord", "mds", "litdata"])
+@pytest.mark.parametrize("name", first_of_each_kind("webdataset", "tfrecord", "mds", "litdata"))
 def test_a_plan_reads_the_first_file(
     name: str, store: Store, remote: dict[str, Any], tmp_path: Path, got: list[tuple[str, int]]
 ) -> None:
@@ -410,7 +430,7 @@ def test_scratch_holds_few_files_at_once(
 
 def test_an_abandoned_mirror_is_removed(
     store: Store, remote: dict[str, Any], tmp_path: Path, scratch: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, warm_python: WarmPython,
 ) -> None:  # fmt: skip
     upload(tars(tmp_path / "in"), store)
     code = (
@@ -421,7 +441,7 @@ def test_an_abandoned_mirror_is_removed(
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     options = json.dumps(remote["storage_options"])
-    subprocess.run([sys.executable, "-c", code, store.url, options], check=False, timeout=60)
+    assert warm_python.run(code, store.url, options).returncode == -signal.SIGKILL
     (left,) = scratch.iterdir()
     with Mirrored(store) as mine:
         assert left.exists()  # it may be one that is just being made
@@ -477,7 +497,7 @@ def test_an_object_that_changes_meanwhile_is_a_reject(
     assert rejects.count("\n") == report.num_rejected + 1
 
 
-@pytest.mark.parametrize("name", ["webdataset", "mds", "tfrecord", "parquet", "manifest-ids"])
+@pytest.mark.parametrize("name", first_of_each_kind(*KINDS, "tfrecord"))
 def test_a_store_that_gives_nothing_stops_the_pack(
     name: str, store: Store, remote: dict[str, Any], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -557,7 +577,7 @@ def test_what_needs_all_files_is_refused(
         fastdata.pack(store.url, to, shuffle=True, **options)
     limited = fastdata.pack(store.url, to, limit=5, **options)
     assert limited.num_samples == 5
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:  # noqa: SIM117
+    with ProcessPoolExecutor(1, mp_context=get_context("forkserver")) as executor:  # noqa: SIM117
         with pytest.raises(OptionError, match="an executor's own processes have none of them"):
             fastdata.pack(store.url, tmp_path / "x", executor=executor, **options)
 
@@ -595,7 +615,9 @@ def test_class_folders_are_listed_once(
 # -- placeholders ------------------------------------------------------------------------------
 
 
-def test_a_placeholder_is_never_read(store: Store, tmp_path: Path, scratch: Path) -> None:
+def test_a_placeholder_is_never_read(
+    store: Store, tmp_path: Path, scratch: Path, warm_python: WarmPython
+) -> None:
     store.put("a/b.bin", b"content")
     with Mirrored(store) as mirror:
         path = Path(mirror.path("a/b.bin"))
@@ -613,9 +635,7 @@ def test_a_placeholder_is_never_read(store: Store, tmp_path: Path, scratch: Path
             "    except StorageError as error:\n"
             "        print('refused' if 'another process has listed' in str(error) else error)\n"
         )
-        found = subprocess.run(
-            [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True
-        )
+        found = warm_python.run(code, path)
         assert found.stdout.split() == ["refused"] * 3
         assert (read_piece(path, 4), read_piece(path, 4, at_end=True)) == (b"cont", b"tent")
         assert read_regular(path) == b"content"

@@ -88,8 +88,17 @@ def test_batches_are_those_of_the_files(
         loader.close()
 
 
-@pytest.mark.parametrize("shuffle", [True, False, "block", fastdata.BlockShuffle(1, 300)])
-@pytest.mark.parametrize("name", ["one.h5", "raw.lmdb"])
+ORDERS = [True, False, "block", fastdata.BlockShuffle(1, 300)]
+
+
+@pytest.mark.parametrize(
+    ("name", "shuffle"),
+    [
+        *(("one.h5", order) for order in ORDERS),
+        ("raw.lmdb", True),
+        *(pytest.param("raw.lmdb", order, marks=pytest.mark.formats) for order in ORDERS[1:]),
+    ],
+)
 def test_any_order_of_any_shard(
     server: RangeServer, packed: Path, cache: Path, shuffle: Any, name: str
 ) -> None:

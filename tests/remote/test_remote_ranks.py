@@ -62,7 +62,7 @@ def rank_of(url: Any, rank: int, world_size: int, **options: Any) -> Any:
 # -- any number of ranks -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("world_size", [1, pytest.param(2, marks=pytest.mark.smoke), 4, 8])
+@pytest.mark.parametrize("world_size", [1, pytest.param(2, marks=pytest.mark.smoke), 4])
 def test_a_cache_of_a_tenth_gives_the_batches_of_the_files(
     server: RangeServer, packed: Path, cache: Path, epochs: list[Any], world_size: int
 ) -> None:

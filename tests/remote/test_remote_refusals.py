@@ -9,7 +9,6 @@ import logging
 import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -30,6 +29,7 @@ from remote_helpers import (
     total_bytes,
 )
 from s3_answers import ANSWERS, S3Answers, s3_answers
+from warm_python import WarmPython
 
 import fastdata
 from fastdata.errors import (
@@ -140,7 +140,11 @@ def test_credentials_that_were_mended_count(
 
 
 def test_who_has_other_credentials_than_those_that_are_used_is_told(
-    server: RangeServer, answers: S3Answers, cache: Path, monkeypatch: pytest.MonkeyPatch
+    server: RangeServer,
+    answers: S3Answers,
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    warm_python: WarmPython,
 ) -> None:
     """As long as others need the downloader; once they do not, it has those of who is left."""
     monkeypatch.setattr(answers, "refused_key", "a-wrong-key")
@@ -156,12 +160,12 @@ for _ in range(20):
         print(error, flush=True)
     sys.stdin.readline()
 """
-    with subprocess.Popen(
-        [sys.executable, "-c", tries, answers.options["endpoint"]],
+    with warm_python.start(
+        tries,
+        answers.options["endpoint"],
         env={**os.environ, "AWS_ACCESS_KEY_ID": "a-right-key", "AWS_REGION": "us-east-1"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        text=True,
     ) as other:
         assert other.stdin is not None
         assert other.stdout is not None
@@ -275,7 +279,7 @@ def test_no_more_requests_at_once_than_asked_for(
             assert server.most_busy == streams
             assert remote.stats().download_wait_seconds > 0
     # Without a number, small samples that are waited for come beside the blocks.
-    server.delay, server.most_busy = 0.1, 0
+    server.delay, server.most_busy = 0.05, 0
     folder = cache.parent / "of-any"
     with loader_of(f"{server.url}/train", cache_dir=folder, batch_size=96) as remote:
         assert sum(len(label) for _, label in batches_of(remote)) == len(remote.dataset)
