@@ -352,13 +352,11 @@ def test_a_signal_ends_the_command_with_its_table(tmp_path: Path, images: Path, 
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        deadline = time.monotonic() + 60
         while not (path.exists() and "lowest" in path.read_text()):
-            assert time.monotonic() < deadline
             assert process.poll() is None
             time.sleep(0.02)
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate()
     assert process.returncode == 130, err
     assert "Interrupted" in out
     assert "GB/s" in out

@@ -458,9 +458,7 @@ def fake_smi(folder: Path, body: str) -> None:
 
 
 def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 10
     while not condition():
-        assert time.monotonic() < deadline
         time.sleep(0.01)
 
 

@@ -450,7 +450,7 @@ def test_a_signal_ends_it_without_a_page_or_a_traceback(
     with started(program) as process:
         assert process.stderr.readline() == "ready\n"
         process.send_signal(number)
-        stdout, stderr = process.communicate(timeout=60)
+        stdout, stderr = process.communicate()
     assert (process.returncode, stdout) == (code, "")
     assert stderr == f"fastdata: stopped by {word}. Nothing was written.\n"
     assert not page.exists()
@@ -477,7 +477,7 @@ def test_a_second_signal_while_workers_are_closed_leaves_none_and_no_traceback(
         process.send_signal(signal.SIGINT)
         time.sleep(0.3)  # torch waits for its workers, for seconds
         process.send_signal(signal.SIGINT)
-        stdout, stderr = process.communicate(timeout=30)
-    assert gone(*(worker.pid for worker in workers), seconds=10)
+        stdout, stderr = process.communicate()
+    assert gone(*(worker.pid for worker in workers))
     assert (process.returncode, stdout) == (130, "")
     assert stderr == "fastdata: stopped by Ctrl-C. Nothing was written.\n"
