@@ -7,6 +7,7 @@ import functools
 import gc
 import multiprocessing
 import multiprocessing.resource_tracker as resource_tracker
+import multiprocessing.util
 import os
 import shutil
 import signal
@@ -196,6 +197,8 @@ def ctrl_c_is_an_interrupt() -> Iterator[None]:
 def quick_fork_server() -> None:
     """Have the fork server import torch and fastdata once, not each worker."""
     multiprocessing.set_forkserver_preload(fork_servers.PRELOAD)
+    # Its socket is there, and not in the folder of the test that first needs it.
+    multiprocessing.util.get_temp_dir()
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ import re
 import shutil
 from pathlib import Path
 
+import docs_blocks
 import docs_sources
 import pytest
 import torch
@@ -39,6 +40,7 @@ def page_folder(
     shutil.copytree(common, tmp_path, copy_function=os.link, dirs_exist_ok=True)
     docs_sources.add_sources(_name(request.param), tmp_path)
     monkeypatch.chdir(tmp_path)
+    docs_blocks.measure_quickly(monkeypatch)
     monkeypatch.setenv("FASTDATA_TUNED_DIR", str(tmp_path / ".tuned"))
     # No client asks its hub for anything.
     for name in ("HF_HUB_OFFLINE", "NO_ALBUMENTATIONS_UPDATE"):
@@ -64,8 +66,8 @@ def _marks(page: Path) -> list[pytest.MarkDecorator]:
     indirect=["page_folder"],
 )
 @pytest.mark.usefixtures("page_folder")
-def test_the_blocks_of_a_page_run(page: Path) -> None:
-    run = PageRun(blocks_of(page))
+def test_the_blocks_of_a_page_run(page: Path, warm_python: WarmPython) -> None:
+    run = PageRun(blocks_of(page), warm_python)
     state = torch.random.get_rng_state()
     try:
         run.run()
