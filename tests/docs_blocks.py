@@ -35,7 +35,6 @@ import click
 import pytest
 import torch
 from cli_helpers import run
-from ranks import free_port
 from warm_python import WarmPython
 
 from fastdata.cli import main
@@ -265,49 +264,33 @@ class PageRun:
         if self._left_out(block) or script in self.lost:
             return
         assert Path(script).is_file(), f"{place}: no block is saved as {script}"
-        assert self.python is not None
-        pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        ranks = [
-            self.python.start(
-                Path(script),
-                *words[words.index(script) + 1 :],
-                env={**os.environ, **environment, **rank},
-                warn="ignore",
-                seconds=100,
-                **pipes,
+        launcher = {
+            "torchrun": ["-m", "torch.distributed.run"],
+            "accelerate": ["-m", "accelerate.commands.accelerate_cli"],
+        }.get(words[0])
+        environment = {**os.environ, **environment, "OMP_NUM_THREADS": "1"}
+        if launcher is not None:
+            done = subprocess.run(
+                [sys.executable, "-W", "ignore", *launcher, *words[1:]],
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=100,
             )
-            for rank in _ranks(words)
-        ]
-        try:
-            for rank in ranks:
-                out, error = rank.communicate()
-                assert rank.returncode == 0, f"{place}\n{out}{error}"
-        finally:
-            for rank in ranks:
-                rank.kill()
-
-
-def _ranks(words: list[str]) -> list[dict[str, str]]:
-    """Return the environment of each process of a command, as its launcher gives it.
-
-    The launchers themselves, which import torch again and again, only parse their options.
-    """
-    if words[0] == "torchrun":
-        from torch.distributed.run import get_args_parser
-
-        count = int(get_args_parser().parse_args(words[1:]).nproc_per_node)
-        shared = {}
-    elif words[0] == "accelerate":
-        from accelerate.commands.launch import launch_command_parser
-
-        assert words[1] == "launch"
-        given = launch_command_parser().parse_args(words[2:])
-        count, shared = given.num_processes, {"ACCELERATE_USE_CPU": str(given.cpu).lower()}
-    else:
-        return [{}]
-    shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    shared |= {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
-    return [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
+            assert done.returncode == 0, f"{place}\n{done.stdout}{done.stderr}"
+            return
+        assert self.python is not None
+        program = self.python.start(
+            Path(script),
+            *words[words.index(script) + 1 :],
+            env=environment,
+            warn="ignore",
+            seconds=100,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        out, error = program.communicate()
+        assert program.returncode == 0, f"{place}\n{out}{error}"
 
 
 def _commands(text: str) -> Iterator[list[str]]:
