@@ -35,6 +35,7 @@ PRESENT = "present"
 Then as many bytes of the downloader's own: not 0 where some of them may be there."""
 
 _MARK = "fastdata-cache.json"
+_NEW_MARK = f".{_MARK}."
 _MARKED = {"format": "fastdata cache", "version": 1}
 
 _SOCKET, _LOCK, _LOG = "downloader.sock", "downloader.lock", "downloader.log"
@@ -192,14 +193,19 @@ class CacheFolder:
                     f"the cache folder {folder} is another user's. Each user needs one of their "
                     "own: cache_dir=, --cache-dir"
                 )
-            if not mark.exists():
-                if any(folder.iterdir()):
+            names = [name for name in os.listdir(folder) if not name.startswith(_NEW_MARK)]
+            if _MARK not in names:
+                if names:
                     raise OptionError(
                         f"{folder} is not empty, and no cache of fastdata: choose a folder of its "
                         "own for the cache (cache_dir=, --cache-dir)"
                     )
                 _check_file_system(folder)
-                mark.write_text(json.dumps(_MARKED))
+                # Several ranks may open a new folder at once: none may see half a mark.
+                descriptor, new = tempfile.mkstemp(prefix=_NEW_MARK, dir=folder)
+                with open(descriptor, "w") as file:
+                    json.dump(_MARKED, file)
+                os.replace(new, mark)
             elif mark.stat().st_uid != os.geteuid():
                 raise OptionError(
                     f"the cache folder {folder} is another user's. Each user needs one of their "

@@ -222,7 +222,8 @@ def test_tasks_of_an_engine(
     local = fastdata.pack(location, tmp_path / "local.lmdb", **QUICK)
     executor: Executor = ThreadPoolExecutor(2)
     if kind == "processes":
-        executor = ProcessPoolExecutor(2, mp_context=get_context("forkserver"))
+        # Not the fork server, which has the environment of when it was started.
+        executor = ProcessPoolExecutor(2, mp_context=get_context("spawn"))
     to = store.url.replace("sets/here", "to")
     with executor:
         report = fastdata.pack(url, to, executor=executor, shards=2, **remote, **QUICK)
@@ -577,7 +578,7 @@ def test_what_needs_all_files_is_refused(
         fastdata.pack(store.url, to, shuffle=True, **options)
     limited = fastdata.pack(store.url, to, limit=5, **options)
     assert limited.num_samples == 5
-    with ProcessPoolExecutor(1, mp_context=get_context("forkserver")) as executor:  # noqa: SIM117
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:  # noqa: SIM117
         with pytest.raises(OptionError, match="an executor's own processes have none of them"):
             fastdata.pack(store.url, tmp_path / "x", executor=executor, **options)
 

@@ -435,6 +435,17 @@ def test_old_datasets_make_room(server: RangeServer, packed: Path, cache: Path) 
     assert [one.url.rpartition("/")[2] for one in CacheFolder.open(cache).datasets()] == ["jpegs"]
 
 
+def test_a_new_folder_may_be_opened_by_many_at_once(tmp_path: Path) -> None:
+    """The ranks of a training open it when they start."""
+
+    def open_folders(_: int) -> None:
+        for number in range(50):
+            CacheFolder.open(tmp_path / str(number))
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(open_folders, range(8)))
+
+
 def test_folders_that_are_none_of_ours(
     server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
