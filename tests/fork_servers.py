@@ -1,7 +1,7 @@
-"""The fork servers of a session: one that all tests use, and others that have imported more.
+"""The fork servers of a session: one for all tests, and others that import more modules.
 
-What a server imports is settled when it starts, by the first test that needs it: no test may give
-`multiprocessing` another list, which would be that of whatever test comes first in a session.
+A server imports its modules when it starts, for the first test that needs it.  So no test may give
+`multiprocessing` another list: which list holds would depend on the order of the tests.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from unittest import mock
 PRELOAD = ["fastdata.processes.worker", "fastdata.loading"]
 
 servers = [forkserver._forkserver]
-"""Those of this process, started or not."""
+"""The servers of this process, started or not."""
 
 
 def descriptors() -> set[int | None]:
@@ -23,12 +23,12 @@ def descriptors() -> set[int | None]:
 
 
 class FurtherServer:
-    """A fork server beside the session's own, started when a process is first asked of it.
+    """A second fork server, which starts with its first process.
 
     Parameters
     ----------
     modules : sequence of str
-        What it imports besides `PRELOAD`; a module that is missing is ignored.
+        Modules to import after `PRELOAD`; missing ones are ignored.
     """
 
     def __init__(self, modules: Sequence[str]) -> None:

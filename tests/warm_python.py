@@ -2,10 +2,10 @@
 
 Each program runs in a process that a server has forked; it is ``__main__`` there, has the standard
 streams and the exit code to itself, and the interpreter ends as it does after any script. Warnings
-are errors. The server does not import fastdata, some of whose modules keep in which process they
-were imported.
+are errors. The server does not import fastdata: some of its modules remember the process that
+imported them.
 
-What an interpreter does before its program begins is not run: tests of that start one of their own.
+A program that needs a fresh interpreter must start one itself.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SECONDS = 60
 servers: set[int] = set()
 """Process IDs of the servers that this process has started."""
 running: set[int] = set()
-"""Process IDs of the programs that this process has started, and not yet seen to end."""
+"""Process IDs of the programs that this process has started and that have not ended yet."""
 
 _HEADER = struct.Struct("q")
 _STREAMS = ("stdin", "stdout", "stderr")
@@ -83,7 +83,7 @@ class Program:
         return self.returncode
 
     def communicate(self, timeout: float | None = None) -> tuple[Any, Any]:
-        """Return all that it writes, as soon as it has ended."""
+        """Wait for the end; return its output and its errors."""
         deadline = None if timeout is None else time.monotonic() + timeout
         if self.stdin is not None:
             self.stdin.close()
@@ -152,20 +152,21 @@ class WarmPython:
         warn: str = "error",
         seconds: int = SECONDS,
     ) -> Program:
-        """Start a program, of which the text is given or the file.
+        """Start a program beside the test.
 
         Parameters
         ----------
+        program
+            Its text, or the path of its file.
         *arguments
-            Of the program.
+            Arguments of the program.
         cwd, env, stdin, stdout, stderr, text, start_new_session
-            As those of `subprocess.Popen`, but the program has no standard input by default, and
-            what the interpreter and its libraries take from the environment at first is the
-            server's.
+            As for `subprocess.Popen`, except that there is no standard input by default.  The
+            interpreter and its libraries have read the server's environment, not `env`.
         warn : str
-            What becomes of warnings.
+            The action of Python's warnings filter.
         seconds : int
-            After how long a program is killed that has not ended.
+            The program is killed after this time.
         """
         folder = None
         if not isinstance(program, Path):
@@ -277,7 +278,7 @@ def _serve(requests: socket.socket) -> dict[str, Any] | None:
 
 
 def _begin(request: dict[str, Any]) -> None:
-    """Have what a program finds when it begins."""
+    """Set up this process as the program expects it."""
     signal.alarm(request["seconds"])
     if request["session"]:
         os.setsid()
@@ -298,7 +299,7 @@ if __name__ == "__main__":
     import cv2  # noqa: F401
     import torch.utils.data  # noqa: F401
 
-    gc.freeze()  # what is imported is not looked through again at the end of each program
+    gc.freeze()  # else each program would search all imported objects when it ends
     with socket.socket(fileno=int(sys.argv[1])) as requests:
         request = _serve(requests)
     if request is None:

@@ -164,10 +164,10 @@ def _pickled(work: Work) -> Iterator[PickledFile]:
 
 
 class _OpenCVThreads:
-    """Ends OpenCV's threads during a fork, of a worker or of any other process.
+    """Ends OpenCV's threads before each fork, by us or by the user, and allows them again after it.
 
-    The forked process would have none of them, and would wait for them forever as soon as it, or a
-    worker that it forks, set their number.  Forks of several threads may overlap.
+    A forked process does not have these threads.  It would wait for them forever as soon as it, or
+    a worker that it forks, sets their number.  Forks of several threads may overlap.
     """
 
     def __init__(self) -> None:
@@ -175,7 +175,7 @@ class _OpenCVThreads:
         self.number: int | None = None
 
     def stop(self) -> None:
-        """End them, before a fork."""
+        """End the threads."""
         cv2: Any = sys.modules.get("cv2")
         if hasattr(cv2, "setNumThreads"):  # not while another thread imports it
             if self.forks == 0:
@@ -184,7 +184,7 @@ class _OpenCVThreads:
         self.forks += 1
 
     def allow(self, *, in_child: bool = False) -> None:
-        """Allow as many as before, after the last of the forks."""
+        """Allow as many threads as before, if no other fork is under way."""
         self.forks = 0 if in_child else self.forks - 1
         if self.forks == 0 and self.number is not None:
             sys.modules["cv2"].setNumThreads(self.number)
