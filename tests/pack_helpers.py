@@ -33,6 +33,7 @@ __all__ = [
     "Pictures",
     "digest_of",
     "finish",
+    "held_pack",
     "image_folder",
     "jpegs",
     "like_image_folder",
@@ -180,6 +181,21 @@ def slow_pack(
         take(self, result)
 
     packer.Packer._take = slowly  # type: ignore[method-assign]
+    fastdata.pack(source, path, **options)
+
+
+def held_pack(source: Any, path: Path, options: dict[str, Any], until: Path) -> None:
+    """Pack in a process of its own; once some of it is committed, go on when a file is there."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # which is pytest's
+    signal.alarm(150)  # where a test that failed has not ended it
+    take, state = packer.Packer._take, Path(f"{path}.partial", "state.json")
+
+    def held(self: Any, result: Any) -> None:
+        take(self, result)
+        while state.exists() and not until.exists():
+            time.sleep(0.002)
+
+    packer.Packer._take = held  # type: ignore[method-assign]
     fastdata.pack(source, path, **options)
 
 

@@ -129,7 +129,6 @@ def test_the_command_sees_that_the_other_project_took_its_place(
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
     )
     assert done.returncode == 1, done.stderr
     assert f"{package / '__init__.py'} is not of fastdata-vision" in done.stderr

@@ -30,7 +30,6 @@ def said_by(code: str, **environment: str) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=60,
     )
     assert done.returncode == 0, done.stdout
     return done.stdout

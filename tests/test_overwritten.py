@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -36,6 +36,8 @@ def path(tmp_path: Path) -> Path:
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have it looked at every batch whether shards are as they were."""
     monkeypatch.setattr(shards, "_LOOK_SECONDS", 0.0)
+    # No look takes any time, after which none would follow for a hundred times as long.
+    monkeypatch.setattr(shards, "time", SimpleNamespace(monotonic=lambda: 0.0))
 
 
 def write_over(path: Path, data: bytes) -> None:
@@ -43,7 +45,6 @@ def write_over(path: Path, data: bytes) -> None:
     with open(path, "r+b") as file:
         file.write(data)
         file.truncate()
-    time.sleep(0.1)  # looking takes 1 % of the time at most
 
 
 # -- cut short ------------------------------------------------------------------------------
@@ -137,7 +138,6 @@ def test_bytes_that_change_after_they_were_compared_are_compared_again(path: Pat
     with loader(path, batch_size=60, num_workers=0, transform=[T.CenterCrop(20)]) as it:
         list(it)
         damage_image(path, 33)
-        time.sleep(0.1)
         with pytest.raises(ShardCorruptError, match="of sample 33"):
             list(it)
 

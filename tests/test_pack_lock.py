@@ -6,13 +6,12 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
-from pack_helpers import SMALL, image_folder, run_child, slow_pack, start_child
-from process_helpers import gone
+from pack_helpers import SMALL, held_pack, image_folder, run_child, start_child
+from process_helpers import gone, wait_until
 
 import fastdata
 from fastdata.converters.packing import lock
@@ -22,21 +21,15 @@ from fastdata.errors import DestinationExistsError, DestinationLockedError
 pytestmark = pytest.mark.usefixtures("small_chunks")
 
 
-def _wait(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 def test_a_second_packer_refuses_and_says_who_is_the_first(tmp_path: Path) -> None:
     source, path = image_folder(tmp_path / "images", 200), tmp_path / "x.lmdb"
     options = {**SMALL, "num_workers": 1}
-    process = start_child(slow_pack, source, path, options)
-    _wait((tmp_path / "x.lmdb.partial" / "state.json").exists)
+    process = start_child(held_pack, source, path, options, tmp_path / "go on")
+    wait_until((tmp_path / "x.lmdb.partial" / "state.json").exists)
     for overwrite in (False, True):
         with pytest.raises(DestinationLockedError, match=rf"another process \(pid {process.pid}\)"):
             fastdata.pack(source, path, **options, overwrite=overwrite)
+    (tmp_path / "go on").touch()
     process.join()
     assert process.exitcode == 0  # it was not disturbed
     process.close()
@@ -46,8 +39,8 @@ def test_a_second_packer_refuses_and_says_who_is_the_first(tmp_path: Path) -> No
 def test_after_a_kill_the_lock_is_free_at_once_and_workers_end(tmp_path: Path) -> None:
     source, path = image_folder(tmp_path / "images", 200), tmp_path / "x.lmdb"
     options = {**SMALL, "num_workers": 2}
-    process = start_child(slow_pack, source, path, options)
-    _wait((tmp_path / "x.lmdb.partial" / "state.json").exists)
+    process = start_child(held_pack, source, path, options, tmp_path / "never")
+    wait_until((tmp_path / "x.lmdb.partial" / "state.json").exists)
     workers = psutil.Process(process.pid).children(recursive=True)
     for worker in workers:
         worker.suspend()  # so that they are certainly there while the lock is taken
@@ -59,7 +52,7 @@ def test_after_a_kill_the_lock_is_free_at_once_and_workers_end(tmp_path: Path) -
     assert all(worker.is_running() for worker in workers)
     for worker in workers:
         worker.resume()
-    assert gone(*(worker.pid for worker in workers), seconds=20)
+    assert gone(*(worker.pid for worker in workers))
     assert fastdata.pack(source, path, **{**options, "num_workers": 0}).num_samples == 200
     assert not (tmp_path / "x.lmdb.partial").exists()
 
@@ -71,7 +64,7 @@ def test_orphaned_workers_end_though_others_hold_the_pipe_open(tmp_path: Path) -
 
     def pack_and_fork() -> None:
         def fork() -> None:
-            _wait((tmp_path / "x.lmdb.partial" / "state.json").exists)
+            wait_until((tmp_path / "x.lmdb.partial" / "state.json").exists)
             child = os.fork()
             if child == 0:
                 time.sleep(60)
@@ -79,10 +72,10 @@ def test_orphaned_workers_end_though_others_hold_the_pipe_open(tmp_path: Path) -
             report.write_text(str(child))
 
         threading.Thread(target=fork).start()
-        slow_pack(source, path, {**SMALL, "num_workers": 1})
+        held_pack(source, path, {**SMALL, "num_workers": 1}, tmp_path / "never")
 
     process = start_child(pack_and_fork)
-    _wait(lambda: report.exists() and report.read_text() != "")
+    wait_until(lambda: report.exists() and report.read_text() != "")
     other = psutil.Process(int(report.read_text()))
     workers = [c for c in psutil.Process(process.pid).children() if c.pid != other.pid]
     process.kill()
@@ -90,7 +83,7 @@ def test_orphaned_workers_end_though_others_hold_the_pipe_open(tmp_path: Path) -
     process.close()
     try:
         assert workers
-        assert gone(*(worker.pid for worker in workers), seconds=20)
+        assert gone(*(worker.pid for worker in workers))
     finally:
         other.kill()
 

@@ -8,7 +8,6 @@ import resource
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,15 +17,16 @@ from pack_helpers import (
     FORMS,
     SMALL,
     finish,
+    held_pack,
     image_folder,
     open_if_there,
     png,
     rejects_of,
     run_child,
-    slow_pack,
     start_child,
     with_bad_images,
 )
+from process_helpers import wait_until
 
 import fastdata
 from fastdata.converters.packing import packer, plan
@@ -53,10 +53,9 @@ def test_signals_lose_nothing(tmp_path: Path, number: signal.Signals, num_worker
     options = {**SMALL, "num_workers": num_workers}
     whole = fastdata.pack(source, tmp_path / "whole.lmdb", **options)
     path = tmp_path / "stopped.lmdb"
-    process = start_child(slow_pack, source, path, options)
+    process = start_child(held_pack, source, path, options, tmp_path / "never")
     state = tmp_path / "stopped.lmdb.partial" / "state.json"
-    while not state.exists():
-        time.sleep(0.002)
+    wait_until(state.exists)
     os.kill(process.pid, number)
     process.join()
     assert process.exitcode in (1, -number)  # KeyboardInterrupt ends a process with 1

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from process_helpers import wait_until
 from simulated_device import SimulatedStreams
 from torch.utils.data import DataLoader, TensorDataset
 from warm_python import WarmPython
@@ -283,9 +284,7 @@ def test_no_more_is_pulled_than_depth_says(device: str) -> None:
         assert next(it) == number
         time.sleep(0.02)
         assert len(pulled) <= number + 1 + 3
-    deadline = time.monotonic() + 10
-    while len(pulled) < 5 + 3 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: len(pulled) >= 5 + 3)
     assert len(pulled) == 5 + 3
 
 
@@ -345,10 +344,7 @@ def test_leaving_early_ends_everything(device: str) -> None:
     for number in fastdata.CUDAPrefetcher(source(), device, depth=2):
         if number == 5:
             break
-    deadline = time.monotonic() + 10
-    while not closed and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert closed
+    wait_until(lambda: bool(closed))
 
 
 def test_a_closed_pass_is_over(device: str) -> None:
@@ -444,10 +440,7 @@ def test_what_was_left_is_gone_before_the_prefetcher_is() -> None:
     for number in prefetcher:
         if number == 5:
             break
-    deadline = time.monotonic() + 10
-    while [t for t in threading.enumerate() if t.name == "fastdata prefetch"]:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: not [t for t in threading.enumerate() if t.name == "fastdata prefetch"])
 
 
 # -- the CPU --------------------------------------------------------------------------

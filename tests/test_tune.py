@@ -4,6 +4,7 @@ when trials die, hang or are interrupted."""
 from __future__ import annotations
 
 import json
+import math
 import multiprocessing
 import os
 import signal
@@ -13,6 +14,7 @@ import threading
 import time
 import types
 from collections.abc import Iterable
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ import pytest
 import torch
 from cli_helpers import run, run_json
 from PIL import Image
-from process_helpers import gone
+from process_helpers import gone, wait_until
 from torch.utils.data import DataLoader
 from tune_helpers import Dying, Sleepy, Tiring, sleep
 from warm_python import WarmPython
@@ -34,14 +36,14 @@ from fastdata.measuring import trials
 from fastdata.measuring.crops import ChosenCrops
 from fastdata.measuring.page_cache import read_within, resident
 from fastdata.measuring.trials import LocalRunner, ProcessRunner, TrialFailedError
-from fastdata.measuring.windows import Rate, Windows
+from fastdata.measuring.windows import Rate, Supply, Windows
 from fastdata.measuring.workload import Workload, WorkloadSpec
 from fastdata.processes.pool import ProcessPool
 from fastdata.steps import is_script_target
 from fastdata.tuned_settings.settings import Settings
 from fastdata.tuning import tuner
 from fastdata.tuning.budget import TimeBudget
-from fastdata.tuning.choice import CEILING
+from fastdata.tuning.choice import CEILING, fed
 from fastdata.tuning.picture import plot
 from fastdata.tuning.report import Demand, Trial, TuningResult
 
@@ -83,36 +85,64 @@ def quick_start(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- the whole ----------------------------------------------------------------------------
 
 
+class Given(LocalRunner):
+    """Gives the figures of a machine on which a step takes 25 batches a second, a worker makes 24.
+
+    They are as exact on a busy machine.
+    """
+
+    def call(self, name: str, *arguments: Any, seconds: float) -> Any:
+        workers = arguments[0].num_workers if name in ("supply", "train") else 0
+        if name == "supply":
+            return Supply((24.0 * max(workers, 1),) * 3, 0.1)
+        if name == "demand":
+            return (25.0,) * 7
+        if name == "train":
+            return (fed(arguments[0], 24.0 * max(workers, 1), 25.0),) * 5
+        found = super().call(name, *arguments, seconds=seconds)
+        return replace(found, batch_seconds=1 / 24) if name == "probe" else found
+
+
+def test_the_smallest_number_of_workers_that_feeds_the_step_is_chosen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(trials, "ProcessRunner", Given)
+    monkeypatch.setattr(tuner, "LocalRunner", Given)
+    monkeypatch.setattr(tuner, "TimeBudget", lambda seconds: TimeBudget(seconds, lambda: 0.0))
+    result = tune(Sleepy(64, 0.0), batch_size=8, step=sleep, max_workers=3, seconds=3)
+    supply = {
+        trial.settings.num_workers: trial.supply.median
+        for trial in result.trials
+        if trial.supply is not None
+    }
+    assert supply == {0: 24, 1: 24, 2: 48, 3: 72}
+    assert result.settings.num_workers == 2
+    assert result.settings.backend == "torch"
+    assert result.trained is not None
+    assert result.demand is not None
+    assert result.trained.median == result.demand.rate.median == 25
+    assert result.saturates
+    assert "keeps the step busy" in result.verdict
+
+
 @pytest.mark.timing
-def test_the_smallest_number_of_workers_that_feeds_the_step_is_chosen() -> None:
-    # 8 samples of 5.2 ms: 24 batches a second a worker; the step wants 25, so 27.5.
+@pytest.mark.usefixtures("quick_start")
+def test_a_step_of_python_is_run_in_the_process_that_calls() -> None:
     called_in = set()
 
     def step(batch: Any) -> None:
         called_in.add(os.getpid())
         time.sleep(0.04)
 
-    result = tune(Sleepy(seconds=0.0052), batch_size=8, step=step, max_workers=3, seconds=3)
+    result = tune(Sleepy(), batch_size=8, step=step, max_workers=1, seconds=1, trial_seconds=100)
     assert called_in == {os.getpid()}
-    supply = {
-        trial.settings.num_workers: trial.supply.median
-        for trial in result.trials
-        if trial.supply is not None and trial.settings.prefetch_factor == 2
-    }
-    assert {0, 1, 2} <= set(supply) <= {0, 1, 2, 3}
-    # Sleep is never too short, on a machine however busy.
-    for workers, rate in supply.items():
-        assert 0 < rate / (24 * max(workers, 1)) < 1.1
-    assert result.settings.backend == "torch"
+    rated = [trial.settings for trial in result.trials if trial.supply is not None]
+    assert result.settings in rated
     assert result.trained is not None
     assert result.demand is not None
-    if result.demand.rate.median > 23:  # else the step took longer than it should
-        assert result.settings.num_workers in (2, 3), "one does not feed it"
     share = result.trained.median / result.demand.rate.median
-    assert share < 1.03
     assert ("keeps the step busy" in result.verdict) == result.saturates == (share >= CEILING)
     assert "step" in result.demand.step
-    assert result.demand.rate.median < 25.5
     assert result.complete
     costs = [(trial.settings.num_workers, trial.memory_bytes) for trial in result.trials]
     assert costs == sorted(costs)
@@ -302,10 +332,10 @@ def test_a_trial_that_dies_has_a_reason_and_leaves_nothing(how: str, reason: str
     others = set(psutil.Process().children(recursive=True))
     runner = ProcessRunner(Workload, WorkloadSpec(Dying(how), {"batch_size": 4}))
     try:
-        runner.call("supply", stock(1), QUICK, seconds=20)
+        runner.call("supply", stock(1), QUICK, seconds=math.inf)
         family = psutil.Process(runner.pid)
         pids = {family.pid} | {child.pid for child in family.children(recursive=True)}
-        seconds = 1 if how == "hang" else 20
+        seconds = 1 if how == "hang" else math.inf
         with pytest.raises(TrialFailedError, match=reason):
             runner.call("supply", stock(2), QUICK, seconds=seconds)
         assert not family.is_running()
@@ -326,8 +356,8 @@ def test_a_trial_that_dies_has_a_reason_and_leaves_nothing(how: str, reason: str
 def test_an_error_of_a_worker_is_the_reason(how: str, reason: str) -> None:
     runner = LocalRunner(Workload, WorkloadSpec(Dying(how), {"batch_size": 4}))
     with pytest.raises(TrialFailedError, match=reason):
-        runner.call("supply", stock(2), QUICK, seconds=20)
-    assert len(runner.call("supply", stock(1), QUICK, seconds=20).rates) == 1
+        runner.call("supply", stock(2), QUICK, seconds=math.inf)
+    assert len(runner.call("supply", stock(1), QUICK, seconds=math.inf).rates) == 1
 
 
 CUSTOM = """
@@ -361,7 +391,7 @@ def test_an_error_class_of_a_script_is_a_reason_and_what_it_prints_is_no_output(
     runner = ProcessRunner(Workload, WorkloadSpec(f"{script}:build"))
     try:
         with pytest.raises(TrialFailedError, match="BadSample: this sample is broken") as caught:
-            runner.call("supply", stock(2), QUICK, seconds=20)
+            runner.call("supply", stock(2), QUICK, seconds=math.inf)
     finally:
         runner.close()
     assert "Traceback" not in str(caught.value)  # a row has one line
@@ -388,9 +418,9 @@ def test_a_trial_that_dies_is_a_row_of_the_result(tmp_path: Path) -> None:
 def hold(end: Connection) -> None:
     """Have a trial hang, until killed."""
     runner = ProcessRunner(Workload, WorkloadSpec(Dying("hang"), {"batch_size": 4}))
-    runner.call("supply", Settings(0, backend="torch"), QUICK, seconds=60)
+    runner.call("supply", Settings(0, backend="torch"), QUICK, seconds=math.inf)
     end.send((runner.pid, runner._temporary))
-    runner.call("supply", stock(2), QUICK, seconds=60)
+    runner.call("supply", stock(2), QUICK, seconds=math.inf)
 
 
 @pytest.mark.timing
@@ -400,18 +430,17 @@ def test_a_process_that_is_killed_takes_the_one_that_measures_with_it() -> None:
     process = context.Process(target=hold, args=(theirs,))
     process.start()
     theirs.close()
-    pid, temporary = mine.recv()
-    mine.close()
-    runner = psutil.Process(pid)
-    deadline = time.monotonic() + 20
-    while len(runner.children()) < 2 and time.monotonic() < deadline:
-        time.sleep(0.02)
-    family = [runner, *runner.children(recursive=True)]
-    assert len(family) > 2  # workers that hang
-    process.kill()
-    process.join()
-    process.close()
-    assert gone(*(one.pid for one in family), seconds=10)
+    try:
+        pid, temporary = mine.recv()
+        mine.close()
+        runner = psutil.Process(pid)
+        wait_until(lambda: len(runner.children()) >= 2)
+        family = [runner, *runner.children(recursive=True)]  # workers that hang
+    finally:
+        process.kill()
+        process.join()
+        process.close()
+    assert gone(*(one.pid for one in family))
     assert not os.path.exists(temporary)
 
 
@@ -508,13 +537,11 @@ def test_ctrl_c_at_the_command_prints_what_there_is(
     )
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with warm_python.start(program, *words, env=environment, **pipes) as process:
-        deadline = time.monotonic() + 60
         while len(seen.read_text() if seen.exists() else "") < 6:
             assert process.poll() is None
-            assert time.monotonic() < deadline
             time.sleep(0.02)
         process.send_signal(signal.SIGINT)
-        out, error = process.communicate(timeout=30)
+        out, error = process.communicate()
     assert process.returncode == 130, error
     document = json.loads(out)
     assert document["complete"] is False

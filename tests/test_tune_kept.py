@@ -114,7 +114,6 @@ def output(*command: object) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

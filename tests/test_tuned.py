@@ -159,7 +159,6 @@ def run(*command: object, **environment: str) -> subprocess.CompletedProcess[str
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
     )
     assert done.returncode == 0, done.stderr
     return done

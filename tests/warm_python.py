@@ -29,7 +29,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-SECONDS = 60
+SECONDS = 150
+"""After which a program is killed that a test has left: pytest ends the test itself after 120."""
 servers: set[int] = set()
 """Process IDs of the servers that this process has started."""
 running: set[int] = set()
@@ -117,7 +118,9 @@ class Program:
     def __enter__(self) -> Program:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self.kill()
         for pipe in (self.stdin, self.stdout, self.stderr):
             if pipe is not None:
                 pipe.close()
@@ -215,7 +218,8 @@ class WarmPython:
         """Run a program to its end; return a `subprocess.CompletedProcess`."""
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as error:
             started = self.start(program, *arguments, stdout=out, stderr=error, **options)
-            code = started.wait()
+            with started:
+                code = started.wait()
             out.seek(0)
             error.seek(0)
             return subprocess.CompletedProcess(started.args, code, out.read(), error.read())

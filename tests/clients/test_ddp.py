@@ -176,7 +176,6 @@ def test_a_script_under_torchrun(packed: str, tmp_path: Path) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=100,
         check=False,
     )
     assert run.returncode == 0, run.stderr
