@@ -15,6 +15,7 @@ import time
 import types
 from collections.abc import Iterable
 from dataclasses import replace
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,7 @@ def quick_start(monkeypatch: pytest.MonkeyPatch) -> None:
         assert context == "spawn"
         return ProcessPool(*arguments, context="forkserver")
 
+    forkserver.ensure_running()  # which is no process that a test leaves behind
     monkeypatch.setattr(trials, "ProcessPool", pool)
 
 

@@ -22,7 +22,8 @@ from fastdata.remote.folder import CacheFolder
 from fastdata.tuned_settings import store as kept
 from fastdata.tuned_settings.settings import Settings
 from fastdata.tuned_settings.store import Key
-from fastdata.tuning import streams
+from fastdata.tuning import streams, tuner
+from fastdata.tuning.budget import TimeBudget
 from fastdata.tuning.report import StoreResult, TuningResult, text_lines
 from fastdata.tuning.streams import choose_streams, notes_on_store
 from fastdata.tuning.tuner import _keep
@@ -81,6 +82,7 @@ def test_streams_are_tried_out_of_the_store_and_workers_in_the_cache(
         assert found.bytes_per_second is not None, found.failure
         return replace(found, bytes_per_second=GIVEN[count])
 
+    monkeypatch.setattr(tuner, "TimeBudget", lambda seconds: TimeBudget(seconds, lambda: 0.0))
     monkeypatch.setattr(Workload, "warm", warmed)
     monkeypatch.setattr(ScratchCache, "fetch", fetched)
     result = tuned(url)
@@ -110,9 +112,8 @@ def test_streams_are_tried_out_of_the_store_and_workers_in_the_cache(
     ):
         options = {"num_workers": "auto", "batch_size": 12, "shuffle": LANES, **given}
         folder = tmp_path / f"cache-{number}"
-        server.delay = 0.01 if given else 0.05  # so long that all are at it at once
-        with fastdata.loader(f"{server.url}/train", cache_dir=folder, **options) as loader:
-            server.most_busy = 0
+        with fastdata.loader(url, cache_dir=folder, **options) as loader:
+            server.most_busy, server.gather = 0, least
             enough = 16 if given else len(loader)
             assert sum(1 for _ in itertools.islice(loader, enough)) == enough
         most = 32 if not given else given.get("streams", 16)
