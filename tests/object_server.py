@@ -56,7 +56,7 @@ class S3Server:
         }
         url, headers = f"{self.endpoint}/{path}", {**signed, **(headers or {})}
         request = urllib.request.Request(url, method="PUT", headers=headers)
-        with urllib.request.urlopen(request, timeout=30):
+        with urllib.request.urlopen(request):
             pass
 
 
@@ -74,14 +74,12 @@ def s3_server() -> Iterator[S3Server]:
     )
     server = S3Server(f"http://127.0.0.1:{port}")
     try:
-        deadline = time.monotonic() + 60
         while True:
             try:
-                with urllib.request.urlopen(f"{server.endpoint}/moto-api/", timeout=5):
+                with urllib.request.urlopen(f"{server.endpoint}/moto-api/"):
                     break
             except (urllib.error.URLError, ConnectionError):
                 assert process.poll() is None, "the server has ended"
-                assert time.monotonic() < deadline, "the server does not answer"
                 time.sleep(0.05)
         url = server.bucket("first")
         assert not open_store(url, {**server.options, "anonymous": "yes"}).exists("a")

@@ -34,6 +34,8 @@ class RangeServer:
     busy: int = 0
     most_busy: int = 0
     """Answers to GET that are, and were, waited for at once."""
+    gather: int = 0
+    """Until so many answers to GET are waited for at once, each is held back, for 5 s at most."""
     refuse: bool = False
     """Whether every connection is closed at once."""
 
@@ -66,6 +68,9 @@ def range_server(folder: Path) -> Iterator[RangeServer]:
                 state.busy += 1
                 state.most_busy = max(state.most_busy, state.busy)
             time.sleep(seconds)
+            until = time.monotonic() + 5
+            while state.most_busy < state.gather and time.monotonic() < until:
+                time.sleep(0.002)
             with counting:
                 state.busy -= 1
 

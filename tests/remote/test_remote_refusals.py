@@ -274,14 +274,14 @@ def test_no_more_requests_at_once_than_asked_for(
     for streams in (1, 5):
         folder = cache.parent / f"of-{streams}"
         with loader_of(f"{server.url}/train", cache_dir=folder, streams=streams) as remote:
-            server.most_busy = 0
+            server.most_busy, server.gather = 0, streams
             assert sum(len(label) for _, label in batches_of(remote)) == len(remote.dataset)
             assert server.most_busy == streams
             assert remote.stats().download_wait_seconds > 0
     # Without a number, small samples that are waited for come beside the blocks.
-    server.delay, server.most_busy = 0.05, 0
     folder = cache.parent / "of-any"
     with loader_of(f"{server.url}/train", cache_dir=folder, batch_size=96) as remote:
+        server.most_busy, server.gather = 0, 17
         assert sum(len(label) for _, label in batches_of(remote)) == len(remote.dataset)
     assert 16 < server.most_busy <= 16 + 64
     with pytest.raises(OptionError, match="streams is None or an int from 1 up, not 0"):

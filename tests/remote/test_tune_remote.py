@@ -22,7 +22,8 @@ from fastdata.remote.folder import CacheFolder
 from fastdata.tuned_settings import store as kept
 from fastdata.tuned_settings.settings import Settings
 from fastdata.tuned_settings.store import Key
-from fastdata.tuning import streams
+from fastdata.tuning import streams, tuner
+from fastdata.tuning.budget import TimeBudget
 from fastdata.tuning.report import StoreResult, TuningResult, text_lines
 from fastdata.tuning.streams import choose_streams, notes_on_store
 from fastdata.tuning.tuner import _keep
@@ -65,7 +66,7 @@ def test_streams_are_tried_out_of_the_store_and_workers_in_the_cache(
     url = f"{server.url}/train"
     server.delay, server.stream_bytes_per_second = 0.01, SLOW
     monkeypatch.setattr(streams, "COUNTS", tuple(GIVEN))
-    warm, fetch = Workload.warm, ScratchCache.fetch
+    probe, warm, fetch = Workload.probe, Workload.warm, ScratchCache.fetch
 
     def warmed(work: Workload, settings: Settings | None, seconds: float) -> str:
         """Have enough in the cache in the end, however slow this machine is."""
@@ -81,6 +82,10 @@ def test_streams_are_tried_out_of_the_store_and_workers_in_the_cache(
         assert found.bytes_per_second is not None, found.failure
         return replace(found, bytes_per_second=GIVEN[count])
 
+    monkeypatch.setattr(tuner, "TimeBudget", lambda seconds: TimeBudget(seconds, lambda: 0.0))
+    # No turn is left out because a batch took long to make.
+    quick = {"batch_seconds": 0.001}
+    monkeypatch.setattr(Workload, "probe", lambda work: replace(probe(work), **quick))
     monkeypatch.setattr(Workload, "warm", warmed)
     monkeypatch.setattr(ScratchCache, "fetch", fetched)
     result = tuned(url)
@@ -110,9 +115,8 @@ def test_streams_are_tried_out_of_the_store_and_workers_in_the_cache(
     ):
         options = {"num_workers": "auto", "batch_size": 12, "shuffle": LANES, **given}
         folder = tmp_path / f"cache-{number}"
-        server.delay = 0.01 if given else 0.05  # so long that all are at it at once
-        with fastdata.loader(f"{server.url}/train", cache_dir=folder, **options) as loader:
-            server.most_busy = 0
+        with fastdata.loader(url, cache_dir=folder, **options) as loader:
+            server.most_busy, server.gather = 0, least
             enough = 16 if given else len(loader)
             assert sum(1 for _ in itertools.islice(loader, enough)) == enough
         most = 32 if not given else given.get("streams", 16)
