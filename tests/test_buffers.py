@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 from fastdata.engine import buffers
 from fastdata.engine.buffers import BufferPool, Kind, Slot
 from fastdata.errors import WorkerError
-from fastdata.processes import sharing
 
 KINDS = ["private", "shared"]
 NBYTES = 2 * 3 * 4 * 5 * 4
@@ -54,28 +53,6 @@ def test_a_slot_is_cut_into_tensors_like_any(kind: Kind) -> None:
         assert torch.equal(tensor.fill_(1), torch.ones((2, 3, 4, 5), dtype=dtype))
 
 
-def test_tensor_and_array_of_a_slot_are_the_same_memory(kind: Kind) -> None:
-    slot = BufferPool(keep=1, kind=kind).take(100)
-    slot.memory[:] = np.arange(100)
-    assert slot.tensor.tolist() == list(range(100))
-    assert slot.memory.dtype == np.uint8
-    assert slot.memory.flags.writeable
-
-
-def test_shared_memory_is_that_of_its_descriptor() -> None:
-    slot = BufferPool(keep=1, kind="shared").take(1000)
-    slot.tensor.fill_(7)
-    assert slot.block.descriptor is not None
-    assert os.pread(slot.block.descriptor, 1000, 0) == b"\x07" * 1000
-    other = sharing.map_file(slot.block.descriptor, 1000)
-    other[3] = 9
-    assert slot.tensor[3] == 9
-
-
-def test_private_memory_has_no_descriptor() -> None:
-    assert BufferPool(keep=1).take(10).block.descriptor is None
-
-
 def test_an_empty_slot_is_a_slot(kind: Kind) -> None:
     pool = BufferPool(keep=1, kind=kind)
     slot = pool.take(0)
@@ -89,47 +66,6 @@ def test_an_empty_slot_is_a_slot(kind: Kind) -> None:
 
 def batch_of(slot: Slot) -> torch.Tensor:
     return slot.tensor.view(torch.float32).view(2, 4, 5, 3).permute(0, 3, 1, 2)
-
-
-VIEWS: list[Callable[[Slot], Any]] = [
-    lambda slot: slot,
-    lambda slot: slot.tensor,
-    lambda slot: slot.tensor[64:128].view(torch.int64)[1:],
-    lambda slot: slot.memory,
-    lambda slot: slot.memory[3:9][::2],
-    lambda slot: slot.memory.view(np.ndarray)[1:].reshape(-1, 1),
-    lambda slot: memoryview(slot.memory)[5:],
-    lambda slot: batch_of(slot)[1:, :2],
-    lambda slot: batch_of(slot).numpy()[1],
-    lambda slot: np.asarray(batch_of(slot))[..., 0],
-    lambda slot: batch_of(slot).untyped_storage(),
-    lambda slot: list(batch_of(slot)),
-    lambda slot: torch.from_numpy(batch_of(slot).numpy()),
-    lambda slot: torch.from_numpy(slot.memory[64:]),
-    lambda slot: torch.nn.Parameter(batch_of(slot), requires_grad=False),
-    lambda slot: torch.empty(0).set_(batch_of(slot).untyped_storage()),
-    lambda slot: torch.utils.dlpack.from_dlpack(batch_of(slot)),
-    lambda slot: batch_of(slot).detach().requires_grad_()[0],
-]
-
-
-def test_memory_returns_with_the_last_view_and_not_before(kind: Kind) -> None:
-    for view in VIEWS:
-        check_view(kind, view)
-
-
-def check_view(kind: Kind, view: Callable[[Slot], Any]) -> None:
-    pool = BufferPool(keep=4, kind=kind)
-    slot = pool.take(NBYTES)
-    number = slot.block.number
-    kept = view(slot)
-    del slot
-    assert pool.in_use == 1
-    assert pool.take(NBYTES).block.number != number
-    del kept
-    assert pool.in_use == 0
-    first, second = pool.take(NBYTES), pool.take(NBYTES)
-    assert number in {first.block.number, second.block.number}
 
 
 COPIES: list[Callable[[Slot], Any]] = [
@@ -159,17 +95,6 @@ def check_copy(kind: Kind, copied: Callable[[Slot], Any]) -> None:
     pool.take(NBYTES).tensor.zero_()
     if isinstance(kept, (torch.Tensor, np.ndarray)):
         assert (np.asarray(kept) == 3).all()
-
-
-def test_the_last_of_several_tensors_of_a_slot_frees_it(kind: Kind) -> None:
-    pool = BufferPool(keep=4, kind=kind)
-    slot = pool.take(256)
-    parts = [slot.tensor[start : start + 64] for start in range(0, 256, 64)]
-    del slot
-    while parts:
-        assert pool.in_use == 1
-        del parts[0]
-    assert (pool.in_use, pool.unused) == (0, 1)
 
 
 # -- which block is taken -----------------------------------------------------------
@@ -280,17 +205,6 @@ def test_batches_outlive_their_pool(kind: Kind) -> None:
     assert (dropped == 6).all()
     del dropped
     assert (descriptors(), shared_mappings()) == before
-
-
-def test_a_dropped_pool_frees_what_is_unused(kind: Kind) -> None:
-    before = descriptors()
-    pool = BufferPool(keep=4, kind=kind)
-    kept = pool.take(100)
-    pool.take(100)
-    del pool
-    assert len(descriptors() - before) == (1 if kind == "shared" else 0)
-    del kept
-    assert descriptors() == before
 
 
 def test_shared_memory_takes_nothing_of_dev_shm() -> None:

@@ -61,19 +61,6 @@ def empty(path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", WORKERS, ids=str)
-def test_batches_are_those_without_a_cache(paths: dict[str, Path], workers: dict[str, Any]) -> None:
-    wanted = [digest(fastdata.loader(paths["lmdb"], **OPTIONS, num_workers=0))]
-    for path in paths.values():
-        with fastdata.loader(path, **OPTIONS, **workers, cache="ram") as loader:
-            assert [digest(loader)] == wanted
-            assert in_memory_soon(loader)
-            second = digest(loader)
-            loader.set_epoch(0)
-            assert [digest(loader)] == wanted
-            assert second != wanted[0]
-
-
-@pytest.mark.parametrize("workers", WORKERS, ids=str)
 def test_the_file_is_not_read_any_more(paths: dict[str, Path], workers: dict[str, Any]) -> None:
     with fastdata.loader(paths["lmdb"], **OPTIONS, num_workers=0) as plain:
         wanted = [digest(plain) for _ in range(3)]

@@ -81,18 +81,6 @@ def test_golden_files_read_as_ever(name: str, file: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "file"), DATASETS)
-def test_golden_files_hold_the_very_bytes(name: str, file: str) -> None:
-    wanted = iter(CONTENT[name]["samples"])
-    for reader in fastdata.open(GOLDEN / file).shards:
-        for index in range(len(reader)):
-            sample = next(wanted)
-            for field in reader.header.schema.images:
-                assert bytes(reader.blob(field, index)) == stored(sample[field])
-                assert reader.codec(field, index) == sample[field]["codec"]
-    assert next(wanted, None) is None
-
-
-@pytest.mark.parametrize(("name", "file"), DATASETS)
 def test_golden_files_verify(name: str, file: str) -> None:
     report = verify(GOLDEN / file, progress=False)
     assert report.damage == ()

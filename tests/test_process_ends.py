@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +20,6 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-import torch
 from numpy.typing import NDArray
 from process_helpers import (
     FOREVER,
@@ -30,9 +28,7 @@ from process_helpers import (
     die,
     echo,
     facts,
-    fill,
     gone,
-    kill_and_wait,
     leave,
     pool_of,
     resize,
@@ -44,7 +40,7 @@ from warm_python import WarmPython
 
 from fastdata.engine.buffers import BufferPool
 from fastdata.engine.workers import ProcessWorkers
-from fastdata.errors import OptionError, WorkerError
+from fastdata.errors import WorkerError
 
 # -- workers that die ---------------------------------------------------------------
 
@@ -92,19 +88,6 @@ def test_a_worker_killed_while_idle_is_an_error() -> None:
         with pytest.raises(WorkerError, match="killed by SIGKILL"):
             waiting.result()
         assert [ticket.result() for ticket in finished] == list(range(10))
-
-
-def test_a_worker_killed_while_the_others_keep_up_is_an_error() -> None:
-    """Results that are always there already leave no wait in which a death would be seen."""
-    with pool_of(2) as pool:
-        done = pool.submit((echo, 0))
-        assert done.result() == 0
-        kill_and_wait(pool.pids[0])
-        with pytest.raises(WorkerError, match="killed by SIGKILL"):
-            pool.check()
-        with pytest.raises(WorkerError, match="killed by SIGKILL"):
-            pool.submit((echo, 1))
-        assert done.result() == 0
 
 
 def test_what_a_worker_did_before_it_died_is_not_lost(tmp_path: Path) -> None:
@@ -186,12 +169,6 @@ def test_a_pool_works_where_children_reap_themselves() -> None:
 
 
 # -- how workers are started --------------------------------------------------------
-
-
-@pytest.mark.parametrize("context", ["spawn", "forkserver"])
-def test_work_that_cannot_be_pickled_is_refused_with_the_remedy(context: str) -> None:
-    with pytest.raises(OptionError, match=r"no lambda.*multiprocessing_context=\"fork\""):
-        ProcessWorkers(lambda message, memory: None, 1, context=context)
 
 
 def test_forked_work_need_not_be_picklable() -> None:
@@ -282,17 +259,6 @@ def test_a_pool_inside_a_daemonic_process_is_explained() -> None:
     there.close()
 
 
-def test_workers_forked_after_opencv_used_threads_do_not_hang() -> None:
-    cv2 = pytest.importorskip("cv2")
-    threads = cv2.getNumThreads()
-    cv2.setNumThreads(2)
-    cv2.resize(np.zeros((3000, 3000, 3), np.uint8), (4000, 4000))  # starts OpenCV's threads
-    with pool_of(2) as pool:
-        assert [pool.submit((resize,)).result() for _ in range(4)] == [7] * 4
-    assert cv2.getNumThreads() == 2
-    cv2.setNumThreads(threads)
-
-
 def test_a_process_that_the_user_forks_after_opencv_used_threads_can_start_workers() -> None:
     cv2 = pytest.importorskip("cv2")
     threads = cv2.getNumThreads()
@@ -318,12 +284,6 @@ def test_a_process_that_the_user_forks_after_opencv_used_threads_can_start_worke
         there.close()
     assert cv2.getNumThreads() == 2
     cv2.setNumThreads(threads)
-
-
-def test_workers_forked_after_torch_used_threads_do_not_hang() -> None:
-    torch.rand(600, 600) @ torch.rand(600, 600)
-    with pool_of(2) as pool:
-        assert pool.submit((facts,)).result()["threads"] == 1
 
 
 def test_signals_wait_while_workers_are_forked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -379,26 +339,6 @@ def test_close_ends_workers_in_the_middle_of_long_work(context: str) -> None:
         assert finished.result() == 1
         with pytest.raises(WorkerError, match="pool of worker processes was closed"):
             pool.submit((echo, 1))
-
-
-def test_close_does_not_wait_for_tasks_nobody_has_begun() -> None:
-    slot = BufferPool(1, kind="shared").take(100)
-    slot.tensor.zero_()
-    with pool_of(1) as pool:
-        pool.submit((wait_for, FOREVER))
-        for number in range(50):
-            pool.submit((fill, number, number + 1, 1), slot)
-        pool.close()
-    assert not slot.memory.any()
-
-
-def test_close_in_a_thread_ends_the_workers() -> None:
-    with pool_of(2) as pool:
-        pids = pool.pids
-        thread = threading.Thread(target=pool.close)
-        thread.start()
-        thread.join()
-        assert gone(*pids)
 
 
 def test_a_dropped_pool_ends_its_workers_at_once() -> None:
@@ -537,13 +477,3 @@ def test_a_forked_process_does_not_disturb_its_parents_pool(warm_python: WarmPyt
         """
     done = warm_python.run(script(body))
     assert (done.returncode, done.stdout, done.stderr) == (0, "2\n", "")
-
-
-def test_nothing_is_left_open_by_many_pools() -> None:
-    before = set(os.listdir("/proc/self/fd"))
-    for _ in range(5):
-        with pool_of(2) as pool:
-            slot = BufferPool(1, kind="shared").take(100)
-            pool.submit((fill, 0, 100, 1), slot).result()
-            del slot
-    assert set(os.listdir("/proc/self/fd")) == before

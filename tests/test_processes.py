@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import gc
 import mmap
@@ -48,7 +47,6 @@ from fastdata.engine.buffers import BufferPool
 from fastdata.engine.workers import ProcessWorkers
 from fastdata.errors import OptionError, ShardCorruptError, WorkerError
 from fastdata.processes import sharing, worker
-from fastdata.processes.sharing import WorkerTraceback
 
 
 @pytest.fixture(scope="module", params=CONTEXTS)
@@ -62,13 +60,9 @@ def any_pool(request: pytest.FixtureRequest) -> Iterator[ProcessWorkers]:
 # -- what is sent and comes back ----------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "value",
-    [None, 0, "text", {"a": [1, 2]}, b"x" * 65_000, b"x" * 65_536, b"y" * 70_000, b"z" * 9_000_000],
-    ids=lambda value: f"{type(value).__name__}-{len(pickle.dumps(value))}",
-)
-def test_messages_and_results_of_any_size_arrive(any_pool: ProcessWorkers, value: Any) -> None:
-    assert any_pool.submit((echo, value)).result() == value
+def test_messages_and_results_of_any_size_arrive(any_pool: ProcessWorkers) -> None:
+    for value in (None, {"a": [1]}, *(b"x" * n for n in (65_000, 65_536, 70_000, 9_000_000))):
+        assert any_pool.submit((echo, value)).result() == value
 
 
 def test_results_belong_to_their_tickets_in_any_order(any_pool: ProcessWorkers) -> None:
@@ -145,23 +139,6 @@ def test_a_worker_is_set_up_as_one_of_many(any_pool: ProcessWorkers) -> None:
 # -- shared memory ------------------------------------------------------------------
 
 
-def test_what_workers_write_is_seen_by_the_parent(any_pool: ProcessWorkers) -> None:
-    memory = BufferPool(2, kind="shared")
-    for _ in range(3):
-        slots = [memory.take(10_000) for _ in range(3)]
-        tickets = [
-            any_pool.submit((fill, start, start + 1000, 10 * number + start // 1000), slot)
-            for number, slot in enumerate(slots)
-            for start in range(0, 10_000, 1000)
-        ]
-        assert {ticket.result() for ticket in tickets} == {10_000}
-        for number, slot in enumerate(slots):
-            expected = np.repeat(np.arange(10 * number, 10 * number + 10, dtype=np.uint8), 1000)
-            np.testing.assert_array_equal(slot.memory, expected)
-            slot.tensor.zero_()
-        del slot, slots
-
-
 def test_a_slot_is_kept_until_its_task_is_done(tmp_path: Path) -> None:
     """However the caller forgets it: nobody else may get what a worker still writes to."""
     memory = BufferPool(4, kind="shared")
@@ -209,28 +186,12 @@ def test_a_worker_lets_go_of_blocks_it_has_not_seen_for_a_while(
         assert wait_until(lambda: maps_of(pool.pids[0]) == before)
 
 
-def test_workers_leave_dev_shm_alone(any_pool: ProcessWorkers) -> None:
-    before = set(os.listdir("/dev/shm"))
-    slot = BufferPool(1, kind="shared").take(1_000_000)
-    any_pool.submit((fill, 0, 1_000_000, 1), slot).result()
-    any_pool.submit((echo, b"x" * 1_000_000)).result()
-    assert set(os.listdir("/dev/shm")) <= before
-
-
 def test_private_memory_is_refused(any_pool: ProcessWorkers) -> None:
     with pytest.raises(OptionError, match=r'of kind "shared", not <Block .* 10 bytes of memory>'):
         any_pool.submit((echo, 1), BufferPool(1).take(10))
 
 
 # -- errors -------------------------------------------------------------------------
-
-
-def test_an_error_arrives_as_itself_with_its_traceback(any_pool: ProcessWorkers) -> None:
-    with pytest.raises(ShardCorruptError, match=r"^sample 3 is corrupt$") as caught:
-        any_pool.submit((fail, ShardCorruptError, "sample 3 is corrupt")).result()
-    assert isinstance(caught.value.__cause__, WorkerTraceback)
-    assert "in fail\n    raise error(*arguments)" in str(caught.value.__cause__)
-    assert any_pool.submit((echo, 1)).result() == 1
 
 
 def test_the_traceback_tells_of_causes() -> None:
@@ -395,23 +356,5 @@ def test_a_packet_arrives_whole_with_its_files() -> None:
                 os.close(packet.descriptor)
     os.close(file)
     here.close()
-    assert sharing.receive(there) is None
-    there.close()
-
-
-def test_a_full_socket_takes_nothing() -> None:
-    here, there = sharing.socket_pair()
-    here.setblocking(False)
-    sent = 0
-    with contextlib.suppress(BlockingIOError):
-        while True:
-            sharing.send(here, sharing.Packet(sent, 0, bytes(60_000)))
-            sent += 1
-    assert 1 < sent < 1000
-    here.close()
-    for ticket in range(sent):
-        packet = sharing.receive(there)
-        assert packet is not None
-        assert packet.ticket == ticket
     assert sharing.receive(there) is None
     there.close()

@@ -36,13 +36,6 @@ def test_reference_models_have_the_parameters_of_their_papers(name: str, count: 
     assert sum(weights.numel() for weights in model.parameters()) == count
 
 
-@pytest.mark.parametrize("name", list(MODELS))
-def test_reference_models_give_a_row_of_logits_an_image(name: str) -> None:
-    model = MODELS[name][1](64, 48).eval()
-    with torch.no_grad():
-        assert model(torch.rand(2, 3, 64, 48)).shape == (2, 1000)
-
-
 def test_a_transformer_looks_at_every_patch() -> None:
     torch.manual_seed(0)
     model = MODELS["vit_s"][1](32, 48).eval()
