@@ -20,9 +20,9 @@ from fastdata.codecs.blobs import decode_stored, encode_jpeg, encode_png
 from fastdata.codecs.image import dct_scale, decode_image, to_pixels
 from fastdata.codecs.image_header import size_of
 from fastdata.codecs.jpeg import read_jpeg_header
-from fastdata.codecs.jpeg_segments import add_segment_index, restart_interval
+from fastdata.codecs.jpeg_segments import add_segment_index
 from fastdata.codecs.resize import resize_pixels
-from fastdata.errors import ImageError, OptionError
+from fastdata.errors import ImageError
 
 SIDES = st.integers(1, 120)
 CHANNELS = st.sampled_from([1, 3])
@@ -112,12 +112,6 @@ def test_quality_is_libjpegs_scale(quality: int, channels: int) -> None:
     ours, pils = encode_jpeg(pixels, quality), pil_encode(pixels, "JPEG", quality=quality)
     with Image.open(io.BytesIO(ours)) as one, Image.open(io.BytesIO(pils)) as other:
         assert one.quantization == other.quantization
-
-
-@pytest.mark.parametrize(("columns", "interval"), [(1, 1), (2, 2), (3, 3), (5, 1), (6, 2), (9, 3)])
-def test_the_restart_interval_divides_a_row(columns: int, interval: int) -> None:
-    assert restart_interval(columns) == interval
-    assert check_index(encode_jpeg(photo(40, 16 * columns - 3)), 40, 16 * columns - 3, 3) > 1
 
 
 def test_indexing_refuses_what_has_no_restart_markers_where_they_belong() -> None:
@@ -310,19 +304,6 @@ def test_encoders_do_not_change_what_they_are_given() -> None:
     np.testing.assert_array_equal(pixels, before)
     pixels.flags.writeable = False
     assert encode_png(pixels) == encode_png(before)
-
-
-@pytest.mark.parametrize("codec", ["jpeg", "png", "raw", "file"])
-def test_memory_for_the_result_must_fit(codec: str) -> None:
-    pixels = photo(20, 30)
-    data = memoryview(
-        {"jpeg": encode_jpeg, "png": encode_png, "raw": np.ndarray.tobytes}.get(codec, encode_png)(
-            pixels
-        )
-    )
-    for shape in [(20, 29, 3), (30, 20, 3), (20, 30, 1), (20, 30), (1, 20, 30, 3)]:
-        with pytest.raises(OptionError, match="out must be uint8, C-contiguous"):
-            decode_stored(data, codec, (20, 30, 3), out=np.zeros(shape, np.uint8))
 
 
 # -- any image file -----------------------------------------------------------------------------

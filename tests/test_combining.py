@@ -21,7 +21,6 @@ from fastdata.cli import main
 from fastdata.converters.combining import append as append_module
 from fastdata.converters.packing import job, packer
 from fastdata.errors import (
-    DestinationExistsError,
     DiskFullError,
     FormatError,
     JobChangedError,
@@ -563,9 +562,3 @@ def test_the_commands_do_what_the_functions_do(whole: Path, tmp_path: Path) -> N
         assert blobs(c) == [blobs(whole)[k] for k in places]
     assert run("subset", whole, c, "--indices", "nowhere.txt").exit_code == 2
     assert run("subset", whole, c).exit_code == 2
-
-
-def test_what_exists_is_not_overwritten(whole: Path, tmp_path: Path) -> None:
-    fastdata.merge([whole], tmp_path / "a.lmdb")
-    with pytest.raises(DestinationExistsError, match="already exists"):
-        fastdata.subset(whole, tmp_path / "a.lmdb", fraction=0.5)

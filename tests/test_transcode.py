@@ -17,8 +17,6 @@ from samples import photo, pil_decode
 from segment_index import read_segment_index
 
 import fastdata
-from fastdata.codecs.blobs import decode_window
-from fastdata.codecs.decoders import jpeg_decoder
 from fastdata.codecs.jpeg import read_jpeg_header
 from fastdata.codecs.jpeg_segments import restart_interval
 from fastdata.native import library as native
@@ -172,23 +170,6 @@ def test_an_index_of_several_parts() -> None:
     assert len(starts) - 1 == 182 * 181 > 32760
     assert all(done[start - 2 : start - 1] == b"\xff" for start in starts[1:])
     np.testing.assert_array_equal(pil_decode(done, 1), pil_decode(file.getvalue(), 1))
-
-
-@pytest.mark.parametrize("kind", ["4:2:0", "progressive 4:2:2", "progressive 4:4:4", "grey"])
-def test_windows_of_what_was_coded_anew_are_those_of_the_original(kind: str) -> None:
-    random = np.random.default_rng(3)
-    data = jpeg(160, 208, **KINDS[kind])
-    done, whole = check(data), pil_decode(data, 3)
-    for _ in range(20):
-        height, width = random.integers(1, 100, 2)
-        top, left = random.integers(0, 160 - height), random.integers(0, 208 - width)
-        window = (int(top), int(left), int(height), int(width))
-        expected = whole[top : top + height, left : left + width]
-        for name in ("auto", "simplejpeg"):
-            found, _ = decode_window(
-                memoryview(done), "jpeg", (160, 208, 3), window, decoder=jpeg_decoder(name)
-            )
-            np.testing.assert_array_equal(found, expected)
 
 
 def test_packs_of_kept_files_are_coded_anew_by_packing_them(tmp_path: Path) -> None:

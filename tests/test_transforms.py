@@ -14,6 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from samples import photo, psnr
 
 from fastdata import transforms as T  # noqa: N812
 from fastdata.errors import OptionError
@@ -32,19 +33,6 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 sides = st.integers(1, 40)
 
 
-def photo(height: int, width: int, channels: int = 3, seed: int = 0) -> np.ndarray:
-    """An image with the spectrum of photographs: 1 / f."""
-    rng = np.random.default_rng(seed)
-    frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)[None])
-    frequency[0, 0] = 1
-    planes = []
-    for _ in range(channels):
-        spectrum = np.fft.rfft2(rng.standard_normal((height, width))) / frequency
-        plane = np.fft.irfft2(spectrum, (height, width))
-        planes.append((plane - plane.min()) / (np.ptp(plane) or 1) * 255)
-    return np.stack(planes, 2).astype(np.uint8)
-
-
 def draws_for(count: int = 1, seed: int = 0) -> Draws:
     return Draws(seed, 0, 1, np.arange(count))
 
@@ -61,11 +49,6 @@ def run(geometry: Geometry, image: np.ndarray, *, at: int = 0, mask: bool = Fals
     render(geometry.programs()[at], image, out, mask=mask)
     np.testing.assert_array_equal(image, before)
     return out
-
-
-def psnr(a: np.ndarray, b: np.ndarray) -> float:
-    error = ((a.astype(float) - b) ** 2).mean()
-    return math.inf if error == 0 else 10 * math.log10(255**2 / error)
 
 
 # -- geometry -----------------------------------------------------------------------
@@ -478,16 +461,6 @@ def test_a_table_gives_the_values_of_its_chain(channels: int, chain: list[Any]) 
 
 
 # -- pipelines ----------------------------------------------------------------------
-
-
-def test_own_transforms_make_a_direct_pipeline() -> None:
-    pipeline = Pipeline([T.Resize(9), T.CenterCrop(8), T.Normalize(MEAN, STD)], SCHEMA)
-    assert pipeline.direct
-    assert pipeline.geometry is not None
-    assert pipeline.pixels is not None
-    assert not Pipeline([T.Resize(9), lambda image: image], SCHEMA).direct
-    assert Pipeline(None, SCHEMA).stages == ()
-    assert len(Pipeline(T.Resize(9), SCHEMA).transforms) == 1
 
 
 def test_transforms_of_one_class_draw_independently() -> None:

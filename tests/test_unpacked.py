@@ -136,15 +136,6 @@ def test_caches_give_the_same_batches(folder: tuple[Path, Path], cache: Any, wor
     check_same_batches(first, second, epochs=3)
 
 
-def test_ranks_have_the_shares_that_they_have_of_a_pack(folder: tuple[Path, Path]) -> None:
-    for rank in range(2):
-        options = {"batch_size": 5, "shuffle": True, "transform": CROP, "num_workers": 0}
-        first, second = (
-            fastdata.loader(path, rank=rank, world_size=2, **options) for path in folder
-        )
-        check_same_batches(first, second)
-
-
 @pytest.mark.parametrize(
     "part",
     [
