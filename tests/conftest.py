@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import fork_servers
+import hypothesis
 import psutil
 import pytest
 import torch
@@ -35,6 +36,12 @@ from fastdata.engine import workers as engine_workers
 if not torch.cuda.is_available():
     # Kernels are interpreted then.  Triton asks when it is imported.
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+# Its deadlines and health checks measure how busy the machine is.
+hypothesis.settings.register_profile(
+    "fastdata", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("fastdata")
 
 REPOSITORY = Path(__file__).parents[1]
 _PATIENCE_SECONDS = 30.0
