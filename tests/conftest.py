@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import fork_servers
-import hypothesis
 import psutil
 import pytest
 import torch
@@ -37,11 +36,14 @@ if not torch.cuda.is_available():
     # Kernels are interpreted then.  Triton asks when it is imported.
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-# Its deadlines and health checks measure how busy the machine is.
-hypothesis.settings.register_profile(
-    "fastdata", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
-)
-hypothesis.settings.load_profile("fastdata")
+with contextlib.suppress(ImportError):  # tests of clients and of a GPU do without
+    from hypothesis import HealthCheck, settings
+
+    # Deadlines and this health check measure how busy the machine is.
+    settings.register_profile(
+        "fastdata", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
+    settings.load_profile("fastdata")
 
 REPOSITORY = Path(__file__).parents[1]
 _PATIENCE_SECONDS = 30.0
