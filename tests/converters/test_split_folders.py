@@ -50,6 +50,14 @@ def test_split_folders_become_a_field(tmp_path: Path) -> None:
     assert data.classes == ["cat", "dog", "newt"]
 
 
+def test_a_class_has_its_number_by_its_name_whichever_split_has_it_first(tmp_path: Path) -> None:
+    put(tmp_path / "in", ["train/cat/0.png", "train/eel/0.png", "val/ant/0.png", "val/dog/0.png"])
+    fastdata.pack(tmp_path / "in", tmp_path / "x.lmdb", num_workers=0, progress=False)
+    data = fastdata.open(tmp_path / "x.lmdb")
+    assert data.classes == ["ant", "cat", "dog", "eel"]
+    assert [sample.label for sample in data] == [1, 3, 0, 2]
+
+
 def test_one_split_is_taken_as_class_folders_are(tmp_path: Path) -> None:
     put(tmp_path, SPLIT)
     one, plain = find_source(tmp_path, options={"split": "val"}), find_source(tmp_path / "val")
