@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from memory_data import MemoryData, digest
+from process_helpers import wait_until
 from samples import SUFFIXES
 from worker_helpers import PICTURES, damage_image, layouts, pictures, worker_threads
 
@@ -220,7 +221,7 @@ def test_a_file_that_was_replaced_is_not_read(
         other.write_bytes(bytes(paths["lmdb"].stat().st_size))
         other.replace(paths["lmdb"])
         assert digest(loader) == wanted
-    assert any("has been replaced since it was opened" in said for said in caplog.messages)
+        wait_until(lambda: "has been replaced since it was opened" in caplog.text)
 
 
 def test_what_cannot_be_held_goes_on_to_be_read_from_the_file(
@@ -234,7 +235,7 @@ def test_what_cannot_be_held_goes_on_to_be_read_from_the_file(
     with fastdata.loader(paths["lmdb"], **OPTIONS, num_workers=2, cache="ram") as loader:
         assert digest(loader) == wanted
         assert not any(shard.in_memory for shard in loader.dataset.shards)
-    assert any("Input/output error" in said for said in caplog.messages)
+        wait_until(lambda: "Input/output error" in caplog.text)
 
 
 def test_leaving_while_it_fills(paths: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
