@@ -237,7 +237,12 @@ def interrupted_at(line: int, run: Callable[[], None]) -> bool:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(
-    ("method", "lines"), [("thread", range(1, 2000, 5)), ("process", range(2, 2000, 41))]
+    ("method", "lines"),
+    [
+        ("thread", range(3, 2000, 50)),
+        pytest.param("thread", range(1, 2000, 5), marks=pytest.mark.soak),
+        pytest.param("process", range(2, 2000, 41), marks=pytest.mark.soak),
+    ],
 )
 def test_ctrl_c_at_any_line_leads_to_no_wrong_batch(method: Any, lines: range) -> None:
     """At most the batch that was on its way is lost: none twice, none of another epoch."""
