@@ -24,6 +24,22 @@ CREDENTIALS = {
     "AWS_DEFAULT_REGION": "us-east-1",
 }
 
+_SERVE = """
+import sys, threading
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import run_simple
+
+moto, lock = DomainDispatcherApplication(create_backend_app), threading.Lock()
+
+def serve(environ, start_response):
+    if "HTTP_IF_NONE_MATCH" not in environ:
+        return moto(environ, start_response)
+    with lock:  # moto looks for the object, and then puts it: two requests could both succeed
+        return moto(environ, start_response)
+
+run_simple("127.0.0.1", int(sys.argv[1]), serve, threaded=True)
+"""
+
 
 def has_s3() -> bool:
     """Return whether the server and a client are installed."""
@@ -67,7 +83,7 @@ def s3_server() -> Iterator[S3Server]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     process = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        [sys.executable, "-c", _SERVE, str(port)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         env={**os.environ, "PYTHONWARNINGS": "ignore"},
