@@ -299,21 +299,16 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def cuda() -> torch.device:
-    """A GPU.  Without one a test is skipped, unless FASTDATA_REQUIRE_CUDA=1 says there is one."""
+    """A GPU.  Without one a test is skipped."""
     if not torch.cuda.is_available():
-        if os.environ.get("FASTDATA_REQUIRE_CUDA") == "1":
-            pytest.fail("FASTDATA_REQUIRE_CUDA=1, but torch finds no CUDA device")
         pytest.skip("no CUDA device")
     return torch.device("cuda")
 
 
 @pytest.fixture(scope="session")
 def dali() -> None:
-    """DALI.  Without it a test is skipped, unless FASTDATA_REQUIRE_DALI=1 says there is one."""
-    if os.environ.get("FASTDATA_REQUIRE_DALI") == "1":
-        import nvidia.dali  # noqa: F401
-    else:
-        pytest.importorskip("nvidia.dali", exc_type=ImportError)
+    """DALI.  Without it a test is skipped."""
+    pytest.importorskip("nvidia.dali", exc_type=ImportError)
 
 
 @pytest.fixture(params=list(SUFFIXES))

@@ -116,7 +116,7 @@ def run_ranks(
         If a rank raised an exception, ended without a result or took too long.
     """
     context = multiprocessing.get_context("forkserver")
-    port = free_port()
+    port = _free_port()
     processes, connections = [], []
     try:
         for rank in range(world_size):
@@ -211,7 +211,7 @@ def _collect(connections: list[Connection], seconds: float) -> list[Outcome]:
     return outcomes
 
 
-def free_port() -> int:
+def _free_port() -> int:
     """Return a port that no connection gets by chance, as those do that the system chooses."""
     while True:
         port = secrets.choice(range(20_000, 32_768))

@@ -11,17 +11,12 @@ __all__ = ["mark_except"]
 
 
 def mark_except(
-    by_default: int | Collection[Any], mark: pytest.MarkDecorator, values: Iterable[Any]
+    by_default: Collection[Any], mark: pytest.MarkDecorator, values: Iterable[Any]
 ) -> list[Any]:
-    """Return `values` for ``parametrize``; only `by_default` of them run without `mark`.
-
-    `by_default` is a collection of values, or the number of values at the start.
-    """
+    """Return `values` for ``parametrize``; only those of `by_default` run without `mark`."""
     return [
         value
-        if (number < by_default if isinstance(by_default, int) else value in by_default)
-        else pytest.param(*value, marks=mark)
-        if isinstance(value, tuple)
-        else pytest.param(value, marks=mark)
-        for number, value in enumerate(values)
+        if value in by_default
+        else pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=mark)
+        for value in values
     ]

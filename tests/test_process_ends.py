@@ -14,6 +14,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -282,6 +283,24 @@ def test_a_process_that_the_user_forks_after_opencv_used_threads_can_start_worke
         process.close()
         here.close()
         there.close()
+    assert cv2.getNumThreads() == 2
+    cv2.setNumThreads(threads)
+
+
+def test_forks_of_several_threads_leave_opencv_its_threads() -> None:
+    cv2 = pytest.importorskip("cv2")
+    threads = cv2.getNumThreads()
+    cv2.setNumThreads(2)
+
+    def fork(_: int) -> None:
+        for _ in range(20):
+            child = os.fork()
+            if child == 0:
+                os._exit(cv2.getNumThreads())
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(fork, range(8)))
     assert cv2.getNumThreads() == 2
     cv2.setNumThreads(threads)
 

@@ -167,35 +167,38 @@ class _OpenCVThreads:
     """Ends OpenCV's threads before each fork, by us or by the user, and allows them again after it.
 
     A forked process does not have these threads.  It would wait for them forever as soon as it, or
-    a worker that it forks, sets their number.  Forks of several threads may overlap.
+    a worker that it forks, sets their number.  Threads that fork at once take turns: a process that
+    is forked during another thread's call of OpenCV could never call it again.
     """
 
     def __init__(self) -> None:
-        self.forks = 0
+        self.turn = threading.RLock()  # a signal handler may fork, too
         self.number: int | None = None
 
     def stop(self) -> None:
-        """End the threads."""
+        """End the threads, before a fork."""
+        self.turn.acquire()
         cv2: Any = sys.modules.get("cv2")
-        if hasattr(cv2, "setNumThreads"):  # not while another thread imports it
-            if self.forks == 0:
-                self.number = cv2.getNumThreads()
+        # Without the attribute, another thread is importing it.
+        if self.number is None and hasattr(cv2, "setNumThreads"):
+            self.number = cv2.getNumThreads()
             cv2.setNumThreads(1)
-        self.forks += 1
 
-    def allow(self, *, in_child: bool = False) -> None:
-        """Allow as many threads as before, if no other fork is under way."""
-        self.forks = 0 if in_child else self.forks - 1
-        if self.forks == 0 and self.number is not None:
-            sys.modules["cv2"].setNumThreads(self.number)
-            self.number = None
+    def allow(self) -> None:
+        """Allow as many threads as before, in either process after the fork."""
+        try:
+            if self.number is not None:
+                sys.modules["cv2"].setNumThreads(self.number)
+                self.number = None
+        finally:
+            self.turn.release()
 
 
 _opencv_threads = _OpenCVThreads()
 os.register_at_fork(
     before=_opencv_threads.stop,
     after_in_parent=_opencv_threads.allow,
-    after_in_child=lambda: _opencv_threads.allow(in_child=True),
+    after_in_child=_opencv_threads.allow,
 )
 
 
