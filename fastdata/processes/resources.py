@@ -33,7 +33,9 @@ __all__ = [
     "limit_bytes",
     "local_processes",
     "memory_kept",
+    "memory_share",
     "parse_bytes",
+    "share_memory",
 ]
 
 CGROUP = Path("/sys/fs/cgroup")
@@ -117,6 +119,20 @@ def available_bytes(cgroup: Path = CGROUP) -> int:
             continue
         return max(0, min(machine, most - used + _entry(cgroup / statistics, cached)))
     return machine
+
+
+_share: int | None = None
+
+
+def share_memory(among: int) -> None:
+    """Give this process, one of so many workers, its share of what memory is free now."""
+    global _share
+    _share = available_bytes() // among
+
+
+def memory_share() -> int:
+    """Return the bytes that one image may take here; see `share_memory`."""
+    return available_bytes() if _share is None else _share
 
 
 def limit_bytes(cgroup: Path = CGROUP) -> int | None:
