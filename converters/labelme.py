@@ -260,4 +260,4 @@ def _bitmap(data: bytes) -> NDArray[np.bool_]:
         with open_image(data, MAX_PIXELS) as image:
             return np.asarray(image.convert("L")) > 0
     except ImageError as error:
-        raise ValueError(f"its mask cannot be read: {error}") from None
+        raise ValueError(f"its mask is no image: {error}") from None

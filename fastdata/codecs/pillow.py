@@ -13,6 +13,7 @@ import io
 import threading
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import cv2
 import numpy as np
@@ -91,8 +92,8 @@ def _quiet() -> Iterator[None]:
     two threads leave it in another order than they came.
     """
     # The first filter that matches counts, and the user may have put others before ours.
-    if not warnings.filters or warnings.filters[0] is not _QUIET:
-        filters: list[object] = warnings.filters  # type: ignore[assignment]
+    filters: list[Any] = warnings.filters  # type: ignore[assignment]
+    if not filters or filters[0] is not _QUIET:
         with contextlib.suppress(ValueError):
             filters.remove(_QUIET)
         filters.insert(0, _QUIET)
