@@ -104,8 +104,9 @@ def decode_image(
         check_pixels(*size, limit)
         check_scans(data, size, max_pixels, header)
         if turbo_decodes(header) and not mask:  # class numbers have no luma and no average
-            check_memory(size, channels if header.has_one_scan else channels + _COEFFICIENT_BYTES)
             factor = scale(*(size if header.orientation < 5 else size[::-1])) if scale else 1
+            kept = 0 if header.has_one_scan else _COEFFICIENT_BYTES
+            check_memory(size, kept + channels / factor**2)
             pixels = decode_jpeg(data, header, channels, factor)
             return Decoded(pixels, size, factor, header.orientation)
         # PIL refuses pictures whose metadata is broken, so it does not see any.

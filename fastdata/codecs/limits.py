@@ -26,12 +26,12 @@ def check_pixels(height: int, width: int, max_pixels: int) -> None:
         )
 
 
-def check_memory(size: tuple[int, int], bytes_a_pixel: int) -> None:
+def check_memory(size: tuple[int, int], bytes_a_pixel: float) -> None:
     """Refuse an image of this height and width that does not fit the memory that is there for it.
 
     `bytes_a_pixel` is what decoding takes at its peak.
     """
-    needed = size[0] * size[1] * bytes_a_pixel
+    needed = int(size[0] * size[1] * bytes_a_pixel)
     if needed > _SMALL_BYTES and needed > (share := memory_share()):
         raise ImageError(
             f"{size[1]} x {size[0]} pixels take {format_bytes(needed)} of memory to decode, and "
