@@ -316,7 +316,10 @@ class ObjectStore(Store):
         except StorageError:
             raise
         except FileNotFoundError as error:
-            if why := _reason(error):  # not even the bucket
+            why = _reason(error)  # not even the bucket
+            if _status(error) == "405":  # which obstore takes for 404
+                why = _said(error)
+            if why:
                 raise StorageError(f"{self.url_of(key)}: {why}") from error
             raise ObjectNotFoundError(f"{self.url_of(key)}: there is no such object") from error
         except exceptions.PreconditionError as error:
