@@ -32,7 +32,7 @@ _END = b'"\n}'
 
 def check_shard_name(name: str) -> None:
     """Raise ValueError if a shard in a dataset's folder cannot be called so."""
-    if Path(name).name != name or "\0" in name or name == "..":
+    if not name or Path(name).name != name or "\0" in name or name == "..":
         raise ValueError(f"shard {name!r} lies outside the directory")
     if name in OWN_NAMES or name.startswith(".fastdata-"):
         raise ValueError(f"a shard cannot be called {name!r}, as a file of fastdata's own is")
