@@ -23,7 +23,9 @@ TAIL_BYTES = 1 << 16
 LARGEST_READ = 1 << 24
 """Bytes that are read at once at most: what comes in one piece is in memory in one piece."""
 
-_REPAIR = "The object is damaged, also when it is read again: restore it from a copy, or pack it again"
+_REPAIR = (
+    "The object is damaged, also when it is read again: restore it from a copy, or pack it again"
+)
 
 
 def columns_only(store: Store, entry: Entry, folder: Path) -> Path:

@@ -29,6 +29,7 @@ from fastdata.errors import (
 from fastdata.formats.manifest import MANIFEST, Manifest, ShardEntry, check_shard_name
 from fastdata.formats.reader import ShardReader, mean_image_bytes, spread_samples
 from fastdata.formats.sparse import columns_only
+from fastdata.own_files import open_own, open_own_file
 from fastdata.remote.extents import PAGE_BYTES, Extents
 from fastdata.remote.folder import (
     PRESENT,
@@ -37,7 +38,6 @@ from fastdata.remote.folder import (
     CacheFolder,
     punch_hole,
 )
-from fastdata.own_files import open_own, open_own_file
 from fastdata.sampling.shuffle import BlockShuffle
 from fastdata.storage import Entry, Store, open_store
 from fastdata.storage.contract import MOST_TEXT_BYTES

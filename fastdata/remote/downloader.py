@@ -466,7 +466,7 @@ class Downloader:
                     "%s",
                     f"the cache {self.folder.path} of {budget} has hardly room for what is needed "
                     "at once, so that blocks are fetched several times: "
-                    "give more with cache_bytes=, --cache-bytes"
+                    "give more with cache_bytes=, --cache-bytes",
                 )
             return True
         now = time.monotonic()
@@ -559,7 +559,7 @@ class Downloader:
                     log.warning(
                         "%s",
                         f"the disk of the cache {self.folder.path} is full: it goes on with "
-                        f"{format_bytes(limit)} instead of {format_bytes(self._room.budget())}"
+                        f"{format_bytes(limit)} instead of {format_bytes(self._room.budget())}",
                     )
                 self._room.disk_limit = max(limit, 0.0)
             self._wanted.append(_Wanted(job.held, job.first, job.last))

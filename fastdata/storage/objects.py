@@ -363,7 +363,9 @@ def _may_pass(error: BaseException, transient: Sequence[int] = TRANSIENT) -> boo
     """Return whether the same request may succeed soon."""
     if status := int(_status(error) or 0):
         return status in transient or (status >= 500 and status != 501)
-    return isinstance(error, exceptions.GenericError) and _NO_CONNECTION.search(str(error)) is not None
+    return (
+        isinstance(error, exceptions.GenericError) and _NO_CONNECTION.search(str(error)) is not None
+    )
 
 
 def _entry(meta: Any) -> Entry:

@@ -89,7 +89,9 @@ def test_damaged_columns_are_an_error_and_nothing_is_kept(
     """A store that is mended afterwards is read."""
     shard = served / "train" / "shard-00001.lmdb"
     server.damage = flipped({(shard.name, column_at(shard, "label"))}, 99)
-    with pytest.raises(ShardCorruptError, match=rf"{server.url}/train/shard-00001.*'label'") as caught:
+    with pytest.raises(
+        ShardCorruptError, match=rf"{server.url}/train/shard-00001.*'label'"
+    ) as caught:
         fastdata.open(f"{server.url}/train")
     assert str(cache) not in str(caught.value)
     assert not [path for path in cache.rglob("*") if path.is_dir()]
@@ -164,7 +166,14 @@ def test_no_foreign_file_is_ever_removed(
     victim.write_text("mine")
     foreign = tmp_path / "foreign"
     shutil.copytree(ours.folder, foreign / ours.folder.name)
-    for name in (".git", ".ssh", "Thumbs", "fastdata-notes", ".fastdata-mine", ".fastdata-mine.new"):
+    for name in (
+        ".git",
+        ".ssh",
+        "Thumbs",
+        "fastdata-notes",
+        ".fastdata-mine",
+        ".fastdata-mine.new",
+    ):
         (cache / name).mkdir()
         (cache / name / "config").write_text("mine")
     (cache / "notes.txt").write_text("mine")

@@ -62,9 +62,7 @@ def without_faults(server: HostileServer) -> Iterator[None]:
 
 def faulty(path_end: str, fault: str, method: str = "GET") -> Callable[[str, str, int], str]:
     """Return a fault of one kind of request."""
-    return lambda asked, path, first: (
-        fault if asked == method and path.endswith(path_end) else ""
-    )
+    return lambda asked, path, first: fault if asked == method and path.endswith(path_end) else ""
 
 
 # -- sizes -----------------------------------------------------------------------------------
@@ -232,7 +230,11 @@ def test_a_shard_with_a_name_of_our_own_is_refused(
 ) -> None:
     place = tmp_path / "train"
     place.mkdir()
-    text = (served / "train" / "manifest.json").read_bytes().replace(b"shard-00001.lmdb", name.encode())
+    text = (
+        (served / "train" / "manifest.json")
+        .read_bytes()
+        .replace(b"shard-00001.lmdb", name.encode())
+    )
     head = text[: text.rindex(b'"checksum": "') + 13]
     (place / "manifest.json").write_bytes(head + f"{checksum(head):016x}".encode() + b'"\n}')
     for path in (served / "train").glob("*.lmdb"):
