@@ -94,9 +94,12 @@ class CachedShard:
 
     def check(self) -> None:
         """Raise ValueError if what came out of a file cannot be true."""
-        texts = all(isinstance(text, str) for text in (self.file, self.key, self.tag))
-        counts = all(isinstance(n, int) and 0 <= n < 2**62 for n in (self.size, self.num_samples))
-        if not (texts and counts):
+        texts: list[object] = [self.file, self.key, self.tag]
+        counts: list[object] = [self.size, self.num_samples]
+        if not (
+            all(isinstance(text, str) for text in texts)
+            and all(isinstance(n, int) and 0 <= n < 2**62 for n in counts)
+        ):
             raise ValueError(f"{self} cannot be true")
         check_shard_name(self.file)
 
@@ -132,7 +135,7 @@ class CachedDataset:
         return sum(shard.num_samples for shard in self.shards)
 
     def write(self, folder: Path | None = None) -> None:
-        """Write it down in its folder, or in another that is to become it: this marks it as ours."""
+        """Write it down in its folder, or in one that will become it: this marks it as ours."""
         body = {**asdict(self), "folder": self.folder.name}
         scratch = (folder or self.folder) / f"{DATASET}.new"
         with open(create_own(scratch), "w") as file:
@@ -153,7 +156,7 @@ class CachedDataset:
                 shard.check()
             found = cls(**{**body, "folder": folder, "shards": shards})
             is_here = is_scratch or body["folder"] == folder.name
-            is_true = isinstance(found.url, str) and isinstance(found.options, dict)
+            is_true = isinstance(body["url"], str) and isinstance(body["options"], dict)
             return found if is_here and is_true and shards else None
         except (OSError, ValueError, TypeError, LookupError):
             return None
@@ -374,7 +377,8 @@ class CacheFolder:
         """The end of what downloaders have said."""
         with contextlib.suppress(OSError), open_own_file(self.path / _LOG) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _SAID_BYTES))
-            return file.read().decode(errors="replace").strip()
+            said: bytes = file.read()
+            return said.decode(errors="replace").strip()
         return ""
 
     def listen(self) -> socket.socket:

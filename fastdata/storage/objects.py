@@ -114,8 +114,8 @@ _REMEDIES = {
 _COMPARE = "Compare the URL and the storage options with what the server expects"
 _BUSY = f"It was asked again for {RETRY_SECONDS} s. The server is busy or out of order: try later"
 _UNREACHED = (
-    f"no whole answer came for {RETRY_SECONDS} s. Compare the URL and the endpoint, and see whether "
-    "the server runs and the network reaches it"
+    f"no whole answer came for {RETRY_SECONDS} s. Compare the URL and the endpoint, and see "
+    "whether the server runs and the network reaches it"
 )
 
 Result = TypeVar("Result")
@@ -206,7 +206,8 @@ class ObjectStore(Store):
             return listed(self._store, prefix.rstrip("/") or None)
         except ListingTooLargeError as error:
             raise StorageError(
-                f"{self.url_of(prefix)} {error}. Give the URL of a smaller folder, or another server"
+                f"{self.url_of(prefix)} {error}. Give the URL of a smaller folder, or use another "
+                "server"
             ) from None
 
     def head(self, key: str) -> Entry:
