@@ -8,8 +8,8 @@ comes to its end.  After every kill the bucket has no dataset or a whole one; in
 samples of a pack that nobody disturbed, and no other objects.
 
 ``downloaders``: a loader reads a dataset by HTTP through a cache that has room for a part of it,
-while its downloaders get SIGKILL at random moments.  Every epoch must have the batches of the files,
-and if no batch comes for 10 s, a message must say what is waited for.
+while its downloaders get SIGKILL at random moments.  Every epoch must have the batches of the
+files, and if no batch comes for 10 s, a message must say what is waited for.
 
 Needs obstore and moto.  Prints one line a job with what was counted, as JSON; the exit code is 1 if
 anything was wrong.
@@ -37,13 +37,13 @@ from typing import Any
 
 import psutil
 import torch
-from soak import Count, digest_of, images, run_child
 
 import fastdata
 from fastdata.converters.packing import packer
 from fastdata.errors import DestinationExistsError
 from fastdata.remote.folder import CacheFolder
 from fastdata.remote.verifying import damaged_columns, damaged_samples
+from soak import Count, digest_of, images, run_child
 
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 
@@ -209,14 +209,14 @@ def kill_downloaders(folder: Path, kills: int, dice: random.Random) -> Count:
     fastdata.pack(source, data, shards=3, **usual)
     size = sum(path.stat().st_size for path in data.iterdir())
     cache, said = folder / "cache", folder / "said"
-    said.touch()
     count = Count()
     with served(SERVE_FILES, str(folder / "served")) as url:
-        reader = subprocess.Popen(
-            [sys.executable, __file__, "--read", f"{url}/train", str(data), str(cache), str(size)],
-            stdout=open(said, "wb"),
-            stderr=subprocess.STDOUT,
-        )
+        with open(said, "wb") as output:
+            reader = subprocess.Popen(
+                [sys.executable, __file__, "--read", f"{url}/train", data, cache, str(size)],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
         try:
             while count.kills < kills and reader.poll() is None:
                 time.sleep(dice.uniform(0.05, 2.0))
