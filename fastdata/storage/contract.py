@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,12 +100,6 @@ class Store(abc.ABC):
         `stop`, more than `most_bytes` are one, too.  With a `tag`, another content of the object
         is an `ObjectChangedError`.
         """
-
-    def read_ranges(
-        self, key: str, ranges: Sequence[tuple[int, int]], *, tag: str = ""
-    ) -> Sequence[bytes | memoryview]:
-        """Return several ranges of an object, ``(start, stop)`` each, in their order."""
-        return [self.read(key, start, stop, tag=tag) for start, stop in ranges]
 
     @abc.abstractmethod
     def put(self, key: str, data: bytes | Path) -> None:

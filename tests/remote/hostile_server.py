@@ -61,7 +61,7 @@ def hostile_server(folder: Path) -> Iterator[HostileServer]:
             elif fault == "huge":
                 self.begin(206 if given else 200, HUGE, f"bytes {first}-{last}/{HUGE}")
                 with contextlib.suppress(OSError):
-                    self.wfile.write(b"x" * 1000)
+                    self.wfile.write(bytes(1 << 20))
                 self.close_connection = True
             elif fault == "endless":
                 self.send_response(207 if self.command == "PROPFIND" else 200)

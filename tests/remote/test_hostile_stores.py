@@ -97,8 +97,17 @@ def test_an_image_of_a_terabyte_is_refused(server: HostileServer) -> None:
 
 def test_a_range_that_is_longer_than_asked_for_is_refused(server: HostileServer) -> None:
     server.fault = faulty("one.lmdb", "huge")
-    with pytest.raises(StorageError, match=r"one.lmdb has 1,000 bytes or more, where at most 100"):
+    with pytest.raises(StorageError, match=r"one.lmdb has [\d,]+ bytes or more, where at most 100"):
         open_store(server.url).read("one.lmdb", 0, 100)
+
+
+def test_images_of_a_terabyte_are_refused(server: HostileServer, cache: Path) -> None:
+    data = fastdata.open(f"{server.url}/train")
+    server.fault = faulty("shard-00000.lmdb", "huge")
+    with pytest.raises(StorageError, match=r"shard-00000.lmdb has [\d,]+ bytes or more, where"):
+        _ = data[3].image
+    server.fault = lambda *_: ""
+    assert data[3].image is not None
 
 
 @pytest.mark.parametrize("scheme", ["http", "s3"])
