@@ -562,7 +562,7 @@ def test_an_export_killed_while_it_clears_up_is_cleared_away(
 def test_a_folder_in_the_way_is_left_alone(tmp_path: Path, packed: Path) -> None:
     (tmp_path / "out.exporting").mkdir()
     (tmp_path / "out.exporting" / "files").touch()
-    with pytest.raises(DestinationExistsError, match="no export made it"):
+    with pytest.raises(DestinationExistsError, match="which fastdata did not make"):
         export(packed, tmp_path / "out", progress=False)
     assert (tmp_path / "out.exporting" / "files").exists()
 

@@ -280,12 +280,7 @@ def _own_workplace(path: Path) -> Iterator[Path]:
     What a killed export left there is removed first.
     """
     workplace = path.with_name(path.name + ".exporting")
-    with contextlib.suppress(FileNotFoundError):
-        if not (workplace / "lock").exists() and any(workplace.iterdir()):
-            raise DestinationExistsError(
-                f"{workplace} is in the way, and no export made it. Move it elsewhere."
-            )
-    lock = DirectoryLock(workplace, "exporting")
+    lock = DirectoryLock(workplace, ("files", "replaced").__contains__, "exporting")
     try:
         if (workplace / "replaced").exists() and not path.exists():
             os.rename(workplace / "replaced", path)  # killed between the two renames

@@ -98,7 +98,7 @@ class Job:
         self.shards = self.directory / "shards"
         self._rejects: Spool | None = None
         self.state = State()
-        self._lock = DirectoryLock(self.directory)
+        self._lock = DirectoryLock(self.directory, _OURS.fullmatch)
 
     # -- starting -------------------------------------------------------------------
 

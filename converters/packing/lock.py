@@ -12,9 +12,10 @@ import errno
 import fcntl
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
-from fastdata.errors import DestinationLockedError
+from fastdata.errors import DestinationExistsError, DestinationLockedError
 
 __all__ = ["DirectoryLock"]
 
@@ -28,10 +29,14 @@ class DirectoryLock:
     """Locks a directory, made if missing, for this process and thread.
 
     `DestinationLockedError` if another process, or another thread of this one, has it; `activity`
-    is for its message.
+    is for its message.  `DestinationExistsError` if the directory has names that are `ours`, which
+    will be removed, and no lock's file: then we did not make it.
     """
 
-    def __init__(self, directory: Path, activity: str = "packing") -> None:
+    def __init__(
+        self, directory: Path, ours: Callable[[str], object], activity: str = "packing"
+    ) -> None:
+        _refuse_foreign(directory, ours)
         self._directory = directory
         self._descriptor, self._real = _lock(directory, activity)
 
@@ -56,6 +61,20 @@ class DirectoryLock:
         self._descriptor = -1
         with _guard:
             _locked_here.discard(self._real)
+
+
+def _refuse_foreign(directory: Path, ours: Callable[[str], object]) -> None:
+    try:
+        names = os.listdir(directory)
+    except OSError:  # it is not there, or no folder: locking says what is wrong
+        return
+    found = next(filter(ours, sorted(names)), None)
+    # A listing that another process changes meanwhile may lack the lock, and so may its end.
+    if found is not None and _FILE not in names and os.path.lexists(directory / found):
+        raise DestinationExistsError(
+            f"{directory} is in the way: it has {found}, which fastdata did not make. "
+            "Move it elsewhere, or choose another destination."
+        )
 
 
 def _lock(directory: Path, activity: str) -> tuple[int, str]:

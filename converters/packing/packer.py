@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -117,6 +118,11 @@ class Packer:
             raise DestinationExistsError(
                 f"{destination} is a directory but no dataset (it has no {MANIFEST}), so it is "
                 "not replaced. Remove it yourself, or choose another destination."
+            )
+        if overwrite and destination.is_dir() and (found := _foreign_name(destination)):
+            raise DestinationExistsError(
+                f"{destination} has {found}, which is no file of the dataset and would be removed "
+                "with it. Move it elsewhere, or choose another destination."
             )
         if overwrite and destination.is_file() and not _may_be_dataset(destination):
             raise DestinationExistsError(
@@ -336,6 +342,21 @@ def _writer_of(container: Container) -> type[ShardWriter]:
     from fastdata.formats.hdf5 import Hdf5ShardWriter
 
     return Hdf5ShardWriter
+
+
+_OF_DATASET = re.compile(
+    r"manifest\.json(\.new)?|rejects\.csv|shard-\d{5,}(-[0-9a-f]{16})?\.(lmdb|h5)(-lock)?"
+)
+"""Names that we give; LMDB's own tools add ``-lock``."""
+
+
+def _foreign_name(directory: Path) -> str | None:
+    """Return the name of something in a dataset's folder that is not of the dataset."""
+    listed: set[str] = set()
+    with contextlib.suppress(FastdataError):
+        listed = {shard.file for shard in Manifest.read(directory).shards}
+    names = sorted(set(os.listdir(directory)) - listed)
+    return next((name for name in names if not _OF_DATASET.fullmatch(name)), None)
 
 
 def _may_be_dataset(path: Path) -> bool:

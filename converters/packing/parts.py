@@ -48,6 +48,7 @@ from fastdata.formats.reader import ShardReader
 from fastdata.formats.sparse import columns_only
 from fastdata.regular_files import with_urls
 from fastdata.storage import LocalStore, Store
+from fastdata.storage.contract import MOST_TEXT_BYTES
 
 from ..base import Source
 from .job import Job, csv_line, differences, rejected, rejects_in, rejects_path
@@ -75,8 +76,10 @@ REJECTS = "rejects.csv"
 _REQUESTS = 16
 """Objects that are read at once."""
 
-_OURS = re.compile(r"shard-\d{5,}-[0-9a-f]{16}\.(lmdb|h5)")
-"""Shards of parts, as `Parts.pack` calls them; anything else is left alone."""
+_OURS = re.compile(
+    r"unfinished/plan\.json|unfinished/[0-9a-f]{16}/\d{5,}\.json|shard-\d{5,}-[0-9a-f]{16}\.(lmdb|h5)"
+)
+"""Plan, receipts and shards, as they are called here; anything else is left alone."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +140,8 @@ class Parts:
         if self.store.exists(MANIFEST):
             raise self._is_there()
         if not self.store.exists(PLAN):
-            strange = next((one.key for one in self.store.list() if not _is_ours(one.key)), None)
+            keys = (one.key for one in self.store.list())
+            strange = next((key for key in keys if not _OURS.fullmatch(key)), None)
             if strange is not None:
                 raise DestinationExistsError(
                     f"{self.store.url} is not empty: it has {strange}. Choose a folder of its own "
@@ -154,7 +158,7 @@ class Parts:
         if self._plan is not None:
             return self._plan
         try:
-            plan = Plan.from_json(self.store.read(PLAN), self.store.url_of(PLAN))
+            plan = Plan.from_json(self._read_text(PLAN), self.store.url_of(PLAN))
         except ObjectNotFoundError:
             if self.store.exists(MANIFEST):
                 raise self._is_there() from None
@@ -187,21 +191,27 @@ class Parts:
 
     def receipts(self) -> dict[int, Receipt]:
         """Return the receipts of the parts that are done."""
-        keys = [one.key for one in self.store.list(self._folder)]
+        keys = self._receipt_keys()
         with ThreadPoolExecutor(_REQUESTS) as pool:
             return {receipt.part: receipt for receipt in pool.map(self._receipt, keys)}
 
     def done(self) -> set[int]:
         """Return the numbers of the parts that are done, by the names of their receipts."""
-        keys = [one.key for one in self.store.list(self._folder)]
+        keys = self._receipt_keys()
         return {int(key.removeprefix(self._folder).removesuffix(".json")) for key in keys}
+
+    def _receipt_keys(self) -> list[str]:
+        return [one.key for one in self.store.list(self._folder) if _OURS.fullmatch(one.key)]
 
     @property
     def _folder(self) -> str:
         return f"unfinished/{self.plan().id}/"
 
     def _receipt(self, key: str) -> Receipt:
-        return Receipt.from_json(self.store.read(key), self.store.url_of(key))
+        return Receipt.from_json(self._read_text(key), self.store.url_of(key))
+
+    def _read_text(self, key: str) -> bytes | memoryview:
+        return self.store.read(key, most_bytes=MOST_TEXT_BYTES)
 
     @functools.cached_property
     def _order(self) -> Positions | None:
@@ -289,7 +299,7 @@ class Parts:
     def _manifest(self) -> Manifest | None:
         """Return the manifest, if the dataset is complete."""
         try:
-            data = bytes(self.store.read(MANIFEST))
+            data = bytes(self._read_text(MANIFEST))
         except ObjectNotFoundError:
             return None
         return Manifest.from_bytes(data, self.store.url_of(MANIFEST))
@@ -377,7 +387,7 @@ class Parts:
         """Remove what a finished pack has left: plan, receipts, shards that the manifest lacks."""
         listed = {shard.file for shard in manifest.shards}
         for one in list(self.store.list()):
-            if one.key not in listed and one.key != PLAN and _is_ours(one.key):
+            if one.key not in listed and one.key != PLAN and _OURS.fullmatch(one.key):
                 self.store.remove(one.key)
         self.store.remove(PLAN)  # as long as it is there, something may be left
         if isinstance(self.store, LocalStore):
@@ -387,11 +397,6 @@ class Parts:
 def _as_json(body: Mapping[str, Any]) -> Any:
     """Return what is read again of what is written."""
     return json.loads(json.dumps(dict(body)))
-
-
-def _is_ours(key: str) -> bool:
-    """Return whether an object is of an unfinished pack."""
-    return key.startswith("unfinished/") or _OURS.fullmatch(key) is not None
 
 
 def parse_part(text: str) -> tuple[int, int]:

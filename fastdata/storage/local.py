@@ -18,7 +18,7 @@ from fastdata.errors import (
     StorageError,
     full_disk_explained,
 )
-from fastdata.storage.contract import Entry, Store
+from fastdata.storage.contract import MOST_READ_BYTES, Entry, Store
 
 __all__ = ["LocalStore"]
 
@@ -96,14 +96,22 @@ class LocalStore(Store):
             return _entry(key, os.stat(self.path(key)))
 
     def read(
-        self, key: str, start: int = 0, stop: int | None = None, *, tag: str = ""
+        self,
+        key: str,
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        tag: str = "",
+        most_bytes: int = MOST_READ_BYTES,
     ) -> bytes | memoryview:
         """Return a file's bytes, or a range of them."""
         with self._explained(key), open(self.path(key), "rb", buffering=0) as file:
             found = _entry(key, os.fstat(file.fileno()))
             if tag and found.tag != tag:
                 raise self.changed(key)
-            stop = found.size if stop is None else stop
+            if stop is None:
+                self.check_size(key, found.size - start, most_bytes)
+                stop = found.size
             if not 0 <= start <= stop <= found.size:
                 raise StorageError(
                     f"{self.url_of(key)} has {found.size} bytes, and no range {start}-{stop}"
@@ -191,7 +199,9 @@ class LocalStore(Store):
         """
         for folder, _, names in os.walk(self.folder):
             for name in filter(_IS_SCRATCH.fullmatch, names):
-                Path(folder, name).unlink(missing_ok=True)
+                path = Path(folder, name)
+                if path.is_file() and not path.is_symlink():
+                    path.unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def _explained(self, key: str, *, is_path: bool = False) -> Iterator[None]:
