@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import shutil
 from collections.abc import Mapping
@@ -29,14 +28,15 @@ from fastdata.dataset import Dataset
 from fastdata.errors import FastdataError, JobChangedError, OptionError, full_disk_explained
 from fastdata.formats.layout import content_digest
 from fastdata.formats.manifest import Manifest
-from fastdata.formats.writer import replace_file, sync_directory
+from fastdata.formats.writer import sync_directory
+from fastdata.own_files import create_own, remove_own
 
 from ..base import FieldSpec, Source, hash_fields
 from ..finding import find_source
 from ..opening import open_packed
 from ..packed import PackedSource
 from ..packing.driver import pack
-from ..packing.job import Job, rejects_path
+from ..packing.job import Job, read_state, rejects_path, replace_state
 from ..packing.lock import DirectoryLock
 from ..packing.report import PackReport
 from ..reading.locations import is_pattern
@@ -215,13 +215,19 @@ class _State:
 
     @classmethod
     def read(cls, path: Path) -> _State | None:
+        """Return what was written; `JobChangedError` if it is damaged, None if nothing was."""
         try:
-            return cls(**json.loads(path.read_bytes()))
-        except (FileNotFoundError, ValueError, TypeError):
+            return cls(**read_state(path))
+        except FileNotFoundError:
             return None
+        except (ValueError, TypeError):
+            raise JobChangedError(
+                f"{path} is damaged, so that it is unknown whether samples have been added. See "
+                "how many there are (fastdata info), and remove it"
+            ) from None
 
     def write(self, workplace: Path) -> None:
-        replace_file(workplace / _STATE, json.dumps(dataclasses.asdict(self)).encode())
+        replace_state(workplace / _STATE, dataclasses.asdict(self))
         sync_directory(workplace)
 
 
@@ -286,7 +292,8 @@ def _link(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
     except OSError:  # a file system without links
-        shutil.copyfile(source, target)
+        with open(source, "rb") as found, open(create_own(target), "wb") as copy:
+            shutil.copyfileobj(found, copy)
 
 
 def _publish_rejects(added: Path, path: Path, num_rejected: int) -> Path | None:
@@ -305,10 +312,7 @@ def _clear(workplace: Path, done: Path) -> None:
     for entry in os.scandir(workplace):
         if entry.name in ("lock", _STATE):
             continue
-        if entry.is_dir(follow_symlinks=False):
-            shutil.rmtree(entry.path)
-        else:
-            os.unlink(entry.path)
+        remove_own(entry.path)
     if (workplace / _STATE).exists():
         os.replace(workplace / _STATE, done)
         sync_directory(done.parent)

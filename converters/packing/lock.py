@@ -15,6 +15,7 @@ import threading
 from pathlib import Path
 
 from fastdata.errors import DestinationLockedError
+from fastdata.own_files import make_own_folder, open_own
 
 __all__ = ["DirectoryLock"]
 
@@ -25,7 +26,7 @@ _guard = threading.Lock()
 
 
 class DirectoryLock:
-    """Locks a directory, made if missing, for this process and thread.
+    """Locks a directory, made if missing and no link, for this process and thread.
 
     `DestinationLockedError` if another process, or another thread of this one, has it; `activity`
     is for its message.
@@ -71,14 +72,12 @@ def _lock(directory: Path, activity: str) -> tuple[int, str]:
     try:
         while True:
             try:
-                directory.mkdir(parents=True, exist_ok=True)
+                make_own_folder(directory)
             except FileExistsError:
-                if directory.exists() and not directory.is_dir():
-                    raise
                 continue  # it was there, and is gone again
             path = directory / _FILE
             try:
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                descriptor = open_own(path, os.O_RDWR | os.O_CREAT)
             except FileNotFoundError:
                 continue  # one that just finished removed the directory
             try:
