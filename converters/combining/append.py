@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import os
 import shutil
 from collections.abc import Mapping
@@ -28,6 +29,7 @@ from fastdata.dataset import Dataset
 from fastdata.errors import FastdataError, JobChangedError, OptionError, full_disk_explained
 from fastdata.formats.layout import content_digest
 from fastdata.formats.manifest import Manifest
+from fastdata.formats.reader import find_damage
 from fastdata.formats.writer import sync_directory
 from fastdata.own_files import create_own, remove_own
 
@@ -44,6 +46,8 @@ from .class_numbers import fitted
 from .copying import merge
 
 __all__ = ["append"]
+
+log = logging.getLogger("fastdata")
 
 _ENCODING = ("size", "resize", "enlarge", "filter", "codec", "quality", "channels", "dct_margin")
 _MAKE_ROOM = "Make room and run the same command again: it goes on where it stopped."
@@ -122,6 +126,11 @@ def append(
         )
         request = _identity(found, current, limit, max_pixels)
         state = _state_of_request(unfinished, request, current, workplace, done, path)
+        if state is not None and current.digest == state.before:
+            damage = _damage(new, current, state)
+            if damage is not None:
+                log.warning("%s. What is added is packed anew", damage)
+                state = None
         if state is None:
             report = pack(
                 fitted(found, current.schema),
@@ -204,14 +213,12 @@ class _State:
     @classmethod
     def of(cls, current: Dataset, report: PackReport, request: str) -> _State:
         added = open_packed(report.path)
-        readers = [*current.shards, *added.shards]
-        after = content_digest(current.schema, [reader.column for reader in readers])
         summary = {
             field.name: getattr(report, field.name)
             for field in dataclasses.fields(report)
             if field.name not in ("path", "digest", "rejects_path")
         }
-        return cls(current.digest, after, request, summary)
+        return cls(current.digest, _digest_of_both(current, added), request, summary)
 
     @classmethod
     def read(cls, path: Path) -> _State | None:
@@ -266,6 +273,25 @@ def _state_of_request(
     if state is not None and (state.after, state.asked) != (current.digest, request):
         return None  # left by an append long ago
     return state
+
+
+def _damage(new: Path, current: Dataset, state: _State) -> str | None:
+    """Return why what an earlier run packed is not to be added; None if it is as it was."""
+    try:
+        added = open_packed(new)
+        for shard in added.shards:
+            if (damage := next(find_damage(shard), None)) is not None:
+                return str(damage)
+        if _digest_of_both(current, added) != state.after:
+            return f"{new} is not what was packed"
+    except FastdataError as error:
+        return str(error)
+    return None
+
+
+def _digest_of_both(current: Dataset, added: Dataset) -> str:
+    readers = [*current.shards, *added.shards]
+    return content_digest(current.schema, [reader.column for reader in readers])
 
 
 def _add_shards(path: Path, current: Dataset, added: Path, state: _State) -> None:
