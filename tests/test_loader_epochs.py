@@ -9,7 +9,6 @@ import multiprocessing
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -208,29 +207,6 @@ def test_every_rank_has_the_same_state() -> None:
 
 
 # -- cores and memory ---------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        ({}, 8),
-        ({"cpu.max": "max 100000"}, 8),
-        ({"cpu.max": "250000 100000"}, 3),
-        ({"cpu.max": "10000 100000"}, 1),
-        ({"cpu.max": "1600000 100000"}, 8),
-        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),
-        ({"cpu/cpu.cfs_quota_us": "400000", "cpu/cpu.cfs_period_us": "100000"}, 4),
-        ({"cpu.max": "nonsense"}, 8),
-    ],
-)
-def test_cores_are_those_a_container_grants(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], expected: int
-) -> None:
-    monkeypatch.setattr(resources.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    assert resources.available_cores(tmp_path) == expected
 
 
 @pytest.mark.parametrize(
