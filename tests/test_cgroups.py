@@ -203,14 +203,17 @@ def test_half_a_core_of_a_real_group_is_one_core() -> None:
         pytest.skip(f"no cgroup can be made here: {error}")
     try:
         (group / "cpu.cfs_quota_us").write_text("50000")
-        code = f"open({str(group / 'cgroup.procs')!r}, 'w').write('0'); {SHOW}"
+        code = f"open({str(group / 'cgroup.procs')!r}, 'w').write('0')\n{SHOW}"
         output = subprocess.check_output([sys.executable, "-c", code], text=True, timeout=120)
     finally:
         group.rmdir()
     assert output.split()[1:] == ["0.5", "1"]
 
 
-SHOW = "from fastdata.processes.resources import *; print(limit_bytes(), cpu_quota(), available_cores())"
+SHOW = """
+from fastdata.processes.resources import *
+print(limit_bytes(), cpu_quota(), available_cores())
+"""
 
 
 def test_limits_that_systemd_sets_are_seen() -> None:

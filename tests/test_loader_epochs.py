@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import json
 import multiprocessing
@@ -20,7 +19,6 @@ from fastdata import transforms as T  # noqa: N812
 from fastdata.engine import workers as engine_workers
 from fastdata.errors import OptionError
 from fastdata.loading import Loader, loader
-from fastdata.processes import resources
 
 RRC = [T.RandomResizedCrop(16), T.RandomHorizontalFlip()]
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -206,21 +204,7 @@ def test_every_rank_has_the_same_state() -> None:
     assert states[0]["batch"] == 1
 
 
-# -- cores and memory ---------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("available", "local", "expected"),
-    [(8, None, 8), (8, "4", 2), (8, "16", 1), (64, None, 16), (64, "0", 16), (4, "x", 4)],
-)
-def test_workers_are_shared_out_over_the_processes_of_a_machine(
-    monkeypatch: pytest.MonkeyPatch, available: int, local: str | None, expected: int
-) -> None:
-    monkeypatch.setattr(resources, "available_cores", functools.partial(int, available))
-    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
-    if local is not None:
-        monkeypatch.setenv("LOCAL_WORLD_SIZE", local)
-    assert resources.default_workers() == expected
+# -- memory ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

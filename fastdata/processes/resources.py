@@ -1,8 +1,8 @@
 """How many cores and how much memory this process may use: less than the machine has, often.
 
 ``os.cpu_count()`` and ``free`` are of the machine.  A scheduler may allow fewer cores (affinity), a
-container a share of their time and a part of the memory (cgroups, version 2 or 1), and torchrun
-starts several processes that share them.
+container a share of their time and a part of the memory (cgroups), and the ranks of a training
+share them.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import psutil
 from tqdm import tqdm
 
 from fastdata.processes.cgroups import memory_limits, tightest_quota
+from fastdata.processes.ranks import local_processes, ranks_on_these_cores
 
 if TYPE_CHECKING:
     import torch
@@ -28,6 +29,7 @@ __all__ = [
     "available_bytes",
     "available_cores",
     "available_on",
+    "cores_of_rank",
     "cpu_quota",
     "default_workers",
     "format_bytes",
@@ -58,20 +60,24 @@ def available_cores() -> int:
     return max(1, min(cores, math.ceil(quota)) if quota else cores)
 
 
+def cores_of_rank() -> int:
+    """Return the cores for workers of this process, at least 1: a share of those that it may use.
+
+    The other ranks on this machine have the rest, as far as they may use the same cores.
+    """
+    local, cores = local_processes(), available_cores()
+    share = cores // ranks_on_these_cores(local, cores)
+    quota = cpu_quota()
+    return max(1, min(share, math.ceil(quota) // local) if quota else share)
+
+
 def default_workers() -> int:
     """Return the number of workers that ``num_workers="auto"`` means where nothing was tuned.
 
-    One a core, since the training loop mostly waits for its device; shared
-    out over the processes that torchrun started here (``LOCAL_WORLD_SIZE``);
+    One a core of this rank (`cores_of_rank`), since the training loop mostly waits for its device;
     at most `MAX_WORKERS`.
     """
-    return max(1, min(available_cores() // local_processes(), MAX_WORKERS))
-
-
-def local_processes() -> int:
-    """Return how many processes torchrun started on this machine, 1 without it."""
-    local = os.environ.get("LOCAL_WORLD_SIZE", "")
-    return max(1, int(local)) if local.isdigit() else 1
+    return min(cores_of_rank(), MAX_WORKERS)
 
 
 def cpu_quota() -> float | None:
