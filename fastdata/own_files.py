@@ -15,9 +15,17 @@ import stat
 from pathlib import Path
 from typing import IO, Any
 
-from fastdata.errors import NotRegularFileError
+from fastdata.errors import NotRegularFileError, drive_explained
 
-__all__ = ["create_own", "make_own_folder", "open_own", "open_own_file", "remove_own"]
+__all__ = [
+    "create_own",
+    "make_own_folder",
+    "open_own",
+    "open_own_file",
+    "remove_own",
+    "sync_directory",
+    "sync_file",
+]
 
 
 def open_own(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int:
@@ -84,6 +92,25 @@ def make_own_folder(path: Path) -> None:
             raise  # it was there, and is gone again
     if path.is_symlink():
         raise _not_own(path, "a link", "a folder")
+
+
+def sync_file(descriptor: int, path: str | os.PathLike[str], *, data_only: bool = False) -> None:
+    """Return once a file is on the disk; `DriveError` if its drive has no such promise."""
+    with drive_explained(os.path.dirname(path), "fsync"):
+        if data_only:
+            os.fdatasync(descriptor)
+        else:
+            os.fsync(descriptor)
+
+
+def sync_directory(path: str | os.PathLike[str]) -> None:
+    """Return once the renames in a directory are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with drive_explained(path, "fsync of folders"):
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def remove_own(path: str | os.PathLike[str]) -> None:

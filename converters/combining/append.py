@@ -30,8 +30,7 @@ from fastdata.errors import FastdataError, JobChangedError, OptionError, full_di
 from fastdata.formats.layout import content_digest
 from fastdata.formats.manifest import Manifest
 from fastdata.formats.reader import find_damage
-from fastdata.formats.writer import sync_directory
-from fastdata.own_files import create_own, remove_own
+from fastdata.own_files import create_own, remove_own, sync_directory
 
 from ..base import FieldSpec, Source, hash_fields
 from ..finding import find_source

@@ -114,7 +114,7 @@ class _Database:
         self._pending: list[tuple[bytes, bytes]] = []
         self._bytes = 0
         os.close(create_own(root / "data.mdb"))
-        with disk_errors(root):
+        with disk_errors(root, "shared memory maps"):
             self._environment = lmdb.open(
                 str(root),
                 map_size=_FIRST_MAP_BYTES,

@@ -46,10 +46,15 @@ from fastdata.formats.writer import (
     Spool,
     SpoolState,
     replace_file,
-    sync_directory,
     write_file,
 )
-from fastdata.own_files import create_own, make_own_folder, open_own_file, remove_own
+from fastdata.own_files import (
+    create_own,
+    make_own_folder,
+    open_own_file,
+    remove_own,
+    sync_directory,
+)
 from fastdata.regular_files import open_regular
 
 from ..base import Reject
@@ -188,6 +193,7 @@ class Job:
             self._clear()
             write_file(self.directory / "source.u64", content)
             replace_state(self.directory / "job.json", job)
+            sync_directory(self.directory)
         saved = self._read("state.json")
         if saved is None:
             self.start_over()

@@ -14,7 +14,7 @@ import os
 import threading
 from pathlib import Path
 
-from fastdata.errors import DestinationLockedError
+from fastdata.errors import DestinationLockedError, drive_explained
 from fastdata.own_files import make_own_folder, open_own
 
 __all__ = ["DirectoryLock"]
@@ -29,7 +29,7 @@ class DirectoryLock:
     """Locks a directory, made if missing and no link, for this process and thread.
 
     `DestinationLockedError` if another process, or another thread of this one, has it; `activity`
-    is for its message.
+    is for its message.  `DriveError` if its drive has no locks.
     """
 
     def __init__(self, directory: Path, activity: str = "packing") -> None:
@@ -89,7 +89,8 @@ def _lock(directory: Path, activity: str) -> tuple[int, str]:
                 holder = os.pread(descriptor, 64, 0).decode(errors="replace").strip()
                 os.close(descriptor)
                 if error.errno not in (errno.EACCES, errno.EAGAIN):
-                    raise  # e.g. a network file system without locks
+                    with drive_explained(directory.parent, "file locks"):
+                        raise
                 raise DestinationLockedError(
                     f"{directory}: another process ({holder or 'just started'}) is {activity} "
                     "there. Wait for it, or choose another destination."

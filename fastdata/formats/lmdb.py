@@ -18,7 +18,7 @@ from typing import Any
 import lmdb
 import numpy as np
 
-from fastdata.errors import OptionError, SourceError
+from fastdata.errors import LACKING, OptionError, SourceError, drive_explained
 from fastdata.formats.layout import CODECS
 from fastdata.formats.lmdb_pages import Entry, LmdbFile
 from fastdata.formats.writer import (
@@ -68,7 +68,7 @@ class LmdbShardWriter(ShardWriter):
             size = self._checked_size() if state else 0
             if not size:
                 os.close(create_own(self.path))
-            with disk_errors(self.path.parent):
+            with disk_errors(self.path.parent, "shared memory maps"):
                 self._environment = lmdb.open(
                     str(self.path),
                     map_size=max(_FIRST_MAP_BYTES, 2 * size),
@@ -243,8 +243,11 @@ class LmdbShardWriter(ShardWriter):
 
 
 @contextlib.contextmanager
-def disk_errors(directory: Path) -> Iterator[None]:
-    """Turn LMDB's errors that mean a full disk, that of a directory, into the system's."""
+def disk_errors(directory: Path, call: str = "fsync") -> Iterator[None]:
+    """Turn LMDB's errors that mean a full disk, that of a directory, into the system's.
+
+    `DriveError` where the drive lacks what the `call` needs.
+    """
     try:
         yield
     except lmdb.MapFullError:
@@ -252,6 +255,10 @@ def disk_errors(directory: Path) -> Iterator[None]:
     except lmdb.Error as error:
         if _is_full(error, directory):
             raise OSError(errno.ENOSPC, "No space left on device", str(directory)) from error
+        for number in LACKING:
+            if os.strerror(number) in str(error):
+                with drive_explained(directory, call):
+                    raise OSError(number, os.strerror(number)) from error
         raise
 
 

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 import numpy as np
 import xxhash
 
-from fastdata.errors import FastdataError
+from fastdata.errors import FastdataError, drive_explained
 from fastdata.formats.layout import (
     ColumnSpec,
     Header,
@@ -33,8 +33,15 @@ from fastdata.formats.layout import (
     content_digest,
     pack_footer,
 )
+from fastdata.formats.mapped import map_read_only
 from fastdata.formats.reader import ShardReader, find_damage
-from fastdata.own_files import create_own, make_own_folder, open_own
+from fastdata.own_files import (
+    create_own,
+    make_own_folder,
+    open_own,
+    sync_directory,
+    sync_file,
+)
 from fastdata.schema import ArrayField, ImageField, ScalarField, Schema, StringField
 
 __all__ = [
@@ -45,7 +52,6 @@ __all__ = [
     "Spool",
     "SpoolState",
     "replace_file",
-    "sync_directory",
     "write_file",
 ]
 
@@ -141,7 +147,7 @@ class Spool:
     def sync(self) -> None:
         """Return once everything appended is on the disk."""
         self._file.flush()
-        os.fdatasync(self._file.fileno())
+        sync_file(self._file.fileno(), self.path, data_only=True)
 
     def close(self) -> None:
         """Close the file, keeping it."""
@@ -316,7 +322,7 @@ class ShardWriter(abc.ABC):
             footer_size = len(pack_footer(0, b"", 0))
             size = layout.file_bytes + footer_size
             _write_at(descriptor, pack_footer(layout.header, sealed, size), layout.file_bytes)
-            os.fsync(descriptor)
+            sync_file(descriptor, layout.path)
         finally:
             os.close(descriptor)
         damage = next(find_damage(ShardReader(layout.path)), None)
@@ -349,7 +355,13 @@ class Array(NamedTuple):
         if self.nbytes == 0:
             return np.zeros(self.shape, self.dtype)
         assert self.spool is not None
-        return np.memmap(self.spool, self.dtype, "r", shape=self.shape)
+        descriptor = open_own(self.spool, os.O_RDONLY)
+        try:
+            with drive_explained(self.spool.parent, "memory maps"):
+                data = map_read_only(descriptor, self.nbytes)
+        finally:
+            os.close(descriptor)
+        return data.view(self.dtype).reshape(self.shape)
 
 
 class Layout(NamedTuple):
@@ -377,7 +389,7 @@ def write_file(path: Path, data: bytes) -> None:
     with open(create_own(path), "wb") as file:
         file.write(data)
         file.flush()
-        os.fsync(file.fileno())
+        sync_file(file.fileno(), path)
 
 
 def replace_file(path: Path, data: bytes) -> None:
@@ -385,12 +397,3 @@ def replace_file(path: Path, data: bytes) -> None:
     scratch = path.with_name(f"{path.name}.new")
     write_file(scratch, data)
     os.replace(scratch, path)
-
-
-def sync_directory(path: Path) -> None:
-    """Return once the renames in a directory are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

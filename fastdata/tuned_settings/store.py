@@ -154,8 +154,6 @@ def save(key: Key, tuned: TunedSettings) -> Path | None:
         ) as file:
             scratch = file.name
             file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
         os.replace(scratch, path)
     except OSError as error:
         if scratch is not None:
