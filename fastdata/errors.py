@@ -16,10 +16,13 @@ from collections.abc import Iterable, Iterator
 from fastdata.printable import printable_lines
 
 __all__ = [
+    "LACKING",
+    "PACK_ELSEWHERE",
     "DatasetNotFoundError",
     "DestinationExistsError",
     "DestinationLockedError",
     "DiskFullError",
+    "DriveError",
     "FastdataError",
     "FileCorruptError",
     "FormatError",
@@ -39,6 +42,7 @@ __all__ = [
     "WorkerError",
     "add_note",
     "did_you_mean",
+    "drive_explained",
     "full_disk_explained",
 ]
 
@@ -91,6 +95,10 @@ class PartsMissingError(FastdataError, RuntimeError):
 
 class DiskFullError(FastdataError, OSError):
     """The destination's file system has no room left."""
+
+
+class DriveError(FastdataError, OSError):
+    """The drive of a folder lacks what fastdata needs of it: locks, fsync, or memory maps."""
 
 
 class NotRegularFileError(FastdataError, OSError):
@@ -163,4 +171,34 @@ def full_disk_explained(path: str | os.PathLike[str], remedy: str) -> Iterator[N
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise DiskFullError(error.errno, f"{path}: {error.strerror}. {remedy}") from error
+        raise
+
+
+PACK_ELSEWHERE = "Pack on a local disk and copy the finished dataset there"
+
+LACKING = (
+    errno.EINVAL,
+    errno.ENODEV,
+    errno.ENOLCK,
+    errno.ENOSYS,
+    errno.ENOTSUP,
+    errno.EOPNOTSUPP,
+)
+"""What the system says of a call that a drive does not know: NFS, FUSE, Lustre."""
+
+
+@contextlib.contextmanager
+def drive_explained(
+    folder: str | os.PathLike[str], lacks: str, remedy: str = PACK_ELSEWHERE
+) -> Iterator[None]:
+    """Turn what the system says of a call that a drive lacks into a `DriveError`."""
+    try:
+        yield
+    except DriveError:
+        raise
+    except OSError as error:
+        if error.errno in LACKING:
+            raise DriveError(
+                f"{os.fspath(folder)}: its drive lacks {lacks} ({error.strerror}). {remedy}"
+            ) from error
         raise

@@ -550,7 +550,7 @@ def test_an_export_killed_while_it_clears_up_is_cleared_away(
         raise KeyboardInterrupt("stopped")
 
     with monkeypatch.context() as patched:
-        patched.setattr("fastdata.converters.exporting.export.shutil.rmtree", killed)
+        patched.setattr("fastdata.own_files.shutil.rmtree", killed)
         with pytest.raises(KeyboardInterrupt, match="stopped"):
             export(fastdata.open(packed)[:2], tmp_path / "out", overwrite=True, progress=False)
     assert (tmp_path / "out.exporting" / "replaced").exists()

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
+import logging
 import os
 import shutil
 from collections.abc import Mapping
@@ -29,15 +29,15 @@ from fastdata.dataset import Dataset
 from fastdata.errors import FastdataError, JobChangedError, OptionError, full_disk_explained
 from fastdata.formats.layout import content_digest
 from fastdata.formats.manifest import Manifest, ShardEntry
-from fastdata.formats.reader import ShardReader
-from fastdata.formats.writer import replace_file, sync_directory
+from fastdata.formats.reader import ShardReader, find_damage
+from fastdata.own_files import create_own, remove_own, sync_directory
 
 from ..base import FieldSpec, Source, hash_fields
 from ..finding import find_source
 from ..opening import open_packed
 from ..packed import PackedSource
 from ..packing.driver import pack
-from ..packing.job import Job, rejects_path
+from ..packing.job import Job, read_state, rejects_path, replace_state
 from ..packing.lock import DirectoryLock
 from ..packing.report import PackReport
 from ..reading.locations import is_pattern
@@ -45,6 +45,8 @@ from .class_numbers import fitted
 from .copying import merge
 
 __all__ = ["append"]
+
+log = logging.getLogger("fastdata")
 
 _ENCODING = ("size", "resize", "enlarge", "filter", "codec", "quality", "channels", "dct_margin")
 _MAKE_ROOM = "Make room and run the same command again: it goes on where it stopped."
@@ -124,6 +126,11 @@ def append(
         )
         request = _identity(found, current, limit, max_pixels)
         state = _state_of_request(unfinished, request, current, new, done, path)
+        if state is not None and current.digest == state.before:
+            damage = _damage(new, current, state)
+            if damage is not None:
+                log.warning("%s. What is added is packed anew", damage)
+                state = None
         if state is None:
             report = pack(
                 fitted(found, current.schema),
@@ -206,24 +213,28 @@ class _State:
     @classmethod
     def of(cls, current: Dataset, report: PackReport, request: str) -> _State:
         added = open_packed(report.path)
-        readers = [*current.shards, *added.shards]
-        after = content_digest(current.schema, [reader.column for reader in readers])
         summary = {
             field.name: getattr(report, field.name)
             for field in dataclasses.fields(report)
             if field.name not in ("path", "digest", "rejects_path")
         }
-        return cls(current.digest, after, request, summary)
+        return cls(current.digest, _digest_of_both(current, added), request, summary)
 
     @classmethod
     def read(cls, path: Path) -> _State | None:
+        """Return what was written; `JobChangedError` if it is damaged, None if nothing was."""
         try:
-            return cls(**json.loads(path.read_bytes()))
-        except (FileNotFoundError, ValueError, TypeError):
+            return cls(**read_state(path))
+        except FileNotFoundError:
             return None
+        except (ValueError, TypeError):
+            raise JobChangedError(
+                f"{path} is damaged, so that it is unknown whether samples have been added. See "
+                "how many there are (fastdata info), and remove it"
+            ) from None
 
     def write(self, workplace: Path) -> None:
-        replace_file(workplace / _STATE, json.dumps(dataclasses.asdict(self)).encode())
+        replace_state(workplace / _STATE, dataclasses.asdict(self))
         sync_directory(workplace)
 
 
@@ -262,6 +273,25 @@ def _state_of_request(
     if state is not None and (state.after, state.asked) != (current.digest, request):
         return None  # left by an append long ago
     return state
+
+
+def _damage(new: Path, current: Dataset, state: _State) -> str | None:
+    """Return why what an earlier run packed is not to be added; None if it is as it was."""
+    try:
+        added = open_packed(new)
+        for shard in added.shards:
+            if (damage := next(find_damage(shard), None)) is not None:
+                return str(damage)
+        if _digest_of_both(current, added) != state.after:
+            return f"{new} is not what was packed"
+    except FastdataError as error:
+        return str(error)
+    return None
+
+
+def _digest_of_both(current: Dataset, added: Dataset) -> str:
+    readers = [*current.shards, *added.shards]
+    return content_digest(current.schema, [reader.column for reader in readers])
 
 
 def _add_shards(path: Path, current: Dataset, added: Path, state: _State) -> None:
@@ -303,8 +333,8 @@ def _link(source: Path, target: Path) -> None:
         raise
     except OSError:  # a file system without links
         scratch = target.with_name(f".fastdata-{target.name}.new")
-        scratch.unlink(missing_ok=True)
-        shutil.copyfile(source, scratch)
+        with open(source, "rb") as found, open(create_own(scratch), "wb") as copy:
+            shutil.copyfileobj(found, copy)
         os.rename(scratch, target)
 
 
@@ -329,11 +359,7 @@ def _clear(new: Path, done: Path) -> None:
     # The state goes last: without it, what is left would be taken for a new part.
     workplace = new.parent
     for name in _names_in_workplace(new):
-        path = workplace / name
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+        remove_own(workplace / name)
     if (workplace / _STATE).exists():
         os.replace(workplace / _STATE, done)
         sync_directory(done.parent)

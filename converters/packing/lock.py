@@ -15,7 +15,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from fastdata.errors import DestinationExistsError, DestinationLockedError
+from fastdata.errors import DestinationExistsError, DestinationLockedError, drive_explained
+from fastdata.own_files import make_own_folder, open_own
 
 __all__ = ["DirectoryLock"]
 
@@ -26,11 +27,12 @@ _guard = threading.Lock()
 
 
 class DirectoryLock:
-    """Locks a directory, made if missing, for this process and thread.
+    """Locks a directory, made if missing and no link, for this process and thread.
 
     `DestinationLockedError` if another process, or another thread of this one, has it; `activity`
     is for its message.  `DestinationExistsError` if the directory has names that are `ours`, which
-    will be removed, and no lock's file: then we did not make it.
+    will be removed, and no lock's file: then we did not make it.  `DriveError` if its drive has no
+    locks.
     """
 
     def __init__(
@@ -90,14 +92,12 @@ def _lock(directory: Path, activity: str) -> tuple[int, str]:
     try:
         while True:
             try:
-                directory.mkdir(parents=True, exist_ok=True)
+                make_own_folder(directory)
             except FileExistsError:
-                if directory.exists() and not directory.is_dir():
-                    raise
                 continue  # it was there, and is gone again
             path = directory / _FILE
             try:
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                descriptor = open_own(path, os.O_RDWR | os.O_CREAT)
             except FileNotFoundError:
                 continue  # one that just finished removed the directory
             try:
@@ -109,7 +109,8 @@ def _lock(directory: Path, activity: str) -> tuple[int, str]:
                 holder = os.pread(descriptor, 64, 0).decode(errors="replace").strip()
                 os.close(descriptor)
                 if error.errno not in (errno.EACCES, errno.EAGAIN):
-                    raise  # e.g. a network file system without locks
+                    with drive_explained(directory.parent, "file locks"):
+                        raise
                 raise DestinationLockedError(
                     f"{directory}: another process ({holder or 'just started'}) is {activity} "
                     "there. Wait for it, or choose another destination."

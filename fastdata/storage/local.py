@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import IO
 
 from fastdata.errors import (
+    DriveError,
     ObjectChangedError,
     ObjectNotFoundError,
     StorageError,
+    drive_explained,
     full_disk_explained,
 )
 from fastdata.storage.contract import MOST_READ_BYTES, Entry, Store
@@ -173,13 +175,15 @@ class LocalStore(Store):
                         else:
                             file.write(data)
                         file.flush()
-                        os.fdatasync(file.fileno())
+                        with drive_explained(scratch.parent, "fsync"):
+                            os.fdatasync(file.fileno())
                 yield scratch
             finally:
                 scratch.unlink(missing_ok=True)
             folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
             try:
-                os.fsync(folder)
+                with drive_explained(target.parent, "fsync of folders"):
+                    os.fsync(folder)
             finally:
                 os.close(folder)
 
@@ -209,7 +213,7 @@ class LocalStore(Store):
         name = key if is_path else self.url_of(key)
         try:
             yield
-        except StorageError:
+        except (StorageError, DriveError):
             raise
         except FileNotFoundError as error:
             raise ObjectNotFoundError(f"{name}: there is no such file") from error
@@ -225,7 +229,7 @@ def _is_linked(source: Path, path: Path) -> bool:
         os.link(source, path)
     except OSError:  # another file system, or one without links
         return False
-    with open(path, "rb") as file:
+    with open(path, "rb") as file, drive_explained(path.parent, "fsync"):
         os.fdatasync(file.fileno())
     return True
 
