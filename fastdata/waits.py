@@ -7,12 +7,15 @@ minute, a warning of the logger "fastdata" says what is waited for.
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import logging
+import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol, TypeVar
 
-__all__ = ["result_of", "wait_until"]
+__all__ = ["result_of", "said_while", "wait_until"]
 
 FIRST_SECONDS = 10.0
 NEXT_SECONDS = 60.0
@@ -40,9 +43,32 @@ def wait_until(attempt: Callable[[float], bool], what: str | Callable[[], str]) 
         if time.monotonic() < until:
             continue
         said = what if isinstance(what, str) else what()
-        log.warning("has been waiting for %s for %.0f s", said, time.monotonic() - began)
+        _say(f"has been waiting for {said} for {time.monotonic() - began:.0f} s")
         pause = NEXT_SECONDS
         until = time.monotonic() + pause
+
+
+@contextlib.contextmanager
+def said_while(what: str | Callable[[], str]) -> Iterator[None]:
+    """Say what is waited for as `wait_until` does, while the block waits in one call.
+
+    This takes a thread: for calls that are few.
+    """
+    ended = threading.Event()
+    thread = threading.Thread(target=wait_until, args=(ended.wait, what), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _say(text: str) -> None:
+    """Log a warning above the progress bars."""
+    tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)
+    with contextlib.nullcontext() if tqdm is None else tqdm.external_write_mode(sys.stderr):
+        log.warning("%s", text)
 
 
 def result_of(future: _Future[T_co], what: str | Callable[[], str]) -> T_co:

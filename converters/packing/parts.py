@@ -46,7 +46,6 @@ from fastdata.formats.layout import content_digest
 from fastdata.formats.manifest import MANIFEST, Manifest, ShardEntry
 from fastdata.formats.reader import ShardReader
 from fastdata.formats.sparse import columns_only
-from fastdata.regular_files import with_urls
 from fastdata.storage import LocalStore, Store
 
 from ..base import Source
@@ -257,12 +256,6 @@ class Parts:
                 f"has {receipt.num_samples:,}: pack it anew, to another destination"
             )
         return self._put(receipt)
-
-    def give_up(self, part: int, reason: str) -> Receipt:
-        """Put a receipt by which all samples of a part are rejects, or all of its files."""
-        samples = self._range(part)
-        names = enumerate(map(with_urls, samples.names()), samples.first)
-        return self._put(Receipt(part, None, 0, [(at, name, reason) for at, name in names]))
 
     def _range(self, part: int) -> SourceRange:
         start, stop = self.plan().bounds[part : part + 2]
