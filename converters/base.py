@@ -329,16 +329,15 @@ def reject_reason(key: str | os.PathLike[str], error: Exception) -> str:
     ) from error
 
 
-def _remedy(error: BaseException | None) -> str:
+def _remedy(error: Exception) -> str:
     """Return what to do about an error of the machine."""
-    while error is not None:
-        if type(error).__name__.endswith("MemoryError"):
+    for cause in (error, error.__cause__):
+        if type(cause).__name__.endswith("MemoryError"):
             return "Use fewer workers (num_workers, --workers) or a smaller max_pixels"
-        if isinstance(error, PermissionError):
+        if isinstance(cause, PermissionError):
             return "Permit reading it, or remove it from the source"
-        if isinstance(error, ImportError):
+        if isinstance(cause, ImportError):
             return "Install what is missing"
-        error = error.__cause__
     return "Look at the drive and the limits of this process (ulimit -a)"
 
 

@@ -166,8 +166,8 @@ def is_of_machine(error: BaseException | None) -> bool:
     So are lack of permission, I/O errors, lack of memory or descriptors, a store that does not
     answer, and a missing library.  An error with such a cause counts as well.
     """
-    while error is not None:
-        if isinstance(error, (ObjectChangedError, ObjectNotFoundError)):
+    for _ in range(_MOST_CAUSES):
+        if error is None or isinstance(error, (ObjectChangedError, ObjectNotFoundError)):
             return False
         if isinstance(
             error,
@@ -191,6 +191,10 @@ def is_of_machine(error: BaseException | None) -> bool:
             return True
         error = error.__cause__
     return False
+
+
+_MOST_CAUSES = 10
+"""An error may be its own cause."""
 
 
 def add_note(error: BaseException, note: str) -> None:

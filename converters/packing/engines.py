@@ -186,7 +186,10 @@ def run_parts(
                     cause = _cause_of(error)
                     tries[part] += 1
                     if tries[part] > retries or not _may_pass(cause):
-                        raise _explained(cause, engine, part, tries[part]) from error
+                        explained = _explained(cause, engine, part, tries[part])
+                        if explained is error:
+                            raise
+                        raise explained from error
                     with signals_held(blocked=False):
                         running[executor.submit(_run, sent, part, tries[part])] = part
     finally:
@@ -213,7 +216,7 @@ def _explained(error: Exception, engine: str, part: int, tries: int) -> Exceptio
     """Return what to raise for a part that was not packed."""
     if isinstance(error, (BrokenExecutor, FastdataError, ImportError)):
         return error
-    said = " ".join(str(error).split())
+    said = " ".join(str(error).split()).rstrip(".")
     if isinstance(error, CancelledError):
         said = "the engine cancelled its tasks: its scheduler has stopped, or lost their state"
     message = (

@@ -47,6 +47,7 @@ from fastdata.formats.manifest import MANIFEST, Manifest, ShardEntry
 from fastdata.formats.reader import ShardReader
 from fastdata.formats.sparse import columns_only
 from fastdata.storage import LocalStore, Store
+from fastdata.waits import said_while
 
 from ..base import Source
 from .job import Job, csv_line, differences, rejected, rejects_in, rejects_path
@@ -187,7 +188,7 @@ class Parts:
     def receipts(self) -> dict[int, Receipt]:
         """Return the receipts of the parts that are done."""
         keys = [one.key for one in self.store.list(self._folder)]
-        with ThreadPoolExecutor(_REQUESTS) as pool:
+        with said_while(f"the receipts in {self.store.url}"), ThreadPoolExecutor(_REQUESTS) as pool:
             return {receipt.part: receipt for receipt in pool.map(self._receipt, keys)}
 
     def done(self) -> set[int]:
@@ -342,7 +343,8 @@ class Parts:
             )
         schema = self.source.schema
         with tempfile.TemporaryDirectory(prefix="fastdata-commit-") as scratch:
-            with ThreadPoolExecutor(_REQUESTS) as pool:
+            waiting = said_while(f"the columns of the shards in {self.store.url}")
+            with waiting, ThreadPoolExecutor(_REQUESTS) as pool:
                 entries = pool.map(lambda shard: self.store.head(shard.file), shards)
                 paths = pool.map(
                     lambda entry: columns_only(self.store, entry, Path(scratch)), entries
