@@ -2,7 +2,7 @@
 
 For each kill a new engine runs on this machine, and `fastdata pack --executor` packs a folder with
 it.  At a random moment one process of the engine, or the command itself, gets SIGKILL.  The command
-must end, with an error or without, and say something at least every 10 seconds.  Then the engine is
+must end, with an error or without, and say after 10 seconds without a result what it waits for.  Then the engine is
 started again, and the same command must come to the same dataset as a pack without an engine:
 no sample is rejected, and no file is left beside it.
 
@@ -201,7 +201,10 @@ class Command:
 
     def __init__(self, place: Path, executor: str) -> None:
         self._place, self._started = place, time.monotonic()
-        self.said, self._times = "", [self._started]
+        self.said = ""
+        self._silences: list[tuple[float, bool]] = []
+        """Seconds, and whether the command had said that it waits."""
+        self._last = self._started
         self.process = subprocess.Popen(
             [*pack(place), "--executor", executor],
             env=environment(place),
@@ -214,8 +217,13 @@ class Command:
     def _read(self) -> None:
         assert self.process.stdout is not None
         while data := os.read(self.process.stdout.fileno(), 1 << 16):
-            self._times.append(time.monotonic())
+            self._note()
             self.said += data.decode("utf-8", "replace")
+
+    def _note(self) -> None:
+        now, line = time.monotonic(), self.said.rstrip().rpartition("\n")[2]
+        self._silences.append((now - self._last, "has been waiting for" in line))
+        self._last = now
 
     @property
     def is_running(self) -> bool:
@@ -234,13 +242,13 @@ class Command:
             self.process.kill()
             code = 99
         self._reader.join(5.0)
-        self._times.append(time.monotonic())
+        self._note()
         return code
 
     @property
     def silence(self) -> float:
-        """The longest time without a message, in seconds."""
-        return float(max(np.diff(self._times)))
+        """The longest time in seconds without a message, except after one that it waits."""
+        return max((seconds for seconds, said in self._silences if not said), default=0.0)
 
 
 # -- engines --------------------------------------------------------------------------------

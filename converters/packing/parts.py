@@ -21,6 +21,7 @@ import functools
 import io
 import itertools
 import json
+import os
 import re
 import secrets
 import tempfile
@@ -246,7 +247,8 @@ class Parts:
                     suffix = "lmdb" if options.container == "lmdb" else "h5"
                     name = f"shard-{part:05}-{secrets.token_hex(8)}.{suffix}"
                     shard = ShardEntry(name, report.num_samples, path.stat().st_size, report.digest)
-                    self.store.put(name, path)
+                    with said_while(f"the upload of {self.store.url_of(name)}"):
+                        self.store.put(name, path)
             found = rejected(rejects_path(path))
         left_out = [(samples.first + at, key, why) for at, key, why in found]
         receipt = Receipt(part, shard, source_bytes, left_out)
@@ -377,6 +379,10 @@ class Parts:
         self.store.remove(PLAN)  # as long as it is there, something may be left
         if isinstance(self.store, LocalStore):
             self.store.remove_unfinished()
+            # A process that was killed may have made a folder and nothing in it.
+            for folder, _, _ in os.walk(self.store.path("unfinished"), topdown=False):
+                with contextlib.suppress(OSError):
+                    os.rmdir(folder)
 
 
 def _as_json(body: Mapping[str, Any]) -> Any:
