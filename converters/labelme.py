@@ -30,6 +30,7 @@ from fastdata.errors import SourceError
 from fastdata.regular_files import read_regular
 from fastdata.schema import Field
 
+from .base import reject_reason
 from .reading.annotations.annotated import upright_frame_of
 from .reading.annotations.shapes import (
     Shape,
@@ -107,7 +108,7 @@ class LabelmeSource(ImageListSource):
             self._taken += image != path
             self.add(image, path, **split)
         except (OSError, SourceError) as error:
-            self.reject(path, str(error))
+            self.reject(path, reject_reason(path, error))
             return set()
         for entry in content["shapes"]:
             if kind_of(entry) not in AREAS:
@@ -265,4 +266,4 @@ def _bitmap(data: bytes) -> NDArray[np.bool_]:
     except ValueError:
         raise
     except Exception as error:  # PIL's plugins raise nearly anything on damaged files
-        raise ValueError(f"its mask is no image: {type(error).__name__}: {error}") from None
+        raise ValueError(f"its mask is no image: {type(error).__name__}: {error}") from error

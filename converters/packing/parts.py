@@ -21,6 +21,7 @@ import functools
 import io
 import itertools
 import json
+import os
 import re
 import secrets
 import tempfile
@@ -46,9 +47,9 @@ from fastdata.formats.layout import content_digest
 from fastdata.formats.manifest import MANIFEST, Manifest, ShardEntry
 from fastdata.formats.reader import ShardReader
 from fastdata.formats.sparse import columns_only
-from fastdata.regular_files import with_urls
 from fastdata.storage import LocalStore, Store
 from fastdata.storage.contract import MOST_TEXT_BYTES
+from fastdata.waits import said_while
 
 from ..base import Source
 from .job import Job, csv_line, differences, rejected, rejects_in, rejects_path
@@ -192,7 +193,7 @@ class Parts:
     def receipts(self) -> dict[int, Receipt]:
         """Return the receipts of the parts that are done."""
         keys = self._receipt_keys()
-        with ThreadPoolExecutor(_REQUESTS) as pool:
+        with said_while(f"the receipts in {self.store.url}"), ThreadPoolExecutor(_REQUESTS) as pool:
             return {receipt.part: receipt for receipt in pool.map(self._receipt, keys)}
 
     def done(self) -> set[int]:
@@ -256,7 +257,8 @@ class Parts:
                     suffix = "lmdb" if options.container == "lmdb" else "h5"
                     name = f"shard-{part:05}-{secrets.token_hex(8)}.{suffix}"
                     shard = ShardEntry(name, report.num_samples, path.stat().st_size, report.digest)
-                    self.store.put(name, path)
+                    with said_while(f"the upload of {self.store.url_of(name)}"):
+                        self.store.put(name, path)
             found = rejected(rejects_path(path))
         left_out = [(samples.first + at, key, why) for at, key, why in found]
         receipt = Receipt(part, shard, source_bytes, left_out)
@@ -267,12 +269,6 @@ class Parts:
                 f"has {receipt.num_samples:,}: pack it anew, to another destination"
             )
         return self._put(receipt)
-
-    def give_up(self, part: int, reason: str) -> Receipt:
-        """Put a receipt by which all samples of a part are rejects, or all of its files."""
-        samples = self._range(part)
-        names = enumerate(map(with_urls, samples.names()), samples.first)
-        return self._put(Receipt(part, None, 0, [(at, name, reason) for at, name in names]))
 
     def _range(self, part: int) -> SourceRange:
         start, stop = self.plan().bounds[part : part + 2]
@@ -359,7 +355,8 @@ class Parts:
             )
         schema = self.source.schema
         with tempfile.TemporaryDirectory(prefix="fastdata-commit-") as scratch:
-            with ThreadPoolExecutor(_REQUESTS) as pool:
+            waiting = said_while(f"the columns of the shards in {self.store.url}")
+            with waiting, ThreadPoolExecutor(_REQUESTS) as pool:
                 entries = pool.map(lambda shard: self.store.head(shard.file), shards)
                 paths = pool.map(
                     lambda entry: columns_only(self.store, entry, Path(scratch)), entries
@@ -392,6 +389,10 @@ class Parts:
         self.store.remove(PLAN)  # as long as it is there, something may be left
         if isinstance(self.store, LocalStore):
             self.store.remove_unfinished()
+            # A process that was killed may have made a folder and nothing in it.
+            for folder, _, _ in os.walk(self.store.path("unfinished"), topdown=False):
+                with contextlib.suppress(OSError):
+                    os.rmdir(folder)
 
 
 def _as_json(body: Mapping[str, Any]) -> Any:

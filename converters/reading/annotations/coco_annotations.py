@@ -276,9 +276,9 @@ def _ids_of(path: str, frame: Frame) -> NDArray[np.uint32]:
                 pixels = np.asarray(image.convert("RGB"), np.uint32)
                 return np.asarray(pixels @ np.array([1, 256, 65536], np.uint32), np.uint32)
     except OSError as error:
-        raise ValueError(f"its mask {name} cannot be read: {error}") from None
+        raise ValueError(f"its mask {name} cannot be read: {error}") from error
     except Exception as error:  # PIL's plugins raise nearly anything on damaged files
-        raise ValueError(f"its mask {name} cannot be read: {type(error).__name__}") from None
+        raise ValueError(f"its mask {name} cannot be read: {type(error).__name__}") from error
     raise ValueError(f"its mask {name} has {size[0]} x {size[1]} pixels, the image others")
 
 
