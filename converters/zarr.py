@@ -156,12 +156,15 @@ class _ZarrColumn(ArrayColumn):
     def prepare(self) -> list[str]:
         tensorstore, folder, node = _tensorstore(), self._folder, self._node
         self.prepared = True
+        grid = [-(-n // c) for n, c in zip(node.shape, node.blocks, strict=True)]
+        # Of the blocks of the last rows: a large one would be read again for each group of them.
+        kept = math.prod((*node.blocks, *grid[1:])) * (self.dtype.itemsize if self.dtype else 1)
         try:
             opening = tensorstore.open(
                 {
                     "driver": node.driver,
                     "kvstore": {"driver": "file", "path": f"{folder.absolute()}/"},
-                    "context": {"cache_pool": {"total_bytes_limit": 0}},
+                    "context": {"cache_pool": {"total_bytes_limit": min(kept, MAX_RECORD)}},
                 },
                 read=True,
                 open=True,
@@ -184,7 +187,6 @@ class _ZarrColumn(ArrayColumn):
                 f"{folder}: blocks of shape {block} claim {claimed:,} bytes each; at most "
                 f"{MAX_RECORD:,} are believed. Copy the array with smaller blocks"
             )
-        grid = [-(-n // c) for n, c in zip(node.shape, node.blocks, strict=True)]
         self._grid = grid
         whole = math.prod(grid)
         stored = sum(1 for name in _files(folder) if self._is_block(name))

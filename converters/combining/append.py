@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from fastdata.codecs.image import MAX_PIXELS
+from fastdata.codecs.limits import MAX_PIXELS
 from fastdata.dataset import Dataset
 from fastdata.errors import FastdataError, JobChangedError, OptionError, full_disk_explained
 from fastdata.formats.layout import content_digest

@@ -36,7 +36,9 @@ __all__ = [
     "limit_bytes",
     "local_processes",
     "memory_kept",
+    "memory_share",
     "parse_bytes",
+    "share_memory",
 ]
 
 MAX_WORKERS = 16
@@ -95,6 +97,20 @@ def available_bytes() -> int:
     """
     left = [limit.left for limit in memory_limits()]
     return int(min([psutil.virtual_memory().available, *left]))
+
+
+_share: int | None = None
+
+
+def share_memory(among: int) -> None:
+    """Give this process, one of so many workers, its share of what memory is free now."""
+    global _share
+    _share = available_bytes() // among
+
+
+def memory_share() -> int:
+    """Return the bytes that one image may take here; see `share_memory`."""
+    return available_bytes() if _share is None else _share
 
 
 def limit_bytes() -> int | None:

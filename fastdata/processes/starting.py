@@ -125,7 +125,7 @@ def start_workers(
         for number in range(num_workers):
             process = chosen.Process(
                 target=run_worker,
-                args=(sent, *ends, role.set_up, role.end),
+                args=(sent, *ends, role.set_up, role.end, num_workers),
                 name=f"{role.name}-{number}",
                 daemon=role.daemon,
             )
