@@ -12,7 +12,6 @@ import os
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -21,6 +20,7 @@ from fastdata.distributed import accelerate_in_use, agreed_seed
 from fastdata.engine.backend import Backend
 from fastdata.engine.contracts import BatchOrder, PackedData
 from fastdata.engine.epoch import LoaderStats, Passes, Position
+from fastdata.engine.rank_check import RankCheck
 from fastdata.engine.surface import DataLoaderSurface
 from fastdata.errors import OptionError
 from fastdata.records import RecordFormat
@@ -100,6 +100,7 @@ class Loader(DataLoaderSurface):
         self._passes = Passes(*assemble(*self._share, self._seed))
         self._adapted = False
         """Whether an integration tells Accelerate what it has to know."""
+        self._rank_check = RankCheck(self)
         _loaders.add(self)
 
     # -- what it is ----------------------------------------------------------------------
@@ -213,7 +214,12 @@ class Loader(DataLoaderSurface):
         self._resolve(final=True)
         self._warn_of_accelerate()
         format_batch = None if self._record == RecordFormat() else self._record.format
-        return self._passes.open(partial(self._resolve, final=True), format_batch)
+        return self._passes.open(self._before_first_batch, format_batch)
+
+    def _before_first_batch(self) -> None:
+        """Look up the rank, and compare with other ranks what is divided among them."""
+        self._resolve(final=True)
+        self._rank_check.run(self._share, self._passes.upcoming)
 
     @property
     def epoch(self) -> int:
