@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
 import warnings
 import weakref
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from fastdata.options import LoaderOptions
     from fastdata.sampling import SamplerEpoch
     from fastdata.transforms.pipeline import Pipeline
+
+log = logging.getLogger("fastdata")
 
 __all__ = ["Assemble", "Loader", "LoaderStats"]
 
@@ -276,6 +279,8 @@ class Loader(DataLoaderSurface):
         yielded, provided that transforms are the same.  The number and method of workers may
         differ, and so may the number of ranks if all of them together still
         take as many samples a step.  A loader made with ``seed=None`` takes the state's seed.
+        A state from within an epoch is logged as a warning: the script must not leave out these
+        batches once more.
 
         Parameters
         ----------
@@ -321,6 +326,14 @@ class Loader(DataLoaderSurface):
                 stacklevel=2,
             )
         self._passes.set_next(position, by_user=True)
+        if position.batch and self._share[0] == 0:
+            log.warning(
+                "the loader continues at batch %d of epoch %d, where its state was taken: a script "
+                "that leaves out these batches itself, as by `if step < first: continue`, loses as "
+                "many others",
+                position.batch,
+                position.epoch,
+            )
 
     def _same_batches(self, size: int) -> str:
         """Say how these ranks, or others, have batches of so many samples together."""
