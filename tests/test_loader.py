@@ -335,6 +335,16 @@ def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:
         loader(MemoryData(), **options)
 
 
+def test_arguments_are_named_as_those_of_dataloader() -> None:
+    data = MemoryData(6, size=(8, 8))
+    with loader(dataset=data, batch_size=4, num_workers=0) as named:
+        assert len(named) == len(loader(data, 4, False, num_workers=0)) == 2
+    with pytest.raises(TypeError, match=r"batch_size and shuffle by position.*sampler=\[0"):
+        loader(data, 4, False, [0, 1])  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match=r"sampler=None, batch_sampler=None, num_workers=2$"):
+        loader(data, 4, False, None, None, 2)  # type: ignore[call-overload]
+
+
 def test_a_path_without_a_dataset_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DatasetNotFoundError, match=r"absent\.lmdb"):
         loader(tmp_path / "absent.lmdb")

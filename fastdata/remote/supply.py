@@ -142,7 +142,7 @@ class Supply:
         }
         client.used_by(self, self._key)
         reply = client.ask(body, keep_as=self._key)
-        self._opened_in = os.getpid()
+        self._opened_in, self._waited = os.getpid(), _Waited()
         self._say_streams()
         found: dict[str, Any] = reply["dataset"]
         return found

@@ -10,7 +10,6 @@ float16 and bfloat16 too, whose rounding between the steps a fused arithmetic wo
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -133,13 +132,12 @@ class PixelLookup:
     Triton, and on other devices, torch's own indexing, whose indices go through memory in
     between.  Images that are floating already take the chain itself.
 
-    Thread-safe.  The table goes to a device once, with the first batch there.
+    Thread-safe: two threads may make the same table.  A lock could be taken when a process forks.
     """
 
     def __init__(self, transforms: Sequence[PixelTransform]) -> None:
         self.transforms = tuple(transforms)
         self._tables: dict[Any, Any] = {}
-        self._lock = threading.Lock()
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
         """Return the transform of images [n, C, H, W], channels-last where they are uint8."""
@@ -152,20 +150,17 @@ class PixelLookup:
 
     def table(self, channels: int) -> PixelTable:
         """Return the table for uint8 images of this many channels."""
-        with self._lock:
-            if channels not in self._tables:
-                self._tables[channels] = PixelTable(self.transforms, channels)
-            table: PixelTable = self._tables[channels]
-            return table
+        if channels not in self._tables:
+            self._tables[channels] = PixelTable(self.transforms, channels)
+        table: PixelTable = self._tables[channels]
+        return table
 
     def on_device(self, channels: int, device: torch.device) -> torch.Tensor:
         """Return the table for uint8 images of this many channels, [256, C], on a device."""
-        values = self.table(channels).values
-        with self._lock:
-            if (channels, device) not in self._tables:
-                self._tables[channels, device] = values.to(device)
-            table: torch.Tensor = self._tables[channels, device]
-            return table
+        if (channels, device) not in self._tables:
+            self._tables[channels, device] = self.table(channels).values.to(device)
+        table: torch.Tensor = self._tables[channels, device]
+        return table
 
     def __getstate__(self) -> dict[str, Any]:
         return {"transforms": self.transforms}  # another process makes its own tables
