@@ -28,6 +28,7 @@ from fastdata.dataset import Dataset
 from fastdata.distributed import left_to_others
 from fastdata.engine.backend import Backend, CpuBackend
 from fastdata.engine.contracts import BatchOrder, PackedData
+from fastdata.engine.delivery import has_batch_stage
 from fastdata.engine.loader import Loader
 from fastdata.engine.work import BatchWork
 from fastdata.engine.workers import WorkerOptions, choose_method
@@ -127,6 +128,12 @@ def _assemble(
         on_corrupt=options.on_corrupt,
         pixels=target is None or target.type == "cpu",
         part=part,
+        memory_format=options.memory_format,
+        # Else batches change on their way: there it costs the workers nothing.
+        planar=options.memory_format == torch.contiguous_format
+        and (target is None or target.type == "cpu")
+        and options.cache != "device"
+        and not has_batch_stage(pipeline),
     )
     backend = _backend(options, work, part)
     if options.batch_sampler is not None:
@@ -249,6 +256,7 @@ def foreign_loader(data: Any, options: LoaderOptions) -> DataLoader[Any] | CUDAP
         "batch_format": options.batch_format == "dict",
         "names": options.names is not None,
         "max_pixels": options.max_pixels is not None,
+        "memory_format": options.memory_format != torch.contiguous_format,
         "shuffle": not isinstance(options.shuffle, bool),
     }
     for name, given in for_packed.items():
