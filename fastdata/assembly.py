@@ -129,11 +129,7 @@ def _assemble(
         pixels=target is None or target.type == "cpu",
         part=part,
         memory_format=options.memory_format,
-        # Else batches change on their way: there it costs the workers nothing.
-        planar=options.memory_format == torch.contiguous_format
-        and (target is None or target.type == "cpu")
-        and options.cache != "device"
-        and not has_batch_stage(pipeline),
+        planar=_makes_planes(options, pipeline),
     )
     backend = _backend(options, work, part)
     if options.batch_sampler is not None:
@@ -152,6 +148,22 @@ def _assemble(
         even=options.even,
     )
     return batches, backend
+
+
+def _makes_planes(options: LoaderOptions, pipeline: Pipeline) -> bool:
+    """Return whether images are made as contiguous planes, not changed to these on their way.
+
+    What is done on a device, or to whole batches, takes images channels last.
+    """
+    on_device = options.target is not None and options.target.type != "cpu"
+    parts = (pipeline, *pipeline.views)
+    return (
+        options.memory_format == torch.contiguous_format
+        and options.cache != "device"
+        and not has_batch_stage(pipeline)
+        and not (on_device and options.backend == "dali")
+        and not (on_device and any(part.pixels is not None for part in parts))
+    )
 
 
 def _backend(options: LoaderOptions, work: BatchWork, part: Any) -> Backend:

@@ -209,9 +209,7 @@ def test_boxes_travel_to_a_device(
         seen.append([part.tobytes() for part in memory])
 
     options: dict[str, Any] = {"batch_size": 16, "shuffle": True, "seed": 3, "num_workers": 2}
-    # Nothing is computed there, which the simulation would do at once.
-    options |= {"memory_format": torch.channels_last, "device": "cuda"}
-    with fastdata.loader(one_size, **options, transform=transform) as loader:
+    with fastdata.loader(one_size, **options, transform=transform, device="cuda") as loader:
         for batch in loader:
             device.launch(look, *(boxes for boxes in batch.boxes if len(boxes)))
             del batch

@@ -245,11 +245,11 @@ class TensorLayout(NamedTuple):
 
         NumPy has no bfloat16; see `fastdata.transforms.pixel.as_words`.
         """
-        words = memory[self.offset : self.offset + self.nbytes].view(word_dtype(self.dtype))
-        part: NDArray[Any] = words
+        part = memory[self.offset : self.offset + self.nbytes].view(word_dtype(self.dtype))
         if not self._has_planes:
             return part.reshape(self.shape)
-        return part.reshape(self._planes).transpose(0, 2, 3, 1)
+        planes: NDArray[Any] = part.reshape(self._planes)
+        return planes.transpose(0, 2, 3, 1)
 
     def tensor(self, memory: torch.Tensor) -> torch.Tensor:
         """Return the array as a tensor [N, C, H, W], which keeps `memory` alive."""
