@@ -246,10 +246,9 @@ class TensorLayout(NamedTuple):
         NumPy has no bfloat16; see `fastdata.transforms.pixel.as_words`.
         """
         part = memory[self.offset : self.offset + self.nbytes].view(word_dtype(self.dtype))
-        if not self._has_planes:
-            return part.reshape(self.shape)
-        planes: NDArray[Any] = part.reshape(self._planes)
-        return planes.transpose(0, 2, 3, 1)
+        shape = self._planes if self._has_planes else self.shape
+        array: NDArray[Any] = part.reshape(shape)
+        return array.transpose(0, 2, 3, 1) if self._has_planes else array
 
     def tensor(self, memory: torch.Tensor) -> torch.Tensor:
         """Return the array as a tensor [N, C, H, W], which keeps `memory` alive."""
