@@ -190,7 +190,7 @@ class _Bench:
         device_seconds = 0.0
         if self._device is not None and self._device.type != "cpu":
             moved = move_batch(batch, self._device)
-            on_device = partial(arrive, work.pipeline, work.seed, request, moved)
+            on_device = partial(arrive, work, request, moved)
             device_seconds = Meter(self._device).seconds(on_device)
         elif work.pipeline.batch is not None or work.pipeline.views:
             with recording(recorder, "augment"):
