@@ -25,7 +25,7 @@ typedef struct {
 
 void fd_use_portable(int only);
 void fd_render_crops(fd_crop *crops, int64_t count, uint8_t *out, int32_t out_height,
-                     int32_t out_width, int32_t channels);
+                     int32_t out_width, int32_t channels, int32_t planar);
 void *fd_resize_jpeg(const uint8_t *data, size_t size, int32_t height, int32_t width, int32_t factor,
                      int32_t rows, int32_t columns, int32_t channels, int32_t quality,
                      int32_t interval, size_t *made);
@@ -52,22 +52,28 @@ static int find_size(const uint8_t *data, size_t size, int32_t *height, int32_t 
 
 static int32_t below(int32_t value, int32_t limit) { return limit > 0 ? value % limit : 0; }
 
-/* Render a crop by each kind of code; their pixels and answers must be equal. */
+/* Render a crop by each kind of code, to pixels and to planes; what they make must be equal. */
 static void render(fd_crop crop, int32_t rows, int32_t columns, int32_t channels) {
-    const size_t bytes = (size_t)rows * (size_t)columns * (size_t)channels;
-    uint8_t *made[2];
-    int32_t answers[2];
-    for (int portable = 0; portable < 2; portable++) {
-        made[portable] = malloc(bytes);
-        if (!made[portable]) fail("no memory");
-        fd_use_portable(portable);
-        fd_render_crops(&crop, 1, made[portable], rows, columns, channels);
-        answers[portable] = crop.status;
+    const size_t n = (size_t)channels, plane = (size_t)rows * (size_t)columns, bytes = plane * n;
+    uint8_t *made[4]; /* pixels, portable pixels, planes, portable planes */
+    int32_t answers[4];
+    for (int way = 0; way < 4; way++) {
+        made[way] = malloc(bytes);
+        if (!made[way]) fail("no memory");
+        fd_use_portable(way & 1);
+        fd_render_crops(&crop, 1, made[way], rows, columns, channels, way >> 1);
+        answers[way] = crop.status;
+        if (answers[way] != answers[0]) fail("only one way refuses the image");
     }
-    if (answers[0] != answers[1]) fail("only one kind of code refuses the image");
-    if (answers[0] == FD_OK && memcmp(made[0], made[1], bytes)) fail("kinds of code differ");
-    free(made[0]);
-    free(made[1]);
+    if (answers[0] == FD_OK) {
+        if (memcmp(made[0], made[1], bytes)) fail("kinds of code differ");
+        if (memcmp(made[2], made[3], bytes)) fail("kinds of code make other planes");
+        for (size_t i = 0; i < plane; i++)
+            for (size_t c = 0; c < n; c++)
+                if (made[0][i * n + c] != made[2][c * plane + i]) fail("planes have other pixels");
+    }
+    for (int way = 0; way < 4; way++)
+        free(made[way]);
 }
 
 static void look_at_header(fd_crop crop, const uint8_t *with) {

@@ -108,8 +108,8 @@ class RowSamples:
         }
 
         for name in self.schema.images:
-            rows = map(self.row, range(self.num_samples))
-            self.notes += self._finders[name].outside(rows, name)
+            cells = map(self.row, range(self.num_samples))
+            self.notes += self._finders[name].outside(cells, name)
 
     # -- what columns hold ---------------------------------------------------------------
 
