@@ -108,8 +108,8 @@ class RowSamples:
         }
 
         for name in self.schema.images:
-            cells = map(self.row, range(self.num_samples))
-            self.notes += self._finders[name].outside(cells, name)
+            every = map(self.row, range(self.num_samples))
+            self.notes += self._finders[name].outside(every, name)
 
     # -- what columns hold ---------------------------------------------------------------
 
