@@ -35,6 +35,8 @@ from .reading.spans import MAX_RECORD
 __all__ = ["ZarrSource"]
 
 _LOOKED_AT = 200
+_CACHE_BYTES = 1 << 20
+"""Of what tensorstore notes of the blocks that it keeps."""
 _MOST_EMPTY = 1000
 """Blocks that may be missing for each that is there."""
 
@@ -158,13 +160,14 @@ class _ZarrColumn(ArrayColumn):
         self.prepared = True
         grid = [-(-n // c) for n, c in zip(node.shape, node.blocks, strict=True)]
         # Of the blocks of the last rows: a large one would be read again for each group of them.
-        kept = math.prod((*node.blocks, *grid[1:])) * (self.dtype.itemsize if self.dtype else 1)
+        size = math.prod((*node.blocks, *grid[1:])) * (self.dtype.itemsize if self.dtype else 1)
+        kept = min(size, MAX_RECORD)
         try:
             opening = tensorstore.open(
                 {
                     "driver": node.driver,
                     "kvstore": {"driver": "file", "path": f"{folder.absolute()}/"},
-                    "context": {"cache_pool": {"total_bytes_limit": min(kept, MAX_RECORD)}},
+                    "context": {"cache_pool": {"total_bytes_limit": kept + _CACHE_BYTES}},
                 },
                 read=True,
                 open=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -239,3 +240,71 @@ def test_a_manifest_refuses_fields_it_does_not_have(tmp_path: Path) -> None:
         find_source(tmp_path / "list.csv", fields={"lable": "int"})
     with pytest.raises(OptionError, match="field kind 'number' is not one of image, mask"):
         find_source(tmp_path / "list.csv", fields={"label": "number"})
+
+
+LONG = "x" * ((1 << 20) + 1)
+WIDE = ",".join(["x" * (1 << 20)] * 17)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("cell.csv", f"path,text\n1.jpg,{LONG}\n"),
+        ("quoted.csv", f'path,text\n1.jpg,"{LONG[:-9]}\n0123456789"\n'),
+        ("open.csv", 'path,text\n1.jpg,"' + "a line\n" * 2_500_000),
+        ("header.csv", f"path,{LONG}\n1.jpg,a\n"),
+        ("row.csv", f"path,text\n1.jpg,{WIDE}\n"),
+        ("cell.tsv", f"path\ttext\n1.jpg\t{LONG}\n"),
+        ("words.txt", f"1.jpg 1\n2.jpg {LONG}\n"),
+        ("lines.jsonl", f'{{"image": "1.jpg", "text": "{LONG}"}}\n'),
+        ("nested.jsonl", f'{{"image": "1.jpg", "text": ["{LONG}"]}}\n'),
+        ("row.jsonl", f'{{"image": "1.jpg", "text": "{LONG * 17}"}}\n'),
+        ("list.json", f'[{{"image": "1.jpg", "text": "{LONG}"}}]'),
+        ("row.json", f'[{{"image": "1.jpg", "text": "{LONG * 17}"}}]'),
+    ],
+)
+def test_a_cell_of_more_than_1_mb_is_refused(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    before = csv.field_size_limit(1 << 30)  # a limit of the process, which the user may have raised
+    try:
+        with pytest.raises(SourceError, match=rf"{name}.*more than (1,048,576|16,777,216) "):
+            find_source(tmp_path / name, format="manifest")
+    finally:
+        csv.field_size_limit(before)
+
+
+def test_a_cell_of_1_mb_is_read(tmp_path: Path) -> None:
+    (tmp_path / "1.jpg").write_bytes(pil_file(np.zeros((8, 8, 3), np.uint8), "JPEG"))
+    (tmp_path / "a.csv").write_text(f"path,text\n1.jpg,{LONG[1:]}\n")
+    fastdata.pack(tmp_path / "a.csv", tmp_path / "x.lmdb", num_workers=0, progress=False)
+    assert fastdata.open(tmp_path / "x.lmdb")[0].text == LONG[1:]
+
+
+BOXES = "path,label,xmin,ymin,xmax,ymax\n"
+
+
+@pytest.mark.parametrize("box", ["", ",1,1,5,5"])
+def test_images_outside_of_the_folder_of_a_list_are_said(tmp_path: Path, box: str) -> None:
+    data = pil_file(np.zeros((8, 8, 3), np.uint8), "JPEG")
+    home = tmp_path / "home"
+    (home / "in").mkdir(parents=True)
+    (tmp_path / "far").mkdir()
+    for path in (home / "in" / "a.jpg", home / "b.jpg", tmp_path / "c.jpg", tmp_path / "far/d.jpg"):
+        path.write_bytes(data)
+    (home / "link.jpg").symlink_to(tmp_path / "c.jpg")
+    (home / "own_link.jpg").symlink_to("b.jpg")
+    (home / "linked").symlink_to(tmp_path / "far")
+    inside = ["in/a.jpg", "b.jpg", "in/../b.jpg", "own_link.jpg", f"{home}/in/a.jpg"]
+    outside = ["../c.jpg", f"{tmp_path}/c.jpg", "link.jpg", "linked/d.jpg"]
+
+    def notes(names: list[str], **options: Any) -> list[str]:
+        rows = "".join(f"{name},cat{box}\n" for name in names)
+        (home / "list.csv").write_text((BOXES if box else "path,label\n") + rows)
+        source = find_source(home / "list.csv", options=options)
+        return [note for note in source.notes if "outside" in note]
+
+    assert notes(inside) == []
+    (note,) = notes([*inside, *outside])
+    assert note.startswith("4 files of 'image' are outside of the list's folder")
+    assert note.endswith("as " + str(home / "../c.jpg"))
+    assert notes(["d.jpg"], images="../far") == []  # the user has named it

@@ -99,7 +99,8 @@ def read_image_header(
         check_pixels(*size, max_pixels)
         if turbo_decodes(header) and not mask:
             if whole:
-                check_scans(data, size, max_pixels, header)
+                if not header.has_one_scan:
+                    check_scans(data, size, max_pixels, header)
                 check_end(data, header)
             codec = "jpeg" if is_stored_as_jpeg(data, header, channels, mask=mask) else "file"
             turned = header.orientation

@@ -69,7 +69,7 @@ class JpegHeader:
     @property
     def has_one_scan(self) -> bool:
         """Whether decoders stop after the first scan: it has all components in full."""
-        return self.frame not in _PROGRESSIVE and self.scan_components == self.components
+        return self.frame not in _PROGRESSIVE and self.scan_components == len(self.sampling)
 
     @property
     def is_plain(self) -> bool:

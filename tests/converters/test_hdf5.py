@@ -13,7 +13,7 @@ from cases import Picture, make_pictures
 
 import fastdata
 from fastdata.converters.finding import find_source
-from fastdata.converters.reading.arrays import hdf5_columns
+from fastdata.converters.reading.arrays import array_source, hdf5_columns
 from fastdata.converters.reading.arrays.hdf5_columns import BlockRow
 from fastdata.converters.reading.deferred import ValueSpan
 from fastdata.converters.reading.spans import FileSpan, close_files
@@ -419,3 +419,38 @@ def test_a_block_is_inflated_once_for_its_rows(
     hdf5_columns._block.cache_clear()
     pack(tmp_path / "a.h5", tmp_path / "a.lmdb")
     assert hdf5_columns._block.cache_info().misses == 2
+
+
+def test_a_large_block_is_inflated_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The block is gone from the file once its first rows have been read."""
+    monkeypatch.setattr(array_source, "_READ_BYTES", 1 << 20)
+    rows = np.arange(1200, dtype=np.uint8)[:, None, None, None]
+    images = np.broadcast_to(rows, (1200, 64, 64, 3))
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        # Blocks in two directions: both have a part of all rows.
+        options: dict[str, Any] = {"compression": "gzip", "compression_opts": 1}
+        made = file.create_dataset("images", data=images, chunks=(1200, 32, 64, 3), **options)
+        places = [(i.byte_offset, i.size) for i in map(made.id.get_chunk_info, range(2))]
+    source = find_source(path)
+    samples = iter(source)
+    next(samples)
+    with open(path, "r+b") as damaged:
+        for offset, size in places:
+            damaged.seek(offset)
+            damaged.write(bytes(size))
+    left = list(samples)
+    assert len(left) == 1199
+    for number, sample in enumerate(left, 1):
+        (image,) = sample.values.load()
+        assert (image == number % 256).all()
+
+
+def test_blocks_that_are_too_large_to_keep_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset(
+            "images", (300, 4096, 4096), np.uint8, chunks=(300, 2048, 128), compression="gzip"
+        )[:, :1, :1] = 1
+    with pytest.raises(OptionError, match=r"5,033,164,800 bytes.*h5repack -l .*CHUNK=1x4096x4096"):
+        find_source(path)

@@ -16,6 +16,7 @@ from cases import Picture, make_pictures
 import fastdata
 from fastdata.converters import zarr
 from fastdata.converters.finding import find_source
+from fastdata.converters.reading.arrays import array_source
 from fastdata.errors import MissingExtraError, OptionError, SourceError
 
 COUNT = 8
@@ -222,3 +223,22 @@ def test_without_tensorstore_it_says_what_to_install(
     monkeypatch.setitem(sys.modules, "tensorstore", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'fastdata-vision\[tensorstore\]'"):
         find_source(folder)
+
+
+def test_a_large_block_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import tensorstore
+
+    def bytes_read() -> int:
+        name = "/tensorstore/kvstore/file/bytes_read"
+        (found,) = tensorstore.experimental_collect_matching_metrics(name)
+        return int(found["values"][0]["value"])
+
+    monkeypatch.setattr(array_source, "_READ_BYTES", 1 << 16)
+    rows = np.arange(1200, dtype=np.uint8)[:, None, None, None]
+    images = np.broadcast_to(rows, (1200, 16, 16, 3))
+    root = write(tmp_path / "a.zarr", images, rows=1200)
+    before = bytes_read()
+    pack(root, tmp_path / "x.lmdb")
+    assert (stored(tmp_path / "x.lmdb") == images).all()
+    size = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
+    assert bytes_read() - before <= 2 * size

@@ -25,7 +25,7 @@ from ..image_list import DeferredSample
 from ..small_memory import StringTable
 from .boxed_image import BoxForm, likely_unit
 from .columns import LABELS, BoxRoles
-from .image_finder import ImageFinder
+from .image_finder import ImageFinder, folders_of
 
 __all__ = ["BoxSamples", "BoxTable", "ObjectCells"]
 
@@ -141,8 +141,9 @@ class BoxSamples:
             raise SourceError(f"{place}: the manifest has a header but no rows")
         finder.locate(self._table.name(k) for k in range(min(self.num_samples, 1000)))
         self.notes += [finder.note] * bool(finder.note)
-        names = map(self._table.name, range(self.num_samples))
-        self.notes += finder.outside(({"image": name} for name in names), "image")
+        folders = folders_of(map(self._table.name, range(self.num_samples)))
+        every = ({"image": self._table.name(k)} for k in range(self.num_samples))
+        self.notes += finder.outside("image", folders, every)
         if not form.unit:
             unit = likely_unit(self._table.largest, self._table.whole, place)
             form = form._replace(unit=unit)

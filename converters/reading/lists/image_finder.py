@@ -19,7 +19,7 @@ from ..locations import folders_in, printable, stat_of
 from ..selection import joined
 from .outside import OutsideFiles
 
-__all__ = ["ImageFinder", "folder_named"]
+__all__ = ["ImageFinder", "folder_named", "folders_of"]
 
 _TRIED_NAMES = 32
 _TRIED_FOLDERS = 64
@@ -139,16 +139,24 @@ class ImageFinder:
             return self.root / self._one_of(self._folders[0], name, ("", *BOTH_CASES))
         return path
 
-    def outside(self, rows: Iterable[Mapping[str, str]], column: str) -> list[str]:
+    def outside(
+        self, column: str, folders: Iterable[str], rows: Iterable[Mapping[str, str]]
+    ) -> list[str]:
         """Return the note on images outside the list's folder, or outside that of ``images=``.
 
-        rows: all of the list, as cells by column.
         column: that of the images.
+        folders: all that its cells begin with.
+        rows: all of the list, as cells by column; looked at only if one of the folders is outside,
+            or has links.
         """
         given = self._pattern[0][0] if self._pattern else self._folders[0] if self._given else ""
-        folder = os.path.join(self.root, given)
-        found = OutsideFiles(os.path.dirname(folder) if self._pattern else folder)
+        root = os.path.join(self.root, given)
+        found = OutsideFiles(os.path.dirname(root) if self._pattern else root)
         start = os.path.join(self.root, self._folders[0], "")
+        if self._pattern is None:
+            places = (os.path.dirname(os.path.join(start, folder, "")) for folder in folders)
+            if not any(map(found.may_hold_any, places)):
+                return []
         for row in rows:
             name = row[column]
             if self._pattern is None:
@@ -172,6 +180,12 @@ class ImageFinder:
             raise
         except ValueError:  # the row is rejected when it is read
             return 0, 0
+
+
+def folders_of(names: Iterable[str]) -> set[str]:
+    """Return the folders that paths of a list begin with."""
+    # "/a.jpg" is in "/", not in the list's folder.
+    return {folder + sign for folder, sign, _ in (name.rpartition("/") for name in names)}
 
 
 def folder_named(root: Path, images: str) -> str:

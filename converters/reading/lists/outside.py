@@ -20,13 +20,21 @@ class OutsideFiles:
         self._folders: dict[str, tuple[bool, frozenset[str]]] = {}
         self.count, self.example = 0, ""
 
-    def see(self, path: str) -> None:
-        """Look at one file, which need not exist."""
-        folder, name = os.path.split(path)
+    def may_hold_any(self, folder: str) -> bool:
+        """Tell whether a file in this folder may be outside: the folder is, or has links."""
+        inside, links = self._look(folder)
+        return not inside or bool(links)
+
+    def _look(self, folder: str) -> tuple[bool, frozenset[str]]:
         found = self._folders.get(folder)
         if found is None:
             found = self._folders[folder] = self._is_inside(folder), frozenset(_links(folder))
-        inside, links = found
+        return found
+
+    def see(self, path: str) -> None:
+        """Look at one file, which need not exist."""
+        folder, name = os.path.split(path)
+        inside, links = self._look(folder)
         if not inside or (name in links and not self._is_inside(path)):
             self.count += 1
             self.example = self.example or path

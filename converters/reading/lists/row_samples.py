@@ -26,7 +26,7 @@ from ..fields import convert, named_field
 from ..small_memory import StringTable
 from ..splits import split_classes
 from .columns import LABELS
-from .image_finder import ImageFinder
+from .image_finder import ImageFinder, folders_of
 
 __all__ = ["ListInfo", "RowSamples"]
 
@@ -79,12 +79,15 @@ class RowSamples:
         self._info, self._rows, self.notes = info, StringTable(), list[str]()
         self._finder_of = finder_of
         guesses = [self._guess(k) for k in range(len(info.columns))]
+        folders: list[set[str]] = [set() for _ in guesses]
         rows = iter(rows)
         while batch := list(itertools.islice(rows, _BATCH)):
             for row in batch:
                 self._rows.append(_encoded(row))
-            for guess, cells in zip(guesses, zip(*batch, strict=True), strict=True):
-                guess.see(cells)
+            for k, cells in enumerate(zip(*batch, strict=True)):
+                guesses[k].see(cells)
+                if k == info.image or guesses[k].is_image:
+                    folders[k] |= folders_of(cells)
         self.num_samples = len(self._rows)
         if not self.num_samples:
             raise SourceError(f"{info.place}: the manifest has a header but no rows")
@@ -108,8 +111,12 @@ class RowSamples:
         }
 
         for name in self.schema.images:
+            k = info.columns.index(name)
             every = map(self.row, range(self.num_samples))
-            self.notes += self._finders[name].outside(every, name)
+            if k != info.image and not guesses[k].is_image:  # the user says that these are images
+                folders[k] = folders_of(row[name] for row in every)
+                every = map(self.row, range(self.num_samples))
+            self.notes += self._finders[name].outside(name, folders[k], every)
 
     # -- what columns hold ---------------------------------------------------------------
 
