@@ -2,9 +2,9 @@
 
 For each kill a new engine runs on this machine, and `fastdata pack --executor` packs a folder with
 it.  At a random moment one process of the engine, or the command itself, gets SIGKILL.  The command
-must end, with an error or without, and say after 10 seconds without a result what it waits for.  Then the engine is
-started again, and the same command must come to the same dataset as a pack without an engine:
-no sample is rejected, and no file is left beside it.
+must end, with an error or without, and say after 10 seconds without a result what it waits for.
+Then the engine is started again, and the same command must come to the same dataset as a pack
+without an engine: no sample is rejected, and no file is left beside it.
 
     python scripts/soak_engines.py --kills 20
     python scripts/soak_engines.py --kills 3 --part raylet --part scheduler
