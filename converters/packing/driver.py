@@ -138,8 +138,8 @@ def pack(
         first ``"plan"``; then ``"0/N"`` to ``"N-1/N"``, anywhere, each of which packs a share of
         the shards that are missing; then ``"commit"``, which makes a dataset of them.
     retries : int
-        How often a task of an engine is run again that failed in a way that may pass.  After that
-        its samples are rejected, or with ``on_error="stop"`` its error is raised.
+        How often a task of an engine that failed is run again, if it may succeed.  After that
+        the pack ends with an error; finished parts stay.
     storage_options : mapping of str to str, optional
         Of URLs: ``endpoint``, ``region``, ``anonymous``.  Credentials come from where each cloud's
         own tools have them.
@@ -163,6 +163,11 @@ def pack(
         If a store cannot be read or written.
     RejectedError
         At the first bad image, with ``on_error="stop"``.
+    MachineError, ResourceLimitError
+        If a sample cannot be read and its data are not the cause: no permission, an I/O error, too
+        little memory.  Run the same call again to go on.
+    WorkerError
+        If workers cannot be started, or an engine or its workers are lost.
     DiskFullError
         If there is no room; run the same call again to go on.
 
