@@ -1,11 +1,11 @@
-"""Kill packs to an object store, and downloaders of datasets in one, and see what is left.
+"""Kill packs to an object store, and downloaders of datasets in one, and compare the results.
 
     python scripts/soak_stores.py --kills 100
     python scripts/soak_stores.py --kills 100 --job downloaders --seed 3
 
 ``packs``: a pack in parts to a bucket gets SIGKILL at random moments and is run again until one run
 comes to its end.  After every kill the bucket has no dataset or a whole one; in the end it has the
-samples of a pack that nobody disturbed, and no other objects.
+samples of an undisturbed pack, and no other objects.
 
 ``downloaders``: a loader reads a dataset by HTTP through a cache that has room for a part of it,
 while its downloaders get SIGKILL at random moments.  Every epoch must have the batches of the
@@ -115,7 +115,7 @@ def served(code: str, *arguments: str) -> Iterator[str]:
 
 
 def kill_packs(folder: Path, kills: int, dice: random.Random) -> Count:
-    """Kill packs to a store so many times."""
+    """Kill packs to a store at least `kills` times."""
     source = images(folder / "images", 60, 1)
     fastdata.pack(source, folder / "whole", size=24, shards=4, num_workers=0, progress=False)
     expected, count = digest_of(folder / "whole"), Count()
@@ -170,7 +170,7 @@ _OF_DATASET = r"train/(manifest\.json|rejects\.csv|shard-\d{5}-[0-9a-f]{16}\.lmd
 
 
 def _unless_done(run: Callable[[Path], None], place: Path) -> None:
-    """Run; that the dataset is there already, as a kill came after the end, is no error."""
+    """Run; a dataset that exists already is no error: the kill came after its end."""
     with contextlib.suppress(DestinationExistsError):
         run(place)
 
@@ -203,7 +203,7 @@ def _digest_in(endpoint: str, bucket: str, copy: Path) -> str | None:
 
 
 def kill_downloaders(folder: Path, kills: int, dice: random.Random) -> Count:
-    """Kill downloaders so many times while a loader reads."""
+    """Kill downloaders `kills` times while a loader reads."""
     source, data = images(folder / "images", 240, 1), folder / "served" / "train"
     usual: dict[str, Any] = {"size": 64, "codec": "raw", "num_workers": 0, "progress": False}
     fastdata.pack(source, data, shards=3, **usual)

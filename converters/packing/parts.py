@@ -108,7 +108,7 @@ class Receipt:
                 shard.check()
             rejects = [(int(index), str(key), str(why)) for index, key, why in body["rejects"]]
             return cls(int(body["part"]), shard, int(body["source_bytes"]), rejects)
-        except (LookupError, TypeError, ValueError) as error:
+        except (LookupError, TypeError, ValueError, RecursionError) as error:
             raise FormatError(
                 f"{place} is no receipt of a part: {error!r}. Remove it, and pack that part again"
             ) from error

@@ -148,7 +148,7 @@ class Plan:
             unit = body.get("unit", "samples")
             if body["version"] == cls.VERSIONS.get(unit):
                 return cls(body["identity"], body["source"], tuple(map(int, body["bounds"])), unit)
-        except (LookupError, TypeError, ValueError) as error:
+        except (LookupError, TypeError, ValueError, RecursionError) as error:
             raise FormatError(f"{place} is no plan of a pack: {error!r}") from error
         raise FormatError(f"{place} is of another release. Use that, or upgrade: {UPGRADE}")
 

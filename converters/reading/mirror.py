@@ -46,7 +46,9 @@ from .spans import close_files
 
 __all__ = ["Listing", "Mirror", "StoredFiles"]
 
-_PREFIX = "fastdata-mirror-"
+_PREFIX, _MARK = "fastdata-mirror-", ".fastdata-mirror"
+"""Beginning of the names of mirrors' folders, and the file inside that marks them as ours."""
+
 _MAKE_ROOM = "Objects are downloaded there: make room, or set TMPDIR to a larger folder."
 
 _PIECE_BYTES = 8 << 20
@@ -113,6 +115,7 @@ class Mirror:
         self._ahead = ThreadPoolExecutor(1)
         _remove_abandoned()
         self._scratch = os.path.realpath(tempfile.mkdtemp(prefix=_PREFIX))
+        Path(self._scratch, _MARK).touch()
         lock = os.open(self._scratch, os.O_RDONLY | os.O_DIRECTORY)
         with contextlib.suppress(OSError):  # as on NFS; then nobody takes it for abandoned either
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -356,7 +359,8 @@ def _remove_abandoned() -> None:
     """Remove the folders of mirrors whose processes were killed: nobody has their locks."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
-            if time.time() - folder.stat().st_ctime < _ABANDONED_SECONDS:
+            is_new = time.time() - folder.stat().st_ctime < _ABANDONED_SECONDS
+            if is_new or not (folder / _MARK).is_file():
                 continue
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:

@@ -32,8 +32,8 @@ def columns_only(store: Store, entry: Entry, folder: Path) -> Path:
     """Return a file that `ShardReader` reads, in which all but columns and header may be missing.
 
     It is the shard itself where that is a file, and else a sparse one of its length in `folder`.
-    Its bytes are those that were packed: what does not match its checksum is read again, once.
-    Raises `StorageError`, and what opening a damaged shard does; then there is no file.
+    Its columns match their checksums: a damaged shard is read again, once.  Raises `StorageError`,
+    `FormatError` and `ShardCorruptError`, and leaves no file then.
     """
     if store.is_local:
         return store.path(entry.key)

@@ -158,7 +158,7 @@ class CachedDataset:
             is_here = is_scratch or body["folder"] == folder.name
             is_true = isinstance(body["url"], str) and isinstance(body["options"], dict)
             return found if is_here and is_true and shards else None
-        except (OSError, ValueError, TypeError, LookupError):
+        except (OSError, ValueError, TypeError, LookupError, RecursionError):
             return None
 
     @property
@@ -296,7 +296,7 @@ class CacheFolder:
                 path.rmdir()
 
     def _folders(self, prefix: str, suffix: str) -> list[Path]:
-        """Return folders of such names, which are no links."""
+        """Return the folders with such names; links to folders are left out."""
         with os.scandir(self.path) as entries:
             return [
                 Path(one.path)

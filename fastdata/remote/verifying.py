@@ -11,9 +11,9 @@ __all__ = ["damaged_columns", "damaged_samples"]
 
 
 def damaged_columns(dataset: CachedDataset) -> list[str]:
-    """Return which columns do not match their checksums, as ``FILE: COLUMN``.
+    """Return the columns that do not match their checksums, as ``FILE: COLUMN``.
 
-    Of a shard whose header is damaged, or that is missing, it is ``FILE: header``.
+    A shard that is missing, or has a damaged header, is listed as ``FILE: header``.
     """
     damaged = []
     for shard in dataset.shards:

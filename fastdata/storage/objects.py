@@ -7,7 +7,6 @@ import importlib.util
 import itertools
 import os
 import random
-import re
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +25,16 @@ from fastdata.errors import (
     StorageError,
 )
 from fastdata.installing import install_line
+from fastdata.storage.answers import (
+    RETRY_SECONDS,
+    TRANSIENT,
+    answer_of,
+    explanation,
+    may_pass,
+    reason_of,
+    status_of,
+    text_of,
+)
 from fastdata.storage.contract import MOST_READ_BYTES, Entry, Store
 from fastdata.storage.pages import ListingTooLargeError, listed
 from fastdata.waits import said_while
@@ -36,87 +45,22 @@ CONNECT_SECONDS, READ_SECONDS = 10, 30
 """Until there is a connection, and until more comes by it.  There is no limit for a whole request,
 as obstore's own of 30 s: a large object over a slow network takes longer."""
 
-RETRY_SECONDS = 180
-"""For which a request that fails in passing is made again."""
-
 PAUSES = 0.1, 15.0
-"""Seconds between two tries, at first and at last; each pause is drawn between it and its half."""
+"""Seconds between two tries, at first and at last.  Random: from half of it to all of it."""
 
 MOST_RETRIES = 1000
-"""In that time, of a part of a large upload."""
-
-TRANSIENT = 408, 425, 429
-"""Statuses below 500 that may pass.  Above, all may, except 501: not implemented."""
+"""Limit of obstore's own retries, which a part of a large upload has."""
 
 CONFLICT = 409
-"""What S3 answers to one of several conditional uploads at once, which is then to be made again."""
+"""S3's answer to concurrent conditional uploads: the client must try again."""
 
 MOST_BYTES = 1 << 62
-"""Of an object: more is no size."""
+"""Largest size of an object that is believed."""
 
 _PIECE_BYTES = 1 << 24
-"""What is received of a body before its length is looked at."""
+"""Bytes of a body that are received between two checks of its length."""
 
 AWS_SCHEMES = "s3", "s3a"
-
-_SIGNED = re.compile(r"\?[^\s\"'>)]*")
-"""The query of a URL in a message, which may have a signature in it."""
-
-_REMEDY = (
-    "Credentials come from where the cloud's own tools have them; data that is open to all needs "
-    "--storage-option anonymous=true (storage_options={'anonymous': 'true'})"
-)
-
-_REGION = (
-    "the bucket is in another region, or has another endpoint. Name it with --storage-option "
-    "region=... (storage_options={'region': ...}) or AWS_REGION"
-)
-
-_NO_BUCKET = "Compare its name, and the endpoint, with what the cloud's own tools list"
-
-_REASONS = (
-    ("NoSuchBucket", f"there is no such bucket. {_NO_BUCKET}"),
-    ("ContainerNotFound", f"there is no such container. {_NO_BUCKET}"),
-    ("RequestTimeTooSkewed", "this machine's clock is wrong: set it (chronyc, timedatectl)"),
-    ("InvalidAccessKeyId", f"the access key is not known. {_REMEDY}"),
-    ("SignatureDoesNotMatch", f"the secret key is wrong. {_REMEDY}"),
-    ("ExpiredToken", "the credentials have expired: log in again"),
-    ("AccessDenied", f"the credentials do not allow it. {_REMEDY}"),
-    ("PermanentRedirect", _REGION),
-    ("AuthorizationHeaderMalformed", _REGION),
-    ("redirect without LOCATION", _REGION),
-    (
-        "Content-Length Header missing",
-        "the server does not say how long the object is. Use another server, or copy the data here",
-    ),
-)
-"""What servers' answers mean, and what to do."""
-
-_ANSWER = re.compile(r"<Code>([^<]*)</Code>\s*(?:<Message>([^<]*)</Message>)?")
-"""Of S3, and of those that speak as it does."""
-
-_STATUS = re.compile(r"status code: ((\d{3})[A-Za-z '-]*)")
-_METHOD = re.compile(r"Error performing ([A-Z]+) ")
-_NO_CONNECTION = re.compile(r"(?<!Generic )HTTP error: ")
-"""In obstore's errors: what the server answered, to what; and that no whole answer came."""
-
-_REMEDIES = {
-    "PROPFIND": (
-        "This server lists no files (WebDAV's PROPFIND does): give the URL of a packed dataset or "
-        "of one file, or copy the folder here"
-    ),
-    "PUT": "This server takes no uploads: pack to a bucket or to a local folder",
-    "POST": "This server takes no uploads in parts: pack to a local folder, and copy that",
-    "DELETE": "This server removes nothing: pack to a bucket or to a local folder",
-}
-"""By methods, for a server that does not know them."""
-
-_COMPARE = "Compare the URL and the storage options with what the server expects"
-_BUSY = f"It was asked again for {RETRY_SECONDS} s. The server is busy or out of order: try later"
-_UNREACHED = (
-    f"no whole answer came for {RETRY_SECONDS} s. Compare the URL and the endpoint, and see "
-    "whether the server runs and the network reaches it"
-)
 
 Result = TypeVar("Result")
 
@@ -144,7 +88,7 @@ class ObjectStore(Store):
         self._store = self._opened(max_retries=0)
 
     def _opened(self, max_retries: int) -> Any:
-        """Return obstore's store, which makes a request again so often by itself."""
+        """Return obstore's store; it makes a request again up to `max_retries` times by itself."""
         url, options = self.url, self._options
         client: dict[str, Any] = {
             "timeout": timedelta(days=1),
@@ -169,7 +113,7 @@ class ObjectStore(Store):
                 **config,
             )
         except (exceptions.BaseError, TypeError, ValueError) as error:
-            raise OptionError(f"{url}: {_text(error)}") from error
+            raise OptionError(f"{url}: {text_of(error)}") from error
 
     def check_process(self) -> None:
         """Raise a `StorageError` where a request would wait for threads that a fork has lost."""
@@ -220,7 +164,7 @@ class ObjectStore(Store):
         except FileNotFoundError:
             raise
         except exceptions.BaseError as error:
-            status = _status(error)
+            status = status_of(error)
             if not status.startswith("4") or int(status) in TRANSIENT:
                 raise
             refused = error
@@ -251,7 +195,7 @@ class ObjectStore(Store):
         return data
 
     def _received(self, key: str, options: dict[str, Any], most_bytes: int) -> bytes | memoryview:
-        """Return a body; memory is taken for what comes, and not for what is announced."""
+        """Return a body; it takes memory for bytes that have come, not for announced ones."""
         answer = obstore.get(self._store, key, options=options)
         first, end = answer.range
         self.check_size(key, end - first, most_bytes)
@@ -276,7 +220,7 @@ class ObjectStore(Store):
             try:
                 obstore.put(self._store, key, data, mode="create")
             except (exceptions.AlreadyExistsError, exceptions.PreconditionError) as error:
-                if _status(error) == str(CONFLICT):
+                if status_of(error) == str(CONFLICT):
                     raise
                 return False
             return True
@@ -291,7 +235,7 @@ class ObjectStore(Store):
     def _ask(
         self, key: str, request: Callable[[], Result], transient: Sequence[int] = TRANSIENT
     ) -> Result:
-        """Make a request, again while it fails in passing; after 10 s, say what is waited for."""
+        """Make a request, again while it fails in passing; a warning says so after 10 s."""
         self.check_process()
         began, pause, why = time.monotonic(), PAUSES[0], "no answer yet"
 
@@ -303,9 +247,9 @@ class ObjectStore(Store):
                 try:
                     return request()
                 except exceptions.BaseError as error:
-                    if not _may_pass(error, transient) or time.monotonic() - began > RETRY_SECONDS:
+                    if not may_pass(error, transient) or time.monotonic() - began > RETRY_SECONDS:
                         raise
-                    why = _answer(error) or "no whole answer"
+                    why = answer_of(error) or "no whole answer"
                 time.sleep(random.uniform(pause / 2, pause))
                 pause = min(2 * pause, PAUSES[1])
 
@@ -317,56 +261,16 @@ class ObjectStore(Store):
         except StorageError:
             raise
         except FileNotFoundError as error:
-            why = _reason(error)  # not even the bucket
-            if _status(error) == "405":  # which obstore takes for 404
-                why = _said(error)
+            why = reason_of(error)  # not even the bucket
+            if status_of(error) == "405":  # obstore takes it for 404
+                why = explanation(error)
             if why:
                 raise StorageError(f"{self.url_of(key)}: {why}") from error
             raise ObjectNotFoundError(f"{self.url_of(key)}: there is no such object") from error
         except exceptions.PreconditionError as error:
             raise self.changed(key) from error
         except (exceptions.BaseError, OSError) as error:
-            raise StorageError(f"{self.url_of(key)}: {_reason(error) or _said(error)}") from error
-
-
-def _said(error: BaseException) -> str:
-    """Return what went wrong and the remedy, for what `_REASONS` does not know."""
-    status, answer = _status(error), _answer(error)
-    if isinstance(error, exceptions.NotSupportedError) and "Range" in str(error):
-        return "this server sends no ranges of files: use one that does, or copy the data here"
-    if _is_refused(error):
-        return f"it is not allowed{f' ({answer})' if answer else ''}. {_REMEDY}"
-    if status:
-        method = _METHOD.search(str(error))
-        remedy = _REMEDIES.get(method[1], _COMPARE) if method else _COMPARE
-        if _may_pass(error):
-            remedy = _BUSY
-        elif status not in ("405", "501"):
-            remedy = _COMPARE
-        return f"the server answered {answer}. {remedy}"
-    return f"{_UNREACHED} ({_text(error)})" if _may_pass(error) else _text(error)
-
-
-def _status(error: BaseException) -> str:
-    """Return the status that a server answered; "" if there was no answer."""
-    found = _STATUS.search(str(error))
-    return found[2] if found else ""
-
-
-def _answer(error: BaseException) -> str:
-    """Return a server's answer: its status, and what it says of it in XML."""
-    status, said = _STATUS.search(str(error)), _ANSWER.search(str(error))
-    words = [*(said.groups() if said else ())]
-    return ": ".join(word for word in [status[1].strip() if status else "", *words] if word)
-
-
-def _may_pass(error: BaseException, transient: Sequence[int] = TRANSIENT) -> bool:
-    """Return whether the same request may succeed soon."""
-    if status := int(_status(error) or 0):
-        return status in transient or (status >= 500 and status != 501)
-    return (
-        isinstance(error, exceptions.GenericError) and _NO_CONNECTION.search(str(error)) is not None
-    )
+            raise StorageError(f"{self.url_of(key)}: {explanation(error)}") from error
 
 
 def _entry(meta: Any) -> Entry:
@@ -403,19 +307,3 @@ def _credentials(scheme: str, url: str) -> dict[str, Any]:
     ):
         return {"use_azure_cli": "true"}
     return {}
-
-
-def _is_refused(error: BaseException) -> bool:
-    kinds = exceptions.PermissionDeniedError, exceptions.UnauthenticatedError
-    return isinstance(error, kinds) or _status(error) in ("401", "403")
-
-
-def _reason(error: BaseException) -> str:
-    text = str(error)
-    return next((why for name, why in _REASONS if name in text), "")
-
-
-def _text(error: BaseException) -> str:
-    """Return what a library says, in a line, without signatures and its own structures."""
-    said = str(error).partition("Debug source:")[0]
-    return " ".join(_SIGNED.sub("?...", said).split())[:500]

@@ -21,10 +21,10 @@ PAGE_OBJECTS = 1000
 """What S3 sends at once, and at most."""
 
 MOST_OBJECTS = 20_000_000
-"""Of a listing: 6 GB of names, sizes and tags."""
+"""Limit of a listing: 6 GB of names, sizes and tags."""
 
 MOST_GROWTH_BYTES = 1 << 30
-"""Of this process during a page.  A page of a thousand keys of 1,024 bytes has some 2 MB."""
+"""Limit of this process's growth during a page; a thousand keys of 1,024 bytes have 2 MB."""
 
 _LOOK_SECONDS = 0.05
 
