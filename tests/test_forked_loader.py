@@ -64,7 +64,7 @@ def test_an_iterator_of_the_parent_raises_in_a_forked_process(packed: Path, kind
         first = numbers([next(epoch)])
         error = in_child(lambda: next(epoch))
         assert isinstance(error, fastdata.errors.WorkerError)
-        assert "call iter() on the loader in this process" in str(error)
+        assert "call iter() on the loader here" in str(error)
         assert first + numbers(epoch) == list(range(COUNT))
 
 
