@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -68,13 +67,7 @@ such files; several of ImageNet's are among them."""
 _ORIENTATION_TAG = 0x0112
 """Exif 2.3, 4.6.4 A."""
 
-_warnings_lock = threading.RLock()  # a signal handler may fork, too
-# A child that is forked while another thread has the lock would wait for that thread for ever.
-os.register_at_fork(
-    before=_warnings_lock.acquire,
-    after_in_parent=_warnings_lock.release,
-    after_in_child=_warnings_lock.release,
-)
+_warnings_lock = threading.Lock()
 
 _TAIL_BYTES = 1 << 16
 """How far from the end the end-of-image marker is looked for first: some files
