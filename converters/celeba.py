@@ -84,7 +84,8 @@ class CelebaSource(ImageListSource):
                 raise SourceError(f"{paths[_SPLIT]}: {image} is of {of_split}, not 0, 1 or 2")
             if split is None or _SPLITS[of_split] == split:
                 bits = sum(1 << order[label] for label in json.loads(labels))
-                self.add(image, labels=bits, identity=row.get(_IDENTITY, 0), split=of_split)
+                numbers = {"identity": row.get(_IDENTITY, 0), "split": of_split}
+                self.add_inside(images, image, labels=bits, **numbers)
         self.notes += left_out("tables", (n for n in _OTHERS if _table(location, n) is not None))
         return found
 

@@ -28,7 +28,7 @@ from xml.parsers import expat
 import numpy as np
 from numpy.typing import NDArray
 
-from fastdata.codecs.image import MAX_PIXELS
+from fastdata.codecs.limits import MAX_PIXELS
 from fastdata.errors import OptionError, SourceError
 from fastdata.regular_files import open_regular, read_regular
 from fastdata.schema import ArrayField, Field, StringField

@@ -15,14 +15,12 @@ is 0 for the classes and not for the synsets above them (the kit's ``readme.txt`
 
 from __future__ import annotations
 
-import csv
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 from fastdata.errors import OptionError, SourceError
-from fastdata.regular_files import open_regular
 from fastdata.schema import Field
 
 from .reading.arrays.mat_file import mat_values, whole_number
@@ -30,7 +28,7 @@ from .reading.lists.rows import read_mapping
 from .reading.lists.synset_source import ClassesCalled, SynsetSource, is_synset, synset_folders
 from .reading.options import Option
 from .reading.selection import joined
-from .reading.text_lines import text_lines
+from .reading.text_lines import csv_rows, text_lines
 
 __all__ = ["IlsvrcSource"]
 
@@ -192,14 +190,10 @@ def _has_flat_val(data: Path) -> bool:
 def _solution(path: Path) -> dict[str, str]:
     """Return the synset of each image: ``ILSVRC2012_val_00048981,n03995372 85 1 499 272 ...``."""
     found: dict[str, str] = {}
-    try:
-        with open(path, newline="", opener=open_regular, encoding="utf-8") as file:
-            for number, row in enumerate(csv.reader(file), 1):
-                synset = row[1].split(" ", 1)[0] if len(row) == 2 else ""
-                if is_synset(synset):
-                    found[row[0]] = synset
-                elif number > 1:
-                    raise SourceError(f"{path}, line {number}: no image and synset: {row[:2]}")
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise SourceError(f"{path}: {error}") from error
+    for number, row in enumerate(csv_rows(path), 1):
+        synset = row[1].split(" ", 1)[0] if len(row) == 2 else ""
+        if is_synset(synset):
+            found[row[0]] = synset
+        elif number > 1:
+            raise SourceError(f"{path}, row {number}: no image and synset: {row[:2]}")
     return found

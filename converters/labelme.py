@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import io
 import math
 import os
 import re
@@ -23,13 +22,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
-from fastdata.codecs.image import MAX_PIXELS
-from fastdata.errors import SourceError
+from fastdata.codecs.limits import MAX_PIXELS
+from fastdata.codecs.pillow import open_image
+from fastdata.errors import ImageError, SourceError
 from fastdata.regular_files import read_regular
 from fastdata.schema import Field
 
+from .base import reject_reason
 from .reading.annotations.annotated import upright_frame_of
 from .reading.annotations.shapes import (
     Shape,
@@ -107,7 +107,7 @@ class LabelmeSource(ImageListSource):
             self._taken += image != path
             self.add(image, path, **split)
         except (OSError, SourceError) as error:
-            self.reject(path, str(error))
+            self.reject(path, reject_reason(path, error))
             return set()
         for entry in content["shapes"]:
             if kind_of(entry) not in AREAS:
@@ -258,11 +258,7 @@ def _points(entry: dict[str, Any]) -> NDArray[np.float64]:
 
 def _bitmap(data: bytes) -> NDArray[np.bool_]:
     try:
-        with Image.open(io.BytesIO(data)) as image:
-            if image.width * image.height > MAX_PIXELS:
-                raise ValueError(f"its mask has {image.width} x {image.height} pixels")
+        with open_image(data, MAX_PIXELS) as image:
             return np.asarray(image.convert("L")) > 0
-    except ValueError:
-        raise
-    except Exception as error:  # PIL's plugins raise nearly anything on damaged files
-        raise ValueError(f"its mask is no image: {type(error).__name__}: {error}") from None
+    except ImageError as error:
+        raise ValueError(f"its mask is no image: {error}") from error

@@ -21,9 +21,11 @@ from typing import Annotated, Any
 import numpy as np
 from PIL import Image
 
-from fastdata.codecs.image import is_jpeg
-from fastdata.errors import OptionError, SourceError
-from fastdata.regular_files import open_regular
+from fastdata.codecs.jpeg import is_jpeg
+from fastdata.codecs.limits import MAX_PIXELS
+from fastdata.codecs.pillow import open_image
+from fastdata.errors import ImageError, OptionError, SourceError
+from fastdata.regular_files import read_regular
 from fastdata.schema import Field, ImageField
 
 from .reading.annotations.masks import MaskReader, class_table
@@ -297,23 +299,25 @@ def _is_mask_of(mask: Path, image: Path) -> bool:
         return False
     try:
         with (
-            open(mask, "rb", opener=open_regular) as one,
-            open(image, "rb", opener=open_regular) as other,
-            Image.open(one) as opened,
-            Image.open(other) as seen,
+            open_image(read_regular(mask), MAX_PIXELS) as opened,
+            open_image(read_regular(image), MAX_PIXELS) as seen,
         ):
             if opened.size not in (seen.size, seen.size[::-1]) or _flatness(opened) < _FLAT:
                 return False
             return seen.format == "JPEG" or _flatness(seen) < _FLAT
-    except Exception:  # PIL's plugins raise nearly anything on damaged files
+    except (OSError, ImageError):
         return False
 
 
 def _flatness(image: Image.Image) -> float:
     """Return the share of pixels that are as the one to their left, of some rows."""
-    pixels = np.asarray(image if image.mode != "RGBA" else image.convert("RGB"))
-    if pixels.ndim < 2 or pixels.shape[1] < 2:
+    if image.width < 2:
         return 0
-    rows = pixels[:: max(1, pixels.shape[0] // 64)]
+    image.load()
+    step = max(1, image.height // 64)
+    lines = (image.crop((0, top, image.width, top + 1)) for top in range(0, image.height, step))
+    rows = np.concatenate(
+        [np.asarray(line if line.mode != "RGBA" else line.convert("RGB")) for line in lines]
+    )
     same = rows[:, 1:] == rows[:, :-1]
     return float((same.all(-1) if same.ndim == 3 else same).mean())

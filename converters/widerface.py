@@ -51,7 +51,9 @@ class WiderFaceSource(IndexedSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        lines = [line.split() for _, line in itertools.islice(text_lines(Path(location)), 3)]
+        lines = [
+            line.split() for _, line in itertools.islice(text_lines(Path(location), cut=True), 3)
+        ]
         return (
             len(lines) == 3
             and is_image_name(" ".join(lines[0]))

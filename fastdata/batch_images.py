@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from fastdata.codecs import Pixels
 from fastdata.codecs.blobs import check_header, decode_stored, decode_window
 from fastdata.codecs.decoders import JpegDecoder
-from fastdata.codecs.image import MAX_PIXELS, check_pixels
+from fastdata.codecs.limits import MAX_PIXELS, check_pixels
 from fastdata.errors import ImageError, ShardCorruptError
 from fastdata.formats.gather import gather_rows
 from fastdata.formats.layout import CODECS, checksum
@@ -70,6 +70,11 @@ class BatchImages(ABC):
     @abstractmethod
     def __len__(self) -> int: ...
 
+    @property
+    @abstractmethod
+    def max_pixels(self) -> int:
+        """The limit of pixels, and with it that of a JPEG's scans."""
+
     @abstractmethod
     def _stored(self, place: int) -> tuple[memoryview, str, int, int]:
         """Return one image's bytes, codec, height and width; `ShardCorruptError` if damaged."""
@@ -88,7 +93,13 @@ class BatchImages(ABC):
         shape = height, width, self.field.channels
         try:
             return decode_stored(
-                data, codec, shape, mask=self.field.mask, out=out, decoder=self._decoder
+                data,
+                codec,
+                shape,
+                mask=self.field.mask,
+                out=out,
+                decoder=self._decoder,
+                max_pixels=self.max_pixels,
             )
         except ImageError as error:
             raise self._corrupt(place, error) from error
@@ -113,10 +124,16 @@ class BatchImages(ABC):
         if window[0] + window[2] > height or window[1] + window[3] > width:
             raise self._corrupt(place, ImageError(f"the columns say {height} x {width} pixels"))
         shape = height, width, self.field.channels
-        mask, decoder = self.field.mask, self._decoder
         try:
             return decode_window(
-                data, codec, shape, window, mask=mask, decoder=decoder, factor=factor
+                data,
+                codec,
+                shape,
+                window,
+                mask=self.field.mask,
+                decoder=self._decoder,
+                factor=factor,
+                max_pixels=self.max_pixels,
             )
         except ImageError as error:
             raise self._corrupt(place, error) from error
@@ -187,12 +204,12 @@ class ShardImages(BatchImages):
         self._codecs = self._column("codec")
         heights, widths = self.heights, self.widths = self._claimed
         # No product, which might overflow.
-        limit = np.minimum(self._max_pixels // np.maximum(widths, 1), _LONGEST_SIDE)
+        limit = np.minimum(self.max_pixels // np.maximum(widths, 1), _LONGEST_SIDE)
         self.refused = (heights > limit) | (heights < 1) | (widths < 1) | (widths > _LONGEST_SIDE)
         self._hide_refused()
 
     @property
-    def _max_pixels(self) -> int:
+    def max_pixels(self) -> int:
         given = self._located[0].reader.max_pixels
         return min(given or MAX_PIXELS, 2**62)  # a number that NumPy's columns can be compared with
 
@@ -289,7 +306,7 @@ class ShardImages(BatchImages):
             shape = self._shape(item)
             try:
                 check_header(self._bytes(item), item.reader.codec(self.name, item.row), shape)
-                check_pixels(*shape[:2], self._max_pixels)
+                check_pixels(*shape[:2], self.max_pixels)
             except ImageError as error:
                 raise self._corrupt(place, error) from error
             raise self._corrupt(place, ImageError(f"the columns say {shape}"))
@@ -419,7 +436,7 @@ def read_image(reader: ShardReader, name: str, field: ImageField, row: int) -> P
         if height * width > limit:
             check_header(data, codec, shape)
             check_pixels(height, width, limit)
-        return decode_stored(data, codec, shape, mask=field.mask)
+        return decode_stored(data, codec, shape, mask=field.mask, max_pixels=limit)
     except ImageError as error:
         raise _corrupt(reader, name, row, error) from error
 

@@ -134,6 +134,7 @@ def loader(
     even: bool = True,
     batch_format: Literal["tuple", "dict"] | None = None,
     names: Mapping[str, str] | None = None,
+    memory_format: torch.memory_format = torch.contiguous_format,
     max_pixels: int | None = None,
     storage_options: Mapping[str, str] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
@@ -275,6 +276,10 @@ def loader(
         the dataset has it, and that is a named tuple.
     names : mapping of str to str, optional
         For packed data.  New names of fields in batches, e.g. ``{"image": "pixel_values"}``.
+    memory_format : torch.contiguous_format or torch.channels_last
+        For packed data.  How images [N, C, H, W] lie in memory: as those of a stock `DataLoader`,
+        or with the channels of a pixel side by side, which convolutions on a GPU want in half
+        precision (``docs/memory_format.md``).  Images of one channel have contiguous strides.
     max_pixels : int, optional
         For packed data.  Images of more pixels count as corrupt, as `fastdata.open` has it; by
         default as the dataset was opened.

@@ -24,7 +24,7 @@ from warm_python import WarmPython
 import fastdata
 from fastdata import errors
 from fastdata.cli import main, options
-from fastdata.codecs.image import MAX_PIXELS
+from fastdata.codecs.limits import MAX_PIXELS
 from fastdata.codecs.resize import Filter, Resize
 from fastdata.converters.packing.options import Container
 from fastdata.converters.reading.fields import KINDS

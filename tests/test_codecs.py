@@ -17,10 +17,11 @@ from samples import photo, pil_decode, pil_encode, psnr
 from segment_index import read_segment_index
 
 from fastdata.codecs.blobs import decode_stored, encode_jpeg, encode_png
-from fastdata.codecs.image import dct_scale, decode_image, to_pixels
+from fastdata.codecs.image import dct_scale, decode_image
 from fastdata.codecs.image_header import size_of
 from fastdata.codecs.jpeg import read_jpeg_header
 from fastdata.codecs.jpeg_segments import add_segment_index
+from fastdata.codecs.pillow import to_pixels
 from fastdata.codecs.resize import resize_pixels
 from fastdata.errors import ImageError
 
@@ -263,7 +264,9 @@ def test_broken_headers_are_refused(data: bytes, message: str) -> None:
 
 
 def test_the_header_of_no_image_is_an_error_that_is_the_same_in_every_run() -> None:
-    message = r"its size cannot be read: an unknown format, which begins with b'nonsense'$"
+    message = (
+        r"its size cannot be read: not an image of a known format: it begins with b'nonsense'$"
+    )
     with pytest.raises(ImageError, match=message):
         size_of(b"nonsense bytes")
 

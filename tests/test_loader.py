@@ -38,7 +38,7 @@ def test_a_batch_holds_every_kind_of_field(num_workers: int) -> None:
     assert type(batch)._fields == tuple(ALL_FIELDS)
     assert batch.image.shape == (4, 3, 9, 11)
     assert batch.image.dtype == torch.uint8
-    assert batch.image.is_contiguous(memory_format=torch.channels_last)
+    assert batch.image.is_contiguous()
     for index in range(4):
         expected = image_of(index, 9, 11)
         np.testing.assert_array_equal(batch.image[index].permute(1, 2, 0).numpy(), expected)
@@ -67,7 +67,7 @@ def test_a_loader_of_samples_makes_the_same_batches() -> None:
     )
     batches = list(by_sample)
     assert digest(batches) == digest(direct)
-    assert batches[0].image.is_contiguous(memory_format=torch.channels_last)
+    assert batches[0].image.is_contiguous()
 
 
 def test_a_batch_is_rendered_as_planned() -> None:
@@ -202,7 +202,7 @@ def test_dtype_scales_what_no_transform_did() -> None:
         iter(loader(data, batch_size=4, transform=T.Normalize(MEAN, STD), dtype=torch.float16))
     ).image
     assert torch.equal(normalized, T.Normalize(MEAN, STD)(plain).half())
-    assert normalized.is_contiguous(memory_format=torch.channels_last)
+    assert normalized.is_contiguous()
 
 
 def test_device_runs_pixel_transforms_where_batches_arrive() -> None:

@@ -241,5 +241,7 @@ def test_whole_numbers_are_rounded_and_stay_within_their_dtype() -> None:
 
 
 def test_an_orientation_that_cannot_be_read_is_said_so() -> None:
-    with pytest.raises(ImageError, match="its orientation cannot be read: an unknown format"):
+    with pytest.raises(
+        ImageError, match="its orientation cannot be read: not an image of a known format"
+    ):
         orientation_of(b"no image")

@@ -10,8 +10,8 @@ from typing import IO, Any, ClassVar, NamedTuple
 import numpy as np
 
 from fastdata.codecs.blobs import decode_stored, encode_png
-from fastdata.codecs.image import MAX_PIXELS, check_pixels
 from fastdata.codecs.image_header import orientation_of
+from fastdata.codecs.limits import MAX_PIXELS, check_pixels
 from fastdata.dataset import Dataset
 from fastdata.errors import ImageError, OptionError, ShardCorruptError
 from fastdata.formats.reader import ShardReader

@@ -24,33 +24,20 @@ from fastdata.codecs.blobs import (
     resize_jpeg,
     transcode_jpeg,
 )
-from fastdata.codecs.image import (
-    Decoded,
-    check_pixels,
-    contiguous,
-    dct_scale,
-    decode_image,
-    decode_jpeg,
-    is_jpeg,
-    orient,
-    to_pixels,
-)
+from fastdata.codecs.image import Decoded, contiguous, dct_scale, decode_image, decode_jpeg
 from fastdata.codecs.image_header import is_stored_as_jpeg
-from fastdata.codecs.jpeg import JpegHeader, read_jpeg_header
+from fastdata.codecs.jpeg import JpegHeader, check_scans, is_jpeg, read_jpeg_header
+from fastdata.codecs.limits import check_pixels
+from fastdata.codecs.pillow import orient, to_pixels
 from fastdata.codecs.resize import centre_crop, centre_of, resize_pixels, target_size
-from fastdata.errors import (
-    ImageError,
-    ObjectChangedError,
-    ObjectNotFoundError,
-    StorageError,
-)
+from fastdata.errors import ImageError
 from fastdata.formats.layout import CODECS, checksum
 from fastdata.formats.writer import EncodedImage, Record
 from fastdata.native.library import compiled, decode_resized
 from fastdata.regular_files import read_regular
 from fastdata.schema import Field, ImageField, Schema
 
-from ..base import Deferred, Reject, Sample, reason_of
+from ..base import Deferred, Reject, Sample
 from ..reading.fields import convert, to_numpy
 from ..reading.spans import FileSpan
 from .boxes import Placement, image_with_boxes, place_boxes
@@ -78,8 +65,8 @@ def encode_chunk(
 ) -> ChunkResult:
     """Read, decode, resize and encode some samples.
 
-    A sample that cannot be encoded becomes a `Reject`.  Only a `StorageError` is raised, where a
-    store gives nothing at all: that is no matter of the sample.
+    A sample that cannot be encoded becomes a `Reject`.  An error that is not about the sample is
+    raised: `StorageError` if a store does not answer, else `MachineError`.
     """
     results: list[Record | Reject] = []
     total = 0
@@ -92,12 +79,8 @@ def encode_chunk(
             record, count = _encode_sample(sample, plan, options)
             total += count
             results.append(record)
-        except (ObjectChangedError, ObjectNotFoundError) as error:
-            results.append(Reject(sample.key, reason_of(error)))
-        except StorageError:
-            raise
         except Exception as error:  # a bad sample, or a user's Dataset, may raise anything
-            results.append(Reject(sample.key, reason_of(error)))
+            results.append(Reject.of(sample.key, error))
     return ChunkResult(results, total)
 
 
@@ -179,6 +162,8 @@ def place_image(
         check_pixels(value.height, value.width, options.max_pixels)
         shape = value.height, value.width, field.channels
         check_header(memoryview(value.data), CODECS[value.codec], shape)
+        if is_jpeg(value.data):
+            check_scans(value.data, shape[:2], options.max_pixels)
         if options.codec == "keep":
             size = value.height, value.width
             return value, Placement(size, 1, size)
@@ -186,6 +171,10 @@ def place_image(
     if isinstance(value, (bytes, bytearray, memoryview)):
         data = bytes(value)
         header = read_jpeg_header(data) if is_jpeg(data) else None
+        if header is not None:
+            size = header.height, header.width
+            check_pixels(*size, options.max_pixels)
+            check_scans(data, size, options.max_pixels, header)
         kept = _keep(data, header, field, options)
         if kept is not None:
             return kept
@@ -234,7 +223,6 @@ def _compiled(
     """
     if field.mask or options.filter != "bilinear" or not compiled():
         return None
-    check_pixels(header.height, header.width, options.max_pixels)
     whole = header.height, header.width
     sizes = _Sizes.of(whole, header.orientation, options)
     factor = dct_scale(*sizes.upright, sizes.target, options.dct_margin)
@@ -327,7 +315,6 @@ def _keep(
     """
     keep = options.codec == "keep"
     if header is not None and not field.mask:
-        check_pixels(header.height, header.width, options.max_pixels)
         size = header.height, header.width
         jpeg = options.codec == "jpeg" or (options.codec == "auto" and max(size) > _RAW_SIDE)
         final = jpeg and _final(size, options) == size

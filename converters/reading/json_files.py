@@ -78,10 +78,10 @@ def json_members(path: Path) -> Iterator[Member]:
                 return
 
 
-def json_entries(path: Path) -> Iterator[Member]:
-    """Yield the entries of the array that a file holds; see `json_members`."""
+def json_entries(path: Path, largest: int | None = None) -> Iterator[Member]:
+    """Yield the entries, of at most so many bytes, of the array that a file holds."""
     with open(path, "rb", opener=open_regular) as file:
-        yield from _entries(_Window(path, file), "")
+        yield from _entries(_Window(path, file, largest), "")
 
 
 def _entries(window: _Window, key: str) -> Iterator[Member]:
@@ -101,8 +101,8 @@ class _Window:
     JSON's own signs are ASCII, and no byte of a longer UTF-8 sequence looks like one.
     """
 
-    def __init__(self, path: Path, file: IO[bytes]) -> None:
-        self._path, self._file = path, file
+    def __init__(self, path: Path, file: IO[bytes], largest: int | None = None) -> None:
+        self._path, self._file, self._largest = path, file, largest or _LARGEST
         self._text = ""
         self._base = len(_BOM) if file.read(len(_BOM)) == _BOM else 0
         self._at = 0
@@ -162,8 +162,8 @@ class _Window:
     def _more(self) -> bool:
         """Drop what is parsed, and read as much again as is left, or a window."""
         rest = self._text[self._at :]
-        if len(rest) > _LARGEST:
-            raise self.broken(f"an entry of more than {_LARGEST:,} bytes")
+        if len(rest) > self._largest:
+            raise self.broken(f"an entry of more than {self._largest:,} bytes")
         data = self._file.read(max(_WINDOW, len(rest)))
         if data:
             self._base += self._at

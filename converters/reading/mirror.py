@@ -39,6 +39,7 @@ from fastdata.errors import (
 )
 from fastdata.regular_files import PLACEHOLDER, add_mirror, is_placeholder, with_urls
 from fastdata.storage import Entry, Store
+from fastdata.waits import said_while
 
 from .small_memory import StringTable
 from .spans import close_files
@@ -71,10 +72,11 @@ class Listing:
     def __init__(self, store: Store) -> None:
         self.store, self.url = store, store.url
         self.keys, self._sizes, self._tags = StringTable(), array("q"), StringTable()
-        for entry in store.list():
-            self.keys.append(entry.key)
-            self._sizes.append(entry.size)
-            self._tags.append(entry.tag)
+        with said_while(lambda: f"the list of {self.url}, {len(self.keys):,} objects so far,"):
+            for entry in store.list():
+                self.keys.append(entry.key)
+                self._sizes.append(entry.size)
+                self._tags.append(entry.tag)
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -224,7 +226,8 @@ class Mirror:
             return
         with full_disk_explained(self._scratch, _MAKE_ROOM), self._replaced(path) as file:
             copy = partial(self._copy, file.fileno(), entry)
-            with ThreadPoolExecutor(_PIECES) as pool:
+            waiting = said_while(f"the download of {self._store.url_of(entry.key)}")
+            with waiting, ThreadPoolExecutor(_PIECES) as pool:
                 for _ in pool.map(copy, range(0, entry.size, _PIECE_BYTES)):
                     pass
             os.fchmod(file.fileno(), 0o600)

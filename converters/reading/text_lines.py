@@ -1,41 +1,96 @@
-"""Lines of text files that lie beside a dataset: lists of keys, labels, places."""
+"""Lines and rows of text files that lie beside a dataset: lists of keys, labels, places.
+
+No line is ever in memory that is too long for a list: a file without ends of lines, or with a quote
+that is never closed, is refused after some MB.
+"""
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterator
 from pathlib import Path
 
 from fastdata.errors import FastdataError, SourceError
 from fastdata.regular_files import open_regular
 
-__all__ = ["text_lines"]
+__all__ = ["MOST_IN_CELL", "MOST_IN_ROW", "csv_rows", "text_lines", "too_long"]
 
-_LONGEST = 1 << 16
+MOST_IN_CELL = 1 << 20
+"""Characters of a cell, or of a line that is not divided into cells."""
+
+MOST_IN_ROW = 1 << 24
+"""Characters of a row of cells."""
+
+
+def too_long(path: Path, place: str) -> SourceError:
+    """Return the error about a row, with its place in the file, that is too long for a list."""
+    return SourceError(
+        f"{path}, {place}: a cell of more than {MOST_IN_CELL:,} characters, or a row of more than "
+        f"{MOST_IN_ROW:,}: no list of images, or a quote that is never closed. Put large values "
+        "in Parquet, or in files that the list names"
+    )
 
 
 def text_lines(
     path: Path,
     errors: str = "surrogateescape",
     refusal: type[FastdataError] = SourceError,
-    longest: int = _LONGEST,
+    *,
+    longest: int = MOST_IN_CELL,
+    cut: bool = False,
 ) -> Iterator[tuple[int, str]]:
     """Yield number and text of the lines that are not empty.
 
-    A longer line is taken for several, so that no more than that is in memory.
-
     errors: what becomes of bytes that are no UTF-8, as `bytes.decode` takes it.
-    refusal: what is raised if the file cannot be read: OptionError where an option names it.
+    refusal: what is raised if the file cannot be read, or a line has more than `longest`
+        characters: OptionError where an option names it.
+    cut: whether a longer line is taken for several instead, for a first look at any file.
     """
     try:
         with open(path, opener=open_regular, encoding="utf-8", errors=errors, newline="\n") as file:
             number = 0
-            while line := file.readline(longest):
+            while line := file.readline(longest + 1):
                 number += 1
                 if number == 1:
                     line = line.removeprefix("\ufeff")  # a byte order mark
+                if len(line) > longest and not cut:
+                    raise refusal(
+                        f"{path}, line {number}: more than {longest:,} characters; this is no list"
+                    )
                 if line.strip():
                     yield number, line.rstrip("\r\n")
     except OSError as error:
         raise refusal(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:  # only where errors="strict"
         raise refusal(f"{path}, line {number + 1}: {error}") from error
+
+
+def csv_rows(path: Path, separator: str = ",") -> Iterator[list[str]]:
+    """Yield the rows of cells that are not empty; `SourceError` if one is broken, or too long."""
+    room = MOST_IN_ROW
+
+    def lines() -> Iterator[str]:
+        nonlocal room
+        while line := file.readline(room + 1):
+            room -= len(line)
+            if room < 0:
+                raise too_long(path, f"line {reader.line_num + 1}")
+            yield line
+
+    # The module's limit is one of the process, and 128 kB at first; arrays and bytes may be larger.
+    csv.field_size_limit(max(csv.field_size_limit(), MOST_IN_CELL))
+    with open(path, newline="", opener=open_regular, encoding="utf-8-sig") as file:
+        # Strict: a quote that is never closed would swallow all rows behind it.
+        reader = csv.reader(lines(), delimiter=separator, strict=True)
+        try:
+            for row in reader:
+                if MOST_IN_ROW - room > MOST_IN_CELL and max(map(len, row)) > MOST_IN_CELL:
+                    raise too_long(path, f"line {reader.line_num}")
+                room = MOST_IN_ROW
+                if row:
+                    yield row
+        except (csv.Error, UnicodeDecodeError) as error:
+            place = f"line {reader.line_num + 1}"
+            if "field limit" in str(error):
+                raise too_long(path, place) from None
+            raise SourceError(f"{path}, {place}: {error}") from error

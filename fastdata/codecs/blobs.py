@@ -14,7 +14,7 @@ import numpy as np
 
 from fastdata.codecs import Pixels
 from fastdata.codecs.decoders import JpegDecoder, check_out, jpeg_decoder
-from fastdata.codecs.image import decode_image, orient, turbo_reads
+from fastdata.codecs.image import decode_image, turbo_reads
 from fastdata.codecs.image_header import size_of
 from fastdata.codecs.jpeg import JpegHeader
 from fastdata.codecs.jpeg_segments import (
@@ -24,6 +24,8 @@ from fastdata.codecs.jpeg_segments import (
     has_segments,
     restart_interval,
 )
+from fastdata.codecs.limits import MAX_PIXELS
+from fastdata.codecs.pillow import orient
 from fastdata.errors import ImageError, OptionError
 from fastdata.native import library as native
 
@@ -132,12 +134,13 @@ def decode_stored(
     mask: bool = False,
     decoder: JpegDecoder = _DECODER,
     out: Pixels | None = None,
+    max_pixels: int = MAX_PIXELS,
 ) -> Pixels:
     """Return an image of a shard, uint8, of `shape`: height, width and channels.
 
     `codec` is one of `fastdata.formats.layout.CODECS`, `decoder` is for "jpeg", and `out`
     (C-contiguous, of `shape`) is decoded into.  Without `out`, the result of "raw" is a read-only
-    view of `data`.
+    view of `data`.  `max_pixels` limits the scans of a JPEG.
 
     Holds the interpreter's lock only briefly; for any number of threads. The size in the bytes is
     compared with `shape` before anything is decoded, so no bytes make it take more memory than an
@@ -150,14 +153,20 @@ def decode_stored(
             _check_raw(data, shape)
             pixels: Pixels = np.frombuffer(data, np.uint8).reshape(shape)
         elif codec == "jpeg":
-            pixels = decoder.decode(data, shape[2], size=shape[:2], out=out)
+            pixels = decoder.decode(data, shape[2], size=shape[:2], out=out, max_pixels=max_pixels)
         elif codec == "png":
             pixels = _decode_png(data, shape)
         else:
-            whole = decode_image(bytes(data), shape[2], mask=mask, max_pixels=shape[0] * shape[1])
+            whole = decode_image(
+                bytes(data),
+                shape[2],
+                mask=mask,
+                max_pixels=max_pixels,
+                claimed_pixels=shape[0] * shape[1],
+            )
             pixels = orient(whole.pixels, whole.orientation)
-    except MemoryError:
-        raise ImageError(f"there is not enough memory for an image of shape {shape}") from None
+    except MemoryError as error:
+        raise ImageError(f"there is not enough memory for an image of shape {shape}") from error
     _check_shape(pixels.shape, shape)
     if out is not None and codec != "jpeg":
         np.copyto(out, pixels)
@@ -173,6 +182,7 @@ def decode_window(
     mask: bool = False,
     decoder: JpegDecoder = _DECODER,
     factor: int = 1,
+    max_pixels: int = MAX_PIXELS,
 ) -> tuple[Pixels, int]:
     """Decode a window (top, left, height, width) of a stored image; otherwise as `decode_stored`.
 
@@ -190,14 +200,14 @@ def decode_window(
             f"{shape[0]} x {shape[1]} pixels"
         )
     if codec != "jpeg":
-        whole = decode_stored(data, codec, shape, mask=mask)
+        whole = decode_stored(data, codec, shape, mask=mask, max_pixels=max_pixels)
         return whole[top:bottom, left:right], 1
     if min(shape[:2]) < 8:
         factor = 1  # decoders cannot distinguish the scales of so small an image
     try:
-        pixels, y, x = _decode_jpeg(data, shape, window, decoder, factor)
-    except MemoryError:
-        raise ImageError(f"there is not enough memory for an image of shape {shape}") from None
+        pixels, y, x = _decode_jpeg(data, shape, window, decoder, factor, max_pixels)
+    except MemoryError as error:
+        raise ImageError(f"there is not enough memory for an image of shape {shape}") from error
     rows = slice(top // factor - y, -(-bottom // factor) - y)
     columns = slice(left // factor - x, -(-right // factor) - x)
     return pixels[rows, columns], factor
@@ -219,6 +229,7 @@ def _decode_jpeg(
     window: tuple[int, int, int, int],
     decoder: JpegDecoder,
     factor: int,
+    max_pixels: int,
 ) -> tuple[Pixels, int, int]:
     """Return pixels that cover a window, and where in the reduced picture the first one lies."""
     height, width, channels = shape
@@ -233,7 +244,9 @@ def _decode_jpeg(
             return pixels, cut.top // factor, cut.left // factor
         except ImageError:
             pass  # damaged, or cut by a wrong index: decoding the whole shows which
-    return decoder.decode(data, channels, factor=factor, size=(height, width)), 0, 0
+    size = height, width
+    whole = decoder.decode(data, channels, factor=factor, size=size, max_pixels=max_pixels)
+    return whole, 0, 0
 
 
 def check_header(data: memoryview, codec: str, shape: tuple[int, int, int]) -> None:

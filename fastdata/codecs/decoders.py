@@ -29,8 +29,10 @@ import numpy as np
 import simplejpeg
 
 from fastdata.codecs import Pixels
-from fastdata.codecs.image import check_end, decode_jpeg, reduced_by_pil
-from fastdata.codecs.jpeg import read_jpeg_header
+from fastdata.codecs.image import check_end, decode_jpeg
+from fastdata.codecs.jpeg import check_scans, read_jpeg_header
+from fastdata.codecs.limits import MAX_PIXELS
+from fastdata.codecs.pillow import reduced_by_pil
 from fastdata.errors import ImageError, MissingExtraError, OptionError
 from fastdata.installing import BUILD_AGAIN, install_line
 from fastdata.native.library import compiled
@@ -70,6 +72,7 @@ class JpegDecoder(ABC):
         factor: int = 1,
         size: tuple[int, int] | None = None,
         out: Pixels | None = None,
+        max_pixels: int = MAX_PIXELS,
     ) -> Pixels:
         """Return a JPEG's pixels, ceil(height / factor) x ceil(width / factor) x channels.
 
@@ -77,9 +80,11 @@ class JpegDecoder(ABC):
         or 8 reduces by a smaller inverse DCT; both sides must then have 8 pixels or more.  `size`
         is the height and width that the JPEG must have before reduction; without it, the bytes
         decide how much memory is allocated.  `out` is C-contiguous and of the result's shape.
-        Raises `ImageError` if this is not such a JPEG of that size, ends early, or is damaged.
+        Raises `ImageError` if this is not such a JPEG of that size, has more scans than
+        `max_pixels` allow, ends early, or is damaged.
         """
         shape = self._shape(data, channels, factor, size)
+        check_scans(data, size or (shape[0] * factor, shape[1] * factor), max_pixels)
         if out is not None:
             check_out(out, shape)
         pixels = self._decode(data, shape, factor, out)

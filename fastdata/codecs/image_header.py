@@ -6,27 +6,14 @@ Nothing that is read here is relied on later: decoding compares the picture's si
 from __future__ import annotations
 
 import contextlib
-import io
 import struct
 from pathlib import Path
 from typing import NamedTuple
 
-from PIL import Image, UnidentifiedImageError
-
-from fastdata.codecs.image import (
-    MAX_PIXELS,
-    check_end,
-    check_pixels,
-    decode_image,
-    is_jpeg,
-    orient,
-    pil_errors_explained,
-    pil_orientation,
-    quiet_pil,
-    turbo_decodes,
-    turbo_reads,
-)
-from fastdata.codecs.jpeg import JpegHeader, read_jpeg_header
+from fastdata.codecs.image import check_end, decode_image, turbo_decodes, turbo_reads
+from fastdata.codecs.jpeg import JpegHeader, check_scans, is_jpeg, read_jpeg_header
+from fastdata.codecs.limits import MAX_PIXELS, check_pixels
+from fastdata.codecs.pillow import open_image, orient, pil_orientation
 from fastdata.errors import ImageError
 from fastdata.regular_files import open_regular
 
@@ -67,14 +54,10 @@ def _claimed(data: bytes | memoryview, wanted: str) -> tuple[int, int, int]:
         header = read_jpeg_header(data)
         return header.height, header.width, header.orientation
     try:
-        with quiet_pil(), Image.open(io.BytesIO(data)) as image:
+        with open_image(data) as image:
             return image.height, image.width, pil_orientation(image)
-    except UnidentifiedImageError:  # whose text has the address of an object
-        raise ImageError(
-            f"its {wanted} cannot be read: an unknown format, which begins with {bytes(data[:8])!r}"
-        ) from None
-    except Exception as error:  # PIL's plugins raise nearly anything on damaged files
-        raise ImageError(f"its {wanted} cannot be read: {type(error).__name__}: {error}") from error
+    except ImageError as error:
+        raise ImageError(f"its {wanted} cannot be read: {error}") from error
 
 
 class ImageHeader(NamedTuple):
@@ -116,6 +99,7 @@ def read_image_header(
         check_pixels(*size, max_pixels)
         if turbo_decodes(header) and not mask:
             if whole:
+                check_scans(data, size, max_pixels, header)
                 check_end(data, header)
             codec = "jpeg" if is_stored_as_jpeg(data, header, channels, mask=mask) else "file"
             turned = header.orientation
@@ -126,9 +110,8 @@ def read_image_header(
         width, height = struct.unpack_from(">II", data, 16)
         check_pixels(height, width, max_pixels)
         return ImageHeader("file", height, width)
-    with pil_errors_explained(data), quiet_pil(), Image.open(io.BytesIO(data)) as image:
+    with open_image(data, max_pixels) as image:
         height, width, kind = image.height, image.width, image.format
-        check_pixels(height, width, max_pixels)
         turned = pil_orientation(image)
     if turned >= 5:
         if kind not in ("JPEG", "MPO", "PNG", "WEBP"):

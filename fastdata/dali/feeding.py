@@ -26,6 +26,8 @@ from numpy.typing import NDArray
 
 from fastdata.codecs import Pixels
 from fastdata.codecs.blobs import cut_if_worthwhile
+from fastdata.codecs.jpeg import check_scans
+from fastdata.codecs.limits import MAX_PIXELS
 from fastdata.dali.graph import (
     Arguments,
     FieldGraph,
@@ -37,7 +39,7 @@ from fastdata.engine.batches import BatchMaker
 from fastdata.engine.contracts import Images, Request
 from fastdata.engine.rendering import plan_images
 from fastdata.engine.work import BatchWork, Done
-from fastdata.errors import ShardCorruptError
+from fastdata.errors import ImageError, ShardCorruptError
 from fastdata.native.library import JPEG
 from fastdata.random import SampleKeys
 from fastdata.transforms.geometry import Geometry, Ints
@@ -243,6 +245,10 @@ def _file(
     except (ValueError, KeyError):  # KeyError: a sampling that simplejpeg has no name for
         return None
     if (height, width) != size or colours not in ("YCbCr", "Gray") or file[-2:] != _EOI:
+        return None
+    try:
+        check_scans(file, size, MAX_PIXELS)
+    except ImageError:
         return None
     cut = cut_if_worthwhile(file, size, region) if region is not None else None
     if cut is None:

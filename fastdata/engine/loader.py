@@ -44,9 +44,9 @@ class Loader(DataLoaderSurface):
     """Batches of a packed dataset; made by `fastdata.loader`, which describes the parameters.
 
     A batch is a named tuple of the schema's fields, or a dict.  Images are uint8 tensors
-    [N, C, H, W] in channels-last memory (of another dtype after `Normalize`,
-    `ToDtype` or with `dtype`), numbers and fixed-shape arrays tensors, other
-    arrays lists of tensors, text and bytes lists.
+    [N, C, H, W] (of another dtype after `Normalize`, `ToDtype` or with `dtype`),
+    contiguous unless `memory_format` says otherwise; of `Views` lists of these; numbers and
+    fixed-shape arrays tensors, other arrays lists of tensors, text and bytes lists.
 
     Each pass over the loader is one epoch, beginning with epoch 0 and counting by
     itself; `set_epoch` chooses the next one.  An epoch counts from its first batch: an iterator

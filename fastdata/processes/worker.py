@@ -24,6 +24,7 @@ from typing import Any, NoReturn, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from fastdata.processes.resources import share_memory
 from fastdata.processes.sharing import (
     NOT_STARTED,
     READY,
@@ -81,12 +82,14 @@ def run_worker(
     results: socket.socket,
     set_up: Callable[[], None],
     end: Callable[[], NoReturn],
+    num_workers: int,
 ) -> None:
     """Take tasks and send results; the main function of a worker process.
 
-    `set_up` and `end` are those of the pool's `Role`.
+    `set_up` and `end` are those of the pool's `Role`; `num_workers` share the memory that is free.
     """
     set_up()
+    share_memory(num_workers)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
     _end_with_parent(end)
     try:

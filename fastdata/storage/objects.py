@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
 import os
+import random
 import re
+import time
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import obstore
 from obstore import exceptions
@@ -23,7 +26,9 @@ from fastdata.errors import (
     StorageError,
 )
 from fastdata.installing import install_line
-from fastdata.storage.contract import Entry, Store
+from fastdata.storage.contract import MOST_READ_BYTES, Entry, Store
+from fastdata.storage.pages import ListingTooLargeError, listed
+from fastdata.waits import said_while
 
 __all__ = ["ObjectStore"]
 
@@ -32,20 +37,25 @@ CONNECT_SECONDS, READ_SECONDS = 10, 30
 as obstore's own of 30 s: a large object over a slow network takes longer."""
 
 RETRY_SECONDS = 180
-"""For which a request that fails in passing is made again, with growing pauses."""
+"""For which a request that fails in passing is made again."""
+
+PAUSES = 0.1, 15.0
+"""Seconds between two tries, at first and at last; each pause is drawn between it and its half."""
 
 MOST_RETRIES = 1000
-"""In that time: obstore's own, 10, are over within half a minute or so."""
+"""In that time, of a part of a large upload."""
 
-PAUSES = {
-    "init_backoff": timedelta(milliseconds=100),
-    "max_backoff": timedelta(seconds=15),
-    "base": 2,
-}
-"""Between them, as obstore draws them at random."""
+TRANSIENT = 408, 425, 429
+"""Statuses below 500 that may pass.  Above, all may, except 501: not implemented."""
 
-LISTED = 1000
-"""Objects that come at once."""
+CONFLICT = 409
+"""What S3 answers to one of several conditional uploads at once, which is then to be made again."""
+
+MOST_BYTES = 1 << 62
+"""Of an object: more is no size."""
+
+_PIECE_BYTES = 1 << 24
+"""What is received of a body before its length is looked at."""
 
 AWS_SCHEMES = "s3", "s3a"
 
@@ -75,14 +85,40 @@ _REASONS = (
     ("PermanentRedirect", _REGION),
     ("AuthorizationHeaderMalformed", _REGION),
     ("redirect without LOCATION", _REGION),
+    (
+        "Content-Length Header missing",
+        "the server does not say how long the object is. Use another server, or copy the data here",
+    ),
 )
 """What servers' answers mean, and what to do."""
 
 _ANSWER = re.compile(r"<Code>([^<]*)</Code>\s*(?:<Message>([^<]*)</Message>)?")
 """Of S3, and of those that speak as it does."""
 
-_IS_WRONG = "status code: 4"
-_REFUSED = "401 Unauthorized", "403 Forbidden"
+_STATUS = re.compile(r"status code: ((\d{3})[A-Za-z '-]*)")
+_METHOD = re.compile(r"Error performing ([A-Z]+) ")
+_NO_CONNECTION = re.compile(r"(?<!Generic )HTTP error: ")
+"""In obstore's errors: what the server answered, to what; and that no whole answer came."""
+
+_REMEDIES = {
+    "PROPFIND": (
+        "This server lists no files (WebDAV's PROPFIND does): give the URL of a packed dataset or "
+        "of one file, or copy the folder here"
+    ),
+    "PUT": "This server takes no uploads: pack to a bucket or to a local folder",
+    "POST": "This server takes no uploads in parts: pack to a local folder, and copy that",
+    "DELETE": "This server removes nothing: pack to a bucket or to a local folder",
+}
+"""By methods, for a server that does not know them."""
+
+_COMPARE = "Compare the URL and the storage options with what the server expects"
+_BUSY = f"It was asked again for {RETRY_SECONDS} s. The server is busy or out of order: try later"
+_UNREACHED = (
+    f"no whole answer came for {RETRY_SECONDS} s. Compare the URL and the endpoint, and see "
+    "whether the server runs and the network reaches it"
+)
+
+Result = TypeVar("Result")
 
 
 _is_used = False
@@ -104,7 +140,12 @@ class ObjectStore(Store):
     def __init__(self, url: str, options: Mapping[str, str]) -> None:
         super().__init__(url)
         self._options = dict(options)
-        scheme = url.partition(":")[0]
+        # obstore would try 501 again, too, and says nothing meanwhile: `_ask` does better.
+        self._store = self._opened(max_retries=0)
+
+    def _opened(self, max_retries: int) -> Any:
+        """Return obstore's store, which makes a request again so often by itself."""
+        url, options = self.url, self._options
         client: dict[str, Any] = {
             "timeout": timedelta(days=1),
             "connect_timeout": timedelta(seconds=CONNECT_SECONDS),
@@ -117,15 +158,14 @@ class ObjectStore(Store):
         if url.startswith("http://") or config.get("endpoint", "").startswith("http://"):
             client["allow_http"] = True
         try:
-            self._store = from_url(
+            return from_url(
                 url,
                 client_options=client,
                 retry_config={
+                    "max_retries": max_retries,
                     "retry_timeout": timedelta(seconds=RETRY_SECONDS),
-                    "max_retries": MOST_RETRIES,
-                    "backoff": PAUSES,
                 },
-                **({} if is_anonymous else _credentials(scheme, url)),
+                **({} if is_anonymous else _credentials(url.partition(":")[0], url)),
                 **config,
             )
         except (exceptions.BaseError, TypeError, ValueError) as error:
@@ -148,10 +188,7 @@ class ObjectStore(Store):
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
         """Yield objects; all of them are listed before the first comes, to be in order."""
-        self.check_process()
-        with self._explained(prefix):
-            stream = obstore.list(self._store, prefix.rstrip("/") or None, chunk_size=LISTED)
-            found = [_entry(meta) for chunk in stream for meta in chunk]
+        found = [_entry(meta) for meta in self._ask(prefix, lambda: self._listed(prefix))]
         # A prefix that is an object, as its folder's name may be, is none of the folder.
         found = [one for one in found if one.key.startswith(prefix)]
         found.sort(key=lambda one: one.key)
@@ -164,84 +201,177 @@ class ObjectStore(Store):
             if not is_folder:
                 yield one
 
+    def _listed(self, prefix: str) -> Sequence[Any]:
+        try:
+            return listed(self._store, prefix.rstrip("/") or None)
+        except ListingTooLargeError as error:
+            raise StorageError(
+                f"{self.url_of(prefix)} {error}. Give the URL of a smaller folder, or use another "
+                "server"
+            ) from None
+
     def head(self, key: str) -> Entry:
         """Return the size and the ETag of an object."""
-        self.check_process()
-        with self._explained(key):
-            try:
-                return _entry(obstore.head(self._store, key))
-            except FileNotFoundError:
+        return _entry(self._ask(key, lambda: self._head(key)))
+
+    def _head(self, key: str) -> Any:
+        try:
+            return obstore.head(self._store, key)
+        except FileNotFoundError:
+            raise
+        except exceptions.BaseError as error:
+            status = _status(error)
+            if not status.startswith("4") or int(status) in TRANSIENT:
                 raise
-            except exceptions.BaseError as error:
-                if not _is_refused(error) and _IS_WRONG not in str(error):
-                    raise
-                refused = error
-            # The answer to a HEAD has no text that would say why; that to a GET has.
-            obstore.get(self._store, key, options={"range": (0, 1)}).bytes()
-            raise refused
+            refused = error
+        # The answer to a HEAD has no text that would say why; that to a GET has.
+        obstore.get(self._store, key, options={"range": (0, 1)})
+        raise refused
 
     def read(
-        self, key: str, start: int = 0, stop: int | None = None, *, tag: str = ""
+        self,
+        key: str,
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        tag: str = "",
+        most_bytes: int = MOST_READ_BYTES,
     ) -> bytes | memoryview:
         """Return bytes of an object, in one request."""
-        self.check_process()
         if stop is not None and start >= stop:
             return b""
         options: dict[str, Any] = {"if_match": tag} if tag else {}
         if stop is not None:
             options["range"] = (start, stop)
+            most_bytes = stop - start
         elif start:
             options["range"] = {"offset": start}
-        with self._explained(key):
-            data = memoryview(obstore.get(self._store, key, options=options).bytes())
+        data = self._ask(key, lambda: self._received(key, options, most_bytes))
         self.check_range(key, data, start, stop)
         return data
 
+    def _received(self, key: str, options: dict[str, Any], most_bytes: int) -> bytes | memoryview:
+        """Return a body; memory is taken for what comes, and not for what is announced."""
+        answer = obstore.get(self._store, key, options=options)
+        first, end = answer.range
+        self.check_size(key, end - first, most_bytes)
+        pieces, received = [], 0
+        for piece in answer.stream(min_chunk_size=max(1, min(end - first, _PIECE_BYTES))):
+            pieces.append(piece)
+            received += len(piece)
+            self.check_size(key, received, end - first)
+        return memoryview(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
+
     def put(self, key: str, data: bytes | Path) -> None:
         """Upload an object; a large file in parts, which are no object until all are there."""
-        self.check_process()
-        with self._explained(key):
-            obstore.put(self._store, key, data)
+        # Of a file, each part is then tried again by itself, and not all of them.
+        again = self._store if isinstance(data, bytes) else self._opened(MOST_RETRIES)
+        stores = itertools.chain([self._store], itertools.repeat(again))
+        self._ask(key, lambda: obstore.put(next(stores), key, data))
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Upload an object by ``If-None-Match: *``."""
-        self.check_process()
-        with self._explained(key):
+
+        def put() -> bool:
             try:
                 obstore.put(self._store, key, data, mode="create")
-            except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
+            except (exceptions.AlreadyExistsError, exceptions.PreconditionError) as error:
+                if _status(error) == str(CONFLICT):
+                    raise
                 return False
-        return True
+            return True
+
+        return self._ask(key, put, (*TRANSIENT, CONFLICT))
 
     def remove(self, key: str) -> None:
         """Remove an object, if there is one."""
+        with contextlib.suppress(ObjectNotFoundError):
+            self._ask(key, lambda: obstore.delete(self._store, key))
+
+    def _ask(
+        self, key: str, request: Callable[[], Result], transient: Sequence[int] = TRANSIENT
+    ) -> Result:
+        """Make a request, again while it fails in passing; after 10 s, say what is waited for."""
         self.check_process()
-        with self._explained(key), contextlib.suppress(FileNotFoundError):
-            obstore.delete(self._store, key)
+        began, pause, why = time.monotonic(), PAUSES[0], "no answer yet"
+
+        def waited_for() -> str:
+            return f"{self.url_of(key)} ({why}; it is asked for {RETRY_SECONDS} s)"
+
+        with self._explained(key), said_while(waited_for):
+            while True:
+                try:
+                    return request()
+                except exceptions.BaseError as error:
+                    if not _may_pass(error, transient) or time.monotonic() - began > RETRY_SECONDS:
+                        raise
+                    why = _answer(error) or "no whole answer"
+                time.sleep(random.uniform(pause / 2, pause))
+                pause = min(2 * pause, PAUSES[1])
 
     @contextlib.contextmanager
     def _explained(self, key: str) -> Iterator[None]:
         """Turn obstore's errors into ones that name the URL, the reason and the remedy."""
         try:
             yield
+        except StorageError:
+            raise
         except FileNotFoundError as error:
-            if why := _reason(error):  # not even the bucket
+            why = _reason(error)  # not even the bucket
+            if _status(error) == "405":  # which obstore takes for 404
+                why = _said(error)
+            if why:
                 raise StorageError(f"{self.url_of(key)}: {why}") from error
             raise ObjectNotFoundError(f"{self.url_of(key)}: there is no such object") from error
         except exceptions.PreconditionError as error:
             raise self.changed(key) from error
         except (exceptions.BaseError, OSError) as error:
-            why = _reason(error)
-            if not why:
-                said = _ANSWER.search(str(error))
-                answer = ": ".join(part for part in said.groups() if part) if said else ""
-                why = f"the server answered {answer}" if answer else _text(error)
-                if _is_refused(error):
-                    why = f"it is not allowed{f' ({answer})' if answer else ''}. {_REMEDY}"
-            raise StorageError(f"{self.url_of(key)}: {why}") from error
+            raise StorageError(f"{self.url_of(key)}: {_reason(error) or _said(error)}") from error
+
+
+def _said(error: BaseException) -> str:
+    """Return what went wrong and the remedy, for what `_REASONS` does not know."""
+    status, answer = _status(error), _answer(error)
+    if isinstance(error, exceptions.NotSupportedError) and "Range" in str(error):
+        return "this server sends no ranges of files: use one that does, or copy the data here"
+    if _is_refused(error):
+        return f"it is not allowed{f' ({answer})' if answer else ''}. {_REMEDY}"
+    if status:
+        method = _METHOD.search(str(error))
+        remedy = _REMEDIES.get(method[1], _COMPARE) if method else _COMPARE
+        if _may_pass(error):
+            remedy = _BUSY
+        elif status not in ("405", "501"):
+            remedy = _COMPARE
+        return f"the server answered {answer}. {remedy}"
+    return f"{_UNREACHED} ({_text(error)})" if _may_pass(error) else _text(error)
+
+
+def _status(error: BaseException) -> str:
+    """Return the status that a server answered; "" if there was no answer."""
+    found = _STATUS.search(str(error))
+    return found[2] if found else ""
+
+
+def _answer(error: BaseException) -> str:
+    """Return a server's answer: its status, and what it says of it in XML."""
+    status, said = _STATUS.search(str(error)), _ANSWER.search(str(error))
+    words = [*(said.groups() if said else ())]
+    return ": ".join(word for word in [status[1].strip() if status else "", *words] if word)
+
+
+def _may_pass(error: BaseException, transient: Sequence[int] = TRANSIENT) -> bool:
+    """Return whether the same request may succeed soon."""
+    if status := int(_status(error) or 0):
+        return status in transient or (status >= 500 and status != 501)
+    return (
+        isinstance(error, exceptions.GenericError) and _NO_CONNECTION.search(str(error)) is not None
+    )
 
 
 def _entry(meta: Any) -> Entry:
+    if meta["size"] > MOST_BYTES:
+        raise StorageError(f"{meta['path']}: an object cannot have {meta['size']:,} bytes")
     return Entry(meta["path"], meta["size"], meta["e_tag"] or "")
 
 
@@ -277,7 +407,7 @@ def _credentials(scheme: str, url: str) -> dict[str, Any]:
 
 def _is_refused(error: BaseException) -> bool:
     kinds = exceptions.PermissionDeniedError, exceptions.UnauthenticatedError
-    return isinstance(error, kinds) or any(one in str(error) for one in _REFUSED)
+    return isinstance(error, kinds) or _status(error) in ("401", "403")
 
 
 def _reason(error: BaseException) -> str:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from fastdata.codecs.image import MAX_PIXELS
+from fastdata.codecs.limits import MAX_PIXELS
 from fastdata.converters.base import IndexedSource, Sample, hash_fields
 from fastdata.converters.finding import find_source
 from fastdata.converters.opening import needs_packing, pack_command, unpacked_location

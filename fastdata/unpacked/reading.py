@@ -208,6 +208,11 @@ class FileImages(BatchImages):
         return len(self._batch)
 
     @property
+    def max_pixels(self) -> int:
+        """The limit of the listing."""
+        return self._batch.listing.max_pixels
+
+    @property
     def heights(self) -> Indices:  # type: ignore[override]
         """Of upright images, in pixels, int64 [n]."""
         heights: Indices = self._batch.sizes[self.name][0]

@@ -7,16 +7,14 @@ picture of swapped size, they were made of the upright picture.
 
 from __future__ import annotations
 
-import io
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
-from fastdata.codecs.image import MAX_PIXELS, is_jpeg, orient
-from fastdata.codecs.image_header import orientation_of
-from fastdata.codecs.jpeg import read_jpeg_header
+from fastdata.codecs.jpeg import is_jpeg, read_jpeg_header
+from fastdata.codecs.limits import MAX_PIXELS
+from fastdata.codecs.pillow import open_image, orient, pil_orientation
 from fastdata.errors import ImageError
 
 from ...packing.boxes import turn_boxes
@@ -118,9 +116,5 @@ def _header(data: bytes) -> tuple[int, int, int]:
     if is_jpeg(data):
         header = read_jpeg_header(data)
         return header.height, header.width, header.orientation
-    orientation = orientation_of(data)
-    try:
-        with Image.open(io.BytesIO(data)) as image:
-            return image.height, image.width, orientation
-    except Exception as error:  # PIL's plugins raise nearly anything on damaged files
-        raise ImageError(f"cannot be read: {type(error).__name__}: {error}") from error
+    with open_image(data) as image:
+        return image.height, image.width, pil_orientation(image)

@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
-from fastdata.codecs.image import MAX_PIXELS
-from fastdata.regular_files import open_regular, read_regular
+from fastdata.codecs.limits import MAX_PIXELS
+from fastdata.codecs.pillow import open_image, row_bands
+from fastdata.errors import ImageError
+from fastdata.regular_files import read_regular
 
 from ..locations import path_inside
 from ..spans import read_at
@@ -270,15 +271,17 @@ def panoptic_values(
 def _ids_of(path: str, frame: Frame) -> NDArray[np.uint32]:
     name = Path(path).name
     try:
-        with open(path, "rb", opener=open_regular) as file, Image.open(file) as image:
+        with open_image(read_regular(path), MAX_PIXELS) as image:
             size = image.size
-            if size == (frame.width, frame.height) and size[0] * size[1] <= MAX_PIXELS:
-                pixels = np.asarray(image.convert("RGB"), np.uint32)
-                return np.asarray(pixels @ np.array([1, 256, 65536], np.uint32), np.uint32)
-    except OSError as error:
-        raise ValueError(f"its mask {name} cannot be read: {error}") from None
-    except Exception as error:  # PIL's plugins raise nearly anything on damaged files
-        raise ValueError(f"its mask {name} cannot be read: {type(error).__name__}") from None
+            if size == (frame.width, frame.height):
+                image.load()
+                ids = np.empty(size[::-1], np.uint32)
+                for rows, band in row_bands(image):
+                    pixels = np.asarray(band.convert("RGB"), np.uint32)
+                    ids[rows] = pixels @ np.array([1, 256, 65536], np.uint32)
+                return ids
+    except (OSError, ImageError) as error:
+        raise ValueError(f"its mask {name} cannot be read: {error}") from error
     raise ValueError(f"its mask {name} has {size[0]} x {size[1]} pixels, the image others")
 
 

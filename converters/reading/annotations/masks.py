@@ -14,7 +14,6 @@ numbers that pixels have:
 
 from __future__ import annotations
 
-import io
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -24,11 +23,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image
 
-from fastdata.codecs.image import MAX_PIXELS, decode_image, is_jpeg
+from fastdata.codecs.image import decode_image
+from fastdata.codecs.jpeg import is_jpeg
+from fastdata.codecs.limits import MAX_PIXELS
+from fastdata.codecs.pillow import open_image, orient, pil_orientation, row_bands
 from fastdata.errors import ImageError, SourceError
-from fastdata.regular_files import open_regular, read_regular
+from fastdata.regular_files import read_regular
 
 from ..text_lines import text_lines
 
@@ -93,7 +95,7 @@ def class_numbers(data: bytes, reader: MaskReader) -> NDArray[np.uint8]:
         raise ImageError(
             "a JPEG, whose colours are not what was painted (--option lossy=true takes it as it is)"
         )
-    with _opened(data) as image:
+    with open_image(data, MAX_PIXELS) as image:
         colours = image.mode in _COLOURED or (image.mode == "P" and bool(reader.colours))
         if colours:
             return _by_colour(image, reader)
@@ -132,24 +134,24 @@ def _by_colour(image: Image.Image, reader: MaskReader) -> NDArray[np.uint8]:
         numbers[used] = to_numbers(packed[used], reader.colours)
         found: NDArray[np.uint8] = numbers[indices]
         return found
-    packed = _packed(np.asarray(ImageOps.exif_transpose(image).convert("RGB")))
-    if reader.colours:
-        return to_numbers(packed, reader.colours)
-    if _is_grey(packed).all():
-        return _checked((packed & 255).astype(np.uint8), reader)
-    raise ImageError("has colours, and no table says of which classes (--option classes=TABLE)")
+    image.load()
+    found = np.empty((image.height, image.width), np.uint8)
+    for rows, packed in _packed_rows(image):
+        if reader.colours:
+            found[rows] = to_numbers(packed, reader.colours)
+        elif _is_grey(packed).all():
+            found[rows] = _checked((packed & 255).astype(np.uint8), reader)
+        else:
+            raise ImageError(
+                "has colours, and no table says of which classes (--option classes=TABLE)"
+            )
+    return orient(found[:, :, None], pil_orientation(image))[:, :, 0]
 
 
-def _opened(data: bytes) -> Image.Image:
-    try:
-        image = Image.open(io.BytesIO(data))
-        if image.width * image.height > MAX_PIXELS:
-            raise ImageError(f"{image.width} x {image.height} pixels are more than {MAX_PIXELS}")
-        return image
-    except ImageError:
-        raise
-    except Exception as error:  # PIL's plugins raise nearly anything on damaged files
-        raise ImageError(f"cannot be read: {type(error).__name__}: {error}") from error
+def _packed_rows(image: Image.Image) -> Iterator[tuple[slice, NDArray[np.uint32]]]:
+    """Yield the colours of an image as numbers, some rows at a time."""
+    for rows, band in row_bands(image):
+        yield rows, _packed(np.asarray(band.convert("RGB")))
 
 
 def _packed(pixels: NDArray[Any]) -> NDArray[np.uint32]:
@@ -171,7 +173,7 @@ def _modes_of(paths: Iterable[Path]) -> set[str]:
     modes = set()
     for path in paths:
         try:
-            with open(path, "rb", opener=open_regular) as file, Image.open(file) as image:
+            with open_image(read_regular(path)) as image:
                 modes.add("JPEG" if image.format == "JPEG" else image.mode)
         except Exception:  # the worker that reads it rejects it, with the reason
             continue
@@ -183,10 +185,11 @@ def _colours_of(paths: Iterable[Path]) -> tuple[int, ...]:
     found: set[int] = set()
     for path in paths:
         try:
-            with open(path, "rb", opener=open_regular) as file, Image.open(file) as image:
-                if image.mode not in _COLOURED or image.width * image.height > MAX_PIXELS:
-                    continue
-                found.update(np.unique(_packed(np.asarray(image.convert("RGB")))).tolist())
+            with open_image(read_regular(path), MAX_PIXELS) as image:
+                if image.mode in _COLOURED:
+                    image.load()
+                    for _, packed in _packed_rows(image):
+                        found.update(np.unique(packed).tolist())
         except Exception:  # the worker that reads it rejects it, with the reason
             continue
         if len(found) > _MOST:

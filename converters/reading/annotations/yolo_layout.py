@@ -207,7 +207,7 @@ def _lists(folder: Path) -> list[Path]:
 
 
 def _names_images(path: Path) -> bool:
-    return next((is_image_name(line.strip()) for _, line in text_lines(path)), False)
+    return next((is_image_name(line.strip()) for _, line in text_lines(path, cut=True)), False)
 
 
 def _folders(folder: Path) -> dict[str, list[str]]:
@@ -303,7 +303,7 @@ def _parts(line: str) -> list[str]:
 def _relocation(root: Path, path: Path) -> tuple[str, int]:
     """Return the folder that names are relative to, and how many of their folders are not here."""
     bases = list(dict.fromkeys([os.path.relpath(path.parent, root), "."]))
-    for (_, line), _ in zip(text_lines(path), range(_TRIED), strict=False):
+    for (_, line), _ in zip(text_lines(path, cut=True), range(_TRIED), strict=False):
         parts = _parts(line)
         for leading in range(len(parts)):
             for base in bases:

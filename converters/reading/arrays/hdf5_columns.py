@@ -35,7 +35,7 @@ from ..locations import printable
 from ..spans import MAX_RECORD, FileSpan, read_at
 from .columns import WORKER_BYTES, ArrayColumn
 
-__all__ = ["BlockRow", "Hdf5Column", "hdf5_columns", "opened_hdf5"]
+__all__ = ["BlockRow", "Hdf5Column", "hdf5_columns", "keeping_blocks", "opened_hdf5"]
 
 _MOST_ARRAYS = 10_000
 _MOST_EMPTY = 1000
@@ -46,6 +46,8 @@ _DEFLATE, _SHUFFLE, _FLETCHER = 1, 2, 3
 _MOST_ROWS = 64
 """A block that more chunks of the packer's share would be inflated too often."""
 _MOST_BYTES = 64 << 20
+_MOST_BLOCKS = 1 << 16
+"""That have a part of the same rows, and are kept."""
 _CHECKSUM_BYTES = 4
 _REFERENCE = struct.Struct("<IQI")
 """Length, address of the collection, number of the object in it."""
@@ -194,7 +196,7 @@ class Hdf5Column(ArrayColumn):
 
     def _dataset(self) -> Any:
         if self._opened is None:
-            self._opened = _open(self._path)[self._name]
+            self._opened = keeping_blocks(_open(self._path), self._name)
         return self._opened
 
     def span(self, index: int) -> Any:
@@ -224,6 +226,32 @@ class Hdf5Column(ArrayColumn):
         )
 
 
+def _band(dataset: Any) -> tuple[int, int]:
+    """Return how many blocks have a part of the same rows, and their bytes."""
+    beyond = zip(dataset.shape[1:], dataset.chunks[1:], strict=True)
+    count = math.prod(-(-n // c) for n, c in beyond)
+    return count, count * math.prod(dataset.chunks) * dataset.dtype.itemsize
+
+
+def keeping_blocks(file: Any, name: str) -> Any:
+    """Return a dataset of a file, which keeps the blocks of the rows that were read last.
+
+    By default HDF5 keeps some MB: a larger block would be inflated for each group of its rows.
+    """
+    dataset = file[name]
+    if not dataset.chunks:
+        return dataset
+    count, size = _band(dataset)
+    access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
+    _, usual, preempted = access.get_chunk_cache()
+    # HDF5 recommends 10 slots a block: two blocks of one slot push each other out.
+    slots = 10 * min(count, _MOST_BLOCKS) + 521
+    access.set_chunk_cache(slots, max(usual, min(size, MAX_RECORD)), preempted)
+    place = h5py.h5i.get_name(dataset.id)
+    dataset.id.close()  # else what is opened next would share its cache
+    return h5py.Dataset(h5py.h5d.open(file.id, place, access))
+
+
 def _refusal(dataset: Any) -> str:
     """Say why an array is not read, if so."""
     if dataset.external:
@@ -246,6 +274,13 @@ def _refusal(dataset: Any) -> str:
             )
     if dataset.chunks and math.prod(dataset.chunks) * dataset.dtype.itemsize > MAX_RECORD:
         return f"blocks of shape {dataset.chunks} are not believed: the file is damaged"
+    if dataset.chunks and creation.get_nfilters() and _band(dataset)[1] > MAX_RECORD:
+        return (
+            f"the compressed blocks that have a part of the same rows, of shape {dataset.chunks}, "
+            f"take {_band(dataset)[1]:,} bytes; at most {MAX_RECORD:,} are kept. Repack it with "
+            f"blocks of whole rows: h5repack -l {dataset.name}:CHUNK="
+            f"{'x'.join(map(str, (1, *dataset.shape[1:])))} IN OUT"
+        )
     return ""
 
 

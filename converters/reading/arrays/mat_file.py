@@ -320,12 +320,17 @@ def _hdf5_array(path: Path, name: str, found: Any) -> MatColumn:
     whole = len(shape) < 3
     row = 1 if whole else math.prod(found.shape[1:])
 
-    def elements(start: int, stop: int) -> np.ndarray[Any, Any]:
+    @functools.cache
+    def dataset() -> Any:
         import h5py
 
-        with h5py.File(path, "r", locking=False) as file:
-            if whole:
-                return np.asarray(file[name][()]).reshape(-1)[start:stop]
-            return np.asarray(file[name][start // row : stop // row]).reshape(-1)
+        from .hdf5_columns import keeping_blocks
+
+        return keeping_blocks(h5py.File(path, "r", locking=False), name)
+
+    def elements(start: int, stop: int) -> np.ndarray[Any, Any]:
+        if whole:
+            return np.asarray(dataset()[()]).reshape(-1)[start:stop]
+        return np.asarray(dataset()[start // row : stop // row]).reshape(-1)
 
     return MatColumn(printable(name), shape, found.dtype, found.dtype, elements)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastdata.codecs.image import MAX_PIXELS
+from fastdata.codecs.limits import MAX_PIXELS
 from fastdata.errors import SourceError
 
 from ..compression import compression_of, inflated_start

@@ -141,6 +141,8 @@ class BoxSamples:
             raise SourceError(f"{place}: the manifest has a header but no rows")
         finder.locate(self._table.name(k) for k in range(min(self.num_samples, 1000)))
         self.notes += [finder.note] * bool(finder.note)
+        names = map(self._table.name, range(self.num_samples))
+        self.notes += finder.outside(({"image": name} for name in names), "image")
         if not form.unit:
             unit = likely_unit(self._table.largest, self._table.whole, place)
             form = form._replace(unit=unit)

@@ -6,6 +6,7 @@ images are tried with the first names.  What fits in two ways is refused.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import string
 from collections.abc import Iterable, Mapping
@@ -14,8 +15,9 @@ from pathlib import Path
 from fastdata.errors import OptionError, SourceError
 
 from ..image_files import BOTH_CASES, SUFFIXES, is_image_name
-from ..locations import folders_in, stat_of
+from ..locations import folders_in, printable, stat_of
 from ..selection import joined
+from .outside import OutsideFiles
 
 __all__ = ["ImageFinder", "folder_named"]
 
@@ -136,6 +138,31 @@ class ImageFinder:
             # The first names had one suffix, and this one may have another.
             return self.root / self._one_of(self._folders[0], name, ("", *BOTH_CASES))
         return path
+
+    def outside(self, rows: Iterable[Mapping[str, str]], column: str) -> list[str]:
+        """Return the note on images outside the list's folder, or outside that of ``images=``.
+
+        rows: all of the list, as cells by column.
+        column: that of the images.
+        """
+        given = self._pattern[0][0] if self._pattern else self._folders[0] if self._given else ""
+        folder = os.path.join(self.root, given)
+        found = OutsideFiles(os.path.dirname(folder) if self._pattern else folder)
+        start = os.path.join(self.root, self._folders[0], "")
+        for row in rows:
+            name = row[column]
+            if self._pattern is None:
+                for suffix in self._suffixes:
+                    found.see(os.path.join(start, name + suffix))
+            else:
+                with contextlib.suppress(ValueError):  # the row is rejected when it is read
+                    found.see(os.fspath(self.path(name, row)))
+        if not found.count:
+            return []
+        return [
+            f"{found.count:,} files of {column!r} are outside of the list's folder, by their paths "
+            f"or by links, as {printable(found.example)}"
+        ]
 
     def stat(self, name: str, row: Mapping[str, str] | None = None) -> tuple[int, int]:
         """Return size and time of the file of a row; zeros where there is none."""

@@ -107,6 +107,10 @@ class RowSamples:
             if isinstance(field, (ScalarField, ArrayField)) and field.classes is not None
         }
 
+        for name in self.schema.images:
+            every = map(self.row, range(self.num_samples))
+            self.notes += self._finders[name].outside(every, name)
+
     # -- what columns hold ---------------------------------------------------------------
 
     def _guess(self, column: int) -> ColumnGuess:

@@ -19,7 +19,7 @@ from fastdata.regular_files import open_regular
 
 from ..image_files import SUFFIXES, is_image_name
 from ..json_files import json_entries
-from ..text_lines import text_lines
+from ..text_lines import MOST_IN_CELL, MOST_IN_ROW, csv_rows, text_lines, too_long
 from .columns import is_usual
 
 __all__ = [
@@ -34,7 +34,6 @@ JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 SEPARATORS = {"comma": ",", "tab": "\t", "semicolon": ";", "bar": "|", "blank": " "}
 """What the option ``separator=`` takes; the signs themselves too."""
 
-_CELL_BYTES = 1 << 30
 _LOOKED_AT = 20
 _MOST_COLUMNS = 10_000
 
@@ -95,19 +94,8 @@ class TextTable:
     # -- cells with a sign between them ---------------------------------------------------
 
     def _cells(self) -> Iterator[list[str]]:
-        """Yield all rows that are not empty, the header included."""
-        with open(self.path, newline="", opener=open_regular, encoding="utf-8-sig") as file:
-            # The module's limit of 128 kB is meant against malformed files; arrays and
-            # bytes may be larger.
-            csv.field_size_limit(max(csv.field_size_limit(), _CELL_BYTES))
-            reader = None
-            try:
-                # Strict: a quote that is never closed would swallow all rows behind it.
-                reader = csv.reader(file, delimiter=self._separator, strict=True)
-                yield from filter(None, reader)
-            except (csv.Error, UnicodeDecodeError) as error:
-                line = reader.line_num + 1 if reader is not None else 1
-                raise SourceError(f"{self.path}, line {line}: {error}") from error
+        """Return all rows that are not empty, the header included."""
+        return csv_rows(self.path, self._separator)
 
     def _likely_separator(self) -> str:
         """Return the sign that stands between cells, by the first lines."""
@@ -115,7 +103,8 @@ class TextTable:
             with open(
                 self.path, newline="", opener=open_regular, encoding="utf-8-sig", errors="replace"
             ) as file:
-                lines = [line for line in itertools.islice(file, _LOOKED_AT) if line.strip()]
+                first = (file.readline(MOST_IN_CELL) for _ in range(_LOOKED_AT))
+                lines = [line for line in first if line.strip()]
         except OSError as error:
             raise SourceError(f"{self.path}: {error.strerror}") from error
         if not lines:
@@ -148,22 +137,27 @@ class TextTable:
     def _objects(self) -> Iterator[dict[str, Any]]:
         """Yield the objects of a JSON list, or of JSON Lines."""
         if self.path.suffix.lower() == ".json":
-            for member in json_entries(self.path):
-                yield self._checked(member.value, f"byte {member.start:,}")
+            for member in json_entries(self.path, MOST_IN_ROW):
+                place = f"byte {member.start:,}"
+                yield self._checked(member.value, place, member.end - member.start)
             return
-        for number, line in text_lines(self.path, "strict", longest=_CELL_BYTES):
+        for number, line in text_lines(self.path, "strict", longest=MOST_IN_ROW):
             try:
                 value = json.loads(line)
             except (ValueError, RecursionError) as error:
                 raise SourceError(f"{self.path}, line {number}: not JSON: {error}") from error
-            yield self._checked(value, f"line {number}")
+            yield self._checked(value, f"line {number}", len(line))
 
-    def _checked(self, value: Any, place: str) -> dict[str, Any]:
+    def _checked(self, value: Any, place: str, length: int) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise SourceError(
                 f"{self.path}, {place}: expected an object like "
                 f'{{"image": "0.jpg", "label": "cat"}}, found {str(value)[:60]!r}'
             )
+        if length > MOST_IN_CELL and any(
+            len(cell_of_value(entry)) > MOST_IN_CELL for entry in value.values()
+        ):
+            raise too_long(self.path, place)
         return value
 
     def _look_at_objects(self) -> None:

@@ -1,0 +1,304 @@
+"""Image files by way of Pillow: which are opened, how much memory that takes, their pixels.
+
+Pillow has more than 40 readers, and finds the one by a file's first bytes, not by its name.  Some
+start a program (EPS: Ghostscript), read other files, or have never been looked at with malice in
+mind.  So only those of `FORMATS` are asked, and nothing else of fastdata calls ``Image.open``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import threading
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import cv2
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from fastdata.codecs import Pixels
+from fastdata.codecs.jpeg import check_scans, is_jpeg
+from fastdata.codecs.limits import check_memory, check_pixels
+from fastdata.errors import ImageError
+
+__all__ = [
+    "FORMATS",
+    "decode_with_pil",
+    "open_image",
+    "orient",
+    "pil_orientation",
+    "reduced_by_pil",
+    "row_bands",
+    "to_pixels",
+]
+
+_PLUGINS = {
+    "AVIF": "Avif",
+    "BMP": "Bmp",
+    "GIF": "Gif",
+    "JPEG": "Jpeg",
+    "JPEG2000": "Jpeg2K",
+    "MPO": "Mpo",
+    "PNG": "Png",
+    "PPM": "Ppm",
+    "TGA": "Tga",
+    "TIFF": "Tiff",
+    "WEBP": "WebP",
+}
+
+FORMATS = tuple(_PLUGINS)
+"""What Pillow calls the formats that are opened; docs/converters/images.md lists them."""
+
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+
+_ORIENTATION_TAG = 0x0112
+"""Exif 2.3, 4.6.4 A."""
+
+_BAND_PIXELS = 1 << 20
+"""Converted at once, so that there is no second copy of a large image."""
+
+_SAMPLE_BYTES = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16L": 2, "I;16B": 2, "I;16N": 2}
+"""Bytes that a pixel has in Pillow's memory, by mode; 4 in all others."""
+
+_DECODER_BYTES = {"AVIF": 5, "JPEG2000": 12, "TIFF": 1, "WEBP": 9}
+"""Bytes a pixel that a decoder takes besides, as measured with Pillow 13."""
+
+_WEBP_BYTES = 7
+"""Of OpenCV's decoder with the pixels it returns, of a lossless file."""
+
+
+class _WhileReading:
+    """Matches every warning in a thread that is reading an image, and none in others."""
+
+    def __init__(self) -> None:
+        self.here = threading.local()
+
+    def match(self, text: str) -> bool:
+        return getattr(self.here, "reading", False)
+
+
+_while_reading = _WhileReading()
+_QUIET = ("ignore", _while_reading, Warning, None, 0)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep Pillow from warning, of odd metadata and of many pixels, in this thread.
+
+    `warnings.catch_warnings` would change the filters of all threads, and leave them changed where
+    two threads leave it in another order than they came.
+    """
+    # The first filter that matches counts, and the user may have put others before ours.
+    filters: list[Any] = warnings.filters  # type: ignore[assignment]
+    if not filters or filters[0] is not _QUIET:
+        with contextlib.suppress(ValueError):
+            filters.remove(_QUIET)
+        filters.insert(0, _QUIET)
+    before = _while_reading.match("")
+    _while_reading.here.reading = True
+    try:
+        yield
+    finally:
+        _while_reading.here.reading = before
+
+
+_loaded: list[str] = []
+
+
+def _formats() -> list[str]:
+    """Return those of `FORMATS` that the installed Pillow has."""
+    if not _loaded:
+        found = []
+        for name, plugin in _PLUGINS.items():
+            with contextlib.suppress(ImportError):  # older than the format
+                importlib.import_module(f"PIL.{plugin}ImagePlugin")
+            if name in Image.OPEN:
+                found.append(name)
+        _loaded[:] = found
+    return _loaded
+
+
+@contextlib.contextmanager
+def open_image(data: bytes | memoryview, max_pixels: int | None = None) -> Iterator[Image.Image]:
+    """Open an image file, quietly; what goes wrong until the end of the block is an `ImageError`.
+
+    More than `max_pixels` are refused, and JPEGs with too many scans of so many, if it is given.
+    Anything that decodes the image gives it.
+    """
+    try:
+        with _quiet(), Image.open(io.BytesIO(data), formats=_formats()) as image:
+            if max_pixels is not None:
+                check_pixels(image.height, image.width, max_pixels)
+                if is_jpeg(data):
+                    check_scans(data, image.size[::-1], max_pixels)
+            yield image
+    except (ImageError, MemoryError):
+        raise
+    except UnidentifiedImageError:  # whose text has the address of an object
+        raise _unknown(bytes(data[: len(_LFS_POINTER)])) from None
+    except Image.DecompressionBombError as error:
+        raise ImageError(str(error)) from error
+    except Exception as error:  # Pillow's plugins raise nearly anything on damaged files
+        raise ImageError(f"cannot be decoded: {type(error).__name__}: {error}") from error
+
+
+def _unknown(start: bytes) -> ImageError:
+    if start == _LFS_POINTER:
+        return ImageError("a Git LFS pointer, not the file itself; `git lfs pull` brings it")
+    return ImageError(f"not an image of a known format: it begins with {start[:8]!r}")
+
+
+def pil_orientation(image: Image.Image) -> int:
+    """Return the Exif orientation that an image is still to be turned by, 1 to 8.
+
+    Pillow itself turns a TIFF as it loads it.
+    """
+    orientation = image.getexif().get(_ORIENTATION_TAG, 1)
+    return orientation if orientation in range(2, 9) else 1
+
+
+def decode_with_pil(
+    data: bytes, channels: int, *, mask: bool = False, max_pixels: int
+) -> tuple[Pixels, int]:
+    """Return upright pixels, and the orientation by which they were turned.
+
+    One copy of the pixels is taken besides what the decoder takes.
+    """
+    with open_image(data, max_pixels) as image:
+        turned = pil_orientation(image)
+        still_webp = image.format == "WEBP" and _is_still_webp(data) and not mask
+        own = _DECODER_BYTES.get(image.format or "", 0) + _SAMPLE_BYTES.get(image.mode, 4)
+        check_memory(image.size[::-1], _WEBP_BYTES if still_webp else own + channels)
+        pixels = _decode_webp(data, image.size, channels) if still_webp else None
+        left = turned
+        if pixels is None:
+            largest = _pgm_largest(image) if mask else None
+            image.load()
+            left = pil_orientation(image)
+            pixels = to_pixels(image, channels, mask=mask, largest=largest)
+    del image  # its memory
+    if mask and (step := _png_grey_step(data)) > 1:
+        pixels //= step
+    return (pixels if left == 1 else orient(pixels, left)), turned
+
+
+def _is_still_webp(data: bytes) -> bool:
+    return not (data[12:16] == b"VP8X" and data[20] & 2)
+
+
+def _decode_webp(data: bytes, size: tuple[int, int], channels: int) -> Pixels | None:
+    """Decode a WebP without animation by OpenCV; None where it refuses.
+
+    Both have libwebp, and the same pixels.  Pillow takes every file for an animation, for which it
+    takes 16 bytes a pixel; OpenCV takes 7.
+    """
+    flags = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
+    try:
+        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+    except cv2.error:
+        return None
+    if pixels is None or pixels.shape != (size[1], size[0], 3) or pixels.dtype != np.uint8:
+        return None
+    if channels == 3:
+        return np.asarray(pixels, np.uint8)
+    grey = np.empty((*pixels.shape[:2], 1), np.uint8)
+    for rows in _row_slices(*pixels.shape[:2]):
+        grey[rows, :, 0] = np.asarray(Image.fromarray(pixels[rows]).convert("L"))
+    return grey
+
+
+def reduced_by_pil(data: bytes | memoryview, channels: int, factor: int) -> Pixels:
+    """Decode a JPEG by Pillow, at full, 1/2, 1/4 or 1/8 size; it does not notice damage.
+
+    The caller has counted its pixels and scans.
+    """
+    with open_image(data) as image:
+        if image.format not in ("JPEG", "MPO"):
+            raise ImageError("not a JPEG")
+        # "L" asks libjpeg for the brightness; convert("L") would come by way of RGB.
+        image.draft(
+            "RGB" if channels == 3 else "L", (image.width // factor, image.height // factor)
+        )
+        return to_pixels(image, channels)
+
+
+def _pgm_largest(image: Image.Image) -> int | None:
+    """Return the largest value of a PGM that Pillow will scale; before it loads it."""
+    decoder, _, _, arguments = (*getattr(image, "tile", ()), ("", None, 0, None))[0]
+    return arguments[-1] if decoder.startswith("ppm") and isinstance(arguments, tuple) else None
+
+
+def _png_grey_step(data: bytes) -> int:
+    """Return by how much Pillow multiplies values of a grey PNG of 2 or 4 bits to fill 8."""
+    if not data.startswith(b"\x89PNG") or len(data) < 26 or data[25] != 0:
+        return 1
+    return {2: 85, 4: 17}.get(data[24], 1)
+
+
+# -- pixels ------------------------------------------------------------------------------
+
+
+def _row_slices(height: int, width: int) -> Iterator[slice]:
+    rows = max(1, _BAND_PIXELS // max(width, 1))
+    return (slice(top, min(top + rows, height)) for top in range(0, height, rows))
+
+
+def row_bands(image: Image.Image) -> Iterator[tuple[slice, Image.Image]]:
+    """Yield the rows of an image, some at a time, with their numbers; whole if it is small."""
+    height, width = image.height, image.width
+    for rows in _row_slices(height, width):
+        whole = rows == slice(0, height)
+        yield rows, image if whole else image.crop((0, rows.start, width, rows.stop))
+
+
+def to_pixels(
+    image: Image.Image, channels: int, *, mask: bool = False, largest: int | None = None
+) -> Pixels:
+    """Convert a PIL image to uint8, H x W x C, by the table of `fastdata.codecs.image`.
+
+    `largest` is the value of a PGM's white, where it is a mask.
+    """
+    pixels = np.empty((image.height, image.width, channels), np.uint8)
+    for rows, band in row_bands(image):
+        pixels[rows] = _converted(band, image.format, channels, mask, largest)
+    return pixels
+
+
+def _converted(
+    image: Image.Image, kind: str | None, channels: int, mask: bool, largest: int | None
+) -> Pixels:
+    """Convert some rows; `kind` is the format of the file that they are of."""
+    mode = image.mode
+    deep = mode.startswith("I;16") or (mode == "I" and kind in ("PNG", "PPM"))
+    if deep or largest is not None:
+        values = np.array(image).astype(np.int64)
+        if largest is not None:  # as the file has them
+            white = 65535 if mode == "I" else 255
+            values = np.rint(values * (largest / white)).astype(np.int64)
+        if mask and values.max(initial=0) > 255:
+            raise ImageError(f"mask values up to {values.max()} do not fit 8 bits")
+        return (values if mask else values >> 8).astype(np.uint8)[:, :, None]
+    if mode in ("I", "F"):
+        raise ImageError(f"mode {mode!r} (32 bits a sample) has no defined range of brightness")
+    if mask:
+        if mode not in ("P", "L", "1"):
+            raise ImageError(f"a mask has one channel of class numbers; this has mode {mode!r}")
+        return np.array(image, dtype=np.uint8)[:, :, None]
+    if mode in ("P", "PA") and "transparency" in image.info:
+        image = image.convert("RGBA")
+    converted = image.convert("RGB" if channels == 3 else "L")
+    return np.asarray(converted).reshape(image.height, image.width, channels)
+
+
+def orient(pixels: Pixels, orientation: int) -> Pixels:
+    """Apply an Exif orientation, as ``ImageOps.exif_transpose`` does."""
+    if orientation in (5, 6, 7, 8):
+        pixels = pixels.swapaxes(0, 1)
+    if orientation in (3, 4, 7, 8):
+        pixels = pixels[::-1]
+    if orientation in (2, 3, 6, 7):
+        pixels = pixels[:, ::-1]
+    return np.ascontiguousarray(pixels)

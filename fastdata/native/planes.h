@@ -1,0 +1,13 @@
+/* From pixels whose channels lie side by side to planes, one a channel; see planes.c. */
+#ifndef FD_PLANES_H
+#define FD_PLANES_H
+
+#include "fastdata.h"
+
+/* Write `count` pixels of 1 to 4 channels to their planes: channel c begins at out + c * plane. */
+void fd_split(const uint8_t *in, size_t count, int32_t channels, uint8_t *out, size_t plane);
+
+/* To be called before other threads are told of what fd_split wrote. */
+void fd_split_end(void);
+
+#endif
