@@ -204,9 +204,8 @@ def test_a_fork_of_the_training_process_has_no_part_in_its_loader(small: Path, m
         status = 1
         try:
             signal.alarm(30)
-            if method == "process":
-                with pytest.raises(WorkerError, match=r"from which this one .* was forked"):
-                    next(epoch)
+            with pytest.raises(WorkerError, match=r"from which this one .* was forked"):
+                next(epoch)
             del epoch
             it.close()
             with loader(small, **options) as own:

@@ -124,14 +124,14 @@ class Passes:
         """In a forked process, leave all streams to the parent: their workers are not here."""
         if os.getpid() == self._process or not self.backend.workers.num_workers:
             return
-        self._process = os.getpid()
+        parent, self._process = self._process, os.getpid()
         _of_parent.extend(self._in_use)
         self._in_use.clear()
         idle, self._idle = self._idle, None
         if idle is not None:
             _of_parent.append(idle[0])
         for epoch in list(self._epochs):
-            epoch.leave_parents_stream()
+            epoch.leave_stream_to(parent)
 
     def replace(self, batches: BatchOrder, backend: Backend) -> None:
         """Go on with another order and backend; when no stream is left."""
@@ -305,8 +305,8 @@ class Epoch(Iterator[Any]):
         self._position: Position | None = None
         """Of the next batch, moved on with each that is handed out; None before the first."""
         self._stream: BatchStream | None = None
-        self._is_parents = False
-        """Whether it began in the process that this one was forked from."""
+        self._parent: int | None = None
+        """The process in which it began, if this one was forked from it."""
 
     @property
     def ready(self) -> int:
@@ -316,10 +316,10 @@ class Epoch(Iterator[Any]):
     def __next__(self) -> Any:
         passes, counts = self._passes, self._passes.counts
         passes.leave_parents_streams()
-        if self._is_parents:
+        if self._parent is not None:
             raise WorkerError(
-                "this iterator began before this process was forked, and its workers are not here: "
-                "call iter() on the loader in this process"
+                f"the workers of this iterator belong to process {self._parent}, from which this "
+                f"one ({os.getpid()}) was forked: call iter() on the loader here"
             )
         if self._position is None and not (self._closed or passes.closed):
             called = time.perf_counter()
@@ -374,10 +374,11 @@ class Epoch(Iterator[Any]):
         elif self._position is None and not passes.backend.workers.persistent:
             passes.end_idle()
 
-    def leave_parents_stream(self) -> None:
-        """Give up the stream, in a forked process."""
+    def leave_stream_to(self, parent: int) -> None:
+        """Give up the stream, in a process that was forked from `parent`."""
         self._stream = None
-        self._is_parents = self._position is not None and self._position.batch < self._length
+        if self._position is not None and self._position.batch < self._length:
+            self._parent = parent
 
     def __del__(self) -> None:
         if hasattr(self, "_stream"):

@@ -64,23 +64,32 @@ class RankCheck:
             return
         if share != (distributed.get_rank(), distributed.get_world_size()):
             return  # ranks that were given may be those of a part of the process group
-        group = _groups.number()
         loader = self._loader()
+        try:
+            group, store = _groups.present()
+        except Exception as error:
+            _say_failure(error)
+            return
         if self._done == group or loader is None:
             return
         position = first()
-        mine = {
-            "rank": share[0],
-            "position": (position.epoch, position.batch),
-            "dataset": _description(loader.dataset),
-            "division": _division(loader),
-            "others": [_division(one) for one in list(self._same_call)],
-        }
-        text = json.dumps(mine)
+        mine = json.dumps(
+            {
+                "rank": share[0],
+                "position": (position.epoch, position.batch),
+                "dataset": _description(loader.dataset),
+                "division": _division(loader),
+                "others": [_division(one) for one in list(self._same_call)],
+            }
+        )
         run = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         key = f"fastdata/loader/{run}/{group}/{self._call}/{self._number}"
-        theirs = _first_to_say(key, text)
-        _compare(json.loads(text), theirs)
+        try:
+            theirs = store.compare_set(key, "", mine)  # that of the first rank
+        except Exception as error:  # the store is gone, or lacks this: training can do without
+            _say_failure(error)
+        else:
+            _compare(json.loads(mine), json.loads(theirs))
         self._done = group
 
 
@@ -95,13 +104,14 @@ class _Groups:
         self._number = 0
         self._latest: weakref.ref[Any] | None = None
 
-    def number(self) -> int:
-        """Return the number of the present one, from 1."""
-        group = distributed.distributed_c10d._get_default_group()
+    def present(self) -> tuple[int, Any]:
+        """Return the number of the present one, from 1, and its store."""
+        c10d = distributed.distributed_c10d
+        group = c10d._get_default_group()
         if self._latest is None or self._latest() is not group:
             self._latest = weakref.ref(group)
             self._number += 1
-        return self._number
+        return self._number, c10d._get_default_store()
 
 
 _groups = _Groups()
@@ -155,23 +165,15 @@ def _description(dataset: Any) -> str:
     return f"{files or 'data'} ({len(dataset)} samples, digest {_content(dataset)})"
 
 
-def _first_to_say(key: str, text: str) -> Any:
-    """Return what the first rank has put there; that is `text` where no rank has yet."""
-    try:
-        store = distributed.distributed_c10d._get_default_store()
-        return json.loads(store.compare_set(key, "", text))
-    except Exception as error:  # of a store that is gone, or lacks this; training can do without
-        if not _failed:
-            _failed.append(True)
-            log.warning(
-                "ranks cannot compare what their loaders divide: %s: %s",
-                type(error).__name__,
-                error,
-            )
-        return json.loads(text)
+def _say_failure(error: Exception) -> None:
+    """Log, once, that ranks cannot be compared."""
+    if not _failures:
+        text = "ranks cannot compare what their loaders divide: %s: %s"
+        log.warning(text, type(error).__name__, error)
+    _failures[:] = [type(error).__name__]
 
 
-_failed: list[bool] = []
+_failures: list[str] = []
 
 
 def _compare(mine: dict[str, Any], theirs: dict[str, Any]) -> None:
