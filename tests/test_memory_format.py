@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, default_convert
 
 import fastdata
 from fastdata import transforms as T  # noqa: N812 - as users write it
@@ -133,6 +133,22 @@ def test_a_batch_is_made_of_one_iterable_as_other_tuples_are(
         assert batch._replace(label=2).label == 2
         with pytest.raises(TypeError):
             type(batch)([1])
+
+
+def by_fastai(change: Any, value: Any) -> Any:
+    """As ``fastai.torch_core.apply``, with which it moves batches."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(by_fastai(change, one) for one in value)
+    return change(value) if isinstance(value, torch.Tensor) else value
+
+
+@pytest.mark.parametrize("how", ["loader", "stock 0", "stock 2"])
+def test_libraries_change_the_tensors_of_a_batch(packed: dict[str, Path], how: str) -> None:
+    for batch in batches_of(packed["raw"], how):
+        for made in (by_fastai(torch.Tensor.float, batch), default_convert(batch)):
+            assert type(made) is type(batch)
+            assert torch.equal(made.image[1].byte(), batch.image[1])
+            assert type(made.image) is list
 
 
 def test_an_only_field_may_be_a_list(tmp_path: Path) -> None:

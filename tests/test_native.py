@@ -112,19 +112,6 @@ def test_planes_have_the_pixels_of_channels_last_memory(codec: int) -> None:
     check()
 
 
-@pytest.mark.usefixtures("resizing_code")
-def test_large_planes_are_written_past_the_cache() -> None:
-    pixels = np.random.default_rng(0).integers(0, 256, (100, 90, 3), np.uint8)
-    last = np.zeros((3, 160, 192, 3), np.uint8)
-    memory = np.zeros(last.size + 64, np.uint8)
-    for start in (0, 1, -memory.ctypes.data % 64):
-        planes = memory[start : start + last.size].reshape(3, 3, 160, 192)
-        crops = np.concatenate([crop_of(pixels, RAW, (100, 90), antialias=1)] * 3)
-        assert not len(render_crops(crops, last))
-        assert not len(render_crops(crops, planes.transpose(0, 2, 3, 1)))
-        np.testing.assert_array_equal(planes.transpose(0, 2, 3, 1), last)
-
-
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32, np.float64])
 def test_a_table_is_looked_up_to_planes(code: str, dtype: Any) -> None:
     rng = np.random.default_rng(0)

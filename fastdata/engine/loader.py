@@ -45,8 +45,8 @@ class Loader(DataLoaderSurface):
 
     A batch is a named tuple of the schema's fields, or a dict.  Images are uint8 tensors
     [N, C, H, W] (of another dtype after `Normalize`, `ToDtype` or with `dtype`),
-    contiguous unless `memory_format` says otherwise; of `Views` lists of these; numbers and
-    fixed-shape arrays tensors, other arrays lists of tensors, text and bytes lists.
+        contiguous unless `memory_format` says otherwise; of `Views` lists of these.  Numbers and
+    fixed-shape arrays are tensors, other arrays lists of tensors, text and bytes lists.
 
     Each pass over the loader is one epoch, beginning with epoch 0 and counting by
     itself; `set_epoch` chooses the next one.  An epoch counts from its first batch: an iterator

@@ -307,7 +307,6 @@ FD_EXPORT void fd_render_crops(fd_crop *crops, int64_t count, uint8_t *out, int3
         crops[i].status =
             render(&shop, &crops[i], out, out_height, out_width, channels, planar);
     }
-    if (planar) fd_split_end();
     fd_jpeg_free(shop.jpeg);
     free(shop.resizing.memory);
     free(shop.row.memory);

@@ -7,7 +7,4 @@
 /* Write `count` pixels of 1 to 4 channels to their planes: channel c begins at out + c * plane. */
 void fd_split(const uint8_t *in, size_t count, int32_t channels, uint8_t *out, size_t plane);
 
-/* To be called before other threads are told of what fd_split wrote. */
-void fd_split_end(void);
-
 #endif
