@@ -18,7 +18,7 @@ from typing import Any
 from fastdata.errors import SourceError
 from fastdata.schema import Field
 
-from .base import Deferred, IndexedSource, Reject, Sample, reason_of
+from .base import Deferred, IndexedSource, Reject, Sample
 from .reading.class_folders import class_fields
 from .reading.compression import compression_of, inflated_start
 from .reading.exported import read_exported
@@ -157,7 +157,7 @@ class ArchiveSource(ImageListSource):
                 try:
                     data = front.read(offset, length)
                 except (OSError, SourceError) as error:
-                    yield Reject(sample.key, reason_of(error))
+                    yield Reject.of(sample.key, error)
                 else:
                     yield Sample(sample.key, (data, *labels))
 

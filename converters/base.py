@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import abc
 import itertools
+import os
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, TypeAlias
@@ -25,13 +26,31 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 import numpy as np
 import xxhash
 
-from fastdata.errors import FastdataError, JobChangedError, OptionError
+from fastdata.errors import (
+    DiskFullError,
+    FastdataError,
+    JobChangedError,
+    MachineError,
+    OptionError,
+    ResourceLimitError,
+    StorageError,
+    is_of_machine,
+)
 from fastdata.regular_files import Mirror
 from fastdata.schema import Field, Schema
 
 from .reading.selection import joined
 
-__all__ = ["Deferred", "IndexedSource", "Reject", "Sample", "Source", "hash_fields", "reason_of"]
+__all__ = [
+    "Deferred",
+    "IndexedSource",
+    "Reject",
+    "Sample",
+    "Source",
+    "hash_fields",
+    "reason_of",
+    "reject_reason",
+]
 
 FieldSpec: TypeAlias = Mapping[str, Field | str]
 
@@ -80,6 +99,11 @@ class Reject(NamedTuple):
 
     key: str
     reason: str
+
+    @classmethod
+    def of(cls, key: str | os.PathLike[str], error: Exception) -> Reject:
+        """Return the reject of a sample or a file; raises what `reject_reason` does."""
+        return cls(os.fspath(key), reject_reason(key, error))
 
 
 class Source(abc.ABC):
@@ -271,7 +295,7 @@ class IndexedSource(Source):
         try:
             return self[index]
         except Exception as error:  # e.g. a row of a manifest that does not fit its column
-            return Reject(self.key_at(index), reason_of(error))
+            return Reject.of(self.key_at(index), error)
 
     def indexed(self) -> IndexedSource:
         return self
@@ -280,12 +304,41 @@ class IndexedSource(Source):
 def reason_of(error: Exception) -> str:
     """Return the reason that a list of rejects has for an exception."""
     if isinstance(error, MemoryError):
-        return "not enough memory to decode it"
+        return "there is not enough memory to read and decode it"
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
     if isinstance(error, (FastdataError, ValueError)):
         return str(error)
     return f"{type(error).__name__}: {error}"
+
+
+def reject_reason(key: str | os.PathLike[str], error: Exception) -> str:
+    """Return the reason to reject a sample, or a file, that an error is about.
+
+    Raises `MachineError` if nothing is known to be wrong with it, or the error itself if it says
+    that already.
+    """
+    if not is_of_machine(error):
+        return reason_of(error)
+    if isinstance(error, (DiskFullError, MachineError, ResourceLimitError, StorageError)):
+        raise error
+    raise MachineError(
+        f"{os.fspath(key)}: {reason_of(error)}. The machine is the cause, not this "
+        f"sample, so it is not rejected. {_remedy(error)}; then run the same command again: it "
+        "continues"
+    ) from error
+
+
+def _remedy(error: Exception) -> str:
+    """Return what to do about an error of the machine."""
+    for cause in (error, error.__cause__):
+        if type(cause).__name__.endswith("MemoryError"):
+            return "Use fewer workers (num_workers, --workers) or a smaller max_pixels"
+        if isinstance(cause, PermissionError):
+            return "Permit reading it, or remove it from the source"
+        if isinstance(cause, ImportError):
+            return "Install what is missing"
+    return "Look at the drive and the limits of this process (ulimit -a)"
 
 
 def hash_fields(*parts: object) -> int:

@@ -15,7 +15,7 @@ from fastdata.codecs.image import contiguous
 from fastdata.errors import OptionError, SourceError
 from fastdata.schema import Field, ImageField, ScalarField, Schema
 
-from .base import FieldSpec, IndexedSource, Reject, Sample
+from .base import FieldSpec, IndexedSource, Reject, Sample, reject_reason
 from .reading.classic.cifar_batches import (
     Batch,
     batch_name,
@@ -128,7 +128,8 @@ class CifarSource(FileSource, IndexedSource):
                 start = first + len(pixels)
         except SourceError as error:
             yield Reject(
-                f"{batch.name}[{start}]", f"{error}; the batch's images behind that are lost"
+                f"{batch.name}[{start}]",
+                f"{reject_reason(batch.name, error)}; the batch's images behind that are lost",
             )
             return
         if batch.failure and stop == batch.num_images:

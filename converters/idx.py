@@ -20,7 +20,7 @@ from fastdata.errors import OptionError, SourceError
 from fastdata.regular_files import read_regular
 from fastdata.schema import Field, ImageField, ScalarField, Schema
 
-from .base import FieldSpec, IndexedSource, Reject, Sample
+from .base import FieldSpec, IndexedSource, Reject, Sample, reject_reason
 from .reading.class_names import named_classes
 from .reading.classic.idx_files import (
     IdxPair,
@@ -183,7 +183,8 @@ class IdxSource(FileSource, IndexedSource):
                     yield self._sample(number, first + k, image, label)
                 start = first + len(pixels)
         except SourceError as error:
-            yield Reject(part.key(start), f"{error}; images behind that are lost")
+            key = part.key(start)
+            yield Reject(key, f"{reject_reason(key, error)}; images behind that are lost")
 
     def _sample(self, number: int, row: int, image: Any, label: int | None) -> Sample | Reject:
         key = self._parts[number].key(row)

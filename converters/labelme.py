@@ -29,6 +29,7 @@ from fastdata.errors import ImageError, SourceError
 from fastdata.regular_files import read_regular
 from fastdata.schema import Field
 
+from .base import reject_reason
 from .reading.annotations.annotated import upright_frame_of
 from .reading.annotations.shapes import (
     Shape,
@@ -106,7 +107,7 @@ class LabelmeSource(ImageListSource):
             self._taken += image != path
             self.add(image, path, **split)
         except (OSError, SourceError) as error:
-            self.reject(path, str(error))
+            self.reject(path, reject_reason(path, error))
             return set()
         for entry in content["shapes"]:
             if kind_of(entry) not in AREAS:
@@ -260,4 +261,4 @@ def _bitmap(data: bytes) -> NDArray[np.bool_]:
         with open_image(data, MAX_PIXELS) as image:
             return np.asarray(image.convert("L")) > 0
     except ImageError as error:
-        raise ValueError(f"its mask is no image: {error}") from None
+        raise ValueError(f"its mask is no image: {error}") from error

@@ -24,7 +24,7 @@ from fastdata.errors import SourceError
 from fastdata.regular_files import mirror_of, open_regular
 from fastdata.schema import Field, ImageField, ScalarField, Schema, StringField
 
-from .base import FieldSpec, Reject, Sample, reason_of
+from .base import FieldSpec, Reject, Sample, reject_reason
 from .reading.chunks.chunk_source import ChunkDecoder, ChunkSource, index_path
 from .reading.chunks.column_choice import RefusedColumnError, choose_columns, guessed_field
 from .reading.chunks.litdata_chunks import (
@@ -178,13 +178,14 @@ class LitDataSource(ChunkSource):
         try:
             table = self._table(file)
         except (OSError, SourceError) as error:
-            yield Reject(printable(os.fspath(self.paths[file])), self._lost(file, error))
+            reject = Reject.of(printable(os.fspath(self.paths[file])), error)
+            yield reject._replace(reason=self._lost(file, reject.reason))
             return
         for first, end in table.batches():
             try:
                 read = table.reader(first, self._rows)
             except SourceError as error:
-                reason = str(error)
+                reason = reject_reason(self.key(file, first), error)
                 yield from (Reject(self.key(file, row), reason) for row in range(first, end))
                 continue
             for row in range(first, end):
@@ -194,9 +195,9 @@ class LitDataSource(ChunkSource):
         try:
             return Sample(self.key(file, row), read())
         except table_errors() as error:
-            return Reject(self.key(file, row), reason_of(error))
+            return Reject.of(self.key(file, row), error)
 
-    def _lost(self, file: int, error: Exception) -> str:
+    def _lost(self, file: int, error: object) -> str:
         return f"{error}; its {self.counts[file]:,} samples are lost"
 
     def compressed(self, file: int) -> bool:
@@ -250,7 +251,8 @@ class LitDataSource(ChunkSource):
             try:
                 data = inflate_frame(raw, path, frame)
             except SourceError as error:
-                yield Reject(key, f"{error}; the {frame.samples:,} samples of a frame are lost")
+                reason = reject_reason(key, error)
+                yield Reject(key, f"{reason}; the {frame.samples:,} samples of a frame are lost")
                 continue
             for begin, end in itertools.pairwise(starts):
                 if starts[0] <= begin <= end <= starts[0] + len(data):

@@ -37,7 +37,6 @@ from .base import (
     Sample,
     Source,
     hash_fields,
-    reason_of,
 )
 from .reading.image_files import is_image_name
 from .reading.locations import printable, stat_of
@@ -86,7 +85,7 @@ class IterableSource(Source):
             try:
                 yield Sample(f"{index:08}", to_values(own_copy(item), self.schema))
             except Exception as error:  # a lazily opened image may raise nearly anything
-                yield Reject(f"{index:08}", reason_of(error))
+                yield Reject.of(f"{index:08}", error)
 
 
 class DatasetSource(IndexedSource):

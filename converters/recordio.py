@@ -234,7 +234,7 @@ class RecordIOSource(ScannedSource):
                 # The labels are looked up here: workers do not have the list.
                 labels, name = self._listed(unpack(record.read())[2], ())
             except (OSError, ValueError) as error:
-                return Reject(key, reason_of(error))
+                return Reject.of(key, error)
             key, decoder = printable(name), decoder._replace(listed=labels)
         return Sample(key, DeferredRecord(record, decoder))
 

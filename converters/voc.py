@@ -25,7 +25,7 @@ import numpy as np
 from fastdata.errors import OptionError, SourceError
 from fastdata.schema import Field, ImageField
 
-from .base import hash_fields
+from .base import hash_fields, reject_reason
 from .reading.annotations.voc_files import (
     FROM_ZERO,
     VocReader,
@@ -142,7 +142,8 @@ class VocSource(ImageListSource):
                     raise SourceError(f"there is no image {image} with one of {shown}")
                 self.add(name + suffix)
             except (OSError, SourceError) as error:
-                self.reject(f"{name} ({split}.txt, line {number})", str(error))
+                key = f"{name} ({split}.txt, line {number})"
+                self.reject(key, reject_reason(key, error))
         if not self.num_samples:
             raise SourceError(f"{lists}/{split}.txt: lists no images")
         if others:

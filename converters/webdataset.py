@@ -137,7 +137,7 @@ class WebDatasetSource(ScannedSource):
                 for group in _groups(front, self._wanted, seen=KeySet()):
                     yield self._sample(file, group)
         except (OSError, SourceError) as error:
-            yield Reject(path, str(error))
+            yield Reject.of(path, error)
 
     def scan(self, file: int) -> Iterator[Place | Reject]:
         with self._opened(file) as front:
@@ -258,7 +258,7 @@ def _groups(
                 group.held += member.size
     except SourceError as error:
         # What came of the group is there, but it may not be all.
-        yield Reject(group.key.decode("utf-8", "replace") if group else "", str(error))
+        yield Reject.of(group.key.decode("utf-8", "replace") if group else "", error)
         return
     if group is not None:
         yield group

@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -20,6 +21,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 
 from fastdata.errors import SourceError
+from fastdata.waits import result_of
 
 from .base import FieldSpec, hash_fields, reason_of
 from .reading.arrays.array_source import ArrayFile, ArrayOptions, ArraySource
@@ -161,7 +163,7 @@ class _ZarrColumn(ArrayColumn):
         size = math.prod((*node.blocks, *grid[1:])) * (self.dtype.itemsize if self.dtype else 1)
         kept = min(size, MAX_RECORD)
         try:
-            store = tensorstore.open(
+            opening = tensorstore.open(
                 {
                     "driver": node.driver,
                     "kvstore": {"driver": "file", "path": f"{folder.absolute()}/"},
@@ -169,7 +171,8 @@ class _ZarrColumn(ArrayColumn):
                 },
                 read=True,
                 open=True,
-            ).result()
+            )
+            store = result_of(opening, f"{folder} to be opened")
         except Exception as error:  # what tensorstore raises is anybody's guess
             raise SourceError(
                 f"{folder}: tensorstore cannot open this array: {_message(error)}. Where it lacks "
@@ -229,16 +232,23 @@ class _ZarrColumn(ArrayColumn):
             self._require_blocks(start, stop)
         _tensorstore()
         try:
-            return self._store[start:stop].read(order="C").result()
+            rows = self._store[start:stop].read(order="C")
+            return result_of(rows, f"rows {start:,} to {stop - 1:,} of {self._folder}")
         except Exception as error:
             raise ValueError(
                 f"{self._folder}: rows {start:,} to {stop - 1:,} cannot be read: {_message(error)}"
-            ) from error
+            ) from (_of_system(error) or error)
 
 
 def _message(error: Exception) -> str:
     """Return tensorstore's message without the places in its own code."""
     return reason_of(error).split(" [source locations=")[0][:400]
+
+
+def _of_system(error: Exception) -> OSError | None:
+    """Return the system's error that tensorstore met, which it raises as a ValueError."""
+    found = re.search(r"os_error_code='(\d+)'", str(error))
+    return OSError(int(found[1]), os.strerror(int(found[1]))) if found else None
 
 
 class _Node(NamedTuple):

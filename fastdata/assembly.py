@@ -28,6 +28,7 @@ from fastdata.dataset import Dataset
 from fastdata.distributed import left_to_others
 from fastdata.engine.backend import Backend, CpuBackend
 from fastdata.engine.contracts import BatchOrder, PackedData
+from fastdata.engine.delivery import has_batch_stage
 from fastdata.engine.loader import Loader
 from fastdata.engine.work import BatchWork
 from fastdata.engine.workers import WorkerOptions, choose_method
@@ -127,6 +128,8 @@ def _assemble(
         on_corrupt=options.on_corrupt,
         pixels=target is None or target.type == "cpu",
         part=part,
+        memory_format=options.memory_format,
+        planar=_makes_planes(options, pipeline),
     )
     backend = _backend(options, work, part)
     if options.batch_sampler is not None:
@@ -145,6 +148,22 @@ def _assemble(
         even=options.even,
     )
     return batches, backend
+
+
+def _makes_planes(options: LoaderOptions, pipeline: Pipeline) -> bool:
+    """Return whether images are made as contiguous planes, not changed to these on their way.
+
+    What is done on a device, or to whole batches, takes images channels last.
+    """
+    on_device = options.target is not None and options.target.type != "cpu"
+    parts = (pipeline, *pipeline.views)
+    return (
+        options.memory_format == torch.contiguous_format
+        and options.cache != "device"
+        and not has_batch_stage(pipeline)
+        and not (on_device and options.backend == "dali")
+        and not (on_device and any(part.pixels is not None for part in parts))
+    )
 
 
 def _backend(options: LoaderOptions, work: BatchWork, part: Any) -> Backend:
@@ -249,6 +268,7 @@ def foreign_loader(data: Any, options: LoaderOptions) -> DataLoader[Any] | CUDAP
         "batch_format": options.batch_format == "dict",
         "names": options.names is not None,
         "max_pixels": options.max_pixels is not None,
+        "memory_format": options.memory_format != torch.contiguous_format,
         "shuffle": not isinstance(options.shuffle, bool),
     }
     for name, given in for_packed.items():

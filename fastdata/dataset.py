@@ -102,13 +102,17 @@ class Dataset(TorchDataset[Any]):
     def class_to_idx(self) -> dict[str, int]:
         """The number of each class, by its name, as of torchvision's ``ImageFolder``.
 
+        Without a label they are the `classes` of boxes or masks.
+
         Raises
         ------
         AttributeError
-            If there is no label, or if its numbers have no names.
+            If there are no class names, or if those are not of the label.
         """
-        field = self.schema[self._label("class_to_idx")]
-        names = field.classes if isinstance(field, ScalarField) else None
+        names = self.schema.classes
+        if self.schema.label is not None or names is None:
+            field = self.schema[self._label("class_to_idx")]
+            names = field.classes if isinstance(field, ScalarField) else None
         if names is None:
             raise AttributeError(
                 "class_to_idx: the labels of this dataset have no class names; pack it with "

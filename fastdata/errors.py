@@ -16,15 +16,19 @@ from collections.abc import Iterable, Iterator
 from fastdata.printable import printable_lines
 
 __all__ = [
+    "LACKING",
+    "PACK_ELSEWHERE",
     "DatasetNotFoundError",
     "DestinationExistsError",
     "DestinationLockedError",
     "DiskFullError",
+    "DriveError",
     "FastdataError",
     "FileCorruptError",
     "FormatError",
     "ImageError",
     "JobChangedError",
+    "MachineError",
     "MissingExtraError",
     "NotRegularFileError",
     "ObjectChangedError",
@@ -39,7 +43,9 @@ __all__ = [
     "WorkerError",
     "add_note",
     "did_you_mean",
+    "drive_explained",
     "full_disk_explained",
+    "is_of_machine",
 ]
 
 
@@ -93,6 +99,10 @@ class DiskFullError(FastdataError, OSError):
     """The destination's file system has no room left."""
 
 
+class DriveError(FastdataError, OSError):
+    """The drive of a folder lacks what fastdata needs of it: locks, fsync, or memory maps."""
+
+
 class NotRegularFileError(FastdataError, OSError):
     """A file is to be read that is none: a pipe, a device, a folder."""
 
@@ -118,6 +128,10 @@ class ResourceLimitError(FastdataError, OSError):
     """The system gives no more of what reading takes: open files, or memory maps."""
 
 
+class MachineError(FastdataError, OSError):
+    """A sample cannot be read, and its data are not the cause: permission, I/O, memory, limits."""
+
+
 class FormatError(FastdataError, ValueError):
     """A file is not a fastdata shard, or is of a version this release lacks."""
 
@@ -136,6 +150,59 @@ class WorkerError(FastdataError, RuntimeError):
 
 class MissingExtraError(FastdataError, ImportError):
     """An optional dependency is needed; the message has the install line."""
+
+
+_OF_DATA = frozenset(
+    {
+        errno.ENOENT,
+        errno.ENOTDIR,
+        errno.EISDIR,
+        errno.ELOOP,
+        errno.ENAMETOOLONG,
+        errno.EINVAL,
+        errno.EILSEQ,
+        errno.EOVERFLOW,
+        errno.ENXIO,
+    }
+)
+"""What the system says of a missing file, a name that cannot be one, or a position out of data."""
+
+
+def is_of_machine(error: BaseException | None) -> bool:
+    """Tell whether the machine is the cause of an error, and not the data that were read.
+
+    So are lack of permission, I/O errors, lack of memory or descriptors, a store that does not
+    answer, and a missing library.  An error with such a cause counts as well.
+    """
+    for _ in range(_MOST_CAUSES):
+        if error is None or isinstance(error, (ObjectChangedError, ObjectNotFoundError)):
+            return False
+        if isinstance(
+            error,
+            (
+                ConnectionError,
+                ImportError,
+                MachineError,
+                MemoryError,
+                ResourceLimitError,
+                StorageError,
+                TimeoutError,
+            ),
+        ):
+            return True
+        if isinstance(error, OSError) and error.errno and error.errno not in _OF_DATA:
+            return True
+        # LMDB, torch and OpenCV have types of their own, and Python none for a thread.
+        if type(error).__name__.endswith("MemoryError") or any(
+            text in str(error) for text in ("can't start new thread", "(-4:Insufficient memory)")
+        ):
+            return True
+        error = error.__cause__
+    return False
+
+
+_MOST_CAUSES = 10
+"""An error may be its own cause."""
 
 
 def add_note(error: BaseException, note: str) -> None:
@@ -163,4 +230,34 @@ def full_disk_explained(path: str | os.PathLike[str], remedy: str) -> Iterator[N
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise DiskFullError(error.errno, f"{path}: {error.strerror}. {remedy}") from error
+        raise
+
+
+PACK_ELSEWHERE = "Pack on a local disk and copy the finished dataset there"
+
+LACKING = (
+    errno.EINVAL,
+    errno.ENODEV,
+    errno.ENOLCK,
+    errno.ENOSYS,
+    errno.ENOTSUP,
+    errno.EOPNOTSUPP,
+)
+"""What the system says of a call that a drive does not know: NFS, FUSE, Lustre."""
+
+
+@contextlib.contextmanager
+def drive_explained(
+    folder: str | os.PathLike[str], lacks: str, remedy: str = PACK_ELSEWHERE
+) -> Iterator[None]:
+    """Turn what the system says of a call that a drive lacks into a `DriveError`."""
+    try:
+        yield
+    except DriveError:
+        raise
+    except OSError as error:
+        if error.errno in LACKING:
+            raise DriveError(
+                f"{os.fspath(folder)}: its drive lacks {lacks} ({error.strerror}). {remedy}"
+            ) from error
         raise

@@ -11,6 +11,7 @@ package has the function.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,6 +41,9 @@ __all__ = ["Loader", "LoaderStats", "is_dataset", "is_location", "loader", "opti
 
 Options = ParamSpec("Options")
 
+BY_POSITION = 3
+"""Arguments that may be given by position, as in `DataLoader`: dataset, batch_size, shuffle."""
+
 OF_STORES = "storage_options", "cache_dir", "cache_bytes", "streams"
 """Options that `fastdata.open` takes of URLs."""
 
@@ -50,7 +54,7 @@ class _LoaderOf(Protocol[Options]):
     @overload
     def __call__(  # type: ignore[overload-overlap]
         self,
-        data: Location | Sequence[Location] | Dataset | PackedData,
+        dataset: Location | Sequence[Location] | Dataset | PackedData,
         *args: Options.args,
         **options: Options.kwargs,
     ) -> Loader: ...
@@ -58,14 +62,17 @@ class _LoaderOf(Protocol[Options]):
     # Whether these are of packed data, their types do not tell.
     @overload
     def __call__(  # type: ignore[overload-overlap]
-        self, data: Subset[Any] | ConcatDataset[Any], *args: Options.args, **options: Options.kwargs
+        self,
+        dataset: Subset[Any] | ConcatDataset[Any],
+        *args: Options.args,
+        **options: Options.kwargs,
     ) -> Loader | DataLoader[Any] | CUDAPrefetcher: ...
 
     # Not by `Options`, which has no place for `device`.
     @overload
     def __call__(
         self,
-        data: torch.utils.data.Dataset[Any],
+        dataset: torch.utils.data.Dataset[Any],
         batch_size: int = 1,
         shuffle: bool | None = False,
         *,
@@ -75,18 +82,31 @@ class _LoaderOf(Protocol[Options]):
 
     @overload
     def __call__(
-        self, data: Any, *args: Options.args, **options: Options.kwargs
+        self, dataset: Any, *args: Options.args, **options: Options.kwargs
     ) -> Loader | DataLoader[Any] | CUDAPrefetcher: ...
 
 
 def _with_types(function: Callable[Concatenate[Any, Options], Any]) -> _LoaderOf[Options]:
-    """Return the function: its signature is written once."""
-    return cast(_LoaderOf[Options], function)
+    """Return the function, which names arguments too many: its signature is written once."""
+
+    @functools.wraps(function)
+    def named(*arguments: Any, **options: Any) -> Any:
+        further = arguments[BY_POSITION:]
+        if further:
+            names = list(inspect.signature(DataLoader).parameters)[BY_POSITION:]
+            given = [f"{name}={value!r}" for name, value in zip(names, further, strict=False)]
+            raise TypeError(
+                "fastdata.loader takes dataset, batch_size and shuffle by position, as DataLoader "
+                f"does, and any other option by its name: {', '.join(given)}"
+            )
+        return function(*arguments, **options)
+
+    return cast(_LoaderOf[Options], named)
 
 
 @_with_types  # type: ignore[arg-type]  # whose first parameter may be named
 def loader(
-    data: Any,
+    dataset: Any,
     batch_size: int = 1,
     shuffle: bool | Literal["block", "lanes"] | BlockShuffle | None = False,
     *,
@@ -114,6 +134,7 @@ def loader(
     even: bool = True,
     batch_format: Literal["tuple", "dict"] | None = None,
     names: Mapping[str, str] | None = None,
+    memory_format: torch.memory_format = torch.contiguous_format,
     max_pixels: int | None = None,
     storage_options: Mapping[str, str] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
@@ -121,11 +142,11 @@ def loader(
     streams: int | None = None,
     **options: Any,
 ) -> Loader | DataLoader[Any] | CUDAPrefetcher:
-    """Return an iterable of batches over `data`.
+    """Return an iterable of batches over `dataset`.
 
     Parameters
     ----------
-    data : path, list of paths, Dataset or torch Dataset
+    dataset : path, list of paths, Dataset or torch Dataset
         What ``fastdata.open`` takes, packed or files as they lie, or what it returned, also as a
         `Subset`, by `random_split` or in a `ConcatDataset`: the result is a
         `Loader`.  All that is said below of packed data is true of such files.
@@ -255,11 +276,15 @@ def loader(
         the dataset has it, and that is a named tuple.
     names : mapping of str to str, optional
         For packed data.  New names of fields in batches, e.g. ``{"image": "pixel_values"}``.
+    memory_format : torch.contiguous_format or torch.channels_last
+        For packed data.  How images [N, C, H, W] lie in memory: as those of a stock `DataLoader`,
+        or with the channels of a pixel side by side, which convolutions on a GPU want in half
+        precision (``docs/memory_format.md``).  Images of one channel have contiguous strides.
     max_pixels : int, optional
         For packed data.  Images of more pixels count as corrupt, as `fastdata.open` has it; by
         default as the dataset was opened.
     storage_options, cache_dir, cache_bytes, streams : optional
-        Where `data` is a URL: as `fastdata.open` has them.
+        Where `dataset` is a URL: as `fastdata.open` has them.
     **options
         Further arguments of a stock `DataLoader`: ``collate_fn``, ``timeout``...  For packed data
         only values that ask for nothing are taken, such as ``collate_fn=None``.
@@ -276,8 +301,8 @@ def loader(
     MissingExtraError
         If `decoder` or `backend` is not installed.
     DatasetNotFoundError, FormatError, ShardCorruptError, SourceError
-        If `data` is a path and there is no sound dataset; of data that has to be packed, with the
-        command that does it.
+        If `dataset` is a path and there is no sound dataset; of data that has to be packed, with
+        the command that does it.
 
     Examples
     --------
@@ -289,23 +314,24 @@ def loader(
     >>> for images, labels in train: ...                      # doctest: +SKIP
     """
     given = dict(locals())  # the arguments: nothing else has a name yet
-    del given["data"], given["options"]
+    del given["dataset"], given["options"]
     of_stores = {name: given.pop(name) for name in OF_STORES}
-    if is_location(data):
-        data = open_dataset(data, **of_stores)
+    if is_location(dataset):
+        dataset = open_dataset(dataset, **of_stores)
     elif any(value is not None for value in of_stores.values()):
         name = next(name for name, value in of_stores.items() if value is not None)
         raise OptionError(f"{name} is for a URL; give it to fastdata.open, which made the dataset")
     checked = LoaderOptions(**given, dataloader_options=options)
-    packed = packed_view(data)
-    if packed is not None or is_packed(data):
+    packed = packed_view(dataset)
+    if packed is not None or is_packed(dataset):
         for part in getattr(packed, "source_datasets", ()):
             part.suggest_packing()
-        return packed_loader(data if packed is None else packed, checked)
-    if hasattr(data, "__getitem__") or isinstance(data, torch.utils.data.IterableDataset):
-        return foreign_loader(data, checked)
+        return packed_loader(dataset if packed is None else packed, checked)
+    if hasattr(dataset, "__getitem__") or isinstance(dataset, torch.utils.data.IterableDataset):
+        return foreign_loader(dataset, checked)
     raise OptionError(
-        f"a loader takes a path, a fastdata dataset or a torch Dataset, not {type(data).__name__}"
+        "a loader takes a path, a fastdata dataset or a torch Dataset, not "
+        f"{type(dataset).__name__}"
     )
 
 

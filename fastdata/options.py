@@ -57,6 +57,7 @@ class LoaderOptions:
     even: bool
     batch_format: Literal["tuple", "dict"] | None
     names: Mapping[str, str] | None
+    memory_format: torch.memory_format
     max_pixels: int | None = None
     dataloader_options: dict[str, Any] = field(default_factory=dict)
 
@@ -73,6 +74,8 @@ class LoaderOptions:
         _check_choice("cache_scope", self.cache_scope, ("all", "rank"))
         _check_choice("on_corrupt", self.on_corrupt, get_args(OnCorrupt))
         _check_choice("batch_format", self.batch_format, (None, "tuple", "dict"))
+        formats = (torch.contiguous_format, torch.channels_last)
+        _check_choice("memory_format", self.memory_format, formats)
         for name in ("pin_memory", "persistent_workers"):
             _check_choice(name, getattr(self, name), ("auto", True, False))
         if self.num_workers != "auto":

@@ -1,8 +1,8 @@
-"""Files that fastdata writes for itself: locks, states, lists of rejects, caches.
+"""Files and folders that fastdata makes for itself: locks, states, lists of rejects, caches.
 
 In a folder that others may write to, a link could lie under such a name and lead to a file of
 the user.  No link is followed: what is opened is a regular file with one name, and what is
-created was not there before.
+created was not there before.  A destination that the user names is different: it may be a link.
 """
 
 from __future__ import annotations
@@ -10,15 +10,25 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import stat
+from pathlib import Path
 from typing import IO, Any
 
-from fastdata.errors import NotRegularFileError
+from fastdata.errors import NotRegularFileError, drive_explained
 
-__all__ = ["create_own", "open_own", "open_own_file"]
+__all__ = [
+    "create_own",
+    "make_own_folder",
+    "open_own",
+    "open_own_file",
+    "remove_own",
+    "sync_directory",
+    "sync_file",
+]
 
 
-def open_own(path: str | os.PathLike[str], flags: int, mode: int = 0o644) -> int:
+def open_own(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int:
     """Return the descriptor of an own file; also an ``opener`` of `open`.
 
     `NotRegularFileError` if a link, a pipe, a device or a folder has its name, or if the file has
@@ -50,7 +60,7 @@ def open_own(path: str | os.PathLike[str], flags: int, mode: int = 0o644) -> int
     return descriptor
 
 
-def create_own(path: str | os.PathLike[str], mode: int = 0o644) -> int:
+def create_own(path: str | os.PathLike[str], mode: int = 0o666) -> int:
     """Return the descriptor of a new own file, for writing and reading.
 
     What has its name is removed first, without following it: an earlier process that was killed
@@ -67,8 +77,58 @@ def open_own_file(path: str | os.PathLike[str], mode: str = "rb", **options: Any
     return open(path, mode, opener=open_own, **options)
 
 
-def _not_own(path: str | os.PathLike[str], kind: str) -> NotRegularFileError:
+def make_own_folder(path: Path) -> None:
+    """Make a folder, and those above it, unless it is there.
+
+    `NotRegularFileError` if a link or a file has its name.  The folders above it are the user's,
+    and may be links.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        if os.path.lexists(path) and not path.is_dir():
+            raise _not_own(path, "no folder", "a folder") from None
+        if not path.is_dir():
+            raise  # it was there, and is gone again
+    if path.is_symlink():
+        raise _not_own(path, "a link", "a folder")
+
+
+def sync_file(descriptor: int, path: str | os.PathLike[str], *, data_only: bool = False) -> None:
+    """Return once a file is on the disk; `DriveError` if its drive has no such promise."""
+    with drive_explained(os.path.dirname(path), "fsync"):
+        if data_only:
+            os.fdatasync(descriptor)
+        else:
+            os.fsync(descriptor)
+
+
+def sync_directory(path: str | os.PathLike[str]) -> None:
+    """Return once the renames in a directory are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with drive_explained(path, "fsync of folders"):
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove_own(path: str | os.PathLike[str]) -> None:
+    """Remove an own file or folder, if it is there; what a link leads to stays."""
+    try:
+        is_folder = stat.S_ISDIR(os.lstat(path).st_mode)
+    except FileNotFoundError:
+        return
+    if is_folder:
+        shutil.rmtree(path)
+    else:
+        os.unlink(path)
+
+
+def _not_own(
+    path: str | os.PathLike[str], kind: str, expected: str = "a file"
+) -> NotRegularFileError:
     return NotRegularFileError(
-        f"{os.fspath(path)}: {kind}, where fastdata keeps a file of its own. Nothing was written. "
-        "Remove it, or choose another folder"
+        f"{os.fspath(path)}: {kind}, where fastdata keeps {expected} of its own. Nothing was "
+        "written. Remove it, or choose another folder"
     )

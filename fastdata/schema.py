@@ -361,14 +361,23 @@ def _rebuild_record(names: tuple[str, ...], values: tuple[Any, ...]) -> Any:
 def record_type(names: tuple[str, ...]) -> type[tuple[Any, ...]]:
     """Return the named tuple type with these field names.
 
-    Instances pickle by field names, not by class, as the class is made at run time.
+    Instances pickle by field names, not by class, as the class is made at run time.  They may also
+    be made of one iterable, like other tuples: libraries write ``type(batch)(x for x in batch)``.
     """
     base = namedtuple("Sample", names, rename=True)  # type: ignore[misc]
+    several = len(names) > 1
+
+    def new(cls: Any, *values: Any, **named: Any) -> Any:
+        # The value of an only field may be a list, but is no generator.
+        if len(values) == 1 and not named and (several or isinstance(values[0], Iterator)):
+            values = tuple(values[0])
+        return base.__new__(cls, *values, **named)
 
     def reduce(self: Any) -> tuple[Any, ...]:
         return (_rebuild_record, (names, tuple(self)))
 
-    return type("Sample", (base,), {"__slots__": (), "__reduce__": reduce, "__module__": __name__})
+    members = {"__new__": new, "__reduce__": reduce, "__slots__": (), "__module__": __name__}
+    return type("Sample", (base,), members)
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:

@@ -7,12 +7,17 @@ minute, a warning of the logger "fastdata" says what is waited for.
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
+import itertools
 import logging
+import os
+import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol, TypeVar
 
-__all__ = ["result_of", "wait_until"]
+__all__ = ["result_of", "said_while", "wait_until"]
 
 FIRST_SECONDS = 10.0
 NEXT_SECONDS = 60.0
@@ -40,9 +45,77 @@ def wait_until(attempt: Callable[[float], bool], what: str | Callable[[], str]) 
         if time.monotonic() < until:
             continue
         said = what if isinstance(what, str) else what()
-        log.warning("has been waiting for %s for %.0f s", said, time.monotonic() - began)
+        _say(f"has been waiting for {said} for {time.monotonic() - began:.0f} s")
         pause = NEXT_SECONDS
         until = time.monotonic() + pause
+
+
+@contextlib.contextmanager
+def said_while(what: str | Callable[[], str]) -> Iterator[None]:
+    """Say what is waited for as `wait_until` does, while the block waits in one call.
+
+    All such blocks of a process share one thread, which ends when there are none.
+    """
+    global _is_watched
+    number = next(_numbers)
+    with _guard:
+        _blocks[number] = _Block(what)
+        if not _is_watched:
+            _is_watched = True
+            threading.Thread(target=_watch, name="fastdata waits", daemon=True).start()
+    try:
+        yield
+    finally:
+        with _guard:
+            _blocks.pop(number, None)
+
+
+class _Block:
+    """A block that may wait, and when there is something to say of it."""
+
+    def __init__(self, what: str | Callable[[], str]) -> None:
+        self.what, self.began = what, time.monotonic()
+        self.until = self.began + FIRST_SECONDS
+
+
+_LOOK_SECONDS = 0.1
+
+_blocks: dict[int, _Block] = {}
+_numbers = itertools.count()
+_guard = threading.Lock()
+_is_watched = False
+
+
+def _watch() -> None:
+    global _is_watched
+    while True:
+        time.sleep(_LOOK_SECONDS)
+        now = time.monotonic()
+        with _guard:
+            if not _blocks:
+                _is_watched = False
+                return
+            due = [block for block in _blocks.values() if block.until <= now]
+        for block in due:
+            block.until = now + NEXT_SECONDS
+            said = block.what if isinstance(block.what, str) else block.what()
+            _say(f"has been waiting for {said} for {now - block.began:.0f} s")
+
+
+def _after_fork() -> None:
+    global _guard, _is_watched
+    _guard, _is_watched = threading.Lock(), False
+    _blocks.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _say(text: str) -> None:
+    """Log a warning above the progress bars."""
+    tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)
+    with contextlib.nullcontext() if tqdm is None else tqdm.external_write_mode(sys.stderr):
+        log.warning("%s", text)
 
 
 def result_of(future: _Future[T_co], what: str | Callable[[], str]) -> T_co:

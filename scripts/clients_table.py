@@ -21,7 +21,12 @@ from typing import Any
 import pytest
 
 # Modules that are called otherwise than the client, and tests of no client.
-CLIENTS = {"ddp": "torch", "ranks": "torch", "transforms": "timm, torchvision, albumentations"}
+CLIENTS = {
+    "batches": "torch",
+    "ddp": "torch",
+    "ranks": "torch",
+    "transforms": "timm, torchvision, albumentations",
+}
 OUTCOMES = {"failed": "FAILED", "passed": "passed", "skipped": "skipped", "not run": "not run"}
 _found: dict[str, dict[str, Any]] = {}
 

@@ -45,6 +45,9 @@ from fastdata.converters.packing import packer
 from fastdata.errors import DatasetNotFoundError, DestinationExistsError
 from fastdata.formats.reader import find_damage
 
+HANGS_SECONDS = 120.0
+"""A run takes a few seconds."""
+
 GONE_SECONDS = 10.0
 """A worker ends by itself within a moment once its parent has gone; a loaded machine is slow."""
 
@@ -77,6 +80,8 @@ class Count:
 
     kills: int = 0
     runs_to_the_end: int = 0
+    longest_seconds: float = 0.0
+    """Of a run to the end: below 10, none can have hung for that long."""
     wrong: list[str] = field(default_factory=list)
 
 
@@ -131,7 +136,10 @@ def soak(job: Job, place: Path, kills: int, dice: random.Random) -> Count:
             state = job.state(place)
             if not job.may_be(state, first, last):
                 count.wrong.append(f"kill {count.kills} left {state}")
+        began = time.monotonic()
         code = run_child(job.run, place, None)
+        took = round(time.monotonic() - began, 1)
+        count.longest_seconds = max(count.longest_seconds, took)
         if code != 0:
             count.wrong.append(f"the last run after {count.kills} kills ended with {code}")
         if (job.state(place), names_in(place)) != (last, files):
@@ -144,18 +152,19 @@ def soak(job: Job, place: Path, kills: int, dice: random.Random) -> Count:
 def run_child(run: Callable[[Path], None], place: Path, seconds: float | None) -> int:
     """Run something in a process, which is killed after so long; return its exit code.
 
-    A process that it leaves behind counts as exit code 98.
+    A process that it leaves behind counts as exit code 98, one that hangs as 99.
     """
     process = multiprocessing.get_context("fork").Process(target=quietly, args=(run, place))
     process.start()
-    process.join(seconds)
+    process.join(HANGS_SECONDS if seconds is None else seconds)
+    hangs = seconds is None and process.is_alive()
     children = psutil.Process(process.pid).children(recursive=True) if process.is_alive() else []
     process.kill()
     process.join()
     code = process.exitcode
     process.close()
     _, alive = psutil.wait_procs(children, GONE_SECONDS)
-    return 98 if alive else int(code or 0)
+    return 99 if hangs else 98 if alive else int(code or 0)
 
 
 def quietly(run: Callable[[Path], None], place: Path) -> None:

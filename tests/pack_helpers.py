@@ -48,6 +48,7 @@ __all__ = [
     "start_child",
     "start_pack_apart",
     "two_broken",
+    "unfinished_pack",
     "with_bad_images",
     "with_orientation",
 ]
@@ -288,3 +289,28 @@ def two_broken(root: Path) -> Path:
     files[4].write_bytes(b"")
     files[30].write_bytes(b"<html>")
     return root
+
+
+class Stopped(BaseException):
+    """Like KeyboardInterrupt, but not pytest's."""
+
+
+def unfinished_pack(source: Any, path: Path, options: dict[str, Any], chunks: int = 2) -> None:
+    """Leave an unfinished pack, as one that was stopped after some chunks."""
+    take = packer.Packer._take
+    left = [chunks]
+
+    def taking(self: Any, result: Any) -> None:
+        take(self, result)
+        left[0] -= 1
+        if left[0] == 0:
+            raise Stopped
+
+    packer.Packer._take = taking  # type: ignore[method-assign]
+    try:
+        fastdata.pack(source, path, **options)
+    except Stopped:
+        return
+    finally:
+        packer.Packer._take = take  # type: ignore[method-assign]
+    raise AssertionError("the pack was done before that")

@@ -28,6 +28,29 @@ from fastdata.errors import ShardCorruptError
 CONTEXTS = ["fork", "spawn", "forkserver"]
 FOREVER = 600.0
 """Seconds that no test lasts: pytest ends one that waits for a task that sleeps so long."""
+CHILD_SECONDS = 60.0
+"""After which a forked process counts as hanging."""
+
+
+def in_child(work: Callable[[], Any]) -> Any:
+    """Return what `work` returns, or the error that it raises, in a forked process."""
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe(duplex=False)
+
+    def answer() -> None:
+        try:
+            there.send(work())
+        except Exception as error:
+            there.send(error)
+
+    child = context.Process(target=answer)
+    child.start()
+    try:
+        assert here.poll(CHILD_SECONDS), "the forked process hangs"
+        return here.recv()
+    finally:
+        child.kill()
+        child.join()
 
 
 class OfTwoArgumentsError(Exception):

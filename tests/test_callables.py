@@ -465,6 +465,27 @@ def test_what_is_made_for_pil_images_is_given_them(wrap: Any) -> None:
     assert torch.equal(batch.image, plain.image)
 
 
+class ToPILImage:
+    """As the one of torchvision."""
+
+    def __call__(self, image: Any) -> Image.Image:
+        assert isinstance(image, torch.Tensor), "it makes the PIL image itself"
+        return Image.fromarray(image.permute(1, 2, 0).numpy())
+
+
+ToPILImage.__module__ = "torchvision.transforms.transforms"
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [Compose(ToPILImage(), ToTensor()), Compose(Compose(ToPILImage()), Compose(ToTensor()))],
+)
+def test_what_makes_pil_images_itself_is_given_tensors(transform: Any) -> None:
+    (batch,) = loader(MemoryData(3, size=(4, 6)), 3, transform=transform, num_workers=0)
+    (plain,) = loader(MemoryData(3, size=(4, 6)), 3, num_workers=0)
+    assert torch.equal(batch.image, plain.image)
+
+
 class ToNumpy:
     """As the one of timm: [C, H, W], which of small images no shape tells."""
 

@@ -20,7 +20,7 @@ import fastdata
 from fastdata import transforms as T  # noqa: N812
 from fastdata.errors import OptionError
 from fastdata.formats.writer import Record
-from fastdata.schema import ImageField, ScalarField, Schema
+from fastdata.schema import ArrayField, ImageField, ScalarField, Schema
 
 LABELS = [0, 1, 2, 0, 1, 2]
 """Of what `make_records` makes."""
@@ -299,6 +299,10 @@ def test_the_label_is_the_field_called_so_or_the_first_with_classes(tmp_path: Pa
     np.testing.assert_array_equal(second.targets, [sample.label for sample in second])
     with pytest.raises(AttributeError, match="class_to_idx: the labels of this dataset have no cl"):
         _ = second.class_to_idx
+    boxes = ArrayField("int64", (None,), classes=("cat", "dog", "newt"))
+    third = opened("d.h5", {"kinds": boxes})
+    assert third.class_to_idx == {name: k for k, name in enumerate(third.classes or ())} != {}
+    assert not hasattr(third, "targets")
     none = opened("c.h5", {"weight": ScalarField("float32")})
     for name in ("targets", "class_to_idx", "samples"):
         assert not hasattr(none, name)

@@ -550,7 +550,7 @@ def test_an_export_killed_while_it_clears_up_is_cleared_away(
         raise KeyboardInterrupt("stopped")
 
     with monkeypatch.context() as patched:
-        patched.setattr("fastdata.converters.exporting.export.shutil.rmtree", killed)
+        patched.setattr("fastdata.own_files.shutil.rmtree", killed)
         with pytest.raises(KeyboardInterrupt, match="stopped"):
             export(fastdata.open(packed)[:2], tmp_path / "out", overwrite=True, progress=False)
     assert (tmp_path / "out.exporting" / "replaced").exists()
@@ -562,7 +562,7 @@ def test_an_export_killed_while_it_clears_up_is_cleared_away(
 def test_a_folder_in_the_way_is_left_alone(tmp_path: Path, packed: Path) -> None:
     (tmp_path / "out.exporting").mkdir()
     (tmp_path / "out.exporting" / "files").touch()
-    with pytest.raises(DestinationExistsError, match="no export made it"):
+    with pytest.raises(DestinationExistsError, match="which fastdata did not make"):
         export(packed, tmp_path / "out", progress=False)
     assert (tmp_path / "out.exporting" / "files").exists()
 

@@ -17,6 +17,8 @@ import resource
 import select
 import shutil
 import signal
+import subprocess
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable
@@ -407,3 +409,12 @@ def test_damaged_images_without_checks_do_no_harm(
 def test_the_child_reports_what_goes_wrong(run: Callable[[int], None], message: str) -> None:
     with pytest.raises(AssertionError, match=f"(?s){message}"):
         run_in_child(range(5, 9), run)
+
+
+@pytest.mark.fuzz
+def test_changed_sources_are_packed_or_refused(tmp_path: Path) -> None:
+    script = Path(__file__).parents[1] / "scripts" / "fuzzing" / "inputs.py"
+    command = [sys.executable, script, "--files", "130", "--failed", tmp_path]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " 0 wrong" in done.stdout

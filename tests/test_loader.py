@@ -38,7 +38,7 @@ def test_a_batch_holds_every_kind_of_field(num_workers: int) -> None:
     assert type(batch)._fields == tuple(ALL_FIELDS)
     assert batch.image.shape == (4, 3, 9, 11)
     assert batch.image.dtype == torch.uint8
-    assert batch.image.is_contiguous(memory_format=torch.channels_last)
+    assert batch.image.is_contiguous()
     for index in range(4):
         expected = image_of(index, 9, 11)
         np.testing.assert_array_equal(batch.image[index].permute(1, 2, 0).numpy(), expected)
@@ -67,7 +67,7 @@ def test_a_loader_of_samples_makes_the_same_batches() -> None:
     )
     batches = list(by_sample)
     assert digest(batches) == digest(direct)
-    assert batches[0].image.is_contiguous(memory_format=torch.channels_last)
+    assert batches[0].image.is_contiguous()
 
 
 def test_a_batch_is_rendered_as_planned() -> None:
@@ -202,7 +202,7 @@ def test_dtype_scales_what_no_transform_did() -> None:
         iter(loader(data, batch_size=4, transform=T.Normalize(MEAN, STD), dtype=torch.float16))
     ).image
     assert torch.equal(normalized, T.Normalize(MEAN, STD)(plain).half())
-    assert normalized.is_contiguous(memory_format=torch.channels_last)
+    assert normalized.is_contiguous()
 
 
 def test_device_runs_pixel_transforms_where_batches_arrive() -> None:
@@ -333,6 +333,16 @@ def test_repr_tells_what_is_loaded() -> None:
 def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         loader(MemoryData(), **options)
+
+
+def test_arguments_are_named_as_those_of_dataloader() -> None:
+    data = MemoryData(6, size=(8, 8))
+    with loader(dataset=data, batch_size=4, num_workers=0) as named:
+        assert len(named) == len(loader(data, 4, False, num_workers=0)) == 2
+    with pytest.raises(TypeError, match=r"batch_size and shuffle by position.*sampler=\[0"):
+        loader(data, 4, False, [0, 1])  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match=r"sampler=None, batch_sampler=None, num_workers=2$"):
+        loader(data, 4, False, None, None, 2)  # type: ignore[call-overload]
 
 
 def test_a_path_without_a_dataset_is_an_error(tmp_path: Path) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import json
 import multiprocessing
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +19,6 @@ from fastdata import transforms as T  # noqa: N812
 from fastdata.engine import workers as engine_workers
 from fastdata.errors import OptionError
 from fastdata.loading import Loader, loader
-from fastdata.processes import resources
 
 RRC = [T.RandomResizedCrop(16), T.RandomHorizontalFlip()]
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -207,44 +204,7 @@ def test_every_rank_has_the_same_state() -> None:
     assert states[0]["batch"] == 1
 
 
-# -- cores and memory ---------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        ({}, 8),
-        ({"cpu.max": "max 100000"}, 8),
-        ({"cpu.max": "250000 100000"}, 3),
-        ({"cpu.max": "10000 100000"}, 1),
-        ({"cpu.max": "1600000 100000"}, 8),
-        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),
-        ({"cpu/cpu.cfs_quota_us": "400000", "cpu/cpu.cfs_period_us": "100000"}, 4),
-        ({"cpu.max": "nonsense"}, 8),
-    ],
-)
-def test_cores_are_those_a_container_grants(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], expected: int
-) -> None:
-    monkeypatch.setattr(resources.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    assert resources.available_cores(tmp_path) == expected
-
-
-@pytest.mark.parametrize(
-    ("available", "local", "expected"),
-    [(8, None, 8), (8, "4", 2), (8, "16", 1), (64, None, 16), (64, "0", 16), (4, "x", 4)],
-)
-def test_workers_are_shared_out_over_the_processes_of_a_machine(
-    monkeypatch: pytest.MonkeyPatch, available: int, local: str | None, expected: int
-) -> None:
-    monkeypatch.setattr(resources, "available_cores", functools.partial(int, available))
-    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
-    if local is not None:
-        monkeypatch.setenv("LOCAL_WORLD_SIZE", local)
-    assert resources.default_workers() == expected
+# -- memory ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

@@ -1,56 +1,16 @@
-"""How much memory is left, in containers made up of files."""
+"""How much memory is left, and how it is shown."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import psutil
 import pytest
 import torch
 
-from fastdata.processes.resources import available_bytes, available_on, format_bytes
-
-
-def group(folder: Path, files: dict[str, str]) -> Path:
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-    return folder
-
-
-V2 = {"memory.max": "1000000", "memory.current": "700000"}
-V1 = {"memory/memory.limit_in_bytes": "1000000", "memory/memory.usage_in_bytes": "700000"}
-
-
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        (V2, 300_000),
-        ({**V2, "memory.stat": "anon 5\ninactive_file 200000\nfile 9\n"}, 500_000),
-        ({**V2, "memory.current": "1200000"}, 0),
-        (V1, 300_000),
-        ({**V1, "memory/memory.stat": "inactive_file 1\ntotal_inactive_file 50000\n"}, 350_000),
-    ],
-)
-def test_a_container_leaves_what_its_limit_leaves(
-    tmp_path: Path, files: dict[str, str], expected: int
-) -> None:
-    assert available_bytes(group(tmp_path, files)) == expected
-
-
-@pytest.mark.parametrize("files", [{}, {**V2, "memory.max": "max\n"}, {**V2, "memory.max": "?"}])
-def test_without_a_limit_it_is_what_the_machine_has(
-    tmp_path: Path, files: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Memory:
-        available = 12_345
-
-    monkeypatch.setattr(psutil, "virtual_memory", Memory)
-    assert available_bytes(group(tmp_path, files)) == 12_345
-    assert available_bytes(group(tmp_path, V2)) == 12_345
+from fastdata.processes.resources import available_on, format_bytes
 
 
 def test_the_cpus_memory_is_the_hosts() -> None:

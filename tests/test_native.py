@@ -22,7 +22,16 @@ from samples import photo
 from fastdata.codecs.blobs import encode_jpeg
 from fastdata.codecs.jpeg_segments import INDEX_PREFIX_BYTES, index_spans
 from fastdata.native import library as native
-from fastdata.native.library import CROP, JPEG, OTHER_CODEC, RAW, copy_rows, render_crops, resize
+from fastdata.native.library import (
+    CROP,
+    JPEG,
+    OTHER_CODEC,
+    RAW,
+    copy_rows,
+    look_up_planes,
+    render_crops,
+    resize,
+)
 
 needs_library = pytest.mark.skipif(
     native.library() is None,
@@ -75,6 +84,44 @@ def render(
 ) -> list[int]:
     """Render one crop; return the places that were refused."""
     return render_crops(crop_of(data, codec, shape, **fields), out).tolist()
+
+
+@pytest.mark.usefixtures("resizing_code")
+@pytest.mark.parametrize("codec", [RAW, JPEG])
+def test_planes_have_the_pixels_of_channels_last_memory(codec: int) -> None:
+    @given(sides, sides, st.none() | st.tuples(st.integers(1, 150), sides), CHANNELS, st.booleans())
+    @settings(deadline=None)
+    def check(
+        height: int, width: int, target: tuple[int, int] | None, channels: int, flip: bool
+    ) -> None:
+        channels = channels if codec == RAW or channels in (1, 3) else 3
+        pixels = np.random.default_rng(0).integers(0, 256, (height, width, channels), np.uint8)
+        data = pixels.tobytes() if codec == RAW else encode_jpeg(pixels, 90)
+        rows, columns = target or (height, width)
+        fields = {"flip": flip, "antialias": 1}
+        last = np.zeros((1, rows, columns, channels), np.uint8)
+        planes = np.full((2, channels, rows, columns), 7, np.uint8)
+        refused = render(data, codec, (height, width), last, **fields)
+        there = planes[:1].transpose(0, 2, 3, 1)
+        assert render(data, codec, (height, width), there, **fields) == refused
+        if refused:
+            return
+        np.testing.assert_array_equal(there, last)
+        assert (planes[1] == 7).all()  # nothing is written behind the image
+
+    check()
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32, np.float64])
+def test_a_table_is_looked_up_to_planes(code: str, dtype: Any) -> None:
+    rng = np.random.default_rng(0)
+    for channels, height, width in ((3, 130, 160), (3, 5, 7), (2, 9, 40), (4, 3, 3)):
+        pixels = rng.integers(0, 256, (2, height, width, channels), np.uint8)
+        table = rng.integers(0, 256, (256, channels)).astype(dtype)
+        out = np.zeros((2, channels, height, width), dtype)
+        look_up_planes(pixels, table, out.transpose(0, 2, 3, 1))
+        expected = table[pixels, np.arange(channels)].transpose(0, 3, 1, 2)
+        np.testing.assert_array_equal(out, expected)
 
 
 # -- resizing ------------------------------------------------------------------------------------

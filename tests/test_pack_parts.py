@@ -12,9 +12,16 @@ import shutil
 import subprocess
 import sys
 import time
+import types
 import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import (
+    CancelledError,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+)
 from pathlib import Path
 from typing import Any
 
@@ -33,18 +40,22 @@ from pack_helpers import (
 )
 
 import fastdata
+from fastdata import waits
+from fastdata.converters.packing import in_parts
 from fastdata.converters.packing import parts as parts_module
 from fastdata.converters.packing.parts import Parts
 from fastdata.errors import (
     DestinationExistsError,
     FormatError,
     JobChangedError,
+    MachineError,
     MissingExtraError,
     OptionError,
     PartsMissingError,
     RejectedError,
     SourceError,
     StorageError,
+    WorkerError,
 )
 from fastdata.storage import Store, open_store
 
@@ -600,21 +611,99 @@ def test_a_task_that_fails_is_run_again(
         report = fastdata.pack(images, f"{bucket}/a", executor=pool, **options)
     assert (report.digest, report.num_rejected) == (digest, 0)
 
-    with FailingPool(2) as pool:
-        report = fastdata.pack(images, f"{bucket}/b", executor=pool, retries=1, **options)
-    assert (report.num_samples, report.num_rejected) == (13, 5)
-    store = open_store(f"{bucket}/b", server.options)
-    rejects = bytes(store.read("rejects.csv")).decode().splitlines()
-    keys = [path.relative_to(images).as_posix() for path in jpegs(images)]
-    assert [line.split(",")[:2] for line in rejects[1:]] == [
-        [str(at), keys[at]] for at in range(5, 10)
-    ]
-    assert all("the worker was killed" in line for line in rejects[1:])
+    with FailingPool(2) as pool, pytest.raises(WorkerError, match="the worker was killed"):
+        fastdata.pack(images, f"{bucket}/b", executor=pool, retries=1, **options)
+    report = fastdata.pack(images, f"{bucket}/b", **options)
+    assert (report.digest, report.num_rejected) == (digest, 0)
 
-    with FailingPool(2) as pool, pytest.raises(RuntimeError, match="the worker was killed"):
-        fastdata.pack(images, f"{bucket}/c", executor=pool, retries=1, on_error="stop", **options)
-    report = fastdata.pack(images, f"{bucket}/c", **options)  # it goes on
-    assert report.digest == digest
+
+class LocalRayletDiedError(Exception):
+    """As Ray's, which need not be installed."""
+
+
+class SilentError(Exception):
+    """An engine's error without a text."""
+
+
+@pytest.mark.parametrize(
+    ("error", "raised", "message", "tries"),
+    [
+        (LocalRayletDiedError("the raylet died"), WorkerError, "the raylet died", 1),
+        (CancelledError(), WorkerError, "its scheduler has stopped", 1),
+        (SilentError(), WorkerError, "SilentError: the engine gives no reason", 3),
+        (PermissionError(13, "Permission denied", "/x"), MachineError, "Permission denied", 3),
+        (OSError(5, "Input/output error"), MachineError, "Input/output error", 3),
+        (MemoryError(), MachineError, "MemoryError", 3),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
+)
+def test_a_failure_of_the_engine_ends_the_pack_and_the_same_call_continues(
+    error: Exception,
+    raised: type[Exception],
+    message: str,
+    tries: int,
+    images: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failed = []
+
+    class Engine(ThreadPoolExecutor):
+        def submit(self, fn: Any, /, *args: Any, **options: Any) -> Future[Any]:
+            if args[1] != 2 or broken is False:
+                return super().submit(fn, *args, **options)
+            failed.append(args[1])
+            future: Future[Any] = Future()
+            future.set_exception(error)
+            return future
+
+    monkeypatch.setattr(in_parts, "named_executor", lambda name: Engine(1))
+    options: dict[str, Any] = {**SHARDS, "executor": "ray:auto"}
+    broken = True
+    with pytest.raises(raised, match=rf"{message}.*finished parts stay") as found:
+        fastdata.pack(images, tmp_path / "train", **options)
+    assert "part 2" in str(found.value)
+    assert len(failed) == tries
+    assert not (tmp_path / "train/manifest.json").exists()
+    broken = False
+    report = fastdata.pack(images, tmp_path / "train", **options)
+    assert report.num_rejected == 0
+    assert report.digest == fastdata.pack(images, tmp_path / "local.lmdb", **QUICK).digest
+
+
+def test_a_pack_says_that_the_engine_does_not_answer(
+    images: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(waits, "FIRST_SECONDS", 0.05)
+
+    class Frozen(ThreadPoolExecutor):
+        def submit(self, fn: Any, /, *args: Any, **options: Any) -> Future[Any]:
+            def later() -> Any:
+                while "4 of 4 parts from dask:frozen" not in caplog.text:
+                    time.sleep(0.01)
+                return fn(*args, **options)
+
+            return super().submit(later)
+
+    monkeypatch.setattr(in_parts, "named_executor", lambda name: Frozen(1))
+    report = fastdata.pack(images, tmp_path / "train", **SHARDS, executor="dask:frozen")
+    assert report.num_samples == 18
+
+
+def test_an_engine_that_is_not_there_is_named(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: Any, **options: Any) -> Any:
+        raise OSError("Timed out trying to connect")
+
+    fake = types.SimpleNamespace(Client=refuse)
+    monkeypatch.setitem(sys.modules, "dask", types.SimpleNamespace(distributed=fake))
+    monkeypatch.setitem(sys.modules, "dask.distributed", fake)
+    with pytest.raises(WorkerError, match=r"dask:tcp://x:1.*cannot be reached.*its address"):
+        fastdata.pack(images, tmp_path / "train", **SHARDS, executor="dask:tcp://x:1")
 
 
 DASK = """

@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from warm_python import WarmPython
 
 import fastdata
+from fastdata import waits
 from fastdata.errors import OptionError, WorkerError
 from fastdata.prefetch import prefetcher as prefetcher_module
 
@@ -628,3 +629,21 @@ def test_a_torch_dataset_with_a_device_gets_a_prefetcher() -> None:
     assert isinstance(fastdata.loader(data, num_workers=0, device="cpu"), DataLoader)
     with pytest.raises(OptionError, match=r"device is a torch\.device or its name"):
         fastdata.loader(data, device="gpu")
+
+
+def test_an_iterable_that_does_not_go_on_is_named_after_a_while(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waits, "FIRST_SECONDS", 0.05)
+    goes_on = threading.Event()
+
+    def batches() -> Iterator[int]:
+        yield 0
+        goes_on.wait()
+        yield 1
+
+    opening = threading.Timer(0.3, goes_on.set)
+    opening.start()
+    assert list(fastdata.CUDAPrefetcher(batches(), "cpu")) == [0, 1]
+    opening.join()
+    assert "waiting for the thread that makes the next batch" in caplog.text

@@ -61,7 +61,7 @@ def read_all(device: SimulatedStreams, loader: Any, epochs: int) -> Seen:
 def expected(loader: Any, epochs: int) -> Seen:
     return [
         (
-            batch.image.permute(0, 2, 3, 1).numpy().reshape(-1).copy(),
+            batch.image.numpy().reshape(-1).copy(),
             batch.label.numpy().view(np.uint8).copy(),
         )
         for _ in range(epochs)

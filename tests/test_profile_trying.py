@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from cgroup_helpers import in_cgroups
 from memory_data import MemoryData
 from profile_helpers import Clock, Samples
 from samples import write_shard
@@ -238,9 +239,9 @@ class Machine:
 def test_cores_of_others_are_what_this_process_and_its_children_do_not_take(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, quota: str, group: float, others: float
 ) -> None:
-    (tmp_path / "cpu.max").write_text(f"{quota} 100000")
-    machine = Machine(monkeypatch, 4, tmp_path)
-    meter = CoresOfOthers(tmp_path)
+    in_cgroups(tmp_path, monkeypatch, {"cpu.max": f"{quota} 100000"})
+    machine = Machine(monkeypatch, 4, tmp_path / "sys/fs/cgroup")
+    meter = CoresOfOthers()
     assert meter.cores == 0
     machine.busy, machine.now = [50.0] * 4, 10.0  # before it begins
     meter.begin()

@@ -61,7 +61,7 @@ def pictures(batches: Any) -> list[tuple[int, bytes]]:
 def epoch_of(path: str, order: dict[str, Any], **options: Any) -> list[tuple[int, bytes]]:
     with fastdata.loader(path, **order, **{"num_workers": 0, **options}) as loader:
         batches = list(loader)
-    if isinstance(batches[0].image, tuple):
+    if isinstance(batches[0].image, list):
         views = [[(b.image[at], b.number) for b in batches] for at in range(len(batches[0].image))]
         return [one for view in views for one in pictures(view)]
     return pictures(batches)

@@ -53,6 +53,20 @@ def ready(data: Any, order: str, **options: Any) -> Loader:
     return loader(data, **{**ORDERS[order], **defaults, **options})
 
 
+def test_a_state_within_an_epoch_warns_scripts_that_skip(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with ready(MemoryData(COUNT), "shuffled") as it:
+        epoch = iter(it)
+        next(epoch)
+        within = it.state_dict()
+        it.load_state_dict({**within, "batch": 0})
+        assert caplog.text == ""
+        it.load_state_dict(within)
+    assert "continues at batch 1 of epoch 0" in caplog.text
+    assert "loses as many others" in caplog.text
+
+
 def digests(batches: Any) -> list[str]:
     """Return one fingerprint a batch."""
     return [digest([batch]) for batch in batches]

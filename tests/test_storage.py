@@ -81,8 +81,6 @@ def test_what_was_put_is_read(store: Store) -> None:
     assert bytes(store.read("a/b.bin", 3, 5)) == b"34"
     assert bytes(store.read("a/b.bin", 9, 10)) == b"9"
     assert bytes(store.read("a/b.bin", 4, 4)) == b""
-    ranges = store.read_ranges("a/b.bin", [(8, 10), (0, 1), (5, 5)])
-    assert [bytes(one) for one in ranges] == [b"89", b"0", b""]
     store.put("a/b.bin", b"other")
     assert bytes(store.read("a/b.bin")) == b"other"
 
@@ -187,6 +185,13 @@ def test_what_is_not_there_is_an_error_with_its_url(store: Store) -> None:
             read()
         assert store.url in str(caught.value)
         assert isinstance(caught.value, FileNotFoundError)
+
+
+def test_more_than_is_to_be_read_is_refused(store: Store) -> None:
+    store.put("a", bytes(1000))
+    assert len(store.read("a", most_bytes=1000)) == 1000
+    with pytest.raises(StorageError, match=r"a has 1,000 bytes or more, where at most 999 are"):
+        store.read("a", most_bytes=999)
 
 
 def test_no_range_is_cut_short(store: Store) -> None:

@@ -32,7 +32,7 @@ from fastdata.formats.layout import canonical_json
 from fastdata.measuring.windows import Rate
 from fastdata.native.library import compiled
 from fastdata.options import LoaderOptions
-from fastdata.processes.resources import default_workers, limit_bytes
+from fastdata.processes.resources import default_workers
 from fastdata.tuned_settings import key as keys
 from fastdata.tuned_settings import store
 from fastdata.tuned_settings.key import identity_of, key_of, resolve_auto_settings
@@ -723,22 +723,3 @@ def test_gpus_are_told_by_the_drivers_files_without_starting_cuda(
     assert (found["names"], found["driver"]) == (["NVIDIA A", "NVIDIA B"], "NVRM version: 550.1")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert keys._gpus() is None
-
-
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        ({}, None),
-        ({"memory.max": "max"}, None),
-        ({"memory.max": "1048576"}, 2**20),
-        ({"memory/memory.limit_in_bytes": "1048576"}, 2**20),
-        ({"memory/memory.limit_in_bytes": "9223372036854771712"}, None),
-    ],
-)
-def test_the_memory_limit_is_the_containers(
-    tmp_path: Path, files: dict[str, str], expected: int | None
-) -> None:
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    assert limit_bytes(tmp_path) == expected

@@ -34,7 +34,7 @@ def packed() -> None:
             print(images, labels)
     dataset = fastdata.open("x.lmdb")
     assert_type(fastdata.loader(dataset[:3], 2, True, device="cuda"), fastdata.Loader)
-    assert_type(fastdata.loader(data=[Path("a"), Path("b")], batch_size=2), fastdata.Loader)
+    assert_type(fastdata.loader(dataset=[Path("a"), Path("b")], batch_size=2), fastdata.Loader)
 
 
 def others(tensors: TensorDataset, stream: IterableDataset[int], found: object) -> None:

@@ -37,6 +37,7 @@ from worker_helpers import (
 )
 
 from fastdata import transforms as T  # noqa: N812
+from fastdata import waits
 from fastdata.engine.stream import Stream
 from fastdata.errors import OptionError, ShardCorruptError, WorkerError
 from fastdata.loading import Loader, loader
@@ -360,3 +361,39 @@ def test_a_worker_that_dies_idle_is_an_error_of_the_next_batch(small: Path) -> N
         next(epoch)
     assert no_workers_soon()
     assert len(next(iter(it)).label) == 4, "with new workers"
+
+
+class Closed:
+    """A transform that waits until a file is there."""
+
+    def __init__(self, gate: Path) -> None:
+        self.gate = gate
+
+    def __call__(self, image: torch.Tensor) -> torch.Tensor:
+        while not self.gate.exists():
+            time.sleep(0.01)
+        return image
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_batch_that_does_not_come_is_named_after_a_while(
+    small: Path,
+    tmp_path: Path,
+    method: Any,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(waits, "FIRST_SECONDS", 0.05)
+    monkeypatch.setattr(waits, "NEXT_SECONDS", 0.05)
+    gate = tmp_path / "open"
+    transform = [*RRC, Closed(gate)]
+    options: dict[str, Any] = {"num_workers": 2, "worker_method": method}
+    with loader(small, batch_size=20, transform=transform, **options) as it:
+        opening = threading.Timer(0.5, gate.touch)
+        opening.start()
+        assert len(list(it)) == 5
+        opening.join()
+    kind = "threads" if method == "thread" else "processes"
+    said = [record.message for record in caplog.records]
+    expected = f"waiting for batch 0 of epoch 0 (20 samples; worker {kind}: 2) for"
+    assert sum(expected in one for one in said) >= 2

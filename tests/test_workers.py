@@ -137,13 +137,23 @@ def test_threads_share_the_plan_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_batch_lies_in_channels_last_memory(mixed: dict[str, Path], method: str) -> None:
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_every_batch_has_the_memory_format(
+    mixed: dict[str, Path], method: str, memory_format: torch.memory_format
+) -> None:
     """Also the first one of a callable, for which there was no place yet, and the short last."""
     for transform in (RRC, PIPELINES["callable"], PIPELINES["float"]):
-        for batch in epochs_of(mixed["lmdb"], transform, worker_method=method, num_workers=2):
-            assert batch.image.is_contiguous(memory_format=torch.channels_last)
+        for batch in epochs_of(
+            mixed["lmdb"],
+            transform,
+            worker_method=method,
+            num_workers=2,
+            memory_format=memory_format,
+        ):
+            assert batch.image.is_contiguous(memory_format=memory_format)
             assert batch.image.shape[1:] == (3, 24, 24)
             assert batch.mask.shape[1:] == (1, 24, 24)
+            assert batch.mask.stride() == (576, 576, 24, 1)
 
 
 # -- unusual places ---------------------------------------------------------------------
@@ -194,9 +204,8 @@ def test_a_fork_of_the_training_process_has_no_part_in_its_loader(small: Path, m
         status = 1
         try:
             signal.alarm(30)
-            if method == "process":
-                with pytest.raises(WorkerError, match=r"from which this one .* was forked"):
-                    next(epoch)
+            with pytest.raises(WorkerError, match=r"from which this one .* was forked"):
+                next(epoch)
             del epoch
             it.close()
             with loader(small, **options) as own:

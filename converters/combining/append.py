@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
+import logging
 import os
 import shutil
 from collections.abc import Mapping
@@ -28,15 +28,16 @@ from fastdata.codecs.limits import MAX_PIXELS
 from fastdata.dataset import Dataset
 from fastdata.errors import FastdataError, JobChangedError, OptionError, full_disk_explained
 from fastdata.formats.layout import content_digest
-from fastdata.formats.manifest import Manifest
-from fastdata.formats.writer import replace_file, sync_directory
+from fastdata.formats.manifest import Manifest, ShardEntry
+from fastdata.formats.reader import ShardReader, find_damage
+from fastdata.own_files import create_own, remove_own, sync_directory
 
 from ..base import FieldSpec, Source, hash_fields
 from ..finding import find_source
 from ..opening import open_packed
 from ..packed import PackedSource
 from ..packing.driver import pack
-from ..packing.job import Job, rejects_path
+from ..packing.job import Job, read_state, rejects_path, replace_state
 from ..packing.lock import DirectoryLock
 from ..packing.report import PackReport
 from ..reading.locations import is_pattern
@@ -44,6 +45,8 @@ from .class_numbers import fitted
 from .copying import merge
 
 __all__ = ["append"]
+
+log = logging.getLogger("fastdata")
 
 _ENCODING = ("size", "resize", "enlarge", "filter", "codec", "quality", "channels", "dct_margin")
 _MAKE_ROOM = "Make room and run the same command again: it goes on where it stopped."
@@ -110,7 +113,8 @@ def append(
     done = path.with_name(path.name + ".append.done")
     with full_disk_explained(path, _MAKE_ROOM), contextlib.ExitStack() as stack:
         current = open_packed(path)
-        stack.callback(DirectoryLock(workplace).release)
+        ours = _names_in_workplace(new)
+        stack.callback(DirectoryLock(workplace, ours.__contains__, "appending").release)
         unfinished = _unfinished(workplace, current, path)
         encoding = _packed_with(current)
         found = find_source(
@@ -121,7 +125,12 @@ def append(
             options=source_options,
         )
         request = _identity(found, current, limit, max_pixels)
-        state = _state_of_request(unfinished, request, current, workplace, done, path)
+        state = _state_of_request(unfinished, request, current, new, done, path)
+        if state is not None and current.digest == state.before:
+            damage = _damage(new, current, state)
+            if damage is not None:
+                log.warning("%s. What is added is packed anew", damage)
+                state = None
         if state is None:
             report = pack(
                 fitted(found, current.schema),
@@ -146,7 +155,7 @@ def append(
             else:
                 merge([path, new], path, overwrite=True, progress=progress)
         rejects = _publish_rejects(new, path, state.report["num_rejected"])
-        _clear(workplace, done)
+        _clear(new, done)
     done.unlink(missing_ok=True)
     return PackReport(path=Path(dataset), digest=state.after, rejects_path=rejects, **state.report)
 
@@ -204,24 +213,28 @@ class _State:
     @classmethod
     def of(cls, current: Dataset, report: PackReport, request: str) -> _State:
         added = open_packed(report.path)
-        readers = [*current.shards, *added.shards]
-        after = content_digest(current.schema, [reader.column for reader in readers])
         summary = {
             field.name: getattr(report, field.name)
             for field in dataclasses.fields(report)
             if field.name not in ("path", "digest", "rejects_path")
         }
-        return cls(current.digest, after, request, summary)
+        return cls(current.digest, _digest_of_both(current, added), request, summary)
 
     @classmethod
     def read(cls, path: Path) -> _State | None:
+        """Return what was written; `JobChangedError` if it is damaged, None if nothing was."""
         try:
-            return cls(**json.loads(path.read_bytes()))
-        except (FileNotFoundError, ValueError, TypeError):
+            return cls(**read_state(path))
+        except FileNotFoundError:
             return None
+        except (ValueError, TypeError):
+            raise JobChangedError(
+                f"{path} is damaged, so that it is unknown whether samples have been added. See "
+                "how many there are (fastdata info), and remove it"
+            ) from None
 
     def write(self, workplace: Path) -> None:
-        replace_file(workplace / _STATE, json.dumps(dataclasses.asdict(self)).encode())
+        replace_state(workplace / _STATE, dataclasses.asdict(self))
         sync_directory(workplace)
 
 
@@ -242,17 +255,17 @@ def _unfinished(workplace: Path, current: Dataset, path: Path) -> _State | None:
 
 
 def _state_of_request(
-    state: _State | None, request: str, current: Dataset, workplace: Path, done: Path, path: Path
+    state: _State | None, request: str, current: Dataset, new: Path, done: Path, path: Path
 ) -> _State | None:
     """Return how far an earlier run of the same request came, None where it did not pack."""
     if state is not None and state.asked != request:
         if current.digest == state.before:
             raise JobChangedError(
-                f"{workplace} is an unfinished append of another source to {path}. Run that "
+                f"{new.parent} is an unfinished append of another source to {path}. Run that "
                 "one as it was started to finish it, or remove that folder to give it up."
             )
         # It is in the dataset; only what it left behind is to be cleared away.
-        _clear(workplace, done)
+        _clear(new, done)
         state = None
     if state is not None:
         return state
@@ -262,31 +275,67 @@ def _state_of_request(
     return state
 
 
+def _damage(new: Path, current: Dataset, state: _State) -> str | None:
+    """Return why what an earlier run packed is not to be added; None if it is as it was."""
+    try:
+        added = open_packed(new)
+        for shard in added.shards:
+            if (damage := next(find_damage(shard), None)) is not None:
+                return str(damage)
+        if _digest_of_both(current, added) != state.after:
+            return f"{new} is not what was packed"
+    except FastdataError as error:
+        return str(error)
+    return None
+
+
+def _digest_of_both(current: Dataset, added: Dataset) -> str:
+    readers = [*current.shards, *added.shards]
+    return content_digest(current.schema, [reader.column for reader in readers])
+
+
 def _add_shards(path: Path, current: Dataset, added: Path, state: _State) -> None:
     """Give new shards names in the dataset's folder, then replace its manifest."""
     manifest = Manifest.read(path)
     entries = list(manifest.shards)
+    listed = {entry.file for entry in entries}
     for new in Manifest.read(added).shards:
         number = len(entries)
         while True:
             name = f"shard-{number:05}{Path(new.file).suffix}"
-            if name not in {entry.file for entry in entries}:
+            # A run that was killed may have left it there; anything else is not ours.
+            is_left = name not in listed and _is_shard(path / name, new)
+            if is_left or not os.path.lexists(path / name):
                 break
             number += 1
-        # A link: what is killed here leaves the new part whole, to be added again.
-        (path / name).unlink(missing_ok=True)
-        _link(added / new.file, path / name)
+        listed.add(name)
+        if not is_left:
+            _link(added / new.file, path / name)
         entries.append(dataclasses.replace(new, file=name))
     sync_directory(path)
     Manifest(manifest.schema, state.after, tuple(entries), manifest.options).write(path)
     sync_directory(path)
 
 
+def _is_shard(path: Path, entry: ShardEntry) -> bool:
+    """Return whether a file is this shard, by its digest."""
+    with contextlib.suppress(FastdataError, OSError):
+        is_file = path.is_file() and not path.is_symlink()
+        return is_file and ShardReader(path).header.digest == entry.digest
+    return False
+
+
 def _link(source: Path, target: Path) -> None:
+    """Give a file a second name, which is there once it has all of it."""
     try:
         os.link(source, target)
+    except FileExistsError:
+        raise
     except OSError:  # a file system without links
-        shutil.copyfile(source, target)
+        scratch = target.with_name(f".fastdata-{target.name}.new")
+        with open(source, "rb") as found, open(create_own(scratch), "wb") as copy:
+            shutil.copyfileobj(found, copy)
+        os.rename(scratch, target)
 
 
 def _publish_rejects(added: Path, path: Path, num_rejected: int) -> Path | None:
@@ -300,15 +349,17 @@ def _publish_rejects(added: Path, path: Path, num_rejected: int) -> Path | None:
     return target
 
 
-def _clear(workplace: Path, done: Path) -> None:
+def _names_in_workplace(new: Path) -> set[str]:
+    """Return the names of our files beside the lock and the state."""
+    return {new.name, f"{new.name}.partial", rejects_path(new).name, f"{_STATE}.new"}
+
+
+def _clear(new: Path, done: Path) -> None:
+    """Remove our files; any others stay, and the folder with them."""
     # The state goes last: without it, what is left would be taken for a new part.
-    for entry in os.scandir(workplace):
-        if entry.name in ("lock", _STATE):
-            continue
-        if entry.is_dir(follow_symlinks=False):
-            shutil.rmtree(entry.path)
-        else:
-            os.unlink(entry.path)
+    workplace = new.parent
+    for name in _names_in_workplace(new):
+        remove_own(workplace / name)
     if (workplace / _STATE).exists():
         os.replace(workplace / _STATE, done)
         sync_directory(done.parent)

@@ -12,6 +12,7 @@ DALI skip as any reader of protobuf skips what it does not know.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -20,6 +21,7 @@ import numpy as np
 
 from fastdata.errors import OptionError
 from fastdata.formats.lmdb import disk_errors
+from fastdata.own_files import create_own
 from fastdata.schema import ImageField, ScalarField, Schema
 
 from ..reading.records.datum import datum_class
@@ -111,7 +113,8 @@ class _Database:
         self._root = root
         self._pending: list[tuple[bytes, bytes]] = []
         self._bytes = 0
-        with disk_errors(root):
+        os.close(create_own(root / "data.mdb"))
+        with disk_errors(root, "shared memory maps"):
             self._environment = lmdb.open(
                 str(root),
                 map_size=_FIRST_MAP_BYTES,

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -21,6 +20,7 @@ from tqdm import tqdm
 
 from fastdata.dataset import Dataset
 from fastdata.errors import DestinationExistsError, OptionError, did_you_mean, full_disk_explained
+from fastdata.own_files import remove_own
 from fastdata.printable import printable
 from fastdata.schema import Schema
 
@@ -280,23 +280,20 @@ def _own_workplace(path: Path) -> Iterator[Path]:
     What a killed export left there is removed first.
     """
     workplace = path.with_name(path.name + ".exporting")
-    with contextlib.suppress(FileNotFoundError):
-        if not (workplace / "lock").exists() and any(workplace.iterdir()):
-            raise DestinationExistsError(
-                f"{workplace} is in the way, and no export made it. Move it elsewhere."
-            )
-    lock = DirectoryLock(workplace, "exporting")
+    lock = DirectoryLock(workplace, ("files", "replaced").__contains__, "exporting")
     try:
-        if (workplace / "replaced").exists() and not path.exists():
-            os.rename(workplace / "replaced", path)  # killed between the two renames
+        replaced = workplace / "replaced"
+        if replaced.is_dir() and not replaced.is_symlink() and not os.path.lexists(path):
+            os.rename(replaced, path)  # killed between the two renames
         for entry in os.scandir(workplace):
             if entry.name in ("files", "replaced"):
-                shutil.rmtree(entry.path)
+                remove_own(entry.path)
         yield workplace
     finally:
         try:
             for name in ("files", "replaced"):
-                shutil.rmtree(workplace / name, ignore_errors=True)
+                with contextlib.suppress(OSError):
+                    remove_own(workplace / name)
         finally:
             # The lock file goes last: by it the next export knows what one killed here has left.
             lock.release()

@@ -57,7 +57,7 @@ class FolderExporter(Exporter):
     def write(self, samples: Iterable[PackedSample]) -> None:
         manifest = self.root / MANIFEST
         write_schema(manifest, self.schema)
-        with open(manifest, "w", newline="", encoding="utf-8") as file:
+        with open(manifest, "x", newline="", encoding="utf-8") as file:
             # Text is quoted and numbers are not: no text can then be taken for
             # the end of a line or, by a reader that cares, for a number.
             rows = csv.writer(file, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")

@@ -30,19 +30,14 @@ from fastdata.codecs.jpeg import JpegHeader, check_scans, is_jpeg, read_jpeg_hea
 from fastdata.codecs.limits import check_pixels
 from fastdata.codecs.pillow import orient, to_pixels
 from fastdata.codecs.resize import centre_crop, centre_of, resize_pixels, target_size
-from fastdata.errors import (
-    ImageError,
-    ObjectChangedError,
-    ObjectNotFoundError,
-    StorageError,
-)
+from fastdata.errors import ImageError
 from fastdata.formats.layout import CODECS, checksum
 from fastdata.formats.writer import EncodedImage, Record
 from fastdata.native.library import compiled, decode_resized
 from fastdata.regular_files import read_regular
 from fastdata.schema import Field, ImageField, Schema
 
-from ..base import Deferred, Reject, Sample, reason_of
+from ..base import Deferred, Reject, Sample
 from ..reading.fields import convert, to_numpy
 from ..reading.spans import FileSpan
 from .boxes import Placement, image_with_boxes, place_boxes
@@ -70,8 +65,8 @@ def encode_chunk(
 ) -> ChunkResult:
     """Read, decode, resize and encode some samples.
 
-    A sample that cannot be encoded becomes a `Reject`.  Only a `StorageError` is raised, where a
-    store gives nothing at all: that is no matter of the sample.
+    A sample that cannot be encoded becomes a `Reject`.  An error that is not about the sample is
+    raised: `StorageError` if a store does not answer, else `MachineError`.
     """
     results: list[Record | Reject] = []
     total = 0
@@ -84,12 +79,8 @@ def encode_chunk(
             record, count = _encode_sample(sample, plan, options)
             total += count
             results.append(record)
-        except (ObjectChangedError, ObjectNotFoundError) as error:
-            results.append(Reject(sample.key, reason_of(error)))
-        except StorageError:
-            raise
         except Exception as error:  # a bad sample, or a user's Dataset, may raise anything
-            results.append(Reject(sample.key, reason_of(error)))
+            results.append(Reject.of(sample.key, error))
     return ChunkResult(results, total)
 
 

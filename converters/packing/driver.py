@@ -23,9 +23,9 @@ from ..finding import find_source
 from ..reading.spans import close_files
 from .engines import at_url, open_source
 from .in_parts import InParts, say_what_is_read
-from .job import Job
 from .options import Container, EncodeOptions, PackOptions, parse_shard_size
 from .packer import Packer
+from .ranks import job_of, note_end, packed_by_another_rank
 from .report import PackReport
 from .workers import start_workers
 
@@ -138,8 +138,8 @@ def pack(
         first ``"plan"``; then ``"0/N"`` to ``"N-1/N"``, anywhere, each of which packs a share of
         the shards that are missing; then ``"commit"``, which makes a dataset of them.
     retries : int
-        How often a task of an engine is run again that failed in a way that may pass.  After that
-        its samples are rejected, or with ``on_error="stop"`` its error is raised.
+        How often a task of an engine that failed is run again, if it may succeed.  After that
+        the pack ends with an error; finished parts stay.
     storage_options : mapping of str to str, optional
         Of URLs: ``endpoint``, ``region``, ``anonymous``.  Credentials come from where each cloud's
         own tools have them.
@@ -163,6 +163,11 @@ def pack(
         If a store cannot be read or written.
     RejectedError
         At the first bad image, with ``on_error="stop"``.
+    MachineError, ResourceLimitError
+        If a sample cannot be read and its data are not the cause: no permission, an I/O error, too
+        little memory.  Run the same call again to go on.
+    WorkerError
+        If workers cannot be started, or an engine or its workers are lost.
     DiskFullError
         If there is no room; run the same call again to go on.
 
@@ -170,6 +175,8 @@ def pack(
     -----
     Interrupted in any way, the same call continues where it was.  What the
     result contains does not depend on interruptions or on `num_workers`.
+    Where several ranks of a training call this, one of them packs, and the others wait for its
+    dataset.
     Before the first sample is packed, the logger ``fastdata`` says (level INFO) what the source
     was understood to be; the report has the same.
     Memory is bounded by the chunks of 32 samples in flight.  In a script,
@@ -251,12 +258,15 @@ def pack(
     if overwrite and isinstance(source, (str, os.PathLike)):
         _check_apart(os.fspath(source), path)
     with full_disk_explained(path, _MAKE_ROOM), contextlib.ExitStack() as stack:
-        job = stack.enter_context(contextlib.closing(Job(path)))
+        stack.callback(note_end, path)
+        job = stack.enter_context(contextlib.closing(job_of(path)))
         stack.callback(close_files)
         found = find_source(open_source(source, storage_options), **found_by)
         if not isinstance(source, Source):
             stack.callback(found.close)
         packer = Packer(job, found, options, on_error == "stop", progress)
+        if report := packed_by_another_rank(packer):
+            return report
         packer.begin(overwrite)
         say_what_is_read(found)
         with start_workers(found, encode, num_workers, executor) as run:

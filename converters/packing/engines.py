@@ -22,11 +22,18 @@ from concurrent.futures import (
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fastdata.errors import FastdataError, MissingExtraError, OptionError, WorkerError
+from fastdata.errors import (
+    FastdataError,
+    MachineError,
+    MissingExtraError,
+    OptionError,
+    WorkerError,
+)
 from fastdata.native.library import loaded_library
 from fastdata.processes.resources import memory_kept
 from fastdata.processes.starting import signals_held
 from fastdata.storage import Store, is_url, open_store
+from fastdata.waits import said_while, wait_until
 
 from ..finding import find_source
 from ..reading.mirror import StoredFiles
@@ -37,6 +44,12 @@ __all__ = ["Task", "at_url", "named_executor", "open_destination", "open_source"
 
 _SIGNAL_SECONDS = 0.2
 """How long a signal waits at most."""
+
+_CONTINUE = (
+    "The finished parts stay: run the same command again once the engine is well, and it packs the "
+    "others. If a sample kills each worker that reads it, --part 0/1 (part='0/1') without the "
+    "engine finds and rejects it"
+)
 
 _HELP = "it is dask:ADDRESS, dask:local, ray:ADDRESS, ray:auto or ray:local"
 
@@ -136,62 +149,101 @@ def _run(task: bytes, part: int, attempt: int) -> tuple[int, int]:
 
 def run_parts(
     executor: Executor,
+    engine: str,
     task: Task,
     parts: Collection[int],
     *,
     retries: int,
-    give_up: Callable[[int, str], object] | None,
     done: Callable[[int, int], None],
 ) -> None:
     """Run parts as tasks of an executor; `done` is told how many samples of each there were.
 
-    A part that fails in a way that may pass, as when Dask says that its worker was killed, is run
-    again up to `retries` times, and then given up by `give_up`, or its error raised without one.
-    What is wrong with source, options, destination or the engine itself is raised at once.
+    A part that fails in a way that may pass, as when a worker was killed, is run again up to
+    `retries` times.  After that its error is raised, and at once if source, options, destination
+    or the engine as a whole is the cause.  `engine` is the executor's name for messages.
     """
     sent = pickle.dumps(task)
     tries = dict.fromkeys(parts, 0)
     running: dict[Future[tuple[int, int]], int] = {}
+    ready: set[Future[tuple[int, int]]] = set()
+
+    def any_ready(seconds: float) -> bool:
+        nonlocal ready
+        with signals_held():
+            ready = wait(running, min(seconds, _SIGNAL_SECONDS), FIRST_COMPLETED).done
+        return bool(ready)
+
     try:
         with signals_held(blocked=False):
             running = {executor.submit(_run, sent, part, 0): part for part in parts}
         while running:
-            with signals_held():
-                ready = wait(running, _SIGNAL_SECONDS, FIRST_COMPLETED).done
+            wait_until(any_ready, lambda: f"{len(running):,} of {len(tries):,} parts from {engine}")
             for future in ready:
                 part = running.pop(future)
                 try:
                     done(*future.result())
-                except (ImportError, BrokenExecutor, CancelledError):
-                    raise
-                except Exception as error:  # an engine has its own for a worker that died
-                    if isinstance(error, FastdataError) and not isinstance(error, WorkerError):
-                        raise
+                except Exception as error:
+                    cause = _cause_of(error)
                     tries[part] += 1
-                    if tries[part] <= retries:
-                        with signals_held(blocked=False):
-                            running[executor.submit(_run, sent, part, tries[part])] = part
-                    elif give_up is not None:
-                        give_up(part, f"its part failed {tries[part]} times: {error!r}")
-                    else:
-                        raise
+                    if tries[part] > retries or not _may_pass(cause):
+                        explained = _explained(cause, engine, part, tries[part])
+                        if explained is error:
+                            raise
+                        raise explained from error
+                    with signals_held(blocked=False):
+                        running[executor.submit(_run, sent, part, tries[part])] = part
     finally:
         with signals_held():
             for future in running:
                 future.cancel()
 
 
+def _cause_of(error: Exception) -> Exception:
+    """Return what a task raised; Ray wraps it in an error with its traceback as text."""
+    cause = getattr(error, "cause", None)
+    return cause if isinstance(cause, Exception) else error
+
+
+def _may_pass(error: Exception) -> bool:
+    """Return whether a task may succeed elsewhere; engines have own errors for lost workers."""
+    if isinstance(error, FastdataError):
+        return isinstance(error, (MachineError, WorkerError))
+    lost = isinstance(error, (BrokenExecutor, CancelledError, ImportError))
+    return not lost and type(error).__name__ != "LocalRayletDiedError"
+
+
+def _explained(error: Exception, engine: str, part: int, tries: int) -> Exception:
+    """Return what to raise for a part that was not packed."""
+    if isinstance(error, (BrokenExecutor, FastdataError, ImportError)):
+        return error
+    said = " ".join(str(error).split()).rstrip(".")
+    if isinstance(error, CancelledError):
+        said = "the engine cancelled its tasks: its scheduler has stopped, or lost their state"
+    message = (
+        f"part {part} was not packed by {engine} ({tries} {'tries' if tries > 1 else 'try'}): "
+        f"{type(error).__name__}: {said or 'the engine gives no reason'}. {_CONTINUE}"
+    )
+    if isinstance(error, (MemoryError, OSError)):
+        return MachineError(message)
+    return WorkerError(message)
+
+
 @contextlib.contextmanager
 def named_executor(name: str) -> Iterator[Executor]:
-    """Connect to an engine; `OptionError` for one that is not known."""
+    """Connect to an engine; `OptionError` for an unknown one, `WorkerError` if it is not there."""
     kind, _, address = name.partition(":")
     if kind == "dask" and address:
         try:
             from dask.distributed import Client
         except ImportError as error:
             raise MissingExtraError(f"executor {name!r} needs: pip install distributed") from error
-        with Client(None if address == "local" else address) as client:
+        with _connecting(name):
+            client = Client(None if address == "local" else address)
+        try:
             yield client.get_executor(pure=False)
+        finally:
+            with said_while(f"{name} to disconnect"):
+                client.close()
     elif kind == "ray" and address:
         try:
             import ray
@@ -199,14 +251,29 @@ def named_executor(name: str) -> Iterator[Executor]:
             raise MissingExtraError(f"executor {name!r} needs: pip install ray") from error
         started = not ray.is_initialized()
         if started:
-            ray.init(address=address)
+            with _connecting(name):
+                ray.init(address=address)
         try:
             yield _RayExecutor(ray)
         finally:
             if started:
-                ray.shutdown()
+                with said_while(f"{name} to disconnect"):
+                    ray.shutdown()
     else:
         raise OptionError(f"executor={name!r} is none that is known: {_HELP}")
+
+
+@contextlib.contextmanager
+def _connecting(name: str) -> Iterator[None]:
+    """Say that the engine does not answer, and explain its error."""
+    try:
+        with said_while(f"{name} to connect"):
+            yield
+    except Exception as error:  # engines raise anything
+        raise WorkerError(
+            f"executor {name!r} cannot be reached: {type(error).__name__}: {error}. Check that it "
+            "runs, and its address"
+        ) from error
 
 
 class _RayExecutor(Executor):

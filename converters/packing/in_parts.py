@@ -127,8 +127,9 @@ class InParts:
 
             if executor is not None:
                 task = self._task(source, parts)
-                give_up = None if self.stop_on_error else parts.give_up
-                run_parts(executor, task, mine, retries=self.retries, give_up=give_up, done=done)
+                named = isinstance(self.executor, str)
+                engine = str(self.executor) if named else type(executor).__name__
+                run_parts(executor, engine, task, mine, retries=self.retries, done=done)
             else:
                 for part in mine:
                     receipt = parts.pack(

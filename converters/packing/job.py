@@ -15,8 +15,9 @@ Beside the destination ``train.lmdb`` a pack in progress owns the directory
 =================  ==========================================================
 
 State is committed after the data it refers to, so killing the process at any
-moment loses at most what came after the last commit.  A pack exists as long
-as ``job.json`` does: it comes first, after what it is compared by, and goes
+moment loses at most what came after the last commit.  It has a checksum of its own and
+those of the other files; a shard that does not fit is packed anew.  A pack exists as
+long as ``job.json`` does: it comes first, after what it is compared by, and goes
 first, once the dataset has its name.
 """
 
@@ -26,6 +27,7 @@ import contextlib
 import csv
 import io
 import json
+import logging
 import os
 import re
 import shutil
@@ -39,21 +41,41 @@ import numpy as np
 from fastdata.errors import DestinationExistsError, JobChangedError
 from fastdata.formats.layout import checksum
 from fastdata.formats.manifest import ShardEntry
-from fastdata.formats.writer import Spool, replace_file, sync_directory, write_file
+from fastdata.formats.writer import (
+    ShardDamagedError,
+    Spool,
+    SpoolState,
+    replace_file,
+    write_file,
+)
+from fastdata.own_files import (
+    create_own,
+    make_own_folder,
+    open_own_file,
+    remove_own,
+    sync_directory,
+)
+from fastdata.regular_files import open_regular
 
 from ..base import Reject
 from .lock import DirectoryLock
 
 __all__ = [
     "Job",
+    "Sealed",
+    "Start",
     "State",
     "csv_line",
     "differences",
     "read_rejects",
+    "read_state",
     "rejected",
     "rejects_in",
     "rejects_path",
+    "replace_state",
 ]
+
+log = logging.getLogger("fastdata")
 
 Fingerprints: TypeAlias = "np.ndarray[Any, np.dtype[np.uint64]]"
 
@@ -64,24 +86,56 @@ _OURS = re.compile(
 
 
 @dataclass(slots=True)
-class State:
-    """How far a pack is."""
+class Start:
+    """Where a shard begins: how far the pack was just before its first sample."""
 
     position: int = 0
     """Samples of the source consumed; the counts below are of these."""
     shard: int = 0
-    """Number of the shard being written, counting ones that stayed empty."""
-    sealed: list[ShardEntry] = field(default_factory=list)
-    """Finished shards."""
-    writer: dict[str, int] | None = None
+    """Number of the shard, counting ones that stayed empty."""
+    rejects: SpoolState = (0, "")
+    num_rejected: int = 0
+    source_bytes: int = 0
+
+
+@dataclass(slots=True)
+class Sealed:
+    """A finished shard."""
+
+    entry: ShardEntry
+    begins: Start
+    tag: str
+    """Size, times and inode of its file: as long as these are the same, it is not read again."""
+
+
+@dataclass(slots=True)
+class State(Start):
+    """How far a pack is; `shard` is the one being written."""
+
+    sealed: list[Sealed] = field(default_factory=list)
+    begins: Start = field(default_factory=Start)
+    """Of the shard being written."""
+    writer: dict[str, Any] | None = None
     """State of the shard being written."""
     sealing: bool = False
     """Whether that shard is complete and only to be sealed."""
-    rejects_bytes: int = 0
-    num_rejected: int = 0
-    source_bytes: int = 0
     digest: str = ""
     """Of the whole dataset, once all shards are finished."""
+
+    @property
+    def now(self) -> Start:
+        """Where the next shard begins, if it begins here."""
+        return Start(*(getattr(self, name) for name in Start.__slots__))
+
+    @classmethod
+    def from_json(cls, saved: dict[str, Any]) -> State:
+        """Return what was committed."""
+        saved["begins"] = Start(**saved["begins"])
+        saved["sealed"] = [
+            Sealed(ShardEntry(**one["entry"]), Start(**one["begins"]), one["tag"])
+            for one in saved["sealed"]
+        ]
+        return cls(**saved)
 
 
 def rejects_path(destination: Path) -> Path:
@@ -98,7 +152,9 @@ class Job:
         self.shards = self.directory / "shards"
         self._rejects: Spool | None = None
         self.state = State()
-        self._lock = DirectoryLock(self.directory)
+        self.notes: list[str] = []
+        """What the user should know of an earlier run's files."""
+        self._lock = DirectoryLock(self.directory, _OURS.fullmatch)
 
     # -- starting -------------------------------------------------------------------
 
@@ -123,25 +179,36 @@ class Job:
         the message.  A pack of something else is a `JobChangedError`, which says what differs;
         with `restart` it is thrown away instead.
         """
+        content = fingerprints.tobytes()
+        job = {"identity": dict(identity), "source": f"{checksum(content):016x}"}
         found = self._read("job.json")
         if found is not None:
             try:
-                self._check_same(found, identity, fingerprints, key_at)
+                self._check_same(found, job, fingerprints, key_at)
             except JobChangedError:
                 if not restart:
                     raise
                 found = None
         if found is None:
             self._clear()
-            write_file(self.directory / "source.u64", fingerprints.tobytes())
-            self._replace("job.json", identity)
+            write_file(self.directory / "source.u64", content)
+            replace_state(self.directory / "job.json", job)
+            sync_directory(self.directory)
         saved = self._read("state.json")
-        if saved is not None:
-            saved["sealed"] = [ShardEntry(**entry) for entry in saved["sealed"]]
-            self.state = State(**saved)
-            self._open()
-        else:
+        if saved is None:
             self.start_over()
+            return
+        self.state = State.from_json(saved)
+        try:
+            self._open()
+        except ShardDamagedError as error:
+            self.note(f"{error}. All is packed anew")
+            self.start_over()
+
+    def note(self, text: str) -> None:
+        """Say, now and in the report, what was found of an earlier run."""
+        log.warning("%s", text)
+        self.notes.append(text)
 
     def start_over(self) -> None:
         """Forget how far the pack is, but not what it is."""
@@ -149,26 +216,50 @@ class Job:
         self.state = State()
         self._open()
 
+    def go_back(self, start: Start, sealed: int) -> None:
+        """Forget a shard and all that came after it; `sealed` shards are before it."""
+        self.state = State(
+            start.position,
+            start.shard,
+            start.rejects,
+            start.num_rejected,
+            start.source_bytes,
+            self.state.sealed[:sealed],
+            start,
+        )
+        self._open()
+        self.commit()
+        kept = {shard.entry.file for shard in self.state.sealed}
+        for path in self.directory.glob("shard-*"):
+            remove_own(path)
+        for path in self.shards.iterdir():
+            if path.name not in kept:
+                remove_own(path)
+
     def _open(self) -> None:
         if self._rejects is not None:
             self._rejects.close()
         if not self.state.digest:
             # Else it may have been given the destination's name already.
-            self.shards.mkdir(exist_ok=True)
-        self._rejects = Spool(self.directory / "rejects.csv", self.state.rejects_bytes)
+            make_own_folder(self.shards)
+        self._rejects = Spool(self.directory / "rejects.csv", self.state.rejects)
 
     def _check_same(
         self,
         before: Mapping[str, Any],
-        identity: Mapping[str, Any],
+        now: Mapping[str, Any],
         fingerprints: Fingerprints,
         key_at: Callable[[int], str],
     ) -> None:
         """Refuse to go on with a pack of something else, in a message with all that differs."""
-        found = list(differences(before, identity))
-        if not found:
-            stored = np.fromfile(self.directory / "source.u64", np.uint64)
-            found = list(_source_differences(stored, fingerprints, key_at))
+        found = list(differences(before["identity"], now["identity"]))
+        if not found and before["source"] != now["source"]:
+            found = ["files of the source have changed since, or were added or removed"]
+            with open_own_file(self.directory / "source.u64") as file:
+                content = file.read()
+            if f"{checksum(content):016x}" == before["source"]:
+                stored = np.frombuffer(content, np.uint64)
+                found = list(_source_differences(stored, fingerprints, key_at))
         if found:
             raise JobChangedError(
                 f"{self.directory} is an unfinished pack of something else: "
@@ -183,10 +274,7 @@ class Job:
         for entry in sorted(found, key=lambda entry: entry.name != "job.json"):
             if entry.name in keep:
                 continue
-            if entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path)
-            else:
-                os.unlink(entry.path)
+            remove_own(entry.path)
 
     # -- going on ---------------------------------------------------------------------
 
@@ -198,12 +286,18 @@ class Job:
         self._rejects.append(csv_line(index, reject.key, reject.reason))
         self.state.num_rejected += 1
 
+    def begin_shard(self) -> None:
+        """Note that the next shard begins here."""
+        assert self._rejects is not None
+        self.state.rejects = self._rejects.state
+        self.state.begins = self.state.now
+
     def commit(self) -> None:
         """Make the state durable; the data that it refers to must be so already."""
         assert self._rejects is not None
         self._rejects.sync()
-        self.state.rejects_bytes = self._rejects.length
-        self._replace("state.json", asdict(self.state))
+        self.state.rejects = self._rejects.state
+        replace_state(self.directory / "state.json", asdict(self.state))
 
     def shard_directory(self) -> Path:
         """Return where the shard being written lives."""
@@ -260,7 +354,11 @@ class Job:
         if self.state.num_rejected:
             self._rejects.sync()
             scratch = self.directory / "rejects.csv.new"
-            shutil.copyfile(self._rejects.path, scratch)
+            with (
+                open_own_file(self._rejects.path) as found,
+                open(create_own(scratch), "wb") as copy,
+            ):
+                shutil.copyfileobj(found, copy)
             os.replace(scratch, rejects)
         else:
             rejects.unlink(missing_ok=True)
@@ -278,16 +376,35 @@ class Job:
             self._lock.release()
 
     def _read(self, name: str) -> Any:
+        """Return what was committed; None if nothing was, or if it is damaged."""
+        path = self.directory / name
         try:
-            stored = json.loads((self.directory / name).read_bytes())
-            body = stored["body"]
-            return body if stored["checksum"] == _checksum(body) else None
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return read_state(path)
+        except FileNotFoundError:
+            return None
+        except ValueError:
+            self.note(f"{path} is not as it was written. All is packed anew")
             return None
 
-    def _replace(self, name: str, body: Mapping[str, Any]) -> None:
-        stored = {"checksum": _checksum(body), "body": body}
-        replace_file(self.directory / name, json.dumps(stored, allow_nan=False).encode())
+
+def read_state(path: Path) -> Any:
+    """Return what `replace_state` wrote; `ValueError` if it is damaged, `OSError` without one."""
+    with open_own_file(path) as file:
+        data = file.read()
+    try:
+        stored = json.loads(data)
+        body = stored["body"]
+        if stored["checksum"] == _checksum(body):
+            return body
+    except (ValueError, KeyError, TypeError, RecursionError):
+        pass
+    raise ValueError(f"{path} is not as it was written")
+
+
+def replace_state(path: Path, body: Mapping[str, Any]) -> None:
+    """Give a JSON file new content, with its checksum, which is there whole or not at all."""
+    stored = {"checksum": _checksum(body), "body": body}
+    replace_file(path, json.dumps(stored, allow_nan=False).encode())
 
 
 def read_rejects(path: Path) -> list[Reject]:
@@ -298,7 +415,7 @@ def read_rejects(path: Path) -> list[Reject]:
 def rejected(path: Path) -> list[tuple[int, str, str]]:
     """Read a list of rejected samples, each with its position in the source."""
     try:
-        with open(path, newline="", encoding="utf-8") as file:
+        with open(path, newline="", encoding="utf-8", opener=open_regular) as file:
             return rejects_in(file)
     except FileNotFoundError:
         return []

@@ -12,9 +12,11 @@ import errno
 import fcntl
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
-from fastdata.errors import DestinationLockedError
+from fastdata.errors import DestinationExistsError, DestinationLockedError, drive_explained
+from fastdata.own_files import make_own_folder, open_own
 
 __all__ = ["DirectoryLock"]
 
@@ -25,13 +27,18 @@ _guard = threading.Lock()
 
 
 class DirectoryLock:
-    """Locks a directory, made if missing, for this process and thread.
+    """Locks a directory, made if missing and no link, for this process and thread.
 
     `DestinationLockedError` if another process, or another thread of this one, has it; `activity`
-    is for its message.
+    is for its message.  `DestinationExistsError` if the directory has names that are `ours`, which
+    will be removed, and no lock's file: then we did not make it.  `DriveError` if its drive has no
+    locks.
     """
 
-    def __init__(self, directory: Path, activity: str = "packing") -> None:
+    def __init__(
+        self, directory: Path, ours: Callable[[str], object], activity: str = "packing"
+    ) -> None:
+        _refuse_foreign(directory, ours)
         self._directory = directory
         self._descriptor, self._real = _lock(directory, activity)
 
@@ -58,6 +65,20 @@ class DirectoryLock:
             _locked_here.discard(self._real)
 
 
+def _refuse_foreign(directory: Path, ours: Callable[[str], object]) -> None:
+    try:
+        names = os.listdir(directory)
+    except OSError:  # it is not there, or no folder: locking says what is wrong
+        return
+    found = next(filter(ours, sorted(names)), None)
+    # A listing that another process changes meanwhile may lack the lock, and so may its end.
+    if found is not None and _FILE not in names and os.path.lexists(directory / found):
+        raise DestinationExistsError(
+            f"{directory} is in the way: it has {found}, which fastdata did not make. "
+            "Move it elsewhere, or choose another destination."
+        )
+
+
 def _lock(directory: Path, activity: str) -> tuple[int, str]:
     """Return the open lock file, and the directory's entry in `_locked_here`."""
     real = os.path.realpath(directory)
@@ -71,14 +92,12 @@ def _lock(directory: Path, activity: str) -> tuple[int, str]:
     try:
         while True:
             try:
-                directory.mkdir(parents=True, exist_ok=True)
+                make_own_folder(directory)
             except FileExistsError:
-                if directory.exists() and not directory.is_dir():
-                    raise
                 continue  # it was there, and is gone again
             path = directory / _FILE
             try:
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                descriptor = open_own(path, os.O_RDWR | os.O_CREAT)
             except FileNotFoundError:
                 continue  # one that just finished removed the directory
             try:
@@ -90,7 +109,8 @@ def _lock(directory: Path, activity: str) -> tuple[int, str]:
                 holder = os.pread(descriptor, 64, 0).decode(errors="replace").strip()
                 os.close(descriptor)
                 if error.errno not in (errno.EACCES, errno.EAGAIN):
-                    raise  # e.g. a network file system without locks
+                    with drive_explained(directory.parent, "file locks"):
+                        raise
                 raise DestinationLockedError(
                     f"{directory}: another process ({holder or 'just started'}) is {activity} "
                     "there. Wait for it, or choose another destination."

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import shutil
+import re
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -26,15 +26,16 @@ from fastdata.errors import (
 )
 from fastdata.formats.layout import content_digest, is_container
 from fastdata.formats.manifest import MANIFEST, Manifest, ShardEntry
-from fastdata.formats.reader import ShardReader
-from fastdata.formats.writer import ShardWriter
+from fastdata.formats.reader import ShardReader, find_damage
+from fastdata.formats.writer import ShardDamagedError, ShardWriter
+from fastdata.own_files import remove_own
 from fastdata.printable import printable
 from fastdata.regular_files import open_regular, with_urls
 from fastdata.schema import Schema
 
 from ..base import Deferred, IndexedSource, Reject, Sample, Source
 from .chunk import ChunkResult
-from .job import Job, rejects_path
+from .job import Job, Sealed, Start, rejects_path
 from .options import Container, PackOptions
 from .plan import NothingPackedError, identity, num_samples, packed_with, shard_bounds, shuffled
 from .report import PackReport
@@ -118,6 +119,11 @@ class Packer:
                 f"{destination} is a directory but no dataset (it has no {MANIFEST}), so it is "
                 "not replaced. Remove it yourself, or choose another destination."
             )
+        if overwrite and destination.is_dir() and (found := _foreign_name(destination)):
+            raise DestinationExistsError(
+                f"{destination} has {found}, which is no file of the dataset and would be removed "
+                "with it. Move it elsewhere, or choose another destination."
+            )
         if overwrite and destination.is_file() and not _may_be_dataset(destination):
             raise DestinationExistsError(
                 f"{destination} is a file but no dataset, so it is not replaced. Remove it "
@@ -142,6 +148,8 @@ class Packer:
     def run(self, encode: EncodeAll) -> PackReport:
         """Pack what is left, seal, and publish."""
         started = time.monotonic()
+        if not (self.job.state.digest and not self._data().exists()):
+            self._check_earlier_run()
         state = self.job.state
         resumed_at = state.position
         bar = tqdm(
@@ -154,8 +162,6 @@ class Packer:
         )
         results = encode(self._chunks()) if not state.digest else iter(())
         try:
-            if state.sealing:
-                self._seal()
             self.consistent = True
             for result in results:
                 self._take(result)
@@ -166,6 +172,11 @@ class Packer:
             self.consistent = False
             if not state.digest:
                 self._finish()
+        except ShardDamagedError as error:
+            self._go_back(state.begins, len(state.sealed))
+            raise ShardDamagedError(
+                f"{error}. Run the same command again: it packs this shard anew"
+            ) from error
         except BaseException:
             # Stopped from outside or by an error: keep what is complete, unless
             # it struck halfway through writing, when only the last commit is.
@@ -180,6 +191,53 @@ class Packer:
             if self.writer is not None:
                 self.writer.close()
         return self._publish(started, resumed_at)
+
+    def _check_earlier_run(self) -> None:
+        """Compare what an earlier run left with its state; what has changed is packed anew."""
+        state = self.job.state
+        sound = 0
+        try:
+            for shard in state.sealed:
+                self._check_sealed(shard)
+                sound += 1
+            if state.sealing:
+                self._seal()
+            elif state.writer is not None:
+                self._open_writer()
+        except ShardDamagedError as error:
+            begins = [*(shard.begins for shard in state.sealed), state.begins][sound]
+            self.job.note(f"{error}. Shard {begins.shard} is packed anew")
+            self._go_back(begins, sound)
+        else:
+            # What comes from the shards is made again: it costs little.
+            state.digest = ""
+
+    def _check_sealed(self, shard: Sealed) -> None:
+        path = self.job.shards / shard.entry.file
+        with contextlib.suppress(OSError):
+            if _tag_of(path) == shard.tag:
+                return
+        self._check_shard(path, shard.entry.digest)
+        shard.tag = _tag_of(path)
+
+    def _check_shard(self, path: Path, digest: str = "") -> None:
+        """Read all of a finished shard; `ShardDamagedError` if it is not as it was written."""
+        try:
+            reader = ShardReader(path)
+            damage = next(find_damage(reader), None)
+        except FastdataError as error:
+            raise ShardDamagedError(str(error)) from error
+        if damage is not None:
+            raise ShardDamagedError(f"{damage}")
+        if digest and reader.header.digest != digest:
+            raise ShardDamagedError(f"{path} is another shard than the one that was written")
+
+    def _go_back(self, begins: Start, sealed: int) -> None:
+        """Forget a shard, and all that came after it."""
+        if self.writer is not None:
+            self.writer.close()
+            self.writer = None
+        self.job.go_back(begins, sealed)
 
     def _samples(self, start: int) -> Iterator[Sample | Reject]:
         """Yield the source's samples from `start` on."""
@@ -209,8 +267,8 @@ class Packer:
         if self.writer is None:
             kind = _writer_of(self.options.container)
             directory = self.job.shard_directory()
-            if self.job.state.writer is None and directory.exists():
-                shutil.rmtree(directory)  # begun, but never committed
+            if self.job.state.writer is None:
+                remove_own(directory)  # begun, but never committed
             self.writer = kind(directory, self.source.schema, self.job.state.writer)
         return self.writer
 
@@ -258,24 +316,32 @@ class Packer:
         self.last_commit = time.monotonic()
 
     def _seal(self) -> None:
-        """Finish the shard being written; one without samples leaves no file."""
-        state, writer = self.job.state, self._open_writer()
+        """Finish the shard being written; one without samples leaves no file.
+
+        `ShardDamagedError` if it does not read back as it was written.
+        """
+        state = self.job.state
         directory = self.job.shard_directory()
-        target = self.job.shards / f"{directory.name}{writer.suffix}"
-        if writer.num_samples and not (state.sealing and target.exists()):
-            state.sealing = True
-            self._commit()
-            writer.seal(target, self.packed_with)
-        writer.close()
-        if writer.num_samples:
+        target = self.job.shards / f"{directory.name}{_writer_of(self.options.container).suffix}"
+        if state.sealing and target.exists():
+            self._check_shard(target)  # killed between the rename and the commit
+        else:
+            writer = self._open_writer()
+            if writer.num_samples:
+                state.sealing = True
+                self._commit()
+                writer.seal(target, self.packed_with)
+            writer.close()
+        if state.sealing:
             reader = ShardReader(target)
-            state.sealed.append(
-                ShardEntry(target.name, len(reader), target.stat().st_size, reader.header.digest)
-            )
+            size = target.stat().st_size
+            entry = ShardEntry(target.name, len(reader), size, reader.header.digest)
+            state.sealed.append(Sealed(entry, state.begins, _tag_of(target)))
         state.sealing, state.writer, self.writer = False, None, None
         state.shard += 1
+        self.job.begin_shard()
         self.job.commit()
-        shutil.rmtree(directory)
+        remove_own(directory)
 
     def _finish(self) -> None:
         """Seal the last shard and compute the digest of the whole."""
@@ -292,19 +358,20 @@ class Packer:
                 f"{rejects[0].key}, since: {rejects[0].reason}. All are listed in "
                 f"{rejects_path(self.job.destination)}."
             )
-        state.digest = state.sealed[0].digest
+        entries = [shard.entry for shard in state.sealed]
+        state.digest = entries[0].digest
         if self.options.many:
-            readers = [ShardReader(self.job.shards / shard.file) for shard in state.sealed]
+            readers = [ShardReader(self.job.shards / entry.file) for entry in entries]
             schema: Schema = self.source.schema
             state.digest = content_digest(schema, [reader.column for reader in readers])
-            manifest = Manifest(schema, state.digest, tuple(state.sealed), self.packed_with)
+            manifest = Manifest(schema, state.digest, tuple(entries), self.packed_with)
             manifest.write(self.job.shards)
         self.job.commit()
 
     def _data(self) -> Path:
         """Return what, once there is a digest, gets the destination's name."""
         shards = self.job.shards
-        return shards if self.options.many else shards / self.job.state.sealed[0].file
+        return shards if self.options.many else shards / self.job.state.sealed[0].entry.file
 
     def _publish(self, started: float, resumed_at: int) -> PackReport:
         state, destination = self.job.state, self.job.destination
@@ -313,16 +380,16 @@ class Packer:
         return PackReport(
             path=destination,
             digest=state.digest,
-            num_samples=sum(shard.num_samples for shard in state.sealed),
+            num_samples=sum(shard.entry.num_samples for shard in state.sealed),
             num_rejected=state.num_rejected,
             num_shards=len(state.sealed),
             source_bytes=state.source_bytes,
-            file_bytes=sum(shard.file_bytes for shard in state.sealed),
+            file_bytes=sum(shard.entry.file_bytes for shard in state.sealed),
             seconds=seconds,
             images_per_second=(state.position - resumed_at) / max(seconds, 1e-9),
             resumed_at=resumed_at,
             rejects_path=rejects_path(destination) if state.num_rejected else None,
-            notes=tuple(self.source.notes),
+            notes=(*self.source.notes, *self.job.notes),
             read_as=self.source.description,
         )
 
@@ -336,6 +403,27 @@ def _writer_of(container: Container) -> type[ShardWriter]:
     from fastdata.formats.hdf5 import Hdf5ShardWriter
 
     return Hdf5ShardWriter
+
+
+_OF_DATASET = re.compile(
+    r"manifest\.json(\.new)?|rejects\.csv|shard-\d{5,}(-[0-9a-f]{16})?\.(lmdb|h5)(-lock)?"
+)
+"""Names that we give; LMDB's own tools add ``-lock``."""
+
+
+def _foreign_name(directory: Path) -> str | None:
+    """Return the name of something in a dataset's folder that is not of the dataset."""
+    listed: set[str] = set()
+    with contextlib.suppress(FastdataError):
+        listed = {shard.file for shard in Manifest.read(directory).shards}
+    names = sorted(set(os.listdir(directory)) - listed)
+    return next((name for name in names if not _OF_DATASET.fullmatch(name)), None)
+
+
+def _tag_of(path: Path) -> str:
+    """Return what changes if a file is written to, replaced or copied."""
+    status = os.stat(path)
+    return f"{status.st_size:x}-{status.st_mtime_ns:x}-{status.st_ctime_ns:x}-{status.st_ino:x}"
 
 
 def _may_be_dataset(path: Path) -> bool:

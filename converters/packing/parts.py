@@ -21,6 +21,7 @@ import functools
 import io
 import itertools
 import json
+import os
 import re
 import secrets
 import tempfile
@@ -46,8 +47,9 @@ from fastdata.formats.layout import content_digest
 from fastdata.formats.manifest import MANIFEST, Manifest, ShardEntry
 from fastdata.formats.reader import ShardReader
 from fastdata.formats.sparse import columns_only
-from fastdata.regular_files import with_urls
 from fastdata.storage import LocalStore, Store
+from fastdata.storage.contract import MOST_TEXT_BYTES
+from fastdata.waits import said_while
 
 from ..base import Source
 from .job import Job, csv_line, differences, rejected, rejects_in, rejects_path
@@ -75,8 +77,10 @@ REJECTS = "rejects.csv"
 _REQUESTS = 16
 """Objects that are read at once."""
 
-_OURS = re.compile(r"shard-\d{5,}-[0-9a-f]{16}\.(lmdb|h5)")
-"""Shards of parts, as `Parts.pack` calls them; anything else is left alone."""
+_OURS = re.compile(
+    r"unfinished/plan\.json|unfinished/[0-9a-f]{16}/\d{5,}\.json|shard-\d{5,}-[0-9a-f]{16}\.(lmdb|h5)"
+)
+"""Plan, receipts and shards, as they are called here; anything else is left alone."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,7 @@ class Receipt:
                 shard.check()
             rejects = [(int(index), str(key), str(why)) for index, key, why in body["rejects"]]
             return cls(int(body["part"]), shard, int(body["source_bytes"]), rejects)
-        except (LookupError, TypeError, ValueError) as error:
+        except (LookupError, TypeError, ValueError, RecursionError) as error:
             raise FormatError(
                 f"{place} is no receipt of a part: {error!r}. Remove it, and pack that part again"
             ) from error
@@ -137,7 +141,8 @@ class Parts:
         if self.store.exists(MANIFEST):
             raise self._is_there()
         if not self.store.exists(PLAN):
-            strange = next((one.key for one in self.store.list() if not _is_ours(one.key)), None)
+            keys = (one.key for one in self.store.list())
+            strange = next((key for key in keys if not _OURS.fullmatch(key)), None)
             if strange is not None:
                 raise DestinationExistsError(
                     f"{self.store.url} is not empty: it has {strange}. Choose a folder of its own "
@@ -154,7 +159,7 @@ class Parts:
         if self._plan is not None:
             return self._plan
         try:
-            plan = Plan.from_json(self.store.read(PLAN), self.store.url_of(PLAN))
+            plan = Plan.from_json(self._read_text(PLAN), self.store.url_of(PLAN))
         except ObjectNotFoundError:
             if self.store.exists(MANIFEST):
                 raise self._is_there() from None
@@ -187,21 +192,27 @@ class Parts:
 
     def receipts(self) -> dict[int, Receipt]:
         """Return the receipts of the parts that are done."""
-        keys = [one.key for one in self.store.list(self._folder)]
-        with ThreadPoolExecutor(_REQUESTS) as pool:
+        keys = self._receipt_keys()
+        with said_while(f"the receipts in {self.store.url}"), ThreadPoolExecutor(_REQUESTS) as pool:
             return {receipt.part: receipt for receipt in pool.map(self._receipt, keys)}
 
     def done(self) -> set[int]:
         """Return the numbers of the parts that are done, by the names of their receipts."""
-        keys = [one.key for one in self.store.list(self._folder)]
+        keys = self._receipt_keys()
         return {int(key.removeprefix(self._folder).removesuffix(".json")) for key in keys}
+
+    def _receipt_keys(self) -> list[str]:
+        return [one.key for one in self.store.list(self._folder) if _OURS.fullmatch(one.key)]
 
     @property
     def _folder(self) -> str:
         return f"unfinished/{self.plan().id}/"
 
     def _receipt(self, key: str) -> Receipt:
-        return Receipt.from_json(self.store.read(key), self.store.url_of(key))
+        return Receipt.from_json(self._read_text(key), self.store.url_of(key))
+
+    def _read_text(self, key: str) -> bytes | memoryview:
+        return self.store.read(key, most_bytes=MOST_TEXT_BYTES)
 
     @functools.cached_property
     def _order(self) -> Positions | None:
@@ -246,7 +257,8 @@ class Parts:
                     suffix = "lmdb" if options.container == "lmdb" else "h5"
                     name = f"shard-{part:05}-{secrets.token_hex(8)}.{suffix}"
                     shard = ShardEntry(name, report.num_samples, path.stat().st_size, report.digest)
-                    self.store.put(name, path)
+                    with said_while(f"the upload of {self.store.url_of(name)}"):
+                        self.store.put(name, path)
             found = rejected(rejects_path(path))
         left_out = [(samples.first + at, key, why) for at, key, why in found]
         receipt = Receipt(part, shard, source_bytes, left_out)
@@ -257,12 +269,6 @@ class Parts:
                 f"has {receipt.num_samples:,}: pack it anew, to another destination"
             )
         return self._put(receipt)
-
-    def give_up(self, part: int, reason: str) -> Receipt:
-        """Put a receipt by which all samples of a part are rejects, or all of its files."""
-        samples = self._range(part)
-        names = enumerate(map(with_urls, samples.names()), samples.first)
-        return self._put(Receipt(part, None, 0, [(at, name, reason) for at, name in names]))
 
     def _range(self, part: int) -> SourceRange:
         start, stop = self.plan().bounds[part : part + 2]
@@ -289,7 +295,7 @@ class Parts:
     def _manifest(self) -> Manifest | None:
         """Return the manifest, if the dataset is complete."""
         try:
-            data = bytes(self.store.read(MANIFEST))
+            data = bytes(self._read_text(MANIFEST))
         except ObjectNotFoundError:
             return None
         return Manifest.from_bytes(data, self.store.url_of(MANIFEST))
@@ -349,7 +355,8 @@ class Parts:
             )
         schema = self.source.schema
         with tempfile.TemporaryDirectory(prefix="fastdata-commit-") as scratch:
-            with ThreadPoolExecutor(_REQUESTS) as pool:
+            waiting = said_while(f"the columns of the shards in {self.store.url}")
+            with waiting, ThreadPoolExecutor(_REQUESTS) as pool:
                 entries = pool.map(lambda shard: self.store.head(shard.file), shards)
                 paths = pool.map(
                     lambda entry: columns_only(self.store, entry, Path(scratch)), entries
@@ -377,21 +384,20 @@ class Parts:
         """Remove what a finished pack has left: plan, receipts, shards that the manifest lacks."""
         listed = {shard.file for shard in manifest.shards}
         for one in list(self.store.list()):
-            if one.key not in listed and one.key != PLAN and _is_ours(one.key):
+            if one.key not in listed and one.key != PLAN and _OURS.fullmatch(one.key):
                 self.store.remove(one.key)
         self.store.remove(PLAN)  # as long as it is there, something may be left
         if isinstance(self.store, LocalStore):
             self.store.remove_unfinished()
+            # A process that was killed may have made a folder and nothing in it.
+            for folder, _, _ in os.walk(self.store.path("unfinished"), topdown=False):
+                with contextlib.suppress(OSError):
+                    os.rmdir(folder)
 
 
 def _as_json(body: Mapping[str, Any]) -> Any:
     """Return what is read again of what is written."""
     return json.loads(json.dumps(dict(body)))
-
-
-def _is_ours(key: str) -> bool:
-    """Return whether an object is of an unfinished pack."""
-    return key.startswith("unfinished/") or _OURS.fullmatch(key) is not None
 
 
 def parse_part(text: str) -> tuple[int, int]:

@@ -21,7 +21,7 @@ from fastdata.formats.writer import EncodedImage, Record
 from fastdata.installing import UPGRADE
 
 from ..base import IndexedSource, Reject, Sample, Source
-from ..reading.locations import printable, stat_of
+from ..reading.locations import stat_of
 from ..reading.scanned import ScannedSource
 from .chunk import RECIPE, encode_chunk
 from .options import PackOptions
@@ -148,7 +148,7 @@ class Plan:
             unit = body.get("unit", "samples")
             if body["version"] == cls.VERSIONS.get(unit):
                 return cls(body["identity"], body["source"], tuple(map(int, body["bounds"])), unit)
-        except (LookupError, TypeError, ValueError) as error:
+        except (LookupError, TypeError, ValueError, RecursionError) as error:
             raise FormatError(f"{place} is no plan of a pack: {error!r}") from error
         raise FormatError(f"{place} is of another release. Use that, or upgrade: {UPGRADE}")
 
@@ -251,17 +251,6 @@ class SourceRange(Source):
     @classmethod
     def recognises(cls, location: Any) -> bool:
         return False
-
-    def names(self) -> Iterator[str]:
-        """Yield what its samples, or its files, are called."""
-        if isinstance(self._source, ScannedSource) and self.num_samples is None:
-            yield from (
-                printable(str(path)) for path in self._source.paths[self._start : self._stop]
-            )
-        elif self._order is None:
-            yield from map(self._source.key_at, range(self._start, self._stop))
-        else:
-            yield from map(self._source.key_at, self._order[self._start : self._stop].tolist())
 
     @property
     def worker_setup(self) -> Callable[[], None] | None:

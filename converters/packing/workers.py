@@ -14,19 +14,22 @@ import pickle
 import platform
 import signal
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeAlias
 
-from fastdata.errors import OptionError, WorkerError
+from fastdata.errors import MachineError, OptionError, WorkerError
 from fastdata.processes.pool import ProcessPool, Ticket
 from fastdata.processes.resources import available_cores
 from fastdata.processes.starting import Role, UnpicklableWorkError, signals_held
 from fastdata.processes.worker import have_one_opencv_thread
+from fastdata.waits import wait_until
 
-from ..base import Deferred, Reject, Sample, Source, reason_of
+from ..base import Deferred, Reject, Sample, Source
 from ..reading.python_samples import own_copy
 from .chunk import ChunkResult, encode_chunk
 from .options import EncodeOptions
@@ -40,6 +43,10 @@ _Chunk: TypeAlias = "Sequence[Sample | Reject]"
 _Encode: TypeAlias = Callable[["_Chunk"], ChunkResult]
 
 _GRACE_SECONDS = 5.0
+_NOTICE_SECONDS = 0.5
+"""Within which an executor notices the death of one of its processes."""
+_LEAVE_SECONDS = 2.0
+"""For tasks of an executor's processes that run when nobody wants their results any more."""
 _SIGNAL_SECONDS = 0.1
 """How long a signal waits at most while there is no result."""
 _THREADS_THAT_WAIT = 8
@@ -85,7 +92,10 @@ def start_workers(
         ahead = 2 * getattr(executor, "_max_workers", workers) + 2
         submit = partial(executor.submit, encode)
         loads_here = setup is not None and not isinstance(executor, ThreadPoolExecutor)
-        yield lambda chunks: run_in_order(_loaded(chunks) if loads_here else chunks, submit, ahead)
+        lost = _LostProcesses(executor)
+        yield lambda chunks: run_in_order(
+            _loaded(chunks) if loads_here else chunks, submit, ahead, lost
+        )
 
 
 def _encoder_of(source: Source, options: EncodeOptions) -> Any:
@@ -127,43 +137,108 @@ def _load(sample: Sample | Reject) -> Sample | Reject:
     try:
         return Sample(sample.key, own_copy(sample.values.load()))
     except Exception as error:  # a user's Dataset may raise anything
-        return Reject(sample.key, reason_of(error))
+        return Reject.of(sample.key, error)
 
 
 def run_in_order(
-    chunks: Iterable[Any], submit: Callable[[Any], Future[Any] | Ticket], ahead: int
+    chunks: Iterable[Any],
+    submit: Callable[[Any], Future[Any] | Ticket],
+    ahead: int,
+    lost: _LostProcesses | None = None,
 ) -> Iterator[Any]:
     """Yield the results of `chunks` in their order, with `ahead` of them in flight.
 
     Signals are handled only between calls of the executor's: what a handler raises as
     `threading.Condition` is entered leaves that locked, and the executor's thread waits for ever.
+    `lost` is for an executor that may have processes of its own.
     """
     waiting: deque[Future[Any] | Ticket] = deque()
     try:
         for chunk in chunks:
-            with signals_held():
+            # An executor may start processes, and they inherit which signals are blocked.
+            with signals_held(blocked=False):
                 waiting.append(submit(chunk))
             if len(waiting) > ahead:
-                yield _result(waiting.popleft())
+                yield _result(waiting.popleft(), lost)
         while waiting:
-            yield _result(waiting.popleft())
+            yield _result(waiting.popleft(), lost)
     finally:
         with signals_held():
-            for pending in waiting:
-                if isinstance(pending, Future):
-                    pending.cancel()
+            if waiting and not (lost is not None and lost.takes(waiting)):
+                for pending in waiting:
+                    if isinstance(pending, Future):
+                        pending.cancel()
 
 
-def _result(pending: Future[Any] | Ticket) -> Any:
+def _result(pending: Future[Any] | Ticket, lost: _LostProcesses | None = None) -> Any:
     """Wait for a result, and now and then for a signal; see `run_in_order`."""
-    while True:
+
+    def is_done(seconds: float) -> bool:
+        seconds = min(seconds, _SIGNAL_SECONDS)
         with signals_held():
             if isinstance(pending, Future):
-                done = bool(wait([pending], timeout=_SIGNAL_SECONDS).done)
+                done = bool(wait([pending], timeout=seconds).done)
             else:
-                done = pending.wait(_SIGNAL_SECONDS)
-            if done:
-                return pending.result()
+                done = pending.wait(seconds)
+        if not done and lost is not None:
+            lost.check()
+        return done
+
+    wait_until(is_done, "the next samples from the workers")
+    with signals_held():
+        return pending.result()
+
+
+class _LostProcesses:
+    """Ends a `ProcessPoolExecutor` if one of its processes died while it sent a result.
+
+    The pool's thread would wait for the rest for ever, as other processes can still write to the
+    same pipe (seen in Python 3.11).
+    """
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor: Any = executor
+        self._since: float | None = None
+
+    def check(self) -> None:
+        """Raise `WorkerError` if there is such a process, which the pool has had time to notice."""
+        if self._is_unnoticed():
+            self._end()
+            raise WorkerError(
+                "a process of the executor died while it sent a result. Run the same command "
+                "again, with a new executor: it continues"
+            )
+
+    def takes(self, pending: Iterable[Any]) -> bool:
+        """Return whether tasks that are not wanted any more are left to the pool of processes.
+
+        A Ctrl-C may have ended its processes, too.  Cancelled tasks would then fail in Python's
+        thread, which would never end.
+        """
+        if not self._processes():
+            return False
+        until = time.monotonic() + _LEAVE_SECONDS
+        while wait(pending, _SIGNAL_SECONDS).not_done and time.monotonic() < until:
+            if self._is_unnoticed():
+                self._end()
+        return True
+
+    def _processes(self) -> list[Any]:
+        return list((getattr(self._executor, "_processes", None) or {}).values())
+
+    def _is_unnoticed(self) -> bool:
+        """Return whether a process has died, and the pool has had time to notice."""
+        if not any(process.exitcode for process in self._processes()):
+            return False
+        now = time.monotonic()
+        self._since = now if self._since is None else self._since
+        return now > self._since + _NOTICE_SECONDS
+
+    def _end(self) -> None:
+        for process in self._processes():
+            process.kill()
+        with contextlib.suppress(AttributeError, OSError):
+            self._executor._result_queue._writer.close()  # now the thread reads the end of the file
 
 
 class ChunkPool:
@@ -191,7 +266,8 @@ class ChunkPool:
         self._pool = self._start()
 
     def _start(self) -> ProcessPool:
-        with signals_held():
+        # Not blocked: a fork server that starts here would pass that on to every process.
+        with signals_held(blocked=False):
             pool = ProcessPool(self._work, self._workers, _ROLE, context=self._context)
         try:
             with signals_held():
@@ -244,6 +320,7 @@ class ChunkPool:
         records: list[Any] = []
         total = 0
         for sample in chunk:
+            kills = _memory_kills()
             for _ in range(_DEATHS_ALLOWED):
                 try:
                     with signals_held():
@@ -253,8 +330,16 @@ class ChunkPool:
                 except WorkerError:
                     if self._pool.death is None:
                         raise
+                    killed = self._pool.death.signal == signal.SIGKILL
                     self._pool = self._start()
             else:
+                if killed and _memory_kills() != kills:
+                    raise MachineError(
+                        f"{sample.key}: the system killed the worker process as memory ran out. "
+                        "This sample is not rejected, as it may be good. Use fewer workers "
+                        "(num_workers, --workers), a smaller max_pixels, or a machine with more "
+                        "memory; then run the same command again: it continues"
+                    )
                 reason = "the worker process died on it (a crash of the decoder, or out of memory)"
                 result = ChunkResult([Reject(sample.key, reason)], 0)
             records += result.records
@@ -265,6 +350,19 @@ class ChunkPool:
         """End the workers, and what they are working on.  Idempotent."""
         with signals_held():
             self._pool.close()
+
+
+def _memory_kills() -> str:
+    """Return how many processes the kernel has killed for memory, as text; "" if it does not tell.
+
+    It counts those of all cgroups, so another one's may come in between: then a bad sample ends
+    the pack by an error, and is not a reject.
+    """
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return line
+    return ""
 
 
 class _Encoder:

@@ -113,7 +113,8 @@ def schema_path(manifest: Path) -> Path:
 def write_schema(manifest: Path, schema: Schema) -> None:
     """Write the schema beside a manifest."""
     text = json.dumps({"fields": schema.to_json()}, indent=1, ensure_ascii=False)
-    schema_path(manifest).write_text(text + "\n", encoding="utf-8")
+    with open(schema_path(manifest), "x", encoding="utf-8") as file:
+        file.write(text + "\n")
 
 
 def read_schema(manifest: Path) -> Schema | None:

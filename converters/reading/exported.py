@@ -84,7 +84,8 @@ def write_exported(
         "packed_with": None if packed_with is None else dict(packed_with),
     }
     text = json.dumps(document, indent=1, ensure_ascii=False)
-    (root / SIDE_FILE).write_text(text + "\n", encoding="utf-8")
+    with open(root / SIDE_FILE, "x", encoding="utf-8") as file:
+        file.write(text + "\n")
 
 
 def read_exported(paths: Sequence[Path], format: str) -> Exported | None:

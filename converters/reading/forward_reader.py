@@ -17,7 +17,7 @@ from typing import Any
 from fastdata.errors import SourceError
 from fastdata.regular_files import open_regular
 
-from ..base import reason_of
+from ..base import reject_reason
 from .compression import open_inflated
 from .locations import stat_of
 from .spans import check_length, read_at
@@ -72,7 +72,7 @@ class ForwardReader:
         try:
             data, damage = self._piece(offset, length)
         except (OSError, SourceError) as error:
-            return b"", reason_of(error)
+            return b"", reject_reason(self.path, error)
         if len(data) == length:
             return data, ""
         if damage and not data:

@@ -19,6 +19,7 @@ import bracex
 
 from fastdata.errors import ResourceLimitError, SourceError, StorageError
 from fastdata.regular_files import mirror_of, read_piece
+from fastdata.waits import said_while
 
 __all__ = [
     "files_at",
@@ -154,7 +155,8 @@ def map_files(function: Callable[[Path], T], paths: Sequence[Path]) -> list[T]:
     """
     if not paths or mirror_of(paths[0]) is None:
         return list(map(function, paths))
-    with ThreadPoolExecutor(_REQUESTS) as pool:
+    waiting = said_while(f"pieces of {len(paths):,} objects of a store")
+    with waiting, ThreadPoolExecutor(_REQUESTS) as pool:
         return list(pool.map(function, paths))
 
 

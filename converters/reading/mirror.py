@@ -39,13 +39,16 @@ from fastdata.errors import (
 )
 from fastdata.regular_files import PLACEHOLDER, add_mirror, is_placeholder, with_urls
 from fastdata.storage import Entry, Store
+from fastdata.waits import said_while
 
 from .small_memory import StringTable
 from .spans import close_files
 
 __all__ = ["Listing", "Mirror", "StoredFiles"]
 
-_PREFIX = "fastdata-mirror-"
+_PREFIX, _MARK = "fastdata-mirror-", ".fastdata-mirror"
+"""Beginning of the names of mirrors' folders, and the file inside that marks them as ours."""
+
 _MAKE_ROOM = "Objects are downloaded there: make room, or set TMPDIR to a larger folder."
 
 _PIECE_BYTES = 8 << 20
@@ -71,10 +74,11 @@ class Listing:
     def __init__(self, store: Store) -> None:
         self.store, self.url = store, store.url
         self.keys, self._sizes, self._tags = StringTable(), array("q"), StringTable()
-        for entry in store.list():
-            self.keys.append(entry.key)
-            self._sizes.append(entry.size)
-            self._tags.append(entry.tag)
+        with said_while(lambda: f"the list of {self.url}, {len(self.keys):,} objects so far,"):
+            for entry in store.list():
+                self.keys.append(entry.key)
+                self._sizes.append(entry.size)
+                self._tags.append(entry.tag)
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -111,6 +115,7 @@ class Mirror:
         self._ahead = ThreadPoolExecutor(1)
         _remove_abandoned()
         self._scratch = os.path.realpath(tempfile.mkdtemp(prefix=_PREFIX))
+        Path(self._scratch, _MARK).touch()
         lock = os.open(self._scratch, os.O_RDONLY | os.O_DIRECTORY)
         with contextlib.suppress(OSError):  # as on NFS; then nobody takes it for abandoned either
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -224,7 +229,8 @@ class Mirror:
             return
         with full_disk_explained(self._scratch, _MAKE_ROOM), self._replaced(path) as file:
             copy = partial(self._copy, file.fileno(), entry)
-            with ThreadPoolExecutor(_PIECES) as pool:
+            waiting = said_while(f"the download of {self._store.url_of(entry.key)}")
+            with waiting, ThreadPoolExecutor(_PIECES) as pool:
                 for _ in pool.map(copy, range(0, entry.size, _PIECE_BYTES)):
                     pass
             os.fchmod(file.fileno(), 0o600)
@@ -353,7 +359,8 @@ def _remove_abandoned() -> None:
     """Remove the folders of mirrors whose processes were killed: nobody has their locks."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
-            if time.time() - folder.stat().st_ctime < _ABANDONED_SECONDS:
+            is_new = time.time() - folder.stat().st_ctime < _ABANDONED_SECONDS
+            if is_new or not (folder / _MARK).is_file():
                 continue
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:

@@ -90,7 +90,7 @@ class ScannedSource(FileSource):
             for place in self.scan(file):
                 yield place if isinstance(place, Reject) else self.at(place)
         except (OSError, SourceError) as error:
-            yield Reject(printable(os.fspath(self.paths[file])), str(error))
+            yield Reject.of(printable(os.fspath(self.paths[file])), error)
 
     def __iter__(self) -> Iterator[Sample | Reject]:
         return self.read_files(0, len(self.paths))
@@ -205,7 +205,7 @@ class _Index(IndexedSource):
                     self._add(place)
         except (OSError, SourceError) as error:
             path = printable(os.fspath(self._source.paths[file]))
-            self._add(Place(file, 0, 0), Reject(path, str(error)))
+            self._add(Place(file, 0, 0), Reject.of(path, error))
 
     def _add(self, place: Place, reject: Reject | None = None) -> None:
         if reject is not None:

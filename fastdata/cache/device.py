@@ -91,7 +91,7 @@ class DeviceCacheBackend(Backend):
         """Return a new stream; workers start where there is something to fill."""
         stream = _CachedStream(self._cache, self._start_filling)
         # Batches are made on the device.
-        return deliver(stream, self.work.pipeline, self.work.seed, None)
+        return deliver(stream, self.work, None)
 
     def close(self) -> None:
         """Free the images, and unused buffers.  Idempotent."""

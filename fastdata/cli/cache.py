@@ -97,32 +97,47 @@ def clear_command(urls: tuple[str, ...], every: bool, cache_dir: str | None, as_
 @_folder
 @json_options
 def verify_command(urls: tuple[str, ...], cache_dir: str | None, as_json: bool) -> int:
-    """Compare the samples in the cache, of all datasets or those of URLS, with their checksums.
+    """Compare what is in the cache, of all datasets or those of URLS, with its checksums.
 
-    Nothing is fetched.  Damaged ones are fetched again by themselves when they are read.
+    Nothing is fetched.  Damaged samples are fetched again when they are read, and damaged columns
+    when the dataset is opened.
     """
-    from fastdata.remote.verifying import damaged_samples
+    from fastdata.remote.verifying import damaged_columns, damaged_samples
 
     folder = _open(cache_dir)
     wanted = {url.rstrip("/") for url in urls}
-    found = [
-        {"url": one.url, "num_present": one.num_present, "damaged": damaged_samples(one)}
-        for one in folder.datasets()
-        if not wanted or one.url in wanted
-    ]
+    found: list[dict[str, Any]] = []
+    for one in folder.datasets():
+        if not wanted or one.url in wanted:
+            columns = damaged_columns(one)
+            samples = [] if columns else damaged_samples(one)
+            found.append(
+                {
+                    "url": one.url,
+                    "num_present": one.num_present,
+                    "damaged": samples,
+                    "damaged_columns": columns,
+                }
+            )
 
     def text() -> str:
         lines = []
         for one in found:
-            damaged = one["damaged"]
-            shown = ", ".join(map(str, damaged[:10])) + (" ..." if len(damaged) > 10 else "")
-            state = f"{len(damaged):,} damaged ({shown})" if damaged else "intact"
+            state = "intact"
+            if one["damaged_columns"]:
+                state = f"damaged columns ({_some(one['damaged_columns'])})"
+            elif one["damaged"]:
+                state = f"{len(one['damaged']):,} damaged ({_some(one['damaged'])})"
             lines.append(f"{printable(one['url'])}: {state}; {one['num_present']:,} samples")
         return "\n".join(lines) if lines else "nothing is in the cache"
 
-    return print_result(
-        {"datasets": found}, text, as_json=as_json, found=any(one["damaged"] for one in found)
-    )
+    damage = any(one["damaged"] or one["damaged_columns"] for one in found)
+    return print_result({"datasets": found}, text, as_json=as_json, found=damage)
+
+
+def _some(found: list[Any]) -> str:
+    """Return the first ten, for people."""
+    return printable(", ".join(map(str, found[:10]))) + (" ..." if len(found) > 10 else "")
 
 
 def _open(cache_dir: str | None) -> Any:

@@ -306,7 +306,7 @@ part_options = option_group(
         type=int,
         default=2,
         show_default=True,
-        help="How often a task is run again that failed.",
+        help="Retries of a part that failed; then the pack ends with an error.",
     ),
     storage_options,
 )

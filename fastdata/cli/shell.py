@@ -183,9 +183,12 @@ def _describe(error: BaseException, words: Sequence[str]) -> tuple[str, int]:
         return _paragraph(f"{place}{error.strerror}"), code
     if isinstance(error, (FastdataError, OSError)):
         return _paragraph(str(error)), code
+    said = f": {error}" if str(error) else ""
+    if isinstance(error, MemoryError):
+        return _paragraph(f"there is not enough memory{said}"), code
     text = (
-        f"unexpected {type(error).__name__}: {error}. This is likely a bug in fastdata: please "
-        "report it, with what --traceback shows."
+        f"unexpected {type(error).__name__}{said}. This is likely a bug in fastdata: please report "
+        "it, with what --traceback shows."
     )
     return _paragraph(text), code
 

@@ -165,8 +165,8 @@ def decode_stored(
                 claimed_pixels=shape[0] * shape[1],
             )
             pixels = orient(whole.pixels, whole.orientation)
-    except MemoryError:
-        raise ImageError(f"there is not enough memory for an image of shape {shape}") from None
+    except MemoryError as error:
+        raise ImageError(f"there is not enough memory for an image of shape {shape}") from error
     _check_shape(pixels.shape, shape)
     if out is not None and codec != "jpeg":
         np.copyto(out, pixels)
@@ -206,8 +206,8 @@ def decode_window(
         factor = 1  # decoders cannot distinguish the scales of so small an image
     try:
         pixels, y, x = _decode_jpeg(data, shape, window, decoder, factor, max_pixels)
-    except MemoryError:
-        raise ImageError(f"there is not enough memory for an image of shape {shape}") from None
+    except MemoryError as error:
+        raise ImageError(f"there is not enough memory for an image of shape {shape}") from error
     rows = slice(top // factor - y, -(-bottom // factor) - y)
     columns = slice(left // factor - x, -(-right // factor) - x)
     return pixels[rows, columns], factor

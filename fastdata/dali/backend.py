@@ -37,6 +37,7 @@ from fastdata.engine.backend import (
 from fastdata.engine.batches import BatchMaker, RenderJob, batch_of
 from fastdata.engine.contracts import BatchStream, Request
 from fastdata.engine.delivery import DEPTH
+from fastdata.engine.rendering import put
 from fastdata.engine.stream import Stream
 from fastdata.engine.work import BatchWork, Done
 from fastdata.engine.workers import ThreadWorkers, WorkerOptions
@@ -336,13 +337,7 @@ class Runs(Ahead):
         assert job.slot is not None, "there are images"
         memory = job.slot.memory
         for place, image in zip(job.layouts, images, strict=True):
-            pixels, target = np.asarray(image), place.array(memory)
-            table = work.tables.get(place.name)
-            if table is None:
-                np.copyto(target, pixels)
-            else:
-                tall = (-1, *pixels.shape[2:])  # OpenCV knows no batches
-                table.apply(pixels.reshape(tall), target.reshape(tall))
+            put(np.asarray(image), work.tables.get(place.name), place.array(memory))
         return job.assemble([feed.done])
 
     def _batch_on_gpu(self, feed: Feed, images: Sequence[Any], streams: DeviceStreams) -> Any:

@@ -28,7 +28,7 @@ from fastdata.doctor.processes import ScriptFailedError, scratch_folder
 from fastdata.doctor.script import Script
 from fastdata.doctor.source import read_script
 from fastdata.doctor.trials import Trial, Trials, at_least_promised, judged
-from fastdata.errors import FastdataError, MissingExtraError, OptionError
+from fastdata.errors import FastdataError, MissingExtraError, OptionError, drive_explained
 from fastdata.installing import install_line
 from fastdata.measuring.lines import is_users
 
@@ -122,7 +122,8 @@ def _replace(path: str, text: bytes) -> None:
         with open(descriptor, "wb") as file:
             file.write(text)
             file.flush()
-            os.fsync(file.fileno())
+            with drive_explained(os.path.dirname(path), "fsync", "Apply it to a copy"):
+                os.fsync(file.fileno())
         shutil.copymode(path, scratch)
         os.replace(scratch, path)
     except BaseException:

@@ -100,7 +100,7 @@ class Backend(ABC):
 
     def deliver(self, stream: BatchStream) -> BatchStream:
         """Return the batches of a stream, finished and on the device."""
-        return deliver(stream, self.work.pipeline, self.work.seed, self.device)
+        return deliver(stream, self.work, self.device)
 
     def close(self) -> None:
         """Free what streams share, and buffers as they come back; after all streams are closed.

@@ -149,7 +149,7 @@ class RenderJob:
                 table = work.tables.get(name)
                 shape = (len(request.indices), height, width, schema.images[name].channels)
                 fields.append((name, shape, table.dtype if table else torch.uint8, view))
-        self.layouts, nbytes = lay_out(fields)
+        self.layouts, nbytes = lay_out(fields, planar=maker.work.planar)
         self._pixels = sum(math.prod(shape) for _, shape, *_ in fields)
         self.slot = maker.buffers.take(nbytes) if fields else None
         self._plan = BatchPlan(request, 0, self.layouts)
@@ -236,8 +236,11 @@ class _SampleJob:
         self._request = request
         count = len(request.indices)
         self._layouts, nbytes = lay_out(
-            (name, (count, *shape), dtype, view)
-            for (name, view), (shape, dtype) in maker.expected.items()
+            (
+                (name, (count, *shape), dtype, view)
+                for (name, view), (shape, dtype) in maker.expected.items()
+            ),
+            planar=maker.work.planar,
         )
         self.slot = maker.buffers.take(nbytes)
 
@@ -265,7 +268,7 @@ class _SampleJob:
                 samples: list[Any] = []
                 for (start, stop), column in zip(bounds, columns, strict=True):
                     samples += column[key] if key in column else images[key][start:stop]
-                views.append(collate_field(name, field, samples))
+                views.append(collate_field(name, field, samples, planar=work.planar))
                 self._learn(key, field, views[-1])
             values.append(_of_views(work, views) if isinstance(field, ImageField) else views[0])
         return schema.sample_type(*values)
@@ -278,8 +281,8 @@ class _SampleJob:
 
 
 def _of_views(work: BatchWork, views: Sequence[Any]) -> Any:
-    """Return what an image field of a batch is: one tensor, or a tuple of those of its views."""
-    return tuple(views) if work.pipeline.views else views[0]
+    """Return what an image field of a batch is: one tensor, or a list of those of its views."""
+    return list(views) if work.pipeline.views else views[0]
 
 
 def _tensors(
@@ -291,10 +294,7 @@ def _tensors(
     """
     if slot is None:
         return {}
-    return {
-        (layout.name, layout.view): layout.tensor(slot.tensor).permute(0, 3, 1, 2)
-        for layout in layouts
-    }
+    return {(layout.name, layout.view): layout.tensor(slot.tensor) for layout in layouts}
 
 
 def collate_column(field: Field, column: Any) -> Any:

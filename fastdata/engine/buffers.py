@@ -223,8 +223,9 @@ class _State:
 class TensorLayout(NamedTuple):
     """Where an array lies in a slot: picklable, so that a worker process finds it too.
 
-    It is that of the field `name`, `offset` bytes from the beginning, C-contiguous; `shape` of an
-    image field is [N, H, W, C].  `view` says which of several views of the images, else 0.
+    It is that of the image field `name`, `offset` bytes from the beginning; `shape` is
+    [N, H, W, C].  Its memory is contiguous in that order, or, if `planar`, as [N, C, H, W].  `view`
+    says which of several views of the images, else 0.
     """
 
     name: str
@@ -232,6 +233,7 @@ class TensorLayout(NamedTuple):
     shape: tuple[int, ...]
     dtype: torch.dtype
     view: int = 0
+    planar: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -239,28 +241,42 @@ class TensorLayout(NamedTuple):
         return math.prod(self.shape) * self.dtype.itemsize
 
     def array(self, memory: NDArray[np.uint8]) -> NDArray[Any]:
-        """Return the array for writing, of an integer or float dtype of that size.
+        """Return the array [N, H, W, C] for writing, of an integer or float dtype of that size.
 
         NumPy has no bfloat16; see `fastdata.transforms.pixel.as_words`.
         """
-        part = memory[self.offset : self.offset + self.nbytes]
-        return part.view(word_dtype(self.dtype)).reshape(self.shape)
+        part = memory[self.offset : self.offset + self.nbytes].view(word_dtype(self.dtype))
+        shape = self._planes if self._has_planes else self.shape
+        array: NDArray[Any] = part.reshape(shape)
+        return array.transpose(0, 2, 3, 1) if self._has_planes else array
 
     def tensor(self, memory: torch.Tensor) -> torch.Tensor:
-        """Return the array as a tensor, which keeps `memory` alive."""
-        return memory[self.offset : self.offset + self.nbytes].view(self.dtype).view(self.shape)
+        """Return the array as a tensor [N, C, H, W], which keeps `memory` alive."""
+        part = memory[self.offset : self.offset + self.nbytes].view(self.dtype)
+        if self.planar or self.shape[3] == 1:  # one channel is a plane, and has the strides of one
+            return part.view(self._planes)
+        return part.view(self.shape).permute(0, 3, 1, 2)
+
+    @property
+    def _has_planes(self) -> bool:
+        return self.planar and self.shape[3] > 1
+
+    @property
+    def _planes(self) -> tuple[int, ...]:
+        count, height, width, channels = self.shape
+        return count, channels, height, width
 
 
 def lay_out(
-    fields: Iterable[tuple[str, tuple[int, ...], torch.dtype, int]],
+    fields: Iterable[tuple[str, tuple[int, ...], torch.dtype, int]], *, planar: bool = False
 ) -> tuple[tuple[TensorLayout, ...], int]:
     """Return layouts of arrays one behind the other, and the bytes in all.
 
-    `fields` are (name, shape, dtype, view) each.
+    `fields` are (name, shape, dtype, view) each, as `TensorLayout` has them.
     """
     layouts, end = [], 0
     for name, shape, dtype, view in fields:
-        layout = TensorLayout(name, end, shape, dtype, view)
+        layout = TensorLayout(name, end, shape, dtype, view, planar)
         layouts.append(layout)
         end += -(-layout.nbytes // ALIGNMENT) * ALIGNMENT
     return tuple(layouts), end

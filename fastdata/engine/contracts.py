@@ -197,9 +197,15 @@ class Pending(Protocol):
 
 
 class Workers(Protocol):
-    """Threads or processes that take tasks in order."""
+    """Threads or processes that take tasks in order; `str` says how many."""
 
     def submit(self, task: Any, slot: Slot | None) -> Pending: ...
+
+    def wait(self, task: Any, seconds: float) -> bool:
+        """Wait at most that long for a task that was submitted; return whether its result is due.
+
+        Without workers it is due at once.
+        """
 
     def check(self) -> None:
         """Raise `WorkerError` if one of them has died; does not wait."""

@@ -15,25 +15,33 @@ from typing import Any
 import torch
 
 from fastdata.engine.contracts import BatchStream, Request
+from fastdata.engine.work import BatchWork
 from fastdata.prefetch.ahead import Ahead
 from fastdata.prefetch.mover import Mover
 from fastdata.prefetch.streams import streams_of
+from fastdata.transforms.image_tensors import in_memory_format
 from fastdata.transforms.pipeline import Pipeline
 
-__all__ = ["DEPTH", "arrive", "deliver", "finish"]
+__all__ = ["DEPTH", "arrive", "deliver", "finish", "has_batch_stage"]
 
 DEPTH = 1
 """Batches on their way to a device behind the one that is handed out."""
 
 
-def deliver(
-    stream: BatchStream, pipeline: Pipeline, seed: int, device: torch.device | None
-) -> BatchStream:
+def deliver(stream: BatchStream, work: BatchWork, device: torch.device | None) -> BatchStream:
     """Return the batches of `stream`, finished and on `device`; None: where they are made."""
     moves = device is not None and device.type != "cpu"
-    if moves or any(part.batch is not None for part in (pipeline, *pipeline.views)):
-        return Delivery(stream, pipeline, seed, device if moves else None)
+    one_channel = any(field.channels == 1 for field in work.pipeline.schema.images.values())
+    contiguous = work.memory_format == torch.contiguous_format or one_channel
+    changes = contiguous and not work.planar
+    if moves or changes or has_batch_stage(work.pipeline):
+        return Delivery(stream, work, device if moves else None)
     return stream
+
+
+def has_batch_stage(pipeline: Pipeline) -> bool:
+    """Return whether a pipeline, or a view of it, has transforms of whole batches."""
+    return any(part.batch is not None for part in (pipeline, *pipeline.views))
 
 
 class Delivery(Ahead):
@@ -44,13 +52,10 @@ class Delivery(Ahead):
     loop never waits for workers before it has to.  The stream is closed with this.
     """
 
-    def __init__(
-        self, stream: BatchStream, pipeline: Pipeline, seed: int, device: torch.device | None
-    ) -> None:
+    def __init__(self, stream: BatchStream, work: BatchWork, device: torch.device | None) -> None:
         super().__init__(0 if device is None else DEPTH)
         self._stream = stream
-        self._pipeline = pipeline
-        self._seed = seed
+        self._work = work
         self._mover = None if device is None else Mover(streams_of(device), report=False)
 
     @property
@@ -85,9 +90,8 @@ class Delivery(Ahead):
         request = self._stream.request
         assert request is not None, "a batch answers a request"
         if self._mover is None:
-            return finish(batch, request, self._pipeline, self._seed), request
-        transform = partial(arrive, self._pipeline, self._seed, request)
-        return self._mover.send(batch, transform), request
+            return _hand_out(self._work, request, batch), request
+        return self._mover.send(batch, partial(arrive, self._work, request)), request
 
     def may_pull(self) -> bool:
         """Return whether the next batch is made already."""
@@ -103,9 +107,24 @@ class Delivery(Ahead):
             self._mover.finish()
 
 
-def arrive(pipeline: Pipeline, seed: int, request: Request, batch: Any) -> Any:
+def arrive(work: BatchWork, request: Request, batch: Any) -> Any:
     """Return a batch that has arrived on a device, with its pixel and batch stages done there."""
-    return finish(_each_view(pipeline, batch, _look_up), request, pipeline, seed)
+    return _hand_out(work, request, _each_view(work.pipeline, batch, _look_up))
+
+
+def _hand_out(work: BatchWork, request: Request, batch: Any) -> Any:
+    """Return a batch with its batch stage done, in the memory format that was asked for."""
+
+    def lay_out(pipeline: Pipeline, batch: Any) -> Any:
+        images = {name: getattr(batch, name) for name in pipeline.schema.images}
+        changed = {
+            name: in_memory_format(image, work.memory_format)
+            for name, image in images.items()
+            if isinstance(image, torch.Tensor) and image.ndim == 4
+        }
+        return batch._replace(**changed)
+
+    return _each_view(work.pipeline, finish(batch, request, work.pipeline, work.seed), lay_out)
 
 
 def finish(batch: Any, request: Request, pipeline: Pipeline, seed: int) -> Any:
@@ -144,4 +163,4 @@ def _each_view(pipeline: Pipeline, batch: Any, change: Callable[[Pipeline, Any],
     for at, view in enumerate(pipeline.views):
         images = {name: getattr(batch, name)[at] for name in names}
         made.append(change(view, batch._replace(**images)))
-    return batch._replace(**{n: tuple(getattr(one, n) for one in made) for n in names})
+    return batch._replace(**{n: [getattr(one, n) for one in made] for n in names})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from typing import Any
 from fastdata.distributed import rank_and_world_size
 from fastdata.engine.backend import Backend
 from fastdata.engine.contracts import BatchOrder, BatchStream, Request
+from fastdata.errors import WorkerError
 from fastdata.sampling.batches import EpochBatches
 
 __all__ = ["Counts", "Epoch", "LoaderStats", "Passes", "Position", "request_of"]
@@ -110,11 +112,26 @@ class Passes:
         # gives it back to be used again.
         self._in_use: set[BatchStream] = set()
         self._epochs: weakref.WeakSet[Epoch] = weakref.WeakSet()
+        self._process = os.getpid()
 
     @property
     def under_way(self) -> bool:
         """Whether an iterator has begun and not ended."""
+        self.leave_parents_streams()
         return bool(self._in_use)
+
+    def leave_parents_streams(self) -> None:
+        """In a forked process, leave all streams to the parent: their workers are not here."""
+        if os.getpid() == self._process or not self.backend.workers.num_workers:
+            return
+        parent, self._process = self._process, os.getpid()
+        _of_parent.extend(self._in_use)
+        self._in_use.clear()
+        idle, self._idle = self._idle, None
+        if idle is not None:
+            _of_parent.append(idle[0])
+        for epoch in list(self._epochs):
+            epoch.leave_stream_to(parent)
 
     def replace(self, batches: BatchOrder, backend: Backend) -> None:
         """Go on with another order and backend; when no stream is left."""
@@ -202,6 +219,7 @@ class Passes:
 
     def _stream_at(self, position: Position) -> BatchStream:
         """Return a stream of the batches from `position` on: the idle one, or a new one."""
+        self.leave_parents_streams()
         stream, prepared = self._idle or (None, None)
         self._idle = None
         if stream is None:
@@ -243,6 +261,7 @@ class Passes:
 
     def end_idle(self) -> None:
         """End the stream that no iterator uses."""
+        self.leave_parents_streams()
         idle, self._idle = self._idle, None
         if idle is not None:
             idle[0].close()
@@ -250,12 +269,17 @@ class Passes:
     def close(self) -> None:
         """End all iterators and their workers.  Idempotent."""
         self.closed = True
+        self.leave_parents_streams()
         for epoch in list(self._epochs):
             epoch.close()
         for stream in list(self._in_use):  # of an epoch that was interrupted
             self.end(stream)
         self.end_idle()
         self.backend.close()
+
+
+_of_parent: list[BatchStream] = []
+"""Streams of a parent process: to let one die would wait for threads that are not here."""
 
 
 class Epoch(Iterator[Any]):
@@ -281,6 +305,8 @@ class Epoch(Iterator[Any]):
         self._position: Position | None = None
         """Of the next batch, moved on with each that is handed out; None before the first."""
         self._stream: BatchStream | None = None
+        self._parent: int | None = None
+        """The process in which it began, if this one was forked from it."""
 
     @property
     def ready(self) -> int:
@@ -289,6 +315,12 @@ class Epoch(Iterator[Any]):
 
     def __next__(self) -> Any:
         passes, counts = self._passes, self._passes.counts
+        passes.leave_parents_streams()
+        if self._parent is not None:
+            raise WorkerError(
+                f"the workers of this iterator belong to process {self._parent}, from which this "
+                f"one ({os.getpid()}) was forked: call iter() on the loader here"
+            )
         if self._position is None and not (self._closed or passes.closed):
             called = time.perf_counter()
             self._begin()
@@ -334,12 +366,19 @@ class Epoch(Iterator[Any]):
 
     def close(self) -> None:
         """End this epoch; workers may stay for the next.  Idempotent."""
+        self._passes.leave_parents_streams()
         stream, self._stream = self._stream, None
         passes, self._closed = self._passes, True
         if stream is not None:
             passes.give_back(stream, None)
         elif self._position is None and not passes.backend.workers.persistent:
             passes.end_idle()
+
+    def leave_stream_to(self, parent: int) -> None:
+        """Give up the stream, in a process that was forked from `parent`."""
+        self._stream = None
+        if self._position is not None and self._position.batch < self._length:
+            self._parent = parent
 
     def __del__(self) -> None:
         if hasattr(self, "_stream"):

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -21,6 +21,7 @@ from fastdata.distributed import accelerate_in_use, agreed_seed
 from fastdata.engine.backend import Backend
 from fastdata.engine.contracts import BatchOrder, PackedData
 from fastdata.engine.epoch import LoaderStats, Passes, Position
+from fastdata.engine.rank_check import RankCheck
 from fastdata.engine.surface import DataLoaderSurface
 from fastdata.errors import OptionError
 from fastdata.records import RecordFormat
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from fastdata.options import LoaderOptions
     from fastdata.sampling import SamplerEpoch
     from fastdata.transforms.pipeline import Pipeline
+
+log = logging.getLogger("fastdata")
 
 __all__ = ["Assemble", "Loader", "LoaderStats"]
 
@@ -41,9 +44,9 @@ class Loader(DataLoaderSurface):
     """Batches of a packed dataset; made by `fastdata.loader`, which describes the parameters.
 
     A batch is a named tuple of the schema's fields, or a dict.  Images are uint8 tensors
-    [N, C, H, W] in channels-last memory (of another dtype after `Normalize`,
-    `ToDtype` or with `dtype`), numbers and fixed-shape arrays tensors, other
-    arrays lists of tensors, text and bytes lists.
+    [N, C, H, W] (of another dtype after `Normalize`, `ToDtype` or with `dtype`),
+        contiguous unless `memory_format` says otherwise; of `Views` lists of these.  Numbers and
+    fixed-shape arrays are tensors, other arrays lists of tensors, text and bytes lists.
 
     Each pass over the loader is one epoch, beginning with epoch 0 and counting by
     itself; `set_epoch` chooses the next one.  An epoch counts from its first batch: an iterator
@@ -100,6 +103,7 @@ class Loader(DataLoaderSurface):
         self._passes = Passes(*assemble(*self._share, self._seed))
         self._adapted = False
         """Whether an integration tells Accelerate what it has to know."""
+        self._rank_check = RankCheck(self)
         _loaders.add(self)
 
     # -- what it is ----------------------------------------------------------------------
@@ -213,7 +217,12 @@ class Loader(DataLoaderSurface):
         self._resolve(final=True)
         self._warn_of_accelerate()
         format_batch = None if self._record == RecordFormat() else self._record.format
-        return self._passes.open(partial(self._resolve, final=True), format_batch)
+        return self._passes.open(self._before_first_batch, format_batch)
+
+    def _before_first_batch(self) -> None:
+        """Look up the rank, and compare with other ranks what is divided among them."""
+        self._resolve(final=True)
+        self._rank_check.run(self._share, self._passes.upcoming)
 
     @property
     def epoch(self) -> int:
@@ -270,6 +279,8 @@ class Loader(DataLoaderSurface):
         yielded, provided that transforms are the same.  The number and method of workers may
         differ, and so may the number of ranks if all of them together still
         take as many samples a step.  A loader made with ``seed=None`` takes the state's seed.
+        A state from within an epoch is logged as a warning: the script must not leave out these
+        batches once more.
 
         Parameters
         ----------
@@ -315,6 +326,14 @@ class Loader(DataLoaderSurface):
                 stacklevel=2,
             )
         self._passes.set_next(position, by_user=True)
+        if position.batch and self._share[0] == 0:
+            log.warning(
+                "the loader continues at batch %d of epoch %d, where its state was taken: a script "
+                "that leaves out these batches itself, as by `if step < first: continue`, loses as "
+                "many others",
+                position.batch,
+                position.epoch,
+            )
 
     def _same_batches(self, size: int) -> str:
         """Say how these ranks, or others, have batches of so many samples together."""

@@ -31,14 +31,20 @@ from fastdata.engine.contracts import Images, Indices, StoredImages
 from fastdata.engine.work import BatchWork, Done
 from fastdata.errors import OptionError, ShardCorruptError
 from fastdata.formats.gather import LONG_ROW_BYTES
-from fastdata.native.library import JPEG, OTHER_CODEC, compiled, render_crops
+from fastdata.native.library import (
+    JPEG,
+    OTHER_CODEC,
+    compiled,
+    look_up_planes,
+    render_crops,
+)
 from fastdata.random import SampleKeys
 from fastdata.transforms.geometric import check_sizes_agree, check_sizes_equal
 from fastdata.transforms.geometry import Crop, Geometry, Program, Scale
 from fastdata.transforms.pixel import PixelTable
 from fastdata.transforms.render import StackPlan, render, render_stack, stack_plan
 
-__all__ = ["BatchPlan", "RenderTask", "plan_geometry", "plan_images", "render_raw"]
+__all__ = ["BatchPlan", "RenderTask", "plan_geometry", "plan_images", "put", "render_raw"]
 
 MAX_SIDE = 1 << 24
 """Pixels; with more, areas would no longer be exact."""
@@ -172,9 +178,11 @@ def _plan_view(
     crops = {}
     if compiled():
         for name, stored in images.items():
-            if moving is None and stored.all_raw:
+            field = work.dataset.schema.images[name]
+            split = work.planar and field.channels > 1 and name not in work.tables
+            if moving is None and stored.all_raw and not split:
                 continue  # copied all at once
-            mask = work.dataset.schema.images[name].mask
+            mask = field.mask
             found = _crops(stored, moving, work.decoder, mask)
             if found is not None:
                 crops[name] = found
@@ -196,7 +204,7 @@ def _render(
         stored, stop = plan.images[name], start + len(output)
         table, mask = work.tables.get(name), work.dataset.schema.images[name].mask
         done.nbytes += int(stored.lengths[start:stop].sum())
-        if plan.whole and stored.all_raw:
+        if plan.whole and stored.all_raw and name not in plan.crops:
             failed |= _copy(stored, start, plan.stack, output, table)
             continue
         left = np.arange(len(output))
@@ -313,7 +321,8 @@ def _copy(
         height, width = int(stored.heights[0]), int(stored.widths[0])
         part = slice(start, start + count)
         stack = stack._replace(top=stack.top[part], left=stack.left[part], flip=stack.flip[part])
-    direct = stack is None and table is None
+    contiguous = output.flags.c_contiguous
+    direct = stack is None and table is None and contiguous
     pixels = output if direct else np.empty((count, height, width, channels), np.uint8)
     failed: dict[int, ShardCorruptError] = {}
     for at in stored.gather(pixels, start):
@@ -323,12 +332,22 @@ def _copy(
             failed[at] = error
     if stack is not None:
         whole = pixels
-        pixels = output if table is None else np.empty(output.shape, np.uint8)
+        in_place = table is None and contiguous
+        pixels = output if in_place else np.empty(output.shape, np.uint8)
         render_stack(whole, *stack, pixels)
-    if table is not None:
-        tall = (-1, *output.shape[2:])
-        table.apply(pixels.reshape(tall), output.reshape(tall))
+    if pixels is not output:
+        put(pixels, table, output)
     return failed
+
+
+def put(pixels: Pixels, table: PixelTable | None, output: NDArray[Any]) -> None:
+    """Write images [m, H, W, C], looked up if there is a table, in the memory of `output`."""
+    if table is not None:
+        table.apply(pixels, output)
+    elif output.flags.c_contiguous:
+        output[...] = pixels
+    else:
+        look_up_planes(pixels, None, output)
 
 
 def _crops(
@@ -367,8 +386,7 @@ def _fill_compiled(crops: NDArray[Any], output: NDArray[Any], table: PixelTable 
         part = crops[start : start + AT_ONCE]
         pixels = scratch[: len(part)]
         remaining.append(start + render_crops(part, pixels))
-        tall = (-1, *output.shape[2:])
-        table.apply(pixels.reshape(tall), output[start : start + len(part)].reshape(tall))
+        table.apply(pixels, output[start : start + len(part)])
     return np.concatenate(remaining) if remaining else np.empty(0, np.int64)
 
 
@@ -387,9 +405,10 @@ def _fill(
     `output` is for those from `start` on; `numbers` say which of them are to be made.
     """
     failed: dict[int, ShardCorruptError] = {}
-    scratch = np.empty(output.shape[1:], np.uint8) if table else None
+    direct = table is None and output.flags.c_contiguous
+    scratch = None if direct else np.empty((1, *output.shape[1:]), np.uint8)
     for at in numbers.tolist():
-        target = output[at] if scratch is None else scratch
+        target = output[at] if scratch is None else scratch[0]
         try:
             if crops is None:
                 stored.read(start + at, target)
@@ -400,8 +419,8 @@ def _fill(
                 raise
             failed[at] = error
             continue
-        if table is not None:
-            table.apply(target, output[at])
+        if scratch is not None:
+            put(scratch, table, output[at : at + 1])
     return failed
 
 

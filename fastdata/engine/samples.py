@@ -73,10 +73,9 @@ class SampleTask:
         for layout in self.layouts:
             key = layout.name, layout.view
             if _fits(made[key], layout):
-                target = torch.from_numpy(memory[layout.offset : layout.offset + layout.nbytes])
-                batch = target.view(layout.dtype).view(layout.shape)[self.first :]
+                batch = layout.tensor(torch.from_numpy(memory))[self.first :]
                 for at, image in enumerate(made[key]):
-                    batch[at].copy_(image.permute(1, 2, 0))
+                    batch[at].copy_(image)
                 del made[key]
         done.columns = made
         return done
@@ -122,15 +121,16 @@ def _split_column(field: Field, column: Any) -> list[Any]:
     return list(column)
 
 
-def collate_field(name: str, field: Field, values: list[Any]) -> Any:
+def collate_field(name: str, field: Field, values: list[Any], *, planar: bool) -> Any:
     """Return one field of a batch, of values that callables may have changed.
 
-    As `collate_column`; images [C, H, W] become a tensor [N, C, H, W], channels last in memory.
+    As `collate_column`; images [C, H, W] become a tensor [N, C, H, W], channels last in memory
+    unless `planar`.
     `OptionError` if images differ in shape or dtype.
     """
     first = values[0]
     if isinstance(field, ImageField) and isinstance(first, torch.Tensor):
-        return _stack_images(name, values)
+        return _stack_images(name, values, planar)
     if isinstance(field, ScalarField) and isinstance(first, (bool, int, float)):
         return torch.from_numpy(np.array(values, field.dtype))
     if isinstance(field, ArrayField) and not field.fixed:
@@ -144,7 +144,7 @@ def collate_field(name: str, field: Field, values: list[Any]) -> Any:
     return values
 
 
-def _stack_images(name: str, images: list[torch.Tensor]) -> torch.Tensor:
+def _stack_images(name: str, images: list[torch.Tensor], planar: bool) -> torch.Tensor:
     first = images[0]
     for image in images:
         if image.shape != first.shape or image.dtype != first.dtype:
@@ -155,8 +155,11 @@ def _stack_images(name: str, images: list[torch.Tensor]) -> torch.Tensor:
             )
     if first.ndim != 3:
         return torch.stack(images)
+    channels_last = not planar and len(first) > 1
     batch = torch.empty(
-        (len(images), *first.shape), dtype=first.dtype, memory_format=torch.channels_last
+        (len(images), *first.shape),
+        dtype=first.dtype,
+        memory_format=torch.channels_last if channels_last else torch.contiguous_format,
     )
     return torch.stack(images, out=batch)
 

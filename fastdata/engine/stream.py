@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import takewhile
 from typing import Any
 
 from fastdata.engine.contracts import Job, Pending, Prepare, Request, Workers
 from fastdata.engine.work import ReadAheadTask
+from fastdata.waits import wait_until
 
 __all__ = ["Stream"]
 
@@ -122,9 +124,21 @@ class Stream(Iterator[Any]):
         self.request, job, tasks = self._pending.popleft()
         # Tasks go as they are done: one that failed would hold the error that
         # holds this frame.
-        results = [tasks.pop(0).result() for _ in range(len(tasks))]
+        results = []
+        while tasks:
+            if not tasks[0].done():
+                wait_until(partial(self._workers.wait, tasks[0]), self._wanted)
+            results.append(tasks.pop(0).result())
         assert job is not None, "a job that could not be prepared has a failed task"
         return job.finish(results)
+
+    def _wanted(self) -> str:
+        """Say what is waited for."""
+        request = self.request
+        assert request is not None, "a task is waited for"
+        samples = len(request.indices)
+        batch = f"batch {request.number} of epoch {request.epoch}"
+        return f"{batch} ({samples} samples; {self._workers})"
 
     def close(self) -> None:
         """End the workers.  Idempotent."""

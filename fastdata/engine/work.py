@@ -22,6 +22,7 @@ from functools import cached_property, partial
 from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from fastdata.codecs.decoders import JpegDecoder
@@ -122,6 +123,9 @@ class BatchWork:
     ``dataclasses.replace(work, dataset=...)`` is the same over other data.  Without `pixels` a
     direct pipeline's pixel stage is left out: the caller runs it, on another device.  `part`, int64
     [n], are the samples that may take the place of corrupt ones; all by default.
+
+    `memory_format` is that of the batches that are handed out.  If `planar`, images are made as
+    contiguous planes, [N, C, H, W]; else channels last, and `fastdata.engine.delivery` changes it.
     """
 
     dataset: PackedData
@@ -132,6 +136,8 @@ class BatchWork:
     on_corrupt: OnCorrupt = "raise"
     pixels: bool = True
     part: Indices | None = None
+    memory_format: torch.memory_format = torch.contiguous_format
+    planar: bool = False
     read_ahead: ReadAhead = field(default_factory=ReadAhead, init=False, repr=False)
 
     def __call__(self, task: Task, memory: NDArray[np.uint8] | None) -> Any:

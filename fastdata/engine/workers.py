@@ -6,13 +6,15 @@ without sending a batch anywhere.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import multiprocessing
 import signal
 import sys
 import threading
 import weakref
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
 from typing import Any, Literal, TypeAlias
@@ -43,6 +45,9 @@ THREAD_NAME = "fastdata-worker"
 
 DEFAULT_PREFETCH = 2
 """Batches made ahead where nothing says otherwise, as in a stock `DataLoader`."""
+
+_TICK_SECONDS = 1.0
+"""After which it is looked whether worker processes are alive, where no file descriptor says so."""
 
 _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
 
@@ -125,6 +130,10 @@ class CallerWorkers:
         """Return the task as one that is still to be done."""
         return _Later(self._work, task, slot)
 
+    def wait(self, task: Any, seconds: float) -> bool:
+        """Return true: the caller does the task when it asks for the result."""
+        return True
+
     def check(self) -> None:
         """Do nothing: the caller is the worker."""
 
@@ -156,6 +165,7 @@ class ThreadWorkers:
         self._work = work
         # The threads must not know this object: they would keep it alive, and
         # then nothing would end them when the caller drops it.
+        self._number = num_workers
         self._pool = ThreadPoolExecutor(num_workers, thread_name_prefix=THREAD_NAME)
         # Not __del__, which may run when Python ends, with modules that are gone already.
         self.close = weakref.finalize(self, _shut_down, self._pool)
@@ -167,6 +177,15 @@ class ThreadWorkers:
     def submit(self, task: Any, slot: Slot | None) -> Future[Any]:
         """Give a task to the next free thread."""
         return self._pool.submit(self._work, task, slot.memory if slot else None)
+
+    def wait(self, task: Future[Any], seconds: float) -> bool:
+        """Wait at most that long for a task; return whether it has ended."""
+        with contextlib.suppress(TimeoutError, FutureTimeoutError, CancelledError):
+            task.exception(seconds)
+        return task.done()
+
+    def __str__(self) -> str:
+        return f"worker threads: {self._number}"
 
 
 def _shut_down(pool: ThreadPoolExecutor) -> None:
@@ -208,6 +227,13 @@ class ProcessWorkers:
         if block.descriptor is None:
             raise OptionError(f'a task\'s memory is of kind "shared", not {block}')
         return self.pool.submit(task, SharedBlock(block.number, block.descriptor, slot))
+
+    def wait(self, task: Ticket, seconds: float) -> bool:
+        """Wait at most that long for a task; return whether it has ended."""
+        return task.wait(min(seconds, _TICK_SECONDS))
+
+    def __str__(self) -> str:
+        return f"worker processes: {len(self.pids)}"
 
 
 def _set_up() -> None:

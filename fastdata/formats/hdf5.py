@@ -21,6 +21,7 @@ import numpy as np
 
 from fastdata.formats.layout import CODECS, FOOTER_BYTES
 from fastdata.formats.writer import Array, EncodedImage, Layout, ShardWriter
+from fastdata.own_files import create_own, open_own, open_own_file
 from fastdata.schema import Schema
 
 __all__ = ["Hdf5ShardWriter"]
@@ -35,13 +36,14 @@ class Hdf5ShardWriter(ShardWriter):
     suffix = ".h5"
 
     def __init__(
-        self, directory: Path, schema: Schema, state: Mapping[str, int] | None = None
+        self, directory: Path, schema: Schema, state: Mapping[str, Any] | None = None
     ) -> None:
         super().__init__(directory, schema, state)
         self.path = directory / "shard.h5"
         for field in schema.images:
             name = self._blobs(field)
-            self._open_spool(name, directory / name, state or {})
+            # Each image has a checksum, which sealing compares.
+            self._open_spool(name, directory / name, checked=False)
 
     @staticmethod
     def _blobs(field: str) -> str:
@@ -61,6 +63,7 @@ class Hdf5ShardWriter(ShardWriter):
             "alignment_threshold": 1,
             "alignment_interval": _ALIGNMENT_BYTES,
         }
+        os.close(create_own(self.path))
         with h5py.File(self.path, "w", **options) as file:
             file.attrs["format"] = "fastdata"
             file.attrs["version"] = 1
@@ -76,7 +79,7 @@ class Hdf5ShardWriter(ShardWriter):
         # HDF5 cuts off what it does not know.  Allocated alone, it ends the file.
         with h5py.File(self.path, "r+", **options) as file:
             footer = _allocate(file, "footer", np.dtype("uint8"), (FOOTER_BYTES,))
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        descriptor = open_own(self.path, os.O_RDWR)
         try:
             for name, spool in self.spools.items():
                 _copy_into(spool.path, spool.length, descriptor, offsets[name])
@@ -121,7 +124,7 @@ def _allocate(file: Any, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]
 
 def _copy_into(source: Path, length: int, descriptor: int, offset: int) -> None:
     """Copy `length` bytes of a file into an open one, in the kernel where it can."""
-    with open(source, "rb") as file:
+    with open_own_file(source) as file:
         done = 0
         while done < length:
             try:

@@ -18,10 +18,18 @@ from typing import Any
 import lmdb
 import numpy as np
 
-from fastdata.errors import OptionError
+from fastdata.errors import LACKING, OptionError, SourceError, drive_explained
 from fastdata.formats.layout import CODECS
 from fastdata.formats.lmdb_pages import Entry, LmdbFile
-from fastdata.formats.writer import Array, EncodedImage, Layout, Record, ShardWriter
+from fastdata.formats.writer import (
+    Array,
+    EncodedImage,
+    Layout,
+    Record,
+    ShardDamagedError,
+    ShardWriter,
+)
+from fastdata.own_files import create_own, open_own
 from fastdata.schema import Schema
 
 __all__ = ["LmdbShardWriter", "disk_errors"]
@@ -30,6 +38,9 @@ _RAW = CODECS.index("raw")
 _GROUP_BYTES = 1 << 20
 _PENDING_BYTES = 64 << 20
 _FIRST_MAP_BYTES = 256 << 20
+_MOST_GROWTH = 16
+"""Times its file that a map is at most, and more: it is doubled when the file has filled it."""
+
 _MAX_VALUE_BYTES = 0xFFFFFFFF - (1 << 16)
 """LMDB's limit (MAXDATASIZE), with room for the last chunk."""
 
@@ -46,26 +57,60 @@ class LmdbShardWriter(ShardWriter):
     suffix = ".lmdb"
 
     def __init__(
-        self, directory: Path, schema: Schema, state: Mapping[str, int] | None = None
+        self, directory: Path, schema: Schema, state: Mapping[str, Any] | None = None
     ) -> None:
         super().__init__(directory, schema, state)
         self.path = directory / "shard.lmdb"
         self._pending: list[tuple[bytes, Any]] = []
         self._pending_bytes = 0
         self._groups: dict[str, tuple[int, list[bytes]]] = {}
-        size = self.path.stat().st_size if self.path.exists() else 0
-        with disk_errors(self.path.parent):
-            self._environment = lmdb.open(
-                str(self.path),
-                map_size=max(_FIRST_MAP_BYTES, 2 * size),
-                subdir=False,
-                lock=False,  # the destination's own lock already keeps others out
-                metasync=False,
-                writemap=False,
-                lib_version=0,  # LMDB 0.9's file format, which every release reads
-            )
+        try:
+            size = self._checked_size() if state else 0
+            if not size:
+                os.close(create_own(self.path))
+            with disk_errors(self.path.parent, "shared memory maps"):
+                self._environment = lmdb.open(
+                    str(self.path),
+                    map_size=max(_FIRST_MAP_BYTES, 2 * size),
+                    subdir=False,
+                    lock=False,  # the destination's own lock already keeps others out
+                    metasync=False,
+                    writemap=False,
+                    lib_version=0,  # LMDB 0.9's file format, which every release reads
+                )
+        except BaseException:
+            super().close()
+            raise
         if size:
             self._drop_from(self.num_samples)
+
+    def _checked_size(self) -> int:
+        """Return the size of the file, once the images of all committed samples are found in it.
+
+        Their bytes are not read: sealing compares the checksum of each.
+        """
+        try:
+            descriptor = open_own(self.path, os.O_RDWR)
+            size = os.fstat(descriptor).st_size
+            os.close(descriptor)
+            file = LmdbFile(self.path)
+            most = _MOST_GROWTH * max(_FIRST_MAP_BYTES, size)
+            damage = file.damage(most, lambda key: not self._is_committed(key))
+            if damage is None:
+                self._located(file, {name: self._array(name) for name in self.specs})
+        except FileNotFoundError:
+            damage = "it is not there any more"
+        except SourceError as error:
+            damage = str(error)
+        if damage is not None:
+            raise self._damaged(damage)
+        return size
+
+    def _is_committed(self, key: bytes) -> bool:
+        """Return whether a key is that of an image which was committed."""
+        kind, _, rest = key.decode(errors="replace").partition("/")
+        known = kind.removesuffix(".raw") in self.schema.images
+        return known and rest.isdecimal() and int(rest) < self.num_samples
 
     def _drop_from(self, index: int) -> None:
         """Delete samples that were put but not committed before a crash."""
@@ -149,36 +194,48 @@ class LmdbShardWriter(ShardWriter):
         self._put("header", bytes(header_bytes))
         self._flush()
         self._environment.close()
-        return self._locate(arrays)
+        return self._located(LmdbFile(self.path), arrays)
 
-    def _locate(self, arrays: Mapping[str, Array]) -> Layout:
-        file = LmdbFile(self.path)
+    def _located(self, file: LmdbFile, arrays: Mapping[str, Array]) -> Layout:
+        """Return where everything is; `ShardDamagedError` if not every image is there."""
         columns: dict[str, int] = {}
         header = 0
         blobs = {field: np.zeros(self.num_samples, np.uint64) for field in self.schema.images}
+        missing = {field: self.num_samples for field in blobs}
         ends = {
             field: np.cumsum(arrays[f"{field}.length"].values(), dtype=np.uint64)
             for field in self.schema.images
         }
         for entry in file.entries():
             if not isinstance(entry, Entry):
-                raise RuntimeError(f"{self.path}: what was written does not read back: {entry}")
+                raise self._damaged(entry)
             offset = entry.offset
-            kind, _, rest = entry.key.decode().partition("/")
+            kind, _, rest = entry.key.decode(errors="replace").partition("/")
             if kind == "header":
                 header = offset
             elif kind == "column":
                 columns[rest] = offset
-            elif kind.endswith(".raw"):
+            elif self._is_committed(entry.key):
                 field, first = kind.removesuffix(".raw"), int(rest)
                 before = ends[field][first - 1] if first else np.uint64(0)
-                last = int(np.searchsorted(ends[field], before + np.uint64(entry.length))) + 1
-                starts = ends[field][first : last - 1] - before
+                last = first + 1
+                if kind != field:
+                    last += int(
+                        np.searchsorted(ends[field][first:], before + np.uint64(entry.length))
+                    )
+                if last > self.num_samples or ends[field][last - 1] - before != entry.length:
+                    raise self._damaged(f"the value of key {kind}/{rest} has another length")
                 blobs[field][first] = offset
-                blobs[field][first + 1 : last] = starts + np.uint64(offset)
-            else:
-                blobs[kind][int(rest)] = offset
+                blobs[field][first + 1 : last] = (
+                    ends[field][first : last - 1] - before + np.uint64(offset)
+                )
+                missing[field] -= last - first
+        if any(missing.values()):
+            raise self._damaged("not every image is there")
         return Layout(self.path, file.data_end, header, columns, blobs)
+
+    def _damaged(self, what: str) -> ShardDamagedError:
+        return ShardDamagedError(f"{self.path} is not as it was written: {what}")
 
     def close(self) -> None:
         self._environment.close()
@@ -186,8 +243,11 @@ class LmdbShardWriter(ShardWriter):
 
 
 @contextlib.contextmanager
-def disk_errors(directory: Path) -> Iterator[None]:
-    """Turn LMDB's errors that mean a full disk, that of a directory, into the system's."""
+def disk_errors(directory: Path, call: str = "fsync") -> Iterator[None]:
+    """Turn LMDB's errors that mean a full disk, that of a directory, into the system's.
+
+    `DriveError` where the drive lacks what the `call` needs.
+    """
     try:
         yield
     except lmdb.MapFullError:
@@ -195,6 +255,10 @@ def disk_errors(directory: Path) -> Iterator[None]:
     except lmdb.Error as error:
         if _is_full(error, directory):
             raise OSError(errno.ENOSPC, "No space left on device", str(directory)) from error
+        for number in LACKING:
+            if os.strerror(number) in str(error):
+                with drive_explained(directory, call):
+                    raise OSError(number, os.strerror(number)) from error
         raise
 
 

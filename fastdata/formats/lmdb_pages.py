@@ -12,9 +12,10 @@ little-endian, 64-bit.
 
 from __future__ import annotations
 
+import itertools
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -35,9 +36,15 @@ _META = struct.Struct("<II8x8x48s48sQQ")
 _DATABASE = struct.Struct("<IHHQQQQQ")
 """Padding (of the free list: the page size), flags, depth, three counts, entries, root."""
 
+_PAGE = struct.Struct("<Q2xHHH")
+"""Of LMDB 0.9: its own number, flags, and where its free space begins and ends."""
+
 _NODE = struct.Struct("<HHHH")
-_BRANCH, _LEAF = 0x01, 0x02
+_BRANCH, _LEAF, _OVERFLOW, _META_PAGE = 0x01, 0x02, 0x04, 0x08
 _BIG_VALUE, _SUB_DATABASE, _DUPLICATES = 0x01, 0x02, 0x04
+_INTEGER_KEY, _NO_SUBDIR = 0x08, 0x4000
+"""Flags of the list of free pages, which has those of the environment too."""
+
 _NO_ROOT = 2**64 - 1
 _PAGE_SIZES = range(512, 65537)
 _MAX_DEPTH = 64
@@ -84,6 +91,10 @@ def _read_meta(page: bytes, version: int) -> _Meta | None:
         return None
     page_bytes = _DATABASE.unpack(free_list)[0]
     return _Meta(transaction, version, page_bytes, last_page, _Database.unpack(main))
+
+
+class _DamagedError(Exception):
+    """What is wrong with a page."""
 
 
 class LmdbFile:
@@ -203,6 +214,157 @@ class LmdbFile:
                 return Entry(key, offset, length)
             end = "the file's end"
         return f"the value of key {_text_of(key)!r} is beyond {end}"
+
+    # -- may the library write to it? ------------------------------------------------------------
+
+    def damage(self, most_map_bytes: int, is_freed: Callable[[bytes], bool]) -> str | None:
+        """Return why the library must not open the file for writing; None if it may.
+
+        Everything that it follows is looked at: the meta pages, both trees, the list of free
+        pages, and the first pages of large values whose keys `is_freed` says will be deleted or
+        overwritten.  Values are not read.  Only for files of LMDB 0.9.
+        """
+        try:
+            with open(self.path, "rb", buffering=0, opener=open_regular) as file:
+                self._check_trees(file, most_map_bytes, is_freed)
+        except (_DamagedError, struct.error, IndexError, OverflowError) as error:
+            return str(error) or type(error).__name__
+        return None
+
+    def _check_trees(
+        self, file: BinaryIO, most_map_bytes: int, is_freed: Callable[[bytes], bool]
+    ) -> None:
+        header = self._header_bytes
+        for number in range(2):
+            page = os.pread(file.fileno(), self._page_bytes, number * self._page_bytes)
+            flags = _PAGE.unpack_from(page)[1]
+            meta = _read_meta(page, 1)
+            map_bytes = int.from_bytes(page[header + 16 : header + 24], "little")
+            if flags != _META_PAGE or meta is None or meta.page_bytes != self._page_bytes:
+                raise _DamagedError(f"meta page {number} is damaged")
+            if meta.transaction == self._meta.transaction:
+                records = page[header + 24 : header + 24 + 2 * _DATABASE.size]
+            if map_bytes % self._page_bytes or not map_bytes <= most_map_bytes:
+                raise _DamagedError(f"meta page {number} has a map of {map_bytes:,} bytes")
+        if self.data_end > most_map_bytes:
+            raise _DamagedError(f"it has a last page {self._meta.last_page:,}")
+        used = bytearray(self._meta.last_page + 1)
+        used[0] = used[1] = 1
+        free_list, main = records[: _DATABASE.size], records[_DATABASE.size :]
+        for _ in self._sound_nodes(file, main, used, is_freed):
+            pass
+        for value in self._sound_nodes(file, free_list, used, None):
+            pages = struct.unpack(f"<{len(value) // 8}Q", value)
+            if len(value) % 8 or not pages or pages[0] != len(pages) - 1:
+                raise _DamagedError("the list of free pages is damaged")
+            before = len(used)
+            for page in pages[1:]:
+                if not page < before:
+                    raise _DamagedError("the list of free pages is not in order")
+                self._use(used, page, 1)
+                before = page
+
+    def _sound_nodes(
+        self,
+        file: BinaryIO,
+        record: bytes,
+        used: bytearray,
+        is_freed: Callable[[bytes], bool] | None,
+    ) -> Iterator[bytes]:
+        """Walk a tree, and raise `_DamagedError` where the library could go astray.
+
+        Without `is_freed` it is the list of free pages, whose keys are numbers: its values are
+        yielded.
+        """
+        numbers = is_freed is None
+        _, flags, depth, *counts, entries, root = _DATABASE.unpack(record)
+        if flags & ~_NO_SUBDIR != (_INTEGER_KEY if numbers else 0):
+            raise _DamagedError("the flags of a database are damaged")
+        if root == _NO_ROOT:
+            return
+        found = [0, 0, 0, 0]  # branches, leaves, overflow pages, entries
+        last: bytes | int | None = None
+        stack: list[tuple[int, int, bytes]] = [(root, 1, b"")]
+        while stack:
+            number, level, least = stack.pop()
+            self._use(used, number, 1)
+            if least and last is not None and _reached(least, last):
+                raise _DamagedError(f"page {number:,} stands in the wrong place")
+            page = os.pread(file.fileno(), self._page_bytes, number * self._page_bytes)
+            own, kind, lower, upper = _PAGE.unpack_from(page)
+            count = (lower - self._header_bytes) >> 1
+            wanted = _LEAF if level == depth else _BRANCH
+            if own != number or kind != wanted or not count > 0 or not lower <= upper <= len(page):
+                raise _DamagedError(f"page {number:,} is damaged")
+            found[kind - 1] += 1
+            children: list[tuple[int, int, bytes]] = []
+            taken: list[tuple[int, int]] = []
+            for at, pointer in enumerate(
+                struct.unpack_from(f"<{count}H", page, self._header_bytes)
+            ):
+                low, high, flags, key_bytes = _NODE.unpack_from(page, pointer)
+                start = pointer + _NODE.size
+                key = page[start : start + key_bytes]
+                end = start + key_bytes
+                if kind == _BRANCH:
+                    # The first key of a branch is not used.
+                    if at and numbers and key_bytes != 8:
+                        raise _DamagedError(f"a key of page {number:,} is damaged")
+                    children.append(
+                        (low | high << 16 | flags << 32, level + 1, key if at else least)
+                    )
+                else:
+                    length = low | high << 16
+                    if flags not in (0, _BIG_VALUE) or (numbers and key_bytes != 8):
+                        raise _DamagedError(f"an entry of page {number:,} is damaged")
+                    order = int.from_bytes(key, "little") if numbers else key
+                    if last is not None and not last < order:  # type: ignore[operator]
+                        raise _DamagedError(f"keys of page {number:,} are not in order")
+                    if at == 0 and least and not _reached(least, order):
+                        raise _DamagedError(f"page {number:,} stands in the wrong place")
+                    last = order
+                    found[3] += 1
+                    value = page[end : end + length]
+                    if flags:
+                        (first,) = struct.unpack_from("<Q", page, end)
+                        pages = -(-(self._header_bytes + length) // self._page_bytes)
+                        self._use(used, first, pages)
+                        found[2] += pages
+                        if is_freed is None or is_freed(key):
+                            head = os.pread(
+                                file.fileno(), self._header_bytes, first * self._page_bytes
+                            )
+                            own, kind_of, low, high = _PAGE.unpack(head)
+                            if (own, kind_of, low | high << 16) != (first, _OVERFLOW, pages):
+                                raise _DamagedError(f"page {first:,} is damaged")
+                        if numbers:
+                            offset = first * self._page_bytes + self._header_bytes
+                            value = os.pread(file.fileno(), length, offset)
+                    end += 8 if flags else length
+                    if numbers:
+                        yield value
+                if pointer < upper or end > len(page):
+                    raise _DamagedError(f"an entry of page {number:,} is beyond its end")
+                taken.append((pointer, end))
+            taken.sort()
+            if any(one[1] > other[0] for one, other in itertools.pairwise(taken)):
+                raise _DamagedError(f"entries of page {number:,} overlap")
+            stack += reversed(children)
+        if found != [*counts, entries]:
+            raise _DamagedError("the counts of a database are damaged")
+
+    def _use(self, used: bytearray, first: int, count: int) -> None:
+        """Note that pages are in use; none may be twice."""
+        if first + count > len(used) or any(used[first : first + count]):
+            raise _DamagedError(f"page {first:,} is beyond the end of the file, or used twice")
+        used[first : first + count] = b"\1" * count
+
+
+def _reached(least: bytes, order: bytes | int) -> bool:
+    """Return whether a key is not before the one by which its branch finds it."""
+    if isinstance(order, int):
+        return int.from_bytes(least, "little") <= order
+    return least <= order
 
 
 def _text_of(key: bytes) -> str:

@@ -19,12 +19,24 @@ from fastdata.installing import UPGRADE
 from fastdata.regular_files import read_regular
 from fastdata.schema import Schema
 
-__all__ = ["MANIFEST", "Manifest", "ShardEntry"]
+__all__ = ["MANIFEST", "Manifest", "ShardEntry", "check_shard_name"]
 
 MANIFEST: Final = "manifest.json"
 
+OWN_NAMES: Final = frozenset({MANIFEST, "dataset.json", "dataset.json.new", "present"})
+"""Names of our own files beside shards: in a dataset's folder, and in that of the cache."""
+
 _END = b'"\n}'
 """Ends the file, behind the 16 digits of the checksum of all that comes before them."""
+
+
+def check_shard_name(name: str) -> None:
+    """Raise ValueError if a shard in a dataset's folder cannot be called so."""
+    if not name or Path(name).name != name or "\0" in name or name == "..":
+        raise ValueError(f"shard {name!r} lies outside the directory")
+    if name in OWN_NAMES or name.startswith(".fastdata-"):
+        raise ValueError(f"a shard cannot be called {name!r}, as a file of fastdata's own is")
+    name.encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +55,7 @@ class ShardEntry:
         # A sample takes more than a byte, so this bounds the sum of all samples too.
         if not (texts and counts and 0 <= self.num_samples < self.file_bytes < 2**62):
             raise ValueError(f"{self} cannot be true")
-        if Path(self.file).name != self.file or "\0" in self.file or self.file == "..":
-            raise ValueError(f"shard {self.file!r} lies outside the directory")
-        self.file.encode()
+        check_shard_name(self.file)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastdata.errors import (
+    LACKING,
     DatasetNotFoundError,
+    DriveError,
     FormatError,
     NotRegularFileError,
     ResourceLimitError,
@@ -29,7 +31,7 @@ from fastdata.native.library import loaded_library
 from fastdata.printable import printable
 from fastdata.regular_files import open_regular
 
-__all__ = ["MappedFile", "shortened_files"]
+__all__ = ["MappedFile", "map_read_only", "shortened_files"]
 
 _watched: dict[int, tuple[Path, int]] = {}
 """What this process has mapped, and the files' lengths then."""
@@ -55,7 +57,8 @@ class MappedFile:
 
     The array survives a fork, and unmaps the file when it and all its views are gone.  Raises
     `DatasetNotFoundError` if there is no such file, `FormatError` if it cannot be opened or is too
-    short for a shard, `ResourceLimitError` if the system allows no more open files or memory maps.
+    short for a shard, `ResourceLimitError` if the system allows no more open files or memory maps,
+    `DriveError` if the drive has none.
     """
 
     def __init__(self, path: Path) -> None:
@@ -79,13 +82,18 @@ class MappedFile:
                 raise FormatError(
                     f"{path}: not a fastdata shard: {status.st_size} bytes are too few for one"
                 )
-            self.array = _map_read_only(descriptor, status.st_size)
+            self.array = map_read_only(descriptor, status.st_size)
         except OSError as error:
             if error.errno == errno.ENOMEM:
                 raise ResourceLimitError(
                     f"{path}: cannot be mapped: {error.strerror}. Nothing is wrong with "
                     "the file: this process has as much mapped as it may. Raise the limit "
                     "(ulimit -v unlimited; sysctl vm.max_map_count), or pack into fewer shards"
+                ) from error
+            if error.errno in LACKING:
+                raise DriveError(
+                    f"{path.parent}: its drive lacks memory maps ({error.strerror}), so that "
+                    f"{path.name} cannot be read there. Copy the dataset to a local disk"
                 ) from error
             raise FormatError(f"{path}: cannot be mapped: {error.strerror}") from error
         finally:
@@ -136,8 +144,13 @@ class MappedFile:
             _system.madvise(address + start, length, advice)
 
 
-def _map_read_only(descriptor: int, nbytes: int) -> NDArray[np.uint8]:
-    address = _system.mmap(None, nbytes, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
+def map_read_only(descriptor: int, nbytes: int) -> NDArray[np.uint8]:
+    """Map a file; `OSError` if it cannot be.
+
+    A private map: it has the same pages of the page cache, and drives that lack shared maps (FUSE
+    with direct I/O) have it.
+    """
+    address = _system.mmap(None, nbytes, mmap.PROT_READ, mmap.MAP_PRIVATE, descriptor, 0)
     if address is None or address == _FAILED:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

@@ -6,9 +6,11 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from fastdata.errors import FormatError
+from fastdata.errors import FormatError, ShardCorruptError
 from fastdata.formats.layout import FOOTER_BYTES, Header, checksum, unpack_footer
+from fastdata.formats.reader import ShardReader
 from fastdata.storage import Entry, Store
+from fastdata.storage.contract import MOST_TEXT_BYTES
 
 __all__ = ["columns_only"]
 
@@ -19,18 +21,40 @@ TAIL_BYTES = 1 << 16
 """At the end of a shard that are read at once, as most headers are there with the footer."""
 
 LARGEST_READ = 1 << 24
-"""Bytes that are read at once at most, where they are of several columns."""
+"""Bytes that are read at once at most: what comes in one piece is in memory in one piece."""
+
+_REPAIR = (
+    "The object is damaged, also when it is read again: restore it from a copy, or pack it again"
+)
 
 
 def columns_only(store: Store, entry: Entry, folder: Path) -> Path:
     """Return a file that `ShardReader` reads, in which all but columns and header may be missing.
 
     It is the shard itself where that is a file, and else a sparse one of its length in `folder`.
-    Raises `StorageError`, and what opening a damaged shard does.
+    Its columns match their checksums: a damaged shard is read again, once.  Raises `StorageError`,
+    `FormatError` and `ShardCorruptError`, and leaves no file then.
     """
-    key, size, tag = entry.key, entry.size, entry.tag
     if store.is_local:
-        return store.path(key)
+        return store.path(entry.key)
+    path = folder / os.path.basename(entry.key)
+    try:
+        return _copied(store, entry, path)
+    except (FormatError, ShardCorruptError):
+        return _copied(store, entry, path)
+
+
+def _copied(store: Store, entry: Entry, path: Path) -> Path:
+    try:
+        _copy(store, entry, path)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    return path
+
+
+def _copy(store: Store, entry: Entry, path: Path) -> None:
+    key, size, tag = entry.key, entry.size, entry.tag
     url = store.url_of(key)
     if size < FOOTER_BYTES:
         raise FormatError(f"{url}: {size} bytes are too few for a shard")
@@ -38,27 +62,40 @@ def columns_only(store: Store, entry: Entry, folder: Path) -> Path:
     tail = bytes(store.read(key, tail_start, size, tag=tag))
     footer = tail[-FOOTER_BYTES:]
     offset, length, expected = unpack_footer(footer, size, url)
+    if length > MOST_TEXT_BYTES:
+        raise FormatError(f"{url}: a header of {length:,} bytes is that of no shard")
     if offset >= tail_start:
         header = tail[offset - tail_start : offset - tail_start + length]
     else:
         header = bytes(store.read(key, offset, offset + length, tag=tag))
     if checksum(header) != expected:
-        raise FormatError(f"{url}: the header's checksum does not match")
-    ranges = _joined(
-        (column.offset, column.offset + column.nbytes)
-        for column in Header.from_bytes(header, url).columns.values()
-        if column.nbytes and column.offset + column.nbytes <= end
-    )
-    pieces = [(offset, header), (end, footer)]
-    read = store.read_ranges(key, ranges, tag=tag)
-    pieces += [(start, bytes(data)) for (start, _), data in zip(ranges, read, strict=True)]
-    path = folder / os.path.basename(key)
+        raise FormatError(f"{url}: the header's checksum does not match. {_REPAIR}")
+    columns = Header.from_bytes(header, url).columns
+    ends = {name: column.offset + column.nbytes for name, column in columns.items()}
+    for name in columns:
+        if ends[name] > end:
+            raise ShardCorruptError(
+                f"{url}: column {name!r} ends beyond the end of the object. {_REPAIR}"
+            )
+    ranges = _joined((one.offset, ends[name]) for name, one in columns.items() if one.nbytes)
     with open(path, "xb", buffering=0) as file:
         file.truncate(size)
-        for start, data in pieces:
-            file.seek(start)
-            file.write(data)
-    return path
+        os.pwrite(file.fileno(), header, offset)
+        os.pwrite(file.fileno(), footer, end)
+        for start, stop in ranges:
+            # Taken before anything comes: a disk that is full is known in time.
+            os.posix_fallocate(file.fileno(), start, stop - start)
+            for at in range(start, stop, LARGEST_READ):
+                data = memoryview(store.read(key, at, min(at + LARGEST_READ, stop), tag=tag))
+                while data:
+                    written = os.pwrite(file.fileno(), data, at)
+                    data, at = data[written:], at + written
+    reader = ShardReader(path)
+    for name in columns:
+        if not reader.column_is_intact(name):
+            raise ShardCorruptError(
+                f"{url}: the checksum of column {name!r} does not match. {_REPAIR}"
+            )
 
 
 def _joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -18,10 +18,12 @@ import io
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
+import xxhash
 
+from fastdata.errors import FastdataError, drive_explained
 from fastdata.formats.layout import (
     ColumnSpec,
     Header,
@@ -31,20 +33,30 @@ from fastdata.formats.layout import (
     content_digest,
     pack_footer,
 )
+from fastdata.formats.mapped import map_read_only
 from fastdata.formats.reader import ShardReader, find_damage
+from fastdata.own_files import (
+    create_own,
+    make_own_folder,
+    open_own,
+    sync_directory,
+    sync_file,
+)
 from fastdata.schema import ArrayField, ImageField, ScalarField, Schema, StringField
 
 __all__ = [
     "EncodedImage",
     "Record",
+    "ShardDamagedError",
     "ShardWriter",
     "Spool",
+    "SpoolState",
     "replace_file",
-    "sync_directory",
     "write_file",
 ]
 
 _BUFFER_BYTES = 1 << 18
+_CHECK_BYTES = 1 << 22
 
 
 class EncodedImage(NamedTuple):
@@ -68,31 +80,74 @@ class Record(NamedTuple):
     values: tuple[Any, ...]
 
 
+class ShardDamagedError(FastdataError, RuntimeError):
+    """The files of an unfinished shard are not as they were written."""
+
+
+SpoolState: TypeAlias = "tuple[int, str]"
+"""Length of a spool in bytes, and the checksum of these (16 hex digits); a list in JSON."""
+
+
 class Spool:
     """An append-only file, of a column or of images, while a shard is written.
 
-    It begins with the `length` bytes that are known to be good: what a crash left behind them is
-    dropped.  That is all that resuming needs, and memory does not grow with the shard.
+    It begins with the bytes of `state`: what a crash left behind them is dropped.  That is all
+    that resuming needs, and memory does not grow with the shard.  `ShardDamagedError` if these
+    bytes are not there or, unless the caller checks them otherwise (`checked=False`), not as they
+    were.
     """
 
-    def __init__(self, path: Path, length: int = 0) -> None:
+    def __init__(
+        self, path: Path, state: SpoolState | None = None, *, checked: bool = True
+    ) -> None:
         self.path = path
-        self._file = io.BufferedWriter(io.FileIO(path, "ab"), _BUFFER_BYTES)
-        if os.fstat(self._file.fileno()).st_size < length:
-            self._file.close()
-            raise ValueError(f"{path} is shorter than the {length} bytes that were recorded")
-        self._file.truncate(length)
-        self.length = length
+        self.length, expected = state or (0, "")
+        self._hash = xxhash.xxh3_64() if checked else None
+        try:
+            flags = os.O_RDWR | os.O_APPEND
+            descriptor = open_own(path, flags) if self.length else create_own(path)
+        except FileNotFoundError:
+            raise ShardDamagedError(f"{path} is not there any more") from None
+        raw = io.FileIO(descriptor, "r+b")
+        try:
+            if self._hash_start(descriptor) != expected and self.length:
+                raise ShardDamagedError(f"{path} is not as it was written: its checksum differs")
+            raw.truncate(self.length)
+            raw.seek(self.length)
+        except BaseException:
+            raw.close()
+            raise
+        self._file = io.BufferedWriter(raw, _BUFFER_BYTES)
+
+    def _hash_start(self, descriptor: int) -> str:
+        """Begin the checksum with the bytes that are there."""
+        if os.fstat(descriptor).st_size < self.length:
+            raise ShardDamagedError(
+                f"{self.path} is shorter than the {self.length} bytes that were written"
+            )
+        done = 0
+        while self._hash is not None and done < self.length:
+            block = os.pread(descriptor, min(self.length - done, _CHECK_BYTES), done)
+            self._hash.update(block)
+            done += len(block)
+        return self.state[1]
+
+    @property
+    def state(self) -> SpoolState:
+        """Length and checksum of all that was appended; "" for one that is not checked."""
+        return self.length, "" if self._hash is None else self._hash.hexdigest()
 
     def append(self, data: Any) -> None:
         """Write a bytes-like object at the end."""
         self._file.write(data)
+        if self._hash is not None:
+            self._hash.update(data)
         self.length += data.nbytes if hasattr(data, "nbytes") else len(data)
 
     def sync(self) -> None:
         """Return once everything appended is on the disk."""
         self._file.flush()
-        os.fdatasync(self._file.fileno())
+        sync_file(self._file.fileno(), self.path, data_only=True)
 
     def close(self) -> None:
         """Close the file, keeping it."""
@@ -108,26 +163,28 @@ class ShardWriter(abc.ABC):
     """Appends records to a shard that is not yet a dataset; for one thread of one process.
 
     `directory`, where the unfinished shard lives, is made if missing; `state` is what `commit`
-    returned last: the writer goes back to exactly there.
+    returned last: the writer goes back to exactly there.  `ShardDamagedError` if the files are not
+    as they were then.
     """
 
     container: ClassVar[str]
     suffix: ClassVar[str]
 
     def __init__(
-        self, directory: Path, schema: Schema, state: Mapping[str, int] | None = None
+        self, directory: Path, schema: Schema, state: Mapping[str, Any] | None = None
     ) -> None:
         state = state or {}
-        directory.mkdir(parents=True, exist_ok=True)
+        make_own_folder(directory)
         self.directory = directory
         self.schema = schema
         self.specs: dict[str, ColumnSpec] = column_specs(schema)
         self.num_samples = state.get("num_samples", 0)
         self.blob_bytes = state.get("blob_bytes", 0)
+        self._resumed = state.get("spools", {})
         self.spools: dict[str, Spool] = {}
         for name, spec in self.specs.items():
             if not spec.computed:
-                self._open_spool(name, self.column_path(name), state)
+                self._open_spool(name, self.column_path(name))
             if spec.bounds and self.spools[name].length == 0:
                 self.spools[name].append(np.zeros(1, spec.dtype))
 
@@ -135,9 +192,9 @@ class ShardWriter(abc.ABC):
         """Return where a column is spooled."""
         return self.directory / f"column.{name}"
 
-    def _open_spool(self, name: str, path: Path, state: Mapping[str, int]) -> None:
+    def _open_spool(self, name: str, path: Path, *, checked: bool = True) -> None:
         try:
-            self.spools[name] = Spool(path, state.get(path.name, 0))
+            self.spools[name] = Spool(path, self._resumed.get(path.name), checked=checked)
         except BaseException:
             for spool in self.spools.values():
                 spool.close()
@@ -212,21 +269,24 @@ class ShardWriter(abc.ABC):
         data.append(b"".join(values))
         self._append_array(f"{name}.bounds", ends)
 
-    def commit(self) -> dict[str, int]:
+    def commit(self) -> dict[str, Any]:
         """Make all appended samples durable; return the state to resume from."""
         self._commit_blobs()
         for spool in self.spools.values():
             spool.sync()
-        # By file name, which has a dot: a field may be called num_samples.
-        state = {spool.path.name: spool.length for spool in self.spools.values()}
-        return {**state, "num_samples": self.num_samples, "blob_bytes": self.blob_bytes}
+        spools = {spool.path.name: spool.state for spool in self.spools.values()}
+        return {
+            "num_samples": self.num_samples,
+            "blob_bytes": self.blob_bytes,
+            "spools": spools,
+        }
 
     def seal(self, path: Path, options: Mapping[str, Any]) -> None:
         """Turn what was appended into a finished shard at `path`.
 
         The spools stay until the caller removes `directory`, so that a crash at any moment leaves
-        either all that is needed to seal again, or the finished shard.  `RuntimeError` if what lies
-        on the disk does not read back as it was written.
+        either all that is needed to seal again, or the finished shard.  `ShardDamagedError` if what
+        lies on the disk does not read back as it was written.
         """
         self.commit()
         arrays = {name: self._array(name) for name in self.specs}
@@ -245,7 +305,7 @@ class ShardWriter(abc.ABC):
         header_bytes = len(header.to_bytes())
         layout = self._build(arrays, header_bytes)
         columns = {}
-        descriptor = os.open(layout.path, os.O_RDWR | os.O_CLOEXEC)
+        descriptor = open_own(layout.path, os.O_RDWR)
         try:
             os.ftruncate(descriptor, layout.file_bytes)
             for name, array in arrays.items():
@@ -262,12 +322,12 @@ class ShardWriter(abc.ABC):
             footer_size = len(pack_footer(0, b"", 0))
             size = layout.file_bytes + footer_size
             _write_at(descriptor, pack_footer(layout.header, sealed, size), layout.file_bytes)
-            os.fsync(descriptor)
+            sync_file(descriptor, layout.path)
         finally:
             os.close(descriptor)
         damage = next(find_damage(ShardReader(layout.path)), None)
         if damage is not None:
-            raise RuntimeError(f"what was written does not read back: {damage}")
+            raise ShardDamagedError(f"what was written does not read back: {damage}")
         os.replace(layout.path, path)
         sync_directory(path.parent)
 
@@ -295,7 +355,13 @@ class Array(NamedTuple):
         if self.nbytes == 0:
             return np.zeros(self.shape, self.dtype)
         assert self.spool is not None
-        return np.memmap(self.spool, self.dtype, "r", shape=self.shape)
+        descriptor = open_own(self.spool, os.O_RDONLY)
+        try:
+            with drive_explained(self.spool.parent, "memory maps"):
+                data = map_read_only(descriptor, self.nbytes)
+        finally:
+            os.close(descriptor)
+        return data.view(self.dtype).reshape(self.shape)
 
 
 class Layout(NamedTuple):
@@ -319,11 +385,11 @@ def _write_at(descriptor: int, data: bytes, offset: int) -> None:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write a file; return once it is on the disk."""
-    with open(path, "wb") as file:
+    """Write an own file anew; return once it is on the disk."""
+    with open(create_own(path), "wb") as file:
         file.write(data)
         file.flush()
-        os.fsync(file.fileno())
+        sync_file(file.fileno(), path)
 
 
 def replace_file(path: Path, data: bytes) -> None:
@@ -331,12 +397,3 @@ def replace_file(path: Path, data: bytes) -> None:
     scratch = path.with_name(f"{path.name}.new")
     write_file(scratch, data)
     os.replace(scratch, path)
-
-
-def sync_directory(path: Path) -> None:
-    """Return once the renames in a directory are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

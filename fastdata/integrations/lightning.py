@@ -1,4 +1,4 @@
-"""A LightningDataModule over packed files.
+"""A LightningDataModule over packed files, and Fabric's ``setup_dataloaders``.
 
     data = PackedDataModule("train.lmdb", "val.lmdb", batch_size=256, train_transform=[...])
     trainer.fit(model, data)
@@ -7,11 +7,15 @@ A loader also works as it is: ``trainer.fit(model, loader)``.  The module adds w
 know: it does not shuffle for ``overfit_batches``, evaluates each sample exactly once, brings
 batches to the trainer's GPU ahead of their use, and keeps a drawn seed in checkpoints.  The place
 in an epoch is not part of its state: Lightning saves that of the loader, or tells its sampler.
+
+    train = setup_dataloaders(fabric, fastdata.loader("train.lmdb", batch_size=256))
+
+takes the place of ``fabric.setup_dataloaders``, which refuses what is no `DataLoader`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,7 +26,68 @@ from fastdata.engine.loader import Loader
 from fastdata.errors import OptionError
 from fastdata.transforms import Transform
 
-__all__ = ["PackedDataModule"]
+__all__ = ["FabricLoader", "PackedDataModule", "setup_dataloaders"]
+
+
+def setup_dataloaders(
+    fabric: Any, *loaders: Any, use_distributed_sampler: bool = True, move_to_device: bool = True
+) -> Any:
+    """Return what ``fabric.setup_dataloaders`` does, with each `Loader` as a `FabricLoader`.
+
+    Parameters
+    ----------
+    fabric : lightning.Fabric
+        Launched, as for its own method.
+    *loaders
+        `Loader` objects, which divide their epochs among ranks by themselves, and any `DataLoader`.
+    use_distributed_sampler, move_to_device : bool
+        As of Fabric; the first is for a `DataLoader` only.
+    """
+    options = {
+        "use_distributed_sampler": use_distributed_sampler,
+        "move_to_device": move_to_device,
+    }
+    ready = [
+        FabricLoader(one, fabric if move_to_device else None)
+        if isinstance(one, Loader)
+        else fabric.setup_dataloaders(one, **options)
+        for one in loaders
+    ]
+    return ready[0] if len(ready) == 1 else ready
+
+
+class FabricLoader:
+    """A `Loader` whose batches are brought to Fabric's device; all else is the loader's.
+
+    A pass is the loader's next epoch, or continues at a loaded place.  Give the loader ``device=``
+    to have batches copied ahead of their use.  Without `fabric` they stay as they are.
+    """
+
+    def __init__(self, loader: Loader, fabric: Any = None) -> None:
+        self.loader, self._fabric = loader, fabric
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._fabric is None:
+            return iter(self.loader)
+        return map(self._fabric.to_device, self.loader)
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "loader":  # not yet there, while a copy is made
+            raise AttributeError(name)
+        return getattr(self.loader, name)
+
+    # Not by `__getattr__`: Fabric looks for these in the class.
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the place of the loader."""
+        return self.loader.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Make the loader continue at a place."""
+        self.loader.load_state_dict(state)
 
 
 class PackedDataModule(LightningDataModule):

@@ -25,11 +25,16 @@ from fastdata.errors import OptionError
 
 __all__ = ["TimmLoader", "create_loader"]
 
-_OFF = ["fp16", "input_size_choices", "num_aug_repeats", "num_aug_splits"]
-_OFF += ["re_split", "tf_preprocessing"]
-"""Arguments of timm's that may only be given to say that they are not wanted."""
-_MEANINGLESS = ("use_multi_epochs_loader", "worker_seeding")
-"""Workers stay from epoch to epoch, and draws are functions of seed, epoch and sample."""
+_OFF: dict[str, Any] = dict.fromkeys(["fp16", "num_aug_repeats", "num_aug_splits", "re_split"])
+_OFF |= dict.fromkeys(["tf_preprocessing", "input_size_choices", "batch_size_choices"])
+_OFF |= dict.fromkeys(["batch_choice_weights", "batch_schedule_epochs", "num_batches"])
+_OFF["batch_choice_schedule"] = "constant"
+"""Arguments of timm's that may only be given to say that they are not wanted, by false values or
+these."""
+_MEANINGLESS = ["use_multi_epochs_loader", "worker_seeding", "batch_choice_seed"]
+_MEANINGLESS += ["batch_schedule_spread", "batch_schedule_random_mix"]
+"""Workers stay from epoch to epoch, and draws are functions of seed, epoch and sample; the others
+say how `input_size_choices` are drawn, without which timm does not look at them."""
 _COLOUR: dict[type, Any] = {
     tv.RandomGrayscale: lambda step: T.RandomGrayscale(step.p),
     tv.ColorJitter: lambda s: T.ColorJitter(s.brightness, s.contrast, s.saturation, s.hue),
@@ -102,8 +107,8 @@ def create_loader(
     options = {name: augmentation.pop(name) for name in shared}
     for name in _MEANINGLESS:
         augmentation.pop(name, None)
-    for name in _OFF:
-        if given := augmentation.pop(name, None):
+    for name, usual in _OFF.items():
+        if (given := augmentation.pop(name, None)) and given != usual:
             raise OptionError(f"{name}={given!r} is for timm.data.create_loader only; leave it out")
     if not (collate_fn is None or (isinstance(collate_fn, Mixup) and use_prefetcher)):
         raise OptionError(f"collate_fn is a Mixup, and use_prefetcher True, not {collate_fn!r}")

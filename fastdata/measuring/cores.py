@@ -6,11 +6,10 @@ import os
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import psutil
 
-from fastdata.processes.resources import CGROUP, cpu_quota
+from fastdata.processes.cgroups import tightest_quota
 
 __all__ = ["CoresOfOthers"]
 
@@ -33,9 +32,8 @@ class CoresOfOthers:
     that it takes a second or more to be known well; one look takes milliseconds.  For one thread.
     """
 
-    def __init__(self, cgroup: Path = CGROUP) -> None:
-        self._cgroup = cgroup
-        self._quota = cpu_quota(cgroup)
+    def __init__(self) -> None:
+        self._quota = tightest_quota()
         try:
             self._cpus = sorted(os.sched_getaffinity(0))
         except AttributeError:  # not on macOS
@@ -63,13 +61,16 @@ class CoresOfOthers:
             return 0.0
         there = float(len(self._cpus))
         free = there - self._machine / self._seconds
-        if self._quota is not None and self._quota < there:
-            there = self._quota
+        if self._quota is not None and self._quota.cores < there:
+            there = self._quota.cores
             free = min(free, there - self._group / self._seconds)
         return min(max(there - free, 0.0), there)
 
     def _look(self) -> _Look:
-        return _Look(time.perf_counter(), _busy(self._cpus), _of_group(self._cgroup), _of_tree())
+        return _Look(time.perf_counter(), _busy(self._cpus), self._of_group(), _of_tree())
+
+    def _of_group(self) -> float | None:
+        return None if self._quota is None else self._quota.seconds_used()
 
 
 def _busy(cpus: list[int]) -> float:
@@ -82,16 +83,6 @@ def _busy(cpus: list[int]) -> float:
 
 _BUSY = "user", "nice", "system", "irq", "softirq", "steal"
 """Of Linux; guests are users too.  What a hypervisor gave to others is stolen."""
-
-
-def _of_group(cgroup: Path) -> float | None:
-    """Return the seconds on cores of the cgroup, version 2 or 1; None without one."""
-    with suppress(OSError, ValueError, IndexError):
-        words = (cgroup / "cpu.stat").read_text().split()
-        return int(words[words.index("usage_usec") + 1]) / 1e6
-    with suppress(OSError, ValueError):
-        return int((cgroup / "cpuacct" / "cpuacct.usage").read_text()) / 1e9
-    return None
 
 
 def _of_tree() -> float:

@@ -27,6 +27,7 @@ from fastdata.errors import FastdataError, WorkerError
 from fastdata.processes.pool import ProcessPool, Ticket
 from fastdata.processes.resources import available_bytes, format_bytes
 from fastdata.processes.starting import Death, Role, kill_group, lead_group
+from fastdata.waits import wait_until
 
 __all__ = [
     "RESERVE_BYTES",
@@ -166,7 +167,10 @@ Runner: TypeAlias = LocalRunner | ProcessRunner
 def _wait(ticket: Ticket, seconds: float) -> Any:
     """Return the result of a request, which has so long and must leave some memory free."""
     deadline = time.monotonic() + seconds
-    while not ticket.wait(_TICK_SECONDS):
+
+    def is_done(limit: float) -> bool:
+        if ticket.wait(min(limit, _TICK_SECONDS)):
+            return True
         if time.monotonic() > deadline:
             raise TrialTimeoutError(
                 f"gave no answer within {seconds:.0f} s, and was ended: it hangs, or is that "
@@ -177,6 +181,9 @@ def _wait(ticket: Ticket, seconds: float) -> Any:
             raise TrialFailedError(
                 f"took memory until {format_bytes(free)} were left, and was ended"
             )
+        return False
+
+    wait_until(is_done, f"a measurement, which may take {seconds:.0f} s,")
     return ticket.result()
 
 

@@ -7,13 +7,14 @@
 #include "fastdata.h"
 #include "jpeg.h"
 #include "jpeg_write.h"
+#include "planes.h"
 #include "resize.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* Raised when anything that Python relies on changes: fastdata/native/library.py has it too. */
-#define VERSION 7
+#define VERSION 8
 
 enum { RAW = 0, JPEG = 1 };
 
@@ -158,30 +159,38 @@ static void prefetch_rows(const uint8_t *first, int32_t count, size_t stride, si
             __builtin_prefetch(first + at);
 }
 
-/* A window that is not resized may reach beyond the image, where it is zero. */
-static int copy_window(const fd_crop *crop, int32_t channels, uint8_t *out) {
+/* A window that is not resized may reach beyond the image, where it is zero.  A row is put together
+   in `pixels`, if it is to be split into planes. */
+static int copy_window(const fd_crop *crop, int32_t channels, uint8_t *out, uint8_t *pixels) {
     const size_t n = (size_t)channels, stride = (size_t)crop->width * n,
                  row_bytes = (size_t)crop->columns * n;
     const int64_t left = crop->left, right = left + crop->columns;
     const int32_t from = left < 0 ? 0 : left > crop->width ? crop->width : (int32_t)left;
     const int32_t to = right > crop->width ? crop->width : right < from ? from : (int32_t)right;
     const size_t before = (size_t)(from - left) * n, inside = (size_t)(to - from) * n;
-    for (int32_t y = 0; y < crop->rows; y++, out += row_bytes) {
+    const size_t width = (size_t)crop->columns, plane = (size_t)crop->rows * width;
+    for (int32_t y = 0; y < crop->rows; y++, out += pixels ? width : row_bytes) {
         const int64_t source_y = (int64_t)crop->top + y;
+        uint8_t *row = pixels ? pixels : out;
         if (source_y < 0 || source_y >= crop->height || !inside) {
-            memset(out, 0, row_bytes);
-            continue;
+            memset(row, 0, row_bytes);
+        } else {
+            const uint8_t *in = crop->data + (size_t)source_y * stride + (size_t)from * n;
+            prefetch_rows(in + ROWS_AHEAD * stride, 1, stride, inside);
+            if (pixels && inside == row_bytes && !crop->flip) {
+                fd_split(in, width, channels, out, plane);
+                continue;
+            }
+            /* Mirrored, what was before is behind. */
+            const size_t lead = crop->flip ? row_bytes - before - inside : before;
+            memset(row, 0, lead);
+            if (crop->flip)
+                mirror(in, inside / n, channels, row + lead);
+            else
+                memcpy(row + lead, in, inside);
+            memset(row + lead + inside, 0, row_bytes - lead - inside);
         }
-        const uint8_t *in = crop->data + (size_t)source_y * stride + (size_t)from * n;
-        prefetch_rows(in + ROWS_AHEAD * stride, 1, stride, inside);
-        /* Mirrored, what was before is behind. */
-        const size_t lead = crop->flip ? row_bytes - before - inside : before;
-        memset(out, 0, lead);
-        if (crop->flip)
-            mirror(in, inside / n, channels, out + lead);
-        else
-            memcpy(out + lead, in, inside);
-        memset(out + lead + inside, 0, row_bytes - lead - inside);
+        if (pixels) fd_split(pixels, width, channels, out, plane);
     }
     return FD_OK;
 }
@@ -210,7 +219,7 @@ static int is_inside(const fd_crop *crop) {
 
 /* What is done to a window; FD_REFUSED for one that is not inside its image. */
 static int shape_of(const fd_crop *crop, int32_t out_height, int32_t out_width, int32_t channels,
-                    fd_resize_shape *shape) {
+                    int32_t planar, fd_resize_shape *shape) {
     const int32_t factor = crop->factor;
     if (factor != 1 && factor != 2 && factor != 4 && factor != 8) return FD_REFUSED;
     if (!is_inside(crop) || crop->height > FD_MAX_SIDE || crop->width > FD_MAX_SIDE)
@@ -224,6 +233,7 @@ static int shape_of(const fd_crop *crop, int32_t out_height, int32_t out_width, 
         .channels = channels,
         .antialias = crop->antialias,
         .flip = crop->flip,
+        .planar = planar,
     };
     if (factor == 1 || crop->antialias) return FD_OK;
     /* The reduced pixels that the window touches, as they are. */
@@ -240,17 +250,19 @@ static int shape_of(const fd_crop *crop, int32_t out_height, int32_t out_width, 
 }
 
 static int render(workshop *shop, const fd_crop *crop, uint8_t *out, int32_t out_height,
-                  int32_t out_width, int32_t channels) {
+                  int32_t out_width, int32_t channels, int32_t planar) {
     if (crop->codec == RAW && crop->factor == 1 && crop->rows == out_height &&
         crop->columns == out_width && !crop->target_rows && !crop->target_columns) {
         if (crop->height < 1 || crop->width < 1 ||
             crop->size != (size_t)crop->height * (size_t)crop->width * (size_t)channels)
             return FD_REFUSED;
-        return copy_window(crop, channels, out);
+        if (planar && fd_scratch_reserve(&shop->row, (size_t)out_width * (size_t)channels))
+            return FD_NO_MEMORY;
+        return copy_window(crop, channels, out, planar ? shop->row.memory : NULL);
     }
     fd_resize_shape shape;
     fd_needed needed;
-    int status = shape_of(crop, out_height, out_width, channels, &shape);
+    int status = shape_of(crop, out_height, out_width, channels, planar, &shape);
     if (status == FD_OK) status = fd_resize_plan(&shape, &shop->resizing, &needed);
     if (status) return status;
     if (crop->codec == JPEG) {
@@ -277,9 +289,10 @@ static int render(workshop *shop, const fd_crop *crop, uint8_t *out, int32_t out
     return FD_OK;
 }
 
-/* Make crops of one size, each out_height x out_width x channels, one behind the other in `out`. */
+/* Make crops of one size, one behind the other in `out`: each out_height x out_width x channels, or,
+   if `planar`, channels x out_height x out_width. */
 FD_EXPORT void fd_render_crops(fd_crop *crops, int64_t count, uint8_t *out, int32_t out_height,
-                               int32_t out_width, int32_t channels) {
+                               int32_t out_width, int32_t channels, int32_t planar) {
     workshop shop = {0};
     size_t bytes = (size_t)out_height * (size_t)out_width * (size_t)channels;
     for (int64_t i = 0; i < count; i++, out += bytes) {
@@ -291,7 +304,8 @@ FD_EXPORT void fd_render_crops(fd_crop *crops, int64_t count, uint8_t *out, int3
                               (size_t)next->left * (size_t)channels,
                           ROWS_AHEAD, stride, (size_t)next->columns * (size_t)channels);
         }
-        crops[i].status = render(&shop, &crops[i], out, out_height, out_width, channels);
+        crops[i].status =
+            render(&shop, &crops[i], out, out_height, out_width, channels, planar);
     }
     fd_jpeg_free(shop.jpeg);
     free(shop.resizing.memory);
@@ -320,7 +334,7 @@ FD_EXPORT void *fd_resize_jpeg(const uint8_t *data, size_t size, int32_t height,
     };
     uint8_t *pixels = malloc((size_t)rows * (size_t)columns * (size_t)channels);
     if (!pixels) return NULL;
-    fd_render_crops(&crop, 1, pixels, rows, columns, channels);
+    fd_render_crops(&crop, 1, pixels, rows, columns, channels, 0);
     void *file = NULL;
     if (crop.status == FD_OK)
         file = fd_encode_jpeg(pixels, rows, columns, channels, quality, interval, made);

@@ -32,6 +32,7 @@ __all__ = [
     "encode_jpeg",
     "library",
     "loaded_library",
+    "look_up_planes",
     "render_crops",
     "resize",
     "resize_jpeg",
@@ -41,7 +42,7 @@ __all__ = [
 _POINTER, _SIZE = ctypes.c_void_p, ctypes.c_size_t
 _INT32, _INT64 = ctypes.c_int32, ctypes.c_int64
 
-VERSION = 7
+VERSION = 8
 """Of the interface; ``VERSION`` in crops.c is the same."""
 
 FILE = Path(__file__).with_name("_native.so")
@@ -130,7 +131,8 @@ def loaded_library() -> ctypes.CDLL | None:
         _warn(f"its version is {version}, not {VERSION}")
         return None
     signatures: dict[str, tuple[Any, list[Any]]] = {
-        "fd_render_crops": (None, [_POINTER, _INT64, _POINTER, _INT32, _INT32, _INT32]),
+        "fd_render_crops": (None, [_POINTER, _INT64, _POINTER, *[_INT32] * 4]),
+        "fd_look_up": (None, [_POINTER, _INT64, _INT64, _INT32, _POINTER, _INT32, _POINTER]),
         "fd_gather_rows": (None, [_POINTER, _POINTER, _INT64, _SIZE, _POINTER]),
         "fd_read_soon": (None, [_POINTER, _POINTER, _POINTER, _INT64]),
         "fd_watch_map": (_POINTER, [_POINTER, _SIZE, ctypes.c_char_p, ctypes.c_char_p]),
@@ -159,6 +161,8 @@ def _warn(reason: str) -> None:
 def render_crops(crops: NDArray[Any], out: Pixels) -> NDArray[np.intp]:
     """Decode windows, resize them bilinearly, mirror them, into `out`, uint8 [n, H, W, C].
 
+    Its memory is contiguous, or that of contiguous planes, [n, C, H, W].
+
     `crops` is an array of `CROP` [n], whose ``data`` must stay valid during the call and whose
     ``status`` is written to.  C is 3 or 1, for raw images also 2 or 4.  Returns the places, intp,
     of crops that were not made, whose part of `out` is undefined: damaged, of a kind that is left
@@ -171,14 +175,40 @@ def render_crops(crops: NDArray[Any], out: Pixels) -> NDArray[np.intp]:
     assert native is not None, "the caller asks whether it is there"
     assert crops.dtype == CROP, crops.dtype
     assert crops.flags.c_contiguous, crops.strides
-    assert out.flags.c_contiguous, out.strides
+    planar = not out.flags.c_contiguous
+    assert not planar or out.transpose(0, 3, 1, 2).flags.c_contiguous, out.strides
     assert len(crops) == len(out), (len(crops), len(out))
     if out.size:
         _, height, width, channels = out.shape
         native.fd_render_crops(
-            crops.ctypes.data, len(crops), out.ctypes.data, height, width, channels
+            crops.ctypes.data, len(crops), out.ctypes.data, height, width, channels, planar
         )
     return np.flatnonzero(crops["status"])
+
+
+def look_up_planes(pixels: Pixels, table: NDArray[Any] | None, out: NDArray[Any]) -> None:
+    """Write ``table[pixels[..., c], c]`` to `out`, [n, H, W, C] in the memory of planes.
+
+    `pixels` are uint8 of the same shape, C-contiguous; `table` is [256, C] of the dtype of `out`,
+    or None: pixels as they are.  Without the interpreter's lock.
+    """
+    planes = out.transpose(0, 3, 1, 2)
+    assert pixels.flags.c_contiguous, pixels.strides
+    assert planes.flags.c_contiguous, planes.strides
+    native = loaded_library()
+    if native is None:
+        planes[...] = (pixels if table is None else _looked_up(pixels, table)).transpose(0, 3, 1, 2)
+        return
+    count, height, width, channels = pixels.shape
+    where = None if table is None else table.ctypes.data
+    native.fd_look_up(
+        pixels.ctypes.data, count, height * width, channels, where, out.itemsize, out.ctypes.data
+    )
+
+
+def _looked_up(pixels: Pixels, table: NDArray[Any]) -> NDArray[Any]:
+    values: NDArray[Any] = table[pixels, np.arange(pixels.shape[-1])]
+    return values
 
 
 def copy_rows(

@@ -19,6 +19,7 @@ typedef struct {
     int32_t channels;  /* 1 to 4 */
     int32_t antialias; /* whether the filter is as wide as a source pixel is in the result */
     int32_t flip;      /* left to right, of what is made */
+    int32_t planar;    /* whether the result is planes, one a channel */
 } fd_resize_shape;
 
 /* Source pixels that a resize looks at. */

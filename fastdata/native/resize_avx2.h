@@ -19,6 +19,69 @@
 
 FD_BEGIN_AVX2
 
+#if !FD_IS_NEON
+/* make_filter for a source that is not reduced and has `taps` pixels or more, 2 or 4: four positions
+   at a time, in a quarter of the time.
+
+   All numbers are whole and below 2^53, so doubles hold them.  A quotient that is rounded down is
+   never so near the next whole number that a double would round it up to that. */
+static ALWAYS_INLINE void fill_filter(filter *f, const fd_span *s, int32_t taps, int32_t in,
+                                      double support, int flip) {
+    const __m256d zero = _mm256_setzero_pd(), sign = _mm256_set1_pd(-0.0);
+    const __m256d step = _mm256_set1_pd(2.0 * s->target), origin = _mm256_set1_pd(s->target);
+    const __m256d wide = _mm256_set1_pd(support), unit = _mm256_set1_pd(2.0 * s->length);
+    const __m256d lead = _mm256_set1_pd(support - s->target);
+    const __m256d scale = _mm256_set1_pd(1 << WEIGHT_BITS);
+    const __m128i last = _mm_set1_epi32(in - taps);
+    /* Flipped, the first position is the last. */
+    const double from = flip ? s->first + s->count - 0.5 : s->first + 0.5, next = flip ? -1 : 1;
+    __m256d position = _mm256_setr_pd(from, from + next, from + 2 * next, from + 3 * next);
+    int32_t *pairs = (int32_t *)f->weights;
+    for (int32_t x = 0; x < s->count; x += 4, pairs += 2 * taps) { /* there is room for four */
+        const __m256d centre = _mm256_mul_pd(position, unit);
+        const __m256d before = _mm256_max_pd(_mm256_sub_pd(centre, lead), zero);
+        const __m128i first = _mm_min_epi32(_mm256_cvttpd_epi32(_mm256_div_pd(before, step)), last);
+        _mm_storeu_si128((__m128i *)(f->first + x), first);
+        __m256d distance =
+            _mm256_sub_pd(_mm256_add_pd(origin, _mm256_mul_pd(_mm256_cvtepi32_pd(first), step)),
+                          centre);
+        __m256d reached[4], sum = zero;
+        for (int32_t k = 0; k < taps; k++) {
+            const __m256d height = _mm256_sub_pd(wide, _mm256_andnot_pd(sign, distance));
+            reached[k] = sum = _mm256_add_pd(sum, _mm256_max_pd(height, zero));
+            distance = _mm256_add_pd(distance, step);
+        }
+        const __m256d half = _mm256_cvtepi32_pd(_mm_srli_epi32(_mm256_cvttpd_epi32(sum), 1));
+        __m128i to[5] = {_mm_setzero_si128()}, pair[2];
+        for (int32_t k = 0; k < taps; k++)
+            to[k + 1] = _mm256_cvttpd_epi32(
+                _mm256_div_pd(_mm256_add_pd(_mm256_mul_pd(reached[k], scale), half), sum));
+        for (int32_t k = 0; k < taps; k += 2)
+            pair[k / 2] = _mm_or_si128(_mm_sub_epi32(to[k + 1], to[k]),
+                                       _mm_slli_epi32(_mm_sub_epi32(to[k + 2], to[k + 1]), 16));
+        if (taps == 2) {
+            _mm_storeu_si128((__m128i *)pairs, pair[0]);
+        } else {
+            _mm_storeu_si128((__m128i *)pairs, _mm_unpacklo_epi32(pair[0], pair[1]));
+            _mm_storeu_si128((__m128i *)(pairs + 4), _mm_unpackhi_epi32(pair[0], pair[1]));
+        }
+        position = _mm256_add_pd(position, _mm256_set1_pd(4 * next));
+    }
+}
+
+/* The same for what is most frequent; returns whether it was that. */
+static int fill_filter_avx2(filter *f, const fd_span *s, int antialias, int flip) {
+    const int32_t in = find_touched(s).count, taps = f->taps;
+    if (s->factor != 1 || in < taps) return 0;
+    const double support = (double)find_support(s, antialias);
+    if (taps == 2)
+        fill_filter(f, s, 2, in, support, flip);
+    else if (taps == 4)
+        fill_filter(f, s, 4, in, support, flip);
+    return taps == 2 || taps == 4;
+}
+#endif
+
 /* How values are grouped.  EIGHT or FOUR of them, whose bytes are within 16 of the row: with 3
    channels and two taps, that is for pictures that are shrunk to 3/4 or 1/3 at most.  PIXELS: four
    of them, of two pixels at most, with 8 bytes from either. */

@@ -17,6 +17,7 @@ import jinja2
 
 from fastdata import __version__
 from fastdata.errors import OptionError, full_disk_explained
+from fastdata.own_files import create_own
 from fastdata.printable import printable
 
 __all__ = ["check_page_path", "render", "write_page"]
@@ -51,7 +52,8 @@ def write_page(page: str, path: str | os.PathLike[str]) -> None:
     scratch = target.with_name(f".{target.name}.{os.getpid()}.new")
     with full_disk_explained(target, "Make room, or write the page to another disk."):
         try:
-            scratch.write_bytes(page.encode())
+            with open(create_own(scratch), "wb") as file:
+                file.write(page.encode())
             os.replace(scratch, target)
         except BaseException:
             with contextlib.suppress(OSError):

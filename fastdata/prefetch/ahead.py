@@ -18,6 +18,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias
 
 from fastdata.errors import WorkerError
+from fastdata.waits import wait_until
 
 __all__ = ["Ahead", "Background", "ItemQueue"]
 
@@ -173,11 +174,11 @@ class Background(ItemQueue):
         shared, entries = self._shared, self._entries
         if entries and entries[0].error is not None:
             return
+        if threading.current_thread() is self.thread and not entries:
+            raise WorkerError("a source cannot wait for a batch that is made of its own")
         # The last thing that the thread makes is an error or the end, whatever happens to it.
-        while shared.has_thread and not entries:
-            if threading.current_thread() is self.thread:
-                raise WorkerError("a source cannot wait for a batch that is made of its own")
-            _sleep(shared.filled)
+        if shared.has_thread and not entries:
+            wait_until(shared.wait_for_entry, "the thread that makes the next batch")
         if not shared.has_thread:
             self._end()
             raise WorkerError(
@@ -231,6 +232,11 @@ class _Shared:
         self.entries.popleft()
         self._room.put(None)
 
+    def wait_for_entry(self, seconds: float) -> bool:
+        """Wait at most that long; return whether there is an entry."""
+        _sleep(self.filled, seconds)
+        return bool(self.entries)
+
     def wait_for_room(self) -> bool:
         """Wait until another item may be made; return whether one is still wanted."""
         while not self.stopped and len(self.entries) >= self._depth:
@@ -239,9 +245,9 @@ class _Shared:
         return not self.stopped
 
 
-def _sleep(wakes: queue.SimpleQueue[None]) -> None:
+def _sleep(wakes: queue.SimpleQueue[None], seconds: float = WAKE_SECONDS) -> None:
     with suppress(queue.Empty):
-        wakes.get(timeout=WAKE_SECONDS)
+        wakes.get(timeout=min(seconds, WAKE_SECONDS))
 
 
 def _drain(wakes: queue.SimpleQueue[None]) -> None:

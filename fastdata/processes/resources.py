@@ -1,8 +1,8 @@
 """How many cores and how much memory this process may use: less than the machine has, often.
 
 ``os.cpu_count()`` and ``free`` are of the machine.  A scheduler may allow fewer cores (affinity), a
-container a share of their time and a part of the memory (cgroups, version 2 or 1), and torchrun
-starts several processes that share them.
+container a share of their time and a part of the memory (cgroups), and the ranks of a training
+share them.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ import math
 import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 from tqdm import tqdm
+
+from fastdata.processes.cgroups import memory_limits, tightest_quota
+from fastdata.processes.ranks import local_processes, ranks_on_these_cores
 
 if TYPE_CHECKING:
     import torch
@@ -27,6 +29,7 @@ __all__ = [
     "available_bytes",
     "available_cores",
     "available_on",
+    "cores_of_rank",
     "cpu_quota",
     "default_workers",
     "format_bytes",
@@ -38,8 +41,6 @@ __all__ = [
     "share_memory",
 ]
 
-CGROUP = Path("/sys/fs/cgroup")
-
 MAX_WORKERS = 16
 """Most workers that "auto" takes.
 
@@ -48,77 +49,54 @@ code between two images is what limits.
 """
 
 
-def available_cores(cgroup: Path = CGROUP) -> int:
+def available_cores() -> int:
     """Return the cores that this process may use, at least 1.
 
-    The least of the scheduler's affinity and the cgroup's CPU quota, version
-    2 or 1, rounded up.
+    The least of the scheduler's affinity and the cgroups' CPU quotas, rounded up.
     """
     try:
         cores = len(os.sched_getaffinity(0))
     except AttributeError:  # not on macOS
         cores = os.cpu_count() or 1
-    quota = cpu_quota(cgroup)
+    quota = cpu_quota()
     return max(1, min(cores, math.ceil(quota)) if quota else cores)
+
+
+def cores_of_rank() -> int:
+    """Return the cores for workers of this process, at least 1: a share of those that it may use.
+
+    The other ranks on this machine have the rest, as far as they may use the same cores.
+    """
+    local, cores = local_processes(), available_cores()
+    share = cores // ranks_on_these_cores(local, cores)
+    quota = cpu_quota()
+    return max(1, min(share, math.ceil(quota) // local) if quota else share)
 
 
 def default_workers() -> int:
     """Return the number of workers that ``num_workers="auto"`` means where nothing was tuned.
 
-    One a core, since the training loop mostly waits for its device; shared
-    out over the processes that torchrun started here (``LOCAL_WORLD_SIZE``);
+    One a core of this rank (`cores_of_rank`), since the training loop mostly waits for its device;
     at most `MAX_WORKERS`.
     """
-    return max(1, min(available_cores() // local_processes(), MAX_WORKERS))
+    return min(cores_of_rank(), MAX_WORKERS)
 
 
-def local_processes() -> int:
-    """Return how many processes torchrun started on this machine, 1 without it."""
-    local = os.environ.get("LOCAL_WORLD_SIZE", "")
-    return max(1, int(local)) if local.isdigit() else 1
+def cpu_quota() -> float | None:
+    """Return the lowest CPU quota of this process's cgroups in cores, None without one."""
+    limit = tightest_quota()
+    return None if limit is None else limit.cores
 
 
-def cpu_quota(cgroup: Path = CGROUP) -> float | None:
-    """Return the cgroup's CPU quota in cores, None where there is none."""
-    try:
-        limit, period = (cgroup / "cpu.max").read_text().split()
-    except (OSError, ValueError):
-        try:
-            limit = (cgroup / "cpu" / "cpu.cfs_quota_us").read_text().strip()
-            period = (cgroup / "cpu" / "cpu.cfs_period_us").read_text().strip()
-        except OSError:
-            return None
-    try:
-        cores = int(limit) / int(period)
-    except (ValueError, ZeroDivisionError):  # "max": no limit
-        return None
-    return cores if cores > 0 else None
-
-
-def available_bytes(cgroup: Path = CGROUP) -> int:
+def available_bytes() -> int:
     """Return the bytes of host memory that this process may still take without swapping.
 
-    The least of what the machine has available and what the cgroup, version 2 or 1, leaves:
-    a container is killed at its limit, however much the machine has.  Files that the cgroup
-    has in the page cache count as available, as the system can drop them.
+    The least of what the machine has available and what its cgroups leave: a process is killed
+    at their limits, however much the machine has.  Files that a cgroup has in the page cache count
+    as available, as the system can drop them.
     """
-    machine: int = psutil.virtual_memory().available
-    for limit, usage, statistics, cached in (
-        ("memory.max", "memory.current", "memory.stat", "inactive_file"),
-        (
-            "memory/memory.limit_in_bytes",
-            "memory/memory.usage_in_bytes",
-            "memory/memory.stat",
-            "total_inactive_file",
-        ),
-    ):
-        try:
-            most = int((cgroup / limit).read_text())
-            used = int((cgroup / usage).read_text())
-        except (OSError, ValueError):  # no such version, or "max": no limit
-            continue
-        return max(0, min(machine, most - used + _entry(cgroup / statistics, cached)))
-    return machine
+    left = [limit.left for limit in memory_limits()]
+    return int(min([psutil.virtual_memory().available, *left]))
 
 
 _share: int | None = None
@@ -135,18 +113,13 @@ def memory_share() -> int:
     return available_bytes() if _share is None else _share
 
 
-def limit_bytes(cgroup: Path = CGROUP) -> int | None:
-    """Return the memory limit of the cgroup, version 2 or 1; None where there is none.
+def limit_bytes() -> int | None:
+    """Return the lowest memory limit of this process's cgroups; None where there is none.
 
     A limit of more than the machine has, as version 1 writes for none, is none.
     """
-    for limit in ("memory.max", "memory/memory.limit_in_bytes"):
-        try:
-            most = int((cgroup / limit).read_text())
-        except (OSError, ValueError):  # no such version, or "max": no limit
-            continue
-        return most if most < psutil.virtual_memory().total else None
-    return None
+    most = min((limit.most for limit in memory_limits()), default=None)
+    return most if most is not None and most < psutil.virtual_memory().total else None
 
 
 def available_on(device: torch.device) -> int:
@@ -179,19 +152,6 @@ def parse_bytes(text: str) -> int | None:
     if match is None or not (match[2] or match[3]):
         return None
     return int(float(match[1]) * _UNITS[match[2].upper()])
-
-
-def _entry(statistics: Path, name: str) -> int:
-    """Return one number of a cgroup's statistics; 0 where it is not there."""
-    try:
-        lines = statistics.read_text().splitlines()
-    except OSError:
-        return 0
-    for line in lines:
-        key, _, value = line.partition(" ")
-        if key == name and value.strip().isdigit():
-            return int(value)
-    return 0
 
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3

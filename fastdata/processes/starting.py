@@ -206,8 +206,8 @@ os.register_at_fork(
 def signals_held(*, blocked: bool = True) -> Iterator[None]:
     """Hold back the signals that stop a process; they arrive at the end.
 
-    Where a process may be started meanwhile that is not ours, they are not `blocked`: it would be
-    deaf to them for ever.
+    If another library may start a process meanwhile, pass ``blocked=False``: the process would
+    inherit the block and never receive them.
 
     What their handlers raise would be lost in the hooks that Python runs around a fork
     ("Exception ignored in"), and a new process would still have its parent's handlers; raised
@@ -220,9 +220,14 @@ def signals_held(*, blocked: bool = True) -> Iterator[None]:
     in the main thread.  So there the handlers are replaced by one that notes the signal.
     """
     noted: list[int] = []
+    owner = os.getpid()
 
     def note(number: int, frame: object) -> None:
-        noted.append(number)
+        if os.getpid() == owner:
+            noted.append(number)
+        else:  # a process that was forked meanwhile, and has its parent's handlers
+            signal.signal(number, handlers[signal.Signals(number)])
+            signal.raise_signal(number)
 
     handlers: dict[signal.Signals, Any] = {}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING if blocked else ())

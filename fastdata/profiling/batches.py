@@ -198,7 +198,7 @@ def _before_copying(loader: Any) -> tuple[list[Any], Callable[[Any], Any] | None
         return [], None
     requests = list(islice(requests_of(loader), CACHED))
     host = [map_leaves(_copied_to_host, make_batch(backend, request)) for request in requests]
-    return host, partial(arrive, backend.work.pipeline, backend.work.seed, requests[0])
+    return host, partial(arrive, backend.work, requests[0])
 
 
 def _copied_in_place(leaf: Any) -> Any:

@@ -46,6 +46,7 @@ from fastdata.profiling.model import Cost, LoaderCosts, hand_over_costs
 from fastdata.profiling.recorder import Recorder, Times, recording, stage_costs
 from fastdata.steps.meter import Meter
 from fastdata.transforms.stages import CallStage, PixelStage
+from fastdata.waits import wait_until
 
 __all__ = ["RecordedResult", "RecordedWork", "make_batch", "measure_packed", "requests_of"]
 
@@ -180,6 +181,8 @@ class _Bench:
         loop = recorder.take()
         began, core = time.perf_counter(), time.thread_time()
         pending = [self._workers.submit(task, job.slot) for task in tasks]
+        for one in pending:
+            wait_until(partial(self._workers.wait, one), "the worker that is measured")
         results: list[RecordedResult] = [one.result() for one in pending]
         took, busy = time.perf_counter() - began, time.thread_time() - core
         with recording(recorder, "collate"):
@@ -187,7 +190,7 @@ class _Bench:
         device_seconds = 0.0
         if self._device is not None and self._device.type != "cpu":
             moved = move_batch(batch, self._device)
-            on_device = partial(arrive, work.pipeline, work.seed, request, moved)
+            on_device = partial(arrive, work, request, moved)
             device_seconds = Meter(self._device).seconds(on_device)
         elif work.pipeline.batch is not None or work.pipeline.views:
             with recording(recorder, "augment"):

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from fastdata.errors import FastdataError, StorageError
 from fastdata.remote.folder import CacheFolder
 from fastdata.remote.messages import Channel, credentials_digest, error_from
+from fastdata.waits import result_of
 
 __all__ = ["Client", "client_of"]
 
@@ -131,7 +132,7 @@ class Client:
                 self._replies.pop(number, None)
                 self._said.pop(keep_as, None)
                 raise
-        reply = future.result()
+        reply = result_of(future, f"the downloader of the cache {self.folder.path}")
         if "error" in reply:
             with self._lock:
                 self._said.pop(keep_as, None)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
-import shutil
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -26,9 +26,10 @@ from fastdata.errors import (
     StorageError,
     full_disk_explained,
 )
-from fastdata.formats.manifest import MANIFEST, Manifest
+from fastdata.formats.manifest import MANIFEST, Manifest, ShardEntry, check_shard_name
 from fastdata.formats.reader import ShardReader, mean_image_bytes, spread_samples
 from fastdata.formats.sparse import columns_only
+from fastdata.own_files import open_own, open_own_file
 from fastdata.remote.extents import PAGE_BYTES, Extents
 from fastdata.remote.folder import (
     PRESENT,
@@ -39,6 +40,7 @@ from fastdata.remote.folder import (
 )
 from fastdata.sampling.shuffle import BlockShuffle
 from fastdata.storage import Entry, Store, open_store
+from fastdata.storage.contract import MOST_TEXT_BYTES
 
 __all__ = ["StoredDataset", "find_dataset", "removed"]
 
@@ -71,10 +73,9 @@ def find_dataset(folder: CacheFolder, url: str, options: Mapping[str, str]) -> C
     url = url.rstrip("/")
     store = open_store(url, options)
     try:
-        manifest = bytes(store.read(MANIFEST))
+        manifest, listed = _read_manifest(store)
     except ObjectNotFoundError:
         return _of_file(folder, url, options)
-    listed = Manifest.from_bytes(manifest, store.url_of(MANIFEST)).shards
     found = {one.key: one for one in _look_up(store, [shard.file for shard in listed])}
     shards = []
     for shard in listed:
@@ -94,9 +95,25 @@ def find_dataset(folder: CacheFolder, url: str, options: Mapping[str, str]) -> C
     return _made(folder, store, url, options, shards, manifest)
 
 
+def _read_manifest(store: Store) -> tuple[bytes, tuple[ShardEntry, ...]]:
+    """Return a manifest and the shards that it lists; one that is damaged is read again, once."""
+    for last in (False, True):
+        data = bytes(store.read(MANIFEST, most_bytes=MOST_TEXT_BYTES))
+        try:
+            return data, Manifest.from_bytes(data, store.url_of(MANIFEST)).shards
+        except FormatError:
+            if last:
+                raise
+    raise AssertionError
+
+
 def _of_file(folder: CacheFolder, url: str, options: Mapping[str, str]) -> CachedDataset:
     """Return the dataset of a URL that may be a shard."""
     parent, _, name = url.rpartition("/")
+    try:
+        check_shard_name(name)
+    except ValueError as error:
+        raise DatasetNotFoundError(f"{url}: {error}. Give it another name") from None
     try:
         if parent.endswith(("/", ":")):
             raise ObjectNotFoundError(url)
@@ -144,40 +161,53 @@ def _made(
     which = [url, dict(options), [[one.key, one.size, one.tag] for one in shards]]
     content = json.dumps(which, sort_keys=True).encode() + (manifest or b"")
     readable = re.sub(r"[^A-Za-z0-9_-]", "_", url.rpartition("/")[2])[:64]
-    name = f"{readable}-{xxhash.xxh3_64_hexdigest(content)}"
-    there = CachedDataset.read(folder.path / name)
+    place = folder.folder_of(f"{readable}-{xxhash.xxh3_64_hexdigest(content)}")
+    there = CachedDataset.read(place)
     if there is not None and _is_sound(there):
         there.write()  # opened last
         return there
-    scratch = folder.scratch()
-    try:
-        with full_disk_explained(folder.path, _OTHER_FOLDER):
+    empty = tuple(replace(one, num_samples=0) for one in shards)
+    made = CachedDataset(place, url, dict(options), empty, 1, manifest is None)
+    with full_disk_explained(folder.path, _OTHER_FOLDER):
+        scratch = folder.scratch()
+        try:
+            made.write(scratch)  # first of all, what may be removed of it
             counted, block_size = _columns_of(store, shards, scratch)
             if manifest is not None:
                 (scratch / MANIFEST).write_bytes(manifest)
-            made = CachedDataset(
-                folder.path / name, url, dict(options), counted, block_size, manifest is None
-            )
-            os.chmod(scratch, 0o700)
-            with contextlib.suppress(FileNotFoundError):  # what is left of one
-                (made.folder / PRESENT).unlink()
-            if made.folder.exists():
-                folder.remove(made)
-            os.rename(scratch, made.folder)
-            made = replace(made, column_bytes=made.disk_bytes)
-            made.write()
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)  # it was moved, unless something failed
+            made = replace(made, shards=counted, block_size=block_size)
+            made = replace(made, column_bytes=replace(made, folder=scratch).disk_bytes)
+            made.write(scratch)
+            if there is not None or place.exists():
+                folder.remove(there or made)
+            _rename(scratch, place)
+        except BaseException:
+            folder.remove(replace(made, folder=scratch))
+            raise
     return made
 
 
+def _rename(scratch: Path, place: Path) -> None:
+    try:
+        os.rename(scratch, place)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise
+        raise StorageError(
+            f"{place} is in the way, and has what fastdata did not make: move it elsewhere, or "
+            "choose another cache with cache_dir=, --cache-dir"
+        ) from None
+
+
 def _is_sound(dataset: CachedDataset) -> bool:
-    """Return whether its files are there, and their headers are."""
+    """Return whether its files are there, with headers and columns as they were packed."""
     if dataset.key is None:
         return False
     try:
         for shard in dataset.shards:
-            ShardReader(dataset.folder / shard.file)
+            reader = ShardReader(dataset.folder / shard.file)
+            if not all(map(reader.column_is_intact, reader.header.columns)):
+                return False
     except (FastdataError, OSError):
         return False
     return True
@@ -223,7 +253,8 @@ class StoredDataset:
 
     def __init__(self, cached: CachedDataset) -> None:
         self.cached = cached
-        bytes_of_samples = np.memmap(cached.folder / PRESENT, np.uint8, "r+").view(np.ndarray)
+        with open_own_file(cached.folder / PRESENT, "r+b") as file:
+            bytes_of_samples = np.memmap(file, np.uint8, "r+").view(np.ndarray)
         counts = [shard.num_samples for shard in cached.shards]
         self.starts = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
         self.num_samples = int(self.starts[-1])
@@ -345,7 +376,7 @@ class StoredDataset:
         if number not in self._files:
             # Two threads may both open it; one of the descriptors is then closed again.
             try:
-                descriptor = os.open(self._path(number), os.O_RDWR | os.O_CLOEXEC)
+                descriptor = open_own(self._path(number), os.O_RDWR)
             except FileNotFoundError as error:
                 raise self._removed() from error
             if os.fstat(descriptor).st_ino != self._inodes[number]:

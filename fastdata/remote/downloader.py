@@ -22,6 +22,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
@@ -125,6 +126,7 @@ class Downloader:
     def run(self) -> None:
         """Serve until nobody has been connected for a while."""
         self.folder.remove_unfinished()
+        logging.getLogger("fastdata").addHandler(_Forwarded(self._tell_all))
         with contextlib.ExitStack() as stack:
             listener = stack.enter_context(contextlib.closing(self.folder.listen()))
             listener.settimeout(0.5)
@@ -342,11 +344,11 @@ class Downloader:
             why = str(error)
         finally:
             pool.shutdown(wait=False)
-        self._warn(f"{url} cannot be asked ({why}): what the cache has of it is read")
+        log.warning("%s", f"{url} cannot be asked ({why}): what the cache has of it is read")
         return known[-1]
 
-    def _warn(self, text: str) -> None:
-        log.warning("%s", text)
+    def _tell_all(self, text: str) -> None:
+        """Have all clients log a warning, too."""
         for channel in list(self._clients.values()):
             with contextlib.suppress(OSError):
                 channel.send({"kind": "warning", "text": text})
@@ -460,10 +462,11 @@ class Downloader:
             if not self._is_tight:
                 self._is_tight = True
                 budget = format_bytes(self._room.budget())
-                self._warn(
+                log.warning(
+                    "%s",
                     f"the cache {self.folder.path} of {budget} has hardly room for what is needed "
                     "at once, so that blocks are fetched several times: "
-                    "give more with cache_bytes=, --cache-bytes"
+                    "give more with cache_bytes=, --cache-bytes",
                 )
             return True
         now = time.monotonic()
@@ -553,9 +556,10 @@ class Downloader:
             limit = self._room.used() - job.nbytes
             if limit < self._room.budget():
                 if self._room.disk_limit == float("inf"):  # requests under way find it full, too
-                    self._warn(
+                    log.warning(
+                        "%s",
                         f"the disk of the cache {self.folder.path} is full: it goes on with "
-                        f"{format_bytes(limit)} instead of {format_bytes(self._room.budget())}"
+                        f"{format_bytes(limit)} instead of {format_bytes(self._room.budget())}",
                     )
                 self._room.disk_limit = max(limit, 0.0)
             self._wanted.append(_Wanted(job.held, job.first, job.last))
@@ -570,6 +574,18 @@ class Downloader:
             failed = _failed(key, job.first, job.last, self._told(client, error))
             with contextlib.suppress(OSError, KeyError):
                 self._clients[client].send(failed)
+
+
+class _Forwarded(logging.Handler):
+    """Passes on what is logged in this process, such as which store does not answer."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._tell = tell
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not record.exc_info:
+            self._tell(record.getMessage())
 
 
 def _failed(key: str, first: int, last: int, error: list[str]) -> dict[str, Any]:

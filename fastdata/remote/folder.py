@@ -7,8 +7,8 @@ import ctypes
 import fcntl
 import json
 import os
-import shutil
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -23,7 +23,9 @@ import psutil
 import xxhash
 from numpy.typing import NDArray
 
-from fastdata.errors import OptionError, StorageError
+from fastdata.errors import NotRegularFileError, OptionError, StorageError
+from fastdata.formats.manifest import MANIFEST, check_shard_name
+from fastdata.own_files import create_own, open_own, open_own_file
 from fastdata.storage import Entry
 
 __all__ = ["CacheFolder", "CachedDataset", "CachedShard", "default_cache_folder", "punch_hole"]
@@ -40,12 +42,19 @@ _MARKED = {"format": "fastdata cache", "version": 1}
 
 _SOCKET, _LOCK, _LOG = "downloader.sock", "downloader.lock", "downloader.log"
 
+_PREFIX = "fastdata-"
+"""Of the folders of datasets."""
+
+_SCRATCH = ".fastdata-", ".new"
+"""Beginning and end of the names of folders in which datasets are being made."""
+
 _SAID_BYTES = 2000
 
 _LAUNCH = """
 import fcntl, os, sys
 folder, lock, path = sys.argv[1:]
-lock = os.open(os.path.join(folder, lock), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+lock = os.open(os.path.join(folder, lock), flags, 0o600)
 try:
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 except BlockingIOError:
@@ -83,6 +92,17 @@ class CachedShard:
     tag: str
     num_samples: int
 
+    def check(self) -> None:
+        """Raise ValueError if what came out of a file cannot be true."""
+        texts: list[object] = [self.file, self.key, self.tag]
+        counts: list[object] = [self.size, self.num_samples]
+        if not (
+            all(isinstance(text, str) for text in texts)
+            and all(isinstance(n, int) and 0 <= n < 2**62 for n in counts)
+        ):
+            raise ValueError(f"{self} cannot be true")
+        check_shard_name(self.file)
+
     @property
     def entry(self) -> Entry:
         """The object as the store has it."""
@@ -114,23 +134,31 @@ class CachedDataset:
         """Samples of all shards."""
         return sum(shard.num_samples for shard in self.shards)
 
-    def write(self) -> None:
-        """Write it down, by which the folder is one of a dataset."""
+    def write(self, folder: Path | None = None) -> None:
+        """Write it down in its folder, or in one that will become it: this marks it as ours."""
         body = {**asdict(self), "folder": self.folder.name}
-        scratch = self.folder / f"{DATASET}.new"
-        scratch.write_text(json.dumps(body, indent=1))
-        os.replace(scratch, self.folder / DATASET)
+        scratch = (folder or self.folder) / f"{DATASET}.new"
+        with open(create_own(scratch), "w") as file:
+            json.dump(body, file, indent=1)
+        os.replace(scratch, scratch.with_name(DATASET))
 
     @classmethod
-    def read(cls, folder: Path) -> CachedDataset | None:
-        """Return what was written down; None where that is not there, or is damaged."""
+    def read(cls, folder: Path, *, is_scratch: bool = False) -> CachedDataset | None:
+        """Return what was written down; None where that is not there, or is damaged.
+
+        A folder `is_scratch` if the dataset is still being made there.
+        """
         try:
-            body = json.loads((folder / DATASET).read_text())
+            with open_own_file(folder / DATASET) as file:
+                body = json.load(file)
             shards = tuple(CachedShard(**shard) for shard in body["shards"])
-            if body["folder"] != folder.name or not shards:
-                return None
-            return cls(**{**body, "folder": folder, "shards": shards})
-        except (OSError, ValueError, TypeError, LookupError):
+            for shard in shards:
+                shard.check()
+            found = cls(**{**body, "folder": folder, "shards": shards})
+            is_here = is_scratch or body["folder"] == folder.name
+            is_true = isinstance(body["url"], str) and isinstance(body["options"], dict)
+            return found if is_here and is_true and shards else None
+        except (OSError, ValueError, TypeError, LookupError, RecursionError):
             return None
 
     @property
@@ -154,9 +182,10 @@ class CachedDataset:
 
     def present(self) -> NDArray[np.bool_]:
         """Return which samples have their images there, bool [num_samples]."""
-        found: NDArray[np.bool_] = (
-            np.fromfile(self.folder / PRESENT, np.uint8, self.num_samples) > 0
-        )
+        found: NDArray[np.bool_] = np.zeros(self.num_samples, np.bool_)
+        with contextlib.suppress(OSError), open_own_file(self.folder / PRESENT) as file:
+            there = np.frombuffer(file.read(self.num_samples), np.uint8)
+            found[: len(there)] = there > 0
         return found
 
     @property
@@ -170,7 +199,7 @@ class CachedDataset:
         total = 0
         for path in self.folder.iterdir():
             with contextlib.suppress(OSError):
-                total += path.stat().st_blocks * 512
+                total += path.lstat().st_blocks * 512
         return total
 
 
@@ -232,32 +261,55 @@ class CacheFolder:
     def datasets(self) -> list[CachedDataset]:
         """Return the datasets that are there, the one that was opened last at the end."""
         found = []
-        for path in self.path.iterdir():
-            if path.is_dir() and (dataset := CachedDataset.read(path)) is not None:
+        for path in self._folders(_PREFIX, ""):
+            if (dataset := CachedDataset.read(path)) is not None:
                 found.append(dataset)
         return sorted(found, key=lambda one: (one.folder / DATASET).stat().st_mtime_ns)
+
+    def folder_of(self, name: str) -> Path:
+        """Return the folder of a dataset."""
+        return self.path / f"{_PREFIX}{name}"
 
     def remove(self, dataset: CachedDataset) -> None:
         """Remove a dataset that nobody reads: the files that we made, and the folder if empty.
 
-        It is no dataset from the first moment on.
+        It is no dataset from the first moment on; its list of our files goes last.
         """
-        names = [DATASET, f"{DATASET}.new", PRESENT, "manifest.json"]
-        names += [shard.file for shard in dataset.shards]
-        for name in names:
-            (dataset.folder / name).unlink(missing_ok=True)
+        files = [shard.file for shard in dataset.shards]
+        for name in (PRESENT, *files, MANIFEST, f"{DATASET}.new", DATASET):
+            path = dataset.folder / name
+            with contextlib.suppress(FileNotFoundError):
+                if stat.S_ISREG(path.lstat().st_mode):
+                    path.unlink()
         with contextlib.suppress(OSError):
             dataset.folder.rmdir()
 
     def remove_unfinished(self) -> None:
-        """Remove folders that were being made by a process that has ended."""
-        for path in self.path.iterdir():
-            if path.is_dir() and path.name.startswith("."):
-                shutil.rmtree(path, ignore_errors=True)
+        """Remove what processes that have ended were making, by their lists of files."""
+        for path in self._folders(*_SCRATCH):
+            dataset = CachedDataset.read(path, is_scratch=True)
+            if dataset is not None:
+                self.remove(dataset)
+            elif {DATASET, f"{DATASET}.new"}.issuperset(os.listdir(path)):  # begun just before
+                for file in path.iterdir():
+                    file.unlink()
+                path.rmdir()
+
+    def _folders(self, prefix: str, suffix: str) -> list[Path]:
+        """Return the folders with such names; links to folders are left out."""
+        with os.scandir(self.path) as entries:
+            return [
+                Path(one.path)
+                for one in entries
+                if one.name.startswith(prefix)
+                and one.name.endswith(suffix)
+                and one.is_dir(follow_symlinks=False)
+            ]
 
     def scratch(self) -> Path:
         """Make a folder in which a dataset can be made."""
-        return Path(tempfile.mkdtemp(prefix=".", dir=self.path))
+        prefix, suffix = _SCRATCH
+        return Path(tempfile.mkdtemp(suffix, prefix, self.path))
 
     # -- the downloader --------------------------------------------------------------------------
 
@@ -267,7 +319,7 @@ class CacheFolder:
         `is_served` is true from now on, until it ends; it takes a while until it listens.  Raises
         a `StorageError` where the folder has gone.
         """
-        with self._in_use(), open(self.path / _LOG, "ab") as said:
+        with self._in_use(), open_own_file(self.path / _LOG, "ab") as said:
             subprocess.run(
                 [sys.executable, "-c", _LAUNCH, str(self.path), _LOCK, "\n".join(sys.path)],
                 stdin=subprocess.DEVNULL,
@@ -282,7 +334,7 @@ class CacheFolder:
     def is_served(self) -> bool:
         """Whether there is a downloader, which may not listen yet."""
         with self._in_use():
-            lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            lock = open_own(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -296,6 +348,8 @@ class CacheFolder:
         """Explain what becomes of a folder while processes use it."""
         try:
             yield
+        except NotRegularFileError:
+            raise
         except FileNotFoundError as error:
             raise StorageError(
                 f"the cache folder {self.path} was removed while it was in use: start again, and "
@@ -321,14 +375,17 @@ class CacheFolder:
     @property
     def said(self) -> str:
         """The end of what downloaders have said."""
-        with contextlib.suppress(OSError), open(self.path / _LOG, "rb") as file:
+        with contextlib.suppress(OSError), open_own_file(self.path / _LOG) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _SAID_BYTES))
-            return file.read().decode(errors="replace").strip()
+            said: bytes = file.read()
+            return said.decode(errors="replace").strip()
         return ""
 
     def listen(self) -> socket.socket:
         """Return the socket to which processes connect; for who has the lock."""
-        (self.path / _SOCKET).unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            if stat.S_ISSOCK((self.path / _SOCKET).lstat().st_mode):
+                (self.path / _SOCKET).unlink()
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with self._short() as path:
             listener.bind(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -41,6 +42,7 @@ class Following:
         self._supply = supply
         self._positions = positions
         self._number = 0
+        self._process = os.getpid()
         self._kept: set[object] = set()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -92,6 +94,9 @@ class Following:
 
     def end(self) -> None:
         """Withdraw the plan.  Idempotent."""
+        if os.getpid() != self._process:  # forked: the plan is the parent's, and so is its thread
+            self._process, self._number, self._thread = os.getpid(), 0, None
+            self._kept, self._told = set(), threading.Condition()
         if not self._number:
             return
         self._stop.set()

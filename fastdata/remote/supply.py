@@ -22,9 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastdata.errors import OptionError
+from fastdata.own_files import open_own_file
 from fastdata.processes.resources import parse_bytes
 from fastdata.remote.client import Client, client_of
 from fastdata.remote.folder import PRESENT, CacheFolder, default_cache_folder
+from fastdata.waits import said_while
 
 __all__ = ["ShardSupply", "Supply", "open_remote"]
 
@@ -118,7 +120,8 @@ class Supply:
         self.column_bytes: int = found["column_bytes"]
         self.cache_bytes: int = found["cache_bytes"]
         self._files: dict[str, str] = found["files"]
-        self._present = np.memmap(Path(found["folder"]) / PRESENT, np.uint8, "r").view(np.ndarray)
+        with open_own_file(Path(found["folder"], PRESENT)) as file:
+            self._present = np.memmap(file, np.uint8, "r").view(np.ndarray)
         self._seen = np.zeros(self.num_samples, np.uint8)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -139,7 +142,7 @@ class Supply:
         }
         client.used_by(self, self._key)
         reply = client.ask(body, keep_as=self._key)
-        self._opened_in = os.getpid()
+        self._opened_in, self._waited = os.getpid(), _Waited()
         self._say_streams()
         found: dict[str, Any] = reply["dataset"]
         return found
@@ -205,19 +208,20 @@ class Supply:
         began = time.monotonic()
         said_at, pause = 0.0, SHORTEST_WAIT
         client = self.client
-        while True:
-            now = time.monotonic()
-            if now - said_at > SAY_AGAIN_SECONDS:
-                self.need(samples)
-                said_at = now
-            samples = samples[self._present[samples] == 0]
-            if not len(samples):
-                break
-            failure = client.failure(self.name, samples, began)
-            if failure is not None:
-                raise failure
-            time.sleep(pause)
-            pause = min(2 * pause, LONGEST_WAIT)
+        with said_while(lambda: f"{len(samples):,} images of {self.url}"):
+            while True:
+                now = time.monotonic()
+                if now - said_at > SAY_AGAIN_SECONDS:
+                    self.need(samples)
+                    said_at = now
+                samples = samples[self._present[samples] == 0]
+                if not len(samples):
+                    break
+                failure = client.failure(self.name, samples, began)
+                if failure is not None:
+                    raise failure
+                time.sleep(pause)
+                pause = min(2 * pause, LONGEST_WAIT)
         self._waited.add(time.monotonic() - began)
         self._watching.waited = self.waited_here + time.monotonic() - began
 

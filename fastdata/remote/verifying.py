@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+from fastdata.errors import FastdataError
 from fastdata.formats.layout import checksum
 from fastdata.formats.reader import ShardReader
 from fastdata.remote.folder import CachedDataset
 
-__all__ = ["damaged_samples"]
+__all__ = ["damaged_columns", "damaged_samples"]
+
+
+def damaged_columns(dataset: CachedDataset) -> list[str]:
+    """Return the columns that do not match their checksums, as ``FILE: COLUMN``.
+
+    A shard that is missing, or has a damaged header, is listed as ``FILE: header``.
+    """
+    damaged = []
+    for shard in dataset.shards:
+        try:
+            reader = ShardReader(dataset.folder / shard.file)
+        except (FastdataError, OSError):
+            damaged.append(f"{shard.file}: header")
+            continue
+        names = reader.header.columns
+        damaged += [f"{shard.file}: {one}" for one in names if not reader.column_is_intact(one)]
+    return damaged
 
 
 def damaged_samples(dataset: CachedDataset) -> list[int]:
     """Return which samples are there whose images do not match their checksums.
 
-    What is removed or comes meanwhile may be among them.
+    What is removed or comes meanwhile may be among them.  The columns must be intact.
     """
     present = dataset.present()
     damaged, first = [], 0

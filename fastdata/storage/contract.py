@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import abc
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from fastdata.errors import ObjectChangedError, ObjectNotFoundError, StorageError
 
-__all__ = ["Entry", "Store"]
+__all__ = ["MOST_READ_BYTES", "MOST_TEXT_BYTES", "Entry", "Store"]
+
+MOST_READ_BYTES = 1 << 30
+"""Limit of an object that is read whole: an image, a list of rejects."""
+
+MOST_TEXT_BYTES = 1 << 28
+"""Limit of a manifest, a plan or a receipt, and of a shard's header."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +86,20 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def read(
-        self, key: str, start: int = 0, stop: int | None = None, *, tag: str = ""
+        self,
+        key: str,
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        tag: str = "",
+        most_bytes: int = MOST_READ_BYTES,
     ) -> bytes | memoryview:
         """Return the bytes of an object, or a range of them.
 
-        A range that ends after the object is a `StorageError`: it is never cut short.  With a
-        `tag`, another content of the object is an `ObjectChangedError`.
+        A range that ends after the object is a `StorageError`: it is never cut short.  Without a
+        `stop`, more than `most_bytes` are one, too.  With a `tag`, another content of the object
+        is an `ObjectChangedError`.
         """
-
-    def read_ranges(
-        self, key: str, ranges: Sequence[tuple[int, int]], *, tag: str = ""
-    ) -> Sequence[bytes | memoryview]:
-        """Return several ranges of an object, ``(start, stop)`` each, in their order."""
-        return [self.read(key, start, stop, tag=tag) for start, stop in ranges]
 
     @abc.abstractmethod
     def put(self, key: str, data: bytes | Path) -> None:
@@ -126,6 +133,14 @@ class Store(abc.ABC):
         if stop is not None and len(data) != stop - start:
             raise StorageError(
                 f"{self.url_of(key)} gave {len(data)} bytes for the range {start}-{stop}"
+            )
+
+    def check_size(self, key: str, size: int, most_bytes: int) -> None:
+        """Raise a `StorageError` if a server sends, or announces, more than is to be read."""
+        if size > most_bytes:
+            raise StorageError(
+                f"{self.url_of(key)} has {size:,} bytes or more, where at most {most_bytes:,} are "
+                "read: it is not what it should be, or the server is out of order"
             )
 
     def path(self, key: str) -> Path:

@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import IO
 
 from fastdata.errors import (
+    DriveError,
     ObjectChangedError,
     ObjectNotFoundError,
     StorageError,
+    drive_explained,
     full_disk_explained,
 )
-from fastdata.storage.contract import Entry, Store
+from fastdata.storage.contract import MOST_READ_BYTES, Entry, Store
 
 __all__ = ["LocalStore"]
 
@@ -96,14 +98,22 @@ class LocalStore(Store):
             return _entry(key, os.stat(self.path(key)))
 
     def read(
-        self, key: str, start: int = 0, stop: int | None = None, *, tag: str = ""
+        self,
+        key: str,
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        tag: str = "",
+        most_bytes: int = MOST_READ_BYTES,
     ) -> bytes | memoryview:
         """Return a file's bytes, or a range of them."""
         with self._explained(key), open(self.path(key), "rb", buffering=0) as file:
             found = _entry(key, os.fstat(file.fileno()))
             if tag and found.tag != tag:
                 raise self.changed(key)
-            stop = found.size if stop is None else stop
+            if stop is None:
+                self.check_size(key, found.size - start, most_bytes)
+                stop = found.size
             if not 0 <= start <= stop <= found.size:
                 raise StorageError(
                     f"{self.url_of(key)} has {found.size} bytes, and no range {start}-{stop}"
@@ -165,13 +175,15 @@ class LocalStore(Store):
                         else:
                             file.write(data)
                         file.flush()
-                        os.fdatasync(file.fileno())
+                        with drive_explained(scratch.parent, "fsync"):
+                            os.fdatasync(file.fileno())
                 yield scratch
             finally:
                 scratch.unlink(missing_ok=True)
             folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
             try:
-                os.fsync(folder)
+                with drive_explained(target.parent, "fsync of folders"):
+                    os.fsync(folder)
             finally:
                 os.close(folder)
 
@@ -191,7 +203,9 @@ class LocalStore(Store):
         """
         for folder, _, names in os.walk(self.folder):
             for name in filter(_IS_SCRATCH.fullmatch, names):
-                Path(folder, name).unlink(missing_ok=True)
+                path = Path(folder, name)
+                if path.is_file() and not path.is_symlink():
+                    path.unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def _explained(self, key: str, *, is_path: bool = False) -> Iterator[None]:
@@ -199,7 +213,7 @@ class LocalStore(Store):
         name = key if is_path else self.url_of(key)
         try:
             yield
-        except StorageError:
+        except (StorageError, DriveError):
             raise
         except FileNotFoundError as error:
             raise ObjectNotFoundError(f"{name}: there is no such file") from error
@@ -215,7 +229,7 @@ def _is_linked(source: Path, path: Path) -> bool:
         os.link(source, path)
     except OSError:  # another file system, or one without links
         return False
-    with open(path, "rb") as file:
+    with open(path, "rb") as file, drive_explained(path.parent, "fsync"):
         os.fdatasync(file.fileno())
     return True
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
 import os
-import re
+import random
+import time
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import obstore
 from obstore import exceptions
@@ -23,7 +25,19 @@ from fastdata.errors import (
     StorageError,
 )
 from fastdata.installing import install_line
-from fastdata.storage.contract import Entry, Store
+from fastdata.storage.answers import (
+    RETRY_SECONDS,
+    TRANSIENT,
+    answer_of,
+    explanation,
+    may_pass,
+    reason_of,
+    status_of,
+    text_of,
+)
+from fastdata.storage.contract import MOST_READ_BYTES, Entry, Store
+from fastdata.storage.pages import ListingTooLargeError, listed
+from fastdata.waits import said_while
 
 __all__ = ["ObjectStore"]
 
@@ -31,58 +45,24 @@ CONNECT_SECONDS, READ_SECONDS = 10, 30
 """Until there is a connection, and until more comes by it.  There is no limit for a whole request,
 as obstore's own of 30 s: a large object over a slow network takes longer."""
 
-RETRY_SECONDS = 180
-"""For which a request that fails in passing is made again, with growing pauses."""
+PAUSES = 0.1, 15.0
+"""Seconds between two tries, at first and at last.  Random: from half of it to all of it."""
 
 MOST_RETRIES = 1000
-"""In that time: obstore's own, 10, are over within half a minute or so."""
+"""Limit of obstore's own retries, which a part of a large upload has."""
 
-PAUSES = {
-    "init_backoff": timedelta(milliseconds=100),
-    "max_backoff": timedelta(seconds=15),
-    "base": 2,
-}
-"""Between them, as obstore draws them at random."""
+CONFLICT = 409
+"""S3's answer to concurrent conditional uploads: the client must try again."""
 
-LISTED = 1000
-"""Objects that come at once."""
+MOST_BYTES = 1 << 62
+"""Largest size of an object that is believed."""
+
+_PIECE_BYTES = 1 << 24
+"""Bytes of a body that are received between two checks of its length."""
 
 AWS_SCHEMES = "s3", "s3a"
 
-_SIGNED = re.compile(r"\?[^\s\"'>)]*")
-"""The query of a URL in a message, which may have a signature in it."""
-
-_REMEDY = (
-    "Credentials come from where the cloud's own tools have them; data that is open to all needs "
-    "--storage-option anonymous=true (storage_options={'anonymous': 'true'})"
-)
-
-_REGION = (
-    "the bucket is in another region, or has another endpoint. Name it with --storage-option "
-    "region=... (storage_options={'region': ...}) or AWS_REGION"
-)
-
-_NO_BUCKET = "Compare its name, and the endpoint, with what the cloud's own tools list"
-
-_REASONS = (
-    ("NoSuchBucket", f"there is no such bucket. {_NO_BUCKET}"),
-    ("ContainerNotFound", f"there is no such container. {_NO_BUCKET}"),
-    ("RequestTimeTooSkewed", "this machine's clock is wrong: set it (chronyc, timedatectl)"),
-    ("InvalidAccessKeyId", f"the access key is not known. {_REMEDY}"),
-    ("SignatureDoesNotMatch", f"the secret key is wrong. {_REMEDY}"),
-    ("ExpiredToken", "the credentials have expired: log in again"),
-    ("AccessDenied", f"the credentials do not allow it. {_REMEDY}"),
-    ("PermanentRedirect", _REGION),
-    ("AuthorizationHeaderMalformed", _REGION),
-    ("redirect without LOCATION", _REGION),
-)
-"""What servers' answers mean, and what to do."""
-
-_ANSWER = re.compile(r"<Code>([^<]*)</Code>\s*(?:<Message>([^<]*)</Message>)?")
-"""Of S3, and of those that speak as it does."""
-
-_IS_WRONG = "status code: 4"
-_REFUSED = "401 Unauthorized", "403 Forbidden"
+Result = TypeVar("Result")
 
 
 _is_used = False
@@ -104,7 +84,12 @@ class ObjectStore(Store):
     def __init__(self, url: str, options: Mapping[str, str]) -> None:
         super().__init__(url)
         self._options = dict(options)
-        scheme = url.partition(":")[0]
+        # obstore would try 501 again, too, and says nothing meanwhile: `_ask` does better.
+        self._store = self._opened(max_retries=0)
+
+    def _opened(self, max_retries: int) -> Any:
+        """Return obstore's store; it makes a request again up to `max_retries` times by itself."""
+        url, options = self.url, self._options
         client: dict[str, Any] = {
             "timeout": timedelta(days=1),
             "connect_timeout": timedelta(seconds=CONNECT_SECONDS),
@@ -117,19 +102,18 @@ class ObjectStore(Store):
         if url.startswith("http://") or config.get("endpoint", "").startswith("http://"):
             client["allow_http"] = True
         try:
-            self._store = from_url(
+            return from_url(
                 url,
                 client_options=client,
                 retry_config={
+                    "max_retries": max_retries,
                     "retry_timeout": timedelta(seconds=RETRY_SECONDS),
-                    "max_retries": MOST_RETRIES,
-                    "backoff": PAUSES,
                 },
-                **({} if is_anonymous else _credentials(scheme, url)),
+                **({} if is_anonymous else _credentials(url.partition(":")[0], url)),
                 **config,
             )
         except (exceptions.BaseError, TypeError, ValueError) as error:
-            raise OptionError(f"{url}: {_text(error)}") from error
+            raise OptionError(f"{url}: {text_of(error)}") from error
 
     def check_process(self) -> None:
         """Raise a `StorageError` where a request would wait for threads that a fork has lost."""
@@ -148,10 +132,7 @@ class ObjectStore(Store):
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
         """Yield objects; all of them are listed before the first comes, to be in order."""
-        self.check_process()
-        with self._explained(prefix):
-            stream = obstore.list(self._store, prefix.rstrip("/") or None, chunk_size=LISTED)
-            found = [_entry(meta) for chunk in stream for meta in chunk]
+        found = [_entry(meta) for meta in self._ask(prefix, lambda: self._listed(prefix))]
         # A prefix that is an object, as its folder's name may be, is none of the folder.
         found = [one for one in found if one.key.startswith(prefix)]
         found.sort(key=lambda one: one.key)
@@ -164,84 +145,137 @@ class ObjectStore(Store):
             if not is_folder:
                 yield one
 
+    def _listed(self, prefix: str) -> Sequence[Any]:
+        try:
+            return listed(self._store, prefix.rstrip("/") or None)
+        except ListingTooLargeError as error:
+            raise StorageError(
+                f"{self.url_of(prefix)} {error}. Give the URL of a smaller folder, or use another "
+                "server"
+            ) from None
+
     def head(self, key: str) -> Entry:
         """Return the size and the ETag of an object."""
-        self.check_process()
-        with self._explained(key):
-            try:
-                return _entry(obstore.head(self._store, key))
-            except FileNotFoundError:
+        return _entry(self._ask(key, lambda: self._head(key)))
+
+    def _head(self, key: str) -> Any:
+        try:
+            return obstore.head(self._store, key)
+        except FileNotFoundError:
+            raise
+        except exceptions.BaseError as error:
+            status = status_of(error)
+            if not status.startswith("4") or int(status) in TRANSIENT:
                 raise
-            except exceptions.BaseError as error:
-                if not _is_refused(error) and _IS_WRONG not in str(error):
-                    raise
-                refused = error
-            # The answer to a HEAD has no text that would say why; that to a GET has.
-            obstore.get(self._store, key, options={"range": (0, 1)}).bytes()
-            raise refused
+            refused = error
+        # The answer to a HEAD has no text that would say why; that to a GET has.
+        obstore.get(self._store, key, options={"range": (0, 1)})
+        raise refused
 
     def read(
-        self, key: str, start: int = 0, stop: int | None = None, *, tag: str = ""
+        self,
+        key: str,
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        tag: str = "",
+        most_bytes: int = MOST_READ_BYTES,
     ) -> bytes | memoryview:
         """Return bytes of an object, in one request."""
-        self.check_process()
         if stop is not None and start >= stop:
             return b""
         options: dict[str, Any] = {"if_match": tag} if tag else {}
         if stop is not None:
             options["range"] = (start, stop)
+            most_bytes = stop - start
         elif start:
             options["range"] = {"offset": start}
-        with self._explained(key):
-            data = memoryview(obstore.get(self._store, key, options=options).bytes())
+        data = self._ask(key, lambda: self._received(key, options, most_bytes))
         self.check_range(key, data, start, stop)
         return data
 
+    def _received(self, key: str, options: dict[str, Any], most_bytes: int) -> bytes | memoryview:
+        """Return a body; it takes memory for bytes that have come, not for announced ones."""
+        answer = obstore.get(self._store, key, options=options)
+        first, end = answer.range
+        self.check_size(key, end - first, most_bytes)
+        pieces, received = [], 0
+        for piece in answer.stream(min_chunk_size=max(1, min(end - first, _PIECE_BYTES))):
+            pieces.append(piece)
+            received += len(piece)
+            self.check_size(key, received, end - first)
+        return memoryview(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
+
     def put(self, key: str, data: bytes | Path) -> None:
         """Upload an object; a large file in parts, which are no object until all are there."""
-        self.check_process()
-        with self._explained(key):
-            obstore.put(self._store, key, data)
+        # Of a file, each part is then tried again by itself, and not all of them.
+        again = self._store if isinstance(data, bytes) else self._opened(MOST_RETRIES)
+        stores = itertools.chain([self._store], itertools.repeat(again))
+        self._ask(key, lambda: obstore.put(next(stores), key, data))
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Upload an object by ``If-None-Match: *``."""
-        self.check_process()
-        with self._explained(key):
+
+        def put() -> bool:
             try:
                 obstore.put(self._store, key, data, mode="create")
-            except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
+            except (exceptions.AlreadyExistsError, exceptions.PreconditionError) as error:
+                if status_of(error) == str(CONFLICT):
+                    raise
                 return False
-        return True
+            return True
+
+        return self._ask(key, put, (*TRANSIENT, CONFLICT))
 
     def remove(self, key: str) -> None:
         """Remove an object, if there is one."""
+        with contextlib.suppress(ObjectNotFoundError):
+            self._ask(key, lambda: obstore.delete(self._store, key))
+
+    def _ask(
+        self, key: str, request: Callable[[], Result], transient: Sequence[int] = TRANSIENT
+    ) -> Result:
+        """Make a request, again while it fails in passing; a warning says so after 10 s."""
         self.check_process()
-        with self._explained(key), contextlib.suppress(FileNotFoundError):
-            obstore.delete(self._store, key)
+        began, pause, why = time.monotonic(), PAUSES[0], "no answer yet"
+
+        def waited_for() -> str:
+            return f"{self.url_of(key)} ({why}; it is asked for {RETRY_SECONDS} s)"
+
+        with self._explained(key), said_while(waited_for):
+            while True:
+                try:
+                    return request()
+                except exceptions.BaseError as error:
+                    if not may_pass(error, transient) or time.monotonic() - began > RETRY_SECONDS:
+                        raise
+                    why = answer_of(error) or "no whole answer"
+                time.sleep(random.uniform(pause / 2, pause))
+                pause = min(2 * pause, PAUSES[1])
 
     @contextlib.contextmanager
     def _explained(self, key: str) -> Iterator[None]:
         """Turn obstore's errors into ones that name the URL, the reason and the remedy."""
         try:
             yield
+        except StorageError:
+            raise
         except FileNotFoundError as error:
-            if why := _reason(error):  # not even the bucket
+            why = reason_of(error)  # not even the bucket
+            if status_of(error) == "405":  # obstore takes it for 404
+                why = explanation(error)
+            if why:
                 raise StorageError(f"{self.url_of(key)}: {why}") from error
             raise ObjectNotFoundError(f"{self.url_of(key)}: there is no such object") from error
         except exceptions.PreconditionError as error:
             raise self.changed(key) from error
         except (exceptions.BaseError, OSError) as error:
-            why = _reason(error)
-            if not why:
-                said = _ANSWER.search(str(error))
-                answer = ": ".join(part for part in said.groups() if part) if said else ""
-                why = f"the server answered {answer}" if answer else _text(error)
-                if _is_refused(error):
-                    why = f"it is not allowed{f' ({answer})' if answer else ''}. {_REMEDY}"
-            raise StorageError(f"{self.url_of(key)}: {why}") from error
+            raise StorageError(f"{self.url_of(key)}: {explanation(error)}") from error
 
 
 def _entry(meta: Any) -> Entry:
+    if meta["size"] > MOST_BYTES:
+        raise StorageError(f"{meta['path']}: an object cannot have {meta['size']:,} bytes")
     return Entry(meta["path"], meta["size"], meta["e_tag"] or "")
 
 
@@ -273,19 +307,3 @@ def _credentials(scheme: str, url: str) -> dict[str, Any]:
     ):
         return {"use_azure_cli": "true"}
     return {}
-
-
-def _is_refused(error: BaseException) -> bool:
-    kinds = exceptions.PermissionDeniedError, exceptions.UnauthenticatedError
-    return isinstance(error, kinds) or any(one in str(error) for one in _REFUSED)
-
-
-def _reason(error: BaseException) -> str:
-    text = str(error)
-    return next((why for name, why in _REASONS if name in text), "")
-
-
-def _text(error: BaseException) -> str:
-    """Return what a library says, in a line, without signatures and its own structures."""
-    said = str(error).partition("Debug source:")[0]
-    return " ".join(_SIGNED.sub("?...", said).split())[:500]

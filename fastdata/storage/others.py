@@ -11,7 +11,8 @@ from typing import Any
 import fsspec
 
 from fastdata.errors import ObjectNotFoundError, OptionError, StorageError
-from fastdata.storage.contract import Entry, Store
+from fastdata.storage.contract import MOST_READ_BYTES, Entry, Store
+from fastdata.waits import said_while
 
 __all__ = ["FsspecStore"]
 
@@ -72,16 +73,27 @@ class FsspecStore(Store):
         return self._entry(facts)
 
     def read(
-        self, key: str, start: int = 0, stop: int | None = None, *, tag: str = ""
+        self,
+        key: str,
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        tag: str = "",
+        most_bytes: int = MOST_READ_BYTES,
     ) -> bytes | memoryview:
-        """Return bytes of an object; its tag is looked at before."""
+        """Return bytes of an object; its tag, or its size, is looked at before."""
         self.check_process()
-        if tag and self.head(key).tag != tag:
-            raise self.changed(key)
+        if tag or stop is None:
+            found = self.head(key)
+            if tag and found.tag != tag:
+                raise self.changed(key)
+            if stop is None:  # its size may not be known
+                self.check_size(key, found.size - start, most_bytes)
         if stop is not None and start >= stop:
             return b""
         with self._explained(key):
             data = bytes(self._files.cat_file(self._place(key), start=start, end=stop))
+        self.check_size(key, len(data), most_bytes if stop is None else stop - start)
         self.check_range(key, data, start, stop)
         return data
 
@@ -130,7 +142,8 @@ class FsspecStore(Store):
     def _explained(self, key: str) -> Iterator[None]:
         """Turn what libraries raise, which may be anything, into errors that name the URL."""
         try:
-            yield
+            with said_while(self.url_of(key)):
+                yield
         except StorageError:
             raise
         except FileNotFoundError as error:

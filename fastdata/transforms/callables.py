@@ -47,6 +47,9 @@ FROM_PIL = {
 }
 """Transforms that make a tensor or array of a PIL image: those before them take a PIL image."""
 
+TO_PIL = {"torchvision": ("ToPILImage",)}
+"""Transforms that make a PIL image: they and those before them take a tensor."""
+
 
 @dataclass(frozen=True)
 class PerSample(SampleTransform):
@@ -277,14 +280,22 @@ def adapt(transform: Callable[..., Any] | SampleTransform, schema: Schema) -> Sa
 
 
 def _made_for_pil(transform: object) -> bool:
-    """Return whether a transform of torchvision or timm, or a step of it, takes PIL images.
+    """Return whether a transform of torchvision or timm, or a list of these, takes a PIL image.
 
-    It does where it, or a step of it, makes a tensor or array of a PIL image.
+    It does if it makes a tensor or array of one, before any step of it makes a PIL image.
     """
-    if any(_is_one_of(transform, package, names) for package, names in FROM_PIL.items()):
-        return True
+    return _taken(transform) == "PIL image"
+
+
+def _taken(transform: object) -> str | None:
+    """Return what a transform, or the first step that tells, takes; None if none tells."""
+    for tables, taken in ((FROM_PIL, "PIL image"), (TO_PIL, "tensor")):
+        if any(_is_one_of(transform, package, names) for package, names in tables.items()):
+            return taken
     steps = getattr(transform, "transforms", None)
-    return isinstance(steps, (list, tuple)) and any(map(_made_for_pil, steps))
+    if not isinstance(steps, (list, tuple)):
+        return None
+    return next(filter(None, map(_taken, steps)), None)
 
 
 def _check_nothing_follows(name: str, schema: Schema, remedy: str) -> None:

@@ -20,6 +20,7 @@ __all__ = [
     "as_array",
     "as_tensor",
     "change_some",
+    "in_memory_format",
     "inside_boxes",
     "max_value",
     "one_size",
@@ -48,6 +49,14 @@ def as_tensor(image: Any, transform: object) -> torch.Tensor:
         f"{name_of(transform)} returned {kind_of(image)}; expected is a torch tensor of shape "
         "[C, H, W] or an array of shape [H, W] or [H, W, C]"
     )
+
+
+def in_memory_format(images: torch.Tensor, memory_format: torch.memory_format) -> torch.Tensor:
+    """Return images [n, C, H, W] in a memory format; one channel has the contiguous strides."""
+    if images.shape[1] > 1:
+        return images.contiguous(memory_format=memory_format)
+    # Memory of one channel is in both formats, whatever its strides say; `view` sets them.
+    return images.contiguous().view(-1).view(images.shape)
 
 
 def one_size(name: str, sizes: set[tuple[int, ...]]) -> tuple[int, ...]:

@@ -49,7 +49,7 @@ __all__ = ["Pipeline", "Transform", "Views", "as_tuple"]
 class Views:
     """Make several views of every image, each with random numbers of its own.
 
-    In a batch an image field is a tuple of one tensor [N, C, H, W] a view; all other fields are
+    In a batch an image field is a list of one tensor [N, C, H, W] a view; all other fields are
     unchanged.  Geometry and pixel transforms before `Views` are the same in all views; what comes
     behind is done to each, with draws of its own.
 
@@ -306,7 +306,7 @@ class _Cut:
 
 
 def _joined(schema: Schema, sample: Sample, views: list[Sample]) -> Sample:
-    """Return a sample whose images are tuples of its views."""
+    """Return a sample whose images are lists of its views."""
     for name, field in schema.items():
         if isinstance(field, ImageField):
             continue
@@ -316,7 +316,7 @@ def _joined(schema: Schema, sample: Sample, views: list[Sample]) -> Sample:
                 "and share all else; leave it as it is"
             )
     names = schema.images
-    return sample._replace(**{n: tuple(getattr(view, n) for view in views) for n in names})
+    return sample._replace(**{n: [getattr(view, n) for view in views] for n in names})
 
 
 def _lists_of_views(

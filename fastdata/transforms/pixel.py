@@ -2,15 +2,14 @@
 
 A value of an 8-bit image can become one of 256 values a channel.  So a chain of pixel transforms
 is computed once, on the numbers 0 to 255, and applied to images as a table (`PixelTable`), to
-whole batches by `PixelLookup`.  Pixels are read once and written once, in the wanted dtype and in
-channels-last memory, at the cost of float32 for all dtypes (90 us for 224 x 224 x 3 on one core,
+whole batches by `PixelLookup`.  Pixels are read once and written once, in the wanted dtype and
+memory format, at the cost of float32 for all dtypes (90 us for 224 x 224 x 3 on one core,
 where torch's own arithmetic takes 270 us).  Every value is bit for bit what the chain makes of it:
 float16 and bfloat16 too, whose rounding between the steps a fused arithmetic would leave out.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 
 from fastdata.errors import OptionError
 from fastdata.kernels.pixels import look_up
+from fastdata.native.library import look_up_planes
 from fastdata.transforms.base import PixelTransform
 
 __all__ = [
@@ -115,15 +115,21 @@ class PixelTable:
         values = one_after_another(transforms, values)
         self.dtype: torch.dtype = values.dtype
         self.values = values[:, 0].t().contiguous()
-        table = as_words(self.values)
-        self._table = table.reshape(1, 256, channels) if channels > 1 else table.reshape(1, 256)
+        self._table = as_words(self.values)
+        shape = (1, 256, channels) if channels > 1 else (1, 256)
+        self._opencv = self._table.reshape(shape)
 
-    def apply(self, image: NDArray[np.uint8], out: NDArray[Any]) -> None:
-        """Write the transform of `image`, uint8 [H, W, C], to `out` of the same shape.
+    def apply(self, images: NDArray[np.uint8], out: NDArray[Any]) -> None:
+        """Write the transform of `images`, uint8 [n, H, W, C], to `out` of the same shape.
 
-        `out` is C-contiguous and of `word_dtype(self.dtype)`.  Thread-safe; releases the GIL.
+        `images` are C-contiguous.  `out` is too, or has the memory of planes, [n, C, H, W]; its
+        dtype is `word_dtype(self.dtype)`.  Thread-safe; releases the GIL.
         """
-        cv2.LUT(image, self._table, dst=out)
+        if not out.flags.c_contiguous:
+            look_up_planes(images, self._table, out)
+            return
+        tall = (-1, *images.shape[2:])  # OpenCV knows no batches
+        cv2.LUT(images.reshape(tall), self._opencv, dst=out.reshape(tall))
 
 
 class PixelLookup:
@@ -133,13 +139,12 @@ class PixelLookup:
     Triton, and on other devices, torch's own indexing, whose indices go through memory in
     between.  Images that are floating already take the chain itself.
 
-    Thread-safe.  The table goes to a device once, with the first batch there.
+    Thread-safe: two threads may make the same table.  A lock could be taken when a process forks.
     """
 
     def __init__(self, transforms: Sequence[PixelTransform]) -> None:
         self.transforms = tuple(transforms)
         self._tables: dict[Any, Any] = {}
-        self._lock = threading.Lock()
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
         """Return the transform of images [n, C, H, W], channels-last where they are uint8."""
@@ -152,20 +157,17 @@ class PixelLookup:
 
     def table(self, channels: int) -> PixelTable:
         """Return the table for uint8 images of this many channels."""
-        with self._lock:
-            if channels not in self._tables:
-                self._tables[channels] = PixelTable(self.transforms, channels)
-            table: PixelTable = self._tables[channels]
-            return table
+        if channels not in self._tables:
+            self._tables[channels] = PixelTable(self.transforms, channels)
+        table: PixelTable = self._tables[channels]
+        return table
 
     def on_device(self, channels: int, device: torch.device) -> torch.Tensor:
         """Return the table for uint8 images of this many channels, [256, C], on a device."""
-        values = self.table(channels).values
-        with self._lock:
-            if (channels, device) not in self._tables:
-                self._tables[channels, device] = values.to(device)
-            table: torch.Tensor = self._tables[channels, device]
-            return table
+        if (channels, device) not in self._tables:
+            self._tables[channels, device] = self.table(channels).values.to(device)
+        table: torch.Tensor = self._tables[channels, device]
+        return table
 
     def __getstate__(self) -> dict[str, Any]:
         return {"transforms": self.transforms}  # another process makes its own tables
@@ -179,8 +181,7 @@ def _by_opencv(images: torch.Tensor, table: PixelTable) -> torch.Tensor:
     pixels = images.permute(0, 2, 3, 1).contiguous().numpy()
     out = torch.empty((count, height, width, channels), dtype=table.dtype)
     if out.numel():
-        tall = (count * height, width, channels)  # OpenCV knows no batches
-        table.apply(pixels.reshape(tall), as_words(out).reshape(tall))
+        table.apply(pixels, as_words(out))
     return out.permute(0, 3, 1, 2)
 
 

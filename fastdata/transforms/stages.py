@@ -204,8 +204,9 @@ class BatchStage:
     def run(self, batch: Any, seed: int, keys: SampleKeys) -> Any:
         """Return a batch, a named tuple of the schema's fields, transformed on its device.
 
-        `keys` are of the samples that were requested.  Raises `OptionError` if images are no
-        tensors [N, C, H, W], or not of a dtype that a transform takes.
+        `keys` are of the samples that were requested.  Images may be in any memory format, before
+        and after.  Raises `OptionError` if images are no tensors [N, C, H, W], or not of a dtype
+        that a transform takes.
         """
         values = dict(zip(self.schema, batch, strict=True))
         for name in self.schema.images:
@@ -216,8 +217,6 @@ class BatchStage:
                 )
         for step in self.steps:
             step.run_on_batch(values, seed, keys)
-        for name in self.schema.images:
-            values[name] = values[name].contiguous(memory_format=torch.channels_last)
         return type(batch)(*values.values())
 
 

@@ -30,6 +30,7 @@ import platformdirs
 import xxhash
 
 from fastdata.formats.layout import canonical_json
+from fastdata.regular_files import read_regular
 from fastdata.tuned_settings.settings import Settings, from_plain
 
 __all__ = [
@@ -153,8 +154,6 @@ def save(key: Key, tuned: TunedSettings) -> Path | None:
         ) as file:
             scratch = file.name
             file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
         os.replace(scratch, path)
     except OSError as error:
         if scratch is not None:
@@ -204,7 +203,7 @@ def forget(*kept: Entry) -> int:
 def _read(path: Path) -> Entry | None:
     """Return what a file holds; None where it is absent, or, with a warning, is not ours."""
     try:
-        document = json.loads(path.read_bytes())
+        document = json.loads(read_regular(path))
         version = document.pop("fastdata_tuned", None) if isinstance(document, dict) else None
         if version is None:
             raise ValueError("it is no tuned result of fastdata's")

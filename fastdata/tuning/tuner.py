@@ -31,7 +31,7 @@ from fastdata.measuring.workload import (
     step_name,
 )
 from fastdata.printable import printable
-from fastdata.processes.resources import available_bytes, available_cores, local_processes
+from fastdata.processes.resources import available_bytes, cores_of_rank
 from fastdata.steps import SleepStep, is_script_target
 from fastdata.steps.models import MODELS
 from fastdata.tuned_settings import store
@@ -190,11 +190,6 @@ def tune_workers(
     if not keep:
         return result
     return _keep(result, info.key, complete=not session.trials.cut_short)
-
-
-def cores_of_rank() -> int:
-    """Return the cores for workers of this process: those it may use, shared out over ranks."""
-    return max(1, available_cores() // local_processes())
 
 
 def _check(

@@ -26,9 +26,7 @@ from bench_data import Datasets, find_images
 from harness import Results, command_line, hardware, readable, run_rounds
 from measures import FIGURES, Plan, Row
 from results import Figure, spread
-
-OVER_ANOTHER_VERSION = 0.97
-"""How many times as good a figure is asked to be as that of an older version."""
+from table import OVER_ANOTHER_VERSION
 
 
 def reach(row: Row, results: Results) -> Figure | None:

@@ -208,6 +208,7 @@ def main() -> int:
     """Read the command line and compare."""
     parser = command_line(__doc__, rounds=5)
     parser.add_argument("--images", type=Path, help="folder of class folders of JPEG files")
+    parser.add_argument("--against", metavar="PYTHON", help="compare with fastdata as it has it")
     parser.add_argument("--samples", type=int, default=8000)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=5, help="in a process; the best one counts")
@@ -230,6 +231,7 @@ def main() -> int:
         settings=settings,
         output=given.output,
         bars=bars(chosen),
+        against=given.against,
     )
 
 

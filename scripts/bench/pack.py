@@ -82,6 +82,7 @@ def main() -> int:
     """Read the command line and compare."""
     parser = command_line(__doc__, rounds=5)
     parser.add_argument("--images", type=Path, help="folder of class folders of JPEG files")
+    parser.add_argument("--against", metavar="PYTHON", help="compare with fastdata as it has it")
     parser.add_argument("--samples", type=int, default=4000)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--ffcv-python", default=peer_python("ffcv"))
@@ -110,7 +111,12 @@ def main() -> int:
     ]
     try:
         return compare(
-            "pack", chosen, rounds=options.rounds, settings=settings, output=options.output
+            "pack",
+            chosen,
+            rounds=options.rounds,
+            settings=settings,
+            output=options.output,
+            against=options.against,
         )
     finally:
         shutil.rmtree(work, ignore_errors=True)

@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TextIO
 
 from harness import Contender, Results, hardware, run_rounds
 
 FILTER = "resize filter"
+OVER_ANOTHER_VERSION = 0.97
+"""How many times as good a figure is asked to be as that of an older version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +36,12 @@ def compare(
     settings: Mapping[str, Any],
     output: TextIO,
     bars: Sequence[Bar] = (),
+    against: str | None = None,
 ) -> int:
     """Run every contender `rounds` times after a warm-up, and print the result.
 
-    JSON lines go to `output`, the table to standard output.
+    JSON lines go to `output`, the table to standard output.  `against` is a Python that imports
+    another version of fastdata: then only fastdata runs, in both versions.
     Below the table stand the ratios of `bars`, or of everything to everything
     where none are given.
 
@@ -46,6 +50,14 @@ def compare(
     int
         An exit code: 1 where a contender that could start then failed.
     """
+    if against:
+        contenders = [one for one in contenders if "fastdata" in one.modules]
+        others = [
+            replace(one, name=f"{one.name}, other", command=[against, *one.command[1:]])
+            for one in contenders
+        ]
+        bars = [Bar(one.name, f"{one.name}, other", OVER_ANOTHER_VERSION) for one in contenders]
+        contenders = [*contenders, *others]
     results = run_rounds(benchmark, contenders, rounds=rounds, settings=settings, output=output)
     print_table(benchmark, contenders, results)
     if bars:

@@ -89,6 +89,7 @@ class Feed:
             shuffle=True,
             drop_last=True,
             device=self.settings.device,
+            memory_format=torch.channels_last,
             transform=self.transform
             or [
                 T.RandomResizedCrop(side),

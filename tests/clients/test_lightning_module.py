@@ -193,9 +193,14 @@ def test_splits_may_be_missing(packed: str, tmp_path: Path) -> None:
     assert not steps["val"]
 
 
-def train_with_fabric(path: str, folder: str, world_size: int) -> Any:
-    """Return the batches of two epochs, and those after a checkpoint in the second."""
+def train_with_fabric(path: str, folder: str, world_size: int, set_up: bool) -> Any:
+    """Return the batches of two epochs, and those after a checkpoint in the second.
+
+    The loader is used as it is, or `set_up` for Fabric, which then needs no ``set_epoch``.
+    """
     import lightning
+
+    from fastdata.integrations.lightning import setup_dataloaders
 
     if "RANK" in os.environ:
         os.environ["TORCHELASTIC_RUN_ID"] = "tests"
@@ -205,11 +210,16 @@ def train_with_fabric(path: str, folder: str, world_size: int) -> Any:
     fabric.launch()
     with pytest.raises(TypeError, match="Only PyTorch DataLoader are currently supported"):
         fabric.setup_dataloaders(loader)
+    if set_up:
+        stock = torch.utils.data.DataLoader(torch.arange(8), 2)
+        loader, stock = setup_dataloaders(fabric, loader, stock)
+        assert len(list(stock)) == 4 // world_size
     layer = torch.nn.Linear(3, 1)
     model, optimizer = fabric.setup(layer, torch.optim.SGD(layer.parameters(), lr=0.01))
     whole, file = [], f"{folder}/fabric.ckpt"
     for epoch in range(2):
-        loader.set_epoch(epoch)
+        if not set_up:
+            loader.set_epoch(epoch)
         for number, batch in enumerate(loader):
             whole.append((epoch, fingerprints(batch[0])))
             optimizer.zero_grad()
@@ -218,7 +228,8 @@ def train_with_fabric(path: str, folder: str, world_size: int) -> Any:
             if (epoch, number) == (1, 2):
                 fabric.save(file, {"loader": loader, "model": model})
     loader.close()
-    with make_loader(path) as again:
+    with make_loader(path) as made:
+        again = setup_dataloaders(fabric, made) if set_up else made
         fabric.load(file, {"loader": again, "model": model})
         again.set_epoch(1)
         resumed = [(1, fingerprints(batch[0])) for batch in again]
@@ -226,9 +237,10 @@ def train_with_fabric(path: str, folder: str, world_size: int) -> Any:
 
 
 @pytest.mark.proves("D2", "D5")
+@pytest.mark.parametrize("set_up", [False, True], ids=["as it is", "set up"])
 @on_one_and_two
-def test_fabric_takes_a_loader_as_it_is(packed: str, tmp_path: Path, world_size: int) -> None:
-    found = run_ranks(train_with_fabric, world_size, packed, str(tmp_path), world_size)
+def test_fabric_takes_a_loader(packed: str, tmp_path: Path, world_size: int, set_up: bool) -> None:
+    found = run_ranks(train_with_fabric, world_size, packed, str(tmp_path), world_size, set_up)
     for rank, (whole, resumed) in enumerate(found):
         assert whole == plain_epochs(packed, range(2), rank, world_size)
         assert resumed == whole[len(whole) // 2 + 3 :]

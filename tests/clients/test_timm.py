@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
+import os
+import subprocess
+import sys
 import warnings
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -140,6 +145,12 @@ def test_mixup_is_turned_on_and_off(packed: str) -> None:
     [
         {"num_aug_repeats": 3},
         {"re_split": True},
+        {"input_size_choices": [16, 24]},
+        {"batch_size_choices": [8, 4]},
+        {"batch_choice_weights": [1.0, 2.0]},
+        {"batch_choice_schedule": "progressive"},
+        {"batch_schedule_epochs": 3},
+        {"num_batches": 5},
         {"collate_fn": torch.utils.data.default_collate},
         {"re_prob": 0.2, "re_mode": "rand"},
     ],
@@ -150,6 +161,62 @@ def test_what_is_not_supported_is_refused(packed: str, options: dict[str, Any]) 
 
     with pytest.raises(OptionError, match=next(reversed(options))):
         create_loader(packed, SIZE, 10, is_training=True, **CPU, **options)
+
+
+def test_every_parameter_of_timms_create_loader_is_taken(packed: str) -> None:
+    """Each one of the installed timm, by its default; a new one that is not known is an error."""
+    from timm.data import create_loader as theirs
+
+    from fastdata.integrations.timm import create_loader
+
+    parameters = inspect.signature(theirs).parameters.values()
+    defaults = {one.name: one.default for one in parameters if one.default is not one.empty}
+    assert {"input_size_choices", "num_batches", "re_prob", "worker_seeding"} <= set(defaults)
+    with create_loader(packed, 16, 8, **defaults | {"device": "cpu"}).loader as loader:
+        assert len(loader) == -(-COUNT // 8)
+    # As timm's script gives them, whatever its arguments are.
+    given = {"batch_choice_seed": 42, "batch_schedule_spread": 0.5, "batch_schedule_random_mix": 0}
+    create_loader(packed, 16, 8, is_training=True, **CPU, **given).loader.close()
+
+
+SCRIPT = """
+import os, runpy, sys
+import fastdata, timm.data
+from fastdata.integrations.timm import create_loader
+timm.data.create_loader = create_loader
+timm.data.create_dataset = lambda name, root, **_: fastdata.open(root)
+sys.path.insert(0, os.path.dirname(sys.argv[1]))
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+ARGUMENTS = (
+    "--model test_resnet --num-classes 10 --epochs 2 --batch-size 8 --workers 1 --device cpu"
+)
+ARGUMENTS += " --input-size 3 32 32 --reprob 0.2 --mixup 0.2 --lr 0.01 --warmup-epochs 0"
+
+
+@pytest.mark.skipif("FASTDATA_TIMM_TRAIN" not in os.environ, reason="needs a checkout of timm")
+def test_timms_own_script_trains(packed: str, tmp_path: Path) -> None:
+    """``FASTDATA_TIMM_TRAIN`` is the folder of timm's train.py, of the version installed."""
+    script = Path(os.environ["FASTDATA_TIMM_TRAIN"]) / "train.py"
+    given = [
+        *ARGUMENTS.split(),
+        "--data-dir",
+        packed,
+        "--output",
+        str(tmp_path),
+        "--experiment",
+        "a",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(script), *given],
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    rows = (tmp_path / "a" / "summary.csv").read_text().splitlines()
+    assert len(rows) == 1 + 2, rows
 
 
 def train(path: str, world_size: int) -> Any:

@@ -475,6 +475,20 @@ def test_what_is_made_for_pil_images_is_given_them(classes: str, transform: Any)
     assert first.image.dtype == (torch.uint8 if "PILToTensor" in repr(transform) else torch.float32)
 
 
+@pytest.mark.parametrize(
+    "transform",
+    [
+        v1.Compose([v1.ToPILImage(), v1.Resize(20), v1.CenterCrop(20), v1.ToTensor()]),
+        v1.Compose([v1.Compose([v1.ToPILImage(), v1.CenterCrop(20)]), v1.PILToTensor()]),
+        v2.Compose([v2.ToPILImage(), v2.CenterCrop(20), v2.ToImage()]),
+    ],
+)
+def test_what_makes_pil_images_itself_is_given_tensors(classes: str, transform: Any) -> None:
+    (first, *_) = batches(classes, transform, shuffle=False)
+    tensors = [torch.from_numpy(noise(index)).permute(2, 0, 1) for index in range(8)]
+    assert torch.equal(first.image, torch.stack([transform(one) for one in tensors]))
+
+
 def test_v2_on_tensors_goes_on_tensors(classes: str) -> None:
     transform = v2.Compose([v2.ToImage(), v2.CenterCrop(20), v2.ToDtype(torch.float32, scale=True)])
     (first, *_) = batches(classes, transform, shuffle=False)

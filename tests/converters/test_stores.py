@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import random
+import shutil
 import signal
 import tempfile
 import time
@@ -444,6 +445,9 @@ def test_an_abandoned_mirror_is_removed(
     options = json.dumps(remote["storage_options"])
     assert warm_python.run(code, store.url, options).returncode == -signal.SIGKILL
     (left,) = scratch.iterdir()
+    foreign = scratch / "fastdata-mirror-thesis" / "thesis.txt"
+    foreign.parent.mkdir()
+    foreign.write_text("all my work")
     with Mirrored(store) as mine:
         assert left.exists()  # it may be one that is just being made
         assert mine.root != str(left)
@@ -451,6 +455,8 @@ def test_an_abandoned_mirror_is_removed(
     monkeypatch.setattr(time, "time", lambda: later)
     with Mirrored(store) as one, Mirrored(store) as other:
         assert not left.exists()
+        assert foreign.read_text() == "all my work"
+        shutil.rmtree(foreign.parent)
         assert Path(one.root).is_dir()
         assert Path(other.root).is_dir()
 

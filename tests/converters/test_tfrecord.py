@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
 import struct
@@ -18,7 +19,7 @@ from pack_helpers import pil_file, pixels
 import fastdata
 from fastdata.converters.base import Reject
 from fastdata.converters.finding import find_source
-from fastdata.errors import OptionError, SourceError
+from fastdata.errors import MachineError, OptionError, SourceError
 from fastdata.schema import ArrayField, BytesField, ImageField, ScalarField, Schema, StringField
 
 FIXTURES = Path(__file__).parent / "fixtures" / "tfrecord"
@@ -423,12 +424,22 @@ def test_a_missing_shard_that_braces_name_is_an_error(tmp_path: Path) -> None:
         pack(str(tmp_path / "t-0000{0..3}-of-00003"), tmp_path / "a.lmdb")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_shard_that_may_not_be_read_is_a_reject(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
+def test_a_shard_that_the_machine_cannot_read_is_no_reject(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shards(tmp_path)
-    (tmp_path / "t-00001-of-00003").chmod(0)
-    report = pack(str(tmp_path / "t-*"), tmp_path / "a.lmdb")
-    assert (report.num_samples, report.num_rejected) == (2, 1)
+    opened = os.open
+
+    def refusing(path: Any, *args: Any, **options: Any) -> int:
+        if os.fspath(path).endswith("t-00001-of-00003"):
+            raise OSError(number, os.strerror(number), os.fspath(path))
+        return opened(path, *args, **options)
+
+    source = find_source(str(tmp_path / "t-*"))
+    monkeypatch.setattr(os, "open", refusing)
+    with pytest.raises(MachineError, match=f"t-00001-of-00003: {os.strerror(number)}"):
+        list(source)
 
 
 def test_an_empty_shard_holds_nothing_and_all_empty_ones_are_refused(tmp_path: Path) -> None:

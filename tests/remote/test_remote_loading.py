@@ -21,6 +21,7 @@ import psutil
 import pytest
 import torch
 from object_server import has_s3
+from process_helpers import in_child
 from range_server import RangeServer, range_server
 from remote_helpers import (
     COUNT,
@@ -140,6 +141,23 @@ def test_resuming_within_an_epoch(server: RangeServer, packed: Path, cache: Path
     assert_same(batches_of(again), second)
     for loader in (local, remote, again):
         loader.close()
+
+
+@pytest.mark.parametrize("used", ["a whole epoch", "a part of an epoch"])
+def test_a_used_loader_loads_in_a_forked_process(
+    server: RangeServer, packed: Path, cache: Path, used: str
+) -> None:
+    with crops_of(packed / "jpegs") as local, crops_of(f"{server.url}/jpegs") as remote:
+        local.set_epoch(1)
+        expected = batches_of(local)
+        epoch = iter(remote)
+        next(epoch)
+        if used == "a whole epoch":
+            list(epoch)
+        labels = in_child(lambda: [batch.label.tolist() for batch in remote])
+        assert labels == [label.tolist() for _, label in expected]
+        del epoch
+        assert_same(batches_of(remote), expected)
 
 
 def test_stock_data_loaders_and_single_samples(

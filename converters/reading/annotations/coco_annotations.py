@@ -281,7 +281,7 @@ def _ids_of(path: str, frame: Frame) -> NDArray[np.uint32]:
                     ids[rows] = pixels @ np.array([1, 256, 65536], np.uint32)
                 return ids
     except (OSError, ImageError) as error:
-        raise ValueError(f"its mask {name} cannot be read: {error}") from None
+        raise ValueError(f"its mask {name} cannot be read: {error}") from error
     raise ValueError(f"its mask {name} has {size[0]} x {size[1]} pixels, the image others")
 
 

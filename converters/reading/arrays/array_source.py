@@ -27,7 +27,7 @@ from fastdata.schema import (
     StringField,
 )
 
-from ...base import FieldSpec, IndexedSource, Reject, Sample, reason_of
+from ...base import FieldSpec, IndexedSource, Reject, Sample, reason_of, reject_reason
 from ..class_names import MOST_CLASSES, classes_of_texts, named_classes, numbered
 from ..deferred import DeferredValues
 from ..fields import check_names, named_field
@@ -235,7 +235,7 @@ def _samples(part: _Part, start: int, stop: int, block: int = 1) -> Iterator[Sam
                 raise ValueError(f"{column.label!r} ends before row {stop:,}")
     except Exception as error:  # what libraries raise on damage
         if stop - start <= block:
-            reason = reason_of(error)
+            reason = reject_reason(part.key(start), error)
             yield from (Reject(part.key(row), reason) for row in range(start, stop))
             return
         while start < stop:
@@ -246,7 +246,7 @@ def _samples(part: _Part, start: int, stop: int, block: int = 1) -> Iterator[Sam
     for row, values in enumerate(zip(*columns, strict=True), start):
         bad = next((value for value in values if isinstance(value, Exception)), None)
         if bad is not None:
-            yield Reject(part.key(row), reason_of(bad))
+            yield Reject.of(part.key(row), bad)
         else:
             yield Sample(part.key(row), DeferredValues(values, part.layouts))
 

@@ -32,7 +32,7 @@ from fastdata.errors import SourceError
 from fastdata.regular_files import open_regular
 from fastdata.schema import Field, Schema
 
-from ...base import FieldSpec, Reject, Sample
+from ...base import FieldSpec, Reject, Sample, reject_reason
 from ..class_names import named_classes
 from ..compression import inflate_zstd, open_inflated
 from ..deferred import DeferredRecord
@@ -269,7 +269,9 @@ class ChunkSource(ScannedSource):
                 yield self.inflated(file, begin, data)
         except SourceError as error:
             left = self.counts[file] - done
-            yield Reject(self.key(file, at), f"{error}; {left:,} samples of it are lost")
+            key = self.key(file, at)
+            reason = reject_reason(key, error)
+            yield Reject(key, f"{reason}; {left:,} samples of it are lost")
 
     def inflated(self, file: int, offset: int, data: bytes) -> Sample:
         """Return a sample whose bytes are here."""

@@ -24,6 +24,7 @@ import numpy as np
 from fastdata.errors import SourceError
 from fastdata.regular_files import open_regular
 
+from ...base import reject_reason
 from ..compression import compression_of, inflated_start, open_inflated
 from ..forward_reader import BLOCK_BYTES, ForwardReader
 from ..locations import first_bytes
@@ -352,7 +353,7 @@ def _in_archive(path: Path) -> CifarFiles:
     except SourceError as error:
         failure = str(error)
     except (OSError, tarfile.TarError, ValueError) as error:
-        failure = f"{path}: {error}"
+        failure = f"{path}: {reject_reason(path, error)}"
     if not compressed:
         batches.sort(key=lambda batch: _order(batch.name))
     return CifarFiles(batches, compressed, names, failure)

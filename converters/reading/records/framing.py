@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 from fastdata.errors import SourceError
 from fastdata.regular_files import open_regular
 
+from ...base import reject_reason
 from ..compression import compression_of, inflated_start, open_inflated
 from ..locations import first_bytes
 from ..refusals import require
@@ -144,7 +145,7 @@ def stream_frames(path: Path, check: bool) -> Iterator[tuple[int, bytes | Source
                 length = int.from_bytes(head[:8], "little")
                 data = b"" if reason else read_exactly(stream, length + _FOOT, str(path), offset)
             except (OSError, SourceError) as error:
-                reason = str(error)
+                reason = reject_reason(path, error)
             if reason:
                 raise BadFrameError(reason, path, offset)
             try:

@@ -22,7 +22,7 @@ import numpy as np
 from fastdata.errors import OptionError, SourceError
 from fastdata.schema import Field, ScalarField, Schema, StringField
 
-from ...base import FieldSpec, IndexedSource, Reject, Sample, reason_of
+from ...base import FieldSpec, IndexedSource, Reject, Sample, reason_of, reject_reason
 from ..class_names import classes_of_texts, named_classes, numbered
 from ..exported import Exported, read_exported
 from ..fingerprints import FileSource
@@ -255,7 +255,7 @@ class TableSource(FileSource, IndexedSource):
             except table_errors() as error:
                 if isinstance(error, OptionError):
                     raise
-                self._blocks.add(0, reason_of(error))
+                self._blocks.add(0, reject_reason(self.paths[file], error))
         self.num_samples = self._blocks.num_rows
 
     def _check_types(self, file: int) -> None:
@@ -317,7 +317,7 @@ class TableSource(FileSource, IndexedSource):
                         yield self.sample(block.start + at, read, at - row, key)
                 row = until
         except table_errors() as error:
-            reason = reason_of(error)
+            reason = reject_reason(self.key_at(block.start + row), error)
         for at in range(max(row, skip), block.rows):
             yield Reject(
                 self.key_at(block.start + at),
@@ -336,7 +336,7 @@ class TableSource(FileSource, IndexedSource):
             stored = key(row)
             return Sample(self.key_at(index) if stored is None else stored, read(row))
         except (ValueError, TypeError, arrow().ArrowException) as error:
-            return Reject(self.key_at(index), reason_of(error))
+            return Reject.of(self.key_at(index), error)
 
     def __getitem__(self, index: int) -> Sample | Reject:
         block = self._blocks.block_of(index)

@@ -1,0 +1,109 @@
+"""One pack that all ranks of a training call: one of them packs, the others wait for its dataset.
+
+Under torchrun every rank runs the same script.  The rank that locks the destination first packs.
+The others wait for the lock, and then find the dataset; where the packing rank has failed, the
+next one goes on in its place.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from fastdata.errors import DestinationLockedError, FastdataError
+from fastdata.formats.manifest import MANIFEST, Manifest, ShardEntry
+from fastdata.formats.reader import ShardReader
+from fastdata.waits import wait_until
+
+from .job import Job, read_rejects, rejects_path
+from .packer import Packer
+from .report import PackReport
+
+__all__ = ["job_of", "note_end", "packed_by_another_rank"]
+
+TICK_SECONDS = 0.2
+
+
+def job_of(destination: Path) -> Job:
+    """Return the locked job of a destination; a rank waits if another one has it.
+
+    `DestinationLockedError` if another process has it and this one is no rank.
+    """
+    jobs: list[Job] = []
+
+    def attempt(seconds: float) -> bool:
+        try:
+            jobs.append(Job(destination))
+        except DestinationLockedError:
+            if not _is_rank():
+                raise
+            time.sleep(min(seconds, TICK_SECONDS))
+        return bool(jobs)
+
+    wait_until(attempt, f"{destination}, which another rank packs")
+    return jobs[0]
+
+
+def packed_by_another_rank(packer: Packer) -> PackReport | None:
+    """Return the report of the dataset if another rank has packed it for this call.
+
+    None if there is none, if it is older than this process or the last pack that this process has
+    called here, or if it was packed with other options.
+    """
+    destination, many = packer.job.destination, packer.options.many
+    first = destination / MANIFEST if many else destination
+    try:
+        if not _is_rank() or first.stat().st_mtime < _last_call(destination):
+            return None
+        found = Manifest.read(destination) if many else ShardReader(first).header
+    except (OSError, FastdataError):
+        return None
+    if found.options != json.loads(json.dumps(packer.packed_with)):
+        return None
+    if isinstance(found, Manifest):
+        shards = found.shards
+    else:
+        shards = (ShardEntry(first.name, found.num_samples, first.stat().st_size, found.digest),)
+    rejects = rejects_path(destination)
+    num_rejected = len(read_rejects(rejects))
+    return PackReport(
+        path=destination,
+        digest=found.digest,
+        num_samples=sum(shard.num_samples for shard in shards),
+        num_rejected=num_rejected,
+        num_shards=len(shards),
+        source_bytes=0,
+        file_bytes=sum(shard.file_bytes for shard in shards),
+        seconds=0.0,
+        images_per_second=0.0,
+        rejects_path=rejects if num_rejected else None,
+        notes=(*packer.source.notes, "another rank has packed it"),
+        read_as=packer.source.description,
+    )
+
+
+def note_end(destination: Path) -> None:
+    """Note that a call of this process for a destination ends: later datasets are not of it."""
+    _ends[os.path.realpath(destination)] = time.time()
+
+
+_ends: dict[str, float] = {}
+
+
+def _last_call(destination: Path) -> float:
+    end = _ends.get(os.path.realpath(destination))
+    return float(psutil.Process().create_time()) if end is None else end
+
+
+def _is_rank() -> bool:
+    """Return whether this process is one of several ranks, by the environment or torch."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return bool(distributed.get_world_size() > 1)
+    return os.environ.get("WORLD_SIZE", "1") not in ("", "0", "1")

@@ -1,0 +1,157 @@
+"""Limits of the cgroups that this process is in: cores and memory, version 1, 2 or both.
+
+A process is in a group, and under the limits of all groups above that one: a Slurm job's, a
+systemd unit's, a container's.  ``/proc/self/cgroup`` says which group it is, and
+``/proc/self/mountinfo`` where groups are mounted.  What cannot be read is no limit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["ROOT", "MemoryLimit", "QuotaLimit", "memory_limits", "tightest_quota"]
+
+ROOT = Path("/")
+"""Where ``proc`` and the mounted groups are looked for; tests have a tree of their own."""
+
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+
+
+class QuotaLimit(NamedTuple):
+    """Cores that the processes of a group may take together, in the mean."""
+
+    cores: float
+    group: Path
+
+    def seconds_used(self) -> float | None:
+        """Return the seconds that the group has computed; None where that is not known."""
+        with suppress(OSError, ValueError, IndexError):
+            words = (self.group / "cpu.stat").read_text().split()
+            return int(words[words.index("usage_usec") + 1]) / 1e6
+        for group in (self.group, *(found for found, _ in _groups("cpuacct"))):
+            with suppress(OSError, ValueError):
+                return int((group / "cpuacct.usage").read_text()) / 1e9
+        return None
+
+
+class MemoryLimit(NamedTuple):
+    """Bytes that the processes of a group may have together, and may still take."""
+
+    most: int
+    left: int
+
+
+def tightest_quota() -> QuotaLimit | None:
+    """Return the lowest limit of cores, None where there is none."""
+    found = [limit for limit in map(_quota_of, _groups("cpu")) if limit is not None]
+    return min(found, default=None)
+
+
+def memory_limits() -> Iterator[MemoryLimit]:
+    """Yield the limit of each group that has one."""
+    for group, version in _groups("memory"):
+        limit = _memory_of(group, version)
+        if limit is not None:
+            yield limit
+
+
+def _groups(controller: str) -> Iterator[tuple[Path, int]]:
+    """Yield this process's groups, its own first, each with the version of cgroups."""
+    try:
+        lines = (ROOT / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        lines = []
+    paths = dict(line.partition(":")[2].split(":", 1) for line in lines if line.count(":") >= 2)
+    for version, root, place in _mounts(controller):
+        names = (names for names in paths if controller in names.split(","))
+        name = "" if version == 2 else next(names, None)
+        if name not in paths:
+            continue
+        # A container may see only its own group, mounted in the place of all.
+        path = Path(paths[name])
+        seen = path.is_relative_to(root) and ".." not in path.parts
+        group = place / path.relative_to(root) if seen else place
+        if not group.is_dir():
+            group = place
+        while group != place:
+            yield group, version
+            group = group.parent
+        yield place, version
+
+
+def _mounts(controller: str) -> Iterator[tuple[int, str, Path]]:
+    """Yield the version, the root and the place of each mount that has a controller."""
+    try:
+        lines = (ROOT / "proc/self/mountinfo").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        # ID PARENT DEVICE ROOT PLACE OPTIONS [TAGS] - TYPE SOURCE OPTIONS; proc_pid_mountinfo(5)
+        mount, _, system = line.partition(" - ")
+        fields, words = mount.split(" "), system.split(" ")
+        if len(fields) < 6 or len(words) < 3:
+            continue
+        root, place = map(_unescaped, fields[3:5])
+        if words[0] == "cgroup2":
+            yield 2, root, ROOT / place.lstrip("/")
+        elif words[0] == "cgroup" and controller in words[2].split(","):
+            yield 1, root, ROOT / place.lstrip("/")
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPED.sub(lambda found: chr(int(found[1], 8)), text)
+
+
+def _quota_of(found: tuple[Path, int]) -> QuotaLimit | None:
+    group, version = found
+    try:
+        if version == 2:
+            limit, period = (group / "cpu.max").read_text().split()
+        else:
+            limit = (group / "cpu.cfs_quota_us").read_text()
+            period = (group / "cpu.cfs_period_us").read_text()
+        cores = int(limit) / int(period)
+    except (OSError, ValueError, ZeroDivisionError):  # "max": no limit
+        return None
+    return QuotaLimit(cores, group) if cores > 0 else None
+
+
+def _memory_of(group: Path, version: int) -> MemoryLimit | None:
+    """Return the limit of a group; files in the page cache count as memory that is left.
+
+    Beyond ``memory.high`` a process is not killed, and slowed down until it hardly moves.
+    """
+    if version == 2:
+        limits = [_number(group / "memory.max"), _number(group / "memory.high")]
+        used = _number(group / "memory.current")
+    else:
+        limits = [_number(group / "memory.limit_in_bytes")]
+        used = _number(group / "memory.usage_in_bytes")
+    statistics = _statistics(group / "memory.stat")
+    if version == 1:
+        # Of groups above that a container does not see, too.
+        limits.append(statistics.get("hierarchical_memory_limit"))
+    most = min((limit for limit in limits if limit is not None), default=None)
+    if most is None or used is None:
+        return None
+    cached = statistics.get("inactive_file" if version == 2 else "total_inactive_file", 0)
+    return MemoryLimit(most, max(0, most - used + cached))
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):  # "max": no limit
+        return None
+
+
+def _statistics(path: Path) -> dict[str, int]:
+    try:
+        words = [line.split(" ") for line in path.read_text().splitlines()]
+    except OSError:
+        return {}
+    return {word[0]: int(word[1]) for word in words if len(word) == 2 and word[1].isdigit()}

@@ -1,0 +1,127 @@
+"""How many ranks of a training this machine runs, and how many of them share this one's cores.
+
+Launchers say it in environment variables.  Where none does, ranks of a process group are counted
+among the relatives of this process: nothing is asked of the other ranks, which may be anywhere in
+their programs.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import sys
+from contextlib import suppress
+
+import psutil
+
+__all__ = ["local_processes", "ranks_on_these_cores"]
+
+_COUNTS = (
+    "LOCAL_WORLD_SIZE",  # torchrun
+    "OMPI_COMM_WORLD_LOCAL_SIZE",  # Open MPI
+    "MPI_LOCALNRANKS",  # Intel MPI, MPICH
+    "MV2_COMM_WORLD_LOCAL_SIZE",  # MVAPICH
+    "PMI_LOCAL_SIZE",
+    "PALS_LOCAL_SIZE",  # Cray
+)
+_SLURM_COUNTS = ("SLURM_STEP_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
+"""Of the step, that is of what ``srun`` started; the others are of the whole job."""
+
+_PER_NODES = re.compile(r"(\d+)(?:\(x(\d+)\))?")
+
+
+def local_processes() -> int:
+    """Return how many ranks run on this machine, 1 without a training of several.
+
+    What torchrun, MPI or ``srun`` say comes first.  With a process group, or a ``WORLD_SIZE``, it
+    is the relatives that Lightning or ``torch.multiprocessing`` started; never more than the world
+    has.
+    """
+    world_size = _world_size()
+    for name in _COUNTS:
+        if (count := _number(name)) is not None:
+            return max(1, count)
+    found = _tasks_of_slurm()
+    if found <= 1 < world_size:
+        found = _relatives(os.getpid(), world_size)
+    return max(1, found)
+
+
+def ranks_on_these_cores(local: int, cores: int) -> int:
+    """Return how many of the `local` ranks may use the cores of this one, itself included.
+
+    ``srun`` and ``mpirun`` may give each rank cores of its own (affinity), which are not to be
+    divided again.
+    """
+    if local == 1:
+        return 1
+    if (of_job := _number("SLURM_CPUS_ON_NODE")) and "SLURM_PROCID" in os.environ:
+        return min(max(1, round(cores * local / of_job)), local)
+    with suppress(psutil.Error, AttributeError):  # no affinity on macOS
+        here = psutil.Process()
+        parent = here.parent()
+        others = [] if parent is None else [p for p in parent.children() if p.pid != here.pid]
+        own = set(here.cpu_affinity())
+        if len(others) >= local - 1:
+            return min(1 + sum(not own.isdisjoint(p.cpu_affinity()) for p in others), local)
+    return local
+
+
+def _world_size() -> int:
+    """Return the world size of the process group, or of the environment."""
+    # Not imported here: workers that pack do without torch.
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_world_size())
+    return _number("WORLD_SIZE") or 1
+
+
+def _number(name: str) -> int | None:
+    text = os.environ.get(name, "")
+    return int(text) if text.isdecimal() else None
+
+
+def _tasks_of_slurm() -> int:
+    """Return the tasks on this node, 1 outside of ``srun``."""
+    if "SLURM_PROCID" not in os.environ:
+        return 1
+    name = next((name for name in _SLURM_COUNTS if name in os.environ), "")
+    counts: list[int] = []
+    for count, nodes in _PER_NODES.findall(os.environ.get(name, "")):  # e.g. 4(x2),3
+        counts += [int(count)] * min(int(nodes or 1), 100_000)
+    node = _number("SLURM_NODEID") or 0
+    return counts[node] if node < len(counts) else max(counts, default=1)
+
+
+@functools.lru_cache(maxsize=4)
+def _relatives(pid: int, world_size: int) -> int:
+    """Return how many ranks there are among this process, its parent and their children.
+
+    Each of Lightning's processes but the first has ``LOCAL_RANK``; those of
+    ``torch.multiprocessing`` have the same command line, numbers apart.
+    """
+    try:
+        here = psutil.Process(pid)
+        parent = here.parent()
+        siblings = [] if parent is None else parent.children()
+        last = max(_local_rank(process) for process in (here, *siblings, *here.children()))
+        kind = _kind(here)
+        alike = sum(_kind(process) == kind for process in siblings)
+    except psutil.Error:
+        return 1
+    return min(max(1, last + 1, alike), world_size)
+
+
+def _local_rank(process: psutil.Process) -> int:
+    """Return the ``LOCAL_RANK`` that a process was started with, 0 without one."""
+    with suppress(psutil.Error, OSError):
+        text = process.environ().get("LOCAL_RANK", "")
+        return int(text) if text.isdecimal() else 0
+    return 0
+
+
+def _kind(process: psutil.Process) -> str:
+    with suppress(psutil.Error):  # it has ended meanwhile
+        return re.sub(r"\d+", "", " ".join(process.cmdline()))
+    return ""
