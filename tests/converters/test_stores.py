@@ -318,7 +318,7 @@ def test_a_part_of_files_that_fails_is_packed_by_the_same_call_again(
     class Dying(ThreadPoolExecutor):
         def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
             if args[1] == 1:
-                return super().submit(os.fsync, -1)
+                return super().submit(os.close, -1)
             return super().submit(fn, *args, **kwargs)
 
     to_url = store.url.replace("sets/here", "to")
