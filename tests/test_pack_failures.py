@@ -20,6 +20,7 @@ from pack_helpers import QUICK, image_folder, jpegs, two_broken
 from warm_python import WarmPython
 
 import fastdata
+from fastdata import transforms as T  # noqa: N812
 from fastdata import waits
 from fastdata.cli import main
 from fastdata.converters import zarr
@@ -36,6 +37,7 @@ from fastdata.errors import (
 )
 from fastdata.processes.starting import signals_held
 from fastdata.regular_files import too_many_files
+from fastdata.unpacked import reading
 
 
 @pytest.fixture
@@ -298,3 +300,27 @@ def test_a_lack_of_memory_has_a_message(
     with pytest.raises(SystemExit):
         main(["pack", str(tmp_path), str(tmp_path / "x.lmdb")])
     assert "error: there is not enough memory\n" in capfd.readouterr().err
+
+
+# -- loading files without a pack ----------------------------------------------------------------
+
+
+def test_a_loader_of_files_does_not_skip_what_the_machine_cannot_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = image_folder(tmp_path / "images", 8)
+    read, name = reading.read_regular, jpegs(folder)[5].name
+
+    def refusing(path: Path) -> bytes:
+        if path.name == name:
+            raise of_system(errno.EIO)
+        return read(path)
+
+    monkeypatch.setattr(reading, "read_regular", refusing)
+    transform = [T.CenterCrop(16)]
+    with fastdata.loader(
+        folder, batch_size=4, transform=transform, num_workers=0, on_corrupt="skip"
+    ) as loader:
+        with pytest.raises(OSError, match="Input/output error"):
+            list(loader)
+        assert loader.stats().skipped_samples == 0

@@ -7,12 +7,16 @@ import logging
 import sys
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tqdm import tqdm
 
 from fastdata import waits
+from fastdata.measuring import trials
+from fastdata.remote.client import Client
 from fastdata.waits import result_of, said_while, wait_until
 
 
@@ -82,3 +86,31 @@ def test_a_message_has_a_line_of_its_own_above_a_progress_bar(
     line = next(line for line in screen.getvalue().split("\n") if "waiting" in line)
     # The bar was cleared before: what is left of its line is blank.
     assert line.rsplit("\r", 1)[1].startswith("has been waiting for a part")
+
+
+def test_a_downloader_that_does_not_answer_is_named(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = Client(SimpleNamespace(path=Path("/cache")))  # type: ignore[arg-type]
+
+    def answer(number: int) -> None:
+        while not _until_said(caplog):
+            pass
+        client._take({"kind": "reply", "id": number})
+
+    with ThreadPoolExecutor(1) as pool:
+        monkeypatch.setattr(client, "_send", lambda message: pool.submit(answer, message[0]["id"]))
+        assert client.ask({"kind": "open"})["kind"] == "reply"
+    assert "has been waiting for the downloader of the cache /cache" in caplog.text
+
+
+def test_a_measurement_that_takes_long_says_so(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trials, "_TICK_SECONDS", 0.01)
+    runner = trials.ProcessRunner(time.sleep, 0.0)
+    try:
+        runner.call("__bool__", seconds=30.0)
+    finally:
+        runner.close()
+    assert "has been waiting for a measurement, which may take 150 s" in caplog.text

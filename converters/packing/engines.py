@@ -181,7 +181,7 @@ def run_parts(
             for future in ready:
                 part = running.pop(future)
                 try:
-                    done(*future.result())
+                    result = future.result()
                 except Exception as error:
                     cause = _cause_of(error)
                     tries[part] += 1
@@ -192,6 +192,8 @@ def run_parts(
                         raise explained from error
                     with signals_held(blocked=False):
                         running[executor.submit(_run, sent, part, tries[part])] = part
+                else:
+                    done(*result)
     finally:
         with signals_held():
             for future in running:

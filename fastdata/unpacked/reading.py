@@ -22,7 +22,7 @@ from fastdata.codecs.decoders import JpegDecoder
 from fastdata.codecs.image_header import ImageHeader, read_image_header, read_image_header_of
 from fastdata.converters.base import reason_of
 from fastdata.converters.reading.locations import stat_of
-from fastdata.errors import FileCorruptError, ImageError
+from fastdata.errors import FileCorruptError, ImageError, is_of_machine
 from fastdata.formats.layout import CODECS
 from fastdata.native.library import OTHER_CODEC
 from fastdata.regular_files import open_regular, read_regular
@@ -90,6 +90,8 @@ class FileBatch:
                 )
             _check_masks(self.listing.schema, headers)
         except (OSError, ValueError) as error:  # ValueError: a name with a null byte, too
+            if is_of_machine(error):
+                raise
             return _corrupt(position, name, path, reason_of(error))
         return _Files(data, headers)
 
