@@ -331,7 +331,7 @@ use_python_as_it_is() {
         [[ -n $(find "$repo/fastdata/native" -name '*.[ch]' -newer "$built") ]]; }; then
         # The arguments of pyproject.toml.  Not quoted: CC may have arguments.
         # shellcheck disable=SC2086
-        $compiler -std=c11 -O3 -fwrapv -fvisibility=hidden -fPIC -shared \
+        $compiler -std=c11 -O3 -fwrapv -fvisibility=hidden -falign-functions=64 -fPIC -shared \
             -o "$built.$$" "$repo"/fastdata/native/*.c 2>"$repo/.cache/build.log" && mv "$built.$$" "$built" ||
             say "fastdata's compiled library could not be built (.cache/build.log). Lost without it: speed."
     fi
