@@ -201,7 +201,14 @@ def pictures(pool: ProcessPoolExecutor, at_hundred: Callable[[int], None]) -> It
 
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGKILL])
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        "fork",
+        pytest.param("spawn", marks=pytest.mark.soak),
+        pytest.param("forkserver", marks=pytest.mark.soak),
+    ],
+)
 def test_an_own_pool_whose_worker_is_ended_is_an_error_and_no_hang(
     method: str, sent: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,6 +267,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.soak
 def test_a_fork_server_that_a_pack_starts_blocks_no_signals(
     tmp_path: Path, warm_python: WarmPython
 ) -> None:
