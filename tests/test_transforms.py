@@ -456,7 +456,7 @@ def test_a_table_gives_the_values_of_its_chain(channels: int, chain: list[Any]) 
         expected = transform(expected)
     out = torch.empty((20, 30, channels), dtype=table.dtype)
     assert out.dtype == expected.dtype
-    table.apply(image, as_words(out))
+    table.apply(image[None], as_words(out)[None])
     assert torch.equal(out.permute(2, 0, 1), expected)
 
 
