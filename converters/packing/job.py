@@ -230,8 +230,9 @@ class Job:
         self._open()
         self.commit()
         kept = {shard.entry.file for shard in self.state.sealed}
-        for path in self.directory.glob("shard-*"):
-            remove_own(path)
+        for path in self.directory.iterdir():
+            if re.fullmatch(r"shard-\d{5}", path.name):
+                remove_own(path)
         for path in self.shards.iterdir():
             if path.name not in kept:
                 remove_own(path)
