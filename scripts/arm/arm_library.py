@@ -61,7 +61,14 @@ class ArmLibrary:
             self._call("fd_use_portable", only)
 
     def fd_render_crops(
-        self, crops: int, count: int, out: int, height: int, width: int, channels: int
+        self,
+        crops: int,
+        count: int,
+        out: int,
+        height: int,
+        width: int,
+        channels: int,
+        planar: int,
     ) -> None:
         """Make crops."""
         table = np.frombuffer(_memory_at(crops, count * CROP.itemsize), CROP)
@@ -72,9 +79,30 @@ class ArmLibrary:
                 stored = ctypes.string_at(int(table["data"][at]), int(table["size"][at]))
                 there["data"][at] = self._put(stored)
             asked, made = self._put(there.tobytes()), self._put(ctypes.string_at(out, size))
-            self._call("fd_render_crops", asked, count, made, height, width, channels)
+            self._call("fd_render_crops", asked, count, made, height, width, channels, planar)
             table["status"] = np.frombuffer(self._get(asked, there.nbytes), CROP)["status"]
             ctypes.memmove(out, self._get(made, size), size)
+
+    def fd_look_up(
+        self,
+        pixels: int,
+        count: int,
+        plane: int,
+        channels: int,
+        table: int | None,
+        item: int,
+        out: int,
+    ) -> None:
+        """Look pixels up in a table, into planes."""
+        values = count * plane * channels
+        with self._memory():
+            stored = self._put(ctypes.string_at(pixels, values))
+            known = (
+                0 if table is None else self._put(ctypes.string_at(table, 256 * channels * item))
+            )
+            made = self._put(bytes(values * item))
+            self._call("fd_look_up", stored, count, plane, channels, known, item, made)
+            ctypes.memmove(out, self._get(made, values * item), values * item)
 
     def fd_gather_rows(self, memory: int, offsets: int, count: int, length: int, out: int) -> None:
         """Copy rows."""

@@ -110,12 +110,13 @@ def crop_of(dice: Dice) -> tuple[bytes, NDArray[Any], tuple[int, int, int]]:
 def result_of(
     library: Any, portable: int, data: bytes, crop: NDArray[Any], shape: tuple[int, int, int]
 ) -> tuple[int, Pixels]:
-    """Return the status and the pixels, none where the crop was refused."""
+    """Return the status and the pixels, also as planes; none where the crop was refused."""
     stored, asked = np.frombuffer(data, np.uint8), crop.copy()
     asked["data"] = stored.ctypes.data
-    out = np.zeros(shape, np.uint8)
+    out = np.zeros((2, *shape), np.uint8)
     library.fd_use_portable(portable)
-    library.fd_render_crops(asked.ctypes.data, 1, out.ctypes.data, *shape)
+    for planar in (0, 1):
+        library.fd_render_crops(asked.ctypes.data, 1, out[planar].ctypes.data, *shape, planar)
     library.fd_use_portable(0)
     status = int(asked["status"][0])
     return status, out if status == 0 else out[:0]
