@@ -190,6 +190,35 @@ def test_without_cgroups_there_is_no_limit(
     assert (available_bytes(), available_cores()) == (10**12, 8)
 
 
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize(
+    "mount",
+    [
+        b"40 24 8:1 / /mnt/caf\xe9 rw - ext4 /dev/sdb1 rw",  # no UTF-8
+        "40 24 8:1 / /mnt/a\u2028b\x85c rw - ext4 /dev/sdb1 rw".encode(),
+        b"40 24 0:26 /slurm/other /mnt/other rw - cgroup2 cgroup2 rw",  # not this process's
+    ],
+)
+def test_other_mounts_do_not_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mount: bytes
+) -> None:
+    other = memory("../../../mnt/other", 2, 7, 7)
+    files = {**memory(JOB, 2, 1000, 400), **cores(JOB, 2, "150000"), **other}
+    in_cgroups(tmp_path, monkeypatch, files, own=f"/{JOB}")
+    file = tmp_path / "proc/self/mountinfo"
+    file.write_bytes(mount + b"\n" + file.read_bytes())
+    assert (available_bytes(), available_cores()) == (600, 2)
+
+
+@pytest.mark.usefixtures("machine")
+def test_limits_above_a_group_that_is_not_to_be_seen_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {**memory(JOB, 2, 1000, 400), **cores(JOB, 2, "150000")}
+    in_cgroups(tmp_path, monkeypatch, files, own=f"/{JOB}/task (deleted)")
+    assert (available_bytes(), available_cores()) == (600, 2)
+
+
 def test_half_a_core_of_a_real_group_is_one_core() -> None:
     """A group of cgroups version 1, made below the one that this process is in."""
     own = dict(

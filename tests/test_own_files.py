@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_helpers import run
 from pack_helpers import FORMS, SMALL, digest_of, image_folder, unfinished_pack, with_bad_images
 
 import fastdata
 from fastdata.converters.exporting.export import export
-from fastdata.errors import FastdataError, NotRegularFileError
+from fastdata.errors import FastdataError, NotRegularFileError, OptionError
 from fastdata.own_files import create_own, make_own_folder, open_own, open_own_file, remove_own
 from fastdata.pages import write_page
+from fastdata.remote.folder import CacheFolder
 
 pytestmark = [pytest.mark.usefixtures("small_chunks"), pytest.mark.timeout(60)]
 
@@ -202,3 +204,23 @@ def test_a_page_is_written_to_where_the_users_link_leads_and_its_scratch_file_is
     assert (tmp_path / "page.html").is_symlink()
     assert "new" in (tmp_path / "reports" / "page.html").read_text()
     planted.check()
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_the_command_line_names_the_file_that_is_in_the_way(tmp_path: Path, kind: str) -> None:
+    images = image_folder(tmp_path / "images", 2)
+    lock = tmp_path / "x.lmdb.partial" / "lock"
+    lock.parent.mkdir()
+    if kind == "link":
+        lock.symlink_to(tmp_path / "victim")
+    else:
+        os.mkfifo(lock)
+    result = run("pack", images, tmp_path / "x.lmdb")
+    assert result.exit_code == 1
+    assert f"error: {lock}: " in result.stderr
+
+
+def test_a_pipe_in_the_place_of_a_caches_mark_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fastdata-cache.json")
+    with pytest.raises(OptionError, match="a named pipe"):
+        CacheFolder.open(tmp_path)

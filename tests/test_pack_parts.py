@@ -43,6 +43,7 @@ import fastdata
 from fastdata import waits
 from fastdata.converters.packing import in_parts
 from fastdata.converters.packing import parts as parts_module
+from fastdata.converters.packing.job import json_with_checksum
 from fastdata.converters.packing.parts import Parts
 from fastdata.errors import (
     DestinationExistsError,
@@ -365,10 +366,39 @@ def test_options_that_do_not_go_together_are_refused(images: Path, tmp_path: Pat
 def test_a_plan_that_is_damaged_is_refused(images: Path, tmp_path: Path) -> None:
     fastdata.pack(images, tmp_path / "x", part="plan", **SHARDS)
     plan = tmp_path / "x/unfinished/plan.json"
-    for text, message in (("{", "is no plan"), ('{"version": 2}', "of another release")):
-        plan.write_text(text)
+    other = json_with_checksum({"version": 2})
+    for data, message in ((b"{", "is no plan"), (other, "of another release")):
+        plan.write_bytes(data)
         with pytest.raises(FormatError, match=message):
             fastdata.pack(images, tmp_path / "x", part="0/1", **SHARDS)
+
+
+@pytest.mark.parametrize("name", ["plan.json", "00000.json"])
+def test_a_byte_of_a_plan_or_a_receipt_that_changed_is_noticed(tmp_path: Path, name: str) -> None:
+    images = with_bad_images(image_folder(tmp_path / "images", 10), (1,))
+    for part in ("plan", "0/1"):
+        fastdata.pack(images, tmp_path / "x", part=part, **SHARDS)
+    (file,) = (tmp_path / "x/unfinished").rglob(name)
+    data = file.read_bytes()
+    places = [data.index(b'"body"') + at for at in range(0, 200, 7)]
+    places += [data.find(text) for text in (b"not an image", b"00000.jpg") if text in data]
+    for at in places:
+        file.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        with pytest.raises(FormatError, match=f"{name} is no .*Remove it"):
+            fastdata.pack(images, tmp_path / "x", part="commit", **SHARDS)
+
+
+@pytest.mark.parametrize("name", ["plan.json", "00000.json"])
+def test_a_pipe_in_the_place_of_a_plan_or_a_receipt_is_refused(
+    images: Path, tmp_path: Path, name: str
+) -> None:
+    for part in ("plan", "0/1"):
+        fastdata.pack(images, tmp_path / "x", part=part, **SHARDS)
+    (file,) = (tmp_path / "x/unfinished").rglob(name)
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises((StorageError, PartsMissingError), match=r"a named pipe|are missing"):
+        fastdata.pack(images, tmp_path / "x", part="commit", **SHARDS)
 
 
 def test_a_receipt_that_is_damaged_is_refused(images: Path, tmp_path: Path) -> None:

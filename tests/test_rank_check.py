@@ -141,6 +141,9 @@ def sound(folder: Path) -> list[int]:
         load(train, batch_size=size)
     if first:
         next(iter(made["val"]))
+    for epoch in range(3):  # made anew, used once and dropped
+        for path in (train, val) if first and epoch != 1 else (train,):
+            load(path)
     # Options in which ranks may differ.
     load(train, num_workers=distributed.get_rank(), shuffle=False, seed=distributed.get_rank())
     load(train, rank=0, world_size=1, seed=distributed.get_rank())

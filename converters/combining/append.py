@@ -129,7 +129,7 @@ def append(
         if state is not None and current.digest == state.before:
             damage = _damage(new, current, state)
             if damage is not None:
-                log.warning("%s. What is added is packed anew", damage)
+                log.warning("%s. What is added is packed anew", damage.removesuffix("."))
                 state = None
         if state is None:
             report = pack(

@@ -65,8 +65,10 @@ __all__ = [
     "Sealed",
     "Start",
     "State",
+    "checked_json",
     "csv_line",
     "differences",
+    "json_with_checksum",
     "read_rejects",
     "read_state",
     "rejected",
@@ -393,19 +395,31 @@ def read_state(path: Path) -> Any:
     with open_own_file(path) as file:
         data = file.read()
     try:
+        return checked_json(data)
+    except ValueError:
+        raise ValueError(f"{path} is not as it was written") from None
+
+
+def replace_state(path: Path, body: Mapping[str, Any]) -> None:
+    """Give a JSON file new content, with its checksum, which is there whole or not at all."""
+    replace_file(path, json_with_checksum(body))
+
+
+def json_with_checksum(body: Mapping[str, Any]) -> bytes:
+    """Return JSON of which `checked_json` notices any change."""
+    return json.dumps({"checksum": _checksum(body), "body": body}, allow_nan=False).encode()
+
+
+def checked_json(data: bytes) -> Any:
+    """Return what `json_with_checksum` was given; `ValueError` if it has changed since."""
+    try:
         stored = json.loads(data)
         body = stored["body"]
         if stored["checksum"] == _checksum(body):
             return body
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
-    raise ValueError(f"{path} is not as it was written")
-
-
-def replace_state(path: Path, body: Mapping[str, Any]) -> None:
-    """Give a JSON file new content, with its checksum, which is there whole or not at all."""
-    stored = {"checksum": _checksum(body), "body": body}
-    replace_file(path, json.dumps(stored, allow_nan=False).encode())
+    raise ValueError("it is not as it was written")
 
 
 def read_rejects(path: Path) -> list[Reject]:

@@ -52,7 +52,16 @@ from fastdata.storage.contract import MOST_TEXT_BYTES
 from fastdata.waits import said_while
 
 from ..base import Source
-from .job import Job, csv_line, differences, rejected, rejects_in, rejects_path
+from .job import (
+    Job,
+    checked_json,
+    csv_line,
+    differences,
+    json_with_checksum,
+    rejected,
+    rejects_in,
+    rejects_path,
+)
 from .options import PackOptions
 from .packer import Packer
 from .plan import (
@@ -102,7 +111,7 @@ class Receipt:
     def from_json(cls, data: bytes | memoryview, place: str) -> Receipt:
         """Return a receipt that was put; `FormatError` if it is none."""
         try:
-            body = json.loads(bytes(data))
+            body = checked_json(bytes(data))
             shard = None if body["shard"] is None else ShardEntry(**body["shard"])
             if shard is not None:
                 shard.check()
@@ -115,7 +124,7 @@ class Receipt:
 
     def to_json(self) -> bytes:
         """Return it as it is put."""
-        return json.dumps(asdict(self)).encode()
+        return json_with_checksum(asdict(self))
 
 
 class Parts:

@@ -8,7 +8,6 @@ cut between files, by their sizes: nobody reads files for what is behind them.
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Literal
@@ -24,6 +23,7 @@ from ..base import IndexedSource, Reject, Sample, Source
 from ..reading.locations import stat_of
 from ..reading.scanned import ScannedSource
 from .chunk import RECIPE, encode_chunk
+from .job import checked_json, json_with_checksum
 from .options import PackOptions
 
 __all__ = [
@@ -144,12 +144,14 @@ class Plan:
     def from_json(cls, data: bytes | memoryview, place: str) -> Plan:
         """Return a plan that was written; `FormatError` if it is none."""
         try:
-            body = json.loads(bytes(data))
+            body = checked_json(bytes(data))
             unit = body.get("unit", "samples")
             if body["version"] == cls.VERSIONS.get(unit):
                 return cls(body["identity"], body["source"], tuple(map(int, body["bounds"])), unit)
         except (LookupError, TypeError, ValueError, RecursionError) as error:
-            raise FormatError(f"{place} is no plan of a pack: {error!r}") from error
+            raise FormatError(
+                f"{place} is no plan of a pack: {error!r}. Remove it, and plan again"
+            ) from error
         raise FormatError(f"{place} is of another release. Use that, or upgrade: {UPGRADE}")
 
     def to_json(self) -> bytes:
@@ -157,7 +159,7 @@ class Plan:
         body = {"version": self.VERSIONS[self.unit], **asdict(self)}
         if self.unit == "samples":  # as releases that know of no other have written it
             del body["unit"]
-        return json.dumps(body, indent=1).encode()
+        return json_with_checksum(body)
 
     @property
     def id(self) -> str:

@@ -51,6 +51,7 @@ class RankCheck:
         self._number = next(_numbers[self._call])
         self._same_call = _made[self._call]
         self._same_call.add(loader)
+        self._compared_before = _compared[self._call]
         self._done = 0
         """The number of the process group in which the comparison was made."""
 
@@ -73,13 +74,15 @@ class RankCheck:
         if self._done == group or loader is None:
             return
         position = first()
+        # Loaders that are gone count too: an epoch may make its own.
+        self._compared_before |= {str(_division(one)) for one in list(self._same_call)}
         mine = json.dumps(
             {
                 "rank": share[0],
                 "position": (position.epoch, position.batch),
                 "dataset": _description(loader.dataset),
                 "division": _division(loader),
-                "others": [_division(one) for one in list(self._same_call)],
+                "others": sorted(self._compared_before),
             }
         )
         run = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
@@ -95,6 +98,7 @@ class RankCheck:
 
 _numbers: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
 _made: defaultdict[str, weakref.WeakSet[Loader]] = defaultdict(weakref.WeakSet)
+_compared: defaultdict[str, set[str]] = defaultdict(set)
 
 
 class _Groups:
@@ -192,7 +196,7 @@ def _compare(mine: dict[str, Any], theirs: dict[str, Any]) -> None:
                 *reversed(other["position"]),
             )
         return
-    if first in other["others"] or second in one["others"]:
+    if str(first) in other["others"] or str(second) in one["others"]:
         return  # the ranks made these loaders in another order
     names = [name for name in first if first[name] != second[name]]
     # It follows from the other options, as a seed does that only one has.

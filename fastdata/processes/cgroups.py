@@ -61,22 +61,20 @@ def memory_limits() -> Iterator[MemoryLimit]:
 
 def _groups(controller: str) -> Iterator[tuple[Path, int]]:
     """Yield this process's groups, its own first, each with the version of cgroups."""
-    try:
-        lines = (ROOT / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        lines = []
+    lines = _lines(ROOT / "proc/self/cgroup")
     paths = dict(line.partition(":")[2].split(":", 1) for line in lines if line.count(":") >= 2)
     for version, root, place in _mounts(controller):
         names = (names for names in paths if controller in names.split(","))
         name = "" if version == 2 else next(names, None)
         if name not in paths:
             continue
-        # A container may see only its own group, mounted in the place of all.
         path = Path(paths[name])
-        seen = path.is_relative_to(root) and ".." not in path.parts
-        group = place / path.relative_to(root) if seen else place
-        if not group.is_dir():
-            group = place
+        if path.is_relative_to(root) and ".." not in path.parts:
+            group = place / path.relative_to(root)
+        elif ".." in path.parts or ".." in Path(root).parts:
+            group = place  # a container may see only its own group, mounted in the place of all
+        else:
+            continue  # the mount of another group
         while group != place:
             yield group, version
             group = group.parent
@@ -85,11 +83,7 @@ def _groups(controller: str) -> Iterator[tuple[Path, int]]:
 
 def _mounts(controller: str) -> Iterator[tuple[int, str, Path]]:
     """Yield the version, the root and the place of each mount that has a controller."""
-    try:
-        lines = (ROOT / "proc/self/mountinfo").read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
+    for line in _lines(ROOT / "proc/self/mountinfo"):
         # ID PARENT DEVICE ROOT PLACE OPTIONS [TAGS] - TYPE SOURCE OPTIONS; proc_pid_mountinfo(5)
         mount, _, system = line.partition(" - ")
         fields, words = mount.split(" "), system.split(" ")
@@ -142,6 +136,14 @@ def _memory_of(group: Path, version: int) -> MemoryLimit | None:
     return MemoryLimit(most, max(0, most - used + cached))
 
 
+def _lines(path: Path) -> list[str]:
+    """Return the lines of a file, in which names may be in any encoding."""
+    try:
+        return path.read_text("utf-8", "surrogateescape").split("\n")
+    except OSError:
+        return []
+
+
 def _number(path: Path) -> int | None:
     try:
         return int(path.read_text())
@@ -150,8 +152,5 @@ def _number(path: Path) -> int | None:
 
 
 def _statistics(path: Path) -> dict[str, int]:
-    try:
-        words = [line.split(" ") for line in path.read_text().splitlines()]
-    except OSError:
-        return {}
+    words = [line.split(" ") for line in _lines(path)]
     return {word[0]: int(word[1]) for word in words if len(word) == 2 and word[1].isdigit()}

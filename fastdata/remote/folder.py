@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from fastdata.errors import NotRegularFileError, OptionError, StorageError
 from fastdata.formats.manifest import MANIFEST, check_shard_name
 from fastdata.own_files import create_own, open_own, open_own_file
+from fastdata.regular_files import read_regular
 from fastdata.storage import Entry
 
 __all__ = ["CacheFolder", "CachedDataset", "CachedShard", "default_cache_folder", "punch_hole"]
@@ -240,7 +241,7 @@ class CacheFolder:
                     f"the cache folder {folder} is another user's. Each user needs one of their "
                     "own: cache_dir=, --cache-dir"
                 )
-            elif json.loads(mark.read_text()) != _MARKED:
+            elif json.loads(read_regular(mark)) != _MARKED:
                 raise OptionError(
                     f"the cache in {folder} was made by another release: remove that folder, or "
                     "choose another (cache_dir=, --cache-dir)"

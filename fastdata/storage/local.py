@@ -20,6 +20,7 @@ from fastdata.errors import (
     drive_explained,
     full_disk_explained,
 )
+from fastdata.regular_files import open_regular
 from fastdata.storage.contract import MOST_READ_BYTES, Entry, Store
 
 __all__ = ["LocalStore"]
@@ -107,7 +108,8 @@ class LocalStore(Store):
         most_bytes: int = MOST_READ_BYTES,
     ) -> bytes | memoryview:
         """Return a file's bytes, or a range of them."""
-        with self._explained(key), open(self.path(key), "rb", buffering=0) as file:
+        path = self.path(key)
+        with self._explained(key), open(path, "rb", buffering=0, opener=open_regular) as file:
             found = _entry(key, os.fstat(file.fileno()))
             if tag and found.tag != tag:
                 raise self.changed(key)
