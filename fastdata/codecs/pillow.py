@@ -21,7 +21,7 @@ from PIL import Image, UnidentifiedImageError
 
 from fastdata.codecs import Pixels
 from fastdata.codecs.jpeg import check_scans, is_jpeg
-from fastdata.codecs.limits import check_memory, check_pixels
+from fastdata.codecs.limits import MAX_PIXELS, check_memory, check_pixels
 from fastdata.errors import ImageError
 
 __all__ = [
@@ -136,7 +136,8 @@ def open_image(data: bytes | memoryview, max_pixels: int | None = None) -> Itera
             if max_pixels is not None:
                 check_pixels(image.height, image.width, max_pixels)
                 if image.format == "TIFF":
-                    _check_tiles(image, max_pixels)
+                    # A tile may well be larger than a small image, whose own pixels are the limit.
+                    _check_tiles(image, max(max_pixels, MAX_PIXELS))
                 if is_jpeg(data):
                     check_scans(data, image.size[::-1], max_pixels)
             yield image
