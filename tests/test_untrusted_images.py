@@ -476,3 +476,17 @@ def test_the_reason_of_too_many_pixels_names_the_memory() -> None:
     message = r"5000 x 5000 pixels are more than the limit of 1000 \(max_pixels\).*75.0MB of memory"
     with pytest.raises(FastdataError, match=message):
         decode_image(_png(5000, 2), max_pixels=1000)
+
+
+@pytest.mark.parametrize("side", [256, 60_000])
+def test_tiff_with_a_tile_above_the_limit_is_refused(side: int) -> None:
+    values = {256: 64, 257: 64, 258: 8, 259: 8, 262: 1, 277: 1, 322: side, 323: side // 2, 324: 200}
+    body = zlib.compress(bytes(256 * 128))
+    entries = [struct.pack("<HHII", tag, 4, 1, value) for tag, value in values.items()]
+    entries.append(struct.pack("<HHII", 325, 4, 1, len(body)))
+    head = b"II*\0" + struct.pack("<IH", 8, len(entries)) + b"".join(entries) + bytes(4)
+    if side == 256:  # larger than the image, as any software writes
+        decode_image(head.ljust(200, b"\0") + body, claimed_pixels=64 * 64)
+        return
+    with pytest.raises(ImageError, match="tiles of 60000 x 30000 pixels"):
+        decode_image(head.ljust(200, b"\0") + body)

@@ -21,7 +21,7 @@ from PIL import Image, UnidentifiedImageError
 
 from fastdata.codecs import Pixels
 from fastdata.codecs.jpeg import check_scans, is_jpeg
-from fastdata.codecs.limits import check_memory, check_pixels
+from fastdata.codecs.limits import MAX_PIXELS, check_memory, check_pixels
 from fastdata.errors import ImageError
 
 __all__ = [
@@ -56,6 +56,9 @@ _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
 _ORIENTATION_TAG = 0x0112
 """Exif 2.3, 4.6.4 A."""
+
+_TILE_TAGS = (322, 323)
+"""TIFF 6.0, section 15: width and length of a tile."""
 
 _BAND_PIXELS = 1 << 20
 """Converted at once, so that there is no second copy of a large image."""
@@ -132,6 +135,9 @@ def open_image(data: bytes | memoryview, max_pixels: int | None = None) -> Itera
         with _quiet(), Image.open(io.BytesIO(data), formats=_formats()) as image:
             if max_pixels is not None:
                 check_pixels(image.height, image.width, max_pixels)
+                if image.format == "TIFF":
+                    # A tile may well be larger than a small image, whose own pixels are the limit.
+                    _check_tiles(image, max(max_pixels, MAX_PIXELS))
                 if is_jpeg(data):
                     check_scans(data, image.size[::-1], max_pixels)
             yield image
@@ -143,6 +149,16 @@ def open_image(data: bytes | memoryview, max_pixels: int | None = None) -> Itera
         raise ImageError(str(error)) from error
     except Exception as error:  # Pillow's plugins raise nearly anything on damaged files
         raise ImageError(f"cannot be decoded: {type(error).__name__}: {error}") from error
+
+
+def _check_tiles(image: Any, max_pixels: int) -> None:
+    """Refuse a TIFF whose tiles exceed `max_pixels`: each is decoded whole, even past the image."""
+    width, height = (int(image.tag_v2.get(tag, 0)) for tag in _TILE_TAGS)
+    if width * height > max_pixels:
+        raise ImageError(
+            f"tiles of {width} x {height} pixels are more than the limit of {max_pixels} "
+            "(max_pixels)"
+        )
 
 
 def _unknown(start: bytes) -> ImageError:
