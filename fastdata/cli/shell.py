@@ -177,13 +177,11 @@ def _describe(error: BaseException, words: Sequence[str]) -> tuple[str, int]:
         return f"stopped by {signal_name}. {error}".strip(), code
     if isinstance(error, click.ClickException):
         return _usage_message(error, words), error.exit_code
-    if isinstance(error, FastdataError):
-        return _paragraph(str(error)), code
-    if isinstance(error, OSError) and error.strerror:
+    if isinstance(error, OSError) and error.errno is not None and error.strerror:
         # Without Python's "[Errno 28]", which means nothing to a user.
         place = f"{error.filename}: " if error.filename is not None else ""
         return _paragraph(f"{place}{error.strerror}"), code
-    if isinstance(error, OSError):
+    if isinstance(error, (FastdataError, OSError)):
         return _paragraph(str(error)), code
     said = f": {error}" if str(error) else ""
     if isinstance(error, MemoryError):
