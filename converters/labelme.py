@@ -261,4 +261,4 @@ def _bitmap(data: bytes) -> NDArray[np.bool_]:
         with open_image(data, MAX_PIXELS) as image:
             return np.asarray(image.convert("L")) > 0
     except ImageError as error:
-        raise ValueError(f"its mask is no image: {error}") from error
+        raise ValueError(f"its mask is not an image: {error}") from error

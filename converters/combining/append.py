@@ -222,7 +222,7 @@ class _State:
 
     @classmethod
     def read(cls, path: Path) -> _State | None:
-        """Return what was written; `JobChangedError` if it is damaged, None if nothing was."""
+        """Return the state; None if there is none, `JobChangedError` if it is damaged."""
         try:
             return cls(**read_state(path))
         except FileNotFoundError:
@@ -264,7 +264,7 @@ def _state_of_request(
                 f"{new.parent} is an unfinished append of another source to {path}. Run that "
                 "one as it was started to finish it, or remove that folder to give it up."
             )
-        # It is in the dataset; only what it left behind is to be cleared away.
+        # The dataset has the samples already; only the leftover files must go.
         _clear(new, done)
         state = None
     if state is not None:
@@ -276,7 +276,7 @@ def _state_of_request(
 
 
 def _damage(new: Path, current: Dataset, state: _State) -> str | None:
-    """Return why what an earlier run packed is not to be added; None if it is as it was."""
+    """Return the damage of the files that an earlier run packed; None if they are intact."""
     try:
         added = open_packed(new)
         for shard in added.shards:
@@ -326,7 +326,7 @@ def _is_shard(path: Path, entry: ShardEntry) -> bool:
 
 
 def _link(source: Path, target: Path) -> None:
-    """Give a file a second name, which is there once it has all of it."""
+    """Give a file a second name; a copy gets the name only when it is complete."""
     try:
         os.link(source, target)
     except FileExistsError:
@@ -350,13 +350,13 @@ def _publish_rejects(added: Path, path: Path, num_rejected: int) -> Path | None:
 
 
 def _names_in_workplace(new: Path) -> set[str]:
-    """Return the names of our files beside the lock and the state."""
+    """Return the names of our files in the folder, except the lock and the state."""
     return {new.name, f"{new.name}.partial", rejects_path(new).name, f"{_STATE}.new"}
 
 
 def _clear(new: Path, done: Path) -> None:
     """Remove our files; any others stay, and the folder with them."""
-    # The state goes last: without it, what is left would be taken for a new part.
+    # The state goes last: without it, the next run would take leftover files for a new part.
     workplace = new.parent
     for name in _names_in_workplace(new):
         remove_own(workplace / name)

@@ -156,7 +156,7 @@ def run_parts(
     retries: int,
     done: Callable[[int, int], None],
 ) -> None:
-    """Run parts as tasks of an executor; `done` is told how many samples of each there were.
+    """Run parts as tasks of an executor; `done(samples, rejects)` is called after each.
 
     A part that fails in a way that may pass, as when a worker was killed, is run again up to
     `retries` times.  After that its error is raised, and at once if source, options, destination
@@ -201,7 +201,7 @@ def run_parts(
 
 
 def _cause_of(error: Exception) -> Exception:
-    """Return what a task raised; Ray wraps it in an error with its traceback as text."""
+    """Return the error that a task raised; Ray wraps it in another one."""
     cause = getattr(error, "cause", None)
     return cause if isinstance(cause, Exception) else error
 

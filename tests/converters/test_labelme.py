@@ -151,7 +151,7 @@ def test_shapes_are_of_the_upright_picture(tmp_path: Path, orientation: int) -> 
         ([{"label": "cat", "shape_type": "polygon", "points": [[1], [2]]}], "no list of x and y"),
         ([{"label": 7, "points": [[1, 2]] * 3}], "shape 1: its label is 7"),
         ([shape("cat", "mask", (0, 0), (2, 2), mask="!")], "its mask is no base64"),
-        ([shape("cat", "mask", (0, 0), (2, 2), mask="AAAA")], "its mask is no image"),
+        ([shape("cat", "mask", (0, 0), (2, 2), mask="AAAA")], "its mask is not an image"),
         ("none", "its shapes are no list"),
     ],
 )
