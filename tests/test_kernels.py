@@ -129,7 +129,7 @@ signatures = {
 constants = {
     "look_up": {"CHANNELS": 3, "BLOCK": 4096},
     "gather_windows": {
-        "HEIGHT": 224, "WIDTH": 224, "CHANNELS": 3, "LOOK_UP": True, "ROWS": 4, "BLOCK": 256
+        "HEIGHT": 224, "WIDTH": 224, "CHANNELS": 3, "LOOK_UP": True, "BLOCK": 1024
     },
 }
 for name, signature in signatures.items():

@@ -220,5 +220,5 @@ def test_batches_on_a_gpu_are_those_of_the_cpu(
                 found.append((batch.image.clone(), batch.label.clone()))
                 del batch
     for there, here in zip(found, wanted, strict=True):
-        assert (there[0].cpu().permute(0, 2, 3, 1).reshape(-1).numpy() == here[0]).all()
+        assert (there[0].cpu().reshape(-1).numpy() == here[0]).all()
         assert (there[1].cpu().numpy().view(np.uint8) == here[1]).all()

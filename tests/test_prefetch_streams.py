@@ -285,17 +285,18 @@ def wrong_on_a_gpu(device: torch.device, **options: Any) -> int:
     sleeps = generator.integers(0, 400_000, (2, BATCHES)).tolist()
     size = 1 << 16
 
-    def batches() -> Iterator[tuple[torch.Tensor, int]]:
-        for number in range(BATCHES):
-            memory = torch.empty(size, dtype=torch.uint8, pin_memory=True)
-            yield memory.fill_(value(number)), number
+    # Before the first copy: to page-lock memory waits for the device, which hides every race.
+    memory = torch.empty((BATCHES, size), dtype=torch.uint8, pin_memory=True)
+    for number, row in enumerate(memory):
+        row.fill_(value(number))
+    batches = zip(memory, range(BATCHES), strict=True)
 
     def transform(batch: tuple[torch.Tensor, int]) -> tuple[torch.Tensor, int]:
         torch.cuda._sleep(sleeps[0][batch[1]])
         return batch[0] + 1, batch[1]
 
     wrong = torch.zeros(BATCHES, dtype=torch.int64, device=device)
-    for images, number in fastdata.CUDAPrefetcher(batches(), device, transform, **options):
+    for images, number in fastdata.CUDAPrefetcher(batches, device, transform, **options):
         torch.cuda._sleep(sleeps[1][number])
         wrong[number] = (images != value(number) + 1).sum()
         del images

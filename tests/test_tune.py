@@ -20,6 +20,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 import torch
@@ -672,10 +673,11 @@ def test_what_was_just_written_is_in_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
-def test_a_gpu_gets_batches_of_its_own(cuda: torch.device, tiny: dict[str, Path]) -> None:
-    result = tune(
-        tiny["lmdb"], batch_size=20, step="resnet18", device="cuda", seconds=20, max_workers=1
-    )
+def test_a_gpu_gets_batches_of_its_own(cuda: torch.device, tmp_path: Path) -> None:
+    path = tmp_path / "data.lmdb"
+    samples = ({"image": np.full((64, 64, 3), k, np.uint8), "label": k % 5} for k in range(200))
+    fastdata.pack(samples, path, num_workers=0, progress=False)
+    result = tune(path, batch_size=20, step="resnet18", device="cuda", seconds=20, max_workers=1)
     assert result.demand is not None
     assert "on cuda" in result.demand.step
     assert {trial.settings.pin_memory for trial in result.trials} == {True, False}

@@ -21,8 +21,8 @@ KERNEL_DEVICES = frozenset({"cuda"})
 BLOCK = 4096
 """Values a program makes: 16 a thread, which is what it can load at once of bytes."""
 
-ROWS, ROW_BLOCK = 4, 256
-"""Of a window, that a program makes; and values at a time.  A row of 224 pixels is 672."""
+ROW_BLOCK = 1024
+"""Values of a row of a window that one warp makes at a time; a row of 224 pixels has 672."""
 
 OPTIONS = {"enable_fp_fusion": False}
 """There is no arithmetic to fuse; Triton 3.9 warns where the option is missing."""
@@ -126,7 +126,8 @@ def gather_windows(
     out = torch.empty((len(plan), height, width, channels), dtype=dtype, device=store.device)
     if out.numel():
         kernels: Any = _kernels()
-        grid = (math.ceil(height / ROWS), len(plan))
+        grid = (height, len(plan))
+        block = min(ROW_BLOCK, 1 << (width * channels - 1).bit_length())
         with _on(store.device):
             kernels.gather_windows[grid](
                 store,
@@ -137,8 +138,8 @@ def gather_windows(
                 WIDTH=width,
                 CHANNELS=channels,
                 LOOK_UP=table is not None,
-                ROWS=ROWS,
-                BLOCK=ROW_BLOCK,
+                BLOCK=block,
+                num_warps=1,
                 **OPTIONS,
             )
     return out

@@ -137,7 +137,8 @@ def run(settings: Settings, report: Report, budget: Budget) -> None:
         path = Path(folder) / "report.xml"
         command = pytest_command(path, importlib.util.find_spec("pytest_timeout") is not None)
         say(f"  {' '.join(command[1:6])}, {limit:.0f} s at most")
-        environment = {**os.environ, "FASTDATA_REQUIRE_CUDA": "1"}
+        # Else the repository's folder comes first, where the compiled library may not lie.
+        environment = {**os.environ, "FASTDATA_REQUIRE_CUDA": "1", "PYTHONSAFEPATH": "1"}
         # The repository's folder is where it starts, but not where it imports from: there
         # fastdata lacks its converters.
         environment["PYTHONSAFEPATH"] = "1"

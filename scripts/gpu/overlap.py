@@ -30,8 +30,9 @@ __all__ = ["hidden_share", "measure_overlap"]
 
 PART = "overlap"
 LEAST_BATCHES = 20
-LEAD = 4
-"""Steps right before a window, so that it begins in the midst of copies and steps."""
+LEAD_STEPS, LEAD_SECONDS = 4, 0.1
+"""At least so many steps right before a window, and for so long: it begins in the midst of copies
+and steps, and the GPU has the clock that they leave it."""
 
 
 def hidden_share(step: float, copy: float, both: float) -> float:
@@ -110,12 +111,16 @@ def measure_overlap(settings: Settings, report: Report, budget: Budget) -> None:
         step_seconds = number * products.seconds
         # At a step's length each, as many as the other windows are long, and more for the long.
         batches = max(LEAST_BATCHES, round(settings.window_seconds / step_seconds))
+        lead = LEAD_STEPS + (round(LEAD_SECONDS / step_seconds) if meter.on_gpu else 0)
         alone = Measurement(
-            f"step of {length:g}", steps_alone(meter, products, number, batches), "ms", shown=False
+            f"step of {length:g}",
+            steps_alone(meter, products, number, batches, lead),
+            "ms",
+            shown=False,
         )
         together = Measurement(
             f"both, {length:g}",
-            steps_with_copies(settings, meter, products, number, batches, pinned),
+            steps_with_copies(settings, meter, products, number, batches, lead, pinned),
             "ms",
             shown=False,
         )
@@ -128,14 +133,16 @@ def measure_overlap(settings: Settings, report: Report, budget: Budget) -> None:
             put_share(report, length, alone, copies, together)
 
 
-def steps_alone(meter: Meter, products: Products, number: int, batches: int) -> Callable[[], float]:
+def steps_alone(
+    meter: Meter, products: Products, number: int, batches: int, lead: int
+) -> Callable[[], float]:
     """Return a function that measures a step without copies, in ms."""
 
-    def work() -> None:
-        for _ in range(batches):
+    def steps(count: int) -> None:
+        for _ in range(count):
             products.run(number)
 
-    return lambda: 1e3 * meter.seconds(work, lead=lambda: products.run(LEAD * number)) / batches
+    return lambda: 1e3 * meter.seconds(lambda: steps(batches), lead=lambda: steps(lead)) / batches
 
 
 def steps_with_copies(
@@ -144,6 +151,7 @@ def steps_with_copies(
     products: Products,
     number: int,
     batches: int,
+    lead: int,
     pinned: list[tuple[torch.Tensor, torch.Tensor]],
 ) -> Callable[[], float]:
     """Return a function that measures a step with the copy of a batch, in ms."""
@@ -158,7 +166,7 @@ def steps_with_copies(
                     products.run(number)
 
             # The lead also takes the first batch, which nothing is there to hide behind.
-            return 1e3 * meter.seconds(lambda: steps(batches), lead=lambda: steps(LEAD)) / batches
+            return 1e3 * meter.seconds(lambda: steps(batches), lead=lambda: steps(lead)) / batches
         finally:
             if hasattr(pass_, "close"):
                 pass_.close()
