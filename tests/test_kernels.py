@@ -127,9 +127,9 @@ signatures = {
     "gather_windows": {"store": "*u8", "plan": "*i64", "table": "*bf16", "out": "*bf16"},
 }
 constants = {
-    "look_up": {"CHANNELS": 3, "BLOCK": 4096},
+    "look_up": {"CHANNELS": 3, "BLOCK": 1024},
     "gather_windows": {
-        "HEIGHT": 224, "WIDTH": 224, "CHANNELS": 3, "LOOK_UP": True, "BLOCK": 1024
+        "HEIGHT": 224, "WIDTH": 224, "CHANNELS": 3, "LOOK_UP": True, "ROWS": 1, "BLOCK": 1024
     },
 }
 for name, signature in signatures.items():

@@ -18,11 +18,12 @@ __all__ = ["gather_windows", "has_kernels", "look_up", "window_plan"]
 KERNEL_DEVICES = frozenset({"cuda"})
 """Types of devices that there are kernels for; tests add the CPU, where they are interpreted."""
 
-BLOCK = 4096
-"""Values a program makes: 16 a thread, which is what it can load at once of bytes."""
+BLOCK = 1024
+"""Values that a program of `look_up` makes, 8 a thread."""
 
-ROW_BLOCK = 1024
-"""Values of a row of a window that one warp makes at a time; a row of 224 pixels has 672."""
+# Rows of a window that a program makes, a warp each, and values at a time; a row of 224 pixels has
+# 672.  The fastest of 80 on an H100: docs/gpu_check.md.
+WITH_TABLE, WITHOUT_TABLE = (1, 1024), (4, 256)
 
 OPTIONS = {"enable_fp_fusion": False}
 """There is no arithmetic to fuse; Triton 3.9 warns where the option is missing."""
@@ -126,8 +127,8 @@ def gather_windows(
     out = torch.empty((len(plan), height, width, channels), dtype=dtype, device=store.device)
     if out.numel():
         kernels: Any = _kernels()
-        grid = (height, len(plan))
-        block = min(ROW_BLOCK, 1 << (width * channels - 1).bit_length())
+        rows, block = WITHOUT_TABLE if table is None else WITH_TABLE
+        grid = (math.ceil(height / rows), len(plan))
         with _on(store.device):
             kernels.gather_windows[grid](
                 store,
@@ -138,7 +139,8 @@ def gather_windows(
                 WIDTH=width,
                 CHANNELS=channels,
                 LOOK_UP=table is not None,
-                BLOCK=block,
+                ROWS=rows,
+                BLOCK=min(block, 1 << (width * channels - 1).bit_length()),
                 num_warps=1,
                 **OPTIONS,
             )

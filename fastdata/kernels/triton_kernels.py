@@ -33,6 +33,7 @@ def gather_windows(
     WIDTH: tl.constexpr,  # noqa: N803
     CHANNELS: tl.constexpr,  # noqa: N803
     LOOK_UP: tl.constexpr,  # noqa: N803
+    ROWS: tl.constexpr,  # noqa: N803
     BLOCK: tl.constexpr,  # noqa: N803
 ):
     """Windows of images that lie one after another, flipped, through a table.
@@ -41,32 +42,38 @@ def gather_windows(
     where it is flipped; top and left of the window; first and behind the last row, and
     column, that are not zero.
 
-    A program makes one row of one window.  What is long is computed once a row; a value costs
-    short integers only, of which a GPU has four times as many a second.
+    A program makes `ROWS` rows of one window.  What is long is computed once a row; a value
+    costs short integers only, of which a GPU has four times as many a second.
     """
     image = tl.program_id(1).to(tl.int64)
     mine = plan + image * 8
     pitch = tl.load(mine + 1)
     flipped = pitch < 0
     pitch = tl.abs(pitch)
+    top = tl.load(mine + 2)
     left = tl.load(mine + 3)
-    row = tl.program_id(0)
-    y = row + tl.load(mine + 2)
-    source = store + (tl.load(mine) + left * CHANNELS + y * pitch)
-    target = out + (image * HEIGHT + row) * (WIDTH * CHANNELS)
+    begin = tl.load(mine) + left * CHANNELS
+    first_row = tl.load(mine + 4)
+    last_row = tl.load(mine + 5)
     low = (tl.load(mine + 6) - left).to(tl.int32)
     high = (tl.load(mine + 7) - left).to(tl.int32)
-    # Of a row that is not there no column is.
-    end = tl.where((y >= tl.load(mine + 4)) & (y < tl.load(mine + 5)), high, low)
-    for start in range(0, WIDTH * CHANNELS, BLOCK):
-        at = start + tl.arange(0, BLOCK)
-        inside = at < WIDTH * CHANNELS
-        column = at // CHANNELS
-        channel = at - column * CHANNELS
-        column = tl.where(flipped, WIDTH - 1 - column, column)
-        seen = inside & (column >= low) & (column < end)
-        value = tl.load(source + (column * CHANNELS + channel), mask=seen, other=0)
-        if LOOK_UP:
-            place = value.to(tl.int32) * CHANNELS + channel
-            value = tl.load(table + place, mask=inside)
-        tl.store(target + at, value, mask=inside)
+    for step in tl.static_range(ROWS):
+        row = tl.program_id(0) * ROWS + step
+        y = row + top
+        source = store + (begin + y * pitch)
+        target = out + (image * HEIGHT + row) * (WIDTH * CHANNELS)
+        # Of a row that is not there no column is; beyond the window nothing is written.
+        end = tl.where((y >= first_row) & (y < last_row), high, low)
+        length = tl.where(row < HEIGHT, WIDTH * CHANNELS, 0)
+        for start in range(0, WIDTH * CHANNELS, BLOCK):
+            at = start + tl.arange(0, BLOCK)
+            inside = at < length
+            column = at // CHANNELS
+            channel = at - column * CHANNELS
+            column = tl.where(flipped, WIDTH - 1 - column, column)
+            seen = inside & (column >= low) & (column < end)
+            value = tl.load(source + (column * CHANNELS + channel), mask=seen, other=0)
+            if LOOK_UP:
+                place = value.to(tl.int32) * CHANNELS + channel
+                value = tl.load(table + place, mask=inside)
+            tl.store(target + at, value, mask=inside)
