@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
 from fastdata.errors import (
     DatasetNotFoundError,
@@ -245,10 +246,18 @@ def _mean_bytes(readers: list[ShardReader]) -> float:
     )
 
 
+def _runs_of(samples: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Yield the first and the last + 1 of ascending numbers that follow one another."""
+    for run in np.split(samples, np.flatnonzero(np.diff(samples) > 1) + 1):
+        if len(run):
+            yield int(run[0]), int(run[-1]) + 1
+
+
 class StoredDataset:
     """A dataset in the cache, which is filled and emptied; for several threads.
 
-    No two of them fetch, or remove, the same samples at once: that is for the caller to see to.
+    Neighbours share pages of the file.  So what is being fetched is never part of a hole: neither
+    the samples themselves, nor the pages that they have in common with others.
     """
 
     def __init__(self, cached: CachedDataset) -> None:
@@ -270,14 +279,15 @@ class StoredDataset:
         self._inodes = [status.st_ino for status in found]
         self._disk = [status.st_blocks * 512 for status in found]
         self._measuring = threading.Lock()
+        self._marking = threading.Lock()
+        self._under_way: list[tuple[int, int]] = []
+        """Samples that are being fetched, by first and last + 1; some may be in several."""
         self._store: Store | None = None
         self._turn = int.from_bytes(os.urandom(1), "little")
         self._extents = lru_cache(_MOST_EXTENTS)(self._read_extents)
         # What a downloader that was killed had begun to fetch, or to remove.
-        lost = np.flatnonzero((self._touched > 0) & (self.present == 0))
-        for run in np.split(lost, np.flatnonzero(np.diff(lost) > 1) + 1):
-            if len(run):
-                self.remove(int(run[0]), int(run[-1]) + 1)
+        for run in _runs_of(np.flatnonzero((self._touched > 0) & (self.present == 0))):
+            self._remove(*run)
 
     @property
     def is_there(self) -> bool:
@@ -300,16 +310,22 @@ class StoredDataset:
 
         Raises `StorageError`, or an `OSError` where the disk is full.
         """
-        self._touched[first:last] = 1
+        with self._marking:  # a hole that is being made is done, and the next one leaves these out
+            self._under_way.append((first, last))
+            self._touched[first:last] = 1
         try:
             fetched = sum(self._fetch(*part) for part in self._in_shards(first, last))
         except BaseException:
+            with self._marking:
+                self._under_way.remove((first, last))
             with contextlib.suppress(OSError):
                 self.remove(first, last)
             raise
-        # Behind the data, so that whoever sees it sees that too.
-        self._turn = self._turn % 255 + 1
-        self.present[first:last] = self._turn
+        with self._marking:
+            # Behind the data, so that whoever sees it sees that too.
+            self._turn = self._turn % 255 + 1
+            self.present[first:last] = self._turn
+            self._under_way.remove((first, last))
         return fetched
 
     def _fetch(self, number: int, first: int, last: int) -> int:
@@ -337,16 +353,25 @@ class StoredDataset:
         return total
 
     def remove(self, first: int, last: int) -> None:
-        """Make holes of the images of samples `first` to `last` - 1.
+        """Make holes of the images of samples `first` to `last` - 1, but of those under way.
 
         They are not present any more before the first byte goes.
         """
+        with self._marking:
+            goes = np.ones(last - first, np.bool_)
+            for low, high in self._under_way:
+                goes[max(low - first, 0) : max(high - first, 0)] = False
+            for run in _runs_of(np.flatnonzero(goes) + first):
+                self._remove(*run)
+
+    def _remove(self, first: int, last: int) -> None:
         self.present[first:last] = 0
         for number, begin, end in self._in_shards(first, last):
-            start = int(self.starts[number])
-            stop = int(self.starts[number + 1])
-            present = self.present[start:stop] > 0
-            for low, high in self._extents(number).holes(begin, end, present):
+            start, stop = int(self.starts[number]), int(self.starts[number + 1])
+            kept = self.present[start:stop] > 0
+            for low, high in self._under_way:
+                kept[max(low - start, 0) : max(high - start, 0)] = True
+            for low, high in self._extents(number).holes(begin, end, kept):
                 punch_hole(self._file(number), low, high - low)
             self._measure(number)
         self._touched[first:last] = 0

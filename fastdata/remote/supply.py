@@ -256,10 +256,18 @@ class Supply:
         self._replaced.add(sample)
         before = self._present[sample]
         body = {"kind": "replace", "dataset": self.name}
-        self.client.tell(body, np.array([sample, sample + 1]))
-        deadline = time.monotonic() + SAY_AGAIN_SECONDS
-        while self._present[sample] == before and time.monotonic() < deadline:
-            time.sleep(SHORTEST_WAIT)
+        began = time.monotonic()
+        said_at = 0.0
+        with said_while(lambda: f"an image of {self.url} that is damaged in the cache"):
+            while self._present[sample] == before:
+                now = time.monotonic()
+                if now - said_at > SAY_AGAIN_SECONDS:  # another downloader does not know it
+                    self.client.tell(body, np.array([sample, sample + 1]))
+                    said_at = now
+                failure = self.client.failure(self.name, np.array([sample]), began)
+                if failure is not None:
+                    raise failure
+                time.sleep(SHORTEST_WAIT)
         return True
 
     # -- whether they have stayed ----------------------------------------------------------------
