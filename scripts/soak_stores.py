@@ -224,7 +224,8 @@ def kill_downloaders(folder: Path, kills: int, dice: random.Random) -> Count:
                     with contextlib.suppress(psutil.Error):
                         process.kill()
                         count.kills += 1
-                if time.time() - said.stat().st_mtime > SILENT_SECONDS:
+                began = said.stat().st_size > 0  # it imports torch first
+                if began and time.time() - said.stat().st_mtime > SILENT_SECONDS:
                     count.wrong.append(f"after {count.kills} kills: no batch and no message")
                     break
             (folder / "stop").touch()
