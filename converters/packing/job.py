@@ -393,11 +393,7 @@ class Job:
 def read_state(path: Path) -> Any:
     """Return what `replace_state` wrote; `ValueError` if it is damaged, `OSError` without one."""
     with open_own_file(path) as file:
-        data = file.read()
-    try:
-        return checked_json(data)
-    except ValueError:
-        raise ValueError(f"{path} is not as it was written") from None
+        return checked_json(file.read())
 
 
 def replace_state(path: Path, body: Mapping[str, Any]) -> None:

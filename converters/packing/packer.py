@@ -19,11 +19,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from fastdata.errors import (
-    DestinationExistsError,
-    FastdataError,
-    RejectedError,
-)
+from fastdata.errors import DestinationExistsError, FastdataError, RejectedError
 from fastdata.formats.layout import content_digest, is_container
 from fastdata.formats.manifest import MANIFEST, Manifest, ShardEntry
 from fastdata.formats.reader import ShardReader, find_damage
@@ -32,6 +28,7 @@ from fastdata.own_files import remove_own
 from fastdata.printable import printable
 from fastdata.regular_files import open_regular, with_urls
 from fastdata.schema import Schema
+from fastdata.storage.local import tag_of
 
 from ..base import Deferred, IndexedSource, Reject, Sample, Source
 from .chunk import ChunkResult
@@ -215,10 +212,10 @@ class Packer:
     def _check_sealed(self, shard: Sealed) -> None:
         path = self.job.shards / shard.entry.file
         with contextlib.suppress(OSError):
-            if _tag_of(path) == shard.tag:
+            if tag_of(os.stat(path)) == shard.tag:
                 return
         self._check_shard(path, shard.entry.digest)
-        shard.tag = _tag_of(path)
+        shard.tag = tag_of(os.stat(path))
 
     def _check_shard(self, path: Path, digest: str = "") -> None:
         """Read all of a finished shard; `ShardDamagedError` if it is not as it was written."""
@@ -333,10 +330,9 @@ class Packer:
                 writer.seal(target, self.packed_with)
             writer.close()
         if state.sealing:
-            reader = ShardReader(target)
-            size = target.stat().st_size
-            entry = ShardEntry(target.name, len(reader), size, reader.header.digest)
-            state.sealed.append(Sealed(entry, state.begins, _tag_of(target)))
+            reader, status = ShardReader(target), os.stat(target)
+            entry = ShardEntry(target.name, len(reader), status.st_size, reader.header.digest)
+            state.sealed.append(Sealed(entry, state.begins, tag_of(status)))
         state.sealing, state.writer, self.writer = False, None, None
         state.shard += 1
         self.job.begin_shard()
@@ -418,12 +414,6 @@ def _foreign_name(directory: Path) -> str | None:
         listed = {shard.file for shard in Manifest.read(directory).shards}
     names = sorted(set(os.listdir(directory)) - listed)
     return next((name for name in names if not _OF_DATASET.fullmatch(name)), None)
-
-
-def _tag_of(path: Path) -> str:
-    """Return what changes if a file is written to, replaced or copied."""
-    status = os.stat(path)
-    return f"{status.st_size:x}-{status.st_mtime_ns:x}-{status.st_ctime_ns:x}-{status.st_ino:x}"
 
 
 def _may_be_dataset(path: Path) -> bool:

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from fastdata.errors import DestinationLockedError, FastdataError
 from fastdata.formats.manifest import MANIFEST, Manifest, ShardEntry
 from fastdata.formats.reader import ShardReader
+from fastdata.processes.ranks import world_size
 from fastdata.waits import wait_until
 
 from .job import Job, read_rejects, rejects_path
@@ -41,7 +40,7 @@ def job_of(destination: Path) -> Job:
         try:
             jobs.append(Job(destination))
         except DestinationLockedError:
-            if not _is_rank():
+            if world_size() == 1:
                 raise
             time.sleep(min(seconds, TICK_SECONDS))
         return bool(jobs)
@@ -59,7 +58,7 @@ def packed_by_another_rank(packer: Packer) -> PackReport | None:
     destination, many = packer.job.destination, packer.options.many
     first = destination / MANIFEST if many else destination
     try:
-        if not _is_rank() or first.stat().st_mtime < _last_call(destination):
+        if world_size() == 1 or first.stat().st_mtime < _last_call(destination):
             return None
         found = Manifest.read(destination) if many else ShardReader(first).header
     except (OSError, FastdataError):
@@ -99,11 +98,3 @@ _ends: dict[str, float] = {}
 def _last_call(destination: Path) -> float:
     end = _ends.get(os.path.realpath(destination))
     return float(psutil.Process().create_time()) if end is None else end
-
-
-def _is_rank() -> bool:
-    """Return whether this process is one of several ranks, by the environment or torch."""
-    distributed: Any = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return bool(distributed.get_world_size() > 1)
-    return os.environ.get("WORLD_SIZE", "1") not in ("", "0", "1")

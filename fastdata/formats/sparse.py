@@ -38,18 +38,14 @@ def columns_only(store: Store, entry: Entry, folder: Path) -> Path:
     if store.is_local:
         return store.path(entry.key)
     path = folder / os.path.basename(entry.key)
-    try:
-        return _copied(store, entry, path)
-    except (FormatError, ShardCorruptError):
-        return _copied(store, entry, path)
-
-
-def _copied(store: Store, entry: Entry, path: Path) -> Path:
-    try:
-        _copy(store, entry, path)
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
+    for is_last in (False, True):
+        try:
+            _copy(store, entry, path)
+            break
+        except BaseException as error:
+            path.unlink(missing_ok=True)
+            if is_last or not isinstance(error, (FormatError, ShardCorruptError)):
+                raise
     return path
 
 

@@ -197,18 +197,14 @@ def look_up_planes(pixels: Pixels, table: NDArray[Any] | None, out: NDArray[Any]
     assert planes.flags.c_contiguous, planes.strides
     native = loaded_library()
     if native is None:
-        planes[...] = (pixels if table is None else _looked_up(pixels, table)).transpose(0, 3, 1, 2)
+        values = pixels if table is None else table[pixels, np.arange(pixels.shape[-1])]
+        planes[...] = values.transpose(0, 3, 1, 2)
         return
     count, height, width, channels = pixels.shape
     where = None if table is None else table.ctypes.data
     native.fd_look_up(
         pixels.ctypes.data, count, height * width, channels, where, out.itemsize, out.ctypes.data
     )
-
-
-def _looked_up(pixels: Pixels, table: NDArray[Any]) -> NDArray[Any]:
-    values: NDArray[Any] = table[pixels, np.arange(pixels.shape[-1])]
-    return values
 
 
 def copy_rows(

@@ -15,7 +15,7 @@ from contextlib import suppress
 
 import psutil
 
-__all__ = ["local_processes", "ranks_on_these_cores"]
+__all__ = ["local_processes", "ranks_on_these_cores", "world_size"]
 
 _COUNTS = (
     "LOCAL_WORLD_SIZE",  # torchrun
@@ -38,13 +38,12 @@ def local_processes() -> int:
     is the relatives that Lightning or ``torch.multiprocessing`` started; never more than the world
     has.
     """
-    world_size = _world_size()
     for name in _COUNTS:
         if (count := _number(name)) is not None:
             return max(1, count)
     found = _tasks_of_slurm()
-    if found <= 1 < world_size:
-        found = _relatives(os.getpid(), world_size)
+    if found <= 1 < world_size():
+        found = _relatives(os.getpid(), world_size())
     return max(1, found)
 
 
@@ -68,7 +67,7 @@ def ranks_on_these_cores(local: int, cores: int) -> int:
     return local
 
 
-def _world_size() -> int:
+def world_size() -> int:
     """Return the world size of the process group, or of the environment."""
     # Not imported here: workers that pack do without torch.
     distributed = sys.modules.get("torch.distributed")
@@ -95,7 +94,7 @@ def _tasks_of_slurm() -> int:
 
 
 @functools.lru_cache(maxsize=4)
-def _relatives(pid: int, world_size: int) -> int:
+def _relatives(pid: int, most: int) -> int:
     """Return how many ranks there are among this process, its parent and their children.
 
     Each of Lightning's processes but the first has ``LOCAL_RANK``; those of
@@ -110,7 +109,7 @@ def _relatives(pid: int, world_size: int) -> int:
         alike = sum(_kind(process) == kind for process in siblings)
     except psutil.Error:
         return 1
-    return min(max(1, last + 1, alike), world_size)
+    return min(max(1, last + 1, alike), most)
 
 
 def _local_rank(process: psutil.Process) -> int:

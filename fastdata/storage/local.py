@@ -17,13 +17,13 @@ from fastdata.errors import (
     ObjectChangedError,
     ObjectNotFoundError,
     StorageError,
-    drive_explained,
     full_disk_explained,
 )
+from fastdata.own_files import sync_directory, sync_file
 from fastdata.regular_files import open_regular
 from fastdata.storage.contract import MOST_READ_BYTES, Entry, Store
 
-__all__ = ["LocalStore"]
+__all__ = ["LocalStore", "tag_of"]
 
 _SCRATCH = ".fastdata-{}.new"
 """Names of files that are being written."""
@@ -177,17 +177,11 @@ class LocalStore(Store):
                         else:
                             file.write(data)
                         file.flush()
-                        with drive_explained(scratch.parent, "fsync"):
-                            os.fdatasync(file.fileno())
+                        sync_file(file.fileno(), scratch, data_only=True)
                 yield scratch
             finally:
                 scratch.unlink(missing_ok=True)
-            folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                with drive_explained(target.parent, "fsync of folders"):
-                    os.fsync(folder)
-            finally:
-                os.close(folder)
+            sync_directory(target.parent)
 
     def remove(self, key: str) -> None:
         """Remove a file, if there is one, and the folders that are empty then."""
@@ -231,8 +225,8 @@ def _is_linked(source: Path, path: Path) -> bool:
         os.link(source, path)
     except OSError:  # another file system, or one without links
         return False
-    with open(path, "rb") as file, drive_explained(path.parent, "fsync"):
-        os.fdatasync(file.fileno())
+    with open(path, "rb") as file:
+        sync_file(file.fileno(), path, data_only=True)
     return True
 
 
@@ -245,6 +239,10 @@ def _created(path: Path) -> IO[bytes]:
     return open(path, "xb")
 
 
+def tag_of(status: os.stat_result) -> str:
+    """Return a tag that changes if a file is written to, replaced or copied."""
+    return f"{status.st_size:x}-{status.st_mtime_ns:x}-{status.st_ctime_ns:x}-{status.st_ino:x}"
+
+
 def _entry(key: str, status: os.stat_result) -> Entry:
-    tag = f"{status.st_size:x}-{status.st_mtime_ns:x}-{status.st_ctime_ns:x}-{status.st_ino:x}"
-    return Entry(key, status.st_size, tag)
+    return Entry(key, status.st_size, tag_of(status))
