@@ -94,7 +94,7 @@ class Sample(NamedTuple):
 class Reject(NamedTuple):
     """A sample that cannot be packed, and why; a source may yield one too.
 
-    Where it is a piece of a file, the key names that and the place: ``a.tfrecord@4096``.
+    The key of a piece of a file has the file and the place: ``a.tfrecord@4096``.
     """
 
     key: str
@@ -102,7 +102,7 @@ class Reject(NamedTuple):
 
     @classmethod
     def of(cls, key: str | os.PathLike[str], error: Exception) -> Reject:
-        """Return the reject of a sample or a file; raises what `reject_reason` does."""
+        """Return the reject of a sample or a file, or raise as `reject_reason` does."""
         return cls(os.fspath(key), reject_reason(key, error))
 
 
@@ -203,7 +203,7 @@ class Source(abc.ABC):
         if skipped < start:
             raise JobChangedError(
                 f"the unfinished pack is of something else: the source had at least {start} "
-                f"samples and has {skipped}. Pass overwrite=True (--overwrite) to start anew."
+                f"samples and has {skipped}. Pass overwrite=True (--overwrite) to start again."
             )
         yield from samples
 
@@ -228,15 +228,15 @@ class Source(abc.ABC):
         )
 
     def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        """Return hashes of what the samples are made from, without reading images.
+        """Return hashes of the samples' sources, without reading images.
 
-        One a sample, or one a file where samples are pieces of files.  Resuming
+        One per sample, or one per file if samples are pieces of files.  Resuming
         compares them; an empty array means that there is nothing to compare.
         """
         return np.zeros(0, np.uint64)
 
     def fingerprint_key(self, index: int) -> str:
-        """Return what a fingerprint is of, for messages: a sample's name, or a file's."""
+        """Return the name of a fingerprint's sample or file, for messages."""
         return self.key_at(index)
 
     def key_at(self, index: int) -> str:
@@ -245,7 +245,7 @@ class Source(abc.ABC):
 
     @property
     def description(self) -> str:
-        """What the source was understood to be, in one line."""
+        """Format, samples, classes and fields in one line."""
         count = "" if self.num_samples is None else f"{self.num_samples:,} samples, "
         classes = self.schema.classes
         known = f"{len(classes):,} classes ({joined(classes, 5)}), " if classes else ""
@@ -257,12 +257,12 @@ class Source(abc.ABC):
         return None
 
     def check_store(self) -> None:
-        """Raise why a store gave nothing, where readers may have taken that for damage."""
+        """Raise the error of a store that readers may have mistaken for damage."""
         if self.mirror is not None:
             self.mirror.check()
 
     def close(self) -> None:
-        """Remove what was downloaded; may be called twice."""
+        """Remove downloaded files.  Idempotent."""
         if self.mirror is not None:
             self.mirror.close()
 
@@ -302,7 +302,7 @@ class IndexedSource(Source):
 
 
 def reason_of(error: Exception) -> str:
-    """Return the reason that a list of rejects has for an exception."""
+    """Return the reason of an exception for a list of rejects."""
     if isinstance(error, MemoryError):
         return "there is not enough memory to read and decode it"
     if isinstance(error, OSError) and error.strerror:
@@ -313,10 +313,9 @@ def reason_of(error: Exception) -> str:
 
 
 def reject_reason(key: str | os.PathLike[str], error: Exception) -> str:
-    """Return the reason to reject a sample, or a file, that an error is about.
+    """Return the reason to reject a sample or a file after an error.
 
-    Raises `MachineError` if nothing is known to be wrong with it, or the error itself if it says
-    that already.
+    Raises `MachineError`, or the error itself, if the machine is the cause.
     """
     if not is_of_machine(error):
         return reason_of(error)
@@ -330,7 +329,7 @@ def reject_reason(key: str | os.PathLike[str], error: Exception) -> str:
 
 
 def _remedy(error: Exception) -> str:
-    """Return what to do about an error of the machine."""
+    """Return the remedy for an error of the machine."""
     for cause in (error, error.__cause__):
         if type(cause).__name__.endswith("MemoryError"):
             return "Use fewer workers (num_workers, --workers) or a smaller max_pixels"
@@ -342,5 +341,5 @@ def _remedy(error: Exception) -> str:
 
 
 def hash_fields(*parts: object) -> int:
-    """Hash what a sample is made from, for `Source.fingerprints`."""
+    """Hash the parts of a sample's source, for `Source.fingerprints`."""
     return xxhash.xxh3_64_intdigest(repr(parts).encode("utf-8", "surrogateescape"))

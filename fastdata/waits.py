@@ -1,7 +1,7 @@
-"""Wait without a limit, and say after a while what for.
+"""Waits without a timeout, which log their reason.
 
-A wait for another process or machine can last for ever.  After 10 seconds, and then every
-minute, a warning of the logger "fastdata" says what is waited for.
+Another process or machine may never answer.  After 10 seconds, and then every minute, the logger
+"fastdata" warns with the reason of the wait.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class _Future(Protocol[T_co]):
 
 
 def wait_until(attempt: Callable[[float], bool], what: str | Callable[[], str]) -> None:
-    """Call `attempt(seconds)` until it returns true; it waits at most that long.
+    """Call `attempt(seconds)`, which waits at most that long, until it returns true.
 
-    `what` completes "waiting for ..."; a callable is asked only when there is something to say.
+    `what` completes "waiting for ..."; a callable is called only for a warning.
     """
     wait = _Wait(what)
     while not attempt(max(0.0, wait.due - time.monotonic())):
@@ -45,9 +45,9 @@ def wait_until(attempt: Callable[[float], bool], what: str | Callable[[], str]) 
 
 @contextlib.contextmanager
 def said_while(what: str | Callable[[], str]) -> Iterator[None]:
-    """Say what is waited for as `wait_until` does, while the block waits in one call.
+    """Log the warnings of `wait_until` while the block runs; for blocks that wait in one call.
 
-    All such blocks of a process share one thread, which ends when there are none.
+    All such blocks of a process share one thread, which ends with the last of them.
     """
     global _is_watched
     number = next(_numbers)
@@ -113,7 +113,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def result_of(future: _Future[T_co], what: str | Callable[[], str]) -> T_co:
-    """Return the result of a future of `concurrent.futures`, as `wait_until` waits."""
+    """Return the result of a future, with the warnings of `wait_until`."""
 
     def attempt(seconds: float) -> bool:
         try:
@@ -122,7 +122,7 @@ def result_of(future: _Future[T_co], what: str | Callable[[], str]) -> T_co:
             return future.done()
         except BaseException:
             if not future.done():
-                raise  # Ctrl-C here, no failure of the future
+                raise  # Ctrl-C in this thread, not an error of the future
         return True
 
     if not future.done():

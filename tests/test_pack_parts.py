@@ -408,7 +408,7 @@ def test_a_receipt_that_is_damaged_is_refused(images: Path, tmp_path: Path) -> N
     text = receipt.read_text()
     for damaged in (text[:50], text.replace("shard-", "../shard-")):
         receipt.write_text(damaged)
-        with pytest.raises(FormatError, match="is no receipt"):
+        with pytest.raises(FormatError, match="is not a valid receipt"):
             fastdata.pack(images, tmp_path / "x", part="commit", **SHARDS)
     receipt.unlink()
     fastdata.pack(images, tmp_path / "x", part="0/1", **SHARDS)

@@ -65,7 +65,7 @@ def encode_chunk(
 ) -> ChunkResult:
     """Read, decode, resize and encode some samples.
 
-    A sample that cannot be encoded becomes a `Reject`.  An error that is not about the sample is
+    A sample that cannot be encoded becomes a `Reject`.  Errors with another cause are
     raised: `StorageError` if a store does not answer, else `MachineError`.
     """
     results: list[Record | Reject] = []

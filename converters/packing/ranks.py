@@ -1,8 +1,7 @@
-"""One pack that all ranks of a training call: one of them packs, the others wait for its dataset.
+"""A pack that all ranks of a training call: one rank packs, the others wait for the dataset.
 
-Under torchrun every rank runs the same script.  The rank that locks the destination first packs.
-The others wait for the lock, and then find the dataset; where the packing rank has failed, the
-next one goes on in its place.
+Under torchrun every rank runs the same script.  The first rank to lock the destination packs.  The
+others wait for the lock, and then find the dataset; if the packing rank fails, the next continues.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ TICK_SECONDS = 0.2
 
 
 def job_of(destination: Path) -> Job:
-    """Return the locked job of a destination; a rank waits if another one has it.
+    """Return the locked job of a destination; a rank waits while another one holds the lock.
 
-    `DestinationLockedError` if another process has it and this one is no rank.
+    `DestinationLockedError` if another process holds it and this process is not a rank.
     """
     jobs: list[Job] = []
 
@@ -52,8 +51,8 @@ def job_of(destination: Path) -> Job:
 def packed_by_another_rank(packer: Packer) -> PackReport | None:
     """Return the report of the dataset if another rank has packed it for this call.
 
-    None if there is none, if it is older than this process or the last pack that this process has
-    called here, or if it was packed with other options.
+    None if there is no dataset, if it is older than this process or its last call for this
+    destination, or if it has other options.
     """
     destination, many = packer.job.destination, packer.options.many
     first = destination / MANIFEST if many else destination
@@ -88,7 +87,7 @@ def packed_by_another_rank(packer: Packer) -> PackReport | None:
 
 
 def note_end(destination: Path) -> None:
-    """Note that a call of this process for a destination ends: later datasets are not of it."""
+    """Record the end of this process's call for a destination; see `packed_by_another_rank`."""
     _ends[os.path.realpath(destination)] = time.time()
 
 

@@ -24,18 +24,18 @@ __all__ = ["MANIFEST", "Manifest", "ShardEntry", "check_shard_name"]
 MANIFEST: Final = "manifest.json"
 
 OWN_NAMES: Final = frozenset({MANIFEST, "dataset.json", "dataset.json.new", "present"})
-"""Names of our own files beside shards: in a dataset's folder, and in that of the cache."""
+"""Names of fastdata's other files in the folder of a dataset or of the cache."""
 
 _END = b'"\n}'
 """Ends the file, behind the 16 digits of the checksum of all that comes before them."""
 
 
 def check_shard_name(name: str) -> None:
-    """Raise ValueError if a shard in a dataset's folder cannot be called so."""
+    """Raise ValueError if this cannot be the name of a shard."""
     if not name or Path(name).name != name or "\0" in name or name == "..":
         raise ValueError(f"shard {name!r} lies outside the directory")
     if name in OWN_NAMES or name.startswith(".fastdata-"):
-        raise ValueError(f"a shard cannot be called {name!r}, as a file of fastdata's own is")
+        raise ValueError(f"a shard cannot be called {name!r}: fastdata has a file of that name")
     name.encode()
 
 
