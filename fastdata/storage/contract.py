@@ -137,8 +137,8 @@ class Store(abc.ABC):
         """Raise a `StorageError` if an object is larger than the limit."""
         if size > most_bytes:
             raise StorageError(
-                f"{self.url_of(key)} has {size:,} bytes or more, and the limit is {most_bytes:,}: "
-                "it is another kind of object, or the server is out of order"
+                f"{self.url_of(key)} has {size:,} bytes or more, where at most {most_bytes:,} are "
+                "read: it is another kind of object, or the server is out of order"
             )
 
     def path(self, key: str) -> Path:
