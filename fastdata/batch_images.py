@@ -73,7 +73,7 @@ class BatchImages(ABC):
     @property
     @abstractmethod
     def max_pixels(self) -> int:
-        """The limit of pixels, and with it that of a JPEG's scans."""
+        """The limit of pixels, which also limits a JPEG's scans."""
 
     @abstractmethod
     def _stored(self, place: int) -> tuple[memoryview, str, int, int]:
@@ -286,7 +286,7 @@ class ShardImages(BatchImages):
         data = reader.data[start:end]
         intact = not expected or checksum(data) == expected
         if start < 0 or len(data) != end - start or not intact:
-            return reader.blob(self.name, row)  # which says what is wrong
+            return reader.blob(self.name, row)  # raises the error
         if expected:
             reader.unverified(self.name)[row] = False
         return data
@@ -311,7 +311,7 @@ class ShardImages(BatchImages):
                 raise self._corrupt(place, error) from error
             raise self._corrupt(place, ImageError(f"the columns say {shape}"))
         if item.codec >= len(CODECS):
-            return item.reader.codec(self.name, item.row)  # which says what is wrong
+            return item.reader.codec(self.name, item.row)  # raises the error
         return CODECS[item.codec]
 
     def _corrupt(self, place: int, error: ImageError) -> ShardCorruptError:
@@ -321,15 +321,15 @@ class ShardImages(BatchImages):
     def _locate(self, crops: NDArray[Any]) -> None:
         for reader, places, _ in self._located:
             starts, lengths = self._offsets[places], self.lengths[places]
-            # The library trusts addresses.  Sums of what a file says might overflow.
+            # The library trusts addresses.  Sums of values from a file might overflow.
             outside = (starts < 0) | (lengths < 0) | (starts > len(reader.data) - lengths)
             crops["data"][places] = reader.address + np.where(outside, 0, starts)
             crops["codec"][places] = np.where(outside, OTHER_CODEC, self._codecs[places])
 
     def _due(self, first: int, count: int) -> NDArray[np.bool_]:
-        """Return which images from number `first` on are still to be compared, bool [count].
+        """Return which images from number `first` on have unchecked checksums, bool [count].
 
-        Where they are not in their files yet, it waits until they are.
+        Waits until the images are in their files.
         """
         some = slice(first, first + count)
         if all(reader.has_all for reader, _, _ in self._located):
@@ -354,16 +354,16 @@ class ShardImages(BatchImages):
                 crops["codec"][at] = OTHER_CODEC
 
     def gather(self, out: Pixels, first: int = 0) -> list[int]:
-        """Copy images, which are raw and of one size, to `out`, uint8 [m, H, W, C].
+        """Copy raw images of one size, from number `first` on, to `out`, uint8 [m, H, W, C].
 
-        They are those from number `first` on.  Returns the places in `out` of damaged images, whose
-        part of it is undefined; `read` says what is wrong with each.
+        Returns the places of damaged images, whose part of `out` is undefined; `read` raises the
+        error of each.
         """
         length = out.shape[1] * out.shape[2] * out.shape[3]
         some = slice(first, first + len(out))
         bad = np.flatnonzero((self.lengths[some] != length) | self.refused[some])
         rows = out.reshape(len(out), length)
-        # Where one is to be compared, all are: rows are hashed in one go.
+        # If one must be compared, all are: rows are hashed in one call.
         compared = self._due(first, len(out)).any()
         checksums = self._column("checksum", np.uint64) if compared else None
         whole = len(self._located) == 1
@@ -424,7 +424,7 @@ class ShardImages(BatchImages):
 def read_image(reader: ShardReader, name: str, field: ImageField, row: int) -> Pixels:
     """Return one image of a shard, uint8 [H, W, C], perhaps a read-only view of the file.
 
-    Of a single image, sooner than by `ShardImages`; its checksum is compared each time.
+    For a single image, faster than `ShardImages`; its checksum is compared each time.
     """
     height = int(reader.column(f"{name}.height")[row])
     width = int(reader.column(f"{name}.width")[row])
