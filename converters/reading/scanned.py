@@ -48,18 +48,18 @@ class Place(NamedTuple):
 
 
 class ScannedSource(FileSource):
-    """Samples in the order of their files, and in these one behind the other.
+    """Samples in the order of their files, and of their places in a file.
 
-    A subclass sets `schema`, `notes` and `paths`, and says what is in a file
-    (`scan`) and what sample is at a place (`at`).
+    A subclass sets `schema`, `notes` and `paths`, and has `scan`, which yields
+    the places in a file, and `at`, which returns the sample at a place.
     """
 
     @abc.abstractmethod
     def scan(self, file: int) -> Iterator[Place | Reject]:
-        """Yield where the samples of a file are, without reading what they contain.
+        """Yield the places of the samples in a file, without reading their content.
 
-        A `Reject` stands for one that is damaged, or for the rest of a file
-        in which none can be found any more.
+        A `Reject` stands for a damaged sample, or for the rest of a file
+        without recognisable samples.
         """
 
     @abc.abstractmethod
@@ -116,7 +116,7 @@ class ScannedSource(FileSource):
             del held
 
     def records(self) -> Iterator[bytes | Exception]:
-        """Yield what is in the records, or why one cannot be read; before the schema is known.
+        """Yield the content of the records, or errors; before the schema is known.
 
         For formats whose samples are a `DeferredRecord` each.
         """
@@ -133,9 +133,9 @@ class ScannedSource(FileSource):
                 yield error
 
     def first_records(self, parse: Callable[[bytes], T], place: object, what: str) -> list[T]:
-        """Return what is parsed of the first records that can be; raises SourceError if none can.
+        """Return the first records that can be parsed; raises SourceError if none can.
 
-        `what` says what cannot be read then.
+        `what` names the records in the error.
         """
         found: list[T] = []
         failure = "the files have no records"
