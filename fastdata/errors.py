@@ -174,7 +174,7 @@ def is_of_machine(error: BaseException | None) -> bool:
     Examples are permissions, I/O errors, too little memory or descriptors, a store that does not
     answer, and a missing library.  The causes of an error are checked, too.
     """
-    for _ in range(_MOST_CAUSES):
+    for _ in range(10):  # an error may be its own cause
         if error is None or isinstance(error, (ObjectChangedError, ObjectNotFoundError)):
             return False
         if isinstance(
@@ -199,10 +199,6 @@ def is_of_machine(error: BaseException | None) -> bool:
             return True
         error = error.__cause__
     return False
-
-
-_MOST_CAUSES = 10
-"""A limit, since an error may be its own cause."""
 
 
 def add_note(error: BaseException, note: str) -> None:

@@ -281,12 +281,12 @@ class LmdbFile:
         if root == _NO_ROOT:
             return
         found = [0, 0, 0, 0]  # branches, leaves, overflow pages, entries
-        last: bytes | int | None = None
+        last: bytes | None = None
         stack: list[tuple[int, int, bytes]] = [(root, 1, b"")]
         while stack:
             number, level, least = stack.pop()
             self._use(used, number, 1)
-            if least and last is not None and _reached(least, last):
+            if least and last is not None and least <= last:
                 raise _DamagedError(f"page {number:,} stands in the wrong place")
             page = os.pread(file.fileno(), self._page_bytes, number * self._page_bytes)
             own, kind, lower, upper = _PAGE.unpack_from(page)
@@ -302,8 +302,10 @@ class LmdbFile:
             ):
                 low, high, flags, key_bytes = _NODE.unpack_from(page, pointer)
                 start = pointer + _NODE.size
-                key = page[start : start + key_bytes]
                 end = start + key_bytes
+                key = page[start:end]
+                if numbers:
+                    key = key[::-1]  # big-endian numbers compare as bytes
                 if kind == _BRANCH:
                     # The first key of a branch is not used.
                     if at and numbers and key_bytes != 8:
@@ -315,12 +317,11 @@ class LmdbFile:
                     length = low | high << 16
                     if flags not in (0, _BIG_VALUE) or (numbers and key_bytes != 8):
                         raise _DamagedError(f"an entry of page {number:,} is damaged")
-                    order = int.from_bytes(key, "little") if numbers else key
-                    if last is not None and not last < order:  # type: ignore[operator]
+                    if last is not None and last >= key:
                         raise _DamagedError(f"keys of page {number:,} are not in order")
-                    if at == 0 and least and not _reached(least, order):
+                    if at == 0 and least > key:
                         raise _DamagedError(f"page {number:,} stands in the wrong place")
-                    last = order
+                    last = key
                     found[3] += 1
                     value = page[end : end + length]
                     if flags:
@@ -356,13 +357,6 @@ class LmdbFile:
         if first + count > len(used) or any(used[first : first + count]):
             raise _DamagedError(f"page {first:,} is beyond the end of the file, or used twice")
         used[first : first + count] = b"\1" * count
-
-
-def _reached(least: bytes, order: bytes | int) -> bool:
-    """Return whether a key is at or behind the key of its branch."""
-    if isinstance(order, int):
-        return int.from_bytes(least, "little") <= order
-    return least <= order
 
 
 def _text_of(key: bytes) -> str:

@@ -52,7 +52,6 @@ class FsspecStore(Store):
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
         """Yield objects; all of them are listed before the first comes, to be in order."""
-        self.check_process()
         with self._explained(prefix):
             place = self._place(prefix.rstrip("/"))
             self._files.invalidate_cache(place)
@@ -64,7 +63,6 @@ class FsspecStore(Store):
 
     def head(self, key: str) -> Entry:
         """Return the size and the tag of an object."""
-        self.check_process()
         with self._explained(key):
             self._files.invalidate_cache(self._place(key))
             facts = self._files.info(self._place(key))
@@ -82,7 +80,6 @@ class FsspecStore(Store):
         most_bytes: int = MOST_READ_BYTES,
     ) -> bytes | memoryview:
         """Return bytes of an object, after a check of its tag or its size."""
-        self.check_process()
         if tag or stop is None:
             found = self.head(key)
             if tag and found.tag != tag:
@@ -99,7 +96,6 @@ class FsspecStore(Store):
 
     def put(self, key: str, data: bytes | Path) -> None:
         """Upload an object."""
-        self.check_process()
         with self._explained(key):
             self._make_parents(key)
             if isinstance(data, Path):
@@ -109,7 +105,6 @@ class FsspecStore(Store):
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Upload an object unless it exists; `StorageError` if the library cannot do that."""
-        self.check_process()
         # A library without this mode may ignore it, and replace the object.
         knows = "mode" in inspect.signature(self._files.pipe_file).parameters
         with self._explained(key):
@@ -134,13 +129,13 @@ class FsspecStore(Store):
 
     def remove(self, key: str) -> None:
         """Remove an object, if it exists."""
-        self.check_process()
         with self._explained(key), contextlib.suppress(FileNotFoundError):
             self._files.rm_file(self._place(key))
 
     @contextlib.contextmanager
     def _explained(self, key: str) -> Iterator[None]:
         """Turn any error of a library into one that names the URL."""
+        self.check_process()
         try:
             with said_while(self.url_of(key)):
                 yield
