@@ -7,11 +7,11 @@ in the entry-point group ``fastdata.converters``.  A source
 * yields its samples in one fixed order, with images *undecoded*: a
   `pathlib.Path`, a `FileSpan`, or the bytes of an image file.  Workers read and
   decode them;
-* returns, for resuming, hashes of what the samples are made from (`fingerprints`).
+* returns hashes of the samples' sources, for resuming (`fingerprints`).
 
-`IndexedSource` is for sources that can reach sample *i* at once; they can be
-packed in shuffled order.  Others may offer an index that costs a look at the
-whole source (`Source.indexed`).  ``finding.py`` chooses a source.
+`IndexedSource` is for sources with random access; they can be packed in
+shuffled order.  Others may offer an index that requires a scan of the whole
+source (`Source.indexed`).  ``finding.py`` chooses a source.
 """
 
 from __future__ import annotations
@@ -112,33 +112,32 @@ class Source(abc.ABC):
     Attributes
     ----------
     name : str
-        Of the format, as ``--format`` takes it.
+        Name of the format for ``--format``.
     summary : str
-        What it reads, in a few words, for ``fastdata formats``.
+        A short description for ``fastdata formats``.
     general : bool
-        Whether it recognises what may also be in a more special format (any folder, any
-        iterable); those are tried first.
+        Whether it also recognises data of more special formats (any folder, any iterable),
+        which are tried first.
     schema : Schema
     num_samples : int or None
-        None where only reading to the end would show it.
+        None if only reading to the end would determine it.
     notes : list of str
-        What the user should know about the source, e.g. files left out.
+        Remarks for the user, e.g. on files left out.
     doubt : str
-        What speaks against the source being in this format, where it looks so on the whole; it
-        is then refused unless the user names the format.
+        Evidence against this format in a source that matches it; the source is then refused
+        unless the user names the format.
     parts : tuple of str
-        Patterns of files and folders, all of which a folder in this format has; alternatives
-        stand in one with ``|`` between them.  For a source that is in no format they show which
-        come nearest.
+        Patterns of the required files and folders of this format; ``|`` separates
+        alternatives.  They show the nearest formats for an unknown source.
     format_options : mapping
-        The format's own options that it was opened with; part of what a pack is of.
+        The format's own options; part of the identity of a pack.
     packed_with : mapping or None
-        Where the source was packed by fastdata: its options, which ``codec="keep"`` keeps too.
+        The options of a source packed by fastdata, which ``codec="keep"`` keeps.
     reads_by_network : bool
-        Whether workers wait for a network.  They are threads then, many a core: connections do
-        not survive a fork.
+        Whether workers wait for a network.  Then they are threads, many per core: connections
+        do not survive a fork.
     mirror : Mirror or None
-        What stands for the files of a source in a store.  Workers are threads then too.
+        The mirror of a source in a store.  Then workers are threads, too.
     downloads_files : bool
         Whether files of a store are downloaded whole, before workers read them.
     """
@@ -160,9 +159,9 @@ class Source(abc.ABC):
     @classmethod
     @abc.abstractmethod
     def recognises(cls, location: Any) -> bool:
-        """Tell, by content rather than name, whether this class reads `location`.
+        """Return, by content rather than name, whether this class reads `location`.
 
-        A format of fastdata's own is asked only of what has its signs (``signs.py``).
+        fastdata's own formats are tried only if their signs are present (``signs.py``).
         """
 
     @abc.abstractmethod
@@ -178,9 +177,9 @@ class Source(abc.ABC):
         ----------
         location : path or object
         channels : {3, 1}
-            Of the image fields.
+            Channels of the image fields.
         fields : mapping, optional
-            What fields are, where the source leaves it open.
+            Kinds of fields that the source does not determine.
         """
 
     @abc.abstractmethod

@@ -103,7 +103,7 @@ class Packer:
             self.order = shuffled(self.source.num_samples, self.options.seed)
 
     def _check_destination(self, overwrite: bool) -> None:
-        """Refuse to replace a destination without `overwrite`, or one that is no dataset."""
+        """Refuse to replace a destination without `overwrite`, or anything but a dataset."""
         destination = self.job.destination
         unfinished = (self.job.directory / "job.json").exists()
         if os.path.lexists(destination) and not overwrite and not unfinished:
@@ -271,7 +271,7 @@ class Packer:
 
     def _take(self, result: ChunkResult) -> None:
         """Append a chunk's records; commit or seal the shard if it is due."""
-        self.source.check_store()  # a failed store is no reason to reject samples
+        self.source.check_store()  # before samples are rejected because of a failed store
         taken = [
             Reject(*map(with_urls, record)) if isinstance(record, Reject) else record
             for record in result.records

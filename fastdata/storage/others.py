@@ -17,7 +17,7 @@ from fastdata.waits import said_while
 __all__ = ["FsspecStore"]
 
 TAGS = "ETag", "etag", "md5Hash", "checksum", "sha256", "oid", "blob_id"
-"""Names of tags in the libraries.  Times are no tags: one library reports them in several ways."""
+"""Names of tags in the libraries.  Times are unsuitable: a library may report them in two ways."""
 
 
 class FsspecStore(Store):
