@@ -57,7 +57,8 @@ def packed_by_another_rank(packer: Packer) -> PackReport | None:
     destination, many = packer.job.destination, packer.options.many
     first = destination / MANIFEST if many else destination
     try:
-        if world_size() == 1 or first.stat().st_mtime < _last_call(destination):
+        last_call = _ends.get(os.path.realpath(destination), psutil.Process().create_time())
+        if world_size() == 1 or first.stat().st_mtime < last_call:
             return None
         found = Manifest.read(destination) if many else ShardReader(first).header
     except (OSError, FastdataError):
@@ -92,8 +93,3 @@ def note_end(destination: Path) -> None:
 
 
 _ends: dict[str, float] = {}
-
-
-def _last_call(destination: Path) -> float:
-    end = _ends.get(os.path.realpath(destination))
-    return float(psutil.Process().create_time()) if end is None else end

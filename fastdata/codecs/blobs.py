@@ -43,8 +43,8 @@ _PNG_START = struct.Struct(">8sI4sIIBB")
 """Signature, and the image header chunk as far as width, height, bit depth, colour type."""
 
 _WORTH_CUTTING_PIXELS = 12_000
-"""Minimum outside the window: cutting rounds the window outwards, and a window of 3/4 of 64, 96 and
-128 pixels took 25% more time when it was cut."""
+"""Minimum of pixels outside the window: cutting rounds the window outwards, and a window of 3/4 of
+64, 96 and 128 pixels took 25% more time when it was cut."""
 
 _MAX_JPEG_SIDE = 65500
 """Of libjpeg."""

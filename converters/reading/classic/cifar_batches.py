@@ -48,7 +48,7 @@ _NAME = re.compile(
 
 Labels = dict[str, "np.ndarray[Any, np.dtype[np.int64]]"]
 _FIELDS = {"labels": "label", "fine_labels": "label", "coarse_labels": "coarse_label"}
-"""Size limit of the lists of labels in Python's edition."""
+"""Fields of the lists of labels in Python's edition."""
 
 
 FOLDERS = ("cifar-10-batches-py", "cifar-10-batches-bin", "cifar-100-python", "cifar-100-binary")
