@@ -366,12 +366,11 @@ def _check_shared_folder() -> None:
 
 
 def _start_worker(then: Callable[[int], None] | None, worker: int) -> None:
-    """Set up a worker process: it is one of many, so it takes one thread.
+    """Set up a worker process with one thread.
 
-    torch has seeded Python's and its own generator by now, and limited its
-    own threads.  OpenCV's number is set by its environment variable, which it reads when
-    it is imported; where it has been already, its threads may be the parent's,
-    and a forked process that sets their number waits for them for ever.
+    torch has already seeded Python's and its own generator, and limited its own threads.
+    OpenCV reads its number of threads from the environment at import; later, its threads
+    may be the parent's, and a forked process that sets their number would block forever.
     """
     os.environ.setdefault("OPENCV_FOR_THREADS_NUM", "1")
     torch.set_num_threads(1)

@@ -1,11 +1,10 @@
-"""The images of a batch where they are stored: sizes, bytes and pixels.
+"""The stored images of a batch: sizes, bytes and pixels.
 
-`BatchImages` is what images in shards share with images in files of their own
-(`fastdata.unpacked`); `ShardImages` are those in shards.
+`BatchImages` is the common part of images in shards, `ShardImages`, and images in
+single files (`fastdata.unpacked`).
 
-What a sample costs besides decoding is paid here once a batch: columns are read
-for all samples together, and what is left for each is a slice of a memory map,
-a checksum and the decoder.
+Columns are read once per batch, for all samples together.  Each sample takes only a
+slice of a memory map, a checksum and the decoder.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ Window: TypeAlias = tuple[int, int, int, int]
 """Top, left, height and width, in pixels."""
 
 _GAP_BYTES = 1 << 16
-"""Ranges closer than this are asked for as one: reading the gap is cheaper than asking again."""
+"""Ranges with smaller gaps are one request: reading the gap is cheaper than another request."""
 
 _REFUSED = 256
 """Stands for the codec of a refused image; codecs have 8 bits."""
@@ -46,15 +45,15 @@ _LONGEST_SIDE = 2**31 - 1
 """The compiled library has 31 bits for it."""
 
 _PAGE_BYTES = 1 << 12
-"""Of the smallest page of memory there is."""
+"""Bytes of the smallest pages of memory."""
 
 
 class BatchImages(ABC):
     """Images of one field, of some samples, not yet decoded; a `fastdata.engine.contracts.Images`.
 
-    For subclasses to have: `heights`, `widths` and `lengths` (stored bytes), int64 [n] each,
-    and `refused`, bool [n]: images whose size cannot be right, so that no memory is to be
-    taken for them; reading one says what is wrong with it.
+    Subclasses have `heights`, `widths` and `lengths` (stored bytes), int64 [n] each, and `refused`,
+    bool [n]: images with an invalid size, for which no memory may be allocated; reading one raises
+    the error.
     """
 
     heights: Indices
@@ -139,10 +138,10 @@ class BatchImages(ABC):
             raise self._corrupt(place, error) from error
 
     def crops(self) -> NDArray[Any]:
-        """Return where all images are in memory, with windows that are the whole images.
+        """Return the addresses of all images, with the whole images as windows.
 
-        An array of `fastdata.native.library.CROP`, shape [n].  Images whose bytes are not where
-        they should be have the codec `OTHER_CODEC`; `read` says what is wrong with each.  Addresses
+        An array of `fastdata.native.library.CROP`, shape [n].  Images with invalid places have the
+        codec `OTHER_CODEC`; `read` raises the error of each.  Addresses
         are valid while this object is alive.
         """
         crops = np.zeros(len(self), CROP)
@@ -182,11 +181,10 @@ class _Item(NamedTuple):
 class ShardImages(BatchImages):
     """Images in shards.
 
-    `refused` are those of which the columns say no size, more pixels than
-    `ShardReader.max_pixels`, or, once `doubt` has looked, another size than the image file.
-    They have a height and a width of 1.
+    `refused` are images whose columns have no size, more pixels than `ShardReader.max_pixels`, or,
+    after `doubt`, another size than the image file.  They have a height and a width of 1.
 
-    `located` is of `ShardSet.split`.  Safe for any number of threads.
+    `located` is of `ShardSet.split`.  Thread-safe.
     """
 
     def __init__(

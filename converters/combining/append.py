@@ -67,8 +67,8 @@ def append(
 ) -> PackReport:
     """Add samples to a packed dataset.
 
-    They are resized and encoded as the dataset was (its size, codec, quality, ...); another
-    dataset of fastdata's is copied as it is.
+    They are resized and encoded with the options of the dataset (size, codec, quality, ...);
+    another fastdata dataset is copied unchanged.
 
     Parameters
     ----------
@@ -85,14 +85,14 @@ def append(
     Returns
     -------
     PackReport
-        Of what was added; `path` and `digest` are the dataset's.
+        Report on the new samples; `path` and `digest` are the dataset's.
 
     Raises
     ------
     SourceError
         If the source has other fields, or classes that the dataset has not.
     JobChangedError
-        If an unfinished append was of something else.  Iterables cannot be told apart.
+        If an unfinished append has another source.  Iterables are not distinguished.
     OptionError, DestinationLockedError, RejectedError, DiskFullError, ...
         As in `fastdata.pack`.
 

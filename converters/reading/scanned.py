@@ -1,9 +1,8 @@
-"""Sources whose samples stand one behind the other in files: TFRecord, tar, RecordIO.
+"""Sources with sequential samples in files: TFRecord, tar, RecordIO.
 
-To know where a sample is, what is before it must be looked at, though not read.  In
-order that costs nothing beside: `ScannedSource` streams.  To reach any sample at once, or
-to count them, all files are looked at first, and an entry of the index is four
-numbers.
+The place of a sample depends on the headers of all samples before it.  `ScannedSource` streams
+them in order at no extra cost.  For random access, or to count samples, all files are scanned
+first, and an entry of the index is four numbers.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ __all__ = ["Place", "ScannedSource"]
 
 T = TypeVar("T")
 _PEEK = 16
-"""Records that are looked at to tell the fields."""
+"""Records to check for determining the fields."""
 
 
 class Place(NamedTuple):
-    """Where a sample is."""
+    """The place of a sample."""
 
     file: int  # Number of the file in `ScannedSource.paths`
-    offset: int  # In bytes; what they are of is the format's business
+    offset: int  # In bytes, of the file or of its decompressed content
     length: int
 
 

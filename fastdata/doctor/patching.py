@@ -364,7 +364,7 @@ def _check_followed(made: Patch, before: Watched, after: Watched) -> None:
 def _tried(trials: Trials, found: Applied, watched: Watched, phase: Phase) -> Trial:
     """Measure a patch, and its effect on the numbers."""
     noise, ids = found.noises[phase], found.patch.ids
-    assert noise.gain is not None, "a script that fails beside itself raises"
+    assert noise.gain is not None, "a failed A/A trial raises"
     [trial] = judged([trials.trial((), phase, sources=found.patch.after)], noise.gain)
     numerics, error = trial.numerics, trial.numerics_error
     if noise.numerics not in (Numerics.EQUAL, None):

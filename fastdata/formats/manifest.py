@@ -41,7 +41,7 @@ def check_shard_name(name: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ShardEntry:
-    """One shard: its path, relative to the manifest's directory, and what it holds."""
+    """One shard: its path, relative to the manifest's directory, and its content."""
 
     file: str
     num_samples: int
