@@ -27,6 +27,8 @@ __all__ = [
     "sync_file",
 ]
 
+_KINDS = {errno.ELOOP: "a link", errno.ENXIO: "a pipe or a socket", errno.EISDIR: "a folder"}
+
 
 def open_own(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int:
     """Return the descriptor of an own file; also an ``opener`` of `open`.
@@ -39,12 +41,8 @@ def open_own(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int
     try:
         descriptor = os.open(path, wanted, mode)
     except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise _not_own(path, "a link") from None
-        if error.errno == errno.ENXIO:
-            raise _not_own(path, "a pipe or a socket") from None
-        if error.errno == errno.EISDIR:
-            raise _not_own(path, "a folder") from None
+        if error.errno in _KINDS:
+            raise _not_own(path, _KINDS[error.errno]) from None
         raise
     try:
         status = os.fstat(descriptor)

@@ -220,15 +220,7 @@ class Job:
 
     def go_back(self, start: Start, sealed: int) -> None:
         """Discard a shard and all later ones; the first `sealed` shards stay."""
-        self.state = State(
-            start.position,
-            start.shard,
-            start.rejects,
-            start.num_rejected,
-            start.source_bytes,
-            self.state.sealed[:sealed],
-            start,
-        )
+        self.state = State(**asdict(start), sealed=self.state.sealed[:sealed], begins=start)
         self._open()
         self.commit()
         kept = {shard.entry.file for shard in self.state.sealed}
@@ -271,13 +263,10 @@ class Job:
             )
 
     def _clear(self, keep: Sequence[str] = ()) -> None:
-        with os.scandir(self.directory) as entries:
-            found = [entry for entry in entries if _OURS.fullmatch(entry.name)]
+        names = [name for name in os.listdir(self.directory) if _OURS.fullmatch(name)]
         # job.json first: without it, the other files have no meaning.
-        for entry in sorted(found, key=lambda entry: entry.name != "job.json"):
-            if entry.name in keep:
-                continue
-            remove_own(entry.path)
+        for name in sorted(set(names).difference(keep), key=lambda name: name != "job.json"):
+            remove_own(self.directory / name)
 
     # -- going on ---------------------------------------------------------------------
 

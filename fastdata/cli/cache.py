@@ -111,14 +111,8 @@ def verify_command(urls: tuple[str, ...], cache_dir: str | None, as_json: bool) 
         if not wanted or one.url in wanted:
             columns = damaged_columns(one)
             samples = [] if columns else damaged_samples(one)
-            found.append(
-                {
-                    "url": one.url,
-                    "num_present": one.num_present,
-                    "damaged": samples,
-                    "damaged_columns": columns,
-                }
-            )
+            entry = {"url": one.url, "num_present": one.num_present}
+            found.append({**entry, "damaged": samples, "damaged_columns": columns})
 
     def text() -> str:
         lines = []

@@ -32,8 +32,8 @@ _OFF["batch_choice_schedule"] = "constant"
 """Unsupported arguments of timm, which may only be given as false or as these values."""
 _MEANINGLESS = ["use_multi_epochs_loader", "worker_seeding", "batch_choice_seed"]
 _MEANINGLESS += ["batch_schedule_spread", "batch_schedule_random_mix"]
-"""Ignored: workers stay from epoch to epoch, and draws are functions of seed, epoch and sample; timm
-uses the others only with `input_size_choices`."""
+"""Ignored: workers stay from epoch to epoch, and draws are functions of seed, epoch and sample;
+timm uses the others only with `input_size_choices`."""
 _COLOUR: dict[type, Any] = {
     tv.RandomGrayscale: lambda step: T.RandomGrayscale(step.p),
     tv.ColorJitter: lambda s: T.ColorJitter(s.brightness, s.contrast, s.saturation, s.hue),
