@@ -55,7 +55,8 @@ class ZarrSource(ArraySource):
     @classmethod
     def recognises(cls, location: Any) -> bool:
         root = Path(location)
-        if _is_group(root) or _node_of(root) is not None:
+        is_group = (root / ".zgroup").is_file() or "zarr_format" in _json(root / "zarr.json")
+        if is_group or _node_of(root) is not None:
             return True
         with os.scandir(root) as entries:
             below = [entry.path for entry in itertools.islice(entries, _LOOKED_AT)]
@@ -259,10 +260,6 @@ class _Node(NamedTuple):
     dtype: str
     separator: str  # Between the numbers in a block's name
     prefix: str  # Before them
-
-
-def _is_group(folder: Path) -> bool:
-    return (folder / ".zgroup").is_file() or "zarr_format" in _json(folder / "zarr.json")
 
 
 def _json(path: Path) -> Mapping[str, Any]:

@@ -25,7 +25,7 @@ import os
 import re
 import secrets
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
@@ -325,7 +325,8 @@ class Parts:
         """
         options = packed_with(self.source, self._options)
         if (manifest := self._manifest()) is not None:
-            if (manifest.schema, manifest.options) != (self.source.schema, _as_json(options)):
+            now = json.loads(json.dumps(dict(options)))
+            if (manifest.schema, manifest.options) != (self.source.schema, now):
                 raise DestinationExistsError(
                     f"{self.store.url} has a dataset already, which was packed otherwise"
                 )
@@ -400,11 +401,6 @@ class Parts:
             for folder, _, _ in os.walk(self.store.path("unfinished"), topdown=False):
                 with contextlib.suppress(OSError):
                     os.rmdir(folder)
-
-
-def _as_json(body: Mapping[str, Any]) -> Any:
-    """Return a mapping as it reads back from JSON."""
-    return json.loads(json.dumps(dict(body)))
 
 
 def parse_part(text: str) -> tuple[int, int]:

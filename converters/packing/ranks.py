@@ -25,8 +25,6 @@ from .report import PackReport
 
 __all__ = ["job_of", "note_end", "packed_by_another_rank"]
 
-TICK_SECONDS = 0.2
-
 
 def job_of(destination: Path) -> Job:
     """Return the locked job of a destination; a rank waits while another one holds the lock.
@@ -41,7 +39,7 @@ def job_of(destination: Path) -> Job:
         except DestinationLockedError:
             if world_size() == 1:
                 raise
-            time.sleep(min(seconds, TICK_SECONDS))
+            time.sleep(min(seconds, 0.2))
         return bool(jobs)
 
     wait_until(attempt, f"{destination}, which another rank packs")

@@ -95,7 +95,8 @@ class Loader(DataLoaderSurface):
         self._sources = getattr(dataset, "source_datasets", (dataset,))
         self._share = options.rank_and_world_size(final=False)
         given = options.seed if seed is None else seed
-        self._seed = _drawn_seed() if given is None else given
+        # From torch's generator, which `torch.manual_seed` seeds.
+        self._seed = int(torch.randint(2**63 - 1, ()).item()) if given is None else given
         self._agreed: tuple[int, int] | None = None
         self._passes = Passes(*assemble(*self._share, self._seed))
         self._adapted = False
@@ -457,11 +458,6 @@ def _other(dataset: Any, transform: Any) -> bool:
     """Return whether a dataset has another transform than this."""
     found = getattr(dataset, "transform", None)
     return found is not transform and bool(found != transform)
-
-
-def _drawn_seed() -> int:
-    """Return a seed from torch's generator, which `torch.manual_seed` seeds."""
-    return int(torch.randint(2**63 - 1, ()).item())
 
 
 def _samples_a_batch(identity: dict[str, Any]) -> int | None:

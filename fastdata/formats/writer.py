@@ -56,7 +56,6 @@ __all__ = [
 ]
 
 _BUFFER_BYTES = 1 << 18
-_CHECK_BYTES = 1 << 22
 
 
 class EncodedImage(NamedTuple):
@@ -126,7 +125,7 @@ class Spool:
             )
         done = 0
         while self._hash is not None and done < self.length:
-            block = os.pread(descriptor, min(self.length - done, _CHECK_BYTES), done)
+            block = os.pread(descriptor, min(self.length - done, 1 << 22), done)
             self._hash.update(block)
             done += len(block)
         return self.state[1]
@@ -182,13 +181,9 @@ class ShardWriter(abc.ABC):
         self.spools: dict[str, Spool] = {}
         for name, spec in self.specs.items():
             if not spec.computed:
-                self._open_spool(name, self.column_path(name))
+                self._open_spool(name, directory / f"column.{name}")
             if spec.bounds and self.spools[name].length == 0:
                 self.spools[name].append(np.zeros(1, spec.dtype))
-
-    def column_path(self, name: str) -> Path:
-        """Return the path of a column's spool."""
-        return self.directory / f"column.{name}"
 
     def _open_spool(self, name: str, path: Path, *, checked: bool = True) -> None:
         try:
