@@ -48,9 +48,8 @@ _MAX_VALUE_BYTES = 0xFFFFFFFF - (1 << 16)
 class LmdbShardWriter(ShardWriter):
     """Writes one LMDB 0.9 file, without ``writemap``, growing its map as needed.
 
-    Puts are collected and written 64 MB at a time, each time in one
-    transaction; where the map is full, the transaction is run again in one
-    twice as large, so nothing is lost.
+    Puts are collected and written in transactions of 64 MB.  If the map is full, it is doubled and
+    the transaction runs again.
     """
 
     container = "lmdb"

@@ -109,7 +109,7 @@ class Manifest:
 
     @classmethod
     def from_bytes(cls, data: bytes, place: str) -> Manifest:
-        """Check what a ``manifest.json`` contains; raises the `FormatError` of `read`."""
+        """Parse and check a ``manifest.json``; raises the `FormatError` of `read`."""
         try:
             body = json.loads(data)
             if body["format"] != "fastdata":
