@@ -1,8 +1,8 @@
 """Class folders inside a ``.tar``, ``.tar.gz`` or ``.zip``, which is not unpacked.
 
 Classes, their numbers and the images are those that ``folder.py`` finds in the extracted archive.
-Workers read images from tar and zip as pieces of the file; what is compressed as a whole can only
-be read from its front.  Tar files in which the members of a sample stand together are WebDataset's.
+Workers read images from tar and zip as pieces of the file; an archive compressed as a whole can
+only be read from its front.  Tar files with the members of a sample together are WebDataset's.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = ["ArchiveSource"]
 _SUFFIXES = (".tar", ".tgz", ".zip")
 _LOOKED_AT = {"tar": 20_000, "gzip": 500, "zip": 20_000}
 _IMAGES = 64
-"""Images by which the kind of an archive is recognised."""
+"""Images to check for the kind of an archive."""
 
 
 class ArchiveSource(ImageListSource):
@@ -207,7 +207,7 @@ def _may_be(path: Path) -> bool:
     return len(images) > 0 and (kind == "zip" or in_folders)
 
 
-# -- what is in an archive, whichever it is: names, problems and places ------------------
+# -- the content of an archive of any kind: names, problems and places -------------------
 
 
 Entry = tuple[str, str, Iterable[int]]
@@ -215,7 +215,7 @@ Entry = tuple[str, str, Iterable[int]]
 
 
 def archive_kind(path: Path) -> str:
-    """Return what an archive is: "tar", "gzip" (of tar), "zip", or "" for none."""
+    """Return the kind of an archive: "tar", "gzip" (of tar), "zip", or "" for none."""
     start = first_bytes(path)
     if is_zip(start):
         return "zip"
@@ -226,7 +226,7 @@ def archive_kind(path: Path) -> str:
 
 
 def archive_entries(path: Path, kind: str) -> Iterator[Entry]:
-    """Yield files and folders, but for what Macs put beside them; names without ``./``."""
+    """Yield files and folders, except additions of macOS; names without ``./``."""
     for name, problem, place in _zipped(path) if kind == "zip" else _tarred(path, kind):
         parts = [part for part in name.split("/")[:-1] if part not in ("", ".")]
         last = name.rpartition("/")[2]
@@ -253,7 +253,7 @@ def _zipped(path: Path) -> Iterator[Entry]:
 
 
 def refuse_groups(place: str, images: StringTable, others: list[str]) -> None:
-    """Refuse a tar file in which members of one name but for the suffix may be one sample."""
+    """Refuse a tar file with names that differ only by suffix, and may be one sample."""
     keys, names = KeySet(), KeySet()
     beside = {_key(name) for name in others}
     for name in map(images.__getitem__, range(len(images))):
@@ -271,7 +271,7 @@ def refuse_groups(place: str, images: StringTable, others: list[str]) -> None:
 
 
 def _key(name: str) -> str:
-    """Return the name before its first dot, by which WebDataset groups; or before a number."""
+    """Return the name before its first dot, as in WebDataset, or before a number."""
     folder, _, file = name.rpartition("/")
     stem, _, suffix = file.partition(".")
     if any(letter.isdigit() for letter in suffix):  # img.0001.jpg: none of WebDataset's

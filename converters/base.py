@@ -7,11 +7,11 @@ in the entry-point group ``fastdata.converters``.  A source
 * yields its samples in one fixed order, with images *undecoded*: a
   `pathlib.Path`, a `FileSpan`, or the bytes of an image file.  Workers read and
   decode them;
-* returns, for resuming, hashes of what the samples are made from (`fingerprints`).
+* returns hashes of the samples' sources, for resuming (`fingerprints`).
 
-`IndexedSource` is for sources that can reach sample *i* at once; they can be
-packed in shuffled order.  Others may offer an index that costs a look at the
-whole source (`Source.indexed`).  ``finding.py`` chooses a source.
+`IndexedSource` is for sources with random access; they can be packed in
+shuffled order.  Others may offer an index that requires a scan of the whole
+source (`Source.indexed`).  ``finding.py`` chooses a source.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Sample(NamedTuple):
 class Reject(NamedTuple):
     """A sample that cannot be packed, and why; a source may yield one too.
 
-    Where it is a piece of a file, the key names that and the place: ``a.tfrecord@4096``.
+    The key of a piece of a file has the file and the place: ``a.tfrecord@4096``.
     """
 
     key: str
@@ -102,7 +102,7 @@ class Reject(NamedTuple):
 
     @classmethod
     def of(cls, key: str | os.PathLike[str], error: Exception) -> Reject:
-        """Return the reject of a sample or a file; raises what `reject_reason` does."""
+        """Return the reject of a sample or a file, or raise as `reject_reason` does."""
         return cls(os.fspath(key), reject_reason(key, error))
 
 
@@ -112,33 +112,32 @@ class Source(abc.ABC):
     Attributes
     ----------
     name : str
-        Of the format, as ``--format`` takes it.
+        Name of the format for ``--format``.
     summary : str
-        What it reads, in a few words, for ``fastdata formats``.
+        A short description for ``fastdata formats``.
     general : bool
-        Whether it recognises what may also be in a more special format (any folder, any
-        iterable); those are tried first.
+        Whether it also recognises data of more special formats (any folder, any iterable),
+        which are tried first.
     schema : Schema
     num_samples : int or None
-        None where only reading to the end would show it.
+        None if only reading to the end would determine it.
     notes : list of str
-        What the user should know about the source, e.g. files left out.
+        Remarks for the user, e.g. on files left out.
     doubt : str
-        What speaks against the source being in this format, where it looks so on the whole; it
-        is then refused unless the user names the format.
+        Evidence against this format in a source that matches it; the source is then refused
+        unless the user names the format.
     parts : tuple of str
-        Patterns of files and folders, all of which a folder in this format has; alternatives
-        stand in one with ``|`` between them.  For a source that is in no format they show which
-        come nearest.
+        Patterns of the required files and folders of this format; ``|`` separates
+        alternatives.  They show the nearest formats for an unknown source.
     format_options : mapping
-        The format's own options that it was opened with; part of what a pack is of.
+        The format's own options; part of the identity of a pack.
     packed_with : mapping or None
-        Where the source was packed by fastdata: its options, which ``codec="keep"`` keeps too.
+        The options of a source packed by fastdata, which ``codec="keep"`` keeps.
     reads_by_network : bool
-        Whether workers wait for a network.  They are threads then, many a core: connections do
-        not survive a fork.
+        Whether workers wait for a network.  Then they are threads, many per core: connections
+        do not survive a fork.
     mirror : Mirror or None
-        What stands for the files of a source in a store.  Workers are threads then too.
+        The mirror of a source in a store.  Then workers are threads, too.
     downloads_files : bool
         Whether files of a store are downloaded whole, before workers read them.
     """
@@ -160,9 +159,9 @@ class Source(abc.ABC):
     @classmethod
     @abc.abstractmethod
     def recognises(cls, location: Any) -> bool:
-        """Tell, by content rather than name, whether this class reads `location`.
+        """Return, by content rather than name, whether this class reads `location`.
 
-        A format of fastdata's own is asked only of what has its signs (``signs.py``).
+        fastdata's own formats are tried only if their signs are present (``signs.py``).
         """
 
     @abc.abstractmethod
@@ -178,9 +177,9 @@ class Source(abc.ABC):
         ----------
         location : path or object
         channels : {3, 1}
-            Of the image fields.
+            Channels of the image fields.
         fields : mapping, optional
-            What fields are, where the source leaves it open.
+            Kinds of fields that the source does not determine.
         """
 
     @abc.abstractmethod
@@ -203,7 +202,7 @@ class Source(abc.ABC):
         if skipped < start:
             raise JobChangedError(
                 f"the unfinished pack is of something else: the source had at least {start} "
-                f"samples and has {skipped}. Pass overwrite=True (--overwrite) to start anew."
+                f"samples and has {skipped}. Pass overwrite=True (--overwrite) to start again."
             )
         yield from samples
 
@@ -228,15 +227,15 @@ class Source(abc.ABC):
         )
 
     def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        """Return hashes of what the samples are made from, without reading images.
+        """Return hashes of the samples' sources, without reading images.
 
-        One a sample, or one a file where samples are pieces of files.  Resuming
+        One per sample, or one per file if samples are pieces of files.  Resuming
         compares them; an empty array means that there is nothing to compare.
         """
         return np.zeros(0, np.uint64)
 
     def fingerprint_key(self, index: int) -> str:
-        """Return what a fingerprint is of, for messages: a sample's name, or a file's."""
+        """Return the name of a fingerprint's sample or file, for messages."""
         return self.key_at(index)
 
     def key_at(self, index: int) -> str:
@@ -245,7 +244,7 @@ class Source(abc.ABC):
 
     @property
     def description(self) -> str:
-        """What the source was understood to be, in one line."""
+        """Format, samples, classes and fields in one line."""
         count = "" if self.num_samples is None else f"{self.num_samples:,} samples, "
         classes = self.schema.classes
         known = f"{len(classes):,} classes ({joined(classes, 5)}), " if classes else ""
@@ -257,12 +256,12 @@ class Source(abc.ABC):
         return None
 
     def check_store(self) -> None:
-        """Raise why a store gave nothing, where readers may have taken that for damage."""
+        """Raise the error of a store that readers may have mistaken for damage."""
         if self.mirror is not None:
             self.mirror.check()
 
     def close(self) -> None:
-        """Remove what was downloaded; may be called twice."""
+        """Remove downloaded files.  Idempotent."""
         if self.mirror is not None:
             self.mirror.close()
 
@@ -302,7 +301,7 @@ class IndexedSource(Source):
 
 
 def reason_of(error: Exception) -> str:
-    """Return the reason that a list of rejects has for an exception."""
+    """Return the reason of an exception for a list of rejects."""
     if isinstance(error, MemoryError):
         return "there is not enough memory to read and decode it"
     if isinstance(error, OSError) and error.strerror:
@@ -313,10 +312,9 @@ def reason_of(error: Exception) -> str:
 
 
 def reject_reason(key: str | os.PathLike[str], error: Exception) -> str:
-    """Return the reason to reject a sample, or a file, that an error is about.
+    """Return the reason to reject a sample or a file after an error.
 
-    Raises `MachineError` if nothing is known to be wrong with it, or the error itself if it says
-    that already.
+    Raises `MachineError`, or the error itself, if the machine is the cause.
     """
     if not is_of_machine(error):
         return reason_of(error)
@@ -330,7 +328,7 @@ def reject_reason(key: str | os.PathLike[str], error: Exception) -> str:
 
 
 def _remedy(error: Exception) -> str:
-    """Return what to do about an error of the machine."""
+    """Return the remedy for an error of the machine."""
     for cause in (error, error.__cause__):
         if type(cause).__name__.endswith("MemoryError"):
             return "Use fewer workers (num_workers, --workers) or a smaller max_pixels"
@@ -342,5 +340,5 @@ def _remedy(error: Exception) -> str:
 
 
 def hash_fields(*parts: object) -> int:
-    """Hash what a sample is made from, for `Source.fingerprints`."""
+    """Hash the parts of a sample's source, for `Source.fingerprints`."""
     return xxhash.xxh3_64_intdigest(repr(parts).encode("utf-8", "surrogateescape"))

@@ -5,11 +5,11 @@
     annotations.xml      <annotations><image name="0.jpg" width="640" height="480"><box .../>...
     images/0.jpg
 
-The file may have any size: it is read once, for where each ``<image>`` begins and ends.  Workers
-read these pieces again.
+The file may have any size: it is read once, for the offsets of each ``<image>``.  Workers read
+these pieces again.
 
 Source: https://docs.cvat.ai/docs/manual/advanced/formats/format-cvat/ (version 1.1), "Annotation".
-CVAT shows pictures upright, and coordinates are of those.
+CVAT shows pictures upright, and its coordinates refer to these.
 """
 
 from __future__ import annotations
@@ -309,7 +309,7 @@ def _shape(element: Element, classes: Mapping[str, int]) -> Shape:
 
 
 def _bitmap(text: str, height: int, width: int) -> NDArray[np.bool_]:
-    """Return pixels of run lengths, row by row, of which the first is of what is outside."""
+    """Return pixels from run lengths, row by row; the first run is outside the object."""
     runs = [int(run) if run.strip().isdecimal() else -1 for run in text[: 1 << 24].split(",")]
     if min(height, width) < 1 or height * width > MAX_PIXELS or min(runs) < 0:
         raise ValueError(f"its rle, of {width} x {height} pixels, is none")

@@ -1,11 +1,11 @@
 """MNIST and the datasets in its format: Fashion-MNIST, EMNIST, QMNIST, K-MNIST.
 
-What the files are stands in ``reading/classic/idx_files.py``: arrays of pixels, and of labels
-beside them.  Images are read in blocks.  EMNIST's are turned upright; they lie in its files with
-rows and columns exchanged ("EMNIST: an extension of MNIST to handwritten letters", section II).
+``reading/classic/idx_files.py`` reads the files, which are arrays of pixels and of labels.  Images
+are read in blocks.  EMNIST's are turned upright: its files have rows and columns exchanged
+("EMNIST: an extension of MNIST to handwritten letters", section II).
 
-Only EMNIST brings the names of its classes in files.  Fashion-MNIST has MNIST's file names; its
-folder, or its first labels, tell it apart.  Sources: the README of Fashion-MNIST; Cohen, Afshar,
+Only EMNIST has files with the names of its classes.  Fashion-MNIST has MNIST's file names, but
+another folder and other first labels.  Sources: the README of Fashion-MNIST; Cohen, Afshar,
 Tapson and van Schaik, "EMNIST: an extension of MNIST to handwritten letters", table II.
 """
 
@@ -53,7 +53,7 @@ _KNOWN_CLASSES = {
     "emnist-byclass": tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase),
     "qmnist": _DIGITS,
 }  # fmt: skip
-"""Letters are counted from 1, so 0 is no class of theirs."""
+"""Letters count from 1, so 0 is not a class."""
 _STARTS = {
     bytes([5, 0, 4, 1, 9, 2, 1, 3, 1, 4]): "mnist",
     bytes([7, 2, 1, 0, 4, 1, 4, 9, 5, 9]): "mnist",
@@ -75,7 +75,7 @@ class IdxSource(FileSource, IndexedSource):
         path = Path(location)
         try:
             return any(is_images(read_head(pair.images)) for pair in find_pairs(path))
-        except SourceError:  # opening it says what is wrong
+        except SourceError:  # opening it raises the error
             return path.is_dir() or "idx" in path.name
 
     def __init__(

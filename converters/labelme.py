@@ -100,7 +100,7 @@ class LabelmeSource(ImageListSource):
         return {**object_fields(masks, known), **self.split_field()}
 
     def _add(self, path: str, split: dict[str, int]) -> set[str]:
-        """Add what a file is of; return the labels of its shapes."""
+        """Add the image of a file; return the labels of its shapes."""
         try:
             content = read_labelme(self.root / path)
             image = self._image_of(path, content)
@@ -174,17 +174,17 @@ class LabelmeReader:
             except ValueError as error:
                 place = f"{os.path.basename(shapes)}, shape {number}"
                 raise SourceError(f"{place}: {error}") from None
-        # As labelme does it: what stands later in the file lies above.
+        # As in labelme: later shapes are on top.
         values = object_values(found, frame, self.masks, range(len(found)))
         return {"image": data, **values}
 
 
 def read_labelme(path: Path) -> dict[str, Any]:
-    """Return what a file has."""
+    """Return the content of a file."""
     content = read_object(path, _LARGEST)
     shapes = content.get("shapes")
     if not isinstance(shapes, list) or not all(isinstance(shape, dict) for shape in shapes):
-        raise SourceError(f"{path.name}: not of labelme: its shapes are no list of objects")
+        raise SourceError(f"{path.name}: not of labelme: its shapes are not a list of objects")
     return content
 
 
@@ -252,7 +252,7 @@ def _points(entry: dict[str, Any]) -> NDArray[np.float64]:
     points = entry.get("points")
     pairs = points if isinstance(points, list) else []
     if not pairs or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
-        raise ValueError("its points are no list of x and y")
+        raise ValueError("its points are not a list of x and y")
     return numbers(value for pair in pairs for value in pair).reshape(-1, 2)
 
 

@@ -1,9 +1,9 @@
 """LitData: the chunks that ``litdata.optimize`` writes for its ``StreamingDataset``.
 
-A folder has ``index.json``, which says how samples are made of columns and how these are
-serialised, and chunks (``reading/chunks/chunk_source.py`` has their layout).  Zstandard is around
-whole chunks, around each sample, or around frames of samples (``litdata_chunks.py`` beside it).
-Samples of plain values alone are rows of a table (``row_table.py``), which says its columns itself.
+A folder has ``index.json``, with the columns of samples and their serialisation, and chunks
+(``reading/chunks/chunk_source.py`` has their layout).  Whole chunks, samples, or frames of samples
+(``litdata_chunks.py``) may be compressed with Zstandard.  Samples of plain values only are rows of
+a table (``row_table.py``) with its own description of columns.
 
 Sources: ``litdata/streaming/`` of ``Lightning-AI/litData``, 0.2.76: writer, item_loader,
 serializers, framed_zstd; ``utilities/_pytree.py`` for the tree of columns.
@@ -101,8 +101,8 @@ class LitDataSource(ChunkSource):
             inflate=codec is not None and level == "sample",
         )
         names = names_of(config.get("data_spec"), len(encodings), index)
-        # Of the instance, so that no file stays open when it is gone.
-        # A chunk of a store takes room on the disk as long as it is open.
+        # A cache of the instance, so that files are closed with it: an open chunk of a store takes
+        # space on the disk.
         most = _MOST_OPEN if mirror_of(self.index) is None else 1
         self._open = functools.lru_cache(most)(RowTable)
         self._tables, self._others = map_files(has_table, self.paths), True
@@ -152,7 +152,7 @@ class LitDataSource(ChunkSource):
             left += [str(name) for name in types if name not in there]
         if left:
             self.notes.append(f"columns left out: {', '.join(left)}")
-        # For chunks that are no tables, as a writer without pyarrow makes them.
+        # For chunks without tables, of a writer without pyarrow.
         self._others = set(chosen) <= set(names)
         numbers = tuple(names.index(name) for name in chosen) if self._others else ()
         self.decoder = self.decoder._replace(schema=self.schema, picked=numbers)

@@ -96,7 +96,7 @@ class MaskFoldersSource(ImageListSource):
         if self.num_samples == len(self._rejects):
             raise SourceError(
                 f"{location}: no image of {pairs[0].images} has a mask in {pairs[0].others}. If "
-                "their names differ by an ending, say by which: --option ending=_mask"
+                "their names differ by an ending, name it: --option ending=_mask"
             )
         if (location / "ImageSets").is_dir():
             self.notes.append(
@@ -153,13 +153,13 @@ _ENDINGS = (
 _LOOKED_AT = 40
 _MASKS_LOOKED_AT = 500
 _FLAT = 0.7
-"""Share of pixels that are as the one beside them, in a mask. In a photograph few are."""
+"""Share of pixels of a mask that equal their neighbour; in a photograph few do."""
 
 
 def mask_pairs(root: Path, images: str = "", masks: str = "") -> list[FolderPair]:
     """Return the folders of images that have folders of masks.
 
-    images, masks: the folders, where they are not called as usual.
+    images, masks: the folders, if they have unusual names.
     """
     if images or masks:
         for option, name in (("images", images), ("masks", masks)):
@@ -226,8 +226,8 @@ def ending_of(
 ) -> tuple[str, str] | None:
     """Return the endings of images' and masks' names, without suffix, that belong together.
 
-    chosen: the ending of masks, where the user names it.
-    The pair by which most of the first images have masks; None if by none any has.
+    chosen: the user's ending of masks.
+    The result is the pair with masks for most of the first images; None if no pair has masks.
     """
     cityscapes = [("_leftImg8bit", f"_{kind}_{which}") for kind in ("gtFine", "gtCoarse")]
     endings = [*cityscapes, *_ENDINGS] if chosen is None else [("", chosen)]
@@ -241,7 +241,7 @@ def ending_of(
 
 
 def images_of(root: Path, pair: FolderPair, ending: tuple[str, str] | None) -> Iterator[str]:
-    """Yield the images of a folder; of one that has masks too, those that are none of these."""
+    """Yield the images of a folder, without its masks."""
     for name in files_below(root, pair.images):
         mixed = ending is not None and pair.images == pair.others
         if is_image_name(name) and not (mixed and ending and _stem(name).endswith(ending[1])):
@@ -310,7 +310,7 @@ def _is_mask_of(mask: Path, image: Path) -> bool:
 
 
 def _flatness(image: Image.Image) -> float:
-    """Return the share of pixels that are as the one to their left, of some rows."""
+    """Return the share of pixels in some rows that equal their left neighbour."""
     if image.width < 2:
         return 0
     image.load()

@@ -1,7 +1,7 @@
 """MXNet's RecordIO: ``.rec`` files of images with their labels, as ``im2rec`` writes them.
 
-How records stand in a file is in ``reading/records/recordio.py``, what is in one and what lies
-beside the files in ``reading/records/image_records.py``.
+``reading/records/recordio.py`` reads records from a file, ``reading/records/image_records.py``
+their content and the other files.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class RecordIOSource(ScannedSource):
             )
 
     def _range_of_images(self, path: Path) -> range | None:
-        """Return the numbers of the records with images, where the first one says them.
+        """Return the numbers of the records with images, if the first record has them.
 
         InsightFace's face datasets begin with a record without an image, whose first label
         is the number behind the last image; records of identities come after it.
@@ -130,7 +130,7 @@ class RecordIOSource(ScannedSource):
         return range(1, int(labels[0]))
 
     def _first_records(self) -> list[bytes]:
-        """Return what is in the first records that can be read and have an image."""
+        """Return the content of the first readable records with an image."""
         found: list[bytes] = []
         failure = "the files have no records"
         for file, path in enumerate(self.paths):

@@ -1,4 +1,4 @@
-"""Pascal VOC: images, an XML file of objects for each, and lists of which belong to a split.
+"""Pascal VOC: images, an XML file of objects for each, and lists of the images of each split.
 
 ::
 

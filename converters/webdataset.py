@@ -1,8 +1,8 @@
-"""WebDataset: tar files in which the members of a sample stand together.
+"""WebDataset: tar files with the members of each sample together.
 
-``000017.jpg``, ``000017.cls``, ``000017.json`` are one sample, whose key is what is before
-the first dot of the file name, folders included, and whose members are called by what is
-behind it, in lower case.  Source: the README of ``github.com/webdataset/webdataset`` and its
+``000017.jpg``, ``000017.cls``, ``000017.json`` are one sample.  Its key is the part before
+the first dot of the file name, with folders; the part behind it, in lower case, is the name
+of a member.  Source: the README of ``github.com/webdataset/webdataset`` and its
 ``tariterators.py``, whose grouping this follows.
 
 No member is ever unpacked: workers read the images as pieces of the tar file.
@@ -45,7 +45,7 @@ __all__ = ["WebDatasetSource"]
 _SUFFIXES = (".tar", ".tgz")
 _PEEK = 16
 _PEEK_BYTES = 16 << 20
-"""Bytes of a member by which its kind is recognised."""
+"""Bytes of a member for recognising its kind."""
 
 # Unlike webdataset's, this takes no ``._0.jpg`` (of a Mac's archives) in a folder for a member.
 _NAME = re.compile(rb"((?:.*/)?[^./]+)[.]([^/]*)", re.DOTALL)
@@ -205,7 +205,7 @@ class _Group:
     start: int  # start, end: in bytes
     end: int
     members: dict[str, FileSpan | bytes]  # by their suffixes
-    problem: str = ""  # why they are no sample
+    problem: str = ""  # why they are not a sample
     held: int = 0  # bytes of members that are in memory
 
 
@@ -216,11 +216,11 @@ def _groups(
     stop: int | None = None,
     seen: KeySet | None = None,
 ) -> Iterator[_Group | Reject]:
-    """Yield the samples of an archive, or of a part of it, and where there is damage.
+    """Yield the samples of an archive or of a part of it, and rejects for damage.
 
-    wanted: suffixes of the members that are taken.  Without it all are, and of those in a
-        compressed archive no more than the first `_PEEK_BYTES`.
-    seen: keys that have come already: a group whose key is one of them has a problem.
+    wanted: suffixes of the members to take; by default all, in a compressed archive only the first
+        `_PEEK_BYTES` of each.
+    seen: keys of earlier groups: a group with one of them has a problem.
     """
     group: _Group | None = None
     try:

@@ -36,9 +36,9 @@ __all__ = ["ZarrSource"]
 
 _LOOKED_AT = 200
 _CACHE_BYTES = 1 << 20
-"""Of what tensorstore notes of the blocks that it keeps."""
+"""For tensorstore's metadata of cached blocks."""
 _MOST_EMPTY = 1000
-"""Blocks that may be missing for each that is there."""
+"""Limit of missing blocks per existing one."""
 
 _used_by = 0
 """The process that uses tensorstore, which ends a process forked from such a one."""
@@ -47,7 +47,7 @@ _DEPTH = 16
 
 
 class ZarrSource(ArraySource):
-    """Arrays of a zarr or N5 folder, or one such array and what is beside it."""
+    """Arrays of a zarr or N5 folder, or one such array and its neighbours."""
 
     name = "zarr"
     summary = "zarr v2, zarr v3 and N5 folders (tensorstore)"
@@ -55,7 +55,8 @@ class ZarrSource(ArraySource):
     @classmethod
     def recognises(cls, location: Any) -> bool:
         root = Path(location)
-        if _is_group(root) or _node_of(root) is not None:
+        is_group = (root / ".zgroup").is_file() or "zarr_format" in _json(root / "zarr.json")
+        if is_group or _node_of(root) is not None:
             return True
         with os.scandir(root) as entries:
             below = [entry.path for entry in itertools.islice(entries, _LOOKED_AT)]
@@ -86,7 +87,7 @@ class ZarrSource(ArraySource):
             raise SourceError(f"{location}: not a folder")
         nodes = dict(_arrays_in(self._root))
         where = str(location)
-        if "" in nodes:  # an array: what is beside it may be its labels
+        if "" in nodes:  # an array: a neighbour may have its labels
             self._root, only = self._root.absolute().parent, self._root.absolute().name
             beside = dict(_arrays_in(self._root, depth=1))
             nodes = {k: v for k, v in beside.items() if k == only or len(v.shape) == 1}
@@ -109,10 +110,9 @@ class ZarrSource(ArraySource):
 
 
 def _tensorstore() -> Any:
-    """Return tensorstore, where it can be used.
+    """Return tensorstore.
 
-    Raises SourceError in a process that was forked from one that has used it: its threads are not
-    there.
+    Raises SourceError in a process forked after its use, as its threads do not survive a fork.
     """
     global _used_by
     module = require("tensorstore", "tensorstore", "reading zarr and N5")
@@ -153,13 +153,13 @@ class _ZarrColumn(ArrayColumn):
             self.dtype = np.dtype("O")
         if self.dtype.kind not in "biuf":
             self.dtype, self.kind = None, "unknown"
-            self.refused = f"its type {node.dtype} is no number"
+            self.refused = f"its type {node.dtype} is not a number"
 
     def prepare(self) -> list[str]:
         tensorstore, folder, node = _tensorstore(), self._folder, self._node
         self.prepared = True
         grid = [-(-n // c) for n, c in zip(node.shape, node.blocks, strict=True)]
-        # Of the blocks of the last rows: a large one would be read again for each group of them.
+        # Cache the blocks of the last rows: else a large one is read for each group of rows.
         size = math.prod((*node.blocks, *grid[1:])) * (self.dtype.itemsize if self.dtype else 1)
         kept = min(size, MAX_RECORD)
         try:
@@ -173,9 +173,9 @@ class _ZarrColumn(ArrayColumn):
                 open=True,
             )
             store = result_of(opening, f"{folder} to be opened")
-        except Exception as error:  # what tensorstore raises is anybody's guess
+        except Exception as error:  # tensorstore does not document its errors
             raise SourceError(
-                f"{folder}: tensorstore cannot open this array: {_message(error)}. Where it lacks "
+                f"{folder}: tensorstore cannot open this array: {_message(error)}. If it lacks "
                 "a compression, copy the array with another one"
             ) from error
         self._store = store.T if node.driver == "n5" else store
@@ -262,12 +262,8 @@ class _Node(NamedTuple):
     prefix: str  # Before them
 
 
-def _is_group(folder: Path) -> bool:
-    return (folder / ".zgroup").is_file() or "zarr_format" in _json(folder / "zarr.json")
-
-
 def _json(path: Path) -> Mapping[str, Any]:
-    """Return what a small JSON file has; empty if there is none."""
+    """Return the content of a small JSON file; empty without a file."""
     try:
         return read_object(path, _METADATA_BYTES)
     except (OSError, SourceError):

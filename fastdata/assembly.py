@@ -1,10 +1,10 @@
-"""A loader put together of its parts, as its options say.
+"""Assembly of a loader from its options.
 
 LoaderOptions --> order of batches    sampling
               --> BatchWork           data, transforms, decoder
-              --> Backend             makes batches of it
-              --> Loader              of these, for packed data
-              --> a stock DataLoader, in a CUDAPrefetcher perhaps, for any other
+              --> Backend             makes batches
+              --> Loader              for packed data
+              --> a stock DataLoader, perhaps in a CUDAPrefetcher, for other data
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ _PROBE_BYTES = 1 << 16
 _OPTIONS_OF_WORKERS = ("multiprocessing_context", "timeout")
 
 TYPICAL_BYTES = 1 << 16
-"""Of a sample of data that do not tell."""
+"""Bytes of a sample, if the data do not know its size."""
 
 _REFUSED_OPTIONS: dict[str, tuple[tuple[Any, ...], str]] = {
     "collate_fn": (
         (None,),
-        "batches are made whole; batch_format= and names= say what they are handed out as, and a "
-        "BatchTransform changes them",
+        "batches are made whole; batch_format= and names= change their form, and a BatchTransform "
+        "changes them",
     ),
     "timeout": ((0, None), "a worker that dies is noticed at once; leave it out"),
     "worker_init_fn": ((None,), "workers have nothing to be initialised; leave it out"),
@@ -92,8 +92,8 @@ def packed_loader(data: PackedData, options: LoaderOptions) -> Loader:
         options = dataclasses.replace(options, transform=transform)
     elif transform is not None and options.transform is not transform:
         raise OptionError(
-            "both the dataset's transform and the loader's are given, and which of them is meant "
-            "is not clear: set dataset.transform = None, or leave out transform="
+            "both the dataset and the loader have a transform, so the choice is not clear: "
+            "set dataset.transform = None, or leave out transform="
         )
     own = getattr(data, "record_format", RecordFormat())
     record = RecordFormat(
@@ -151,9 +151,9 @@ def _assemble(
 
 
 def _makes_planes(options: LoaderOptions, pipeline: Pipeline) -> bool:
-    """Return whether images are made as contiguous planes, not changed to these on their way.
+    """Return whether images are made as contiguous planes, not converted later.
 
-    What is done on a device, or to whole batches, takes images channels last.
+    Stages on a device and batch transforms take images channels last.
     """
     on_device = options.target is not None and options.target.type != "cpu"
     parts = (pipeline, *pipeline.views)
@@ -184,8 +184,8 @@ def _backend(options: LoaderOptions, work: BatchWork, part: Any) -> Backend:
         return DeviceCacheBackend(work, workers, device=here, pin_memory=pinned, part=part)
     if getattr(work.dataset, "supplied", ()) and (options.cache == "ram"):
         raise OptionError(
-            'cache="ram" holds files of this machine in memory, and these data come out of a '
-            "store: leave it out (what has been fetched is in the page cache)"
+            'cache="ram" holds files of this machine in memory, and these data come from a '
+            "store: leave it out (downloaded data are in the page cache)"
         )
     if options.cache == "ram" and _reads_files(work):
         return FileCacheBackend(work, workers, device=target, pin_memory=pinned, part=part)
@@ -288,7 +288,7 @@ def foreign_loader(data: Any, options: LoaderOptions) -> DataLoader[Any] | CUDAP
         others["multiprocessing_context"] = options.multiprocessing_context
     if options.num_workers == "auto":
         options = resolve_auto_settings(data, options)
-        if not options.workers:  # as tuned: then what is for workers is refused
+        if not options.workers:  # as tuned: options of workers are refused then
             others = {k: v for k, v in others.items() if k not in _OPTIONS_OF_WORKERS}
     sampler = options.sampler
     if world_size > 1 and sampler is None and "batch_sampler" not in others:
@@ -344,9 +344,9 @@ def _stock_arguments(
 
 
 def _check_shared_folder() -> None:
-    """Raise `WorkerError` if the folder cannot be used in which stock workers leave batches.
+    """Raise `WorkerError` if the folder for the batches of stock workers cannot be used.
 
-    What torch raises says nothing of it.
+    Torch's own error does not name it.
     """
     if not os.path.isdir("/proc/self"):
         return  # not Linux: nothing of the kind
@@ -361,17 +361,16 @@ def _check_shared_folder() -> None:
             f"worker processes need {_SHARED_FOLDER}, which {fault}. Mount it or make it larger: "
             f"`mount -t tmpfs tmpfs {_SHARED_FOLDER}`, "
             f"`mount -o remount,rw,size=4G {_SHARED_FOLDER}`, or `docker run --shm-size=4g`. "
-            "Or use num_workers=0; loaders of packed data need none of it."
+            "Or use num_workers=0; loaders of packed data do not need it."
         ) from error
 
 
 def _start_worker(then: Callable[[int], None] | None, worker: int) -> None:
-    """Set up a worker process: it is one of many, so it takes one thread.
+    """Set up a worker process with one thread.
 
-    torch has seeded Python's and its own generator by now, and limited its
-    own threads.  OpenCV's number is set by its environment variable, which it reads when
-    it is imported; where it has been already, its threads may be the parent's,
-    and a forked process that sets their number waits for them for ever.
+    torch has already seeded Python's and its own generator, and limited its own threads.
+    OpenCV reads its number of threads from the environment at import; later, its threads
+    may be the parent's, and a forked process that sets their number would block forever.
     """
     os.environ.setdefault("OPENCV_FOR_THREADS_NUM", "1")
     torch.set_num_threads(1)

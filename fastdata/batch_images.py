@@ -1,11 +1,10 @@
-"""The images of a batch where they are stored: sizes, bytes and pixels.
+"""The stored images of a batch: sizes, bytes and pixels.
 
-`BatchImages` is what images in shards share with images in files of their own
-(`fastdata.unpacked`); `ShardImages` are those in shards.
+`BatchImages` is the common part of images in shards, `ShardImages`, and images in
+single files (`fastdata.unpacked`).
 
-What a sample costs besides decoding is paid here once a batch: columns are read
-for all samples together, and what is left for each is a slice of a memory map,
-a checksum and the decoder.
+Columns are read once per batch, for all samples together.  Each sample takes only a
+slice of a memory map, a checksum and the decoder.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ Window: TypeAlias = tuple[int, int, int, int]
 """Top, left, height and width, in pixels."""
 
 _GAP_BYTES = 1 << 16
-"""Ranges closer than this are asked for as one: reading the gap is cheaper than asking again."""
+"""Ranges with smaller gaps are one request: reading the gap is cheaper than another request."""
 
 _REFUSED = 256
 """Stands for the codec of a refused image; codecs have 8 bits."""
@@ -46,15 +45,15 @@ _LONGEST_SIDE = 2**31 - 1
 """The compiled library has 31 bits for it."""
 
 _PAGE_BYTES = 1 << 12
-"""Of the smallest page of memory there is."""
+"""Bytes of the smallest pages of memory."""
 
 
 class BatchImages(ABC):
     """Images of one field, of some samples, not yet decoded; a `fastdata.engine.contracts.Images`.
 
-    For subclasses to have: `heights`, `widths` and `lengths` (stored bytes), int64 [n] each,
-    and `refused`, bool [n]: images whose size cannot be right, so that no memory is to be
-    taken for them; reading one says what is wrong with it.
+    Subclasses have `heights`, `widths` and `lengths` (stored bytes), int64 [n] each, and `refused`,
+    bool [n]: images with an invalid size, for which no memory may be allocated; reading one raises
+    the error.
     """
 
     heights: Indices
@@ -73,7 +72,7 @@ class BatchImages(ABC):
     @property
     @abstractmethod
     def max_pixels(self) -> int:
-        """The limit of pixels, and with it that of a JPEG's scans."""
+        """The limit of pixels, which also limits a JPEG's scans."""
 
     @abstractmethod
     def _stored(self, place: int) -> tuple[memoryview, str, int, int]:
@@ -139,10 +138,10 @@ class BatchImages(ABC):
             raise self._corrupt(place, error) from error
 
     def crops(self) -> NDArray[Any]:
-        """Return where all images are in memory, with windows that are the whole images.
+        """Return the addresses of all images, with the whole images as windows.
 
-        An array of `fastdata.native.library.CROP`, shape [n].  Images whose bytes are not where
-        they should be have the codec `OTHER_CODEC`; `read` says what is wrong with each.  Addresses
+        An array of `fastdata.native.library.CROP`, shape [n].  Images with invalid places have the
+        codec `OTHER_CODEC`; `read` raises the error of each.  Addresses
         are valid while this object is alive.
         """
         crops = np.zeros(len(self), CROP)
@@ -182,11 +181,10 @@ class _Item(NamedTuple):
 class ShardImages(BatchImages):
     """Images in shards.
 
-    `refused` are those of which the columns say no size, more pixels than
-    `ShardReader.max_pixels`, or, once `doubt` has looked, another size than the image file.
-    They have a height and a width of 1.
+    `refused` are images whose columns have no size, more pixels than `ShardReader.max_pixels`, or,
+    after `doubt`, another size than the image file.  They have a height and a width of 1.
 
-    `located` is of `ShardSet.split`.  Safe for any number of threads.
+    `located` is of `ShardSet.split`.  Thread-safe.
     """
 
     def __init__(
@@ -286,7 +284,7 @@ class ShardImages(BatchImages):
         data = reader.data[start:end]
         intact = not expected or checksum(data) == expected
         if start < 0 or len(data) != end - start or not intact:
-            return reader.blob(self.name, row)  # which says what is wrong
+            return reader.blob(self.name, row)  # raises the error
         if expected:
             reader.unverified(self.name)[row] = False
         return data
@@ -311,7 +309,7 @@ class ShardImages(BatchImages):
                 raise self._corrupt(place, error) from error
             raise self._corrupt(place, ImageError(f"the columns say {shape}"))
         if item.codec >= len(CODECS):
-            return item.reader.codec(self.name, item.row)  # which says what is wrong
+            return item.reader.codec(self.name, item.row)  # raises the error
         return CODECS[item.codec]
 
     def _corrupt(self, place: int, error: ImageError) -> ShardCorruptError:
@@ -321,15 +319,15 @@ class ShardImages(BatchImages):
     def _locate(self, crops: NDArray[Any]) -> None:
         for reader, places, _ in self._located:
             starts, lengths = self._offsets[places], self.lengths[places]
-            # The library trusts addresses.  Sums of what a file says might overflow.
+            # The library trusts addresses.  Sums of values from a file might overflow.
             outside = (starts < 0) | (lengths < 0) | (starts > len(reader.data) - lengths)
             crops["data"][places] = reader.address + np.where(outside, 0, starts)
             crops["codec"][places] = np.where(outside, OTHER_CODEC, self._codecs[places])
 
     def _due(self, first: int, count: int) -> NDArray[np.bool_]:
-        """Return which images from number `first` on are still to be compared, bool [count].
+        """Return which images from number `first` on have unchecked checksums, bool [count].
 
-        Where they are not in their files yet, it waits until they are.
+        Waits until the images are in their files.
         """
         some = slice(first, first + count)
         if all(reader.has_all for reader, _, _ in self._located):
@@ -354,16 +352,16 @@ class ShardImages(BatchImages):
                 crops["codec"][at] = OTHER_CODEC
 
     def gather(self, out: Pixels, first: int = 0) -> list[int]:
-        """Copy images, which are raw and of one size, to `out`, uint8 [m, H, W, C].
+        """Copy raw images of one size, from number `first` on, to `out`, uint8 [m, H, W, C].
 
-        They are those from number `first` on.  Returns the places in `out` of damaged images, whose
-        part of it is undefined; `read` says what is wrong with each.
+        Returns the places of damaged images, whose part of `out` is undefined; `read` raises the
+        error of each.
         """
         length = out.shape[1] * out.shape[2] * out.shape[3]
         some = slice(first, first + len(out))
         bad = np.flatnonzero((self.lengths[some] != length) | self.refused[some])
         rows = out.reshape(len(out), length)
-        # Where one is to be compared, all are: rows are hashed in one go.
+        # If one must be compared, all are: rows are hashed in one call.
         compared = self._due(first, len(out)).any()
         checksums = self._column("checksum", np.uint64) if compared else None
         whole = len(self._located) == 1
@@ -424,7 +422,7 @@ class ShardImages(BatchImages):
 def read_image(reader: ShardReader, name: str, field: ImageField, row: int) -> Pixels:
     """Return one image of a shard, uint8 [H, W, C], perhaps a read-only view of the file.
 
-    Of a single image, sooner than by `ShardImages`; its checksum is compared each time.
+    For a single image, faster than `ShardImages`; its checksum is compared each time.
     """
     height = int(reader.column(f"{name}.height")[row])
     width = int(reader.column(f"{name}.width")[row])

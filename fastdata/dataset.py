@@ -86,7 +86,7 @@ class Dataset(TorchDataset[Any]):
             )
         super().__setattr__(name, value)
 
-    # -- what it is ---------------------------------------------------------------
+    # -- attributes ---------------------------------------------------------------
 
     @property
     def schema(self) -> Schema:
@@ -100,14 +100,14 @@ class Dataset(TorchDataset[Any]):
 
     @property
     def class_to_idx(self) -> dict[str, int]:
-        """The number of each class, by its name, as of torchvision's ``ImageFolder``.
+        """The number of each class, by its name, as in torchvision's ``ImageFolder``.
 
-        Without a label they are the `classes` of boxes or masks.
+        Without a label, the `classes` of boxes or masks.
 
         Raises
         ------
         AttributeError
-            If there are no class names, or if those are not of the label.
+            If there are no class names, or if the label has none.
         """
         names = self.schema.classes
         if self.schema.label is not None or names is None:
@@ -122,12 +122,12 @@ class Dataset(TorchDataset[Any]):
 
     @property
     def targets(self) -> Sequence[Any]:
-        """The label of every sample, a list that cannot be changed; read when first asked for.
+        """The label of every sample, as a read-only list; read lazily.
 
         Raises
         ------
         AttributeError
-            If there is no label: no number called ``label`` and none with class names.
+            Without a label: a number called ``label`` or with class names.
         """
         if self._targets is None:
             name = self._label("targets")
@@ -141,7 +141,7 @@ class Dataset(TorchDataset[Any]):
         Raises
         ------
         AttributeError
-            If there is no label.
+            Without a label.
         """
         self._label("samples")
         return Samples(self)
@@ -193,7 +193,7 @@ class Dataset(TorchDataset[Any]):
 
     @property
     def shards(self) -> Iterator[ShardReader]:
-        """Readers of the shards, in order, whatever part of them is shown."""
+        """Readers of all shards, in order, also for a subset."""
         return self._shards.readers()
 
     @property
@@ -212,9 +212,9 @@ class Dataset(TorchDataset[Any]):
     def digest(self) -> str:
         """Fingerprint of the content, 32 hex digits.
 
-        The same for LMDB and HDF5 and however the samples are cut into
-        shards.  Of several datasets opened as one, computed at the first
-        call; of a subset, derived from the whole's and the indices.
+        It does not depend on the container or on the number of shards.  For
+        several datasets opened as one, it is computed at the first call; for
+        a subset, derived from the digest of the whole and the indices.
         """
         if not self.is_subset:
             return self._shards.digest
@@ -386,7 +386,7 @@ class Dataset(TorchDataset[Any]):
             values.append(value)
         return self.schema.sample_type(*values)
 
-    # -- what a loader reads, by the batch --------------------------------------------
+    # -- the contract of loaders: reading by batch --------------------------------------------
 
     def images(
         self,
@@ -408,7 +408,7 @@ class Dataset(TorchDataset[Any]):
         return ShardImages(name, self.schema.images[name], located, decoder or jpeg_decoder())
 
     def gather(self, name: str, indices: Sequence[int] | np.ndarray[Any, Any]) -> Any:
-        """Return a field that is no image, of several samples.
+        """Return a field without images, for several samples.
 
         Returns
         -------
@@ -427,18 +427,18 @@ class Dataset(TorchDataset[Any]):
         return [v.copy() for v in values] if isinstance(field, ArrayField) else values
 
     def unreadable(self, indices: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Return which of several samples have a damaged value that is no image, bool [n]."""
+        """Return which samples have a damaged value in a field without images, bool [n]."""
         located = self._shards.split(self._positions(indices))
         return collect(located, lambda reader, rows: reader.unreadable()[rows])
 
     def describe_sample(self, index: int) -> str:
-        """Return where a sample is and what it is called, for messages."""
+        """Return the place and the key of a sample, for messages."""
         return f"sample {index} ({self._shards.describe(self._position(index))})"
 
     def rows_by_shard(
         self, indices: Sequence[int] | np.ndarray[Any, Any] | None = None
     ) -> Iterator[tuple[ShardReader, np.ndarray[Any, np.dtype[np.int64]]]]:
-        """Yield every shard in order, and which rows of it these samples are (by default all)."""
+        """Yield each shard in order, with the rows of these samples (by default all)."""
         shards = self.shards  # refused where nothing is packed
         wanted = np.arange(len(self)) if indices is None else indices
         split = self._shards.split(self._positions(wanted))
@@ -456,7 +456,7 @@ class Dataset(TorchDataset[Any]):
         return self._positions(indices)
 
     def limited_to(self, max_pixels: int) -> Dataset:
-        """Return the same dataset, of which no larger images are decoded; see `open`."""
+        """Return the same dataset with another limit of pixels; see `open`."""
         return self._with(
             shards=self._shards.limited_to(max_pixels), source_datasets=self.source_datasets
         )
@@ -518,9 +518,9 @@ class Samples(_PerSample[tuple[str, Any]]):
 
 
 class _Targets(list[Any]):
-    """Labels as a list, by which arrays can be indexed, and which is not to be changed.
+    """Labels as a read-only list, which can index arrays.
 
-    A change would be of no effect on samples, and would go unnoticed.
+    A change would not affect samples, and would go unnoticed.
     """
 
     def _refuse(self, *values: Any, **options: Any) -> NoReturn:

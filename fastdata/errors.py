@@ -2,7 +2,7 @@
 
 Everything fastdata raises on purpose is a `FastdataError`; each class is also
 the builtin that code written against plain Python would catch.  A message
-names the value that was found, what was expected, the place, and the remedy.
+has the value, the expectation, the place, and the remedy.
 """
 
 from __future__ import annotations
@@ -100,15 +100,15 @@ class DiskFullError(FastdataError, OSError):
 
 
 class DriveError(FastdataError, OSError):
-    """The drive of a folder lacks what fastdata needs of it: locks, fsync, or memory maps."""
+    """The drive of a folder does not support locks, fsync or memory maps."""
 
 
 class NotRegularFileError(FastdataError, OSError):
-    """A file is to be read that is none: a pipe, a device, a folder."""
+    """A path is not a regular file but a pipe, a device or a folder."""
 
     @property
     def strerror(self) -> str:  # type: ignore[override]
-        """What callers that know the path say behind it."""
+        """The message without the path."""
         return str(self).rpartition(": ")[2]
 
 
@@ -117,19 +117,19 @@ class StorageError(FastdataError, OSError):
 
 
 class ObjectNotFoundError(StorageError, FileNotFoundError):
-    """There is no object with a key."""
+    """A store has no object with this key."""
 
 
 class ObjectChangedError(StorageError):
-    """An object is no more the one that was listed."""
+    """An object has changed since it was listed."""
 
 
 class ResourceLimitError(FastdataError, OSError):
-    """The system gives no more of what reading takes: open files, or memory maps."""
+    """The process has reached its limit of open files or memory maps."""
 
 
 class MachineError(FastdataError, OSError):
-    """A sample cannot be read, and its data are not the cause: permission, I/O, memory, limits."""
+    """A sample cannot be read because of permissions, I/O, memory or limits, not its data."""
 
 
 class FormatError(FastdataError, ValueError):
@@ -165,16 +165,16 @@ _OF_DATA = frozenset(
         errno.ENXIO,
     }
 )
-"""What the system says of a missing file, a name that cannot be one, or a position out of data."""
+"""System errors for a missing file, an invalid name, or an invalid position."""
 
 
 def is_of_machine(error: BaseException | None) -> bool:
-    """Tell whether the machine is the cause of an error, and not the data that were read.
+    """Return whether the machine is the cause of an error, not the data.
 
-    So are lack of permission, I/O errors, lack of memory or descriptors, a store that does not
-    answer, and a missing library.  An error with such a cause counts as well.
+    Examples are permissions, I/O errors, too little memory or descriptors, a store that does not
+    answer, and a missing library.  The causes of an error are checked, too.
     """
-    for _ in range(_MOST_CAUSES):
+    for _ in range(10):  # an error may be its own cause
         if error is None or isinstance(error, (ObjectChangedError, ObjectNotFoundError)):
             return False
         if isinstance(
@@ -192,7 +192,7 @@ def is_of_machine(error: BaseException | None) -> bool:
             return True
         if isinstance(error, OSError) and error.errno and error.errno not in _OF_DATA:
             return True
-        # LMDB, torch and OpenCV have types of their own, and Python none for a thread.
+        # LMDB, torch and OpenCV have their own types; Python has none for threads.
         if type(error).__name__.endswith("MemoryError") or any(
             text in str(error) for text in ("can't start new thread", "(-4:Insufficient memory)")
         ):
@@ -201,12 +201,8 @@ def is_of_machine(error: BaseException | None) -> bool:
     return False
 
 
-_MOST_CAUSES = 10
-"""An error may be its own cause."""
-
-
 def add_note(error: BaseException, note: str) -> None:
-    """Add a line to what an error says, whatever its type (PEP 678; Python 3.10 lacks it)."""
+    """Add a line to an error's message (PEP 678; Python 3.10 lacks it)."""
     if hasattr(error, "add_note"):
         error.add_note(note)
     elif error.args and isinstance(error.args[0], str):
@@ -222,11 +218,11 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 @contextlib.contextmanager
 def full_disk_explained(path: str | os.PathLike[str], remedy: str) -> Iterator[None]:
-    """Turn what the system says of a full disk into a `DiskFullError` with a remedy."""
+    """Turn errors about a full disk into a `DiskFullError` with a remedy."""
     try:
         yield
     except DiskFullError:
-        raise  # explained already, by what this calls
+        raise  # explained already
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise DiskFullError(error.errno, f"{path}: {error.strerror}. {remedy}") from error
@@ -243,14 +239,14 @@ LACKING = (
     errno.ENOTSUP,
     errno.EOPNOTSUPP,
 )
-"""What the system says of a call that a drive does not know: NFS, FUSE, Lustre."""
+"""System errors for calls that a drive (NFS, FUSE, Lustre) does not support."""
 
 
 @contextlib.contextmanager
 def drive_explained(
     folder: str | os.PathLike[str], lacks: str, remedy: str = PACK_ELSEWHERE
 ) -> Iterator[None]:
-    """Turn what the system says of a call that a drive lacks into a `DriveError`."""
+    """Turn errors about an unsupported call into a `DriveError`."""
     try:
         yield
     except DriveError:

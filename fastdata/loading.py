@@ -1,12 +1,11 @@
 """Batches for training: ``fastdata.loader``, the one-line replacement of DataLoader.
 
-`loader` looks at what it is given.  A packed dataset gets a `Loader`, which
-works by the batch: order, geometry and memory are planned for a whole batch
-at once, and threads decode into it.  Any other torch dataset gets a stock
-`torch.utils.data.DataLoader` with the settings that suit this machine.
+A packed dataset gets a `Loader`, which plans order, geometry and memory for a
+whole batch, and decodes into it in threads.  Any other torch dataset gets a
+stock `torch.utils.data.DataLoader` with settings for this machine.
 
-The module is not called ``loader``: importing it would put a module where the
-package has the function.
+The module is not called ``loader``: importing it would hide the function of
+that name in the package.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ OF_STORES = "storage_options", "cache_dir", "cache_bytes", "streams"
 
 
 class _LoaderOf(Protocol[Options]):
-    """What `loader` returns for what it is given, for type checkers; `Options` are its options."""
+    """Types of `loader` for type checkers; `Options` are its options."""
 
     @overload
     def __call__(  # type: ignore[overload-overlap]
@@ -87,7 +86,7 @@ class _LoaderOf(Protocol[Options]):
 
 
 def _with_types(function: Callable[Concatenate[Any, Options], Any]) -> _LoaderOf[Options]:
-    """Return the function, which names arguments too many: its signature is written once."""
+    """Return the function with types, and with an error that names extra positional arguments."""
 
     @functools.wraps(function)
     def named(*arguments: Any, **options: Any) -> Any:
@@ -147,152 +146,141 @@ def loader(
     Parameters
     ----------
     dataset : path, list of paths, Dataset or torch Dataset
-        What ``fastdata.open`` takes, packed or files as they lie, or what it returned, also as a
-        `Subset`, by `random_split` or in a `ConcatDataset`: the result is a
-        `Loader`.  All that is said below of packed data is true of such files.
-        Any other dataset with ``__getitem__`` (or an `IterableDataset`): the result is a stock
-        `DataLoader`, and what is said below to be for packed data is not accepted.
+        Packed data or files of images, as a location for ``fastdata.open`` or as its result, also
+        in a `Subset`, by `random_split` or in a `ConcatDataset`: the result is a `Loader`.  "Packed
+        data" below includes such files.  Any other dataset with ``__getitem__``, or an
+        `IterableDataset`: the result is a stock `DataLoader`, without the options for packed data.
     batch_size : int
-        Samples a batch (on this rank).
+        Samples per batch, on this rank.
     shuffle : bool, "block", "lanes" or BlockShuffle
-        True: each epoch is a permutation of its own, drawn from `seed`, in
-        constant memory however many samples there are; of data in a store it is "lanes".
+        True: each epoch has its own permutation, drawn from `seed`, in constant memory; for data in
+        a store it is "lanes".
         "block", for packed data: blocks of neighbouring samples are shuffled, and samples within a
         window of some blocks, for disks that are slow at random reads.
-        "lanes": blocks of about 8 MB, in 64 such sequences of windows (of large batches more, of
-        small datasets fewer), so that a batch has samples from all over the dataset and each rank
-        reads blocks of its own.
+        "lanes": blocks of about 8 MB, in 64 such sequences of windows (more for large batches,
+        fewer for small datasets), so that a batch has samples from all over the dataset and each
+        rank reads its own blocks.
     drop_last : bool
-        Whether an incomplete last batch is left out.
+        Whether to drop an incomplete last batch.
     seed : int or None
-        Of order and random transforms.  The default, 0, makes every run the same, whatever
-        `torch.manual_seed` or Lightning's ``seed_everything`` say.  None: drawn from torch's
-        generator when the loader is made; of several ranks, each then takes that of rank 0, at
-        the first pass, which all of them have to begin.
+        Seed of order and random transforms.  The default, 0, makes every run the same, regardless
+        of `torch.manual_seed` and Lightning's ``seed_everything``.  None: drawn from torch's
+        generator when the loader is made; at the first pass, which all ranks must begin, every rank
+        takes the seed of rank 0.
         (A torch Dataset on several ranks then has the seed of torch's `DistributedSampler`, 0.)
     transform : transform or sequence of transforms, optional
-        For packed data; by default the dataset's own, ``dataset.transform``.  Of
-        `fastdata.transforms`, or any callable on one sample's image, which is slower
-        (see `fastdata.transforms.callables`).
-        What callables draw from is seeded by `seed`, epoch and sample, but in threads.
-        From the first `BatchTransform` on, transforms run on whole batches where
-        they arrive; on the CPU that is in the calling thread.
+        For packed data; by default ``dataset.transform``.  Transforms of `fastdata.transforms`, or
+        any callable on one sample's image, which is slower (see `fastdata.transforms.callables`).
+        Except in threads, generators for callables are seeded by `seed`, epoch and sample.
+        From the first `BatchTransform` on, transforms run on whole batches on their device; on the
+        CPU in the calling thread.
     num_workers : int or "auto"
-        Threads or processes that make batches (worker processes of a stock
-        DataLoader); 0 makes them in the calling thread.  "auto": what
-        ``fastdata tune-workers`` has found for this dataset, these transforms and this
-        machine, if it is kept and nothing of it has changed; it then also decides what
-        else is "auto" of `worker_method`, `prefetch_factor`, `pin_memory` and
-        `persistent_workers`, and says so at INFO (``docs/tuned_settings.md``).  Otherwise one a
-        core that this process may use, divided by ``LOCAL_WORLD_SIZE``, at most 16.
-        Batches are the same, bit for bit, whatever the number and method.
+        Threads or processes that make batches (worker processes of a stock DataLoader); 0 makes
+        them in the calling thread.  "auto": the result of ``fastdata tune-workers`` for this
+        dataset, these transforms and this machine, if there is a current one.  It also decides
+        `worker_method`, `prefetch_factor`, `pin_memory` and `persistent_workers` if they are
+        "auto", and is logged at INFO (``docs/tuned_settings.md``).  Otherwise one per core that
+        this process may use, divided by ``LOCAL_WORLD_SIZE``, at most 16.
+        Batches are the same, bit for bit, for any number and method.
     worker_method : {"auto", "thread", "process"}
         For packed data.  Threads share everything and start at once.
         Processes leave the interpreter's lock to the training loop; they write
-        into memory that is shared, so no batch is copied or pickled.  "auto":
-        threads, where fastdata's compiled library does the work, which needs
-        that lock for 5 us an image; else processes, where they are forked or
-        callables ask for them (`fastdata.engine.workers.choose_method`).  With callables
-        in threads, "thread", random numbers are those of generators that the whole
-        process shares: not repeatable, and others for another number of workers.
+        into shared memory, so no batch is copied or pickled.  "auto": threads if
+        fastdata's compiled library does the work, which needs that lock for 5 us
+        per image; else processes, if they are forked or callables need them
+        (`fastdata.engine.workers.choose_method`).  Callables in threads, "thread",
+        draw from generators of the whole process: not repeatable, and dependent on
+        the number of workers.
     prefetch_factor : int or "auto"
-        Batches made ahead of the one that is waited for (of a stock
-        DataLoader: for each worker).  "auto": 2, unless a tuned result says otherwise.
+        Batches made ahead of the current one (by each worker of a stock DataLoader).
+        "auto": 2, unless a tuned result has another number.
     persistent_workers : bool or "auto"
         Whether workers outlive an epoch; they then begin the next one while
-        the last batches of this one are in use.  "auto": they do, unless a tuned result of
-        a torch Dataset says that starting them anew costs nothing.
+        the last batches of this one are in use.  "auto": yes, unless a tuned result of
+        a torch Dataset says that restarting them costs nothing.
     multiprocessing_context : str or multiprocessing context, optional
-        How worker processes are started: "fork", "spawn" or "forkserver"; by
-        default as `multiprocessing` does.
+        Start method of worker processes: "fork", "spawn" or "forkserver"; by default
+        that of `multiprocessing`.
     pin_memory : bool or "auto"
-        Whether images are put into pinned memory, for fast copies to a GPU.
-        "auto": where there is CUDA, unless a tuned result says otherwise; without CUDA
-        there is none to pin for.
+        Whether images are in pinned memory, for fast copies to a GPU.  "auto": with CUDA, unless a
+        tuned result says otherwise.
     device : torch.device or str, optional
-        Where batches arrive, one ahead of the one in use: a GPU copies it, and
-        does what is done there, while it computes with the one before
-        (`CUDAPrefetcher`).  Of packed data uint8 images are copied; transforms of
-        whole batches and the last pixel transforms (`Normalize`, `ToDtype`) run
-        there.
+        Device of the batches, one ahead of the current one: a GPU copies and transforms
+        it during the computation of the batch before (`CUDAPrefetcher`).  Images of
+        packed data are copied as uint8; batch transforms and the last pixel transforms
+        (`Normalize`, `ToDtype`) run there.
     dtype : torch.dtype, optional
         For packed data.  A floating dtype for images, as by ``ToDtype(dtype)``
         after all transforms: uint8 values become 0 to 1.
     backend : {"auto", "cpu", "dali"}
-        What decodes.  "cpu": fastdata's workers.  "dali", for packed data: NVIDIA DALI
+        The decoder.  "cpu": fastdata's workers.  "dali", for packed data: NVIDIA DALI
         (the extra ``dali``), on a GPU if `device` is one, else on the CPU.  Order, ranks,
         resuming, crops and batches are the same; pixels differ a little
         (``docs/dali.md``).  `num_workers` is then the number of its threads, 1 or more.
         Callables among the transforms, worker processes, `cache` and `decoder` are for
         "cpu".
-        "auto" is "cpu", whatever was tuned: pixels do not depend on a measurement.
+        "auto" is always "cpu": pixels do not depend on a measurement.
     cache : {None, "ram", "device"}
-        For packed data.  "ram": the packed bytes are copied, in the first epoch, to
-        memory of the host that stays, page-locked where there is CUDA; for disks that
-        are slow, or whose files others push out of the page cache.  Batches are the
-        same, bit for bit.  "device": images stay where batches arrive, decoded, as
-        uint8, from the epoch on in which they are first used; batches are then cut,
-        resized, flipped and normalised there, and no worker has anything to do.  Draws
-        are those of any other loader; pixels that are resized differ in the last bit
-        (`fastdata.transforms.render_device`).  How much memory it takes is logged, and in
-        ``stats().cache_bytes``; what does not fit is refused.
+        For packed data.  "ram": the first epoch copies the packed bytes to memory of the host,
+        page-locked with CUDA; for slow disks, or for files that do not stay in the page
+        cache.  Batches are the same, bit for bit.  "device": decoded images stay on the
+        device of the batches, as uint8, from their first use on; batches are then cut,
+        resized, flipped and normalised there, without workers.  Draws are those of any
+        other loader; resized pixels differ in the last bit
+        (`fastdata.transforms.render_device`).  Its memory is logged, and in
+        ``stats().cache_bytes``; a dataset that does not fit is refused.
     cache_scope : {"all", "rank"}
-        What each rank holds with `cache`.  "all": everything, and epochs are as they
-        are without.  "rank": a fixed part, the same in every epoch, drawn from `seed`
-        (the same on all ranks); each epoch is then shuffled within the parts, not over
-        all of them.
+        The samples in each rank's `cache`.  "all": all, and epochs are unchanged.  "rank":
+        a fixed part, the same in every epoch, drawn from `seed` (the same on all ranks);
+        each epoch is then shuffled within the parts only.
     decoder : {"auto", "native", "simplejpeg", "jpeg4py", "opencv", "pil"}
-        For packed data.  Which library decodes JPEGs; "auto" is the fastest
+        For packed data.  The library that decodes JPEGs; "auto" is the fastest
         that is installed.
     on_corrupt : {"raise", "skip"}
-        For packed data.  What becomes of a sample whose bytes are damaged: an
-        error, or another sample, drawn from `seed`, in its place, so that
-        batches keep their size.  The first one skipped is logged; all are
-        counted in ``stats()``.
+        For packed data.  Whether a damaged sample raises an error, or is replaced by another
+        sample, drawn from `seed`, so that batches keep their size.  The first one skipped is
+        logged; all are counted in ``stats()``.
     sampler : iterable of int, optional
-        Indices of an epoch, in place of `shuffle`, with a length; an
-        instance of a torch sampler, say.  Each epoch of the loader becomes the epoch of a sampler
-        that has ``set_epoch`` and shows its ``epoch``, unless that is set by others: then the
-        sampler keeps it, and the loader goes on from there.
+        Indices of an epoch instead of `shuffle`, with a length; e.g. an instance of a torch
+        sampler.  The loader sets the epoch of a sampler that has ``set_epoch`` and ``epoch``,
+        unless other code sets it: then the loader continues from that epoch.
     batch_sampler : iterable of sequences of int, optional
-        Indices of each batch, in place of `batch_size`, `shuffle`, `sampler`
-        and `drop_last`.
+        Indices of each batch, instead of `batch_size`, `shuffle`, `sampler` and `drop_last`.
     weights : array_like of float, optional
-        For packed data.  Relative frequency of each sample: an epoch has as
-        many samples as the dataset, drawn with replacement.  One that comes several times in
-        an epoch, here or by a sampler, is drawn anew each time.
+        For packed data.  Relative frequency of each sample: an epoch has as many samples as the
+        dataset, drawn with replacement.  If a sample occurs several times in an epoch, here or by
+        a sampler, each occurrence has its own random draws.
     rank, world_size : int, optional
-        Which share of each epoch this process takes, of how many; by default
-        as `torch.distributed` has it when a pass begins; where no process group is
-        initialised then, as ``RANK`` and ``WORLD_SIZE`` of the environment say.  All ranks get the
-        same number of batches: with `drop_last`, what does not divide is left
-        out, otherwise samples of the last batch are repeated; `Loader.padding` says
-        how many.
+        This process's share of each epoch, and the number of shares; by default those of
+        `torch.distributed` when a pass begins; without a process group, ``RANK`` and
+        ``WORLD_SIZE`` of the environment.  All ranks get the same number of batches: with
+        `drop_last` the remainder is dropped, otherwise samples of the last batch are
+        repeated; `Loader.padding` is their number.
     even : bool
-        For packed data.  False: nothing is left out or repeated, for exact
-        evaluation; ranks may differ in their number of batches.
+        For packed data.  False: no sample is dropped or repeated, for exact evaluation; ranks may
+        have different numbers of batches.
     batch_format : {"tuple", "dict"}, optional
         For packed data.  Whether a batch is a named tuple of its fields or a dict; by default as
-        the dataset has it, and that is a named tuple.
+        samples of the dataset, which are named tuples.
     names : mapping of str to str, optional
         For packed data.  New names of fields in batches, e.g. ``{"image": "pixel_values"}``.
     memory_format : torch.contiguous_format or torch.channels_last
-        For packed data.  How images [N, C, H, W] lie in memory: as those of a stock `DataLoader`,
-        or with the channels of a pixel side by side, which convolutions on a GPU want in half
-        precision (``docs/memory_format.md``).  Images of one channel have contiguous strides.
+        For packed data.  Memory format of images [N, C, H, W]: that of a stock `DataLoader`, or
+        channels last, which is faster for convolutions in half precision on a GPU
+        (``docs/memory_format.md``).  Images of one channel have contiguous strides.
     max_pixels : int, optional
-        For packed data.  Images of more pixels count as corrupt, as `fastdata.open` has it; by
-        default as the dataset was opened.
+        For packed data.  Larger images count as corrupt, as in `fastdata.open`; by default as the
+        dataset was opened.
     storage_options, cache_dir, cache_bytes, streams : optional
-        Where `dataset` is a URL: as `fastdata.open` has them.
+        For URLs, as in `fastdata.open`.
     **options
         Further arguments of a stock `DataLoader`: ``collate_fn``, ``timeout``...  For packed data
-        only values that ask for nothing are taken, such as ``collate_fn=None``.
+        only their defaults are accepted, such as ``collate_fn=None``.
 
     Returns
     -------
     Loader or torch.utils.data.DataLoader
-        A `DataLoader` in a `CUDAPrefetcher`, where `device` asks for it.
+        A `DataLoader` is in a `CUDAPrefetcher` if `device` is a GPU.
 
     Raises
     ------
@@ -301,8 +289,8 @@ def loader(
     MissingExtraError
         If `decoder` or `backend` is not installed.
     DatasetNotFoundError, FormatError, ShardCorruptError, SourceError
-        If `dataset` is a path and there is no sound dataset; of data that has to be packed, with
-        the command that does it.
+        If `dataset` is a path without a valid dataset; for data that must be packed, with the
+        command to do so.
 
     Examples
     --------
@@ -360,11 +348,10 @@ def is_location(data: Any) -> bool:
 
 
 def is_dataset(data: Any) -> bool:
-    """Return whether `loader` takes `data`, and it is no list of batches.
+    """Return whether `data` is a dataset for `loader`, not a list of batches.
 
-    A path, packed data, a torch Dataset, or what is like one: samples by their numbers, and how
-    many there are (Hugging Face's datasets, say).  A list may hold batches as well as samples;
-    only one of paths is surely data.
+    A path, packed data, a torch Dataset, or any other data with ``__getitem__`` and a length, such
+    as Hugging Face's datasets.  A list may hold batches or samples; only a list of paths is data.
     """
     if isinstance(data, (list, tuple)):
         return is_location(data)

@@ -150,7 +150,7 @@ class LoaderOptions:
             )
 
     def _check_cache(self) -> None:
-        """Raise `OptionError` for what does not go together with a cache, or DALI."""
+        """Raise `OptionError` for options that a cache or DALI does not support."""
         orders = self.sampler, self.batch_sampler, self.weights
         if self.cache_scope == "rank" and self.cache is None:
             raise OptionError(

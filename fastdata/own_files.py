@@ -1,8 +1,8 @@
 """Files and folders that fastdata makes for itself: locks, states, lists of rejects, caches.
 
-In a folder that others may write to, a link could lie under such a name and lead to a file of
-the user.  No link is followed: what is opened is a regular file with one name, and what is
-created was not there before.  A destination that the user names is different: it may be a link.
+If other users may write to a folder, a link under such a name could lead to any file.  So links
+are never followed: only regular files with one name are opened, and a created file is always new.
+Only a destination that the user names may be a link.
 """
 
 from __future__ import annotations
@@ -27,24 +27,22 @@ __all__ = [
     "sync_file",
 ]
 
+_KINDS = {errno.ELOOP: "a link", errno.ENXIO: "a pipe or a socket", errno.EISDIR: "a folder"}
+
 
 def open_own(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int:
     """Return the descriptor of an own file; also an ``opener`` of `open`.
 
-    `NotRegularFileError` if a link, a pipe, a device or a folder has its name, or if the file has
-    another name too; `OSError` as of `os.open`.
+    `NotRegularFileError` if it is a link, a pipe, a device or a folder, or if the file has a second
+    name; else `OSError` as from `os.open`.
     """
-    # Truncated only once it is known what was opened; a pipe must not be waited for.
+    # Truncate only after the checks; O_NONBLOCK, since opening a pipe would block.
     wanted = (flags & ~os.O_TRUNC) | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     try:
         descriptor = os.open(path, wanted, mode)
     except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise _not_own(path, "a link") from None
-        if error.errno == errno.ENXIO:
-            raise _not_own(path, "a pipe or a socket") from None
-        if error.errno == errno.EISDIR:
-            raise _not_own(path, "a folder") from None
+        if error.errno in _KINDS:
+            raise _not_own(path, _KINDS[error.errno]) from None
         raise
     try:
         status = os.fstat(descriptor)
@@ -63,8 +61,8 @@ def open_own(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int
 def create_own(path: str | os.PathLike[str], mode: int = 0o666) -> int:
     """Return the descriptor of a new own file, for writing and reading.
 
-    What has its name is removed first, without following it: an earlier process that was killed
-    may have left it.  Raises `OSError`, for instance if a folder has the name.
+    An existing file, which a killed process may have left, or a link is removed first.  Raises
+    `OSError`, for instance if a folder has the name.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with contextlib.suppress(FileNotFoundError):
@@ -73,15 +71,14 @@ def create_own(path: str | os.PathLike[str], mode: int = 0o666) -> int:
 
 
 def open_own_file(path: str | os.PathLike[str], mode: str = "rb", **options: Any) -> IO[Any]:
-    """Open an own file as `open` does; raises what `open_own` does."""
+    """Open an own file as `open` does, with the checks of `open_own`."""
     return open(path, mode, opener=open_own, **options)
 
 
 def make_own_folder(path: Path) -> None:
-    """Make a folder, and those above it, unless it is there.
+    """Make a folder and its parents, unless it exists.
 
-    `NotRegularFileError` if a link or a file has its name.  The folders above it are the user's,
-    and may be links.
+    `NotRegularFileError` if it is a link or a file.  The parents are the user's, and may be links.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -89,13 +86,13 @@ def make_own_folder(path: Path) -> None:
         if os.path.lexists(path) and not path.is_dir():
             raise _not_own(path, "no folder", "a folder") from None
         if not path.is_dir():
-            raise  # it was there, and is gone again
+            raise  # another process removed it meanwhile
     if path.is_symlink():
         raise _not_own(path, "a link", "a folder")
 
 
 def sync_file(descriptor: int, path: str | os.PathLike[str], *, data_only: bool = False) -> None:
-    """Return once a file is on the disk; `DriveError` if its drive has no such promise."""
+    """Wait until a file is on the disk; `DriveError` if its drive cannot do that."""
     with drive_explained(os.path.dirname(path), "fsync"):
         if data_only:
             os.fdatasync(descriptor)
@@ -104,7 +101,7 @@ def sync_file(descriptor: int, path: str | os.PathLike[str], *, data_only: bool 
 
 
 def sync_directory(path: str | os.PathLike[str]) -> None:
-    """Return once the renames in a directory are on the disk."""
+    """Wait until the renames in a directory are on the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with drive_explained(path, "fsync of folders"):
@@ -114,7 +111,7 @@ def sync_directory(path: str | os.PathLike[str]) -> None:
 
 
 def remove_own(path: str | os.PathLike[str]) -> None:
-    """Remove an own file or folder, if it is there; what a link leads to stays."""
+    """Remove an own file or folder, if it exists; links are not followed."""
     try:
         is_folder = stat.S_ISDIR(os.lstat(path).st_mode)
     except FileNotFoundError:

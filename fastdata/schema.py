@@ -93,14 +93,14 @@ class ImageField:
 
 @dataclass(frozen=True, slots=True)
 class ScalarField:
-    """One number or bool a sample.
+    """One number or bool per sample.
 
     Parameters
     ----------
     dtype : str
         A NumPy dtype name out of `SCALAR_DTYPES`.
     classes : tuple of str, optional
-        Names of the values 0, 1, 2, ... where the number is a class.
+        Names of the values 0, 1, 2, ... if the number is a class.
     """
 
     kind: ClassVar[str] = "scalar"
@@ -135,13 +135,13 @@ class ArrayField:
     dtype : str
         A NumPy dtype name out of `SCALAR_DTYPES`.
     shape : tuple of int or None
-        One entry a dimension; None where the length varies between samples.
+        One entry per dimension; None if the length varies between samples.
     boxes : bool
         Whether these are boxes of the sample's images: left, top, right and bottom along
         the last dimension, in pixels of the images as they are stored, from the top left
         corner.  They follow the images through packing and geometric transforms.
     classes : tuple of str, optional
-        Names of the values 0, 1, 2, ... where the numbers are classes, e.g. of boxes.
+        Names of the values 0, 1, 2, ... if the numbers are classes, e.g. of boxes.
 
     Examples
     --------
@@ -291,7 +291,7 @@ class Schema(Mapping[str, Field]):
     def classes(self) -> tuple[str, ...] | None:
         """Class names of the first scalar field that has them, else of an array, else a mask.
 
-        Those of a field `split`, which are no classes of pictures, only without others.
+        A field `split`, whose classes are not those of pictures, comes last.
         """
         for kind in (ScalarField, ArrayField, ImageField):
             for name, value in self._fields.items():
@@ -368,7 +368,7 @@ def record_type(names: tuple[str, ...]) -> type[tuple[Any, ...]]:
     several = len(names) > 1
 
     def new(cls: Any, *values: Any, **named: Any) -> Any:
-        # The value of an only field may be a list, but is no generator.
+        # The value of a single field may be a list, but not a generator.
         if len(values) == 1 and not named and (several or isinstance(values[0], Iterator)):
             values = tuple(values[0])
         return base.__new__(cls, *values, **named)

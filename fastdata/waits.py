@@ -1,7 +1,7 @@
-"""Wait without a limit, and say after a while what for.
+"""Waits without a timeout, which log their reason.
 
-A wait for another process or machine can last for ever.  After 10 seconds, and then every
-minute, a warning of the logger "fastdata" says what is waited for.
+Another process or machine may never answer.  After 10 seconds, and then every minute, the logger
+"fastdata" warns with the reason of the wait.
 """
 
 from __future__ import annotations
@@ -34,32 +34,25 @@ class _Future(Protocol[T_co]):
 
 
 def wait_until(attempt: Callable[[float], bool], what: str | Callable[[], str]) -> None:
-    """Call `attempt(seconds)` until it returns true; it waits at most that long.
+    """Call `attempt(seconds)`, which waits at most that long, until it returns true.
 
-    `what` completes "waiting for ..."; a callable is asked only when there is something to say.
+    `what` completes "waiting for ..."; a callable is called only for a warning.
     """
-    began = time.monotonic()
-    pause = FIRST_SECONDS
-    until = began + pause
-    while not attempt(max(0.0, until - time.monotonic())):
-        if time.monotonic() < until:
-            continue
-        said = what if isinstance(what, str) else what()
-        _say(f"has been waiting for {said} for {time.monotonic() - began:.0f} s")
-        pause = NEXT_SECONDS
-        until = time.monotonic() + pause
+    wait = _Wait(what)
+    while not attempt(max(0.0, wait.due - time.monotonic())):
+        wait.warn_if_due()
 
 
 @contextlib.contextmanager
 def said_while(what: str | Callable[[], str]) -> Iterator[None]:
-    """Say what is waited for as `wait_until` does, while the block waits in one call.
+    """Log the warnings of `wait_until` while the block runs; for blocks that wait in one call.
 
-    All such blocks of a process share one thread, which ends when there are none.
+    All such blocks of a process share one thread, which ends with the last of them.
     """
     global _is_watched
     number = next(_numbers)
     with _guard:
-        _blocks[number] = _Block(what)
+        _waits[number] = _Wait(what)
         if not _is_watched:
             _is_watched = True
             threading.Thread(target=_watch, name="fastdata waits", daemon=True).start()
@@ -67,20 +60,31 @@ def said_while(what: str | Callable[[], str]) -> Iterator[None]:
         yield
     finally:
         with _guard:
-            _blocks.pop(number, None)
+            _waits.pop(number, None)
 
 
-class _Block:
-    """A block that may wait, and when there is something to say of it."""
+class _Wait:
+    """A wait, and the time of its next warning."""
 
     def __init__(self, what: str | Callable[[], str]) -> None:
-        self.what, self.began = what, time.monotonic()
-        self.until = self.began + FIRST_SECONDS
+        self._what, self._began = what, time.monotonic()
+        self.due = self._began + FIRST_SECONDS
+
+    def warn_if_due(self) -> None:
+        """Log a warning above the progress bars, if it is time for one."""
+        now = time.monotonic()
+        if now < self.due:
+            return
+        self.due = now + NEXT_SECONDS
+        what = self._what if isinstance(self._what, str) else self._what()
+        tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)
+        with contextlib.nullcontext() if tqdm is None else tqdm.external_write_mode(sys.stderr):
+            log.warning("has been waiting for %s for %.0f s", what, now - self._began)
 
 
 _LOOK_SECONDS = 0.1
 
-_blocks: dict[int, _Block] = {}
+_waits: dict[int, _Wait] = {}
 _numbers = itertools.count()
 _guard = threading.Lock()
 _is_watched = False
@@ -90,36 +94,26 @@ def _watch() -> None:
     global _is_watched
     while True:
         time.sleep(_LOOK_SECONDS)
-        now = time.monotonic()
         with _guard:
-            if not _blocks:
+            if not _waits:
                 _is_watched = False
                 return
-            due = [block for block in _blocks.values() if block.until <= now]
-        for block in due:
-            block.until = now + NEXT_SECONDS
-            said = block.what if isinstance(block.what, str) else block.what()
-            _say(f"has been waiting for {said} for {now - block.began:.0f} s")
+            waits = list(_waits.values())
+        for wait in waits:
+            wait.warn_if_due()
 
 
 def _after_fork() -> None:
     global _guard, _is_watched
     _guard, _is_watched = threading.Lock(), False
-    _blocks.clear()
+    _waits.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def _say(text: str) -> None:
-    """Log a warning above the progress bars."""
-    tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)
-    with contextlib.nullcontext() if tqdm is None else tqdm.external_write_mode(sys.stderr):
-        log.warning("%s", text)
-
-
 def result_of(future: _Future[T_co], what: str | Callable[[], str]) -> T_co:
-    """Return the result of a future of `concurrent.futures`, as `wait_until` waits."""
+    """Return the result of a future, with the warnings of `wait_until`."""
 
     def attempt(seconds: float) -> bool:
         try:
@@ -128,7 +122,7 @@ def result_of(future: _Future[T_co], what: str | Callable[[], str]) -> T_co:
             return future.done()
         except BaseException:
             if not future.done():
-                raise  # Ctrl-C here, no failure of the future
+                raise  # Ctrl-C in this thread, not an error of the future
         return True
 
     if not future.done():

@@ -426,7 +426,7 @@ def test_only_an_export_is_replaced(tmp_path: Path, packed: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
     (out / "thesis.tex").write_text("years of work")
-    with pytest.raises(DestinationExistsError, match="no earlier export"):
+    with pytest.raises(DestinationExistsError, match="not an earlier export"):
         export(packed, out, overwrite=True, progress=False)
     (out / "thesis.tex").unlink()
     export(packed, out, overwrite=True, progress=False)
@@ -434,7 +434,7 @@ def test_only_an_export_is_replaced(tmp_path: Path, packed: Path) -> None:
     assert files_of(out) == {"cat/0.png"}
     link = tmp_path / "link"
     link.symlink_to(out)
-    with pytest.raises(DestinationExistsError, match="no earlier export"):
+    with pytest.raises(DestinationExistsError, match="not an earlier export"):
         export(packed, link, overwrite=True, progress=False)
 
 

@@ -1,4 +1,4 @@
-"""A byte of an unfinished pack that changed is noticed: the shard is packed anew, or refused."""
+"""A byte of an unfinished pack that changed is noticed: the shard is packed again, or refused."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_flipped_byte_in_any_file_of_an_unfinished_pack_is_noticed(
 @pytest.mark.parametrize("form", ["lmdb", "hdf5 shards"])
 @pytest.mark.parametrize("file", ["column.label", "column.key.data", "rejects.csv", "shards"])
 @pytest.mark.parametrize("kind", ["changed", "short", "missing"])
-def test_a_note_says_what_is_packed_anew(
+def test_a_note_says_what_is_packed_again(
     tmp_path: Path, source: Path, form: str, file: str, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     options = {**SMALL, **FORMS[form]}
@@ -107,7 +107,7 @@ def test_a_note_says_what_is_packed_anew(
     report = fastdata.pack(source, tmp_path / "x", **options)
     assert (report.digest, digest_of(tmp_path / "x")) == (whole.digest, whole.digest)
     assert rejects_of(tmp_path / "x") == rejects_of(tmp_path / "whole")
-    (note,) = [note for note in report.notes if "packed anew" in note]
+    (note,) = [note for note in report.notes if "packed again" in note]
     assert str(path) in note
     assert note in caplog.text
     first = {"rejects.csv": 0, "shards": 0}.get(file, 0 if form == "lmdb" else 10)
@@ -118,7 +118,7 @@ def test_an_undisturbed_pack_that_goes_on_has_no_note(tmp_path: Path, source: Pa
     unfinished_pack(source, tmp_path / "x", {**SMALL, "shard_size": 5}, chunks=5)
     report = fastdata.pack(source, tmp_path / "x", **SMALL, shard_size=5)
     assert report.resumed_at > 5
-    assert not [note for note in report.notes if "anew" in note]
+    assert not [note for note in report.notes if "again" in note]
 
 
 def test_a_damaged_list_of_samples_hides_no_change_of_the_source(

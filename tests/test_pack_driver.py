@@ -368,7 +368,7 @@ def test_options_are_checked_before_anything_is_written(
 
 @pytest.mark.parametrize("destination", ["", ".", "..", "a/.."])
 def test_a_destination_has_a_name(folder: Path, destination: str) -> None:
-    with pytest.raises(OptionError, match="is no name for a dataset"):
+    with pytest.raises(OptionError, match="cannot be the name of a dataset"):
         fastdata.pack(folder, destination)
 
 

@@ -654,8 +654,8 @@ def check_rejects(path: Path, wrong: list[tuple[Any, str]], good: Any, **options
 def test_what_is_no_image_is_refused(tmp_path: Path) -> None:
     wrong = [
         (COLOUR.astype(np.float32), "pixels are float32, not uint8"),
-        (COLOUR[:0], r"shape \(0, 83, 3\) is no image"),
-        (np.zeros(9, np.uint8), r"shape \(9,\) is no image"),
+        (COLOUR[:0], r"shape \(0, 83, 3\) is not an image"),
+        (np.zeros(9, np.uint8), r"shape \(9,\) is not an image"),
         (np.zeros((9, 9, 9), np.uint8), "has not 3 channels"),
         (ALPHA, "has not 3 channels"),
     ]

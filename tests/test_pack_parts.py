@@ -352,7 +352,7 @@ def test_options_that_do_not_go_together_are_refused(images: Path, tmp_path: Pat
         fastdata.pack(images, tmp_path / "x", part="plan", **QUICK)
     with pytest.raises(OptionError, match="not both"):
         fastdata.pack(images, tmp_path / "x", part="plan", executor="dask:local", **SHARDS)
-    with pytest.raises(OptionError, match="overwrite is of packs on one machine"):
+    with pytest.raises(OptionError, match="overwrite is for packs on one machine"):
         fastdata.pack(images, tmp_path / "x", part="plan", overwrite=True, **SHARDS)
     with pytest.raises(OptionError, match="none that is known"):
         fastdata.pack(images, tmp_path / "y", executor="spark:local", **SHARDS)
@@ -384,7 +384,7 @@ def test_a_byte_of_a_plan_or_a_receipt_that_changed_is_noticed(tmp_path: Path, n
     places += [data.find(text) for text in (b"not an image", b"00000.jpg") if text in data]
     for at in places:
         file.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
-        with pytest.raises(FormatError, match=f"{name} is no .*Remove it"):
+        with pytest.raises(FormatError, match=f"{name} is (no|not a) .*Remove it"):
             fastdata.pack(images, tmp_path / "x", part="commit", **SHARDS)
 
 
@@ -408,7 +408,7 @@ def test_a_receipt_that_is_damaged_is_refused(images: Path, tmp_path: Path) -> N
     text = receipt.read_text()
     for damaged in (text[:50], text.replace("shard-", "../shard-")):
         receipt.write_text(damaged)
-        with pytest.raises(FormatError, match="is no receipt"):
+        with pytest.raises(FormatError, match="is not a valid receipt"):
             fastdata.pack(images, tmp_path / "x", part="commit", **SHARDS)
     receipt.unlink()
     fastdata.pack(images, tmp_path / "x", part="0/1", **SHARDS)

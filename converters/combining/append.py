@@ -1,16 +1,15 @@
-"""`append`: more samples for a dataset that is there.
+"""`append`: add samples to an existing dataset.
 
-What is new is packed beside the dataset, in ``train.lmdb.append``, and then becomes a part of
-it at once:
+The new samples are packed in the folder ``train.lmdb.append``, and then added in one step:
 
-* to a folder of shards, new shards are added and the manifest is replaced; what is there
-  is neither read nor copied;
-* a single file is written anew with both, and replaced.
+* to a folder of shards, new shards are added and the manifest is replaced; the old shards are
+  neither read nor copied;
+* a single file is replaced by one with the old and the new samples.
 
-``append.json`` there holds the digests before and after, and a hash of the request; so a run that
-was killed goes on where it was, adds nothing twice, and takes no other source for that one. When
-the samples are in the dataset, that file becomes ``train.lmdb.append.done`` beside it, and is
-removed at the very end: a run that is killed while the folder is cleared away is known as well.
+``append.json`` in that folder holds the digests before and after, and a hash of the request: a
+killed run continues, adds nothing twice, and refuses another source.  Once the samples are in the
+dataset, the file becomes ``train.lmdb.append.done``, and is removed last: a run that is killed
+while it removes the folder is recognised, too.
 """
 
 from __future__ import annotations
@@ -68,8 +67,8 @@ def append(
 ) -> PackReport:
     """Add samples to a packed dataset.
 
-    They are resized and encoded as the dataset was (its size, codec, quality, ...); another
-    dataset of fastdata's is copied as it is.
+    They are resized and encoded with the options of the dataset (size, codec, quality, ...);
+    another fastdata dataset is copied unchanged.
 
     Parameters
     ----------
@@ -86,22 +85,22 @@ def append(
     Returns
     -------
     PackReport
-        Of what was added; `path` and `digest` are the dataset's.
+        Report on the new samples; `path` and `digest` are the dataset's.
 
     Raises
     ------
     SourceError
         If the source has other fields, or classes that the dataset has not.
     JobChangedError
-        If an unfinished append was of something else.  Iterables cannot be told apart.
+        If an unfinished append has another source.  Iterables are not distinguished.
     OptionError, DestinationLockedError, RejectedError, DiskFullError, ...
         As in `fastdata.pack`.
 
     Notes
     -----
-    Interrupted in any way, the same call continues where it was; whoever opens the dataset
-    meanwhile sees it without the new samples, or with all of them.  To a single file each
-    append copies all of it: a dataset that grows is better a folder of shards.
+    If it is interrupted, the same call continues.  Readers see the dataset without the new
+    samples, or with all of them.  Each append to a single file copies the whole file: use a folder
+    of shards for a dataset that grows.
 
     Examples
     --------
@@ -129,20 +128,20 @@ def append(
         if state is not None and current.digest == state.before:
             damage = _damage(new, current, state)
             if damage is not None:
-                log.warning("%s. What is added is packed anew", damage.removesuffix("."))
+                log.warning("%s. The new samples are packed again", damage.removesuffix("."))
                 state = None
         if state is None:
             report = pack(
                 fitted(found, current.schema),
                 new,
                 container="hdf5" if current.paths[-1].suffix in (".h5", ".hdf5") else "lmdb",
-                # Shards like those that are there.
+                # New shards have the size of the old ones.
                 shard_size=max(map(len, current.shards)) if path.is_dir() else None,
                 num_workers=num_workers,
                 on_error=on_error,
                 limit=limit,
                 max_pixels=max_pixels,
-                # Without a state it is unknown what a part that is there was made of.
+                # Without a state, the source of an existing part is unknown.
                 overwrite=True,
                 progress=progress,
                 **({"codec": "keep"} if found.name == "fastdata" else encoding),
@@ -161,7 +160,7 @@ def append(
 
 
 def _one_dataset(dataset: str | os.PathLike[str]) -> Path:
-    """Return the path of what is replaced or added to; refuse what only a part of it would be."""
+    """Return the path of the dataset; refuse a pattern, or one shard of a dataset."""
     if is_pattern(dataset):
         raise OptionError(
             f"{os.fspath(dataset)} is a pattern, and samples are added to one dataset: name a "
@@ -239,14 +238,14 @@ class _State:
 
 
 def _unfinished(workplace: Path, current: Dataset, path: Path) -> _State | None:
-    """Return what an interrupted append has left, once it is known to be of this dataset."""
+    """Return the state of an interrupted append; refuse one of another dataset."""
     state = _State.read(workplace / _STATE)
     if state is None:
         return None
     if current.digest not in (state.before, state.after):
         raise JobChangedError(
             f"{workplace} is an unfinished append to {path} as it was before: its content has "
-            "changed since. Remove that folder to give up what was to be added."
+            "changed since. Remove that folder to discard the new samples."
         )
     if current.digest == state.after and not path.is_dir():
         with contextlib.closing(Job(path)) as job:
@@ -264,7 +263,7 @@ def _state_of_request(
                 f"{new.parent} is an unfinished append of another source to {path}. Run that "
                 "one as it was started to finish it, or remove that folder to give it up."
             )
-        # The dataset has the samples already; only the leftover files must go.
+        # The dataset has the samples already: remove the leftover files.
         _clear(new, done)
         state = None
     if state is not None:
@@ -276,14 +275,14 @@ def _state_of_request(
 
 
 def _damage(new: Path, current: Dataset, state: _State) -> str | None:
-    """Return the damage of the files that an earlier run packed; None if they are intact."""
+    """Return the damage of files packed by an earlier run; None if they are intact."""
     try:
         added = open_packed(new)
         for shard in added.shards:
             if (damage := next(find_damage(shard), None)) is not None:
                 return str(damage)
         if _digest_of_both(current, added) != state.after:
-            return f"{new} is not what was packed"
+            return f"{new} has changed since it was packed"
     except FastdataError as error:
         return str(error)
     return None
@@ -303,7 +302,7 @@ def _add_shards(path: Path, current: Dataset, added: Path, state: _State) -> Non
         number = len(entries)
         while True:
             name = f"shard-{number:05}{Path(new.file).suffix}"
-            # A run that was killed may have left it there; anything else is not ours.
+            # A killed run may have left this shard; other files are not ours.
             is_left = name not in listed and _is_shard(path / name, new)
             if is_left or not os.path.lexists(path / name):
                 break
@@ -326,7 +325,7 @@ def _is_shard(path: Path, entry: ShardEntry) -> bool:
 
 
 def _link(source: Path, target: Path) -> None:
-    """Give a file a second name; a copy gets the name only when it is complete."""
+    """Link a file to a second name, or copy it there atomically."""
     try:
         os.link(source, target)
     except FileExistsError:
@@ -339,7 +338,7 @@ def _link(source: Path, target: Path) -> None:
 
 
 def _publish_rejects(added: Path, path: Path, num_rejected: int) -> Path | None:
-    """Put the list of what was left out beside the dataset, unless an earlier run has done so."""
+    """Publish the list of rejects, unless an earlier run has done so."""
     target = path.with_name(f"{path.name}.append.rejects.csv")
     if not num_rejected:
         target.unlink(missing_ok=True)
@@ -355,8 +354,8 @@ def _names_in_workplace(new: Path) -> set[str]:
 
 
 def _clear(new: Path, done: Path) -> None:
-    """Remove our files; any others stay, and the folder with them."""
-    # The state goes last: without it, the next run would take leftover files for a new part.
+    """Remove our files; the folder stays if it has others."""
+    # The state goes last: without it, the next run would treat leftover files as new samples.
     workplace = new.parent
     for name in _names_in_workplace(new):
         remove_own(workplace / name)

@@ -70,7 +70,7 @@ class PackedSample(NamedTuple):
             raise ShardCorruptError(f"{self.shard.path}: {name!r} of {self}: {error}") from error
 
     def value(self, name: str) -> Any:
-        """Return a value that is no image; boxes are in pixels of the image file."""
+        """Return a value of a field without images; boxes are in pixels of the image file."""
         value = self.shard.value(name, self.row)
         return self._boxes_in_file(value) if name in self.schema.boxes else value
 
@@ -99,13 +99,13 @@ class Exporter(abc.ABC):
     """
 
     name: ClassVar[str]
-    """Of the format, as ``--format`` takes it."""
+    """Name of the format for ``--format``."""
     entry: ClassVar[str] = ""
     """The name in the folder that `fastdata.pack` takes; empty for the folder itself."""
     reads_as: ClassVar[str] = ""
     """The format in which `fastdata.pack` reads it."""
     shard_bytes: ClassVar[int] = 0
-    """Of a shard, by default; 0 for formats that have no shards."""
+    """Default size of a shard; 0 for formats without shards."""
 
     def __init__(self, root: Path, dataset: Dataset, shard_size: Mapping[str, int]) -> None:
         if shard_size and not self.shard_bytes:
@@ -118,7 +118,7 @@ class Exporter(abc.ABC):
         fields that were left out, and empty for formats that do without."""
         self.num_files = 0
         self.file_bytes = 0
-        """Of the files that hold images, so far."""
+        """Bytes of the image files so far."""
         self.notes: list[str] = []
         """What the user should know, e.g. fields left out."""
         most = shard_size or {"shard_bytes": self.shard_bytes}
@@ -148,7 +148,7 @@ def label_field(schema: Schema) -> str | None:
 
 
 def main_image(schema: Schema) -> str | None:
-    """Return the image where a format has one: ``image``, else the first that is no mask."""
+    """Return the image field for formats with one: ``image``, else the first except masks."""
     if not schema.images:
         return None
     return "image" if "image" in schema.images else image_with_boxes(schema)
@@ -160,7 +160,7 @@ def main_image(schema: Schema) -> str | None:
 class Cut:
     """Determines which samples begin a new shard.
 
-    A shard has at most so many samples or bytes; a sample that is larger has one to itself.
+    A shard has a maximum of samples or bytes; a larger sample gets its own shard.
     """
 
     def __init__(self, samples: int | None = None, num_bytes: int | None = None) -> None:
@@ -168,7 +168,7 @@ class Cut:
         self._samples = self._bytes = 0
 
     def begins_shard(self, num_bytes: int) -> bool:
-        """Count a sample of so many bytes; return whether it does not fit into the shard."""
+        """Count a sample, by its bytes; return whether it needs a new shard."""
         samples, most = self._most
         full = self._samples > 0 and (
             self._samples == samples or (most is not None and self._bytes + num_bytes > most)

@@ -1,13 +1,13 @@
-"""Caffe's Datum messages in an LMDB, for DALI: what ``format="dali"`` writes.
+"""Caffe's Datum messages in an LMDB, for DALI (``format="dali"``).
 
 ::
 
     OUT/data.mdb            keys 00000000, 00000001, ...; values are Datum, encoded
     OUT/fastdata.json       what they hold
 
-A Datum has one image file and one whole number, the label.  Other fields are left out, and a
-note says so.  What the source called a sample is in field 1000 of the message, which Caffe and
-DALI skip as any reader of protobuf skips what it does not know.
+A Datum has one image file and one whole number, the label.  Other fields are left out, with a
+note.  The sample's key is in field 1000 of the message, which Caffe and DALI skip as an unknown
+field of protobuf.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class _Database:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is waiting, again in a larger map where it is full."""
+        """Write the pending entries, again in a larger map if it is full."""
         while self._pending:
             try:
                 with disk_errors(self._root), self._environment.begin(write=True) as transaction:

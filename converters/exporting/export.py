@@ -1,9 +1,9 @@
 """`export`: from a dataset back to other people's formats.
 
-The inverse of a pack, for looking at data, mending it, or leaving fastdata.  ``OUT`` is there
-whole or not at all: it is made in ``OUT.exporting/files`` and then renamed, and what it replaces
-waits in ``OUT.exporting/replaced`` meanwhile.  ``OUT.exporting/lock`` keeps other exports out, and
-the kernel drops it with the process.
+The inverse of a pack, for viewing or repairing data, or for leaving fastdata.  ``OUT`` appears
+atomically: it is made in ``OUT.exporting/files`` and then renamed; an earlier export waits in
+``OUT.exporting/replaced`` meanwhile.  ``OUT.exporting/lock`` keeps other exports out, and the
+kernel drops it with the process.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _MEANT_BY_SUFFIX = {
 """What a destination's suffix suggests: a format, or what to do instead."""
 
 _SIGNS = ("manifest.schema.json", SIDE_FILE)
-"""Files by which an export is known: only such a folder is replaced."""
+"""Files that mark an export: no other folder is replaced."""
 
 _MAKE_ROOM = "Make room and run the same command again."
 
@@ -139,20 +139,19 @@ def export(
     dataset : Dataset or path-like
         E.g. ``fastdata.open("train.lmdb")[:100]``.
     destination : path-like
-        A folder, made here.  Called ``out.tar``, say, it is taken for a mistake, unless `format` is
-        given.
+        A new folder.  A name with a suffix, like ``out.tar``, is refused unless `format` is given.
     format : {"folder", "webdataset", "tfrecord", "parquet", "dali"}, optional
         By default ``folder``.  ``folder``: image files in class folders, and a CSV that lists them.
         ``webdataset``: tar files.  ``tfrecord``: files of ``tf.train.Example``.
         ``parquet``: tables as Hugging Face's ``datasets`` reads them.  ``dali``: an LMDB of
         Caffe's Datum messages, for DALI's ``readers.caffe``.
     shard_size : int or str, optional
-        Samples a file, or about so many bytes (``"2GB"``), where the format has several
-        files: by default 1 GB, 500 MB of ``parquet``.
+        Samples or approximate bytes (``"2GB"``) per file, for formats with several files: by
+        default 1 GB, 500 MB for ``parquet``.
     overwrite : bool
-        Replace an earlier export.  Any other folder is left alone.
+        Replace an earlier export, but no other folder.
     progress : bool, optional
-        A progress bar on standard error; by default where that is a terminal.
+        A progress bar on standard error; by default if that is a terminal.
 
     Returns
     -------
@@ -161,11 +160,11 @@ def export(
     Raises
     ------
     DestinationExistsError, DestinationLockedError
-        If the destination is there already, or is being written by another.
+        If the destination exists, or another process writes it.
     ShardCorruptError
         If a stored image does not match its checksum; nothing is left behind.
     DiskFullError
-        If there is no room; nothing is left behind.
+        If the disk is full; nothing is left behind.
     OptionError
         If the format cannot hold the dataset, or one of its values; the message names it.
         If the dataset has a transform, which would not be applied.
@@ -174,9 +173,9 @@ def export(
 
     Notes
     -----
-    ``docs/converters/exporting.md`` says what each format holds.  File names come from keys;
-    what is unsafe in a file name becomes ``_``, and a name that is taken gets a number.
-    ``fastdata.pack`` of what was written gives the same samples in the same order.
+    ``docs/converters/exporting.md`` describes each format.  File names come from keys; unsafe
+    characters become ``_``, and a duplicate name gets a number.
+    ``fastdata.pack`` of the result gives the same samples in the same order.
 
     Examples
     --------
@@ -228,7 +227,7 @@ def export(
 
 
 def _describe(files: Path, writer: Exporter) -> None:
-    """Write ``fastdata.json``, which says what the fields that were written are."""
+    """Write ``fastdata.json``, which describes the exported fields."""
     schema = Schema({k: v for k, v in writer.schema.items() if k in writer.stored_as}, stored=True)
     first = next(iter(writer.dataset.shards), None)
     packed_with = None if first is None else first.header.options
@@ -236,7 +235,7 @@ def _describe(files: Path, writer: Exporter) -> None:
 
 
 def _refuse_suffix(destination: Path) -> None:
-    """Refuse a name by which not a folder of images is meant, but a file of some format."""
+    """Refuse the name of a file for a folder of images."""
     suffix = destination.suffix.lower()
     if suffix in _MEANT_BY_SUFFIX:
         format = _MEANT_BY_SUFFIX[suffix]
@@ -265,12 +264,12 @@ def _check_destination(path: Path, dataset: Dataset, overwrite: bool) -> None:
     is_export = any((path / sign).is_file() for sign in _SIGNS) and not path.is_symlink()
     if not is_export and not (path.is_dir() and not any(path.iterdir())):
         raise DestinationExistsError(
-            f"{path} is no earlier export (it has none of {', '.join(_SIGNS)}), so it is not "
+            f"{path} is not an earlier export (it has none of {', '.join(_SIGNS)}), so it is not "
             "replaced. Remove it yourself, or choose another folder."
         )
 
 
-# -- a folder that is there whole or not at all --------------------------------------------
+# -- atomic creation of a folder ----------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -295,12 +294,12 @@ def _own_workplace(path: Path) -> Iterator[Path]:
                 with contextlib.suppress(OSError):
                     remove_own(workplace / name)
         finally:
-            # The lock file goes last: by it the next export knows what one killed here has left.
+            # The lock file goes last: it marks the leftover files of a killed export as ours.
             lock.release()
 
 
 def _clear_leftovers(path: Path) -> None:
-    """Remove what an export left that was killed once the folder had its name."""
+    """Remove the files of an export that was killed after its last rename."""
     if path.exists() and path.with_name(path.name + ".exporting").joinpath("lock").exists():
         with _own_workplace(path):
             pass

@@ -1,9 +1,9 @@
-"""A folder of image files with a manifest: what ``format="folder"`` writes.
+"""A folder of image files with a manifest (``format="folder"``).
 
 ::
 
-    OUT/manifest.csv            a row a sample, a column a field
-    OUT/manifest.schema.json    what the columns are (``reading/cells.py``)
+    OUT/manifest.csv            one row per sample, one column per field
+    OUT/manifest.schema.json    the types of the columns (``reading/cells.py``)
     OUT/<class>/<name>.jpg      the stored file, byte for byte; raw pixels as PNG
 
 Without class numbers, or with several image fields, each image field has a
@@ -50,8 +50,8 @@ class FolderExporter(Exporter):
             for name, field in schema.items()
             if isinstance(field, ScalarField) and field.classes is not None
         }
-        # One folder a class at the top is what torchvision's ImageFolder takes;
-        # where that cannot be, one folder a field.
+        # One folder per class, as torchvision's ImageFolder takes it, or else
+        # one folder per field.
         self._by_field = len(schema.images) > 1 or self._label is None
 
     def write(self, samples: Iterable[PackedSample]) -> None:

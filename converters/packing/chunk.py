@@ -46,8 +46,8 @@ from .options import EncodeOptions
 __all__ = ["RECIPE", "ChunkResult", "encode_chunk", "place_image"]
 
 RECIPE = 2
-"""Raised where the same source and options give other bytes than before: an unfinished pack of
-another release is not gone on with.  2: bilinear by `resize_bilinear`, where PyTorch did it."""
+"""Increased if the same source and options give other bytes than before, so that an unfinished pack
+of another release is not continued.  2: bilinear by `resize_bilinear` instead of PyTorch."""
 
 _RAW_SIDE = 64
 """Codec ``auto`` stores images up to this many pixels a side raw."""
@@ -65,7 +65,7 @@ def encode_chunk(
 ) -> ChunkResult:
     """Read, decode, resize and encode some samples.
 
-    A sample that cannot be encoded becomes a `Reject`.  An error that is not about the sample is
+    A sample that cannot be encoded becomes a `Reject`.  Errors with another cause are
     raised: `StorageError` if a store does not answer, else `MachineError`.
     """
     results: list[Record | Reject] = []
@@ -126,7 +126,7 @@ def _encode_sample(sample: Sample, plan: _Plan, options: EncodeOptions) -> tuple
         _check_masks(values, plan)
     for at in plan.boxes:
         values[at] = place_boxes(values[at], placements[plan.picture])
-    key.encode()  # UnicodeEncodeError, a ValueError, where it is no text
+    key.encode()  # UnicodeEncodeError, a ValueError, if it is not text
     return Record(key, tuple(values)), total
 
 
@@ -137,7 +137,7 @@ def _stored_bytes(value: Any) -> int:
 
 
 def _check_masks(values: Sequence[Any], plan: _Plan) -> None:
-    """Refuse a mask of another size than its image, the first that is no mask."""
+    """Refuse a mask of another size than the image, the first field without `mask`."""
     both = zip(plan.fields, values, strict=True)
     images = [(n, field, value) for (n, field), value in both if isinstance(field, ImageField)]
     image = next((value for _, field, value in images if not field.mask), None)
@@ -219,7 +219,7 @@ def _compiled(
 ) -> tuple[EncodedImage, Placement] | None:
     """Decode, resize and encode a JPEG by the compiled library.
 
-    None where another decoder is to look at it: the library refuses what is damaged or rare.
+    None if the library refuses the JPEG as damaged or rare: another decoder must try it.
     """
     if field.mask or options.filter != "bilinear" or not compiled():
         return None
@@ -272,7 +272,7 @@ def _resized(
 def _upright(
     pixels: Pixels, sizes: _Sizes, orientation: int, turned: int, options: EncodeOptions
 ) -> tuple[Pixels, Placement]:
-    """Turn resized pixels upright, and cut out of them what is asked for."""
+    """Turn resized pixels upright, and crop them."""
     if orientation != 1:
         pixels = orient(pixels, orientation)
     # At most one of the two is not 1.
@@ -292,7 +292,7 @@ def _as_pixels(value: Any, field: ImageField) -> Pixels:
     if array.ndim == 2:
         array = array[:, :, None]
     if array.ndim != 3 or 0 in array.shape:
-        raise ImageError(f"an array of shape {array.shape} is no image")
+        raise ImageError(f"an array of shape {array.shape} is not an image")
     if array.shape[2] not in (1, 3) and array.shape[0] in (1, 3):
         array = array.transpose(1, 2, 0)
     if array.shape[2] == field.channels:
@@ -307,11 +307,10 @@ def _as_pixels(value: Any, field: ImageField) -> Pixels:
 def _keep(
     data: bytes, header: JpegHeader | None, field: ImageField, options: EncodeOptions
 ) -> tuple[EncodedImage, Placement] | None:
-    """Return a file as it is, if that is wanted; or a JPEG whose pixels are what is wanted already.
+    """Return a file unchanged, with ``codec="keep"``, or a JPEG of the right size; else None.
 
-    The latter is coded anew without changing its pixels, so that windows can be cut out of it;
-    where that is not possible, it stays as it is.  What stays is decoded all the same, so that a
-    broken file is rejected.
+    A JPEG is transcoded without changing its pixels, so that windows can be cut out of it; if that
+    is not possible, it stays unchanged.  Unchanged files are decoded once, to reject broken ones.
     """
     keep = options.codec == "keep"
     if header is not None and not field.mask:

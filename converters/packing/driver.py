@@ -34,7 +34,7 @@ __all__ = ["pack"]
 _MAKE_ROOM = "Make room and run the same command again: it goes on where it stopped."
 
 _SHARD_SIZE = "1GB"
-"""Of a dataset at a URL."""
+"""Default shard size of a dataset at a URL."""
 
 _SUFFIXES: dict[str, Container] = {".lmdb": "lmdb", ".h5": "hdf5", ".hdf5": "hdf5"}
 
@@ -80,71 +80,70 @@ def pack(
         folders, WebDataset, TFRecord, Parquet, MDS, LitData and manifests; files there may be named
         by patterns, ``s3://bucket/train-{00..09}.tar``.
     destination : path-like or URL
-        A file, ``.lmdb`` or ``.h5``; with several shards, a directory.  A file with another suffix
-        is only made where `container` is given.  At a URL, a folder of shards, of about 1 GB each
-        unless `shards` or `shard_size` says otherwise.
+        A file, ``.lmdb`` or ``.h5``; with several shards, a directory.  Another suffix requires
+        `container`.  At a URL, a folder of shards of about 1 GB each, unless `shards` or
+        `shard_size` is given.
     size : int or (int, int)
         Pixels of the side that `resize` names, or height and width.
     resize : {"short", "long", "exact", "crop", "none"}, optional
-        ``"short"`` and ``"long"`` bring that side to `size` and keep the aspect ratio, ``"exact"``
-        squeezes to `size`, ``"crop"`` brings the short side to it and cuts out the centre.  By
-        default ``"short"``; ``"none"`` with ``codec="keep"``.
+        ``"short"`` and ``"long"`` resize that side to `size` and keep the aspect ratio, ``"exact"``
+        does not keep it, ``"crop"`` resizes the short side and cuts out the centre.  By default
+        ``"short"``; ``"none"`` with ``codec="keep"``.
     enlarge : bool
-        Whether images that are smaller are enlarged.
+        Whether to enlarge smaller images.
     filter : {"bilinear", "bicubic", "lanczos"}
         All antialiased, as torchvision's on PIL images.
     codec : {"auto", "jpeg", "png", "raw", "keep"}
-        ``"auto"`` is raw up to 64 x 64 pixels, else JPEG; masks are PNG.  A JPEG that has the
-        wanted size already keeps its pixels: only its entropy code is made anew.  ``"keep"`` takes
-        files over byte for byte.
+        ``"auto"`` is raw up to 64 x 64 pixels, else JPEG; masks are PNG.  A JPEG of the right size
+        keeps its pixels: only its entropy code changes.  ``"keep"`` copies files byte for byte.
     quality : int
-        Of JPEGs that are encoded, 1 to 100.
+        Quality of encoded JPEGs, 1 to 100.
     channels : {3, 1}
         RGB or grey.
     max_pixels : int
         Images with more pixels are rejected.
     dct_margin : float
-        A JPEG is decoded at 1/2, 1/4 or 1/8 where at least this many times the target size remains.
+        A JPEG is decoded at 1/2, 1/4 or 1/8 if at least this many times the target size remains.
     container : {"lmdb", "hdf5"}, optional
         By the destination's suffix, else ``"lmdb"``.
     shards : int
-        Cut the dataset into so many files.
+        Number of files of the dataset.
     shard_size : int or str, optional
-        Or into files of so many samples, or of about so many bytes (``"2GB"``).
+        Or the size of each file: a number of samples, or bytes (``"2GB"``, approximately).
     num_workers : int, optional
-        Worker processes; 0 works in the calling thread.  By default one a core.
+        Worker processes; 0 works in the calling thread.  By default one per core.
     on_error : {"report", "stop"}
-        Whether a bad image is left out and listed, or ends the pack.
+        Whether a bad image is listed as a reject, or ends the pack.
     overwrite : bool
-        Replace what is at the destination, once the new dataset is complete,
-        and throw away an unfinished pack of something else.
+        Replace an existing dataset once the new one is complete, and discard an unfinished pack
+        with other options or another source.
     limit : int, optional
-        Take only the first so many samples (of the shuffled order, if shuffled).
+        Take only the first `limit` samples (of the shuffled order, if shuffled).
     shuffle, seed : bool, int
-        Pack in a random order: class-sorted files read badly in order.
+        Pack in a random order: sequential reads of class-sorted files are bad for training.
     format : str, optional
-        Name of the source's format; recognised if not given.
+        Name of the source's format; by default it is recognised.
     fields : mapping of str to Field or str, optional
-        Kinds of fields, where a manifest or Python object leaves them open.
+        Kinds of fields that a manifest or Python object does not determine.
     source_options : mapping of str to object, optional
-        Options that only the source's format has; ``fastdata formats`` lists them.
+        Options of the source's format; ``fastdata formats`` lists them.
     executor : concurrent.futures.Executor or str, optional
-        Where work is done, instead of own processes; not shut down.  ``"dask:ADDRESS"``,
-        ``"dask:local"``, ``"ray:ADDRESS"`` and ``"ray:auto"`` are engines whose tasks pack a shard
-        each, of a source that has a path or URL which all machines know.  So do those of an
-        executor where the destination is a URL; else it encodes chunks, which pass through here.
+        Runs the work instead of own processes; it is not shut down.  ``"dask:ADDRESS"``,
+        ``"dask:local"``, ``"ray:ADDRESS"`` and ``"ray:auto"`` are engines: each task packs one
+        shard, from a source with a path or URL that is valid on all machines.  An executor does
+        the same if the destination is a URL; else it encodes chunks for this process.
     part : {"plan", "K/N", "commit"}, optional
-        Only one step of a pack of several shards, for tasks that know nothing of each other:
-        first ``"plan"``; then ``"0/N"`` to ``"N-1/N"``, anywhere, each of which packs a share of
-        the shards that are missing; then ``"commit"``, which makes a dataset of them.
+        Only one step of a pack of several shards, for independent tasks: first ``"plan"``; then
+        ``"0/N"`` to ``"N-1/N"`` on any machine, which pack a share of the missing shards each; then
+        ``"commit"``, which completes the dataset.
     retries : int
-        How often a task of an engine that failed is run again, if it may succeed.  After that
-        the pack ends with an error; finished parts stay.
+        Retries per failed task of an engine, if it may succeed.  After that the pack ends with an
+        error; finished parts stay.
     storage_options : mapping of str to str, optional
-        Of URLs: ``endpoint``, ``region``, ``anonymous``.  Credentials come from where each cloud's
-        own tools have them.
+        For URLs: ``endpoint``, ``region``, ``anonymous``.  Credentials are those of each cloud's
+        own tools.
     progress : bool, optional
-        A progress bar on standard error; by default where that is a terminal.
+        A progress bar on standard error; by default if that is a terminal.
 
     Returns
     -------
@@ -155,32 +154,31 @@ def pack(
     OptionError, SourceError
         If the arguments or the source cannot be used.
     DestinationExistsError, DestinationLockedError, JobChangedError
-        If the destination is there already, is being packed to, or was
-        begun otherwise.
+        If the destination exists, another process packs to it, or an unfinished pack has other
+        options.
     PartsMissingError
-        If `part` comes before what it needs.
+        If a step before `part` is missing.
     StorageError
         If a store cannot be read or written.
     RejectedError
         At the first bad image, with ``on_error="stop"``.
     MachineError, ResourceLimitError
-        If a sample cannot be read and its data are not the cause: no permission, an I/O error, too
-        little memory.  Run the same call again to go on.
+        If a sample cannot be read for a reason other than its data: no permission, an I/O error,
+        too little memory.  Run the same call again to continue.
     WorkerError
         If workers cannot be started, or an engine or its workers are lost.
     DiskFullError
-        If there is no room; run the same call again to go on.
+        If the disk is full; run the same call again to continue.
 
     Notes
     -----
-    Interrupted in any way, the same call continues where it was.  What the
-    result contains does not depend on interruptions or on `num_workers`.
-    Where several ranks of a training call this, one of them packs, and the others wait for its
-    dataset.
-    Before the first sample is packed, the logger ``fastdata`` says (level INFO) what the source
-    was understood to be; the report has the same.
-    Memory is bounded by the chunks of 32 samples in flight.  In a script,
-    call this under ``if __name__ == "__main__":``.
+    After an interruption, the same call continues.  The result does not depend on interruptions or
+    on `num_workers`.
+    If several ranks of a training call this, one rank packs, and the others wait for the dataset.
+    Before the first sample, the logger ``fastdata`` describes the source at level INFO: format,
+    samples, classes, fields; the report has the same description.
+    Memory is bounded by the chunks of 32 samples in flight.  In a script, call this under
+    ``if __name__ == "__main__":``.
 
     Examples
     --------
@@ -195,7 +193,7 @@ def pack(
         if shards == 1 and shard_size is None:
             shard_size = _SHARD_SIZE
     elif path.name in ("", ".."):
-        raise OptionError(f"destination {str(destination)!r} is no name for a dataset")
+        raise OptionError(f"destination {str(destination)!r} cannot be the name of a dataset")
     elif container is None and shards == 1 and shard_size is None:
         _refuse_suffix(path)
     container = container or _SUFFIXES.get(path.suffix.lower(), "lmdb")
@@ -234,8 +232,8 @@ def pack(
     if in_parts:
         if overwrite:
             raise OptionError(
-                "overwrite is of packs on one machine: remove what is at the destination yourself, "
-                "or choose another one"
+                "overwrite is for packs on one machine: remove the dataset at the destination "
+                "yourself, or choose another one"
             )
         parts = InParts(
             source,
@@ -274,7 +272,7 @@ def pack(
 
 
 def _refuse_suffix(path: Path) -> None:
-    """Refuse to make an LMDB that is called as a file of another kind."""
+    """Refuse an LMDB file with the suffix of another kind."""
     suffix = path.suffix.lower()
     if suffix and suffix not in _SUFFIXES:
         raise OptionError(
@@ -286,7 +284,7 @@ def _refuse_suffix(path: Path) -> None:
 
 
 def _check_apart(source: str, destination: Path) -> None:
-    """Refuse to replace a folder in which the source is, which would go with it."""
+    """Refuse to replace a folder that contains the source."""
     whole = Path(os.path.realpath(destination))
     if whole in Path(os.path.realpath(source)).parents:
         raise OptionError(

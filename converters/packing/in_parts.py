@@ -30,18 +30,18 @@ __all__ = ["InParts", "say_what_is_read"]
 log = logging.getLogger("fastdata")
 
 _Done = Callable[[int, int], object]
-"""Is told how many samples were consumed, and how many of them rejected."""
+"""Called with the numbers of consumed and of rejected samples."""
 
 
 def say_what_is_read(source: Source) -> None:
-    """Log what a source was understood to be."""
+    """Log the description of a source."""
     for line in (source.description, *source.notes):
         log.info("%s", printable(line))
 
 
 @dataclass(frozen=True)
 class InParts:
-    """A pack in parts, or a step of one; `pack` explains what it takes."""
+    """A pack in parts, or a step of one; `pack` documents the arguments."""
 
     source: Any
     destination: Store | str | Path
@@ -103,7 +103,7 @@ class InParts:
         source: Source,
         executor: Executor | None,
     ) -> tuple[list[Receipt], int]:
-        """Pack some parts; return what became of those that ran here, and the samples of all."""
+        """Pack some parts; return the receipts of this process, and the samples of all parts."""
         plan = parts.plan()
         receipts: list[Receipt] = []
         rejected = packed = 0

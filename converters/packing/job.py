@@ -1,24 +1,24 @@
-"""An unfinished pack on the disk: its lock, its state, and what it must match.
+"""An unfinished pack on the disk: its lock, its state, and checks against the new request.
 
 Beside the destination ``train.lmdb`` a pack in progress owns the directory
 ``train.lmdb.partial``:
 
 =================  ==========================================================
 ``lock``           locked while a packer runs; the kernel drops it with the process
-``job.json``       what is being packed and how; another job is refused
-``source.u64``     a hash a sample, to find which sample changed
-``state.json``     how far it is: replaced, never rewritten, at every commit
-``rejects.csv``    samples left out so far
+``job.json``       the source and the options; a pack with others is refused
+``source.u64``     one hash per sample, to find samples that changed
+``state.json``     the progress; replaced as a whole at every commit
+``rejects.csv``    the samples rejected so far
 ``shard-00000/``   the shard being written
 ``shards/``        finished shards
-``replaced``       what had the destination's name, until the new has it
+``replaced``       the old dataset, until the new one has its name
 =================  ==========================================================
 
 State is committed after the data it refers to, so killing the process at any
-moment loses at most what came after the last commit.  It has a checksum of its own and
-those of the other files; a shard that does not fit is packed anew.  A pack exists as
-long as ``job.json`` does: it comes first, after what it is compared by, and goes
-first, once the dataset has its name.
+moment loses at most the work since the last commit.  The state has a checksum, and
+holds those of the other files; a shard that does not match is packed again.  A pack
+exists as long as ``job.json``: only ``source.u64`` is written before it, and it is the
+first file to be removed after publishing.
 """
 
 from __future__ import annotations
@@ -84,17 +84,17 @@ Fingerprints: TypeAlias = "np.ndarray[Any, np.dtype[np.uint64]]"
 _OURS = re.compile(
     r"(job\.json|state\.json|rejects\.csv)(\.new)?|source\.u64|shard-\d{5}|shards|replaced"
 )
-"""Names of our files in the directory; any other file there is left alone."""
+"""Names of our files in the directory; other files there are never touched."""
 
 
 @dataclass(slots=True)
 class Start:
-    """Where a shard begins: how far the pack was just before its first sample."""
+    """The progress of a pack just before the first sample of a shard."""
 
     position: int = 0
-    """Samples of the source consumed; the counts below are of these."""
+    """Source samples consumed; the counts below refer to them."""
     shard: int = 0
-    """Number of the shard, counting ones that stayed empty."""
+    """Number of the shard; empty shards count too."""
     rejects: SpoolState = (0, "")
     num_rejected: int = 0
     source_bytes: int = 0
@@ -107,31 +107,31 @@ class Sealed:
     entry: ShardEntry
     begins: Start
     tag: str
-    """Size, times and inode of its file: as long as these are the same, it is not read again."""
+    """Size, times and inode of its file; an unchanged file is not read again."""
 
 
 @dataclass(slots=True)
 class State(Start):
-    """How far a pack is; `shard` is the one being written."""
+    """The progress of a pack; `shard` is the current one."""
 
     sealed: list[Sealed] = field(default_factory=list)
     begins: Start = field(default_factory=Start)
-    """Of the shard being written."""
+    """Start of the current shard."""
     writer: dict[str, Any] | None = None
-    """State of the shard being written."""
+    """State of its writer."""
     sealing: bool = False
-    """Whether that shard is complete and only to be sealed."""
+    """Whether the current shard is complete and needs only sealing."""
     digest: str = ""
-    """Of the whole dataset, once all shards are finished."""
+    """Digest of the dataset, once all shards are finished."""
 
     @property
     def now(self) -> Start:
-        """Where the next shard begins, if it begins here."""
+        """The start of the next shard, if it begins here."""
         return Start(*(getattr(self, name) for name in Start.__slots__))
 
     @classmethod
     def from_json(cls, saved: dict[str, Any]) -> State:
-        """Return what was committed."""
+        """Return a committed state."""
         saved["begins"] = Start(**saved["begins"])
         saved["sealed"] = [
             Sealed(ShardEntry(**one["entry"]), Start(**one["begins"]), one["tag"])
@@ -141,7 +141,7 @@ class State(Start):
 
 
 def rejects_path(destination: Path) -> Path:
-    """Return where the list of rejected samples of a dataset is."""
+    """Return the path of a dataset's list of rejected samples."""
     return destination.with_name(destination.name + ".rejects.csv")
 
 
@@ -155,13 +155,13 @@ class Job:
         self._rejects: Spool | None = None
         self.state = State()
         self.notes: list[str] = []
-        """What the user should know of an earlier run's files."""
+        """Remarks on the files of an earlier run."""
         self._lock = DirectoryLock(self.directory, _OURS.fullmatch)
 
     # -- starting -------------------------------------------------------------------
 
     def restore(self) -> None:
-        """Put back what was to be replaced, if a packer died between the renames."""
+        """Restore the old dataset, if a packer died between the two renames."""
         replaced = self.directory / "replaced"
         if os.path.lexists(replaced) and not os.path.lexists(self.destination):
             os.rename(replaced, self.destination)
@@ -174,12 +174,12 @@ class Job:
         *,
         restart: bool = False,
     ) -> None:
-        """Go on with the pack that is here, or start one.
+        """Resume the unfinished pack, or start one.
 
-        `identity` is JSON of everything that decides the result, e.g. the options, and
-        `fingerprints` has a hash of what each sample is made from; `key_at` names a sample for
-        the message.  A pack of something else is a `JobChangedError`, which says what differs;
-        with `restart` it is thrown away instead.
+        `identity` is JSON of everything that decides the result, e.g. the options.
+        `fingerprints` has one hash per sample, and `key_at` returns a sample's name for messages.
+        `JobChangedError` lists the differences if the unfinished pack has another identity; with
+        `restart` that pack is discarded instead.
         """
         content = fingerprints.tobytes()
         job = {"identity": dict(identity), "source": f"{checksum(content):016x}"}
@@ -204,31 +204,23 @@ class Job:
         try:
             self._open()
         except ShardDamagedError as error:
-            self.note(f"{error}. All is packed anew")
+            self.note(f"{error}. Everything is packed again")
             self.start_over()
 
     def note(self, text: str) -> None:
-        """Say, now and in the report, what was found of an earlier run."""
+        """Log a remark on an earlier run, and keep it for the report."""
         log.warning("%s", text)
         self.notes.append(text)
 
     def start_over(self) -> None:
-        """Forget how far the pack is, but not what it is."""
+        """Discard the progress of the pack; its identity stays."""
         self._clear(keep=("job.json", "source.u64"))
         self.state = State()
         self._open()
 
     def go_back(self, start: Start, sealed: int) -> None:
-        """Forget a shard and all that came after it; `sealed` shards are before it."""
-        self.state = State(
-            start.position,
-            start.shard,
-            start.rejects,
-            start.num_rejected,
-            start.source_bytes,
-            self.state.sealed[:sealed],
-            start,
-        )
+        """Discard a shard and all later ones; the first `sealed` shards stay."""
+        self.state = State(**asdict(start), sealed=self.state.sealed[:sealed], begins=start)
         self._open()
         self.commit()
         kept = {shard.entry.file for shard in self.state.sealed}
@@ -243,7 +235,7 @@ class Job:
         if self._rejects is not None:
             self._rejects.close()
         if not self.state.digest:
-            # Else it may have been given the destination's name already.
+            # With a digest, the folder may be published already.
             make_own_folder(self.shards)
         self._rejects = Spool(self.directory / "rejects.csv", self.state.rejects)
 
@@ -254,7 +246,7 @@ class Job:
         fingerprints: Fingerprints,
         key_at: Callable[[int], str],
     ) -> None:
-        """Refuse to go on with a pack of something else, in a message with all that differs."""
+        """Raise `JobChangedError` with all differences, if there are any."""
         found = list(differences(before["identity"], now["identity"]))
         if not found and before["source"] != now["source"]:
             found = ["files of the source have changed since, or were added or removed"]
@@ -267,22 +259,19 @@ class Job:
             raise JobChangedError(
                 f"{self.directory} is an unfinished pack of something else: "
                 f"{'; '.join(found)}. Run it as it was started to finish it, or pass "
-                "overwrite=True (--overwrite) to start anew."
+                "overwrite=True (--overwrite) to start again."
             )
 
     def _clear(self, keep: Sequence[str] = ()) -> None:
-        with os.scandir(self.directory) as entries:
-            found = [entry for entry in entries if _OURS.fullmatch(entry.name)]
-        # job.json first: without it, what is left of the rest means nothing.
-        for entry in sorted(found, key=lambda entry: entry.name != "job.json"):
-            if entry.name in keep:
-                continue
-            remove_own(entry.path)
+        names = [name for name in os.listdir(self.directory) if _OURS.fullmatch(name)]
+        # job.json first: without it, the other files have no meaning.
+        for name in sorted(set(names).difference(keep), key=lambda name: name != "job.json"):
+            remove_own(self.directory / name)
 
     # -- going on ---------------------------------------------------------------------
 
     def reject(self, index: int, reject: Reject) -> None:
-        """Add a sample that was left out to the list."""
+        """Add a sample to the list of rejects."""
         assert self._rejects is not None
         if self._rejects.length == 0:
             self._rejects.append(b"index,key,reason\n")
@@ -296,18 +285,18 @@ class Job:
         self.state.begins = self.state.now
 
     def commit(self) -> None:
-        """Make the state durable; the data that it refers to must be so already."""
+        """Make the state durable, after the data that it refers to."""
         assert self._rejects is not None
         self._rejects.sync()
         self.state.rejects = self._rejects.state
         replace_state(self.directory / "state.json", asdict(self.state))
 
     def shard_directory(self) -> Path:
-        """Return where the shard being written lives."""
+        """Return the directory of the current shard."""
         return self.directory / f"shard-{self.state.shard:05}"
 
     def rejects(self) -> list[Reject]:
-        """Return the samples left out so far."""
+        """Return the samples rejected so far."""
         assert self._rejects is not None
         self._rejects.sync()
         return read_rejects(self._rejects.path)
@@ -315,11 +304,11 @@ class Job:
     # -- ending -----------------------------------------------------------------------
 
     def publish(self, data: Path, *, replace: bool) -> None:
-        """Give finished data the destination's name, and remove what is left.
+        """Rename finished data to the destination, and remove the remaining files.
 
-        The list of rejects comes first and the dataset last, so that a dataset that is there is
-        complete.  If nothing is at `data`, an earlier run has published it.  What has the name
-        already is replaced, or without `replace` a `DestinationExistsError`.
+        The list of rejects comes first and the dataset last, so that a visible dataset is
+        complete.  If `data` does not exist, an earlier run has published it.  An existing
+        destination is replaced; without `replace` it is a `DestinationExistsError`.
         """
         if data.exists():
             if os.path.lexists(self.destination) and not replace:
@@ -338,16 +327,16 @@ class Job:
         self._clear()
 
     def tidy_after(self, digest: str) -> None:
-        """Remove what is left of a pack that was killed once its dataset had its name.
+        """Remove the remaining files of a pack that was killed after publishing.
 
-        An unfinished pack of a dataset with another digest is left as it is.
+        An unfinished pack of a dataset with another digest is not touched.
         """
         state = self._read("state.json")
         if state is not None and state.get("digest") == digest:
             self._clear()
 
     def abandon(self) -> None:
-        """End a pack that came to nothing, leaving the list of rejects."""
+        """End a pack without samples; only the list of rejects stays."""
         self._publish_rejects()
         self._clear()
 
@@ -367,7 +356,7 @@ class Job:
             rejects.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Release the lock, keeping what was committed."""
+        """Release the lock; committed data stay."""
         try:
             if self._rejects is not None:
                 self._rejects.close()
@@ -379,39 +368,35 @@ class Job:
             self._lock.release()
 
     def _read(self, name: str) -> Any:
-        """Return what was committed; None if nothing was, or if it is damaged."""
+        """Return a committed file; None if it is missing or damaged."""
         path = self.directory / name
         try:
             return read_state(path)
         except FileNotFoundError:
             return None
         except ValueError:
-            self.note(f"{path} is not as it was written. All is packed anew")
+            self.note(f"{path} is damaged. Everything is packed again")
             return None
 
 
 def read_state(path: Path) -> Any:
-    """Return what `replace_state` wrote; `ValueError` if it is damaged, `OSError` without one."""
+    """Return the data of `replace_state`; `ValueError` for a damaged file, else `OSError`."""
     with open_own_file(path) as file:
-        data = file.read()
-    try:
-        return checked_json(data)
-    except ValueError:
-        raise ValueError(f"{path} is not as it was written") from None
+        return checked_json(file.read())
 
 
 def replace_state(path: Path, body: Mapping[str, Any]) -> None:
-    """Give a JSON file new content, with its checksum, which is there whole or not at all."""
+    """Replace a JSON file atomically; the file includes a checksum."""
     replace_file(path, json_with_checksum(body))
 
 
 def json_with_checksum(body: Mapping[str, Any]) -> bytes:
-    """Return JSON of which `checked_json` notices any change."""
+    """Return JSON with a checksum, for `checked_json`."""
     return json.dumps({"checksum": _checksum(body), "body": body}, allow_nan=False).encode()
 
 
 def checked_json(data: bytes) -> Any:
-    """Return what `json_with_checksum` was given; `ValueError` if it has changed since."""
+    """Return the body of `json_with_checksum`; `ValueError` if it does not match."""
     try:
         stored = json.loads(data)
         body = stored["body"]
@@ -419,11 +404,11 @@ def checked_json(data: bytes) -> Any:
             return body
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
-    raise ValueError("it is not as it was written")
+    raise ValueError("its checksum does not match")
 
 
 def read_rejects(path: Path) -> list[Reject]:
-    """Read a list of rejected samples; empty where there is no file."""
+    """Read a list of rejected samples; empty without a file."""
     return [Reject(key, reason) for _, key, reason in rejected(path)]
 
 
@@ -437,7 +422,7 @@ def rejected(path: Path) -> list[tuple[int, str, str]]:
 
 
 def rejects_in(lines: Iterable[str]) -> list[tuple[int, str, str]]:
-    """Return what a list of rejected samples says: position, key and reason."""
+    """Return position, key and reason of each sample in a list of rejects."""
     return [
         (int(row["index"]), _as_reported(row["key"]), _as_reported(row["reason"]))
         for row in csv.DictReader(lines)
@@ -445,11 +430,11 @@ def rejects_in(lines: Iterable[str]) -> list[tuple[int, str, str]]:
 
 
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
-"""How a cell begins that a spreadsheet computes, or that has been quoted already."""
+"""Start of a cell that a spreadsheet would compute, or that is quoted already."""
 
 
 def _no_formula(cell: str) -> str:
-    """Return a cell that a spreadsheet takes for text: with an apostrophe, as OWASP says."""
+    """Return a cell that spreadsheets treat as text: with an apostrophe (OWASP)."""
     return f"'{cell}" if _FORMULA.match(cell) else cell
 
 
@@ -472,7 +457,7 @@ def _checksum(body: Any) -> str:
 
 
 def differences(before: Mapping[str, Any], identity: Mapping[str, Any]) -> Iterator[str]:
-    """Yield which entries of what is packed differ from what was stored, with both values."""
+    """Yield the differences between a stored identity and the current one."""
     now = json.loads(json.dumps(identity))
     for name in {**before, **now}:
         was, is_ = before.get(name), now.get(name)
@@ -487,7 +472,7 @@ def differences(before: Mapping[str, Any], identity: Mapping[str, Any]) -> Itera
 def _schema_differences(
     before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]
 ) -> Iterator[str]:
-    """Yield which fields differ, and which classes, of which there may be thousands."""
+    """Yield the fields and classes that differ; at most three classes per field."""
     old = {entry["name"]: entry for entry in before}
     new = {entry["name"]: entry for entry in now}
     if list(old) != list(new):
@@ -510,7 +495,7 @@ def _schema_differences(
 def _source_differences(
     before: Fingerprints, now: Fingerprints, key_at: Callable[[int], str]
 ) -> Iterator[str]:
-    """Yield how the source has changed, and from which sample on."""
+    """Yield the changes of the source, with the first sample affected."""
     common = min(len(before), len(now))
     different = np.flatnonzero(before[:common] != now[:common])
     if len(before) != len(now):

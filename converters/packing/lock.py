@@ -27,12 +27,12 @@ _guard = threading.Lock()
 
 
 class DirectoryLock:
-    """Locks a directory, made if missing and no link, for this process and thread.
+    """Locks a directory for this process and thread; makes it if it is missing.
 
-    `DestinationLockedError` if another process, or another thread of this one, has it; `activity`
-    is for its message.  `DestinationExistsError` if the directory has names that are `ours`, which
-    will be removed, and no lock's file: then we did not make it.  `DriveError` if its drive has no
-    locks.
+    `DestinationLockedError` if another process, or another thread of this one, holds the lock;
+    `activity` is for its message.  `DestinationExistsError` if the directory has names that are
+    `ours` but no lock file: fastdata did not make it, and those files would be removed.
+    `DriveError` if its drive has no locks.
     """
 
     def __init__(
@@ -44,19 +44,19 @@ class DirectoryLock:
 
     @property
     def is_locked(self) -> bool:
-        """Whether it has not been released yet."""
+        """Whether the lock is still held."""
         return self._descriptor >= 0
 
     def release(self, *, finished: bool = False) -> None:
-        """Remove the directory if nothing else is in it, and let others in; may be called again.
+        """Release the lock, and remove the directory if it is empty.  Idempotent.
 
-        `finished` removes the lock's file also where other people's files are beside it.
+        With `finished`, the lock file goes even if the directory has other files.
         """
         if not self.is_locked:
             return
         with contextlib.suppress(OSError):
             if finished or os.listdir(self._directory) == [_FILE]:
-                # Others may be waiting for the lock: its file goes while it is still ours.
+                # Others may wait for the lock: remove its file while we hold it.
                 os.unlink(self._directory / _FILE)
                 os.rmdir(self._directory)
         os.close(self._descriptor)
@@ -68,10 +68,10 @@ class DirectoryLock:
 def _refuse_foreign(directory: Path, ours: Callable[[str], object]) -> None:
     try:
         names = os.listdir(directory)
-    except OSError:  # it is not there, or no folder: locking says what is wrong
+    except OSError:  # missing, or not a folder: locking reports it
         return
     found = next(filter(ours, sorted(names)), None)
-    # A listing that another process changes meanwhile may lack the lock, and so may its end.
+    # The listing may lack the lock if another process changes the directory meanwhile.
     if found is not None and _FILE not in names and os.path.lexists(directory / found):
         raise DestinationExistsError(
             f"{directory} is in the way: it has {found}, which fastdata did not make. "
@@ -94,12 +94,12 @@ def _lock(directory: Path, activity: str) -> tuple[int, str]:
             try:
                 make_own_folder(directory)
             except FileExistsError:
-                continue  # it was there, and is gone again
+                continue  # another process removed it meanwhile
             path = directory / _FILE
             try:
                 descriptor = open_own(path, os.O_RDWR | os.O_CREAT)
             except FileNotFoundError:
-                continue  # one that just finished removed the directory
+                continue  # another process finished, and removed the directory
             try:
                 fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 current = os.stat(path).st_ino == os.fstat(descriptor).st_ino

@@ -55,8 +55,8 @@ class EncodeOptions:
     1.5 to 3 times too large, at 44 dB (``docs/design/packing.md``)."""
 
     compiled: bool = field(default_factory=lambda: loaded_library() is not None)
-    """Whether the compiled library codes JPEGs: the same pixels, in other bytes.  It is part of
-    what an interrupted pack must match; False where the codec makes no JPEGs."""
+    """Whether the compiled library encodes JPEGs: the same pixels, in other bytes.  It belongs to
+    the identity of a pack; False for codecs without JPEGs."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "compiled", self.compiled and self.codec in ("auto", "jpeg"))
@@ -84,7 +84,7 @@ class EncodeOptions:
 
 @dataclass(frozen=True, slots=True)
 class PackOptions:
-    """Everything that decides what a packed dataset contains, beside the source.
+    """All options that, with the source, determine the content of a packed dataset.
 
     A shard has `shard_size` samples, or is closed after `shard_bytes` bytes of images.
     """

@@ -1,4 +1,4 @@
-"""One run of a pack: where the source, the writer and the job's state meet.
+"""One run of a pack: connects the source, the writer and the job's state.
 
 Samples are cut into chunks, encoded elsewhere, and appended in the source's
 order by the one writer, here.  The order of events on the disk, which is
@@ -19,11 +19,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from fastdata.errors import (
-    DestinationExistsError,
-    FastdataError,
-    RejectedError,
-)
+from fastdata.errors import DestinationExistsError, FastdataError, RejectedError
 from fastdata.formats.layout import content_digest, is_container
 from fastdata.formats.manifest import MANIFEST, Manifest, ShardEntry
 from fastdata.formats.reader import ShardReader, find_damage
@@ -32,6 +28,7 @@ from fastdata.own_files import remove_own
 from fastdata.printable import printable
 from fastdata.regular_files import open_regular, with_urls
 from fastdata.schema import Schema
+from fastdata.storage.local import tag_of
 
 from ..base import Deferred, IndexedSource, Reject, Sample, Source
 from .chunk import ChunkResult
@@ -75,12 +72,12 @@ class Packer:
         self.last_commit = time.monotonic()
         self.overwrite = False
         self.consistent = False
-        """Whether writer and state agree, so that they may be committed."""
+        """Whether writer and state agree, so that a commit is safe."""
 
     # -- starting ---------------------------------------------------------------------
 
     def begin(self, overwrite: bool) -> None:
-        """Check the destination, and find where an earlier run stopped."""
+        """Check the destination, and resume an earlier run."""
         destination = self.job.destination
         self.job.restore()
         exists = os.path.lexists(destination)
@@ -106,7 +103,7 @@ class Packer:
             self.order = shuffled(self.source.num_samples, self.options.seed)
 
     def _check_destination(self, overwrite: bool) -> None:
-        """Refuse a destination that is there already and is not to be, or must not be, replaced."""
+        """Refuse to replace a destination without `overwrite`, or anything but a dataset."""
         destination = self.job.destination
         unfinished = (self.job.directory / "job.json").exists()
         if os.path.lexists(destination) and not overwrite and not unfinished:
@@ -121,8 +118,8 @@ class Packer:
             )
         if overwrite and destination.is_dir() and (found := _foreign_name(destination)):
             raise DestinationExistsError(
-                f"{destination} has {found}, which is no file of the dataset and would be removed "
-                "with it. Move it elsewhere, or choose another destination."
+                f"{destination} has {found}, which does not belong to the dataset and would be "
+                "removed with it. Move it elsewhere, or choose another destination."
             )
         if overwrite and destination.is_file() and not _may_be_dataset(destination):
             raise DestinationExistsError(
@@ -132,7 +129,7 @@ class Packer:
             )
 
     def _is_published(self) -> bool:
-        """Tell whether an earlier run got as far as giving the dataset its name."""
+        """Return whether an earlier run has published the dataset."""
         destination, digest = self.job.destination, self.job.state.digest
         if not digest or self._data().exists():
             return False
@@ -146,7 +143,7 @@ class Packer:
     # -- the work ---------------------------------------------------------------------
 
     def run(self, encode: EncodeAll) -> PackReport:
-        """Pack what is left, seal, and publish."""
+        """Pack the remaining samples, seal, and publish."""
         started = time.monotonic()
         if not (self.job.state.digest and not self._data().exists()):
             self._check_earlier_run()
@@ -175,11 +172,11 @@ class Packer:
         except ShardDamagedError as error:
             self._go_back(state.begins, len(state.sealed))
             raise ShardDamagedError(
-                f"{error}. Run the same command again: it packs this shard anew"
+                f"{error}. Run the same command again: it packs this shard again"
             ) from error
         except BaseException:
-            # Stopped from outside or by an error: keep what is complete, unless
-            # it struck halfway through writing, when only the last commit is.
+            # Commit complete samples, unless the error interrupted a write: then
+            # only the last commit is complete.
             if self.consistent:
                 with contextlib.suppress(Exception):
                     self._commit()
@@ -193,7 +190,7 @@ class Packer:
         return self._publish(started, resumed_at)
 
     def _check_earlier_run(self) -> None:
-        """Compare what an earlier run left with its state; what has changed is packed anew."""
+        """Check the files of an earlier run; shards that have changed are packed again."""
         state = self.job.state
         sound = 0
         try:
@@ -206,34 +203,34 @@ class Packer:
                 self._open_writer()
         except ShardDamagedError as error:
             begins = [*(shard.begins for shard in state.sealed), state.begins][sound]
-            self.job.note(f"{error}. Shard {begins.shard} is packed anew")
+            self.job.note(f"{error}. Shard {begins.shard} is packed again")
             self._go_back(begins, sound)
         else:
-            # What comes from the shards is made again: it costs little.
+            # The digest is computed again: it costs little.
             state.digest = ""
 
     def _check_sealed(self, shard: Sealed) -> None:
         path = self.job.shards / shard.entry.file
         with contextlib.suppress(OSError):
-            if _tag_of(path) == shard.tag:
+            if tag_of(os.stat(path)) == shard.tag:
                 return
         self._check_shard(path, shard.entry.digest)
-        shard.tag = _tag_of(path)
+        shard.tag = tag_of(os.stat(path))
 
     def _check_shard(self, path: Path, digest: str = "") -> None:
-        """Read all of a finished shard; `ShardDamagedError` if it is not as it was written."""
+        """Read a finished shard completely; `ShardDamagedError` if it has changed."""
         try:
             reader = ShardReader(path)
             damage = next(find_damage(reader), None)
         except FastdataError as error:
             raise ShardDamagedError(str(error)) from error
         if damage is not None:
-            raise ShardDamagedError(f"{damage}")
+            raise ShardDamagedError(str(damage))
         if digest and reader.header.digest != digest:
             raise ShardDamagedError(f"{path} is another shard than the one that was written")
 
     def _go_back(self, begins: Start, sealed: int) -> None:
-        """Forget a shard, and all that came after it."""
+        """Discard a shard, and all later ones."""
         if self.writer is not None:
             self.writer.close()
             self.writer = None
@@ -248,7 +245,7 @@ class Packer:
         return map(self.source.get, map(int, self.order[start : self.total]))
 
     def _chunks(self) -> Iterator[list[Sample | Reject]]:
-        """Cut what is left into chunks, none of which spans two shards or is very large."""
+        """Cut the remaining samples into chunks of limited size, each within one shard."""
         position, number = self.job.state.position, self.job.state.shard
         samples = self._samples(position)
         while True:
@@ -273,8 +270,8 @@ class Packer:
         return self.writer
 
     def _take(self, result: ChunkResult) -> None:
-        """Append a chunk's records; commit or close the shard where it is time to."""
-        self.source.check_store()  # before what may be none of them is listed as rejects
+        """Append a chunk's records; commit or seal the shard if it is due."""
+        self.source.check_store()  # before samples are rejected because of a failed store
         taken = [
             Reject(*map(with_urls, record)) if isinstance(record, Reject) else record
             for record in result.records
@@ -283,7 +280,7 @@ class Packer:
         if bad is not None and self.stop_on_error:
             raise RejectedError(
                 f"{bad.key}: {bad.reason}. Go on with on_error='report', which leaves such images "
-                "out and lists them; or mend or remove it and start anew with overwrite=True."
+                "out and lists them; or repair or remove it and start again with overwrite=True."
             )
         self.consistent = False
         state, writer = self.job.state, self._open_writer()
@@ -309,16 +306,16 @@ class Packer:
         self.consistent = True
 
     def _commit(self) -> None:
-        """Make everything so far durable: first the data, then the state that refers to it."""
+        """Make all data durable, and then the state that refers to them."""
         if self.writer is not None:
             self.job.state.writer = self.writer.commit()
         self.job.commit()
         self.last_commit = time.monotonic()
 
     def _seal(self) -> None:
-        """Finish the shard being written; one without samples leaves no file.
+        """Finish the current shard; an empty one leaves no file.
 
-        `ShardDamagedError` if it does not read back as it was written.
+        `ShardDamagedError` if it does not read back as written.
         """
         state = self.job.state
         directory = self.job.shard_directory()
@@ -333,10 +330,9 @@ class Packer:
                 writer.seal(target, self.packed_with)
             writer.close()
         if state.sealing:
-            reader = ShardReader(target)
-            size = target.stat().st_size
-            entry = ShardEntry(target.name, len(reader), size, reader.header.digest)
-            state.sealed.append(Sealed(entry, state.begins, _tag_of(target)))
+            reader, status = ShardReader(target), os.stat(target)
+            entry = ShardEntry(target.name, len(reader), status.st_size, reader.header.digest)
+            state.sealed.append(Sealed(entry, state.begins, tag_of(status)))
         state.sealing, state.writer, self.writer = False, None, None
         state.shard += 1
         self.job.begin_shard()
@@ -344,7 +340,7 @@ class Packer:
         remove_own(directory)
 
     def _finish(self) -> None:
-        """Seal the last shard and compute the digest of the whole."""
+        """Seal the last shard, and compute the digest of the dataset."""
         state = self.job.state
         if self.writer is not None or state.writer is not None:
             self._seal()
@@ -369,7 +365,7 @@ class Packer:
         self.job.commit()
 
     def _data(self) -> Path:
-        """Return what, once there is a digest, gets the destination's name."""
+        """Return the finished data, which `publish` renames to the destination."""
         shards = self.job.shards
         return shards if self.options.many else shards / self.job.state.sealed[0].entry.file
 
@@ -408,11 +404,11 @@ def _writer_of(container: Container) -> type[ShardWriter]:
 _OF_DATASET = re.compile(
     r"manifest\.json(\.new)?|rejects\.csv|shard-\d{5,}(-[0-9a-f]{16})?\.(lmdb|h5)(-lock)?"
 )
-"""Names that we give; LMDB's own tools add ``-lock``."""
+"""Names that fastdata gives; LMDB's own tools add ``-lock``."""
 
 
 def _foreign_name(directory: Path) -> str | None:
-    """Return the name of something in a dataset's folder that is not of the dataset."""
+    """Return the name of a file in a dataset's folder that does not belong to it."""
     listed: set[str] = set()
     with contextlib.suppress(FastdataError):
         listed = {shard.file for shard in Manifest.read(directory).shards}
@@ -420,21 +416,15 @@ def _foreign_name(directory: Path) -> str | None:
     return next((name for name in names if not _OF_DATASET.fullmatch(name)), None)
 
 
-def _tag_of(path: Path) -> str:
-    """Return what changes if a file is written to, replaced or copied."""
-    status = os.stat(path)
-    return f"{status.st_size:x}-{status.st_mtime_ns:x}-{status.st_ctime_ns:x}-{status.st_ino:x}"
-
-
 def _may_be_dataset(path: Path) -> bool:
-    """Tell whether a file is empty, or one of LMDB or HDF5: ours, or one that was damaged."""
+    """Return whether a file is empty, or an LMDB or HDF5 file, perhaps damaged."""
     with open(path, "rb", opener=open_regular) as file:
         start = file.read(32)
     return not start or is_container(start)
 
 
 def _next_samples(samples: Iterator[Sample | Reject], count: int) -> list[Sample | Reject]:
-    """Return the next samples; fewer where they are large, as all are in memory together."""
+    """Return the next samples; fewer if they are large, as a chunk is in memory."""
     chunk: list[Sample | Reject] = []
     num_bytes = 0
     for sample in itertools.islice(samples, count):
@@ -446,7 +436,7 @@ def _next_samples(samples: Iterator[Sample | Reject], count: int) -> list[Sample
 
 
 def _bytes_of(sample: Sample | Reject) -> int:
-    """Return the bytes that a sample has in memory; a path or a span has none."""
+    """Return the bytes of a sample in memory; a path or a span has none."""
     if isinstance(sample, Reject):
         return 0
     values = sample.values

@@ -1,17 +1,17 @@
 """A pack in parts, on one machine or many, into a folder or a store of objects.
 
-What each part has done lies beside the shards, so that all can be killed at any moment:
+Each part records its progress next to the shards, so that any process may be killed:
 
 =====================================  =========================================================
-``unfinished/plan.json``               what is packed, and where it is cut
-``shard-00003-1f0a66d0….lmdb``         the shard of part 3, under a name that no one else has
-``unfinished/PLAN/00003.json``         its receipt, of which the first that is put counts
-``rejects.csv``, ``manifest.json``     the dataset, once all receipts are there
+``unfinished/plan.json``               the identity of the pack, and the bounds of the parts
+``shard-00003-1f0a66d0….lmdb``         the shard of part 3, under a unique name
+``unfinished/PLAN/00003.json``         its receipt; the first one written counts
+``rejects.csv``, ``manifest.json``     written once all receipts exist
 =====================================  =========================================================
 
-A part packs its shard on a local disk, uploads it, and then puts its receipt, if there is none: who
-runs a part again, or twice at once, does no harm.  What no manifest lists is no part of a
-dataset; `Parts.commit` removes it.
+A part packs its shard on a local disk, uploads it, and then puts its receipt if there is none.
+Running a part again, even concurrently, is safe.  `Parts.commit` removes shards that the manifest
+does not list.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import os
 import re
 import secrets
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
@@ -84,12 +84,12 @@ PLAN = "unfinished/plan.json"
 REJECTS = "rejects.csv"
 
 _REQUESTS = 16
-"""Objects that are read at once."""
+"""Concurrent requests to the store."""
 
 _OURS = re.compile(
     r"unfinished/plan\.json|unfinished/[0-9a-f]{16}/\d{5,}\.json|shard-\d{5,}-[0-9a-f]{16}\.(lmdb|h5)"
 )
-"""Plan, receipts and shards, as they are called here; anything else is left alone."""
+"""Names of plans, receipts and shards; other objects are never touched."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Receipt:
 
     @classmethod
     def from_json(cls, data: bytes | memoryview, place: str) -> Receipt:
-        """Return a receipt that was put; `FormatError` if it is none."""
+        """Return a receipt; `FormatError` if it is invalid."""
         try:
             body = checked_json(bytes(data))
             shard = None if body["shard"] is None else ShardEntry(**body["shard"])
@@ -119,18 +119,18 @@ class Receipt:
             return cls(int(body["part"]), shard, int(body["source_bytes"]), rejects)
         except (LookupError, TypeError, ValueError, RecursionError) as error:
             raise FormatError(
-                f"{place} is no receipt of a part: {error!r}. Remove it, and pack that part again"
+                f"{place} is not a valid receipt: {error!r}. Remove it, and pack that part again"
             ) from error
 
     def to_json(self) -> bytes:
-        """Return it as it is put."""
+        """Return the bytes to put."""
         return json_with_checksum(asdict(self))
 
 
 class Parts:
     """The parts of a pack to a store, which may be a folder; for one thread.
 
-    Of the same source and options it can be made in any number of processes and machines.
+    Any number of processes and machines may work on one pack, with the same source and options.
     """
 
     def __init__(self, store: Store, source: Source, options: PackOptions) -> None:
@@ -142,10 +142,10 @@ class Parts:
     # -- the plan --------------------------------------------------------------------------------
 
     def make_plan(self) -> Plan:
-        """Cut the source into parts, or return how it was cut.
+        """Cut the source into parts, or return the existing plan.
 
-        Raises `DestinationExistsError` where a dataset, or what is none of ours, is there already,
-        and what `plan` does.
+        Raises `DestinationExistsError` if the store has a dataset or foreign objects, and the
+        errors of `plan`.
         """
         if self.store.exists(MANIFEST):
             raise self._is_there()
@@ -161,9 +161,9 @@ class Parts:
         return self.plan()
 
     def plan(self) -> Plan:
-        """Return the plan, once it has been compared with the source and options that are here.
+        """Return the plan, after comparing it with the source and the options.
 
-        Raises `PartsMissingError` if there is none, and `JobChangedError` if it is of others.
+        Raises `PartsMissingError` if there is none, and `JobChangedError` if they differ.
         """
         if self._plan is not None:
             return self._plan
@@ -194,7 +194,7 @@ class Parts:
         )
 
     def is_only_to_be_tidied(self) -> bool:
-        """Return whether all is done but what comes after the manifest."""
+        """Return whether only the leftover files of a complete dataset must be removed."""
         return self.store.exists(MANIFEST) and self.store.exists(PLAN)
 
     # -- parts -----------------------------------------------------------------------------------
@@ -287,14 +287,13 @@ class Parts:
     def _put(self, receipt: Receipt) -> Receipt:
         key = f"{self._folder}{receipt.part:05}.json"
         if not self.store.put_if_absent(key, receipt.to_json()):
-            with contextlib.suppress(ObjectNotFoundError):  # removed meanwhile, as all is done
-                # It may be this one: a request that was answered too late is made again.
+            with contextlib.suppress(ObjectNotFoundError):  # removed: the pack is complete
+                # It may be this receipt: a request is retried if its answer comes too late.
                 counts = self._receipt(key)
                 if receipt.shard is not None and counts.shard != receipt.shard:
                     self.store.remove(receipt.shard.file)
                 receipt = counts
-        # Another one's receipt may have been taken meanwhile, and all of them removed: whoever
-        # commits puts the manifest and looks for what is left then.
+        # If another process has committed meanwhile, it did not see this shard or receipt.
         if (manifest := self._manifest()) is not None:
             self.tidy(manifest)
         return receipt
@@ -310,7 +309,7 @@ class Parts:
         return Manifest.from_bytes(data, self.store.url_of(MANIFEST))
 
     def num_rejected(self) -> int:
-        """Return how many samples of the complete dataset were left out."""
+        """Return the number of rejected samples of the complete dataset."""
         try:
             text = bytes(self.store.read(REJECTS)).decode()
         except ObjectNotFoundError:
@@ -318,15 +317,16 @@ class Parts:
         return len(rejects_in(io.StringIO(text, newline="")))
 
     def commit(self) -> tuple[Manifest, list[Receipt]]:
-        """Put the manifest, by which the shards are a dataset, and remove what is left.
+        """Put the manifest, which makes a dataset of the shards, and remove leftover files.
 
-        Where that was done before it removes what is left, and there are no receipts.  Raises
-        `PartsMissingError` while parts are missing, `NothingPackedError` if every sample was
-        rejected, `DestinationExistsError` if another dataset is there.
+        If the manifest exists already, return it without receipts.  Raises `PartsMissingError`
+        while parts are missing, `NothingPackedError` if every sample was rejected,
+        `DestinationExistsError` if there is another dataset.
         """
         options = packed_with(self.source, self._options)
         if (manifest := self._manifest()) is not None:
-            if (manifest.schema, manifest.options) != (self.source.schema, _as_json(options)):
+            now = json.loads(json.dumps(dict(options)))
+            if (manifest.schema, manifest.options) != (self.source.schema, now):
                 raise DestinationExistsError(
                     f"{self.store.url} has a dataset already, which was packed otherwise"
                 )
@@ -334,7 +334,7 @@ class Parts:
             return manifest, []
         plan, found = self.plan(), self.receipts()
         missing = [part for part in range(len(plan)) if part not in found]
-        if missing and self.store.exists(MANIFEST):  # somebody else has just done it
+        if missing and self.store.exists(MANIFEST):  # another process did it meanwhile
             return self.commit()
         if missing:
             shown = ", ".join(map(str, missing[:10])) + (" ..." if len(missing) > 10 else "")
@@ -374,15 +374,14 @@ class Parts:
             digest = content_digest(schema, columns)
         manifest = Manifest(schema, digest, tuple(shards), options)
         if not self.store.put_if_absent(MANIFEST, manifest.to_bytes()):
-            return self.commit()  # of shards that may be others: what is there counts
+            return self.commit()  # another process did it, perhaps with other shards
         self.tidy(manifest)
         return manifest, receipts
 
     def _columns_of(self, path: Path, shard: ShardEntry) -> Callable[[str], np.ndarray[Any, Any]]:
         """Return a function that returns a column of a shard, given its name.
 
-        It opens the shard each time: mapped all at once, shards would take as much memory as all
-        of their columns.
+        It opens the shard each time, so that the columns of all shards are never mapped at once.
         """
         reader = ShardReader(path)
         if (reader.header.digest, len(reader)) != (shard.digest, shard.num_samples):
@@ -390,23 +389,18 @@ class Parts:
         return lambda name: ShardReader(path).column(name)
 
     def tidy(self, manifest: Manifest) -> None:
-        """Remove what a finished pack has left: plan, receipts, shards that the manifest lacks."""
+        """Remove the plan, the receipts, and shards that the manifest does not list."""
         listed = {shard.file for shard in manifest.shards}
         for one in list(self.store.list()):
             if one.key not in listed and one.key != PLAN and _OURS.fullmatch(one.key):
                 self.store.remove(one.key)
-        self.store.remove(PLAN)  # as long as it is there, something may be left
+        self.store.remove(PLAN)  # last: it marks a store with leftover files
         if isinstance(self.store, LocalStore):
             self.store.remove_unfinished()
-            # A process that was killed may have made a folder and nothing in it.
+            # A killed process may have left an empty folder.
             for folder, _, _ in os.walk(self.store.path("unfinished"), topdown=False):
                 with contextlib.suppress(OSError):
                     os.rmdir(folder)
-
-
-def _as_json(body: Mapping[str, Any]) -> Any:
-    """Return what is read again of what is written."""
-    return json.loads(json.dumps(dict(body)))
 
 
 def parse_part(text: str) -> tuple[int, int]:

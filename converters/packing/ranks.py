@@ -1,24 +1,22 @@
-"""One pack that all ranks of a training call: one of them packs, the others wait for its dataset.
+"""A pack that all ranks of a training call: one rank packs, the others wait for the dataset.
 
-Under torchrun every rank runs the same script.  The rank that locks the destination first packs.
-The others wait for the lock, and then find the dataset; where the packing rank has failed, the
-next one goes on in its place.
+Under torchrun every rank runs the same script.  The first rank to lock the destination packs.  The
+others wait for the lock, and then find the dataset; if the packing rank fails, the next continues.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from fastdata.errors import DestinationLockedError, FastdataError
 from fastdata.formats.manifest import MANIFEST, Manifest, ShardEntry
 from fastdata.formats.reader import ShardReader
+from fastdata.processes.ranks import world_size
 from fastdata.waits import wait_until
 
 from .job import Job, read_rejects, rejects_path
@@ -27,13 +25,11 @@ from .report import PackReport
 
 __all__ = ["job_of", "note_end", "packed_by_another_rank"]
 
-TICK_SECONDS = 0.2
-
 
 def job_of(destination: Path) -> Job:
-    """Return the locked job of a destination; a rank waits if another one has it.
+    """Return the locked job of a destination; a rank waits while another one holds the lock.
 
-    `DestinationLockedError` if another process has it and this one is no rank.
+    `DestinationLockedError` if another process holds it and this process is not a rank.
     """
     jobs: list[Job] = []
 
@@ -41,9 +37,9 @@ def job_of(destination: Path) -> Job:
         try:
             jobs.append(Job(destination))
         except DestinationLockedError:
-            if not _is_rank():
+            if world_size() == 1:
                 raise
-            time.sleep(min(seconds, TICK_SECONDS))
+            time.sleep(min(seconds, 0.2))
         return bool(jobs)
 
     wait_until(attempt, f"{destination}, which another rank packs")
@@ -53,13 +49,14 @@ def job_of(destination: Path) -> Job:
 def packed_by_another_rank(packer: Packer) -> PackReport | None:
     """Return the report of the dataset if another rank has packed it for this call.
 
-    None if there is none, if it is older than this process or the last pack that this process has
-    called here, or if it was packed with other options.
+    None if there is no dataset, if it is older than this process or its last call for this
+    destination, or if it has other options.
     """
     destination, many = packer.job.destination, packer.options.many
     first = destination / MANIFEST if many else destination
     try:
-        if not _is_rank() or first.stat().st_mtime < _last_call(destination):
+        last_call = _ends.get(os.path.realpath(destination), psutil.Process().create_time())
+        if world_size() == 1 or first.stat().st_mtime < last_call:
             return None
         found = Manifest.read(destination) if many else ShardReader(first).header
     except (OSError, FastdataError):
@@ -89,21 +86,8 @@ def packed_by_another_rank(packer: Packer) -> PackReport | None:
 
 
 def note_end(destination: Path) -> None:
-    """Note that a call of this process for a destination ends: later datasets are not of it."""
+    """Record the end of this process's call for a destination; see `packed_by_another_rank`."""
     _ends[os.path.realpath(destination)] = time.time()
 
 
 _ends: dict[str, float] = {}
-
-
-def _last_call(destination: Path) -> float:
-    end = _ends.get(os.path.realpath(destination))
-    return float(psutil.Process().create_time()) if end is None else end
-
-
-def _is_rank() -> bool:
-    """Return whether this process is one of several ranks, by the environment or torch."""
-    distributed: Any = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return bool(distributed.get_world_size() > 1)
-    return os.environ.get("WORLD_SIZE", "1") not in ("", "0", "1")

@@ -1,9 +1,9 @@
 """Values as text: the cells of a manifest, as export writes and packing reads them.
 
-A CSV does not say what its columns are.  A file beside it does: for
-``manifest.csv`` it is ``manifest.schema.json``, ``{"fields": [...]}`` with the
-fields as `Schema.to_json` gives them.  With it, class numbers, dtypes, bytes
-and arrays come back as they were; without it, columns are guessed.
+The types of a CSV's columns are in a second file: for ``manifest.csv`` it is
+``manifest.schema.json``, ``{"fields": [...]}`` with the fields of
+`Schema.to_json`.  With it, class numbers, dtypes, bytes and arrays are
+restored exactly; without it, columns are guessed.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def class_cells(classes: Sequence[str]) -> list[str]:
 
 
 def _unlike(number: int, names: Container[str]) -> str:
-    """Return a number as text that is no class's name: 3, 03, 003, ..."""
+    """Return a number as text that is not the name of a class: 3, 03, 003, ..."""
     texts = (f"{number:0{width}}" for width in itertools.count(1))
     return next(text for text in texts if text not in names)
 
@@ -66,7 +66,7 @@ def cell_of(
 
     Bytes are base64, arrays are nested JSON lists.
 
-    classes: the `class_cells` of the field, where it has classes.
+    classes: the `class_cells` of the field, if it has classes.
     """
     if isinstance(field, ScalarField):
         number: int | float | bool = value.item()
@@ -111,14 +111,14 @@ def schema_path(manifest: Path) -> Path:
 
 
 def write_schema(manifest: Path, schema: Schema) -> None:
-    """Write the schema beside a manifest."""
+    """Write the schema of a manifest."""
     text = json.dumps({"fields": schema.to_json()}, indent=1, ensure_ascii=False)
     with open(schema_path(manifest), "x", encoding="utf-8") as file:
         file.write(text + "\n")
 
 
 def read_schema(manifest: Path) -> Schema | None:
-    """Return the schema beside a manifest; None where there is none."""
+    """Return the schema of a manifest, or None."""
     path = schema_path(manifest)
     try:
         return Schema.from_json(json.loads(read_regular(path))["fields"])
@@ -139,12 +139,12 @@ _FLOAT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|[+-]?inf|na
 
 
 class ColumnGuess:
-    """What type fits all cells of a column so far.
+    """The type that fits all cells of a column so far.
 
-    may_be_label: whether the different cells are collected, as `classes`.
-    separator: where a cell may have several labels, what stands between them; see `labels_of`.
-    is_int, is_float, is_image: whether all cells that are not empty are such; an image is the name
-        of a file.
+    may_be_label: whether to collect the different cells, as `classes`.
+    separator: between several labels of a cell; see `labels_of`.
+    is_int, is_float, is_image: whether all cells have this type, except empty ones; an image is the
+        name of a file.
     first: the first cell that is not empty.
     """
 
@@ -182,7 +182,7 @@ class ColumnGuess:
             self._values.add(cell)
 
     def conclude(self, *, is_there: bool) -> None:
-        """Call a column without any content text, and images those that are there.
+        """Decide the types: an empty column is text; an image needs its file.
 
         is_there: whether `first` is the name of a file.
         """
@@ -192,7 +192,7 @@ class ColumnGuess:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The different cells, sorted, where they may be labels."""
+        """The different cells, sorted, if they may be labels."""
         return tuple(sorted(self._values))
 
 

@@ -1,4 +1,4 @@
-"""``fastdata.json``: what lies beside the files of an export and says what they hold.
+"""``fastdata.json``: the description in the folder of an export.
 
 ::
 
@@ -8,9 +8,8 @@
                                                         own option names it
      "packed_with": {...}}                              options of the pack, or null
 
-With it nothing is guessed, and samples have the keys that the export wrote among their
-values.  Without it the files are read like anybody's.  It is data like any other: what does
-not fit is an error that names it.
+With it nothing is guessed, and samples have the keys that the export wrote.  Without it the
+files are read like any others.  It is not trusted: an entry that does not fit is an error.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Exported(NamedTuple):
     packed_with: Mapping[str, Any] | None  # the options that the dataset was packed with
 
     def resolve_fields(self, fields: FieldSpec | None, channels: int) -> dict[str, Field]:
-        """Return the fields, but for what the user says of them."""
+        """Return the fields, with the user's choices."""
 
         def own(name: str) -> Field:
             field = self.schema[name]
@@ -58,12 +57,12 @@ class Exported(NamedTuple):
     def check_place(
         self, place: str, alternatives: Iterable[str], known: Container[str], file: Path
     ) -> None:
-        """Refuse the name of what the first samples of a file do not have."""
+        """Refuse names that the first samples of a file do not have."""
         if not any(name in known for name in alternatives):
             raise self.misfit(f"it names {place!r}, which the first samples of {file} have not")
 
     def misfit(self, what: str) -> SourceError:
-        """Return the error for files that are not what this says."""
+        """Return the error for files that differ from the description."""
         return _error(self.path, what)
 
 
@@ -89,10 +88,10 @@ def write_exported(
 
 
 def read_exported(paths: Sequence[Path], format: str) -> Exported | None:
-    """Return what lies beside some files, None where nothing does.
+    """Return the description of some files, or None.
 
-    paths: where they are in several folders, all must be of exports that are alike.
-    format: that they are about to be read in.
+    paths: those in several folders must belong to exports with equal descriptions.
+    format: the format for reading them.
     """
     folders = list(dict.fromkeys(path.parent for path in paths))
     found = [_read(folder / SIDE_FILE, format) for folder in folders]

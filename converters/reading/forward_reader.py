@@ -1,9 +1,8 @@
-"""Pieces of what is compressed, read from the front to the end, in bounded memory.
+"""Pieces of compressed data, read from the front to the end, in bounded memory.
 
-`ForwardReader` reads whole files, compressed or not; `InflatedPiece` what zlib has compressed
-inside a file, such as a member of an ``.npz`` or an array of a ``.mat``.  What lies between two
-pieces is decompressed and thrown away, so pieces are read in ascending order; going back begins
-anew.
+`ForwardReader` reads whole files, compressed or not; `InflatedPiece` reads zlib data inside a
+file, such as a member of an ``.npz`` or an array of a ``.mat``.  Data between two pieces are
+decompressed and dropped, so pieces are read in ascending order; going back restarts.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ _KEPT = 64
 
 
 class ForwardReader:
-    """Reads pieces of a file, or of what gzip or zlib has compressed; for one thread.
+    """Reads pieces of a file, perhaps compressed by gzip or zlib; for one thread.
 
-    `size` is the file's in bytes, 0 if it is not there; None where it is `compressed`, since only
-    reading to the end would tell.
+    `size` is the file's in bytes, 0 for a missing file; None if it is `compressed`, as only reading
+    to the end would determine it.
     """
 
     def __init__(self, path: Path, *, compressed: bool) -> None:
@@ -58,7 +57,7 @@ class ForwardReader:
         self._open.close()
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return a piece; less of it where the file ends.
+        """Return a piece, which is shorter at the end of the file.
 
         Raises SourceError if the length is absurd, or compressed data is damaged.
         """
@@ -68,7 +67,7 @@ class ForwardReader:
         return data
 
     def read_some(self, offset: int, length: int) -> tuple[bytes, str]:
-        """Return what there is of a piece, and why there is not more of it."""
+        """Return the readable part of a piece, and the reason if it is incomplete."""
         try:
             data, damage = self._piece(offset, length)
         except (OSError, SourceError) as error:
@@ -83,14 +82,14 @@ class ForwardReader:
         return data, f"{self.path}: {kind} ends at byte {end:,}"
 
     def more_at(self, offset: int) -> str:
-        """Say what is wrong if this is not where the file ends."""
+        """Return an error if the file does not end here."""
         more, damage = self._piece(offset, 1)
         return damage or (
             f"{self.path}: there is more behind byte {offset:,}, where it should end" * bool(more)
         )
 
     def _piece(self, offset: int, length: int) -> tuple[bytes, str]:
-        """Return what comes of a piece, and the damage behind that, if it is that.
+        """Return the intact part of a piece, and the error behind it, if any.
 
         Nothing is allocated for bytes that do not come.
         """
@@ -125,9 +124,9 @@ class ForwardReader:
 
 
 class InflatedPiece:
-    """What a compressed piece of a file holds; for one thread.
+    """The content of a compressed piece of a file; for one thread.
 
-    The piece is `packed` bytes long.  The CRC-32 of what it holds is compared once the last of its
+    The piece is `packed` bytes long.  The CRC-32 of its content is compared once the last of the
     `size` bytes is read.
     """
 
@@ -151,7 +150,7 @@ class InflatedPiece:
         self._buffer = b""
 
     def read(self, at: int, length: int) -> bytes:
-        """Return a part of what it holds.
+        """Return a part of the content.
 
         Raises SourceError if it ends before, is damaged, or the length is absurd.
         """
@@ -171,7 +170,7 @@ class InflatedPiece:
         return b"".join(pieces)
 
     def _inflate(self) -> None:
-        """Inflate some more in the place of what was; its end stays, for reads that go back."""
+        """Inflate the next block; the end of the previous one stays, for reads that go back."""
         self._start += max(0, len(self._buffer) - _KEPT)
         self._buffer = self._buffer[-_KEPT:]
         end = self._start + len(self._buffer)

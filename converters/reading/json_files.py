@@ -1,8 +1,7 @@
 """JSON from files: small objects that describe a dataset, and large ones entry by entry.
 
-Of ``{"images": [{...}, ...], "annotations": [...]}`` what is in memory is one entry and a window of
-the file, whatever the file's size.  Each entry comes with its place in bytes, so that it can be
-read again by itself.
+For ``{"images": [{...}, ...], "annotations": [...]}``, one entry and a window of the file are in
+memory.  Each entry comes with its place in bytes, so that it can be read again.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class Member(NamedTuple):
 
 
 def json_members(path: Path) -> Iterator[Member]:
-    """Yield what the object that a file holds has, in the file's order."""
+    """Yield the members of the object in a file, in the file's order."""
     with open(path, "rb", opener=open_regular) as file:
         window = _Window(path, file)
         window.expect("{")
@@ -79,7 +78,7 @@ def json_members(path: Path) -> Iterator[Member]:
 
 
 def json_entries(path: Path, largest: int | None = None) -> Iterator[Member]:
-    """Yield the entries, of at most so many bytes, of the array that a file holds."""
+    """Yield the entries of the array in a file; each has at most `largest` bytes."""
     with open(path, "rb", opener=open_regular) as file:
         yield from _entries(_Window(path, file, largest), "")
 
@@ -109,12 +108,12 @@ class _Window:
         file.seek(self._base)
 
     def broken(self, reason: str, at: int | None = None) -> SourceError:
-        """Return the error to raise about what is here."""
+        """Return the error for the current place."""
         place = self._base + (self._at if at is None else at)
         return SourceError(f"{self._path}: no sound JSON at byte {place:,}: {reason}")
 
     def next(self) -> str:
-        """Return the next character that is no white space; "" at the end of the file."""
+        """Return the next character except white space; "" at the end of the file."""
         while True:
             while self._at < len(self._text):
                 if self._text[self._at] not in _SPACE:
@@ -124,7 +123,7 @@ class _Window:
                 return ""
 
     def expect(self, wanted: str) -> str:
-        """Go behind the next character, which is one of those wanted."""
+        """Consume the next character, which must be a wanted one."""
         found = self.next()
         if not found or found not in wanted:
             shown = repr(found) if found else "the end of the file"
@@ -160,7 +159,7 @@ class _Window:
         return Member(key, start, start + len(part), value)
 
     def _more(self) -> bool:
-        """Drop what is parsed, and read as much again as is left, or a window."""
+        """Drop the parsed text, and read as much as is left, or a window."""
         rest = self._text[self._at :]
         if len(rest) > self._largest:
             raise self.broken(f"an entry of more than {self._largest:,} bytes")

@@ -1,8 +1,8 @@
-"""Where a source's files are: a file, a folder of files, or a pattern.
+"""Locations of a source's files: a file, a folder of files, or a pattern.
 
 A pattern has the wildcards of a shell, ``*``, ``?`` and ``[]``, and braces:
-``train-{00000..00146}.tar``, ``{a,b}.tfrecord``.  What a name with braces stands for must
-all be there; what a wildcard stands for is what is there.
+``train-{00000..00146}.tar``, ``{a,b}.tfrecord``.  All names of braces must exist; a wildcard
+matches existing files.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def is_pattern(location: Any) -> bool:
 
 
 def files_at(location: Any, suffixes: Iterable[str] = ()) -> list[Path]:
-    """Return the files that a location stands for, in sorted order; none if it is no path.
+    """Return the files of a location, in sorted order; none if it is not a path.
 
     location: a file, a folder (the files directly in it) or a pattern.
     suffixes: of the files that are taken from a folder; all if empty.  A name with another suffix
@@ -149,9 +149,9 @@ def _piece(path: Path, count: int, *, at_end: bool) -> bytes:
 
 
 def map_files(function: Callable[[Path], T], paths: Sequence[Path]) -> list[T]:
-    """Return what a function says of each file, from its first or last bytes.
+    """Return the result of a function for each file, from its first or last bytes.
 
-    In a store, several are asked at once.
+    Files in a store are read concurrently.
     """
     if not paths or mirror_of(paths[0]) is None:
         return list(map(function, paths))

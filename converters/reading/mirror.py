@@ -1,10 +1,9 @@
-"""A store of objects as a folder of placeholders, so that formats find there what they know.
+"""A store of objects as a folder of placeholders, which formats read like any folder.
 
-The store is listed once.  Each object becomes a file of its size that takes no room, whose time is
-made of the object's tag, the same in every process: patterns, names, sizes and fingerprints are
-those of a folder.  Bytes come as they are asked for: an object is downloaded whole when
-`open_regular` opens it, and read by ranges by `read_regular`, `read_piece` and
-`RangedFile` (``tables/ranged_file.py``).
+The store is listed once.  Each object becomes a sparse file of its size, with a time computed from
+the object's tag, the same in every process: so patterns, names, sizes and fingerprints work as for
+a folder.  Data are downloaded on demand: the whole object when `open_regular` opens it, ranges by
+`read_regular`, `read_piece` and `RangedFile` (``tables/ranged_file.py``).
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ from .spans import close_files
 __all__ = ["Listing", "Mirror", "StoredFiles"]
 
 _PREFIX, _MARK = "fastdata-mirror-", ".fastdata-mirror"
-"""Beginning of the names of mirrors' folders, and the file inside that marks them as ours."""
+"""Prefix of the folders' names, and the file inside that marks them as ours."""
 
 _MAKE_ROOM = "Objects are downloaded there: make room, or set TMPDIR to a larger folder."
 
@@ -108,7 +107,7 @@ class Mirror:
         self._guard, self._busy = threading.Lock(), dict[str, threading.RLock]()
         self._holders: Counter[str] = Counter()
         self._released: deque[str] = deque()
-        """Of which a holder is gone: noted without a lock, as garbage is collected anywhere."""
+        """Paths released by a reader.  No lock: finalizers run in any thread."""
         self._here: set[str] = set()
         self._failure: FastdataError | None = None
         self._is_closed = False
@@ -117,7 +116,7 @@ class Mirror:
         self._scratch = os.path.realpath(tempfile.mkdtemp(prefix=_PREFIX))
         Path(self._scratch, _MARK).touch()
         lock = os.open(self._scratch, os.O_RDONLY | os.O_DIRECTORY)
-        with contextlib.suppress(OSError):  # as on NFS; then nobody takes it for abandoned either
+        with contextlib.suppress(OSError):  # as on NFS; then it never looks abandoned
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # This is called by the process alone that has made it, children of multiprocessing too.
         self._remove = multiprocessing.util.Finalize(
@@ -195,7 +194,7 @@ class Mirror:
             raise
 
     def check(self) -> None:
-        """Raise, once, why the store gave nothing, where whoever asked took that for damage."""
+        """Raise, once, the error of the store that a reader mistook for damage."""
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
@@ -223,7 +222,7 @@ class Mirror:
             yield
 
     def _fetch(self, path: str) -> None:
-        """Download a file, unless it is here; of what is no object, nothing."""
+        """Download a file, unless it is here or is not an object."""
         entry = self._entry_at(path) if is_placeholder(path) else None
         if entry is None:
             return
@@ -260,9 +259,9 @@ class Mirror:
             raise
 
     def hold(self, path: str | os.PathLike[str], following: str | os.PathLike[str] = "") -> object:
-        """Download a file, which stays as long as what is returned; and begin with another.
+        """Download a file, which stays as long as the returned object; begin with another one.
 
-        `ObjectChangedError` or `ObjectNotFoundError` if it is no more what was listed.
+        `ObjectChangedError` or `ObjectNotFoundError` if it has changed since it was listed.
         """
         name = os.path.normpath(os.fsdecode(path))
         self._release()
@@ -275,7 +274,7 @@ class Mirror:
         return held
 
     def _fetch_ahead(self, path: str) -> None:
-        # Who opens the file asks again, and is told what is wrong.
+        # Opening the file tries again, and raises the error.
         with contextlib.suppress(FastdataError, OSError), self._alone(path):
             self._fetch(path)
 
@@ -291,7 +290,7 @@ class Mirror:
                         self._empty(path)
 
     def drop(self) -> None:
-        """Make placeholders again of the files that nobody holds."""
+        """Turn released files into placeholders again."""
         self._release()
         for path in list(self._here):
             with self._alone(path):
@@ -301,7 +300,7 @@ class Mirror:
     def _empty(self, path: str) -> None:
         entry = self._entry_at(path)
         if entry is not None and path in self._here and not self._is_closed:
-            # Never in place: somebody may have the file open, or mapped into memory.
+            # Never in place: the file may be open, or mapped into memory.
             with contextlib.suppress(OSError), self._replaced(path) as file:
                 _become_placeholder(file, entry)
             self._here.discard(path)
@@ -316,7 +315,7 @@ class Mirror:
 
 
 class _Held:
-    """What keeps a file downloaded until the last sample that is a piece of it is gone."""
+    """Keeps a file downloaded until the last sample with a piece of it is gone."""
 
     def __init__(self, released: deque[str], path: str) -> None:
         self._released, self._path = released, path
@@ -356,7 +355,7 @@ def _remove(scratch: str, lock: int) -> None:
 
 
 def _remove_abandoned() -> None:
-    """Remove the folders of mirrors whose processes were killed: nobody has their locks."""
+    """Remove the folders of mirrors of killed processes, which are not locked."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
             is_new = time.time() - folder.stat().st_ctime < _ABANDONED_SECONDS

@@ -1,9 +1,8 @@
-"""Sources whose samples stand one behind the other in files: TFRecord, tar, RecordIO.
+"""Sources with sequential samples in files: TFRecord, tar, RecordIO.
 
-To know where a sample is, what is before it must be looked at, though not read.  In
-order that costs nothing beside: `ScannedSource` streams.  To reach any sample at once, or
-to count them, all files are looked at first, and an entry of the index is four
-numbers.
+The place of a sample depends on the headers of all samples before it.  `ScannedSource` streams
+them in order at no extra cost.  For random access, or to count samples, all files are scanned
+first, and an entry of the index is four numbers.
 """
 
 from __future__ import annotations
@@ -36,30 +35,30 @@ __all__ = ["Place", "ScannedSource"]
 
 T = TypeVar("T")
 _PEEK = 16
-"""Records that are looked at to tell the fields."""
+"""Records to check for determining the fields."""
 
 
 class Place(NamedTuple):
-    """Where a sample is."""
+    """The place of a sample."""
 
     file: int  # Number of the file in `ScannedSource.paths`
-    offset: int  # In bytes; what they are of is the format's business
+    offset: int  # In bytes, of the file or of its decompressed content
     length: int
 
 
 class ScannedSource(FileSource):
-    """Samples in the order of their files, and in these one behind the other.
+    """Samples in the order of their files, and of their places in a file.
 
-    A subclass sets `schema`, `notes` and `paths`, and says what is in a file
-    (`scan`) and what sample is at a place (`at`).
+    A subclass sets `schema`, `notes` and `paths`, and has `scan`, which yields
+    the places in a file, and `at`, which returns the sample at a place.
     """
 
     @abc.abstractmethod
     def scan(self, file: int) -> Iterator[Place | Reject]:
-        """Yield where the samples of a file are, without reading what they contain.
+        """Yield the places of the samples in a file, without reading their content.
 
-        A `Reject` stands for one that is damaged, or for the rest of a file
-        in which none can be found any more.
+        A `Reject` stands for a damaged sample, or for the rest of a file
+        without recognisable samples.
         """
 
     @abc.abstractmethod
@@ -116,7 +115,7 @@ class ScannedSource(FileSource):
             del held
 
     def records(self) -> Iterator[bytes | Exception]:
-        """Yield what is in the records, or why one cannot be read; before the schema is known.
+        """Yield the content of the records, or errors; before the schema is known.
 
         For formats whose samples are a `DeferredRecord` each.
         """
@@ -133,9 +132,9 @@ class ScannedSource(FileSource):
                 yield error
 
     def first_records(self, parse: Callable[[bytes], T], place: object, what: str) -> list[T]:
-        """Return what is parsed of the first records that can be; raises SourceError if none can.
+        """Return the first records that can be parsed; raises SourceError if none can.
 
-        `what` says what cannot be read then.
+        `what` names the records in the error.
         """
         found: list[T] = []
         failure = "the files have no records"

@@ -1,7 +1,7 @@
-"""Lines and rows of text files that lie beside a dataset: lists of keys, labels, places.
+"""Lines and rows of text files with lists of keys, labels or places.
 
-No line is ever in memory that is too long for a list: a file without ends of lines, or with a quote
-that is never closed, is refused after some MB.
+Line lengths are limited: a file without line ends, or with a quote that is never closed, is refused
+after some MB.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from fastdata.regular_files import open_regular
 __all__ = ["MOST_IN_CELL", "MOST_IN_ROW", "csv_rows", "text_lines", "too_long"]
 
 MOST_IN_CELL = 1 << 20
-"""Characters of a cell, or of a line that is not divided into cells."""
+"""Maximum characters of a cell, or of a line without cells."""
 
 MOST_IN_ROW = 1 << 24
-"""Characters of a row of cells."""
+"""Maximum characters of a row of cells."""
 
 
 def too_long(path: Path, place: str) -> SourceError:
-    """Return the error about a row, with its place in the file, that is too long for a list."""
+    """Return the error for a row, at a place of the file, that is too long."""
     return SourceError(
         f"{path}, {place}: a cell of more than {MOST_IN_CELL:,} characters, or a row of more than "
         f"{MOST_IN_ROW:,}: no list of images, or a quote that is never closed. Put large values "
@@ -41,10 +41,10 @@ def text_lines(
 ) -> Iterator[tuple[int, str]]:
     """Yield number and text of the lines that are not empty.
 
-    errors: what becomes of bytes that are no UTF-8, as `bytes.decode` takes it.
-    refusal: what is raised if the file cannot be read, or a line has more than `longest`
-        characters: OptionError where an option names it.
-    cut: whether a longer line is taken for several instead, for a first look at any file.
+    errors: handling of invalid UTF-8, as in `bytes.decode`.
+    refusal: the error if the file cannot be read, or if a line has more than `longest` characters;
+        OptionError if an option names the file.
+    cut: split longer lines instead, for a first look at any file.
     """
     try:
         with open(path, opener=open_regular, encoding="utf-8", errors=errors, newline="\n") as file:
@@ -55,7 +55,7 @@ def text_lines(
                     line = line.removeprefix("\ufeff")  # a byte order mark
                 if len(line) > longest and not cut:
                     raise refusal(
-                        f"{path}, line {number}: more than {longest:,} characters; this is no list"
+                        f"{path}, line {number}: more than {longest:,} characters: not a list"
                     )
                 if line.strip():
                     yield number, line.rstrip("\r\n")
@@ -66,7 +66,7 @@ def text_lines(
 
 
 def csv_rows(path: Path, separator: str = ",") -> Iterator[list[str]]:
-    """Yield the rows of cells that are not empty; `SourceError` if one is broken, or too long."""
+    """Yield the rows that are not empty; `SourceError` if one is broken or too long."""
     room = MOST_IN_ROW
 
     def lines() -> Iterator[str]:
@@ -77,7 +77,7 @@ def csv_rows(path: Path, separator: str = ",") -> Iterator[list[str]]:
                 raise too_long(path, f"line {reader.line_num + 1}")
             yield line
 
-    # The module's limit is one of the process, and 128 kB at first; arrays and bytes may be larger.
+    # The csv module's limit, for the whole process, is 128 kB; arrays and bytes may be larger.
     csv.field_size_limit(max(csv.field_size_limit(), MOST_IN_CELL))
     with open(path, newline="", opener=open_regular, encoding="utf-8-sig") as file:
         # Strict: a quote that is never closed would swallow all rows behind it.

@@ -53,12 +53,11 @@ log = logging.getLogger("fastdata")
 class DeviceCacheBackend(Backend):
     """Makes batches of decoded images that stay on a device, of all samples or of a `part`.
 
-    In the first epoch workers decode what is not there yet, whole, into pinned memory where
-    `pin_memory` says so; each sample is decoded once.  When all are there the workers end.  `part`
-    is int64 [n], ascending.
+    In the first epoch workers decode missing images, whole, into pinned memory with `pin_memory`;
+    each sample is decoded once.  When all are cached, the workers end.  `part` is int64 [n],
+    ascending.
 
-    Raises an `OptionError` if the images do not fit, or callables are among the transforms, which
-    run on the CPU.
+    Raises `OptionError` if the images do not fit, or if there are callables, which run on the CPU.
     """
 
     def __init__(
@@ -110,7 +109,7 @@ class DeviceCacheBackend(Backend):
 
 
 class _CachedStream:
-    """A `BatchStream` that fills the cache with what its batches need first.
+    """A `BatchStream` that first fills the cache for its batches.
 
     `start_filling` returns a stream of `Filled`, with workers.
     """
@@ -160,7 +159,7 @@ class _CachedStream:
                 self._end_filling()
         request = self._announced.popleft() if self._announced else next(self._requests)
         indices, missing = self._cache.sound_samples(request)
-        while len(missing):  # what comes in place of a corrupt sample, and may be corrupt itself
+        while len(missing):  # substitutes may be corrupt, too
             self._cache.put(self._decode(missing))
             indices, missing = self._cache.sound_samples(request)
         self.request = request
@@ -187,10 +186,10 @@ class _CachedStream:
 class DeviceCache:
     """Decoded images and columns of some samples on a device, and batches made of them.
 
-    The `maker` counts what is read and replaced.  `nbytes` of device memory are taken when all is
-    there; an `OptionError` says so if the device has less left.  `present`, bool [n], says which
-    samples are there, by their place in `part`; `corrupt`, which could not be decoded, and why.
-    For one thread at a time.
+    The `maker` counts bytes and replaced samples.  A full cache takes `nbytes` of device memory;
+    `OptionError` if the device has less.  `present`, bool [n], marks the cached samples, by their
+    place in `part`; `corrupt` has those that could not be decoded, with the reason.  For one
+    thread at a time.
     """
 
     def __init__(
@@ -267,17 +266,17 @@ class DeviceCache:
                 self.present[places] = True
             except RuntimeError as error:  # torch's OutOfMemoryError is one
                 raise OptionError(f'cache="device": {self.summary}: {error}') from error
-            finally:  # also where Ctrl-C struck in between: what is held is what counts
+            finally:  # also after Ctrl-C: stored images count
                 for store in self._stores.values():
                     store.end_after(self.present)
-        self.present[places] = True  # where there are no images, too
+        self.present[places] = True  # also without images
         self.corrupt |= filled.failed
         self._maker.count([Done(filled.nbytes)])
 
     def sound_samples(self, request: Request) -> tuple[Ints, Ints]:
-        """Return the samples to make a request of, int64 [n], and those of them not there yet.
+        """Return the samples for a request, int64 [n], and those that are not cached.
 
-        Others are in the place of those that are known to be corrupt.
+        Known corrupt samples are replaced.
         """
         indices = request.indices
         wrong = [at for at, index in enumerate(indices.tolist()) if index in self.corrupt]
@@ -295,7 +294,7 @@ class DeviceCache:
         raise ShardCorruptError(self.corrupt[index])
 
     def batch(self, request: Request, indices: Ints) -> Any:
-        """Return the batch of a request, of samples that are there, as `sound_samples` says."""
+        """Return the batch of a request, from the cached samples of `sound_samples`."""
         work, pipeline, schema = self.work, self.work.pipeline, self.work.dataset.schema
         replaced = np.flatnonzero(request.indices != indices).tolist()
         reasons = [self.corrupt[index] for index in request.indices[replaced].tolist()]

@@ -1,4 +1,4 @@
-"""``fastdata cache``: what has been fetched from stores to this machine."""
+"""``fastdata cache``: downloaded samples on this machine."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _folder = click.option(
 )
 
 
-@click.group("cache", epilog=_EPILOG, short_help="List, clear or verify what has been fetched.")
+@click.group("cache", epilog=_EPILOG, short_help="List, clear or verify downloaded data.")
 def cache_command() -> None:
     """Look after the cache, in which datasets of stores are that have been read here."""
 
@@ -71,7 +71,7 @@ def list_command(cache_dir: str | None, as_json: bool) -> int:
 def clear_command(urls: tuple[str, ...], every: bool, cache_dir: str | None, as_json: bool) -> int:
     """Remove the datasets of URLS from the cache.
 
-    What reads them now goes on with what it has open; nothing in the store is touched.
+    Running readers keep their open files; nothing in the store is touched.
     """
     if bool(urls) == every:
         raise click.UsageError("give the URLs of datasets, or --all")
@@ -92,14 +92,14 @@ def clear_command(urls: tuple[str, ...], every: bool, cache_dir: str | None, as_
     )
 
 
-@cache_command.command("verify", short_help="Compare what is in the cache with its checksums.")
+@cache_command.command("verify", short_help="Compare cached data with their checksums.")
 @click.argument("urls", nargs=-1)
 @_folder
 @json_options
 def verify_command(urls: tuple[str, ...], cache_dir: str | None, as_json: bool) -> int:
-    """Compare what is in the cache, of all datasets or those of URLS, with its checksums.
+    """Compare cached data, of all datasets or those of URLS, with their checksums.
 
-    Nothing is fetched.  Damaged samples are fetched again when they are read, and damaged columns
+    Nothing is downloaded.  Damaged samples are downloaded again when they are read, damaged columns
     when the dataset is opened.
     """
     from fastdata.remote.verifying import damaged_columns, damaged_samples
@@ -111,14 +111,8 @@ def verify_command(urls: tuple[str, ...], cache_dir: str | None, as_json: bool) 
         if not wanted or one.url in wanted:
             columns = damaged_columns(one)
             samples = [] if columns else damaged_samples(one)
-            found.append(
-                {
-                    "url": one.url,
-                    "num_present": one.num_present,
-                    "damaged": samples,
-                    "damaged_columns": columns,
-                }
-            )
+            entry = {"url": one.url, "num_present": one.num_present}
+            found.append({**entry, "damaged": samples, "damaged_columns": columns})
 
     def text() -> str:
         lines = []
@@ -136,7 +130,7 @@ def verify_command(urls: tuple[str, ...], cache_dir: str | None, as_json: bool) 
 
 
 def _some(found: list[Any]) -> str:
-    """Return the first ten, for people."""
+    """Return the first ten as text."""
     return printable(", ".join(map(str, found[:10]))) + (" ..." if len(found) > 10 else "")
 
 

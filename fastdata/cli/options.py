@@ -331,7 +331,7 @@ shard_options = option_group(
         help="Cut into files of so many samples (5000), or of about so many bytes (2GB).",
     ),
 )
-"""How a new dataset is cut into files, and of which kind."""
+"""Number, size and kind of the files of a new dataset."""
 
 copy_options = option_group(
     shard_options,

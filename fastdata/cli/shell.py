@@ -89,7 +89,7 @@ def print_result(
     quiet: bool = False,
     found: bool = False,
 ) -> int:
-    """Print what a command did or found, as JSON or as text, and return its exit code.
+    """Print the result of a command, as JSON or as text, and return its exit code.
 
     `found` says whether samples were rejected or damage was found.
     """
@@ -188,7 +188,7 @@ def _describe(error: BaseException, words: Sequence[str]) -> tuple[str, int]:
         return _paragraph(f"there is not enough memory{said}"), code
     text = (
         f"unexpected {type(error).__name__}{said}. This is likely a bug in fastdata: please report "
-        "it, with what --traceback shows."
+        "it, with the output of --traceback."
     )
     return _paragraph(text), code
 

@@ -1,8 +1,7 @@
-"""Images as they are stored in a shard: pixels encoded, and decoded whole or a window of them.
+"""Stored images of a shard: encoding, and decoding of the whole or of a window.
 
-What training asks for is nearly always a crop.  A JPEG that fastdata encoded is
-cut in its compressed bytes first (`fastdata.codecs.jpeg_segments`); pixels are the same
-as those of decoding the whole and cropping, only sooner.
+Training nearly always needs a crop.  A JPEG that fastdata encoded is cut in its compressed bytes
+first (`fastdata.codecs.jpeg_segments`): the pixels are the same as after decoding the whole.
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ _PNG_START = struct.Struct(">8sI4sIIBB")
 """Signature, and the image header chunk as far as width, height, bit depth, colour type."""
 
 _WORTH_CUTTING_PIXELS = 12_000
-"""Outside the window.  Fewer take no longer to decode than to cut away, for which the window
-is rounded out; a window of 3/4 of 64, 96 and 128 pixels took 25% more time when it was cut."""
+"""Minimum of pixels outside the window: cutting rounds the window outwards, and a window of 3/4 of
+64, 96 and 128 pixels took 25% more time when it was cut."""
 
 _MAX_JPEG_SIDE = 65500
 """Of libjpeg."""
@@ -101,11 +100,11 @@ def _interval(width: int, channels: int) -> int:
 
 
 def transcode_jpeg(data: bytes, header: JpegHeader, channels: int) -> bytes | None:
-    """Code a JPEG file anew with restart intervals and their index, and every pixel as it was.
+    """Transcode a JPEG file with restart intervals and their index, without changing a pixel.
 
-    None where the compiled library refuses it (`fastdata.native.library.transcode_jpeg`) or is not
-    there, where the file has them already, and where the result would not have the codec ``jpeg``.
-    A file that is not refused is sound.
+    None without the compiled library or if it refuses the file
+    (`fastdata.native.library.transcode_jpeg`), if the file has an index already, or if the result
+    would not have the codec ``jpeg``.  A file that is not refused is intact.
     """
     if not header.is_plain_coded_anew or header.components > channels or has_segments(data, header):
         return None
@@ -186,11 +185,11 @@ def decode_window(
 ) -> tuple[Pixels, int]:
     """Decode a window (top, left, height, width) of a stored image; otherwise as `decode_stored`.
 
-    `factor` (1, 2, 4, 8) is by how much a JPEG is to be reduced while it is decoded.  The result is
-    perhaps a view whose rows are not contiguous, and of ``raw`` a read-only one of `data`.  The
-    factor that was used comes with it: 1 for all but JPEGs, and for images with a side below 8
-    pixels.  Where it is f, the pixels are those of the picture at 1/f of its size, rows floor(top /
-    f) to ceil((top + height) / f), columns likewise.
+    `factor` (1, 2, 4, 8) is the reduction of a JPEG during decoding.  The result may be a view with
+    rows that are not contiguous, for ``raw`` a read-only view of `data`.  The second result is the
+    factor used: 1 except for JPEGs, and 1 for images with a side below 8 pixels.  With a factor f,
+    the pixels are those of the picture at 1/f of its size, rows floor(top / f) to
+    ceil((top + height) / f), and columns in the same way.
     """
     top, left, height, width = window
     bottom, right = top + height, left + width
@@ -255,7 +254,7 @@ def check_header(data: memoryview, codec: str, shape: tuple[int, int, int]) -> N
     Raises `ImageError` if they differ, or the image cannot be read as far as that.
     """
     if 0 in shape:
-        raise ImageError(f"the columns say {shape}, which is no image")
+        raise ImageError(f"the columns say {shape}, which is not an image")
     if codec == "raw":
         _check_raw(data, shape)
     elif codec == "png":

@@ -2,21 +2,21 @@
 
 ===========  =====================================================================
 native       fastdata's own (`fastdata.native`), the fastest, and the only one that decodes
-             no more than a window needs; where a C compiler was at hand at the install
+             just a window; needs a C compiler at the installation
 simplejpeg   libjpeg-turbo's TurboJPEG, the fastest of the others; always installed
 jpeg4py      the system's TurboJPEG; the extra ``jpeg``
 opencv       OpenCV's libjpeg-turbo; does not notice damage in coded data
 pil          PIL's libjpeg-turbo, the slowest; does not notice it either
 ===========  =====================================================================
 
-All of them give the same pixels, bit for bit, at full size and at every factor: each is, or
-does as, libjpeg-turbo with the accurate inverse DCT and smooth ("fancy") chroma upsampling.
-(So are PIL's own wheels; a PIL built against another libjpeg may differ
-in the last bits.  ``PIL.features.check("libjpeg_turbo")`` says which.)
+All give the same pixels, bit for bit, at full size and at every factor: each is, or computes
+as, libjpeg-turbo with the accurate inverse DCT and smooth ("fancy") chroma upsampling.
+(So are PIL's own wheels; a PIL built with another libjpeg may differ in the last bits,
+see ``PIL.features.check("libjpeg_turbo")``.)
 
 A JPEG that a library refuses is decoded by simplejpeg, which distinguishes harmless
-oddities from damage (`fastdata.codecs.image.decode_jpeg`), so that all of them
-accept the same files but for damage that OpenCV and PIL do not notice.
+oddities from damage (`fastdata.codecs.image.decode_jpeg`).  So all accept the same files,
+except for damage that OpenCV and PIL do not notice.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ class JpegDecoder(ABC):
     ) -> Pixels | None:
         """Decode a window (top, left, height, width) of a JPEG of this height and width.
 
-        Of one that a `factor` reduces, the pixels that the window touches.  None where the library
-        decodes whole images only, or refuses this one.
+        With a `factor`, the reduced pixels that the window touches.  None if the library decodes
+        only whole images, or refuses this one.
         """
         return None
 

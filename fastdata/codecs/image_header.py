@@ -1,6 +1,6 @@
-"""What the header of an image file says of it: size, orientation, and how a shard stores it.
+"""The header of an image file: size, orientation, and the codec for a shard.
 
-Nothing that is read here is relied on later: decoding compares the picture's size with it.
+Decoding does not trust these values: it compares them with the picture.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def size_of(data: bytes | memoryview, *, turned: bool = True) -> tuple[int, int]
 
 
 def _claimed(data: bytes | memoryview, wanted: str) -> tuple[int, int, int]:
-    """Return height, width and orientation as a file has them; `ImageError` if it is no image.
+    """Return height, width and orientation of a file; `ImageError` if it is not an image.
 
     `wanted` is for the message.
     """
@@ -129,9 +129,9 @@ def read_image_header(
 def read_image_header_of(
     path: Path, channels: int, *, mask: bool = False, max_pixels: int = MAX_PIXELS
 ) -> ImageHeader:
-    """Return the header of an image file, reading of a JPEG only its start.
+    """Return the header of an image file; only the start of a JPEG is read.
 
-    Raises as `read_image_header`, or `OSError`; but that a JPEG is cut off is not noticed.
+    Raises as `read_image_header`, or `OSError`, but does not detect truncated JPEGs.
     """
     with open(path, "rb", buffering=0, opener=open_regular) as file:
         data = file.read(_START_BYTES) or b""

@@ -24,12 +24,12 @@ _INTEGERS = {1: "B", 3: "H", 4: "I"}
 
 _PROGRESSIVE = (0xC2, 0xC6, 0xCA, 0xCE)
 _MOST_SCANS = 20
-"""Of an image of `max_pixels`; a smaller one may have more.  Encoders make about 10."""
+"""Limit for an image of `max_pixels`; a smaller one may have more.  Encoders make about 10."""
 _SCAN_BYTES = 10
-"""Of the shortest scan: a header for one component, and nothing in it."""
+"""Bytes of the shortest scan: a header for one component, without data."""
 _COUNTED_SCANS = 100_000
 _MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")
-"""Any but those within the coded data, and fill bytes."""
+"""All markers except those within the coded data, and fill bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class JpegHeader:
 
     @property
     def is_plain_coded_anew(self) -> bool:
-        """Whether it is plain, but for perhaps another entropy code than baseline's."""
+        """Whether it is plain, except perhaps for the entropy code."""
         return (
             self.precision == 8
             and self.orientation == 1
@@ -99,12 +99,11 @@ def check_scans(
 ) -> None:
     """Refuse a JPEG, of this height and width, whose scans take too long to decode.
 
-    Each scan goes through the coefficients of the whole picture, and takes 10 bytes of the file: a
-    progressive one of 1.2 MB with 1,000 scans took 109 s.  Scans times pixels may be 20 times
-    `max_pixels`.
+    Each scan takes a pass over all coefficients, but only 10 bytes of the file: a progressive JPEG
+    of 1.2 MB with 1,000 scans took 109 s.  Scans x pixels may be at most 20 x `max_pixels`.
     """
     most = _MOST_SCANS * max_pixels // max(1, size[0] * size[1])
-    if len(data) // _SCAN_BYTES <= most:  # there is no room for more
+    if len(data) // _SCAN_BYTES <= most:  # too short for more
         return
     header = header or read_jpeg_header(data)
     if header.has_one_scan:
@@ -248,5 +247,5 @@ def _orientation(exif: bytes) -> int:
                 if tag == _ORIENTATION_TAG and kind in _INTEGERS and count == 1:
                     (orientation,) = struct.unpack_from(f"{order}{_INTEGERS[kind]}", exif, at + 8)
         except struct.error:
-            pass  # it ends before its directory does; what was read is used
+            pass  # it ends within its directory; the entries before are used
     return orientation if 1 <= orientation <= 8 else 1

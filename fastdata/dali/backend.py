@@ -1,14 +1,13 @@
-"""The backend that has DALI decode and resize: what it can do, and batches on their way through it.
+"""The backend with DALI, which decodes and resizes: its limits, and the flow of batches.
 
     Stream of FeedJobs (threads that load) --> Runs (a thread that drives DALI) --> batches
 
-The thread in the middle keeps DALI busy while the training loop computes, and waits for it.
+The thread in the middle drives DALI, and waits for it, while the training loop computes.
 
-DALI ends a whole pipeline over one image that it cannot decode, and does not say which it
-was.  Then the batch is made by fastdata's own decoder: it names the damaged sample, or
-finds another in its place, as `on_corrupt` says.  Batches behind it are launched again, on
-a new pipeline.  Where nothing is found that is wrong, the batch is as good as any other;
-but not again and again, for then it is DALI that does not work.
+If DALI cannot decode one image, its whole pipeline ends without naming the image.  Then
+fastdata's own decoder makes the batch: it names the damaged sample, or replaces it, as
+`on_corrupt` says.  Later batches are launched again, on a new pipeline.  If it finds no
+damage, the batch is valid; but if that happens repeatedly, DALI itself does not work.
 """
 
 from __future__ import annotations
@@ -64,11 +63,12 @@ log = logging.getLogger("fastdata")
 class DaliBackend(Backend):
     """Makes batches by NVIDIA DALI: on a GPU, if `device` is one, else on the CPU.
 
-    The decoder of `work` is used for what DALI does not decode, and where DALI fails.  Of
-    `workers` the number is that of DALI's threads, 1 at least; their method is "thread".
+    The decoder of `work` makes images that DALI does not decode, and batches on which DALI fails.
+    The number of `workers` is that of DALI's threads, at least 1; their method is "thread".
 
-    Raises a `MissingExtraError` if DALI is not installed, and an `OptionError` if an option, or a
-    transform, is none for DALI.  Not for forked processes.  On a GPU it has not been run yet.
+    Raises `MissingExtraError` if DALI is not installed, and `OptionError` for options and
+    transforms that DALI does not support.  Not for forked processes.  On a GPU it has not been run
+    yet.
     """
 
     slow_to_start = True  # a pipeline takes 0.1 s to build, and some batches to size its memory
@@ -106,7 +106,7 @@ class DaliBackend(Backend):
 
 
 def _check(work: BatchWork, workers: WorkerOptions, device: torch.device | None) -> None:
-    """Raise `OptionError` for what DALI, or this use of it, cannot do."""
+    """Raise `OptionError` for options that this backend does not support."""
     remedy = 'or use backend="cpu"'
     if workers.num_workers < 1:
         raise OptionError(
@@ -248,7 +248,7 @@ class DaliStream:
 
 
 Answer: TypeAlias = tuple[Request, Sequence[Done]]
-"""The request of a batch, and what has been read and replaced for it."""
+"""The request of a batch, and the counts of its bytes and replaced samples."""
 
 
 @dataclass(slots=True)
@@ -301,7 +301,7 @@ class Runs(Ahead):
             run.graph = graph
 
     def finish(self, run: _Run) -> tuple[Any, Answer]:
-        """Wait for a batch, and return it and what it is the answer to.
+        """Wait for a batch, and return it with its request.
 
         Raises a `WorkerError` if DALI does not work.
         """
@@ -326,7 +326,7 @@ class Runs(Ahead):
         return self._make_without_dali(feed.request, error)
 
     def _batch(self, feed: Feed, images: Sequence[Any]) -> Any:
-        """Return the batch of what DALI made, out of its memory, which it uses again."""
+        """Return the batch, copied out of DALI's memory, which DALI reuses."""
         if self._streams is not None:
             return self._batch_on_gpu(feed, images, self._streams)
         # Copying 256 images of 224 x 224 takes 6 ms, and 1.5% of the speed (1,980 images/s
@@ -379,7 +379,7 @@ class Runs(Ahead):
         return job.assemble(done), (request, done)
 
     def at_end(self) -> None:
-        """Take what was launched out of its graphs, which stay for other batches."""
+        """Remove the launched batches from their graphs, which stay for other batches."""
         for run in self.items:
             graph, run.graph = run.graph, None
             if graph is None or graph.broken:

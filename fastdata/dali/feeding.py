@@ -1,16 +1,16 @@
-"""What DALI is fed for a batch: planned at once, loaded by threads, put together.
+"""The input of DALI for a batch: planned at once, loaded by threads, then assembled.
 
-A `FeedJob` is to a DALI batch what a `RenderJob` is to one of the CPU, and runs on the
-same `Stream` of jobs, with the same reading ahead.  What it makes is not a batch yet, but
-a `Feed`.  Images are fed as files or pixels, as views where that is possible:
+A `FeedJob` corresponds to a `RenderJob` of the CPU, and runs on the same `Stream` of jobs,
+with the same reading ahead.  It makes a `Feed`, not a batch.  Images are fed as files or
+pixels, as views if that is possible:
 
-jpeg              the file, or a cut of it where that saves time; its header is checked
+jpeg              the file, or a cut of it if that saves time; its header is checked
 raw               the pixels of the region
 anything else     the pixels of the region, decoded by fastdata
 
-One bad image would end a DALI pipeline.  So checksums are compared before, headers read,
-and files without an end, of another size than the shard says, or of a kind that DALI need
-not know, go to fastdata's own decoder, which makes pixels of them or says what is wrong.
+One bad image would end a DALI pipeline.  So checksums and headers are checked before, and
+truncated files, files of another size than in the shard, or of a kind that DALI may not
+support go to fastdata's own decoder, which decodes them or raises the error.
 """
 
 from __future__ import annotations
@@ -54,10 +54,9 @@ _Window: TypeAlias = tuple[int, int, int, int]
 class Feed:
     """All that DALI needs for a batch.
 
-    `indices`, int64 [n], are the samples that are in it: others than the request has, where those
-    are corrupt.  `graph` says what is done to the images of each field, `arguments` what its
-    inputs are fed, which begin with ``f<k>.`` for field number k; `done`, what has been read and
-    replaced.
+    `indices`, int64 [n], are its samples, with substitutes of corrupt ones.  `graph` has the
+    operations for each field, `arguments` the data of its inputs, which begin with ``f<k>.`` for
+    field number k; `done` has the counts of bytes and replaced samples.
     """
 
     request: Request
@@ -127,7 +126,7 @@ class FeedJob:
         return Feed(self._request, indices, tuple(graph), arguments, done)
 
     def _replaced(self, failed: dict[int, ShardCorruptError], done: Done) -> Ints:
-        """Return the samples to take, sound ones in place of those that failed."""
+        """Return the samples to take, with substitutes of those that failed."""
         work = self._maker.work
 
         def make(at: int, index: int) -> None:
@@ -147,7 +146,7 @@ class FeedJob:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadTask:
-    """Load some images of a batch: samples, int64 [n], and what is needed of each image.
+    """Load some images of a batch: samples, int64 [n], and the region of each image.
 
     `regions` are (top, left, height, width), int64 [n] each, inside the image or empty; None: all.
     """
@@ -163,7 +162,7 @@ class LoadTask:
         loaded = Loaded()
         loaded.failed |= work.unreadable(self.indices)
         for name, kind in work.dataset.schema.images.items():
-            # In place of an image that its window misses: a pixel, which it misses too.
+            # One pixel for an image outside its window; the window misses it too.
             nothing = LoadedImage(np.zeros((1, 1, kind.channels), np.uint8))
             stored = work.dataset.images(name, self.indices, work.decoder)
             loaded.nbytes += int(stored.lengths.sum())

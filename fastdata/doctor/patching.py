@@ -1,4 +1,4 @@
-"""Advice followed in the user's source: a patch, what it does to the script, and its writing.
+"""Advice applied to the user's source: a patch, its effect on the script, and its writing.
 
     findings --edits--> Patch --sources--> the script is watched again, and measured --> written
 
@@ -80,7 +80,7 @@ class Patch:
         below = os.path.relpath(path)
         name = path.lstrip("/") if below.startswith(os.pardir) else below
         texts = (self.before[path], self.after[path])
-        # Whatever its encoding is, what is encoded so again has the file's bytes.
+        # Encoding the text in the same way gives the file's bytes.
         decoded = (text.decode("utf-8", "surrogateescape") for text in texts)
         old, new = ([*io.StringIO(text, newline="\n")] for text in decoded)
         for line in difflib.unified_diff(old, new, f"a/{name}", f"b/{name}"):
@@ -136,11 +136,11 @@ def _replace(path: str, text: bytes) -> None:
 
 
 def patch(findings: Iterable[Plain], ids: Sequence[str], *, unsafe: bool = False) -> Patch:
-    """Return what follows advice in the files in which it was found.
+    """Return the edits for advice in the files of its findings.
 
     Places that cannot be edited are `left`, with the reason.  Raises `OptionError` for an ID
-    without an edit, or whose advice changes numbers, but for `unsafe`; and `CannotApplyError` if
-    advice was not found, or cannot be followed in any place.
+    without an edit, or, unless `unsafe`, for advice that changes numbers; `CannotApplyError` if
+    advice was not found, or cannot be applied anywhere.
     """
     edits = _edits()
     _check(ids, edits, unsafe=unsafe)
@@ -214,7 +214,7 @@ def _check(ids: Sequence[str], edits: ModuleType, *, unsafe: bool) -> None:
 
 
 def _places(finding: Plain, edits: Sequence[Any]) -> Iterator[tuple[Any, str, str]]:
-    """Yield the edits of a finding, each with its line and what the model is called there."""
+    """Yield the edits of a finding, each with its line and the model's name there."""
     first, *others = edits
     yield first, finding.where, dict(finding.calls).get(finding.where, "")
     for edit in others:
@@ -235,12 +235,12 @@ def _file(where: str, edits: ModuleType) -> tuple[str, int]:
     return path, int(place[2])
 
 
-# -- what a patch does to the script -----------------------------------------------------------
+# -- the effect of a patch on the script--------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """A patch of a script, and what was measured of it, of steps and of validations.
+    """A patch of a script, with its measurements of steps and validations.
 
     `trials` and `noises`, which compare the script with itself, are empty if nothing was measured.
     """
@@ -273,15 +273,14 @@ def apply_advice(
     run: bool = True,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Applied:
-    """Return a patch that follows advice in the source of a script; no file changes.
+    """Return a patch that applies advice to the source of a script; no file changes.
 
-    The script is watched, and watched again with the patch, which has to end what it is for, and
-    to bring no mistakes.  With `measure` the two are then measured in turns.  Without `run` only
-    the source is read.  Nothing that changes the numbers by more than rounding is returned, but
-    for `unsafe`; `Patch.write` then writes.
+    The script is watched without and with the patch, which must remove its findings and cause no
+    new mistakes.  With `measure` both are then measured in turns.  Without `run` only the source is
+    read.  Unless `unsafe`, a patch changes numbers only by rounding; `Patch.write` writes it.
 
-    Raises what `patch` does; `CannotApplyError` also if the patched script fails, and
-    `ScriptFailedError` if the script itself does.
+    Raises the errors of `patch`; `CannotApplyError` also if the patched script fails, and
+    `ScriptFailedError` if the script itself fails.
     """
     _check(ids, _edits(), unsafe=unsafe)
     ids = tuple(dict.fromkeys(ids))
@@ -313,7 +312,7 @@ def apply_advice(
 
 
 def applied_text(applied: Applied, backups: Mapping[str, str]) -> Iterator[str]:
-    """Yield what there is to say beside the diff."""
+    """Yield the remarks below the diff."""
     for one in applied.patch.left:
         yield f"not edited: {one}"
     for phase, trial in applied.trials.items():
@@ -337,7 +336,7 @@ def applied_text(applied: Applied, backups: Mapping[str, str]) -> Iterator[str]:
 
 
 def _read(script: Script) -> list[Plain]:
-    """Return what the source of a script shows."""
+    """Return the findings in the source of a script."""
     return [
         Plain(row.id, where, "", (), False, row.why_not, row.phase)
         for row in read_script(script)
@@ -346,7 +345,7 @@ def _read(script: Script) -> list[Plain]:
 
 
 def _check_followed(made: Patch, before: Watched, after: Watched) -> None:
-    """Check that what was found is not found any more, and that nothing went wrong."""
+    """Check that the findings are gone, and that nothing failed."""
     for id in made.ids:
         places = dict.fromkeys(finding.where for finding in after.findings if finding.id == id)
         if len(places) > len({one.where for one in made.left if one.id == id}):
@@ -363,9 +362,9 @@ def _check_followed(made: Patch, before: Watched, after: Watched) -> None:
 
 
 def _tried(trials: Trials, found: Applied, watched: Watched, phase: Phase) -> Trial:
-    """Measure a patch, and what it does to the numbers."""
+    """Measure a patch, and its effect on the numbers."""
     noise, ids = found.noises[phase], found.patch.ids
-    assert noise.gain is not None, "a script that fails beside itself raises"
+    assert noise.gain is not None, "a failed A/A trial raises"
     [trial] = judged([trials.trial((), phase, sources=found.patch.after)], noise.gain)
     numerics, error = trial.numerics, trial.numerics_error
     if noise.numerics not in (Numerics.EQUAL, None):

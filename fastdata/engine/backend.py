@@ -1,4 +1,4 @@
-"""What makes batches altogether: from requests to what the training loop gets.
+"""Backends, which make batches: from requests to the tensors of the training loop.
 
 A loader knows an order of batches and a `Backend`.  There are five: workers on the CPU, here; the
 same with the stored bytes in memory, of packed data and of files (`fastdata.cache.ram`); decoded
@@ -45,7 +45,7 @@ class Backend(ABC):
     """Makes batches of some `work`: data, transforms and decoder.
 
     They arrive on `device`, None being the CPU; `buffers` are their memory on the host.  The
-    `maker` plans them and puts them together, in the caller's thread, and counts what they took.
+    `maker` plans and assembles them in the caller's thread, and counts bytes and skipped samples.
     """
 
     slow_to_start = False
@@ -129,7 +129,7 @@ class CpuBackend(Backend):
             device=device,
         )
         super().__init__(work, workers, device=device, buffers=buffers)
-        # Threads that are not in the middle of something are as quickly started anew.
+        # Idle threads can be started again as quickly.
         self.slow_to_start = workers.method == "process"
 
     def stream(self) -> BatchStream:
@@ -160,7 +160,7 @@ def _samples_of(dataset: Any, supplied: Supplied, indices: Indices) -> Indices:
 def buffers_for(
     workers: WorkerOptions, keep: int, *, pin_memory: bool, device: torch.device | None = None
 ) -> BufferPool:
-    """Return memory for what these workers make: shared with processes, else perhaps pinned.
+    """Return memory for the batches of these workers: shared for processes, else pinned or not.
 
     Shared memory is pinned too, where `pin_memory` asks for it and a GPU is given as `device`.
     """

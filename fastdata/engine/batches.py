@@ -1,8 +1,8 @@
-"""How a batch of a packed dataset is planned, and put together.
+"""Planning and assembly of a batch of a packed dataset.
 
-A job of `BatchMaker.prepare` has found out how large the batch will be, taken memory for it and
-cut the work into tasks.  Its `finish` makes tensors over that memory and adds the columns that are
-no images.  Both run in the caller's thread, once a batch; nothing here is done once a sample.
+A job of `BatchMaker.prepare` computes the size of the batch, takes memory for it and cuts the work
+into tasks.  Its `finish` makes tensors over that memory and adds the other columns.  Both run in
+the caller's thread, once per batch; nothing here runs once per sample.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ def report_skipped(reason: str) -> None:
     """Say of the first corrupt sample that another was taken in its place."""
     log.warning(
         "skipped a corrupt sample and took another in its place: %s "
-        "(more of them are only counted, in stats().skipped_samples)",
+        "(later ones are only counted, in stats().skipped_samples)",
         reason,
     )
 
 
 class BatchMaker:
-    """Plans batches, in memory of `buffers`, and puts them together.
+    """Plans and assembles batches, in memory of `buffers`.
 
-    A batch is cut into at most so many `pieces`.  With `plans_once` they share a plan, where they
-    run in one process.  `bytes_read` and `skipped` count the stored bytes of images that were read,
-    and corrupt samples that were replaced.
+    A batch is cut into at most `pieces` tasks.  With `plans_once`, tasks in one process share a
+    plan.  `bytes_read` and `skipped` count the stored bytes of images that were read, and corrupt
+    samples that were replaced.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class BatchMaker:
         self.bytes_read = 0
         self.skipped = 0
         self.expected: dict[tuple[str, int], tuple[tuple[int, ...], torch.dtype]] = {}
-        """Of samples that callables make: what the images of a view were in the last batch."""
+        """Shape and dtype of each view's images in the last batch, with callables."""
         self._pieces = pieces
         # Files that are read whole are in memory until their task is done, so it is a small one,
         # and reads only its own when it plans.
@@ -76,7 +76,7 @@ class BatchMaker:
         return (RenderJob if self.work.pipeline.direct else _SampleJob)(self, request)
 
     def cut(self, count: int, pixels: int | None = None) -> list[tuple[int, int]]:
-        """Return (start, stop) of the tasks of a batch of `count` samples, of so many pixels."""
+        """Return (start, stop) of each task for a batch of `count` samples and `pixels`."""
         if self._samples_per_task is not None:
             pieces = -(-count // self._samples_per_task)
         else:
@@ -110,7 +110,7 @@ class BatchMaker:
         work, first = self.work, request[:1]
 
         def look(index: int) -> None:
-            # Memory is taken for the whole batch by what this one says of itself.
+            # This sample decides the memory of the whole batch.
             for name in work.dataset.schema.images:
                 stored: StoredImages = work.dataset.images(name, np.array([index]), work.decoder)
                 if stored.doubt():
@@ -134,9 +134,9 @@ class BatchMaker:
 
 
 class RenderJob:
-    """A batch whose images are rendered straight to where they lie in its memory.
+    """A batch whose images are rendered directly into its memory.
 
-    `slot` is None where there are no images; `layouts` has one for each image field and view.
+    `slot` is None without images; `layouts` has one for each image field and view.
     """
 
     def __init__(self, maker: BatchMaker, request: Request) -> None:
@@ -186,9 +186,9 @@ class RenderJob:
 def batch_of(
     work: BatchWork, images: Mapping[str, Any], keys: SampleKeys, geometry: Geometry | None = None
 ) -> Any:
-    """Return the batch of some samples, of their images and the columns that are none.
+    """Return the batch of some samples, from their images and their other columns.
 
-    `geometry` says where the pixels of the images have gone, if it is known.
+    `geometry` is that of the images, if it is known.
     """
     values = {**images, **_read_columns(work, keys, geometry)}
     schema = work.dataset.schema
@@ -196,13 +196,12 @@ def batch_of(
 
 
 def _read_columns(work: BatchWork, keys: SampleKeys, geometry: Geometry | None) -> dict[str, Any]:
-    """Return the fields that are no images, of samples that a direct pipeline makes.
+    """Return the fields that are not images, of samples that a direct pipeline makes.
 
-    `keys` are the samples whose images are in the batch: in place of a corrupt one, the one that
-    was taken instead.  Boxes are moved as the images are, and dropped as the pipeline says.
-    Where other processes have planned the geometry, or samples were replaced, it is planned once
-    more: what is drawn is a function of the sample, so it is the same, and cheaper than having it
-    sent.
+    `keys` are the samples whose images are in the batch, including substitutes of corrupt ones.
+    Boxes are moved as the images are, and dropped by the rules of the pipeline.  If other processes
+    have planned the geometry, or samples were replaced, it is planned again: draws are a function
+    of the sample, so the result is the same, and cheaper than a transfer.
     """
     dataset, pipeline = work.dataset, work.pipeline
     schema = dataset.schema
@@ -274,14 +273,14 @@ class _SampleJob:
         return schema.sample_type(*values)
 
     def _learn(self, key: tuple[str, int], field: Any, value: Any) -> None:
-        """Remember of what shape images are, [H, W, C] a sample."""
+        """Store the shape of a sample's images, [H, W, C]."""
         if isinstance(field, ImageField) and isinstance(value, torch.Tensor) and value.ndim == 4:
             channels, height, width = value.shape[1:]
             self._maker.expected[key] = ((height, width, channels), value.dtype)
 
 
 def _of_views(work: BatchWork, views: Sequence[Any]) -> Any:
-    """Return what an image field of a batch is: one tensor, or a list of those of its views."""
+    """Return the value of an image field: one tensor, or a list with one per view."""
     return list(views) if work.pipeline.views else views[0]
 
 

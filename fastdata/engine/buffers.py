@@ -1,9 +1,9 @@
-"""Memory of batches, used again once no view of it is left.
+"""Memory of batches, reused when its last view is gone.
 
-Fresh memory is expensive: the kernel zeroes each page when it is first
-touched, which made a normalised float32 batch of 256 x 3 x 224 x 224 (154 MB)
-cost more than decoding its images.  So blocks go round: when the last view of a
-batch has died, be it a tensor, a NumPy array or a storage, its block returns.
+Fresh memory is expensive: the kernel zeroes each page at the first access,
+which made a normalised float32 batch of 256 x 3 x 224 x 224 (154 MB) cost more
+than decoding its images.  So blocks are reused: when the last view of a batch
+is gone (a tensor, a NumPy array or a storage), its block returns.
 
     take -> Slot: a lease of a block --- last view dies ---> unused -> take, or freed
 """
@@ -61,12 +61,11 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class Slot:
-    """A lease of a block: everything made from `tensor` keeps it; to hold the block does not.
+    """A lease of a block: views of `tensor` keep it; the block alone does not.
 
-    `tensor`, uint8 [n], is the memory, of undefined content, aligned to 64 bytes.  A batch's
-    tensors are cut from it.  Of pinned memory those share torch's own storage, by which torch knows
-    of copies to a GPU that are still under way; arrays and what ``torch.from_numpy`` makes of them
-    do not.
+    `tensor`, uint8 [n], is the memory, with undefined content, aligned to 64 bytes.  The tensors of
+    a batch are views of it.  In pinned memory they share torch's storage, by which torch tracks
+    unfinished copies to a GPU; NumPy arrays and tensors of ``torch.from_numpy`` do not.
     """
 
     tensor: torch.Tensor
@@ -83,18 +82,16 @@ class BufferPool:
     """Hands out memory; takes it back by itself.
 
     At most `keep` unused blocks are kept; more are freed, the oldest first.  So the pool grows
-    while a hundred batches are kept, and shrinks after.  Pinned memory is from torch's own
-    caching allocator, which keeps what it likes.  A block of shared memory is a file that has no
-    name: it can be sent to another process, takes nothing of ``/dev/shm``, and is gone with the
-    last process that has it, however that ends.
+    while a hundred batches are kept, and shrinks after.  Pinned memory is from torch's caching
+    allocator, which has its own rules.  A block of shared memory is a file without a name: it can
+    be sent to another process, takes no space of ``/dev/shm``, and ends with its last process.
 
-    With `register`, a GPU, shared memory is page-locked too, for this process: CUDA is told of each
-    block once, and then copies from it as from pinned memory.  Where it refuses, the block is used
-    as it is.  Who copies from it without waiting has to hold a view.
+    With `register`, a GPU, shared memory is page-locked for this process: each block is registered
+    with CUDA once, and then copied like pinned memory.  If CUDA refuses, the block is used without.
+    Callers of asynchronous copies must hold a view.
 
-    Thread-safe.  Slots stay valid however long they are kept, also after the
-    pool is closed or gone.  In a forked process a pool begins anew, and shared
-    memory taken before the fork is still the parent's, which will use it again.
+    Thread-safe.  Slots stay valid after the pool is closed or gone.  A forked process has an empty
+    pool; shared memory taken before the fork is the parent's, which will reuse it.
     """
 
     def __init__(
@@ -140,14 +137,14 @@ class BufferPool:
         except (OSError, RuntimeError) as error:
             raise WorkerError(
                 f"no shared memory for another batch of {nbytes} bytes ({error}); {self.in_use} "
-                "batches are in use. Keep fewer of them, or copies of what is needed from them "
-                "(a batch lives as long as any view of it); raise the limit of open files "
+                "batches are in use. Keep fewer batches, or copies of their data (a batch lives as "
+                "long as any view of it); raise the limit of open files "
                 '(ulimit -n); or use worker_method="thread"'
             ) from error
 
     @property
     def in_use(self) -> int:
-        """Slots of which there is still a view."""
+        """Slots that still have a view."""
         return len(self._state.leased)
 
     @property
@@ -164,7 +161,7 @@ _Memory: TypeAlias = "tuple[Block, NDArray[np.uint8]]"
 
 
 class _Lease:
-    """Stands between a block and all views of it, which NumPy would tie to the block itself."""
+    """Base of all views of a block; without it, NumPy would make them refer to the block."""
 
     def __init__(self, memory: NDArray[np.uint8]) -> None:
         self.__array_interface__ = memory.__array_interface__
@@ -172,11 +169,11 @@ class _Lease:
 
 @dataclass(eq=False)
 class _State:
-    """What a pool and its leases share: leases must not keep the pool alive.
+    """Shared state of a pool and its leases, which must not keep the pool alive.
 
-    A batch may die in any thread and, through the garbage collector, in the
-    middle of any line here.  So there is no lock, which its own thread might
-    hold, and no step relies on what the one before has seen.
+    A batch may be freed in any thread and, by the garbage collector, in the middle of any line
+    here.  So there is no lock, which the thread itself might hold, and no step relies on the
+    result of the step before.
     """
 
     keep: int
@@ -185,7 +182,7 @@ class _State:
     owner: int = field(default_factory=os.getpid)
 
     def unused_of(self, nbytes: int) -> _Memory | None:
-        """Take out the block that came back last, of those that are large enough."""
+        """Take the most recently returned block that is large enough."""
         if os.getpid() != self.owner:  # forked: these blocks are the parent's
             self.free, self.leased, self.owner = {}, {}, os.getpid()
         for number, (block, _) in reversed(list(self.free.items())):
@@ -221,11 +218,11 @@ class _State:
 
 
 class TensorLayout(NamedTuple):
-    """Where an array lies in a slot: picklable, so that a worker process finds it too.
+    """Place of an array in a slot; picklable, for worker processes.
 
-    It is that of the image field `name`, `offset` bytes from the beginning; `shape` is
-    [N, H, W, C].  Its memory is contiguous in that order, or, if `planar`, as [N, C, H, W].  `view`
-    says which of several views of the images, else 0.
+    It is the array of the image field `name`, at byte `offset`; `shape` is [N, H, W, C].  Its
+    memory is contiguous in that order, or, if `planar`, as [N, C, H, W].  `view` is the number of
+    the view, by default 0.
     """
 
     name: str
@@ -282,7 +279,7 @@ def lay_out(
     return tuple(layouts), end
 
 
-# -- page-locking memory that is there already, so that a GPU copies from it by itself ---
+# -- page-locking existing memory, so that a GPU copies from it by DMA ------------------
 
 
 def register_pinned(memory: NDArray[np.uint8], device: torch.device) -> bool:
@@ -303,8 +300,8 @@ def _register(memory: NDArray[np.uint8]) -> bool:
     status = runtime.cudaHostRegister(memory.ctypes.data, memory.nbytes, 1)
     if int(status) != 0:
         log.warning(
-            "CUDA cannot page-lock %.0f MB of shared memory (cudaHostRegister: error %d): what is "
-            "in it is copied once more on its way to a GPU",
+            "CUDA cannot page-lock %.0f MB of shared memory (cudaHostRegister: error %d): its "
+            "content is copied once more on its way to a GPU",
             memory.nbytes / 1e6,
             int(status),
         )

@@ -1,13 +1,12 @@
 """The contracts between data, batches and workers.
 
-    PackedData    what is read from: images and columns of any samples at once
-    Request       which batch is wanted
-    Job           how it is made: tasks, each a part of the work, and what puts the parts together
-    Workers       threads or processes that take tasks
+    PackedData    the data: images and columns of any samples at once
+    Request       the wanted batch
+    Job           its tasks, each a part of the work, and the assembly of their results
+    Workers       threads or processes that run tasks
 
-A task says what to do; with it goes a slot of memory, where to put the images.  Both can reach a
-worker in this process as they are, and one in another process as a short message and a block of
-shared memory.
+A task comes with a slot of memory for its images.  A worker in this process takes both directly;
+one in another process takes a short message and a block of shared memory.
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ class StoredImages(Images, Protocol):
 
 
 class PackedData(Protocol):
-    """What the loader reads from: `fastdata.dataset.Dataset`, or the like of it.
+    """Data for the loader, such as `fastdata.dataset.Dataset`.
 
     All methods are safe to call from several threads.
     """
@@ -101,13 +100,13 @@ class PackedData(Protocol):
         """Return the images of a field, not yet decoded."""
 
     def gather(self, name: str, indices: Indices, /) -> Any:
-        """Return the values of a field that is no image."""
+        """Return the values of a field without images."""
 
     def unreadable(self, indices: Indices, /) -> NDArray[np.bool_]:
-        """Return which samples have a damaged value that is no image, bool [n]."""
+        """Return which samples have a damaged value in a field without images, bool [n]."""
 
     def describe_sample(self, index: int, /) -> str:
-        """Return where a sample is and what it is called, for messages."""
+        """Return the place and the key of a sample, for messages."""
 
 
 def is_packed(data: object) -> TypeGuard[PackedData]:
@@ -118,10 +117,9 @@ def is_packed(data: object) -> TypeGuard[PackedData]:
 def image_sizes(
     data: PackedData, name: str, indices: Indices, decoder: JpegDecoder
 ) -> tuple[Indices, Indices]:
-    """Return heights and widths of images that are not to be decoded here, int64 [n] each.
+    """Return heights and widths of images without decoding them, int64 [n] each.
 
-    Data whose sizes stand in no column may have a method of this name, which reads no more than
-    it has to.
+    Data without columns of sizes may have a method of this name, which reads as little as it can.
     """
     of_data = getattr(data, "image_sizes", None)
     if of_data is not None:
@@ -146,7 +144,7 @@ class Job(Protocol):
 
     @property
     def slot(self) -> Slot | None:
-        """Where its tasks put what is large."""
+        """Memory for the large results of its tasks."""
 
     def tasks(self) -> Sequence[Any]:
         """Return the parts of the work: picklable, in any order, each for any worker."""
@@ -160,7 +158,7 @@ Prepare: TypeAlias = Callable[[Request], Job]
 
 
 class BatchStream(Protocol):
-    """Batches in the order of their requests, some of them made ahead."""
+    """Batches in the order of their requests, some made ahead."""
 
     @property
     def request(self) -> Request | None:
@@ -193,7 +191,7 @@ class Pending(Protocol):
         """Return whether `result` would return, or raise, at once."""
 
     def result(self) -> Any:
-        """Wait, and return what the work returned or raise what it raised."""
+        """Wait for the result of the work, and return or raise it."""
 
 
 class Workers(Protocol):
@@ -208,7 +206,7 @@ class Workers(Protocol):
         """
 
     def check(self) -> None:
-        """Raise `WorkerError` if one of them has died; does not wait."""
+        """Raise `WorkerError` if a worker has died; does not wait."""
 
     def close(self) -> None:
         """End them.  Idempotent; tasks not begun are dropped."""

@@ -1,9 +1,9 @@
-"""Where batches arrive: on the CPU as they are made, or on another device, one ahead.
+"""Delivery of finished batches: on the CPU, or on another device, one ahead.
 
     stream --Ahead, Mover--> the device: pixel stage, transforms of whole batches
 
-On a device all of this is done on a side stream, while the batch before is computed with
-(`fastdata.prefetch`).  uint8 images are copied, a quarter of what float32 ones would be.
+On a device, a side stream does all of this during the computation of the batch before
+(`fastdata.prefetch`).  Images are copied as uint8, a quarter of the bytes of float32.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from fastdata.transforms.pipeline import Pipeline
 __all__ = ["DEPTH", "arrive", "deliver", "finish", "has_batch_stage"]
 
 DEPTH = 1
-"""Batches on their way to a device behind the one that is handed out."""
+"""Batches that are copied to a device ahead of their use."""
 
 
 def deliver(stream: BatchStream, work: BatchWork, device: torch.device | None) -> BatchStream:
-    """Return the batches of `stream`, finished and on `device`; None: where they are made."""
+    """Return the finished batches of `stream`, on `device` unless that is None."""
     moves = device is not None and device.type != "cpu"
     one_channel = any(field.channels == 1 for field in work.pipeline.schema.images.values())
     contiguous = work.memory_format == torch.contiguous_format or one_channel
@@ -40,12 +40,12 @@ def deliver(stream: BatchStream, work: BatchWork, device: torch.device | None) -
 
 
 def has_batch_stage(pipeline: Pipeline) -> bool:
-    """Return whether a pipeline, or a view of it, has transforms of whole batches."""
+    """Return whether a pipeline or one of its views has batch transforms."""
     return any(part.batch is not None for part in (pipeline, *pipeline.views))
 
 
 class Delivery(Ahead):
-    """Batches of a stream, finished and where they are wanted; a `BatchStream`.
+    """The finished batches of a stream, on their device; a `BatchStream`.
 
     Without a device batches stay where they are, and each is finished when it is taken.  With
     one, the batch behind the one that is taken is sent on its way where it is made already: the
@@ -108,12 +108,12 @@ class Delivery(Ahead):
 
 
 def arrive(work: BatchWork, request: Request, batch: Any) -> Any:
-    """Return a batch that has arrived on a device, with its pixel and batch stages done there."""
+    """Run the pixel and batch stages of a batch on its device."""
     return _hand_out(work, request, _each_view(work.pipeline, batch, _look_up))
 
 
 def _hand_out(work: BatchWork, request: Request, batch: Any) -> Any:
-    """Return a batch with its batch stage done, in the memory format that was asked for."""
+    """Run the batch stage of a batch, and return it in the wanted memory format."""
 
     def lay_out(pipeline: Pipeline, batch: Any) -> Any:
         images = {name: getattr(batch, name) for name in pipeline.schema.images}
@@ -128,12 +128,12 @@ def _hand_out(work: BatchWork, request: Request, batch: Any) -> Any:
 
 
 def finish(batch: Any, request: Request, pipeline: Pipeline, seed: int) -> Any:
-    """Return a batch, a named tuple, with the batch stage of its transforms done, on its device.
+    """Run the batch stage of a batch, a named tuple, on its device.
 
-    Random draws are those of the request: what was taken in place of a corrupt sample is treated
-    as the sample that was asked for.  Waits for no device, but for `DropEmptyBoxes` behind geometry
-    there: all that is drawn is drawn on the CPU.  Thread-safe.  Raises an `OptionError` if the
-    transforms do not fit the batch.
+    Random draws are those of the request: the substitute of a corrupt sample gets the draws of the
+    requested one.  All draws are made on the CPU.  Does not wait for the device, except for
+    `DropEmptyBoxes` behind geometry.  Thread-safe.  Raises `OptionError` if the transforms do not
+    fit the batch.
     """
 
     def finish_view(part: Pipeline, batch: Any) -> Any:
@@ -143,7 +143,7 @@ def finish(batch: Any, request: Request, pipeline: Pipeline, seed: int) -> Any:
 
 
 def _look_up(pipeline: Pipeline, batch: Any) -> Any:
-    """Return a batch, or a view of it, with its pixel stage done."""
+    """Run the pixel stage of a batch, or of one view."""
     if pipeline.pixels is None:
         return batch
     changed = {
@@ -155,7 +155,7 @@ def _look_up(pipeline: Pipeline, batch: Any) -> Any:
 
 
 def _each_view(pipeline: Pipeline, batch: Any, change: Callable[[Pipeline, Any], Any]) -> Any:
-    """Return a batch with `change` done to each view of it, by the pipeline of that view."""
+    """Return a batch with `change` applied to each view, with the pipeline of the view."""
     if not pipeline.views:
         return change(pipeline, batch)
     names = list(pipeline.schema.images)

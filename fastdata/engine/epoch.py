@@ -36,23 +36,21 @@ class LoaderStats:
         From the start of each iteration to its last batch, the time of the
         training loop included.
     wait_seconds : float
-        Of these, how long the loop waited for batches.
+        Part of `seconds` in which the loop waited for batches.
     ready_batches : float
-        Batches that were made and waiting when the loop asked for one, in the
-        mean.  Near `prefetch_factor`, loading is ahead of training; near 0,
-        training waits for it.
+        Mean number of finished batches at each request of the loop.  Near
+        `prefetch_factor`, loading is ahead of training; near 0, training waits.
     buffers_in_use : int
-        Slots of memory that batches lie in now: made ahead, or kept by
-        somebody.
+        Slots of memory with batches: made ahead, or kept by the caller.
     skipped_samples : int
-        Corrupt samples that others took the place of (``on_corrupt="skip"``).
+        Corrupt samples that were replaced (``on_corrupt="skip"``).
     bytes_read : int
         Stored bytes of the images that were decoded for batches handed out.
     cache_bytes : int
         Memory that ``cache=`` takes when it is full.
     download_wait_seconds : float
-        How long threads of this process have waited for images out of a store, all together;
-        worker processes not counted.
+        Time that the threads of this process have waited for images of a store, in sum; without
+        worker processes.
     """
 
     batches: int = 0
@@ -90,7 +88,7 @@ class Position:
     epoch: int
     batch: int
     owner: object = field(default=None, compare=False, repr=False)
-    """Of the `Epoch` that begins, or began, here."""
+    """Identity of the `Epoch` that begins here."""
 
 
 class Passes:
@@ -121,7 +119,7 @@ class Passes:
         return bool(self._in_use)
 
     def leave_parents_streams(self) -> None:
-        """In a forked process, leave all streams to the parent: their workers are not here."""
+        """In a forked process, leave all streams, whose workers are the parent's, alone."""
         if os.getpid() == self._process or not self.backend.workers.num_workers:
             return
         parent, self._process = self._process, os.getpid()
@@ -187,10 +185,10 @@ class Passes:
     # -- passes -----------------------------------------------------------------------------
 
     def open(self, resolve: Callable[[], None], format_batch: Callable[[Any], Any] | None) -> Epoch:
-        """Return a new iterator; workers start now, where the order is known already.
+        """Return a new iterator; workers start now if the order is known.
 
-        `resolve` is called before the first batch, to look up the rank; `format_batch` returns a
-        batch as the user gets it; None: they get it as it is.
+        `resolve` is called before the first batch, to look up the rank; `format_batch`, if given,
+        converts each batch for the user.
         """
         began = time.perf_counter()
         if self.batches.joins:  # a user's sampler is asked when the first batch is
@@ -226,7 +224,7 @@ class Passes:
             stream, prepared = self.backend.stream(), None
         if prepared != position:
             joins = self.batches.joins and self.backend.workers.persistent
-            # Samplers of several ranks may yield the same sample, and each time it draws anew.
+            # Samplers of several ranks may yield one sample: each occurrence has its own draws.
             own = self.batches.sampler_epoch is not None
             rank = rank_and_world_size(None, None)[0] if own else 0
             try:
@@ -238,9 +236,9 @@ class Passes:
         return stream
 
     def give_back(self, stream: BatchStream, position: Position | None) -> None:
-        """Keep a stream, the next batch of which is that of `position`, for the next epoch.
+        """Keep a stream, which is at `position`, for the next epoch, or end it.
 
-        Or end it; without a position it makes no batches ahead.
+        Without a position it makes no batches ahead.
         """
         self._in_use.discard(stream)
         if position is None or not self.batches.joins:
@@ -256,7 +254,7 @@ class Passes:
     def end(self, stream: BatchStream) -> None:
         """End a stream and its workers."""
         self._in_use.discard(stream)
-        self.backend.stopped()  # or workers would wait for what is fetched for this stream
+        self.backend.stopped()  # else workers would wait for downloads of this stream
         stream.close()
 
     def end_idle(self) -> None:
@@ -279,7 +277,7 @@ class Passes:
 
 
 _of_parent: list[BatchStream] = []
-"""Streams of a parent process: to let one die would wait for threads that are not here."""
+"""Streams of a parent process, kept alive: finalizers would wait for the parent's threads."""
 
 
 class Epoch(Iterator[Any]):
@@ -303,10 +301,10 @@ class Epoch(Iterator[Any]):
         self._owner = object()
         self._closed = False
         self._position: Position | None = None
-        """Of the next batch, moved on with each that is handed out; None before the first."""
+        """Position of the next batch; None before the first."""
         self._stream: BatchStream | None = None
         self._parent: int | None = None
-        """The process in which it began, if this one was forked from it."""
+        """The parent process, if the epoch began there."""
 
     @property
     def ready(self) -> int:
@@ -325,8 +323,8 @@ class Epoch(Iterator[Any]):
             called = time.perf_counter()
             self._begin()
             self._clock += called
-        # Out of hand until all is well: where Ctrl-C strikes between taking a batch and
-        # counting it, the stream is ahead of `_position` and must not be gone on with.
+        # Detached meanwhile: after Ctrl-C between taking a batch and counting it, the
+        # stream is ahead of `_position`, and must not be used again.
         stream, self._stream = self._stream, None
         if stream is None or self._position is None:
             raise StopIteration
@@ -386,9 +384,9 @@ class Epoch(Iterator[Any]):
 
 
 def _requests(batches: BatchOrder, position: Position, joins: bool, rank: int) -> Iterator[Request]:
-    """Yield the requests from `position` on: of this epoch, or without end where epochs join.
+    """Yield the requests from `position` on: of this epoch, or of all if epochs join.
 
-    No method of the loader: workers' streams outlive what they would hold.
+    Not a method of the loader: a stream must not keep the loader alive.
     """
     epoch, first = position.epoch, position.batch
     while True:

@@ -44,25 +44,22 @@ class Loader(DataLoaderSurface):
     """Batches of a packed dataset; made by `fastdata.loader`, which describes the parameters.
 
     A batch is a named tuple of the schema's fields, or a dict.  Images are uint8 tensors
-    [N, C, H, W] (of another dtype after `Normalize`, `ToDtype` or with `dtype`),
-        contiguous unless `memory_format` says otherwise; of `Views` lists of these.  Numbers and
-    fixed-shape arrays are tensors, other arrays lists of tensors, text and bytes lists.
+    [N, C, H, W] (of another dtype after `Normalize`, `ToDtype` or with `dtype`), contiguous unless
+    `memory_format` says otherwise, and lists of tensors with `Views`.  Numbers and fixed-shape
+    arrays are tensors, other arrays lists of tensors, text and bytes lists.
 
-    Each pass over the loader is one epoch, beginning with epoch 0 and counting by
-    itself; `set_epoch` chooses the next one.  An epoch counts from its first batch: an iterator
-    that has given none is of whatever epoch is next when it gives one, so ``iter(loader)``
-    alone changes nothing.  Workers stay from one epoch to
-    the next, and begin it while the last batches of this one are still in use;
-    they end with `close`, or with the loader, and threads also with an epoch
-    that is left before its end.  Iterators are independent: two at once are two
-    epochs, with workers of their own.  `state_dict` speaks of the iterator that
-    began last.
+    Each pass over the loader is one epoch, numbered from 0; `set_epoch` chooses the next one.  An
+    epoch begins with its first batch, so ``iter(loader)`` alone changes nothing.  Workers stay from
+    one epoch to the next, and start it while the last batches of this one are in use.  They end
+    with `close` or with the loader; threads also end with an epoch that is not finished.
+    Iterators are independent: two concurrent ones are two epochs with their own workers.
+    `state_dict` is about the iterator that began last.
 
-    Rank and world size are looked up when a pass begins and when `len` is asked for, so that a
-    loader may be made before the process group.
+    A loader may be made before the process group: rank and world size are looked up by each pass
+    and by `len`.
 
-    To be used by one thread at a time.  Can be pickled, and copied, while no epoch is under way:
-    the copy has workers of its own and continues at the same place.
+    For one thread at a time.  A loader can be pickled and copied between epochs; the copy has its
+    own workers and continues at the same place.
 
     Parameters
     ----------
@@ -73,13 +70,13 @@ class Loader(DataLoaderSurface):
     record : RecordFormat
         Of batches.
     seed : int, optional
-        By default that of the options, or drawn where they have none.
+        By default that of the options, or a random one.
 
     Attributes
     ----------
     dataset : PackedData
     options : LoaderOptions
-        What it was made by, so that another can be made that differs in some.
+        Its options, for making a similar loader.
     """
 
     def __init__(
@@ -98,15 +95,16 @@ class Loader(DataLoaderSurface):
         self._sources = getattr(dataset, "source_datasets", (dataset,))
         self._share = options.rank_and_world_size(final=False)
         given = options.seed if seed is None else seed
-        self._seed = _drawn_seed() if given is None else given
+        # From torch's generator, which `torch.manual_seed` seeds.
+        self._seed = int(torch.randint(2**63 - 1, ()).item()) if given is None else given
         self._agreed: tuple[int, int] | None = None
         self._passes = Passes(*assemble(*self._share, self._seed))
         self._adapted = False
-        """Whether an integration tells Accelerate what it has to know."""
+        """Whether an integration informs Accelerate."""
         self._rank_check = RankCheck(self)
         _loaders.add(self)
 
-    # -- what it is ----------------------------------------------------------------------
+    # -- attributes ----------------------------------------------------------------------
 
     @property
     def dataset(self) -> PackedData:
@@ -135,7 +133,7 @@ class Loader(DataLoaderSurface):
 
     @property
     def seed(self) -> int:
-        """Of order and random transforms."""
+        """Seed of the order and of random transforms."""
         return self._seed
 
     @property
@@ -199,7 +197,7 @@ class Loader(DataLoaderSurface):
         self._change(share, seed)
 
     def _change(self, share: tuple[int, int], seed: int) -> None:
-        """Put order and backend together anew."""
+        """Make the order and the backend again."""
         self._passes.end_idle()
         self._passes.replace(*self._assemble(*share, seed))
         self._share, self._seed = share, seed
@@ -211,8 +209,8 @@ class Loader(DataLoaderSurface):
             raise OptionError("this loader is closed; make a new one")
         if any(_other(one, self._transform) for one in self._sources):
             raise OptionError(
-                "the transform of the dataset was set after the loader was made, which would go on "
-                "with the one before: set it first, or make another loader"
+                "the transform of the dataset was set after the loader was made, which would keep "
+                "the previous one: set it first, or make another loader"
             )
         self._resolve(final=True)
         self._warn_of_accelerate()
@@ -220,7 +218,7 @@ class Loader(DataLoaderSurface):
         return self._passes.open(self._before_first_batch, format_batch)
 
     def _before_first_batch(self) -> None:
-        """Look up the rank, and compare with other ranks what is divided among them."""
+        """Look up the rank, and check that all ranks divide the same data."""
         self._resolve(final=True)
         self._rank_check.run(self._share, self._passes.upcoming)
 
@@ -242,9 +240,9 @@ class Loader(DataLoaderSurface):
         self._passes.set_next(position, by_user=True)
 
     def skip(self, batches: int) -> Loader:
-        """Leave out that many batches of the next pass, and return the loader.
+        """Skip that many batches of the next pass without reading them; return the loader.
 
-        Nothing is read of them.  Counted from a loaded place, where there is one.
+        They count from the place of a loaded state, if there is one.
         """
         _check_count("batches", batches)
         position = self._passes.upcoming()
@@ -275,27 +273,24 @@ class Loader(DataLoaderSurface):
     def load_state_dict(self, state: dict[str, Any], strict: bool = True) -> None:
         """Make the next pass continue where `state` was taken.
 
-        It yields exactly the batches that an uninterrupted run would have
-        yielded, provided that transforms are the same.  The number and method of workers may
-        differ, and so may the number of ranks if all of them together still
-        take as many samples a step.  A loader made with ``seed=None`` takes the state's seed.
-        A state from within an epoch is logged as a warning: the script must not leave out these
-        batches once more.
+        It yields exactly the batches of an uninterrupted run, if the transforms are the same.  The
+        number and method of workers may differ, and the number of ranks too if the global batch
+        size stays.  A loader made with ``seed=None`` takes the state's seed.  A warning is logged
+        for a state within an epoch: the script must not skip these batches itself.
 
         Parameters
         ----------
         state : dict
             As `state_dict` returns it.
         strict : bool
-            False: where the loader is not what it was, in its dataset, order or batch size, a
-            warning says so, and the pass continues behind as many samples of the epoch as the
-            state had behind it, rounded down to whole batches.
+            If False, another dataset, order or batch size is only a warning, and the pass
+            continues behind the same number of samples of the epoch, rounded down to whole batches.
 
         Raises
         ------
         OptionError
-            If the state is no state at all, or `strict` and of another dataset, seed, order or
-            global batch size; with ``seed=None``, if an epoch is under way with another seed.
+            If the state is invalid, or `strict` and of another dataset, seed, order or global
+            batch size; with ``seed=None``, if an epoch is under way with another seed.
         """
         if state.get("version") != 1:
             raise OptionError(f"not the state of a loader of this version: {state!r}")
@@ -336,7 +331,7 @@ class Loader(DataLoaderSurface):
             )
 
     def _same_batches(self, size: int) -> str:
-        """Say how these ranks, or others, have batches of so many samples together."""
+        """Return a hint on ranks or batch sizes with the same global batch size."""
         if not isinstance(self.batches, Batches):
             return ""
         ranks = self.batches.world_size
@@ -420,7 +415,7 @@ class Loader(DataLoaderSurface):
     # -- Accelerate ------------------------------------------------------------------------
 
     def adapt_to_accelerate(self) -> None:
-        """Note that an integration tells Accelerate what it has to know: no warning is needed."""
+        """Note that an integration informs Accelerate, so that no warning is needed."""
         self._adapted = True
 
     def _warn_of_accelerate(self) -> None:
@@ -442,7 +437,7 @@ _process = os.getpid()
 
 @atexit.register
 def _close_all() -> None:
-    """End all workers while Python can still say what goes wrong with them."""
+    """End all workers while Python can still report their errors."""
     if os.getpid() == _process:
         for loader in list(_loaders):
             loader.close()
@@ -465,13 +460,8 @@ def _other(dataset: Any, transform: Any) -> bool:
     return found is not transform and bool(found != transform)
 
 
-def _drawn_seed() -> int:
-    """Return a seed from torch's generator, which `torch.manual_seed` seeds."""
-    return int(torch.randint(2**63 - 1, ()).item())
-
-
 def _samples_a_batch(identity: dict[str, Any]) -> int | None:
-    """Return the samples of a batch over all ranks, each of which has a part perhaps."""
+    """Return the global batch size of a state."""
     size, parts = identity.get("global_batch_size"), identity.get("world_size", 1)
     return size * parts if isinstance(size, int) and isinstance(parts, int) else None
 

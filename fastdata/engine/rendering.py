@@ -1,15 +1,15 @@
 """From stored bytes to pixels in the memory of a batch.
 
-Where images lie and where their pixels go is planned once for all tasks of a batch that run in one
-process (`BatchPlan`).  A task then makes those of its samples.
+A `BatchPlan` has the places of images and the geometry of their pixels, once for all tasks of a
+batch in one process.  A task then makes the images of its samples.
 
-Raw images of which nothing changes are copied all at once.  For all others there is one call of the
-compiled library, which leaves out what it does not understand, and damaged images.  What it leaves,
-or everything where there is no such library, is made so:
+Raw images that do not change are copied in one step.  All others take one call of the compiled
+library, which leaves out unknown and damaged images.  The remaining ones, or all without the
+library, are made so:
 
-raw, small, one size    copied all at once, then cut and flipped all at once
+raw, small, one size    copied in one step, then cut and flipped in one step
 raw, large              each cut from a view of the file, resized and flipped
-compressed              of each only what the crop needs is decoded, then resized and flipped
+compressed              each decoded as far as the crop needs, then resized and flipped
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ MAX_SIDE = 1 << 24
 """Pixels; with more, areas would no longer be exact."""
 
 AT_ONCE = 4
-"""Images that are rendered before their pixels go through a table: so few stay in the cache."""
+"""Images rendered before the table look-up; few enough to stay in the cache."""
 
 
 class BatchPlan:
-    """Where the images of samples are stored and where their pixels go: planned once, when asked.
+    """Places of the samples' images and geometry of their pixels; planned once, lazily.
 
-    The samples are those of a batch from number `first` on, and `layouts` say where the images of
-    the whole batch lie in memory, one for each image field and view.
+    The samples are those of a batch from number `first` on; `layouts` has one layout of the whole
+    batch for each image field and view.
 
-    Planning is many small steps of NumPy's, which hold the interpreter's lock, and for a batch they
-    hardly take longer than for a part of it.  So the first of its tasks plans for all that run in
-    the same process.  Safe for any number of threads.
+    Planning takes many small steps of NumPy, which hold the interpreter's lock, and a whole batch
+    takes hardly longer than a part.  So the first task plans for all tasks of its process.
+    Thread-safe.
     """
 
     def __init__(self, keys: SampleKeys, first: int, layouts: tuple[TensorLayout, ...]) -> None:
@@ -84,7 +84,7 @@ class BatchPlan:
 
     @property
     def geometry(self) -> Geometry | None:
-        """Where the pixels of the first view go; None if none moves, or nothing was planned."""
+        """Geometry of the first view; None if no pixel moves, or nothing was planned."""
         return self._views[0].geometry if self._views else None
 
 
@@ -113,7 +113,7 @@ class RenderTask:
             def make(index: int, at: int = at) -> None:
                 for error in work.unreadable(np.array([index])).values():
                     raise error
-                # All views, also those for which the damage was not read.
+                # All views, even if the damage was not read for some.
                 for part, outputs in views:
                     one = {name: output[at : at + 1] for name, output in outputs.items()}
                     key = keys[at : at + 1].replaced(np.array([index]))
@@ -139,11 +139,10 @@ class RenderTask:
 
 @dataclass(frozen=True, eq=False)
 class ViewPlan:
-    """Where the images of samples are stored, by field, and where their pixels go in one view.
+    """Places of images, by field, and the geometry of one view.
 
-    `whole` images need nothing that is done to each by itself: they stay as they are, or all are
-    copied and then moved as `stack` says.  `crops` are what the compiled library takes, of the
-    fields that it makes.
+    `whole` images need no step of their own: they are copied together, and then moved by `stack`.
+    `crops` are the arguments of the compiled library, by field.
     """
 
     images: dict[str, StoredImages]
@@ -225,12 +224,12 @@ def plan_images(
     images: Mapping[str, StoredImages],
     shapes: Mapping[str, tuple[int, ...]],
 ) -> Geometry | None:
-    """Return where the pixels of some samples go; None where no transform moves them.
+    """Return the geometry of some samples; None if no transform moves pixels.
 
-    `images` are theirs, of every image field; `shapes` those of the batch's images, [N, H, W, C],
-    which its first sample decided.  Images that are refused go anywhere: reading them says what is
-    wrong.  Raises an `OptionError` if the images of a sample differ in size, or those of the batch
-    do afterwards.
+    `images` are their images by field; `shapes` are those of the batch's images, [N, H, W, C],
+    as the first sample decided.  The geometry of refused images is arbitrary: reading them raises
+    the error.  Raises `OptionError` if the images of a sample differ in size, or those of the batch
+    differ afterwards.
     """
     try:
         return _plan_images(work, keys, images, shapes)
@@ -292,9 +291,9 @@ def render_raw(
 
 
 def plan_geometry(work: BatchWork, keys: SampleKeys, heights: Indices, widths: Indices) -> Geometry:
-    """Return the geometry of samples of these sizes, of a pipeline that has some."""
+    """Return the geometry of samples of these sizes, for a pipeline with geometry."""
     assert work.pipeline.geometry is not None, "there is something to plan"
-    # Sizes that no image has are planned for as others are; reading says what is wrong.
+    # Impossible sizes are planned like others; reading raises the error.
     geometry = Geometry.of(heights.clip(1, MAX_SIDE), widths.clip(1, MAX_SIDE))
     return work.pipeline.geometry.plan(geometry, work.seed, keys)
 
@@ -341,7 +340,7 @@ def _copy(
 
 
 def put(pixels: Pixels, table: PixelTable | None, output: NDArray[Any]) -> None:
-    """Write images [m, H, W, C], looked up if there is a table, in the memory of `output`."""
+    """Write images [m, H, W, C] to `output`, by the table if there is one."""
     if table is not None:
         table.apply(pixels, output)
     elif output.flags.c_contiguous:
@@ -402,7 +401,7 @@ def _fill(
 ) -> dict[int, ShardCorruptError]:
     """Make some images of one field, [m, H, W, C], one by one.
 
-    `output` is for those from `start` on; `numbers` say which of them are to be made.
+    `output` is for the images from `start` on; `numbers` are those to make.
     """
     failed: dict[int, ShardCorruptError] = {}
     direct = table is None and output.flags.c_contiguous
@@ -425,7 +424,7 @@ def _fill(
 
 
 def _crop(stored: Images, at: int, crop: Crop, target: Pixels, mask: bool) -> None:
-    """Decode what a crop needs, and carry out the rest of its program."""
+    """Decode the pixels that a crop needs, and run the rest of its program."""
     window, factor, program = crop
     if 0 in window[2:] and not stored.refused[at]:
         pixels = np.empty((0, 0, target.shape[2]), np.uint8)

@@ -1,4 +1,4 @@
-"""Make samples one by one, for callables that see each by itself, and collate what they make."""
+"""Make samples one by one, for callables on single samples, and collate them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ __all__ = ["SampleTask", "collate_field"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampleTask:
-    """Make some samples of a batch one by one, the `first` of which has that number in it.
+    """Make the samples of a batch from number `first` on, one by one.
 
-    `layouts` are for images that are expected to be tensors of one shape and dtype.  What is as
-    expected is left there, anything else is returned as a value.
+    `layouts` are for images that should be tensors of one shape and dtype.  Those that match stay
+    there; others are returned as values.
     """
 
     keys: SampleKeys

@@ -1,8 +1,7 @@
 """Batches in the order of their requests, made ahead by workers.
 
-A stream knows no epochs: it is given requests, endless where epochs join, and
-has a fixed number of batches made ahead.  It can be begun anew without new
-workers.
+A stream knows no epochs: it takes requests, endless if epochs join, and makes
+a fixed number of batches ahead.  It can be restarted with the same workers.
 """
 
 from __future__ import annotations
@@ -133,7 +132,7 @@ class Stream(Iterator[Any]):
         return job.finish(results)
 
     def _wanted(self) -> str:
-        """Say what is waited for."""
+        """Return the name of the current batch for a warning."""
         request = self.request
         assert request is not None, "a task is waited for"
         samples = len(request.indices)

@@ -1,14 +1,14 @@
-"""What making a batch takes, the same in every thread and process, and the tasks it is cut into.
+"""The work of making a batch, the same in every thread and process, and its tasks.
 
-A `Task` is picklable; it is carried out with a `BatchWork`, which has data, transforms and decoder,
-and with the memory of its batch:
+A `Task` is picklable.  It runs with a `BatchWork`, which has data, transforms and decoder, and with
+the memory of its batch:
 
     RenderTask   (rendering.py)   decode -> geometry -> [pixel table] -> the sample's place
-    SampleTask   (samples.py)     decode -> stages, one after another -> its place, where it fits
+    SampleTask   (samples.py)     decode -> stages, one after another -> its place, if it fits
     ReadAheadTask                 stored bytes -> the page cache
 
-What becomes of a sample depends on the sample alone, so batches do not depend on how they are cut
-into tasks, nor on which worker carries them out.
+The result for a sample depends on the sample alone, so batches do not depend on the tasks or on the
+workers.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ REPLACEMENTS = 100
 """Samples that are tried in place of a corrupt one before it is an error after all."""
 
 IN_MEMORY_SECONDS = 1e-4, 3e-6, 6e-11
-"""A batch, an image of it, and a byte of that.  Asking for what is in memory takes less processor
-time (2, 2.5 and 5 us for images of 3, 30 and 150 kB), for what is on a disk more (8, 20 and 50)."""
+"""For a batch, an image and a byte.  Requests for data in memory take less processor time (2, 2.5
+and 5 us for images of 3, 30 and 150 kB), for data on a disk more (8, 20 and 50)."""
 
 MAX_PAUSE = 63
 """Batches at most that are not asked for after one that was in memory altogether."""
@@ -55,16 +55,16 @@ class Task(Protocol):
 
     @abstractmethod
     def run(self, work: BatchWork, memory: NDArray[np.uint8] | None) -> Any:
-        """Leave images in `memory`, the slot of their batch, and return what is small."""
+        """Write images to `memory`, the slot of their batch, and return small values."""
 
 
 @dataclass(slots=True)
 class Done:
-    """What a task that makes images returns.
+    """The result of a task that makes images.
 
-    `nbytes` are the stored bytes of images that were read.  `replaced` are corrupt samples: place
-    in the batch, index taken instead, what was wrong.  `columns`, of a `SampleTask`, are the values
-    that are not in memory, by field and view.
+    `nbytes` are the stored bytes of the images read.  `replaced` are corrupt samples: place in the
+    batch, index of the substitute, reason.  `columns`, of a `SampleTask`, are the values that are
+    not in memory, by field and view.
     """
 
     nbytes: int = 0
@@ -124,8 +124,8 @@ class BatchWork:
     direct pipeline's pixel stage is left out: the caller runs it, on another device.  `part`, int64
     [n], are the samples that may take the place of corrupt ones; all by default.
 
-    `memory_format` is that of the batches that are handed out.  If `planar`, images are made as
-    contiguous planes, [N, C, H, W]; else channels last, and `fastdata.engine.delivery` changes it.
+    `memory_format` is that of delivered batches.  If `planar`, images are made as contiguous
+    planes, [N, C, H, W]; else channels last, which `fastdata.engine.delivery` may change.
     """
 
     dataset: PackedData
@@ -203,9 +203,9 @@ class BatchWork:
             yield from self.part[draws.integers(len(self.part), REPLACEMENTS)[0]].tolist()
 
     def unreadable(self, indices: Indices) -> dict[int, ShardCorruptError]:
-        """Return, where these are to be skipped, samples with a damaged value that is no image.
+        """Return the samples to skip for a damaged value, by their place among `indices`.
 
-        By their place among `indices`; images are looked at when they are read.
+        Images are checked when they are read.
         """
         if self.on_corrupt == "raise" or not self._has_lengths:
             return {}
@@ -223,7 +223,7 @@ class BatchWork:
     def replace(
         self, epoch: int, index: int, error: ShardCorruptError, make: Callable[[int], Any]
     ) -> tuple[int, Any]:
-        """Return a sound sample in place of a corrupt one, and what `make` made of it."""
+        """Return a sound substitute of a corrupt sample, and the result of `make` for it."""
         if self.on_corrupt == "raise":
             raise error
         for other in self.replacement_samples(epoch, index):

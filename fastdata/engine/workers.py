@@ -47,7 +47,7 @@ DEFAULT_PREFETCH = 2
 """Batches made ahead where nothing says otherwise, as in a stock `DataLoader`."""
 
 _TICK_SECONDS = 1.0
-"""After which it is looked whether worker processes are alive, where no file descriptor says so."""
+"""Interval of checks that worker processes are alive."""
 
 _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
 
@@ -56,11 +56,10 @@ WorkerMethod: TypeAlias = Literal["thread", "process"]
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """How batches are made: without workers, in the calling thread.
+    """Options of workers; by default batches are made in the calling thread.
 
-    `prefetch_factor` batches are made ahead of the one that is waited for.  Workers that are
-    `persistent` outlive an epoch, and go on with the next.  `context` says how processes are
-    started; the default is the platform's.
+    `prefetch_factor` batches are made ahead of the current one.  `persistent` workers stay for the
+    next epoch.  `context` is the start method of processes, by default the platform's.
     """
 
     num_workers: int
@@ -138,7 +137,7 @@ class CallerWorkers:
         """Do nothing: the caller is the worker."""
 
     def close(self) -> None:
-        """Do nothing: there is no worker to end."""
+        """Do nothing, without workers."""
 
 
 class _Later:
@@ -248,7 +247,7 @@ def _set_up() -> None:
 
 
 def _explain_death(death: Death) -> str:
-    """Return what a worker died of, why that may be and what to do."""
+    """Return the cause of a worker's death, likely reasons and the remedy."""
     if death.start_error:
         return (
             f"{death}. Define transforms in a module that can be imported, or use "

@@ -75,8 +75,8 @@ class Hdf5ShardWriter(ShardWriter):
             for name, array in arrays.items():
                 offsets[name] = _allocate(file, f"columns/{name}", array.dtype, array.shape)
             header = _allocate(file, "header", np.dtype("uint8"), (header_bytes,))
-        # In a dataset, the footer survives that a tool opens the file for writing, when
-        # HDF5 cuts off what it does not know.  Allocated alone, it ends the file.
+        # The footer is a dataset: HDF5 cuts off unknown bytes if a tool opens the file for
+        # writing.  Allocated alone, it ends the file.
         with h5py.File(self.path, "r+", **options) as file:
             footer = _allocate(file, "footer", np.dtype("uint8"), (FOOTER_BYTES,))
         descriptor = open_own(self.path, os.O_RDWR)

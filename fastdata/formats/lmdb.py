@@ -2,7 +2,7 @@
 
 Every encoded image is the value of one key, ``<field>/<10 digits>``: a
 complete JPEG or PNG file.  Raw images are often smaller than LMDB's 4 kB
-pages, so runs of them share values of about 1 MB, ``<field>.raw/<first>``.
+pages, so runs of images share values of about 1 MB, ``<field>.raw/<first>``.
 Columns are values too, ``column/<name>``, as is the ``header``.
 """
 
@@ -39,7 +39,7 @@ _GROUP_BYTES = 1 << 20
 _PENDING_BYTES = 64 << 20
 _FIRST_MAP_BYTES = 256 << 20
 _MOST_GROWTH = 16
-"""Times its file that a map is at most, and more: it is doubled when the file has filled it."""
+"""Upper bound of map size / file size; a full map is doubled."""
 
 _MAX_VALUE_BYTES = 0xFFFFFFFF - (1 << 16)
 """LMDB's limit (MAXDATASIZE), with room for the last chunk."""
@@ -48,9 +48,8 @@ _MAX_VALUE_BYTES = 0xFFFFFFFF - (1 << 16)
 class LmdbShardWriter(ShardWriter):
     """Writes one LMDB 0.9 file, without ``writemap``, growing its map as needed.
 
-    Puts are collected and written 64 MB at a time, each time in one
-    transaction; where the map is full, the transaction is run again in one
-    twice as large, so nothing is lost.
+    Puts are collected and written in transactions of 64 MB.  If the map is full, it is doubled and
+    the transaction runs again.
     """
 
     container = "lmdb"
@@ -85,9 +84,9 @@ class LmdbShardWriter(ShardWriter):
             self._drop_from(self.num_samples)
 
     def _checked_size(self) -> int:
-        """Return the size of the file, once the images of all committed samples are found in it.
+        """Return the size of the file, after checking that it has all committed images.
 
-        Their bytes are not read: sealing compares the checksum of each.
+        Their bytes are not read: sealing compares their checksums.
         """
         try:
             descriptor = open_own(self.path, os.O_RDWR)
@@ -99,7 +98,7 @@ class LmdbShardWriter(ShardWriter):
             if damage is None:
                 self._located(file, {name: self._array(name) for name in self.specs})
         except FileNotFoundError:
-            damage = "it is not there any more"
+            damage = "it is missing"
         except SourceError as error:
             damage = str(error)
         if damage is not None:
@@ -107,13 +106,13 @@ class LmdbShardWriter(ShardWriter):
         return size
 
     def _is_committed(self, key: bytes) -> bool:
-        """Return whether a key is that of an image which was committed."""
+        """Return whether a key belongs to a committed image."""
         kind, _, rest = key.decode(errors="replace").partition("/")
         known = kind.removesuffix(".raw") in self.schema.images
         return known and rest.isdecimal() and int(rest) < self.num_samples
 
     def _drop_from(self, index: int) -> None:
-        """Delete samples that were put but not committed before a crash."""
+        """Delete the uncommitted samples of a crashed run."""
 
         def delete(transaction: Any) -> None:
             with transaction.cursor() as cursor:
@@ -197,7 +196,7 @@ class LmdbShardWriter(ShardWriter):
         return self._located(LmdbFile(self.path), arrays)
 
     def _located(self, file: LmdbFile, arrays: Mapping[str, Array]) -> Layout:
-        """Return where everything is; `ShardDamagedError` if not every image is there."""
+        """Return the layout of the file; `ShardDamagedError` if an image is missing."""
         columns: dict[str, int] = {}
         header = 0
         blobs = {field: np.zeros(self.num_samples, np.uint64) for field in self.schema.images}
@@ -231,11 +230,11 @@ class LmdbShardWriter(ShardWriter):
                 )
                 missing[field] -= last - first
         if any(missing.values()):
-            raise self._damaged("not every image is there")
+            raise self._damaged("images are missing")
         return Layout(self.path, file.data_end, header, columns, blobs)
 
     def _damaged(self, what: str) -> ShardDamagedError:
-        return ShardDamagedError(f"{self.path} is not as it was written: {what}")
+        return ShardDamagedError(f"{self.path} is damaged: {what}")
 
     def close(self) -> None:
         self._environment.close()
@@ -244,9 +243,9 @@ class LmdbShardWriter(ShardWriter):
 
 @contextlib.contextmanager
 def disk_errors(directory: Path, call: str = "fsync") -> Iterator[None]:
-    """Turn LMDB's errors that mean a full disk, that of a directory, into the system's.
+    """Turn LMDB's errors about a full disk into `OSError`.
 
-    `DriveError` where the drive lacks what the `call` needs.
+    `DriveError` if the drive does not support the `call`.
     """
     try:
         yield

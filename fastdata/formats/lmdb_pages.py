@@ -1,10 +1,9 @@
 """The pages of an LMDB file, read without LMDB.
 
-LMDB hands out values, but not where they are in the file, which is how fastdata reads them.
-The library also believes every pointer in a file (damage ends the process), may write a
-lock file beside it, and must not open a file twice nor go through a fork.  Here the pages of
-the B+ tree are read with ``pread``, and every pointer is checked before it is followed.  The
-file must not be written to meanwhile.
+fastdata reads values by their offsets in the file, which LMDB does not return.  The library
+also trusts every pointer in a file (damage ends the process), may write a lock file, must not
+open a file twice, and does not survive a fork.  This module reads the pages of the B+ tree
+with ``pread``, and checks every pointer.  The file must not be written to meanwhile.
 
 Source: ``MDB_meta``, ``MDB_page`` and ``MDB_node`` in ``mdb.c`` of LMDB 0.9 and 1.0;
 little-endian, 64-bit.
@@ -25,10 +24,10 @@ from fastdata.regular_files import open_regular
 __all__ = ["MAGIC", "Entry", "LmdbFile"]
 
 MAGIC = 0xBEEFC0DE
-"""Of a meta page, the first of which begins the file, behind the header of a page."""
+"""Begins a meta page, behind the page header; the first page of a file is one."""
 
 _HEADER_BYTES = {1: 16, 3: 24}
-"""Of a page, by the version of the format: LMDB 0.9, and 1.0."""
+"""Size of a page header by the version of the format: LMDB 0.9, and 1.0."""
 
 _META = struct.Struct("<II8x8x48s48sQQ")
 """Magic, version, the free list and the main database, last page, transaction."""
@@ -37,13 +36,13 @@ _DATABASE = struct.Struct("<IHHQQQQQ")
 """Padding (of the free list: the page size), flags, depth, three counts, entries, root."""
 
 _PAGE = struct.Struct("<Q2xHHH")
-"""Of LMDB 0.9: its own number, flags, and where its free space begins and ends."""
+"""Page header of LMDB 0.9: page number, flags, begin and end of the free space."""
 
 _NODE = struct.Struct("<HHHH")
 _BRANCH, _LEAF, _OVERFLOW, _META_PAGE = 0x01, 0x02, 0x04, 0x08
 _BIG_VALUE, _SUB_DATABASE, _DUPLICATES = 0x01, 0x02, 0x04
 _INTEGER_KEY, _NO_SUBDIR = 0x08, 0x4000
-"""Flags of the list of free pages, which has those of the environment too."""
+"""Flags of the free list, which includes those of the environment."""
 
 _NO_ROOT = 2**64 - 1
 _PAGE_SIZES = range(512, 65537)
@@ -82,7 +81,7 @@ class _Meta(NamedTuple):
 
 
 def _read_meta(page: bytes, version: int) -> _Meta | None:
-    """Return what a meta page of this version of the format says; None if it is none."""
+    """Parse a meta page of this version of the format; None if it is not one."""
     data = page[_HEADER_BYTES[version] :]
     if len(data) < _META.size:
         return None
@@ -94,11 +93,11 @@ def _read_meta(page: bytes, version: int) -> _Meta | None:
 
 
 class _DamagedError(Exception):
-    """What is wrong with a page."""
+    """A damaged page; the text is the reason."""
 
 
 class LmdbFile:
-    """One LMDB file, of which nothing stays open; `SourceError` if it is none that is known."""
+    """One LMDB file, which does not stay open; `SourceError` for any other file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -133,9 +132,9 @@ class LmdbFile:
         return databases
 
     def entries(self, database: _Database | None = None) -> Iterator[Entry | str]:
-        """Yield what a database has, by default the main one, in the order of its keys.
+        """Yield the entries of a database, by default the main one, in the order of the keys.
 
-        No value is read.  A str says why an entry, or a page of them, cannot be read.
+        No value is read.  A str is the reason why an entry or a page cannot be read.
         """
         database = database or self._meta.main
         if database.flags & _DUPLICATES:
@@ -215,14 +214,14 @@ class LmdbFile:
             end = "the file's end"
         return f"the value of key {_text_of(key)!r} is beyond {end}"
 
-    # -- may the library write to it? ------------------------------------------------------------
+    # -- checks before the library writes --------------------------------------------------------
 
     def damage(self, most_map_bytes: int, is_freed: Callable[[bytes], bool]) -> str | None:
         """Return why the library must not open the file for writing; None if it may.
 
-        Everything that it follows is looked at: the meta pages, both trees, the list of free
-        pages, and the first pages of large values whose keys `is_freed` says will be deleted or
-        overwritten.  Values are not read.  Only for files of LMDB 0.9.
+        Checks every page that it follows: the meta pages, both trees, the free list, and the first
+        pages of large values that will be deleted or overwritten (`is_freed`, by key).  Values are
+        not read.  Only for files of LMDB 0.9.
         """
         try:
             with open(self.path, "rb", buffering=0, opener=open_regular) as file:
@@ -271,10 +270,9 @@ class LmdbFile:
         used: bytearray,
         is_freed: Callable[[bytes], bool] | None,
     ) -> Iterator[bytes]:
-        """Walk a tree, and raise `_DamagedError` where the library could go astray.
+        """Walk a tree; raise `_DamagedError` if a page could mislead the library.
 
-        Without `is_freed` it is the list of free pages, whose keys are numbers: its values are
-        yielded.
+        Without `is_freed` it is the free list, with numbers as keys, and its values are yielded.
         """
         numbers = is_freed is None
         _, flags, depth, *counts, entries, root = _DATABASE.unpack(record)
@@ -283,12 +281,12 @@ class LmdbFile:
         if root == _NO_ROOT:
             return
         found = [0, 0, 0, 0]  # branches, leaves, overflow pages, entries
-        last: bytes | int | None = None
+        last: bytes | None = None
         stack: list[tuple[int, int, bytes]] = [(root, 1, b"")]
         while stack:
             number, level, least = stack.pop()
             self._use(used, number, 1)
-            if least and last is not None and _reached(least, last):
+            if least and last is not None and least <= last:
                 raise _DamagedError(f"page {number:,} stands in the wrong place")
             page = os.pread(file.fileno(), self._page_bytes, number * self._page_bytes)
             own, kind, lower, upper = _PAGE.unpack_from(page)
@@ -304,8 +302,10 @@ class LmdbFile:
             ):
                 low, high, flags, key_bytes = _NODE.unpack_from(page, pointer)
                 start = pointer + _NODE.size
-                key = page[start : start + key_bytes]
                 end = start + key_bytes
+                key = page[start:end]
+                if numbers:
+                    key = key[::-1]  # big-endian numbers compare as bytes
                 if kind == _BRANCH:
                     # The first key of a branch is not used.
                     if at and numbers and key_bytes != 8:
@@ -317,12 +317,11 @@ class LmdbFile:
                     length = low | high << 16
                     if flags not in (0, _BIG_VALUE) or (numbers and key_bytes != 8):
                         raise _DamagedError(f"an entry of page {number:,} is damaged")
-                    order = int.from_bytes(key, "little") if numbers else key
-                    if last is not None and not last < order:  # type: ignore[operator]
+                    if last is not None and last >= key:
                         raise _DamagedError(f"keys of page {number:,} are not in order")
-                    if at == 0 and least and not _reached(least, order):
+                    if at == 0 and least > key:
                         raise _DamagedError(f"page {number:,} stands in the wrong place")
-                    last = order
+                    last = key
                     found[3] += 1
                     value = page[end : end + length]
                     if flags:
@@ -354,17 +353,10 @@ class LmdbFile:
             raise _DamagedError("the counts of a database are damaged")
 
     def _use(self, used: bytearray, first: int, count: int) -> None:
-        """Note that pages are in use; none may be twice."""
+        """Mark pages as used; a page must not be used twice."""
         if first + count > len(used) or any(used[first : first + count]):
             raise _DamagedError(f"page {first:,} is beyond the end of the file, or used twice")
         used[first : first + count] = b"\1" * count
-
-
-def _reached(least: bytes, order: bytes | int) -> bool:
-    """Return whether a key is not before the one by which its branch finds it."""
-    if isinstance(order, int):
-        return int.from_bytes(least, "little") <= order
-    return least <= order
 
 
 def _text_of(key: bytes) -> str:

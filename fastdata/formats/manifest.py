@@ -24,24 +24,24 @@ __all__ = ["MANIFEST", "Manifest", "ShardEntry", "check_shard_name"]
 MANIFEST: Final = "manifest.json"
 
 OWN_NAMES: Final = frozenset({MANIFEST, "dataset.json", "dataset.json.new", "present"})
-"""Names of our own files beside shards: in a dataset's folder, and in that of the cache."""
+"""Names of fastdata's other files in the folder of a dataset or of the cache."""
 
 _END = b'"\n}'
 """Ends the file, behind the 16 digits of the checksum of all that comes before them."""
 
 
 def check_shard_name(name: str) -> None:
-    """Raise ValueError if a shard in a dataset's folder cannot be called so."""
+    """Raise ValueError if this cannot be the name of a shard."""
     if not name or Path(name).name != name or "\0" in name or name == "..":
         raise ValueError(f"shard {name!r} lies outside the directory")
     if name in OWN_NAMES or name.startswith(".fastdata-"):
-        raise ValueError(f"a shard cannot be called {name!r}, as a file of fastdata's own is")
+        raise ValueError(f"a shard cannot be called {name!r}: fastdata has a file of that name")
     name.encode()
 
 
 @dataclass(frozen=True, slots=True)
 class ShardEntry:
-    """One shard: its path, relative to the manifest's directory, and what it holds."""
+    """One shard: its path, relative to the manifest's directory, and its content."""
 
     file: str
     num_samples: int
@@ -109,7 +109,7 @@ class Manifest:
 
     @classmethod
     def from_bytes(cls, data: bytes, place: str) -> Manifest:
-        """Check what a ``manifest.json`` contains; raises the `FormatError` of `read`."""
+        """Parse and check a ``manifest.json``; raises the `FormatError` of `read`."""
         try:
             body = json.loads(data)
             if body["format"] != "fastdata":

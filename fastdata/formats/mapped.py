@@ -57,8 +57,8 @@ class MappedFile:
 
     The array survives a fork, and unmaps the file when it and all its views are gone.  Raises
     `DatasetNotFoundError` if there is no such file, `FormatError` if it cannot be opened or is too
-    short for a shard, `ResourceLimitError` if the system allows no more open files or memory maps,
-    `DriveError` if the drive has none.
+    short for a shard, `ResourceLimitError` at the limit of open files or memory maps, `DriveError`
+    if the drive does not support memory maps.
     """
 
     def __init__(self, path: Path) -> None:
@@ -92,7 +92,7 @@ class MappedFile:
                 ) from error
             if error.errno in LACKING:
                 raise DriveError(
-                    f"{path.parent}: its drive lacks memory maps ({error.strerror}), so that "
+                    f"{path.parent}: its drive lacks memory maps ({error.strerror}), so "
                     f"{path.name} cannot be read there. Copy the dataset to a local disk"
                 ) from error
             raise FormatError(f"{path}: cannot be mapped: {error.strerror}") from error
@@ -145,10 +145,10 @@ class MappedFile:
 
 
 def map_read_only(descriptor: int, nbytes: int) -> NDArray[np.uint8]:
-    """Map a file; `OSError` if it cannot be.
+    """Map a file; raises `OSError`.
 
-    A private map: it has the same pages of the page cache, and drives that lack shared maps (FUSE
-    with direct I/O) have it.
+    The map is private: it shares the page cache all the same, and drives without shared maps (FUSE
+    with direct I/O) support it.
     """
     address = _system.mmap(None, nbytes, mmap.PROT_READ, mmap.MAP_PRIVATE, descriptor, 0)
     if address is None or address == _FAILED:

@@ -1,4 +1,4 @@
-"""The columns of a shard that is not on this machine: some bytes a sample, and no image."""
+"""The columns of a remote shard: some bytes per sample, and no images."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from fastdata.storage.contract import MOST_TEXT_BYTES
 __all__ = ["columns_only"]
 
 GAP_BYTES = 1 << 14
-"""Columns that are so close to each other are read at once: in a store, each request takes long."""
+"""Columns with smaller gaps are read in one request: requests to a store take long."""
 
 TAIL_BYTES = 1 << 16
-"""At the end of a shard that are read at once, as most headers are there with the footer."""
+"""Read at the end of a shard, for the footer and most headers in one request."""
 
 LARGEST_READ = 1 << 24
-"""Bytes that are read at once at most: what comes in one piece is in memory in one piece."""
+"""Maximum of one request, which is in memory as a whole."""
 
 _REPAIR = (
     "The object is damaged, also when it is read again: restore it from a copy, or pack it again"
@@ -29,27 +29,23 @@ _REPAIR = (
 
 
 def columns_only(store: Store, entry: Entry, folder: Path) -> Path:
-    """Return a file that `ShardReader` reads, in which all but columns and header may be missing.
+    """Return a file for `ShardReader` with at least the header and the columns of a shard.
 
-    It is the shard itself where that is a file, and else a sparse one of its length in `folder`.
-    Its columns match their checksums: a damaged shard is read again, once.  Raises `StorageError`,
-    `FormatError` and `ShardCorruptError`, and leaves no file then.
+    It is the shard itself if that is a file, else a sparse file of its length in `folder`.  The
+    columns are compared with their checksums; damaged ones are fetched once more.  Raises
+    `StorageError`, `FormatError` and `ShardCorruptError`, and leaves no file then.
     """
     if store.is_local:
         return store.path(entry.key)
     path = folder / os.path.basename(entry.key)
-    try:
-        return _copied(store, entry, path)
-    except (FormatError, ShardCorruptError):
-        return _copied(store, entry, path)
-
-
-def _copied(store: Store, entry: Entry, path: Path) -> Path:
-    try:
-        _copy(store, entry, path)
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
+    for is_last in (False, True):
+        try:
+            _copy(store, entry, path)
+            break
+        except BaseException as error:
+            path.unlink(missing_ok=True)
+            if is_last or not isinstance(error, (FormatError, ShardCorruptError)):
+                raise
     return path
 
 
@@ -83,7 +79,7 @@ def _copy(store: Store, entry: Entry, path: Path) -> None:
         os.pwrite(file.fileno(), header, offset)
         os.pwrite(file.fileno(), footer, end)
         for start, stop in ranges:
-            # Taken before anything comes: a disk that is full is known in time.
+            # Allocated first: a full disk fails before the download.
             os.posix_fallocate(file.fileno(), start, stop - start)
             for at in range(start, stop, LARGEST_READ):
                 data = memoryview(store.read(key, at, min(at + LARGEST_READ, stop), tag=tag))
@@ -99,7 +95,7 @@ def _copy(store: Store, entry: Entry, path: Path) -> None:
 
 
 def _joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return ranges, ascending, as fewer ones with what is between them."""
+    """Return sorted ranges, merged where the gaps are small."""
     found: list[tuple[int, int]] = []
     for start, stop in sorted(ranges):
         first, reached = found[-1] if found else (start, start)

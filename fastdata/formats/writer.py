@@ -1,13 +1,13 @@
 """Write a shard: append records, commit, and seal it under its own name.
 
-`ShardWriter` is what LMDB and HDF5 share.  Columns go to spools; where images
-go, and how the finished file is laid out, is the container's.  Until `seal`
-renames it, nothing of a shard has the name of a dataset.
+`ShardWriter` is the common part of LMDB and HDF5.  Columns go to spools; the
+container stores the images and lays out the finished file.  Only `seal` gives
+the file the name of a shard.
 
 Sealing works the same for every container: it *allocates* each array inside
-the container, asks where in the file the bytes came to lie, writes what could
-only be known then (blob offsets, header) straight to those places, appends
-the footer, and reads everything back before the rename.
+the container, asks for its offset in the file, writes the blob offsets and the
+header straight to their places, appends the footer, and reads everything back
+before the rename.
 """
 
 from __future__ import annotations
@@ -56,7 +56,6 @@ __all__ = [
 ]
 
 _BUFFER_BYTES = 1 << 18
-_CHECK_BYTES = 1 << 22
 
 
 class EncodedImage(NamedTuple):
@@ -81,20 +80,19 @@ class Record(NamedTuple):
 
 
 class ShardDamagedError(FastdataError, RuntimeError):
-    """The files of an unfinished shard are not as they were written."""
+    """The files of an unfinished shard have changed since they were written."""
 
 
 SpoolState: TypeAlias = "tuple[int, str]"
-"""Length of a spool in bytes, and the checksum of these (16 hex digits); a list in JSON."""
+"""Length of a spool in bytes, and its checksum (16 hex digits); a list in JSON."""
 
 
 class Spool:
     """An append-only file, of a column or of images, while a shard is written.
 
-    It begins with the bytes of `state`: what a crash left behind them is dropped.  That is all
-    that resuming needs, and memory does not grow with the shard.  `ShardDamagedError` if these
-    bytes are not there or, unless the caller checks them otherwise (`checked=False`), not as they
-    were.
+    It keeps the bytes of `state`, and drops later ones, which a crash may have left.  Memory does
+    not grow with the shard.  `ShardDamagedError` if the bytes of `state` are missing or do not
+    match their checksum; with ``checked=False`` there is none, and the caller checks the data.
     """
 
     def __init__(
@@ -107,11 +105,11 @@ class Spool:
             flags = os.O_RDWR | os.O_APPEND
             descriptor = open_own(path, flags) if self.length else create_own(path)
         except FileNotFoundError:
-            raise ShardDamagedError(f"{path} is not there any more") from None
+            raise ShardDamagedError(f"{path} is missing") from None
         raw = io.FileIO(descriptor, "r+b")
         try:
             if self._hash_start(descriptor) != expected and self.length:
-                raise ShardDamagedError(f"{path} is not as it was written: its checksum differs")
+                raise ShardDamagedError(f"{path} is damaged: its checksum does not match")
             raw.truncate(self.length)
             raw.seek(self.length)
         except BaseException:
@@ -120,21 +118,21 @@ class Spool:
         self._file = io.BufferedWriter(raw, _BUFFER_BYTES)
 
     def _hash_start(self, descriptor: int) -> str:
-        """Begin the checksum with the bytes that are there."""
+        """Compute the checksum of the existing bytes."""
         if os.fstat(descriptor).st_size < self.length:
             raise ShardDamagedError(
                 f"{self.path} is shorter than the {self.length} bytes that were written"
             )
         done = 0
         while self._hash is not None and done < self.length:
-            block = os.pread(descriptor, min(self.length - done, _CHECK_BYTES), done)
+            block = os.pread(descriptor, min(self.length - done, 1 << 22), done)
             self._hash.update(block)
             done += len(block)
         return self.state[1]
 
     @property
     def state(self) -> SpoolState:
-        """Length and checksum of all that was appended; "" for one that is not checked."""
+        """Length, and checksum, which is "" without checks."""
         return self.length, "" if self._hash is None else self._hash.hexdigest()
 
     def append(self, data: Any) -> None:
@@ -145,26 +143,25 @@ class Spool:
         self.length += data.nbytes if hasattr(data, "nbytes") else len(data)
 
     def sync(self) -> None:
-        """Return once everything appended is on the disk."""
+        """Wait until all appended data are on the disk."""
         self._file.flush()
         sync_file(self._file.fileno(), self.path, data_only=True)
 
     def close(self) -> None:
-        """Close the file, keeping it."""
+        """Close the file."""
         try:
             self._file.close()
         except OSError:
-            # What could not be flushed (a full disk) is beyond the last
-            # committed length anyway, and is dropped on resuming.
+            # Unflushed data (on a full disk) are beyond the last committed
+            # length, and are dropped on resuming.
             self._file.raw.close()
 
 
 class ShardWriter(abc.ABC):
-    """Appends records to a shard that is not yet a dataset; for one thread of one process.
+    """Appends records to an unfinished shard; for one thread of one process.
 
-    `directory`, where the unfinished shard lives, is made if missing; `state` is what `commit`
-    returned last: the writer goes back to exactly there.  `ShardDamagedError` if the files are not
-    as they were then.
+    `directory`, of the unfinished shard, is made if it is missing.  `state` is the last result of
+    `commit`, from which the writer resumes.  `ShardDamagedError` if the files have changed since.
     """
 
     container: ClassVar[str]
@@ -184,13 +181,9 @@ class ShardWriter(abc.ABC):
         self.spools: dict[str, Spool] = {}
         for name, spec in self.specs.items():
             if not spec.computed:
-                self._open_spool(name, self.column_path(name))
+                self._open_spool(name, directory / f"column.{name}")
             if spec.bounds and self.spools[name].length == 0:
                 self.spools[name].append(np.zeros(1, spec.dtype))
-
-    def column_path(self, name: str) -> Path:
-        """Return where a column is spooled."""
-        return self.directory / f"column.{name}"
 
     def _open_spool(self, name: str, path: Path, *, checked: bool = True) -> None:
         try:
@@ -200,28 +193,28 @@ class ShardWriter(abc.ABC):
                 spool.close()
             raise
 
-    # -- what a container supplies ------------------------------------------------
+    # -- for the container ------------------------------------------------
 
     @abc.abstractmethod
     def _append_blobs(self, field: str, images: Sequence[EncodedImage]) -> None:
-        """Take the images of the next samples, the first of which is `num_samples`."""
+        """Append the images of the next samples, from number `num_samples` on."""
 
     @abc.abstractmethod
     def _commit_blobs(self) -> None:
-        """Return once all images taken so far are on the disk."""
+        """Wait until all appended images are on the disk."""
 
     @abc.abstractmethod
     def _build(self, arrays: Mapping[str, Array], header_bytes: int) -> Layout:
-        """Finish the container's file; return where in it everything is.
+        """Finish the container's file, and return its layout.
 
-        Spooled arrays are copied in; for the others and the header, room is
-        made.  May run again after a crash in the middle.
+        Spooled arrays are copied; space is allocated for the others and the
+        header.  May run again after a crash.
         """
 
-    # -- what all share -----------------------------------------------------------
+    # -- common to all -----------------------------------------------------------
 
     def close(self) -> None:
-        """Release files, keeping what was committed."""
+        """Close the files; committed data stay."""
         for spool in self.spools.values():
             spool.close()
 
@@ -282,11 +275,10 @@ class ShardWriter(abc.ABC):
         }
 
     def seal(self, path: Path, options: Mapping[str, Any]) -> None:
-        """Turn what was appended into a finished shard at `path`.
+        """Turn the appended samples into a finished shard at `path`.
 
-        The spools stay until the caller removes `directory`, so that a crash at any moment leaves
-        either all that is needed to seal again, or the finished shard.  `ShardDamagedError` if what
-        lies on the disk does not read back as it was written.
+        The spools stay until the caller removes `directory`: after a crash, either sealing can run
+        again, or the shard is finished.  `ShardDamagedError` if it does not read back as written.
         """
         self.commit()
         arrays = {name: self._array(name) for name in self.specs}
@@ -327,7 +319,7 @@ class ShardWriter(abc.ABC):
             os.close(descriptor)
         damage = next(find_damage(ShardReader(layout.path)), None)
         if damage is not None:
-            raise ShardDamagedError(f"what was written does not read back: {damage}")
+            raise ShardDamagedError(f"the shard does not read back as written: {damage}")
         os.replace(layout.path, path)
         sync_directory(path.parent)
 
@@ -339,7 +331,7 @@ class ShardWriter(abc.ABC):
 
 
 class Array(NamedTuple):
-    """A column about to be put into the container; `spool` has it, if known yet."""
+    """A column to be put into the container; `spool` has its values, if they are known."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -365,10 +357,7 @@ class Array(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Where a container put things, as offsets in its file in bytes.
-
-    The footer goes to `file_bytes`, and ends the file.
-    """
+    """Offsets of the arrays in a container's file, in bytes; the footer goes to `file_bytes`."""
 
     path: Path
     file_bytes: int
@@ -385,7 +374,7 @@ def _write_at(descriptor: int, data: bytes, offset: int) -> None:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write an own file anew; return once it is on the disk."""
+    """Replace an own file, and sync it."""
     with open(create_own(path), "wb") as file:
         file.write(data)
         file.flush()
@@ -393,7 +382,7 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Give a file new content, which is there whole or not at all."""
+    """Replace a file atomically."""
     scratch = path.with_name(f"{path.name}.new")
     write_file(scratch, data)
     os.replace(scratch, path)

@@ -3,14 +3,14 @@
     data = PackedDataModule("train.lmdb", "val.lmdb", batch_size=256, train_transform=[...])
     trainer.fit(model, data)
 
-A loader also works as it is: ``trainer.fit(model, loader)``.  The module adds what a loader cannot
-know: it does not shuffle for ``overfit_batches``, evaluates each sample exactly once, brings
-batches to the trainer's GPU ahead of their use, and keeps a drawn seed in checkpoints.  The place
-in an epoch is not part of its state: Lightning saves that of the loader, or tells its sampler.
+A loader also works without it: ``trainer.fit(model, loader)``.  The module knows the trainer: it
+does not shuffle for ``overfit_batches``, evaluates each sample exactly once, copies batches to the
+trainer's GPU ahead of their use, and keeps a drawn seed in checkpoints.  The place in an epoch is
+not part of its state: Lightning saves that of the loader, or informs its sampler.
 
     train = setup_dataloaders(fabric, fastdata.loader("train.lmdb", batch_size=256))
 
-takes the place of ``fabric.setup_dataloaders``, which refuses what is no `DataLoader`.
+replaces ``fabric.setup_dataloaders``, which accepts only a `DataLoader`.
 """
 
 from __future__ import annotations

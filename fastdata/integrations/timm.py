@@ -29,12 +29,11 @@ _OFF: dict[str, Any] = dict.fromkeys(["fp16", "num_aug_repeats", "num_aug_splits
 _OFF |= dict.fromkeys(["tf_preprocessing", "input_size_choices", "batch_size_choices"])
 _OFF |= dict.fromkeys(["batch_choice_weights", "batch_schedule_epochs", "num_batches"])
 _OFF["batch_choice_schedule"] = "constant"
-"""Arguments of timm's that may only be given to say that they are not wanted, by false values or
-these."""
+"""Unsupported arguments of timm, which may only be given as false or as these values."""
 _MEANINGLESS = ["use_multi_epochs_loader", "worker_seeding", "batch_choice_seed"]
 _MEANINGLESS += ["batch_schedule_spread", "batch_schedule_random_mix"]
-"""Workers stay from epoch to epoch, and draws are functions of seed, epoch and sample; the others
-say how `input_size_choices` are drawn, without which timm does not look at them."""
+"""Ignored: workers stay from epoch to epoch, and draws are functions of seed, epoch and sample;
+timm uses the others only with `input_size_choices`."""
 _COLOUR: dict[type, Any] = {
     tv.RandomGrayscale: lambda step: T.RandomGrayscale(step.p),
     tv.ColorJitter: lambda s: T.ColorJitter(s.brightness, s.contrast, s.saturation, s.hue),

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 __all__ = ["gather_windows", "has_kernels", "look_up", "window_plan"]
 
 KERNEL_DEVICES = frozenset({"cuda"})
-"""Types of devices that there are kernels for; tests add the CPU, where they are interpreted."""
+"""Types of devices with kernels; tests add the CPU, with Triton's interpreter."""
 
 BLOCK = 1024
 """Values that a program of `look_up` makes, 8 a thread."""
@@ -26,7 +26,7 @@ BLOCK = 1024
 WITH_TABLE, WITHOUT_TABLE = (1, 1024), (4, 256)
 
 OPTIONS = {"enable_fp_fusion": False}
-"""There is no arithmetic to fuse; Triton 3.9 warns where the option is missing."""
+"""Triton 3.9 warns without this option, although there is no arithmetic to fuse."""
 
 ADDRESSES = 1 << 22
 """That torch's indexing takes at a time: 32 MB of them."""
@@ -112,9 +112,9 @@ def gather_windows(
 
     `store`, uint8 [m], has images of any sizes, C values a pixel, row by row; `plan`, int64 [n, 8],
     is of `window_plan`, on the same device; `size` is height, width and channels of all windows;
-    `table`, [256, C], is what becomes of each value, by default itself.  The result is [n, H, W,
-    C]: zero, or what the table makes of it, beyond an image.  By the kernel it is one read and one
-    write of memory.
+    `table`, [256, C], has the result of each value, by default itself.  The result is [n, H, W,
+    C]; beyond an image, it has the result of zero.  The kernel takes one read and one write of
+    memory.
     """
     height, width, channels = size
     if not has_kernels(store.device):
@@ -148,7 +148,7 @@ def gather_windows(
 
 
 def _gather(store: torch.Tensor, plan: torch.Tensor, size: tuple[int, int, int]) -> torch.Tensor:
-    """Return what the kernel does, by torch's indexing."""
+    """Compute the result of the kernel by torch's indexing."""
     height, width, channels = size
     begin, pitch, top, left, *bounds = plan[:, :, None].unbind(1)
     across = torch.arange(width, device=plan.device)

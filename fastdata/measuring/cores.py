@@ -25,11 +25,11 @@ class _Look:
 
 
 class CoresOfOthers:
-    """Adds up what other processes take of the cores, between `begin` and `end`.
+    """Measures the use of cores by other processes, between `begin` and `end`.
 
-    Of a cgroup with a CPU quota only what others of the group take of that is missing, unless the
-    machine's cores are the ones that are rare.  Seen by the system's counts, in steps of 10 ms, so
-    that it takes a second or more to be known well; one look takes milliseconds.  For one thread.
+    In a cgroup with a CPU quota, only other processes of the group count, unless the machine has
+    fewer free cores than the quota.  The system counts in steps of 10 ms, so a precise result takes
+    a second or more; one look takes milliseconds.  For one thread.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class CoresOfOthers:
         self._began = self._look()
 
     def end(self) -> None:
-        """Look again, and add what others have taken since `begin`."""
+        """Look again, and add the use since `begin`."""
         before, after = self._began, self._look()
         own = after.own - before.own
         self._seconds += after.clock - before.clock
@@ -56,7 +56,7 @@ class CoresOfOthers:
 
     @property
     def cores(self) -> float:
-        """How many cores others took, in the mean, of those that this process may use."""
+        """Mean number of this process's cores that others used."""
         if self._seconds <= 0:
             return 0.0
         there = float(len(self._cpus))
@@ -67,14 +67,12 @@ class CoresOfOthers:
         return min(max(there - free, 0.0), there)
 
     def _look(self) -> _Look:
-        return _Look(time.perf_counter(), _busy(self._cpus), self._of_group(), _of_tree())
-
-    def _of_group(self) -> float | None:
-        return None if self._quota is None else self._quota.seconds_used()
+        group = None if self._quota is None else self._quota.seconds_used()
+        return _Look(time.perf_counter(), _busy(self._cpus), group, _of_tree())
 
 
 def _busy(cpus: list[int]) -> float:
-    """Return the seconds in which these cores computed, for anybody."""
+    """Return the busy seconds of these cores, for all processes."""
     times = psutil.cpu_times(percpu=True)
     return sum(
         sum(getattr(times[cpu], name, 0.0) for name in _BUSY) for cpu in cpus if cpu < len(times)

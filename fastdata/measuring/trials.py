@@ -41,11 +41,11 @@ __all__ = [
 ]
 
 START_SECONDS = 120.0
-"""For the interpreter, torch, and what the user's modules import."""
+"""For starting the interpreter and importing torch and the user's modules."""
 
 RESERVE_BYTES = 256 << 20
-"""What has to stay free of host memory, for the training process and the system: a trial that
-leaves less than half of it is ended."""
+"""Host memory to keep free for the training process and the system; a trial that leaves less than
+half of this is ended."""
 
 _TICK_SECONDS = 0.1
 
@@ -66,17 +66,17 @@ class TrialTimeoutError(TrialFailedError):
 
 
 class UnsentError(TrialFailedError):
-    """The process that measures cannot have what it is to measure, or does not start with it."""
+    """The measuring process cannot receive its input, or does not start with it."""
 
 
 class LocalRunner:
-    """Calls methods of what ``make(spec)`` returns in this process: no limit, no time-out."""
+    """Calls methods of ``make(spec)`` in this process, without limits of time and memory."""
 
     def __init__(self, make: Callable[[Any], Any], spec: Any) -> None:
         self._subject = make(spec)
 
     def call(self, name: str, *arguments: Any, seconds: float) -> Any:
-        """Return what a method returns, or raise `TrialFailedError`; `seconds` means nothing."""
+        """Call a method; raises `TrialFailedError`.  `seconds` is ignored."""
         try:
             return getattr(self._subject, name)(*arguments)
         except Exception as error:
@@ -87,12 +87,12 @@ class LocalRunner:
 
 
 class ProcessRunner:
-    """Calls them in a process that is started when it is needed, and again after it has failed.
+    """Calls them in another process, started on demand and restarted after a failure.
 
-    Started by spawn, never by fork: it may use CUDA, and inherits no locks.  It ends with
-    `close`, with this object, with the interpreter, and when this process is killed; with it
-    all processes that it has started, what they left in ``/dev/shm``, and its temporary files.
-    `make` and `spec` are pickled, which may raise anything.
+    It is started by spawn, never by fork: it may use CUDA, and inherits no locks.  It ends with
+    `close`, with this object, with the interpreter, or when this process is killed, together with
+    its child processes, their files in ``/dev/shm``, and its temporary files.  `make` and `spec`
+    are pickled, which may raise anything.
     """
 
     def __init__(self, make: Callable[[Any], Any], spec: Any) -> None:
@@ -110,26 +110,26 @@ class ProcessRunner:
         return self._running[0][0] if self._running else None
 
     def call(self, name: str, *arguments: Any, seconds: float) -> Any:
-        """Return what a method returns there.  A Ctrl-C while waiting ends the process.
+        """Call a method there.  Ctrl-C while waiting ends the process.
 
-        Raises `TrialFailedError` where it raises, dies, or takes more than `seconds` or too much
+        Raises `TrialFailedError` if it raises, dies, or takes more than `seconds` or too much
         memory.
         """
         if not self._running:
             self._start()
         _, pool = self._running[0]
         try:
-            if not self._answered:  # starting is no part of the time
+            if not self._answered:  # the start does not count
                 _wait(pool.submit(None), seconds + START_SECONDS)
                 self._answered = True
             return _wait(pool.submit((name, arguments)), seconds)
         except WorkerError as error:
             self._end()
-            if pool.death is None:  # it raised what cannot be sent
+            if pool.death is None:  # its error cannot be pickled
                 raise _failure(error) from error
             raise _died(pool.death, self._answered) from error
         except BaseException:
-            self._end()  # what it was in the middle of goes with it
+            self._end()  # with its current call
             raise
 
     def close(self) -> None:
@@ -165,7 +165,7 @@ Runner: TypeAlias = LocalRunner | ProcessRunner
 
 
 def _wait(ticket: Ticket, seconds: float) -> Any:
-    """Return the result of a request, which has so long and must leave some memory free."""
+    """Return the result of a request, within limits of time and memory."""
     deadline = time.monotonic() + seconds
 
     def is_done(limit: float) -> bool:
@@ -215,9 +215,9 @@ def _died(death: Death, answered: bool) -> TrialFailedError:
 
 
 def _failure(error: BaseException) -> TrialFailedError:
-    """Return what a trial fails with: the type and message of an error, in one line.
+    """Return the type and the message of an error in one line, for a failed trial.
 
-    Of an error that a worker has sent, with its traceback as text: the last line.
+    An error sent by a worker has its traceback as text: the last line counts.
     """
     text = traceback.format_exception_only(type(error), error)[-1].strip()
     if "Traceback (most recent call last)" in text:
@@ -234,11 +234,11 @@ def open_runner(
     must_be_sent: bool,
     seconds: float,
 ) -> tuple[Runner, Any, str]:
-    """Return a runner, what its method ``probe`` returns, and why it is in this process, or "".
+    """Return a runner, the result of its method ``probe``, and why it is in this process, or "".
 
-    What another process cannot have is measured by what `local` returns; with `must_be_sent` that
-    is an error.  What is wrong with the data or its options is raised as it is, and any other
-    failure of the probe as `WorkerError`.
+    Data that cannot be pickled are measured by the result of `local`; with `must_be_sent` that is
+    an error.  Errors of the data or the options are raised unchanged, other failures of the probe
+    as `WorkerError`.
     """
     try:
         runner: Runner = ProcessRunner(make, spec)
@@ -302,14 +302,14 @@ class _Requests:
 
 
 def _set_up(temporary: str, start_method: str | None) -> None:
-    """Make this process one that measures.
+    """Set up this process for measuring.
 
-    `temporary` is the folder for temporary files of everything that runs here.  The parent
-    removes it; where the parent was killed, this process does.  `start_method` is how the parent
-    starts processes: as loaders would there, they do here.
+    `temporary` is its folder for temporary files.  The parent removes it; if the parent was killed,
+    this process does.  `start_method` is the parent's, so that loaders start workers as they would
+    there.
     """
     lead_group()
-    os.dup2(2, 1)  # what the user's code prints is no part of a command's output
+    os.dup2(2, 1)  # keeps the user's prints out of the command's output
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     # A spawned process would spawn its own.
     multiprocessing.set_start_method(start_method, force=True)

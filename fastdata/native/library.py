@@ -1,8 +1,7 @@
 """The compiled library: found and loaded once a process, and called with NumPy arrays.
 
-What a task costs around its pixels is paid once: one call, without the interpreter's lock.
-The library makes what it fully understands, and refuses the rest crop by crop; the caller
-does that in another way, and reports what is wrong with it.
+Each task takes one call, without the interpreter's lock.  The library refuses crops that it does
+not fully understand; the caller makes these in another way, and reports errors.
 """
 
 from __future__ import annotations
@@ -68,26 +67,25 @@ CROP = np.dtype(
 """One crop, as ``fd_crop`` in crops.c.
 
 ``data``, ``size``, ``codec``
-    Address and length in bytes of what is stored, and its number in
+    Address and length of the stored bytes, and the codec's number in
     `fastdata.formats.layout.CODECS`.
 ``height``, ``width``
     Of the whole image.
 ``factor``
-    1, 2, 4 or 8: by how much a JPEG is reduced while it is decoded, in the way of libjpeg-turbo, or
-    by how much the pixels of a raw image are reduced already: then ``ceil(height / factor)`` x
-    ``ceil(width / factor)`` of them are stored.
+    1, 2, 4 or 8: the reduction of a JPEG during decoding, as in libjpeg-turbo, or the past
+    reduction of a raw image, which then has ``ceil(height / factor)`` x ``ceil(width / factor)``
+    stored pixels.
 ``top``, ``left``, ``rows``, ``columns``
     The window, in pixels of the whole image and inside it; reduced, its edges may lie between
-    pixels.  Of a raw image that is neither reduced nor resized it may reach beyond, where it is
-    zero.
+    pixels.  It may exceed a raw image that is neither reduced nor resized; pixels beyond are zero.
 ``target_rows``, ``target_columns``, ``part_top``, ``part_left``
-    The size to which the window is resized, and where in it the output begins; 0 as a size is the
-    output's.  What the output does not need is not decoded.
+    The size to which the window is resized, and the begin of the output in it; a size of 0 is the
+    output's.  Only pixels that the output needs are decoded.
 ``antialias``, ``flip``
     Whether the resize is antialiased, and whether the result is mirrored.  Without `antialias`,
     reduced pixels are not resized: the output is those that the window touches.
 ``status``
-    The answer: 0 where it was made.
+    The result: 0 for success.
 """
 
 RAW, JPEG, OTHER_CODEC = 0, 1, -1
@@ -112,7 +110,7 @@ def library() -> ctypes.CDLL | None:
 
 @functools.cache
 def loaded_library() -> ctypes.CDLL | None:
-    """Return the compiled library for what has nothing to do with speed; None without one.
+    """Return the compiled library for uses other than speed; None without one.
 
     Warns
     -----
@@ -151,7 +149,7 @@ def loaded_library() -> ctypes.CDLL | None:
 def _warn(reason: str) -> None:
     warnings.warn(
         f"fastdata's compiled library {FILE} is not used, as it does not fit ({reason}); "
-        f"everything works, but slower. Install fastdata again to build it anew: {BUILD_AGAIN} (in "
+        f"everything works, but slower. Install fastdata again to rebuild it: {BUILD_AGAIN} (in "
         "the repository's folder: pip install -e .)",
         RuntimeWarning,
         stacklevel=5,
@@ -197,18 +195,14 @@ def look_up_planes(pixels: Pixels, table: NDArray[Any] | None, out: NDArray[Any]
     assert planes.flags.c_contiguous, planes.strides
     native = loaded_library()
     if native is None:
-        planes[...] = (pixels if table is None else _looked_up(pixels, table)).transpose(0, 3, 1, 2)
+        values = pixels if table is None else table[pixels, np.arange(pixels.shape[-1])]
+        planes[...] = values.transpose(0, 3, 1, 2)
         return
     count, height, width, channels = pixels.shape
     where = None if table is None else table.ctypes.data
     native.fd_look_up(
         pixels.ctypes.data, count, height * width, channels, where, out.itemsize, out.ctypes.data
     )
-
-
-def _looked_up(pixels: Pixels, table: NDArray[Any]) -> NDArray[Any]:
-    values: NDArray[Any] = table[pixels, np.arange(pixels.shape[-1])]
-    return values
 
 
 def copy_rows(
@@ -255,9 +249,9 @@ def decode_resized(
 ) -> bool:
     """Decode a JPEG of this height and width and resize it, antialiased, into `out`.
 
-    `factor` is by how much it is reduced while it is decoded.  The whole becomes `target` pixels
-    (height, width), or those of `out`, which begins at `part` (top, left) of them.  False where it
-    was refused, as by `decode_jpeg`.
+    `factor` is the reduction during decoding.  The whole image becomes `target` pixels (height,
+    width), by default the size of `out`, which begins at `part` (top, left).  False if the JPEG was
+    refused, as by `decode_jpeg`.
     """
     return _one(
         np.frombuffer(data, np.uint8),
@@ -325,16 +319,16 @@ def _taken(native: ctypes.CDLL, memory: int, size: int) -> bytes:
 
 
 def transcode_jpeg(data: bytes, interval: int) -> bytes | None:
-    """Code a JPEG anew without changing a pixel, with a restart marker after every `interval` MCUs.
+    """Transcode a JPEG without changing a pixel, with a restart marker every `interval` MCUs.
 
-    The result is baseline, with the segment index, Huffman tables of its own, and no metadata but
-    what tells colours.  None where the library is not there, or refuses the file: damaged, or of a
-    kind that it does not understand in full (arithmetic codes, 12 bits, four colours, bits of
-    coefficients missing, tables of 16 bits).  What it does not refuse is sound.
+    The result is baseline, with the segment index, its own Huffman tables, and no metadata except
+    those of colour.  None without the library, or if it refuses the file: damaged, or of an
+    unsupported kind (arithmetic codes, 12 bits, four colours, missing bits of coefficients, tables
+    of 16 bits).  A file that is not refused is intact.
 
-    For any number of threads; without the interpreter's lock; the same bytes on any processor.
-    Takes about 6 bytes a byte of the file; of a file with several scans also 2 a coefficient, that
-    is 3 a pixel where chroma is halved in both directions.
+    Thread-safe; without the interpreter's lock; the same bytes on any processor.  Takes about 6
+    bytes of memory per byte of the file; with several scans also 2 per coefficient, which is 3 per
+    pixel if chroma is halved in both directions.
     """
     native = loaded_library()
     if native is None:

@@ -42,10 +42,10 @@ def render(package: str, template: str, content: Mapping[str, Any]) -> str:
 
 
 def write_page(page: str, path: str | os.PathLike[str]) -> None:
-    """Write a page to a file, which is there whole or, after an error, as before.
+    """Write a page to a file atomically.
 
-    An earlier page there is replaced, and nothing else: see `check_page_path`.  Raises
-    `DiskFullError` if there is no room.
+    Only an earlier page is replaced: see `check_page_path`.  Raises `DiskFullError` if the disk is
+    full.
     """
     check_page_path(path)
     target = Path(os.path.realpath(path))  # the file that a link points to is replaced
@@ -62,10 +62,10 @@ def write_page(page: str, path: str | os.PathLike[str]) -> None:
 
 
 def check_page_path(path: str | os.PathLike[str]) -> None:
-    """Check that a page can be written to `path`, before the work for it is done.
+    """Check that a page can be written to `path`, before doing the work.
 
-    Raises `OptionError` if it is a folder, a file that is no page (e.g. the dataset) or another
-    thing, or its folder does not exist.
+    Raises `OptionError` if it is anything but an earlier page (e.g. the dataset), or if its folder
+    does not exist.
     """
     target = Path(path)
     if target.is_dir():

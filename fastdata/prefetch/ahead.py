@@ -56,11 +56,11 @@ class ItemQueue(ABC):
         """Have an entry."""
 
     def finish(self, item: Any) -> Any:
-        """Return what is handed out for an item; called when it is."""
+        """Return the value to deliver for an item; called at delivery."""
         return item
 
     def at_end(self) -> None:  # noqa: B027  (a subclass need not have it)
-        """Do what is to be done after the last item, or for `close`, which forgets the others."""
+        """Clean up after the last item, or for `close`, which drops the remaining items."""
 
     @property
     def items(self) -> list[Any]:
@@ -121,9 +121,9 @@ class Ahead(ItemQueue):
 
     `depth` items are pulled behind the one that is handed out.
 
-    A subclass has `pull`, and perhaps `finish`, `may_pull` and `at_end`.  (They are no functions
-    that are given here: whatever has the queue would be in a cycle with it, and live, with its
-    workers, until the garbage collector comes.)
+    A subclass has `pull`, and perhaps `finish`, `may_pull` and `at_end`.  (As callbacks they would
+    make a reference cycle with the owner of the queue, which would then live, with its workers,
+    until the next garbage collection.)
     """
 
     def __init__(self, depth: int) -> None:
@@ -190,7 +190,7 @@ class Background(ItemQueue):
         self._shared.take()
 
     def _end(self) -> None:
-        """End the thread, once it has made what it is making."""
+        """End the thread after its current item."""
         self._shared.stop()
         if self._shared.has_thread and threading.current_thread() is not self.thread:
             self.thread.join()

@@ -1,8 +1,8 @@
-"""Limits of the cgroups that this process is in: cores and memory, version 1, 2 or both.
+"""Limits of this process's cgroups for cores and memory, version 1, 2 or both.
 
-A process is in a group, and under the limits of all groups above that one: a Slurm job's, a
-systemd unit's, a container's.  ``/proc/self/cgroup`` says which group it is, and
-``/proc/self/mountinfo`` where groups are mounted.  What cannot be read is no limit.
+The limits of a group and of all its parents hold: a Slurm job's, a systemd unit's, a container's.
+``/proc/self/cgroup`` names the group, and ``/proc/self/mountinfo`` the mounts.  Unreadable files
+mean no limit.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import NamedTuple
 __all__ = ["ROOT", "MemoryLimit", "QuotaLimit", "memory_limits", "tightest_quota"]
 
 ROOT = Path("/")
-"""Where ``proc`` and the mounted groups are looked for; tests have a tree of their own."""
+"""The root of ``proc`` and of the mounts; tests replace it."""
 
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 class QuotaLimit(NamedTuple):
-    """Cores that the processes of a group may take together, in the mean."""
+    """The mean number of cores that the processes of a group may use together."""
 
     cores: float
     group: Path
 
     def seconds_used(self) -> float | None:
-        """Return the seconds that the group has computed; None where that is not known."""
+        """Return the CPU seconds of the group; None if unknown."""
         with suppress(OSError, ValueError, IndexError):
             words = (self.group / "cpu.stat").read_text().split()
             return int(words[words.index("usage_usec") + 1]) / 1e6
@@ -39,20 +39,20 @@ class QuotaLimit(NamedTuple):
 
 
 class MemoryLimit(NamedTuple):
-    """Bytes that the processes of a group may have together, and may still take."""
+    """Bytes that the processes of a group may use together, and the rest that is free."""
 
     most: int
     left: int
 
 
 def tightest_quota() -> QuotaLimit | None:
-    """Return the lowest limit of cores, None where there is none."""
+    """Return the lowest limit of cores, or None."""
     found = [limit for limit in map(_quota_of, _groups("cpu")) if limit is not None]
     return min(found, default=None)
 
 
 def memory_limits() -> Iterator[MemoryLimit]:
-    """Yield the limit of each group that has one."""
+    """Yield the limits of all groups."""
     for group, version in _groups("memory"):
         limit = _memory_of(group, version)
         if limit is not None:
@@ -60,7 +60,7 @@ def memory_limits() -> Iterator[MemoryLimit]:
 
 
 def _groups(controller: str) -> Iterator[tuple[Path, int]]:
-    """Yield this process's groups, its own first, each with the version of cgroups."""
+    """Yield this process's group and its parents, each with the version of cgroups."""
     lines = _lines(ROOT / "proc/self/cgroup")
     paths = dict(line.partition(":")[2].split(":", 1) for line in lines if line.count(":") >= 2)
     for version, root, place in _mounts(controller):
@@ -72,7 +72,7 @@ def _groups(controller: str) -> Iterator[tuple[Path, int]]:
         if path.is_relative_to(root) and ".." not in path.parts:
             group = place / path.relative_to(root)
         elif ".." in path.parts or ".." in Path(root).parts:
-            group = place  # a container may see only its own group, mounted in the place of all
+            group = place  # in a container that sees only its own group, at the mount itself
         else:
             continue  # the mount of another group
         while group != place:
@@ -82,7 +82,7 @@ def _groups(controller: str) -> Iterator[tuple[Path, int]]:
 
 
 def _mounts(controller: str) -> Iterator[tuple[int, str, Path]]:
-    """Yield the version, the root and the place of each mount that has a controller."""
+    """Yield version, root and mount point of each mount with a controller."""
     for line in _lines(ROOT / "proc/self/mountinfo"):
         # ID PARENT DEVICE ROOT PLACE OPTIONS [TAGS] - TYPE SOURCE OPTIONS; proc_pid_mountinfo(5)
         mount, _, system = line.partition(" - ")
@@ -115,9 +115,9 @@ def _quota_of(found: tuple[Path, int]) -> QuotaLimit | None:
 
 
 def _memory_of(group: Path, version: int) -> MemoryLimit | None:
-    """Return the limit of a group; files in the page cache count as memory that is left.
+    """Return the limit of a group; files in the page cache count as free memory.
 
-    Beyond ``memory.high`` a process is not killed, and slowed down until it hardly moves.
+    ``memory.high`` counts: beyond it, a process is not killed but slowed down to a crawl.
     """
     if version == 2:
         limits = [_number(group / "memory.max"), _number(group / "memory.high")]
@@ -127,7 +127,7 @@ def _memory_of(group: Path, version: int) -> MemoryLimit | None:
         used = _number(group / "memory.usage_in_bytes")
     statistics = _statistics(group / "memory.stat")
     if version == 1:
-        # Of groups above that a container does not see, too.
+        # Includes parents that a container does not see.
         limits.append(statistics.get("hierarchical_memory_limit"))
     most = min((limit for limit in limits if limit is not None), default=None)
     if most is None or used is None:
@@ -137,7 +137,7 @@ def _memory_of(group: Path, version: int) -> MemoryLimit | None:
 
 
 def _lines(path: Path) -> list[str]:
-    """Return the lines of a file, in which names may be in any encoding."""
+    """Return the lines of a file; names may have any encoding."""
     try:
         return path.read_text("utf-8", "surrogateescape").split("\n")
     except OSError:

@@ -1,8 +1,7 @@
-"""How many ranks of a training this machine runs, and how many of them share this one's cores.
+"""The number of ranks on this machine, and of those that share this rank's cores.
 
-Launchers say it in environment variables.  Where none does, ranks of a process group are counted
-among the relatives of this process: nothing is asked of the other ranks, which may be anywhere in
-their programs.
+Launchers set environment variables.  Without these, the ranks of a process group are counted among
+the relatives of this process; other ranks take no part, as they may be anywhere in their programs.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from contextlib import suppress
 
 import psutil
 
-__all__ = ["local_processes", "ranks_on_these_cores"]
+__all__ = ["local_processes", "ranks_on_these_cores", "world_size"]
 
 _COUNTS = (
     "LOCAL_WORLD_SIZE",  # torchrun
@@ -26,33 +25,31 @@ _COUNTS = (
     "PALS_LOCAL_SIZE",  # Cray
 )
 _SLURM_COUNTS = ("SLURM_STEP_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
-"""Of the step, that is of what ``srun`` started; the others are of the whole job."""
+"""The first is of the step that ``srun`` started; the others are of the job."""
 
 _PER_NODES = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
 
 def local_processes() -> int:
-    """Return how many ranks run on this machine, 1 without a training of several.
+    """Return the number of ranks on this machine, 1 without distributed training.
 
-    What torchrun, MPI or ``srun`` say comes first.  With a process group, or a ``WORLD_SIZE``, it
-    is the relatives that Lightning or ``torch.multiprocessing`` started; never more than the world
-    has.
+    The variables of torchrun, MPI or ``srun`` come first.  Else, with a process group or a
+    ``WORLD_SIZE``, relatives started by Lightning or ``torch.multiprocessing`` are counted, up to
+    the world size.
     """
-    world_size = _world_size()
     for name in _COUNTS:
         if (count := _number(name)) is not None:
             return max(1, count)
     found = _tasks_of_slurm()
-    if found <= 1 < world_size:
-        found = _relatives(os.getpid(), world_size)
+    if found <= 1 < world_size():
+        found = _relatives(os.getpid(), world_size())
     return max(1, found)
 
 
 def ranks_on_these_cores(local: int, cores: int) -> int:
-    """Return how many of the `local` ranks may use the cores of this one, itself included.
+    """Return how many of the `local` ranks, with this one, share its cores.
 
-    ``srun`` and ``mpirun`` may give each rank cores of its own (affinity), which are not to be
-    divided again.
+    ``srun`` and ``mpirun`` may give each rank its own cores (affinity).
     """
     if local == 1:
         return 1
@@ -68,9 +65,9 @@ def ranks_on_these_cores(local: int, cores: int) -> int:
     return local
 
 
-def _world_size() -> int:
+def world_size() -> int:
     """Return the world size of the process group, or of the environment."""
-    # Not imported here: workers that pack do without torch.
+    # Not imported here: packing workers run without torch.
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_world_size())
@@ -83,7 +80,7 @@ def _number(name: str) -> int | None:
 
 
 def _tasks_of_slurm() -> int:
-    """Return the tasks on this node, 1 outside of ``srun``."""
+    """Return the number of tasks on this node, 1 outside ``srun``."""
     if "SLURM_PROCID" not in os.environ:
         return 1
     name = next((name for name in _SLURM_COUNTS if name in os.environ), "")
@@ -95,11 +92,11 @@ def _tasks_of_slurm() -> int:
 
 
 @functools.lru_cache(maxsize=4)
-def _relatives(pid: int, world_size: int) -> int:
-    """Return how many ranks there are among this process, its parent and their children.
+def _relatives(pid: int, most: int) -> int:
+    """Return the number of ranks among this process, its siblings and its children.
 
-    Each of Lightning's processes but the first has ``LOCAL_RANK``; those of
-    ``torch.multiprocessing`` have the same command line, numbers apart.
+    Lightning's processes, except the first, have ``LOCAL_RANK``; those of
+    ``torch.multiprocessing`` have the same command line, except for numbers.
     """
     try:
         here = psutil.Process(pid)
@@ -110,11 +107,11 @@ def _relatives(pid: int, world_size: int) -> int:
         alike = sum(_kind(process) == kind for process in siblings)
     except psutil.Error:
         return 1
-    return min(max(1, last + 1, alike), world_size)
+    return min(max(1, last + 1, alike), most)
 
 
 def _local_rank(process: psutil.Process) -> int:
-    """Return the ``LOCAL_RANK`` that a process was started with, 0 without one."""
+    """Return the initial ``LOCAL_RANK`` of a process, by default 0."""
     with suppress(psutil.Error, OSError):
         text = process.environ().get("LOCAL_RANK", "")
         return int(text) if text.isdecimal() else 0
@@ -122,6 +119,6 @@ def _local_rank(process: psutil.Process) -> int:
 
 
 def _kind(process: psutil.Process) -> str:
-    with suppress(psutil.Error):  # it has ended meanwhile
+    with suppress(psutil.Error):  # the process has ended
         return re.sub(r"\d+", "", " ".join(process.cmdline()))
     return ""

@@ -1,6 +1,6 @@
-"""How worker processes are started, under every start method, and what they are for.
+"""Starting of worker processes, with every start method, and their roles.
 
-And how a process is ended with everything that it has started, so that nothing of it stays.
+Also ends a process together with all processes that it has started.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _SHM = Path("/dev/shm")
 
 @dataclass(frozen=True)
 class Death:
-    """How a worker process ended that should not have.
+    """The unexpected end of a worker process.
 
-    `exit_code` is minus the signal, where one killed it, and None where another process has reaped
-    it.  `ready` says whether it ever asked for tasks; `start_error` is the traceback, where its
-    work could not be unpickled there.
+    `exit_code` is minus the signal that killed it, and None if another process has reaped it.
+    `ready` is whether it ever asked for tasks; `start_error` is the traceback if its work could not
+    be unpickled.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Death:
 
     def __str__(self) -> str:
         if self.start_error:
-            how = "could not be started: what it works on cannot be unpickled there"
+            how = "could not be started: its work cannot be unpickled there"
         elif self.signal is not None:
             how = f"was killed by {self.signal_name}"
         else:
@@ -89,7 +89,7 @@ class Role:
     remedy: str
     """What to do where no process can be started."""
     explain_death: Callable[[Death], str] = str
-    """Returns the message of the error that a death is; by default what is known of it."""
+    """Returns the error message for a death; by default its description."""
     end: Callable[[], NoReturn] = end_now
     """Ends a process whose parent has ended, and never returns."""
     daemon: bool = True
@@ -247,7 +247,7 @@ def signals_held(*, blocked: bool = True) -> Iterator[None]:
 
 
 def _restore(handlers: list[tuple[signal.Signals, Any]]) -> None:
-    """Set all handlers, even if one of them is called at once and raises."""
+    """Set all handlers, even if a handler is called at once and raises."""
     if handlers:
         number, handler = handlers[0]
         try:

@@ -46,9 +46,9 @@ __all__ = [
 ]
 
 Work: TypeAlias = "Callable[[Any, NDArray[np.uint8] | None], Any]"
-"""What a worker does with a task: leaves in the memory what is large, and returns what is small.
+"""The work on a task: writes large results to the memory, and returns small ones.
 
-Picklable, and safe in any number of threads."""
+Picklable and thread-safe."""
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 
@@ -56,15 +56,15 @@ _IMPORTED_IN, _OPENCV_WAS_THERE = os.getpid(), "cv2" in sys.modules
 
 _TICK_SECONDS = 1.0
 _MAP_SECONDS = 5.0
-"""A block not used for so long is unmapped: mapping it again costs a few ms."""
+"""Idle time after which a block is unmapped: mapping it again costs a few ms."""
 
 
 def have_one_opencv_thread() -> None:
     """Have OpenCV compute on one thread; for the `set_up` of a `Role`.
 
-    A fork server may have run the script as its own preparation, and OpenCV with threads.  What it
-    forks has none of them, and waits for them for ever as soon as it sets their number: there the
-    number stays, and OpenCV computes in the thread that calls it.
+    A fork server may have run the script, and OpenCV with threads.  Its children lack these
+    threads, and would block forever when they set their number: there the number stays, and OpenCV
+    computes in the calling thread.
     """
     os.environ["OPENCV_FOR_THREADS_NUM"] = "1"  # read when it is imported, which may be later
     if "cv2" not in sys.modules:
@@ -86,7 +86,7 @@ def run_worker(
 ) -> None:
     """Take tasks and send results; the main function of a worker process.
 
-    `set_up` and `end` are those of the pool's `Role`; `num_workers` share the memory that is free.
+    `set_up` and `end` are those of the pool's `Role`; `num_workers` share the free memory.
     """
     set_up()
     share_memory(num_workers)
@@ -183,7 +183,7 @@ class _Maps:
         return memory
 
     def drop_unused(self) -> None:
-        """Unmap what the parent has probably freed, and would otherwise stay in memory."""
+        """Unmap blocks that the parent has probably freed."""
         before = time.monotonic() - _MAP_SECONDS
         while self._maps:
             number, (_, used) = next(iter(self._maps.items()))

@@ -1,8 +1,8 @@
-"""Batches of the profiled loader: taken one after another, and cached on the host and the device.
+"""Batches of the profiled loader, in sequence, and cached on the host and the device.
 
 LoaderBatches    epoch after epoch, with the clock stopped while an epoch begins
-CachedBatches    what training would be fed without a loader:  host --copy, arrive--> device
-CopyCosts        what it takes to bring a batch to the device
+CachedBatches    input of the training without a loader:  host --copy, arrive--> device
+CopyCosts        cost of copying a batch to the device
 """
 
 from __future__ import annotations
@@ -66,15 +66,15 @@ def batches_of(loader: Any) -> Iterator[LoaderBatches]:
 class LoaderBatches(EndlessBatches):
     """Batches of a loader, epoch after epoch, as they come in a steady state.
 
-    When an epoch ends and the next one has to start its workers anew, the clock is stopped, and
-    the batches that were made ahead of their requests are thrown away.
+    If the next epoch must start its workers again, the clock is stopped, and batches that were
+    made ahead of their requests are dropped.
 
     `primed` batches may be made ahead of their requests, by workers or a prefetcher's thread if
-    it `makes_ahead`; `wave` of them come at once, where the loop waits for them.  A loader that
-    `joins_epochs` makes the next one's first batches ahead, like any other.  `start_seconds` passed
-    from the beginning of the first epoch to its first batch, `restart_seconds` of each later one
-    that is not joined, and `paused_seconds` of all together.  `epoch_length` is the number of
-    batches of the last epoch that ended, else the loader's length, else a large number.
+    it `makes_ahead`; `wave` batches come at once if the loop waits for them.  A loader that
+    `joins_epochs` makes the first batches of the next epoch ahead.  `start_seconds` is the time
+    from the beginning of the first epoch to its first batch, `restart_seconds` that of each later
+    epoch that is not joined, and `paused_seconds` the sum.  `epoch_length` is the number of batches
+    of the last complete epoch, else the loader's length, else a large number.
     """
 
     def __init__(self, loader: Any) -> None:
@@ -104,7 +104,7 @@ class LoaderBatches(EndlessBatches):
     def begin_epoch(self) -> Any:
         """Begin an epoch, and return the first batch that was not made ahead."""
         batch = super().begin_epoch()
-        # Ending the workers of the last epoch is no part of a step either.
+        # Ending the workers of the last epoch does not count either.
         took = time.perf_counter() - self._requested
         if self.epochs == 1:
             self.start_seconds = took
@@ -113,7 +113,7 @@ class LoaderBatches(EndlessBatches):
         else:
             self.restart_seconds.append(took)
             assert self.iterator is not None, "the epoch has begun"
-            # Of a short epoch, half the batches remain.
+            # In a short epoch, half the batches remain.
             for ahead in islice(self.iterator, min(self.primed, (self.epoch_length - 1) // 2)):
                 batch = ahead
                 self.taken += 1
@@ -137,8 +137,8 @@ class LoaderBatches(EndlessBatches):
 class CachedBatches:
     """Copies of some batches of a loader.
 
-    A loader that copies its batches to a device may hand out something else than what it sends
-    there: uint8 images travel, and arrive as float32.  So `host` is taken where batches are made.
+    A loader with a device may deliver another dtype than it copies: uint8 images become float32
+    there.  So `host` has the batches before the copy.
     """
 
     host: list[Any]
@@ -150,14 +150,14 @@ class CachedBatches:
     loader_copies: bool
     """Whether the loader copies batches to the device, and not the step."""
     host_known: bool
-    """Whether `host` is what travels; if not, it is copies of what arrived."""
+    """Whether `host` has the copied batches; if not, it has the delivered ones."""
     size: int
     nbytes: int
     """Samples of a batch, and bytes of one that travels."""
 
     @classmethod
     def take(cls, batches: LoaderBatches, device: torch.device) -> CachedBatches:
-        """Take some batches; the loader may be made to make more of them for it."""
+        """Take some batches; the loader may have to make more."""
         taken = list(_some(batches))
         tensors = [leaf for leaf in leaves(taken[0]) if isinstance(leaf, torch.Tensor)]
         copies = device.type != "cpu" and any(t.device.type == device.type for t in tensors)
@@ -186,7 +186,7 @@ def _some(batches: LoaderBatches) -> Iterator[Any]:
 
 
 def _before_copying(loader: Any) -> tuple[list[Any], Callable[[Any], Any] | None]:
-    """Return batches that are made anew and stay on the host, and what becomes of the first."""
+    """Return new batches on the host, and the transform of the first on the device."""
     if isinstance(loader, CUDAPrefetcher):
         if isinstance(loader.iterable, Iterator):  # it has one epoch, which is under way
             return [], None
@@ -235,10 +235,10 @@ def _copied_and_pinned(leaf: Any) -> Any:
 def measure_copying(
     loader: Any, cached: CachedBatches, device: torch.device
 ) -> tuple[tuple[Cost, ...], float]:
-    """Return what page-locking and copying a batch cost, and the copy's bytes a second.
+    """Return the costs of page-locking and copying a batch, and the copy's bytes per second.
 
-    They are timed alone, on a cached batch.  Without a copy, or where it is not known what is
-    copied, there are no costs, and 0 bytes a second.
+    They are timed alone, on a cached batch.  Without a copy, or with unknown copies, there are no
+    costs, and 0 bytes per second.
     """
     if device.type == "cpu" or not cached.host_known:
         return (), 0.0
@@ -266,9 +266,9 @@ def _pinning_seconds(batch: object) -> float:
 
 
 def measure_prefetcher_transform(loader: Any, device: torch.device) -> tuple[Cost, ...]:
-    """Return what a prefetcher's own transform takes of a batch, beside the step.
+    """Return the cost of a prefetcher's own transform, concurrent with the step.
 
-    It is not known of an iterable that has one epoch only, which may be over.
+    It is unknown for an iterable with only one epoch, which may be over.
     """
     transform = loader.transform if isinstance(loader, CUDAPrefetcher) else None
     inner = inner_loader(loader)

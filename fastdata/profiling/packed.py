@@ -1,15 +1,15 @@
-"""Stage by stage, of a loader of packed data: its own parts, one after another, on some batches.
+"""Costs of a loader of packed data, stage by stage, on some batches.
 
 =========  ====================================================================
 read       the images' places in the shards, and their bytes, until they are in memory
-decode     decoding, cutting, resizing, flipping; checksums, where they are due
+decode     decoding, cutting, resizing, flipping; checksums, if they are due
 augment    pixel transforms, callables; transforms of whole batches
-collate    planning the batch, its columns, putting it together
-hand over  from the tasks to their results, less what the worker took: queues, messages
+collate    planning the batch, its columns, assembly
+hand over  from the tasks to their results, without the worker's time: queues, messages
 =========  ====================================================================
 
-One worker of the loader's kind does all tasks of a batch, over data and transforms that are
-recorded, and sends its times along with them, while the loop waits for nothing else.
+One worker of the loader's kind does all tasks of a batch, with recorded data and transforms, and
+sends its times with the results.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ __all__ = ["RecordedResult", "RecordedWork", "make_batch", "measure_packed", "re
 
 LEAST_BATCHES, MOST_BATCHES = 3, 100
 LINES_SHARE = 0.25
-"""Of the time, for sampling lines, where there are callables."""
+"""Share of the time for sampling lines, if there are callables."""
 
 
 def requests_of(loader: Loader) -> Iterator[Request]:
@@ -86,12 +86,12 @@ def _requests_in_cache(loader: Loader) -> Iterator[Request]:
 
 
 def measure_packed(loader: Loader, seconds: float, *, cached: bool = False) -> LoaderCosts:
-    """Return what the stages of a loader of packed data take, measured for about `seconds`.
+    """Return the costs of a loader's stages, measured for about `seconds`.
 
-    With `cached` on samples that are in the cache, of data out of a store.
+    With `cached`, for data of a store, on samples in the cache.
 
-    The loader is not iterated over itself.  Only for backends whose workers are fastdata's own
-    (`CpuBackend`); others make a batch in one go, of which nothing more is known here.
+    The loader itself is not iterated.  Only for `CpuBackend`; other backends make a batch in one
+    step.
     """
     backend = loader.backend
     if not isinstance(backend, CpuBackend):
@@ -107,7 +107,7 @@ def measure_packed(loader: Loader, seconds: float, *, cached: bool = False) -> L
     costs, overhead = stage_costs([batch.tasks for batch in made], parallel=True)
     costs += stage_costs([batch.loop for batch in made], parallel=False)[0]
     if any(batch.device_seconds for batch in made):
-        # On the copying stream, beside the step.
+        # On the copying stream, concurrent with the step.
         augment = statistics.median(batch.device_seconds for batch in made)
         costs.append(Cost("augment", augment, False, overlapped=True))
     if one.num_workers:
@@ -124,10 +124,10 @@ def measure_packed(loader: Loader, seconds: float, *, cached: bool = False) -> L
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """What a batch took: its tasks, and the loop for planning it and putting it together.
+    """Costs of a batch: its tasks, and planning and assembly in the loop.
 
-    Seconds `outside` passed until its tasks had come back beyond what they took, of which the
-    loop was `busy` for a part; and `device_seconds` on the device.
+    `outside` are the seconds until its tasks came back minus their own time; the loop was `busy`
+    for a part of it.  `device_seconds` are those on the device.
     """
 
     tasks: Times
@@ -148,7 +148,7 @@ class _Bench:
             4, kind="shared" if options.num_workers and options.method == "process" else "private"
         )
         pieces = max(1, backend.workers.num_workers)
-        # Each task plans its own part, so that what it reads is recorded as its own.
+        # Each task plans its own part, so that its reads are recorded as its own.
         self._maker = BatchMaker(loops_work, pieces=pieces, buffers=self._buffers, plans_once=False)
         self._workers = options.start(work)
 
@@ -160,7 +160,7 @@ class _Bench:
         self._buffers.close()
 
     def run(self, requests: Iterator[Request], seconds: float) -> Iterator[_Made]:
-        """Make batches for about `seconds`; yield all but the first, which pays for what is new."""
+        """Make batches for about `seconds`; yield all except the first, which is a warm-up."""
         deadline = time.perf_counter() + seconds
         for number, request in enumerate(requests):
             made = self._make(request)
@@ -205,7 +205,7 @@ class _Bench:
 
 @dataclass(frozen=True, slots=True)
 class RecordedResult:
-    """What a task returns, which process and thread did it, and what it took."""
+    """The result of a task, with its process, thread and times."""
 
     done: Done
     worker: tuple[int, int]
@@ -213,7 +213,7 @@ class RecordedResult:
 
 
 class RecordedWork:
-    """The work of a loader, of which each thread takes times of its own; picklable."""
+    """The work of a loader, with times for each thread; picklable."""
 
     def __init__(self, work: BatchWork) -> None:
         self._work = work

@@ -1,12 +1,12 @@
-"""Where bytes lie: folders, object stores, and what else fsspec reaches, behind one contract.
+"""Folders, object stores, and all file systems of fsspec, behind one contract.
 
-``contract.py``   what a store does: list, read ranges, put, put if absent, remove
+``contract.py``   the contract: list, read ranges, put, put if absent, remove
 ``local.py``      folders
 ``objects.py``    S3, Google Cloud Storage, Azure and HTTP, by obstore
-``pages.py``      listings of these, within limits
+``pages.py``      their listings, within limits
 ``answers.py``    the meaning of obstore's errors
-``others.py``     everything else, by fsspec
-``opening.py``    which of them a location is of
+``others.py``     all other URLs, by fsspec
+``opening.py``    chooses the store for a location
 
 A location is a path or a URL, ``s3://bucket/train``.
 """

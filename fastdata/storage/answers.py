@@ -1,6 +1,6 @@
-"""The meaning of obstore's errors: whether a request may be made again, the reason and the remedy.
+"""The meaning of obstore's errors: whether to retry, the reason and the remedy.
 
-obstore tells most of it by the text of its errors alone.
+Most of it is only in the text of an error.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ __all__ = [
 ]
 
 RETRY_SECONDS = 180
-"""Time for which a request that fails in passing is made again."""
+"""Time for which transient errors are retried."""
 
 TRANSIENT = 408, 425, 429
-"""Statuses below 500 that may pass.  All from 500 on may, except 501 (not implemented)."""
+"""Transient statuses below 500.  From 500 on all are, except 501 (not implemented)."""
 
 _SIGNED = re.compile(r"\?[^\s\"'>)]*")
-"""The query of a URL in a message, which may have a signature in it."""
+"""The query of a URL in a message, which may have a signature."""
 
 _REMEDY = (
     "Credentials come from where the cloud's own tools have them; data that is open to all needs "
@@ -58,15 +58,15 @@ _REASONS = (
         "the server does not say how long the object is. Use another server, or copy the data here",
     ),
 )
-"""What servers' answers mean, and what to do."""
+"""Error codes of servers, with reason and remedy."""
 
 _ANSWER = re.compile(r"<Code>([^<]*)</Code>\s*(?:<Message>([^<]*)</Message>)?")
-"""Of S3, and of those that speak as it does."""
+"""Error code and message of S3 and its clones."""
 
 _STATUS = re.compile(r"status code: ((\d{3})[A-Za-z '-]*)")
 _METHOD = re.compile(r"Error performing ([A-Z]+) ")
 _NO_CONNECTION = re.compile(r"(?<!Generic )HTTP error: ")
-"""Parts of obstore's errors: the server's status, the method, and that the connection failed."""
+"""Parts of obstore's errors: status, method, failed connection."""
 
 _REMEDIES = {
     "PROPFIND": (
@@ -77,7 +77,7 @@ _REMEDIES = {
     "POST": "This server takes no uploads in parts: pack to a local folder, and copy that",
     "DELETE": "This server removes nothing: pack to a bucket or to a local folder",
 }
-"""Remedies if a server does not know a method."""
+"""Remedies if a server does not support a method."""
 
 _COMPARE = "Compare the URL and the storage options with what the server expects"
 _BUSY = f"It was asked again for {RETRY_SECONDS} s. The server is busy or out of order: try later"
@@ -111,13 +111,13 @@ def _said(error: BaseException) -> str:
 
 
 def status_of(error: BaseException) -> str:
-    """Return the status that a server answered; "" if there was no answer."""
+    """Return the status of a server's answer; "" without an answer."""
     found = _STATUS.search(str(error))
     return found[2] if found else ""
 
 
 def answer_of(error: BaseException) -> str:
-    """Return a server's answer: its status, and the code and the message in its XML."""
+    """Return the status, the error code and the message of a server's answer."""
     status, said = _STATUS.search(str(error)), _ANSWER.search(str(error))
     words = [*(said.groups() if said else ())]
     return ": ".join(word for word in [status[1].strip() if status else "", *words] if word)
@@ -143,6 +143,6 @@ def reason_of(error: BaseException) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """Return what a library says, in a line, without signatures and its own structures."""
+    """Return a library's message in one line, without signatures and debug output."""
     said = str(error).partition("Debug source:")[0]
     return " ".join(_SIGNED.sub("?...", said).split())[:500]

@@ -1,4 +1,4 @@
-"""What every store does."""
+"""The contract of all stores."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from fastdata.errors import ObjectChangedError, ObjectNotFoundError, StorageErro
 __all__ = ["MOST_READ_BYTES", "MOST_TEXT_BYTES", "Entry", "Store"]
 
 MOST_READ_BYTES = 1 << 30
-"""Limit of an object that is read whole: an image, a list of rejects."""
+"""Size limit of an object that is read whole: an image, a list of rejects."""
 
 MOST_TEXT_BYTES = 1 << 28
-"""Limit of a manifest, a plan or a receipt, and of a shard's header."""
+"""Size limit of a manifest, a plan, a receipt, or a shard's header."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,31 +24,31 @@ class Entry:
     """An object of a store."""
 
     key: str
-    """Below the store's URL, with ``/`` between its parts."""
+    """Path below the store's URL, with ``/`` between its parts."""
     size: int
     """Bytes."""
     tag: str
-    """Of this content: another one once the object was written anew; "" where a store has none."""
+    """Changes whenever the object is written; "" if the store has no tags."""
 
 
 class Store(abc.ABC):
-    """Objects below a URL: bytes with a key, which are there whole or not at all.
+    """Objects below a URL: bytes with a key, written atomically.
 
-    For any number of threads.  A process that was forked makes its own, as it may not use the
-    connections of another: here that is a `StorageError`, and no process that waits for ever.
-    Pickled, it is its URL and options, never credentials.
+    Thread-safe.  A forked process must open its own store: the parent's connections would block
+    there, so using them is a `StorageError`.  A pickle has the URL and the options, never
+    credentials.
 
-    Every method raises `StorageError`, which names the URL: `ObjectNotFoundError` where there is
-    no such object, `ObjectChangedError` where it is no more the one that was asked for.  What may
-    pass (a busy server, a connection that was cut) was tried again before, for minutes.
+    Every method raises `StorageError` with the URL: `ObjectNotFoundError` if the object does not
+    exist, `ObjectChangedError` if it has changed.  Transient errors (a busy server, a lost
+    connection) are retried for minutes before.
     """
 
     is_local = False
-    """Whether objects are files, whose paths `path` returns."""
+    """Whether objects are files with a `path`."""
 
     def __init__(self, url: str) -> None:
         self.url = url
-        """Without a ``/`` at its end, and without credentials."""
+        """Has no ``/`` at its end, and no credentials."""
         self._process = os.getpid()
 
     def __repr__(self) -> str:
@@ -59,10 +59,10 @@ class Store(abc.ABC):
         return f"{self.url}/{key}" if key else self.url
 
     def changed(self, key: str) -> ObjectChangedError:
-        """Return the error for an object that is no more the one that was asked for."""
+        """Return the error for an object that has changed."""
         return ObjectChangedError(
-            f"{self.url_of(key)} has changed since it was listed. Start again, and it is listed "
-            "anew; a pack of it begins anew at another destination"
+            f"{self.url_of(key)} has changed since it was listed. Start again to list it again; "
+            "start a pack again at another destination"
         )
 
     def check_process(self) -> None:
@@ -75,14 +75,14 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def list(self, prefix: str = "") -> Iterator[Entry]:
-        """Yield all objects whose keys begin with a prefix, by their keys.
+        """Yield all objects whose keys begin with a prefix, sorted by key.
 
-        The prefix is "" or ends with ``/``.  Nothing is yielded where there is nothing.
+        The prefix is "" or ends with ``/``.
         """
 
     @abc.abstractmethod
     def head(self, key: str) -> Entry:
-        """Return what is known of an object without reading it."""
+        """Return the entry of an object without reading it."""
 
     @abc.abstractmethod
     def read(
@@ -94,25 +94,24 @@ class Store(abc.ABC):
         tag: str = "",
         most_bytes: int = MOST_READ_BYTES,
     ) -> bytes | memoryview:
-        """Return the bytes of an object, or a range of them.
+        """Return the bytes of an object, or a range.
 
-        A range that ends after the object is a `StorageError`: it is never cut short.  Without a
-        `stop`, more than `most_bytes` are one, too.  With a `tag`, another content of the object
-        is an `ObjectChangedError`.
+        `StorageError` if the object ends before `stop`, or if there are more than `most_bytes`
+        without a `stop`; `ObjectChangedError` if a `tag` is given and the object has another one.
         """
 
     @abc.abstractmethod
     def put(self, key: str, data: bytes | Path) -> None:
-        """Write an object, from bytes or a file, in place of any other.
+        """Write or replace an object, from bytes or a file.
 
-        The file must not be changed afterwards: it may become the object itself.
+        Do not change the file afterwards: it may become the object itself.
         """
 
     @abc.abstractmethod
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        """Write an object, unless there is one; return whether it was written.
+        """Write an object unless it exists; return whether it was written.
 
-        Of several writers at once, one writes.
+        Of several concurrent writers, one succeeds.
         """
 
     @abc.abstractmethod
@@ -120,8 +119,7 @@ class Store(abc.ABC):
         """Remove an object, if there is one."""
 
     def exists(self, key: str) -> bool:
-        """Return whether there is an object."""
-
+        """Return whether an object exists."""
         try:
             self.head(key)
         except ObjectNotFoundError:
@@ -129,20 +127,20 @@ class Store(abc.ABC):
         return True
 
     def check_range(self, key: str, data: bytes | memoryview, start: int, stop: int | None) -> None:
-        """Raise a `StorageError` where a server gave other than the range that was asked for."""
+        """Raise a `StorageError` if a server sent another range than the requested one."""
         if stop is not None and len(data) != stop - start:
             raise StorageError(
                 f"{self.url_of(key)} gave {len(data)} bytes for the range {start}-{stop}"
             )
 
     def check_size(self, key: str, size: int, most_bytes: int) -> None:
-        """Raise a `StorageError` if a server sends, or announces, more than is to be read."""
+        """Raise a `StorageError` if an object is larger than the limit."""
         if size > most_bytes:
             raise StorageError(
                 f"{self.url_of(key)} has {size:,} bytes or more, where at most {most_bytes:,} are "
-                "read: it is not what it should be, or the server is out of order"
+                "read: it is another kind of object, or the server is out of order"
             )
 
     def path(self, key: str) -> Path:
         """Return the path of an object of a local store."""
-        raise StorageError(f"{self.url_of(key)} is no file on this machine")
+        raise StorageError(f"{self.url_of(key)} is not a file on this machine")

@@ -17,16 +17,16 @@ from fastdata.errors import (
     ObjectChangedError,
     ObjectNotFoundError,
     StorageError,
-    drive_explained,
     full_disk_explained,
 )
+from fastdata.own_files import sync_directory, sync_file
 from fastdata.regular_files import open_regular
 from fastdata.storage.contract import MOST_READ_BYTES, Entry, Store
 
-__all__ = ["LocalStore"]
+__all__ = ["LocalStore", "tag_of"]
 
 _SCRATCH = ".fastdata-{}.new"
-"""Names of files that are being written."""
+"""Names of unfinished files."""
 
 _IS_SCRATCH = re.compile(r"\.fastdata-[0-9a-f]{16}\.new")
 
@@ -35,10 +35,9 @@ _TRIES = 10
 
 
 class LocalStore(Store):
-    """Files below a folder, which is made when the first is written.
+    """Files below a folder, which the first `put` makes.
 
-    Links to folders are followed, once.  A tag is made of a file's size, its times and its inode,
-    so that a file that was replaced has another one.
+    Links to folders are followed, once.
     """
 
     is_local = True
@@ -54,16 +53,16 @@ class LocalStore(Store):
         """Do nothing: files may be read in any process."""
 
     def path(self, key: str) -> Path:
-        """Return the path of an object; a key that leads out of the folder is refused."""
+        """Return the path of an object; refuse a key that leads out of the folder."""
         parts = key.split("/")
         if key and any(part in ("", ".", "..") for part in parts):
             raise StorageError(
-                f"{self.url}: {key!r} is no key: it has a part that is empty, . or .."
+                f"{self.url}: {key!r} is not a key: it has a part that is empty, . or .."
             )
         return self.folder.joinpath(*parts) if key else self.folder
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
-        """Yield all files below the folder, but for those that are being written."""
+        """Yield all files below the folder, except unfinished ones."""
         yield from self._below(self.path(prefix.rstrip("/")), prefix, frozenset())
 
     def _below(
@@ -107,7 +106,7 @@ class LocalStore(Store):
         tag: str = "",
         most_bytes: int = MOST_READ_BYTES,
     ) -> bytes | memoryview:
-        """Return a file's bytes, or a range of them."""
+        """Return the bytes of a file, or a range."""
         path = self.path(key)
         with self._explained(key), open(path, "rb", buffering=0, opener=open_regular) as file:
             found = _entry(key, os.fstat(file.fileno()))
@@ -131,13 +130,13 @@ class LocalStore(Store):
             return view.toreadonly()
 
     def put(self, key: str, data: bytes | Path) -> None:
-        """Write a file, which has its name once it is on the disk."""
+        """Write a file, which gets its name once it is on the disk."""
         target = self.path(key)
         with self._written(target, data) as scratch:
             os.replace(scratch, target)
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        """Write a file, unless its name is taken; of several at once one gets it."""
+        """Write a file unless it exists."""
         target = self.path(key)
         if os.path.lexists(target):
             return False
@@ -154,7 +153,7 @@ class LocalStore(Store):
 
     @staticmethod
     def _create(target: Path, data: bytes) -> bool:
-        """Write a file where there are no hard links: it may be seen before it is whole."""
+        """Write a file without hard links: readers may see it incomplete."""
         try:
             with open(target, "xb") as file:
                 file.write(data)
@@ -164,7 +163,7 @@ class LocalStore(Store):
 
     @contextlib.contextmanager
     def _written(self, target: Path, data: bytes | Path) -> Iterator[Path]:
-        """Write a file under another name, which is gone in the end; then sync the folder."""
+        """Write a file under a temporary name, for the block to rename; then sync the folder."""
         remedy = "Make room and try again."
         with full_disk_explained(target, remedy), self._explained(str(target), is_path=True):
             scratch = target.with_name(_SCRATCH.format(secrets.token_hex(8)))
@@ -177,20 +176,14 @@ class LocalStore(Store):
                         else:
                             file.write(data)
                         file.flush()
-                        with drive_explained(scratch.parent, "fsync"):
-                            os.fdatasync(file.fileno())
+                        sync_file(file.fileno(), scratch, data_only=True)
                 yield scratch
             finally:
                 scratch.unlink(missing_ok=True)
-            folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                with drive_explained(target.parent, "fsync of folders"):
-                    os.fsync(folder)
-            finally:
-                os.close(folder)
+            sync_directory(target.parent)
 
     def remove(self, key: str) -> None:
-        """Remove a file, if there is one, and the folders that are empty then."""
+        """Remove a file, if it exists, and its parents if they are empty."""
         path = self.path(key)
         with self._explained(key):
             path.unlink(missing_ok=True)
@@ -199,9 +192,9 @@ class LocalStore(Store):
                 path.rmdir()
 
     def remove_unfinished(self) -> None:
-        """Remove what was being written, also by processes that were killed.
+        """Remove unfinished files, also those of killed processes.
 
-        Object stores have nothing of the kind but parts of uploads, which their own rules remove.
+        Object stores have only parts of uploads, which their lifecycle rules remove.
         """
         for folder, _, names in os.walk(self.folder):
             for name in filter(_IS_SCRATCH.fullmatch, names):
@@ -211,7 +204,7 @@ class LocalStore(Store):
 
     @contextlib.contextmanager
     def _explained(self, key: str, *, is_path: bool = False) -> Iterator[None]:
-        """Turn what the system says into errors that name the file."""
+        """Turn errors of the system into ones that name the file."""
         name = key if is_path else self.url_of(key)
         try:
             yield
@@ -226,18 +219,18 @@ class LocalStore(Store):
 
 
 def _is_linked(source: Path, path: Path) -> bool:
-    """Give a file a second name, once it is on the disk; False where that cannot be."""
+    """Link a file to a second name, and sync it; False if links are not possible."""
     try:
         os.link(source, path)
     except OSError:  # another file system, or one without links
         return False
-    with open(path, "rb") as file, drive_explained(path.parent, "fsync"):
-        os.fdatasync(file.fileno())
+    with open(path, "rb") as file:
+        sync_file(file.fileno(), path, data_only=True)
     return True
 
 
 def _created(path: Path) -> IO[bytes]:
-    """Make a file, and its folder, which another process may just be removing as it is empty."""
+    """Make a file and its folder, which another process may be removing as empty."""
     for _ in range(_TRIES):
         path.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
@@ -245,6 +238,10 @@ def _created(path: Path) -> IO[bytes]:
     return open(path, "xb")
 
 
+def tag_of(status: os.stat_result) -> str:
+    """Return a tag that changes if a file is written to, replaced or copied."""
+    return f"{status.st_size:x}-{status.st_mtime_ns:x}-{status.st_ctime_ns:x}-{status.st_ino:x}"
+
+
 def _entry(key: str, status: os.stat_result) -> Entry:
-    tag = f"{status.st_size:x}-{status.st_mtime_ns:x}-{status.st_ctime_ns:x}-{status.st_ino:x}"
-    return Entry(key, status.st_size, tag)
+    return Entry(key, status.st_size, tag_of(status))

@@ -1,4 +1,4 @@
-"""Stores that fsspec reaches: ``hf://``, ``gs://`` by gcsfs, and whatever else has a package."""
+"""Stores of fsspec: ``hf://``, ``gs://`` by gcsfs, and all others that have a package."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from fastdata.waits import said_while
 __all__ = ["FsspecStore"]
 
 TAGS = "ETag", "etag", "md5Hash", "checksum", "sha256", "oid", "blob_id"
-"""What libraries call that by which contents differ; times are told in several ways by one."""
+"""Names of tags in the libraries.  Times are unsuitable: a library may report them in two ways."""
 
 
 class FsspecStore(Store):
     """Objects below a URL of any scheme that fsspec knows; see `Store`.
 
-    It is slower than obstore, and has no tags where the library tells none.
+    It is slower than obstore, and has tags only if the library has them.
     """
 
     def __init__(self, url: str, options: Mapping[str, str]) -> None:
@@ -52,7 +52,6 @@ class FsspecStore(Store):
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
         """Yield objects; all of them are listed before the first comes, to be in order."""
-        self.check_process()
         with self._explained(prefix):
             place = self._place(prefix.rstrip("/"))
             self._files.invalidate_cache(place)
@@ -64,7 +63,6 @@ class FsspecStore(Store):
 
     def head(self, key: str) -> Entry:
         """Return the size and the tag of an object."""
-        self.check_process()
         with self._explained(key):
             self._files.invalidate_cache(self._place(key))
             facts = self._files.info(self._place(key))
@@ -81,8 +79,7 @@ class FsspecStore(Store):
         tag: str = "",
         most_bytes: int = MOST_READ_BYTES,
     ) -> bytes | memoryview:
-        """Return bytes of an object; its tag, or its size, is looked at before."""
-        self.check_process()
+        """Return bytes of an object, after a check of its tag or its size."""
         if tag or stop is None:
             found = self.head(key)
             if tag and found.tag != tag:
@@ -99,7 +96,6 @@ class FsspecStore(Store):
 
     def put(self, key: str, data: bytes | Path) -> None:
         """Upload an object."""
-        self.check_process()
         with self._explained(key):
             self._make_parents(key)
             if isinstance(data, Path):
@@ -108,9 +104,8 @@ class FsspecStore(Store):
                 self._files.pipe_file(self._place(key), data)
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        """Upload an object, unless there is one, where the library can do so at once."""
-        self.check_process()
-        # Libraries that do not know of it may take it all the same, and write over what is there.
+        """Upload an object unless it exists; `StorageError` if the library cannot do that."""
+        # A library without this mode may ignore it, and replace the object.
         knows = "mode" in inspect.signature(self._files.pipe_file).parameters
         with self._explained(key):
             try:
@@ -133,14 +128,14 @@ class FsspecStore(Store):
             self._files.makedirs(self._files._parent(self._place(key)), exist_ok=True)
 
     def remove(self, key: str) -> None:
-        """Remove an object, if there is one."""
-        self.check_process()
+        """Remove an object, if it exists."""
         with self._explained(key), contextlib.suppress(FileNotFoundError):
             self._files.rm_file(self._place(key))
 
     @contextlib.contextmanager
     def _explained(self, key: str) -> Iterator[None]:
-        """Turn what libraries raise, which may be anything, into errors that name the URL."""
+        """Turn any error of a library into one that names the URL."""
+        self.check_process()
         try:
             with said_while(self.url_of(key)):
                 yield

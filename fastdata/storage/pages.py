@@ -1,7 +1,7 @@
 """List objects page by page, within limits.
 
-obstore reads a page of a listing whole, however long it is.  A server could send one without an
-end, so the request is cancelled once this process has grown too much during one page.
+obstore reads each page of a listing into memory.  A server could send a page without an end, so
+the request is cancelled if this process grows too much meanwhile.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import psutil
 __all__ = ["ListingTooLargeError", "listed"]
 
 PAGE_OBJECTS = 1000
-"""What S3 sends at once, and at most."""
+"""Page size, the maximum of S3."""
 
 MOST_OBJECTS = 20_000_000
 """Limit of a listing: 6 GB of names, sizes and tags."""
@@ -34,14 +34,14 @@ class ListingTooLargeError(Exception):
 
 
 def listed(store: Any, prefix: str | None) -> list[Any]:
-    """Return what obstore says of all objects below a prefix; raises its errors too."""
+    """Return obstore's metadata of all objects below a prefix; raises obstore's errors, too."""
     stop = threading.Event()
-    # A thread of its own: the caller may be in an event loop, as in a notebook.
+    # In a thread: the caller may run an event loop, as a notebook does.
     with ThreadPoolExecutor(1) as pool:
         try:
             return pool.submit(asyncio.run, _collect(store, prefix, stop)).result()
         finally:
-            stop.set()  # Ctrl-C, and the thread is waited for
+            stop.set()  # after Ctrl-C, the pool waits for its thread
 
 
 async def _collect(store: Any, prefix: str | None, stop: threading.Event) -> list[Any]:

@@ -1,18 +1,17 @@
 """Callables on one sample: the compatible, slower way.
 
-What fastdata's own transforms cannot do, any callable can: torchvision v2, albumentations, a
-function of the user's.  It is called once a sample, in the workers.  The generators of Python,
-NumPy, torch and albumentations are seeded before (`fastdata.transforms.generators`).
+Any callable may be a transform: torchvision v2, albumentations, or a function.  The workers call it
+once per sample, after seeding the generators of Python, NumPy, torch and albumentations
+(`fastdata.transforms.generators`).
 
-By default a callable is given each image by itself (`adapt`).  One that moves pixels would then
-leave masks and boxes where they were, so for data that has some the user says what is meant, by a
-`SampleTransform`:
+By default a callable takes one image (`adapt`).  If it moves pixels, masks and boxes would not
+follow, so for data with these the user chooses a `SampleTransform`:
 
     PerSample        the callable takes the whole sample
-    ImageOnly        the callable changes no more than the values of pixels
+    ImageOnly        the callable changes only the values of pixels
     OnPIL            the callable takes a PIL image
     V2               torchvision's v2 moves images, masks and boxes together
-    Albumentations   albumentations does
+    Albumentations   albumentations moves them together
 """
 
 from __future__ import annotations
@@ -95,19 +94,18 @@ class OnPIL(SampleTransform):
     Parameters
     ----------
     fn : callable
-        Takes an image of mode "RGB", or "L" where the field has one channel.  Returns an image of
-        one of these modes, a tensor [C, H, W], or an array whose shape tells where its
-        channels are: [H, W], [H, W, C] or [C, H, W].  It does not tell where both ends are 1 or 3
-        long, or neither is, and then the array is refused; but those of timm's ``ToNumpy``
-        are known to be [C, H, W].
+        Takes an image of mode "RGB", or "L" for a field with one channel.  Returns an image of one
+        of these modes, a tensor [C, H, W], or an array [H, W], [H, W, C] or [C, H, W].  An array
+        is refused if its shape is ambiguous: if both or none of its ends are 1 or 3 long.  Arrays
+        of timm's ``ToNumpy`` are always [C, H, W].
 
     Notes
     -----
-    Called with every image that is no mask.  Data with masks or boxes are refused, since these
-    cannot follow; where `fn` moves no pixels, write ``ImageOnly(OnPIL(fn))``.
+    Called with every image except masks.  Data with masks or boxes are refused, since these
+    cannot follow; if `fn` does not move pixels, write ``ImageOnly(OnPIL(fn))``.
 
-    A torchvision or timm transform that ends with ``ToTensor`` or the like is surely made for
-    PIL images, and is taken so without this.
+    A torchvision or timm transform that ends with ``ToTensor`` or the like takes PIL images
+    without this.
 
     Examples
     --------
@@ -241,7 +239,7 @@ class _SameSize:
 
 @dataclass(frozen=True)
 class _OnImages:
-    """Calls `transform` with every image that is no mask, [C, H, W]."""
+    """Calls `transform` with every image except masks, [C, H, W]."""
 
     transform: Callable[..., Any]
     images: tuple[str, ...]
@@ -255,15 +253,15 @@ class _OnImages:
 
 
 def adapt(transform: Callable[..., Any] | SampleTransform, schema: Schema) -> SampleFunction:
-    """Return a function on samples that does what the user means by `transform`.
+    """Return a function on samples for a user's `transform`.
 
-    - `SampleTransform`: what it binds to the fields.
+    - `SampleTransform`: its function for the fields.
     - An object of albumentations: called once, with ``image=`` the image and ``masks=`` all
       masks, arrays [H, W, C].
-    - A transform of torchvision or timm that is surely made for PIL images: as in `OnPIL`.
+    - A transform of torchvision or timm for PIL images: as in `OnPIL`.
     - Any other callable: called with each image [C, H, W], as torchvision v2 transforms take it.
 
-    Raises `OptionError` if it is no callable; if there are masks or boxes that would not follow.
+    Raises `OptionError` if it is not callable, or if masks or boxes would not follow.
     """
     if isinstance(transform, SampleTransform):
         return transform.bind(schema)
@@ -273,22 +271,17 @@ def adapt(transform: Callable[..., Any] | SampleTransform, schema: Schema) -> Sa
         )
     if is_albumentations(transform):
         return bare_albumentations(transform, schema)
-    if _made_for_pil(transform):
+    if _taken(transform) == "PIL image":
         return OnPIL(transform).bind(schema)
     _check_nothing_follows(name_of(transform), schema, "ImageOnly(transform)")
     return _OnImages(transform, pictures_of(schema))
 
 
-def _made_for_pil(transform: object) -> bool:
-    """Return whether a transform of torchvision or timm, or a list of these, takes a PIL image.
-
-    It does if it makes a tensor or array of one, before any step of it makes a PIL image.
-    """
-    return _taken(transform) == "PIL image"
-
-
 def _taken(transform: object) -> str | None:
-    """Return what a transform, or the first step that tells, takes; None if none tells."""
+    """Return the input of a transform of torchvision or timm, "PIL image" or "tensor"; else None.
+
+    The first known step of a composed transform decides.
+    """
     for tables, taken in ((FROM_PIL, "PIL image"), (TO_PIL, "tensor")):
         if any(_is_one_of(transform, package, names) for package, names in tables.items()):
             return taken
@@ -321,6 +314,6 @@ def _is_one_of(value: object, package: str, names: tuple[str, ...]) -> bool:
 
 
 def _last_step(transform: Any) -> Any:
-    """Return the last step of what is composed."""
+    """Return the last step of a composed transform."""
     steps = getattr(transform, "transforms", None)
     return _last_step(steps[-1]) if isinstance(steps, (list, tuple)) and steps else transform

@@ -114,10 +114,10 @@ def change_some(
     change: Callable[..., torch.Tensor],
     *values: NDArray[np.generic],
 ) -> torch.Tensor:
-    """Return images [n, C, H, W] with those changed for which `which`, bool [n], is true.
+    """Apply `change` to the images [n, C, H, W] for which `which`, bool [n], is true.
 
-    `change` is called with them and `values` of them as `per_image` gives them.
-    Where not all are changed, `images` itself is written to and returned.
+    `change` is called with these images and their `values`, as of `per_image`.
+    Unless all are changed, `images` itself is written to and returned.
     """
     if not which.any():
         return images

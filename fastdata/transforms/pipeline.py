@@ -47,25 +47,24 @@ __all__ = ["Pipeline", "Transform", "Views", "as_tuple"]
 
 
 class Views:
-    """Make several views of every image, each with random numbers of its own.
+    """Make several views of every image, each with its own random draws.
 
-    In a batch an image field is a list of one tensor [N, C, H, W] a view; all other fields are
-    unchanged.  Geometry and pixel transforms before `Views` are the same in all views; what comes
-    behind is done to each, with draws of its own.
+    In a batch an image field is a list with one tensor [N, C, H, W] per view; all other fields are
+    unchanged.  Geometry and pixel transforms before `Views` are the same in all views; later ones
+    have separate draws for each.
 
     Parameters
     ----------
     *views : int, then transforms; or pairs of these
-        ``Views(2, [...])`` makes two views alike; ``Views((2, [...]), (8, [...]))`` two of one
-        kind, and behind them eight of another.  Each list is as the whole list of transforms may
-        be; an image is decoded for each view as far as it needs it, so two views cost twice one.
+        ``Views(2, [...])`` makes two views of one kind; ``Views((2, [...]), (8, [...]))`` two of
+        one kind, and then eight of another.  Each list follows the rules of the whole list; the
+        window of each view is decoded separately, so two views cost twice one.
 
     Raises
     ------
     OptionError
-        If there is no view; and where data have masks or boxes, a callable or a transform of
-        whole batches comes before, `MixUp` or `CutMix` are among the transforms, or another
-        `Views` is.
+        Without a view; if the data have masks or boxes; if a callable or a batch transform comes
+        before; with `MixUp`, `CutMix` or another `Views`.
 
     Notes
     -----
@@ -128,11 +127,11 @@ StageT = TypeVar("StageT", bound=Stage)
 class Pipeline:
     """Transforms, checked against the fields they will meet.
 
-    `operations` are the numbers that transforms draw under, by default those of place and class.
+    `operations` are the numbers of the transforms' draws, by default from place and class.
 
-    `stages` run sample by sample, unless no callable is among them (`direct`): then `geometry`,
-    `drop` and `pixels` are all there are, each a stage or None.  `batch` is what is done to whole
-    batches after them.  `views` has a pipeline for each view, which does all that is done to it.
+    `stages` run sample by sample, except without callables (`direct`): then there are only
+    `geometry`, `drop` and `pixels`, each a stage or None.  `batch` is the later stage for whole
+    batches.  `views` has the complete pipeline of each view.
     """
 
     def __init__(
@@ -167,7 +166,7 @@ class Pipeline:
         self.pixels = self._only(PixelStage)
 
     def _only(self, kind: type[StageT]) -> StageT | None:
-        """Return the stage of a kind, of which a direct pipeline has one at most."""
+        """Return the only stage of a kind in a direct pipeline, or None."""
         stages = self.stages if self.direct else ()
         return next((stage for stage in stages if isinstance(stage, kind)), None)
 
@@ -189,7 +188,7 @@ class Pipeline:
         names = list(self.schema.images)
         made = []
         for view in self.views:
-            # Callables may write to what they are given.
+            # Callables may write to their arguments.
             copies = [
                 sample._replace(**{name: getattr(sample, name).clone() for name in names})
                 for sample in samples
@@ -306,7 +305,7 @@ class _Cut:
 
 
 def _joined(schema: Schema, sample: Sample, views: list[Sample]) -> Sample:
-    """Return a sample whose images are lists of its views."""
+    """Return a sample whose images are lists of views."""
     for name, field in schema.items():
         if isinstance(field, ImageField):
             continue

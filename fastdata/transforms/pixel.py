@@ -1,11 +1,11 @@
-"""Transforms of pixel values, and the table that makes them one pass.
+"""Transforms of pixel values, and the look-up table that makes them one pass.
 
-A value of an 8-bit image can become one of 256 values a channel.  So a chain of pixel transforms
-is computed once, on the numbers 0 to 255, and applied to images as a table (`PixelTable`), to
-whole batches by `PixelLookup`.  Pixels are read once and written once, in the wanted dtype and
-memory format, at the cost of float32 for all dtypes (90 us for 224 x 224 x 3 on one core,
-where torch's own arithmetic takes 270 us).  Every value is bit for bit what the chain makes of it:
-float16 and bfloat16 too, whose rounding between the steps a fused arithmetic would leave out.
+An 8-bit image has 256 values per channel.  So a chain of pixel transforms is computed once, on the
+numbers 0 to 255, and applied to images as a table (`PixelTable`), to whole batches by
+`PixelLookup`.  Pixels are read once and written once, in the wanted dtype and memory format, at the
+cost of float32 for all dtypes (90 us for 224 x 224 x 3 on one core; torch's arithmetic takes
+270 us).  Results equal those of the chain bit for bit, also in float16 and bfloat16, where fused
+arithmetic would skip the rounding between steps.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class PixelLookup:
     Triton, and on other devices, torch's own indexing, whose indices go through memory in
     between.  Images that are floating already take the chain itself.
 
-    Thread-safe: two threads may make the same table.  A lock could be taken when a process forks.
+    Thread-safe: two threads may make the same table.  No lock, which a fork could leave locked.
     """
 
     def __init__(self, transforms: Sequence[PixelTransform]) -> None:

@@ -1,16 +1,15 @@
-"""The stages that a list of transforms is cut into, and what each does.
+"""The stages of a list of transforms.
 
 Stages of samples run while a batch is made:
 
 - `GeometryStage`, in geometric.py: geometric transforms, planned for many samples at once.
-- `DropStage`: drops boxes of which nothing is left.
+- `DropStage`: drops empty boxes.
 - `PixelStage`: pixel transforms, one pass over the values.
 - `CallStage`: callables, sample by sample.
 
 From the first `BatchTransform` of a list on, everything is one `BatchStage`: it runs on a whole
-batch, where the batch has arrived, on a device or on the CPU in the thread that takes it.  Its
-steps are `ChangeStage`, for batch transforms, and stages of the first three kinds, which do the
-same to a whole batch (`run_on_batch`).
+delivered batch, on a device or on the CPU in the caller's thread.  Its steps are `ChangeStage`, for
+batch transforms, and stages of the first three kinds (`run_on_batch`).
 """
 
 from __future__ import annotations
@@ -120,10 +119,10 @@ class PixelStage:
 
 @dataclass(frozen=True)
 class CallStage:
-    """Callables in a row, on samples, and the number that they draw under.
+    """A sequence of callables on samples, and the number of their draws.
 
-    Generators are seeded before the first of them, where that is allowed
-    (`fastdata.transforms.generators`); the others go on drawing from these.
+    Generators are seeded before the first callable, if that is allowed
+    (`fastdata.transforms.generators`).
     """
 
     functions: tuple[SampleFunction, ...]
@@ -136,7 +135,7 @@ class CallStage:
     def run(
         self, samples: list[Sample], seed: int, keys: SampleKeys, describe: Describe
     ) -> list[Sample]:
-        """Return what the callables make of each sample; their errors name the sample."""
+        """Return the callables' result for each sample; their errors name the sample."""
         made = []
         with seeding(self._albumentations) as seeds:
             words = keys.draws(seed, self.operation).bits()[:, 0].tolist()
@@ -157,7 +156,7 @@ Stage: TypeAlias = GeometryStage | DropStage | PixelStage | CallStage
 
 
 class ChangeStage:
-    """One batch transform, on all images that are no masks, with the same draws; and on labels."""
+    """One batch transform, on all images except masks, with the same draws, and on labels."""
 
     def __init__(
         self, operation: int, transform: BatchTransform, schema: Schema, *, floating: bool
@@ -204,9 +203,9 @@ class BatchStage:
     def run(self, batch: Any, seed: int, keys: SampleKeys) -> Any:
         """Return a batch, a named tuple of the schema's fields, transformed on its device.
 
-        `keys` are of the samples that were requested.  Images may be in any memory format, before
-        and after.  Raises `OptionError` if images are no tensors [N, C, H, W], or not of a dtype
-        that a transform takes.
+        `keys` are those of the requested samples.  Images may be in any memory format, before and
+        after.  Raises `OptionError` if images are not tensors [N, C, H, W], or have a dtype that a
+        transform does not take.
         """
         values = dict(zip(self.schema, batch, strict=True))
         for name in self.schema.images:

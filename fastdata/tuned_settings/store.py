@@ -2,14 +2,12 @@
 
     ~/.local/state/fastdata/tuned/0123456789abcdef0123456789abcdef.json
 
-The folder is platformdirs' ``user_state_dir``, or what ``FASTDATA_TUNED_DIR`` names.  What is
-promised of it:
+The folder is platformdirs' ``user_state_dir``, or ``FASTDATA_TUNED_DIR``.  Guarantees:
 
-- A file is written under another name and renamed, so that any number of processes may read and
-  write at once: the last one to write is found.
-- Nothing in it is trusted, and nothing in it can stop a program: a file that is damaged, or not
-  ours, is as good as absent, with one warning that names it.  A folder that cannot be written is a
-  warning too.
+- Files are written under another name and renamed, so that any number of processes may read and
+  write concurrently; the last writer wins.
+- Files are not trusted and cannot stop a program: a damaged or foreign file counts as absent, with
+  one warning that names it.  A read-only folder is a warning, too.
 - No pickle: reading runs no code.
 """
 
@@ -58,9 +56,9 @@ VERSION = 4
 
 @dataclass(frozen=True)
 class Key:
-    """What settings depend on (`fastdata.tuned_settings.key`), and under which name data is listed.
+    """The parameters of settings (`fastdata.tuned_settings.key`), and the name of the data.
 
-    The name is the data's path or class, which is not compared.
+    The name, a path or class, is for listings and is not compared.
     """
 
     machine: dict[str, Any]
@@ -75,7 +73,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Batches a second that so many workers give, with no step beside them."""
+    """Batches per second for a number of workers, without a training step."""
 
     num_workers: int
     supply: float
@@ -92,9 +90,9 @@ class TunedSettings:
     """Whether they keep the step busy."""
     supply: float | None = None
     demand: float | None = None
-    """Batches a second, where they are known."""
+    """Batches per second, if known."""
     curve: tuple[Point, ...] = ()
-    """Of workers of this kind, the fewest first."""
+    """For workers of this kind, the fewest first."""
     streams: int | None = None
     """Requests at once to the store, where their number was measured."""
 
@@ -133,9 +131,9 @@ def is_empty() -> bool:
 
 
 def save(key: Key, tuned: TunedSettings) -> Path | None:
-    """Keep settings, in place of those that were kept under this key; return the file.
+    """Save settings, replacing earlier ones for this key; return the file.
 
-    None where it could not be written, with a warning that says why.
+    None, with a warning, if it could not be written.
     """
     path = directory() / f"{key.digest}.json"
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
@@ -170,7 +168,7 @@ def save(key: Key, tuned: TunedSettings) -> Path | None:
 
 
 def find(key: Key) -> Entry | None:
-    """Return what is kept under this key, None where nothing is."""
+    """Return the entry for this key, or None."""
     path = directory() / f"{key.digest}.json"
     entry = _read(path)
     if entry is not None and entry.key != key:
@@ -191,7 +189,7 @@ def entries() -> list[Entry]:
 
 
 def forget(*kept: Entry) -> int:
-    """Remove the files of these entries; return how many existed."""
+    """Remove the files of these entries; return the number that existed."""
     count = 0
     for entry in kept:
         with suppress(FileNotFoundError):  # another process was faster
@@ -201,7 +199,7 @@ def forget(*kept: Entry) -> int:
 
 
 def _read(path: Path) -> Entry | None:
-    """Return what a file holds; None where it is absent, or, with a warning, is not ours."""
+    """Return the entry in a file; None if it is absent or, with a warning, foreign."""
     try:
         document = json.loads(read_regular(path))
         version = document.pop("fastdata_tuned", None) if isinstance(document, dict) else None

@@ -69,54 +69,53 @@ def tune_workers(
 ) -> TuningResult:
     """Find the loader settings that keep a training step busy, by measurement.
 
-    First how fast the step consumes batches that are on its device already; then how fast
-    batches come with one `Settings` after another, each in a process that is not this one.
-    Chosen is the cheapest (fewest workers, then least memory, as predicted) whose supply is
-    at least 1.1 times the demand at the lower end of its 95% interval; where none is, the
-    cheapest of those that are as good as the best, as far as can be measured.  In the end the
-    step is run with them.  ``docs/tune.md`` describes how it is measured.
+    It measures the demand of the step, with batches on its device; then the supply of one
+    `Settings` after another, each in another process.  It chooses the cheapest (fewest workers,
+    then least predicted memory) with a supply of at least 1.1 times the demand at the lower end of
+    its 95% interval; if there is none, the cheapest that does not differ measurably from the best.
+    In the end the step runs with these settings.  ``docs/tune.md`` describes the measurement.
 
     Parameters
     ----------
     data : path, Dataset, Loader, torch Dataset, DataLoader, CUDAPrefetcher or str
-        What to load; or ``"train.py:build"``, a function that returns one of these, or a pair
-        of that and a step.
+        The data to load; or ``"train.py:build"``, a function that returns such data, or a pair of
+        data and step.
     batch_size : int, optional
         For a dataset; by default 256, or its length.  A loader has its own.
     step : callable or {"resnet18", "resnet50", "vit_s"}, optional
-        Called with each batch, in this process; or the name of a model that is trained.
-        Without any the goal is the most that there is.
+        Called with each batch, in this process; or the name of a model to train.  Without a step,
+        it tunes for maximum throughput.
     step_ms : float, optional
-        The step's length in milliseconds, in place of `step`.
+        The step's length in milliseconds, instead of `step`.
     device : torch.device or str, optional
-        Where batches arrive, as of `fastdata.loader`; with the name of a model by default the
+        Device of the batches, as in `fastdata.loader`; with the name of a model by default the
         GPU, if there is one.
     seconds : float
-        How long to measure, from 1 up, the run with the step included; starting takes some
-        more.  The longer, the narrower are the intervals.  Where a step is too slow for it,
-        how much more it takes is a warning before settings are tried.
+        Time of the measurement, at least 1, with the run of the step; starting takes additional
+        time.  A longer time gives narrower intervals.  If a step is too slow for it, a warning
+        before the trials says how much more time it takes.
     max_workers : int, optional
         By default the cores that this process may use (affinity, cgroup quota), divided by
-        ``LOCAL_WORLD_SIZE``; up to four times as many where the rate still grows.
+        ``LOCAL_WORLD_SIZE``; up to four times as many while the rate still grows.
     trial_seconds : float
-        After which a single turn is given up.
+        Timeout of a single turn.
     keep : bool
-        Whether a complete result is stored, so that ``loader(num_workers="auto")`` uses it from
-        now on, in any process (``docs/tuned_settings.md``).
+        Whether to store a complete result, so that ``loader(num_workers="auto")`` uses it from now
+        on, in any process (``docs/tuned_settings.md``).
     dali : bool
-        Whether NVIDIA DALI (the extra ``dali``) is measured too, with as many workers as are
-        chosen.  It is a row of the result and never the choice, as its pixels differ a little:
-        only ``backend="dali"`` uses it.
+        Whether to measure NVIDIA DALI (the extra ``dali``) too, with the chosen number of workers.
+        It is a row of the result and never the choice, as its pixels differ a little: only
+        ``backend="dali"`` uses it.
     progress : bool, optional
-        Whether to show a bar on standard error; by default where that is a terminal.
+        Whether to show a bar on standard error; by default if that is a terminal.
     **options
-        Of `fastdata.loader`, for a dataset: ``transform``, ``collate_fn``...  Order is
-        shuffled and an incomplete batch left out unless they are given otherwise.
+        Options of `fastdata.loader`, for a dataset: ``transform``, ``collate_fn``...  By default
+        the order is shuffled and an incomplete batch dropped.
 
     Returns
     -------
     TuningResult
-        After a Ctrl-C what was measured so far, with `complete` False.
+        After Ctrl-C, the measurements so far, with `complete` False.
 
     Raises
     ------
@@ -125,16 +124,16 @@ def tune_workers(
     MissingExtraError
         If `dali` is true and DALI is not installed.
     WorkerError
-        If no settings have a rate, or the step fails; `__cause__` is the reason, where it is
-        an exception.
+        If no settings have a rate, or the step fails; `__cause__` is the exception, if there is
+        one.
     KeyboardInterrupt
         If nothing has been measured yet.
 
     Notes
     -----
-    Data and transforms are sent to the process that measures, which is started by spawn: a
-    script needs its ``if __name__ == "__main__":``.  What cannot be pickled is measured in this
-    process, where a trial that dies or hangs does so for all; `notes` has the reason.
+    Data and transforms are sent to a measuring process, which is started by spawn: a script needs
+    its ``if __name__ == "__main__":``.  Data that cannot be pickled are measured in this process,
+    where a trial that dies or hangs ends everything; `notes` has the reason.
 
     For one thread at a time; not for forked processes.
 
@@ -270,9 +269,9 @@ def _measure_demand(session: Session, what: str, most: int) -> None:
 
 
 class ProgressBar:
-    """A bar of seconds on standard error, and what is being measured; a context.
+    """A bar of seconds on standard error, with the current measurement; a context.
 
-    With `shown` None only where standard error is a terminal.
+    With `shown` None, only if standard error is a terminal.
     """
 
     def __init__(self, budget: TimeBudget, shown: bool | None) -> None:
@@ -286,16 +285,16 @@ class ProgressBar:
         )
 
     def show(self, text: str) -> None:
-        """Show what is being done now."""
+        """Show the current measurement."""
         self._bar.set_postfix_str(text, refresh=False)
         budget = self._budget
-        self._bar.total = round(budget.total)  # which grows where a step is too slow for it
+        self._bar.total = round(budget.total)  # which grows if a step is too slow for it
         self._bar.n = min(budget.used, budget.total)
         self._bar.set_description_str(f"tuning, {budget.left:.0f} s left", refresh=False)
         self._bar.refresh()
 
     def write(self, notes: Iterable[str]) -> None:
-        """Write what is to be known before it is over, where the bar is shown."""
+        """Write early notes, if the bar is shown."""
         for note in notes:
             if not self._bar.disable:
                 self._bar.write(f"fastdata: {printable(note)}", file=sys.stderr)
@@ -392,7 +391,7 @@ def _grew(rates: dict[Settings, Rate], top: Settings) -> bool:
 
 
 def _keep(result: TuningResult, key: Key | None, *, complete: bool) -> TuningResult:
-    """Store a result, and return it with what it was measured on, or why it is not stored."""
+    """Store a result, and return it with the properties of its data, or why it is not stored."""
     if key is None:
         note = (
             'not kept: loader(num_workers="auto") would not know when it fits; give these settings '
@@ -426,7 +425,7 @@ def _only_failed_with_workers(result: TuningResult) -> bool:
 
 
 def _tuned_settings(result: TuningResult, key: Key) -> TunedSettings:
-    """Return what is stored of a result; streams that were measured before stay."""
+    """Return the stored part of a result; earlier measurements of streams stay."""
     streams = None if result.store is None else result.store.streams
     if streams is None and (before := store.find(key)) is not None:
         streams = before.tuned.streams

@@ -1,7 +1,7 @@
-"""Which files samples are made of, and their other values: sources that were listed once.
+"""Files and other values of samples that are not packed: sources, listed once.
 
-`list_files` comes from a location that is no packed dataset to its `Listing`.  The list is the
-source's own (`fastdata.converters`): about 50 bytes an image of class folders.  It is pickled once
+`list_files` returns the `Listing` of a location that is not a packed dataset.  The list is that of
+the source (`fastdata.converters`): about 50 bytes per image of class folders.  It is pickled once
 for each worker process, never with a task.
 """
 
@@ -44,16 +44,15 @@ PACKED_IS_FASTER = 5
 scripts/bench/load.py 5.5 and 6.9 times, in processor time 5.0 times."""
 
 _PEEK = 100
-"""Samples that are looked at for one that is no reject."""
+"""Limit of samples to check for one that is not a reject."""
 
 
 class Listing:
-    """Samples whose images are files of their own, and whose other values are plain.
+    """Samples with one file per image and plain other values.
 
-    They are those of `sources`, of one schema, one behind the other.  `location` is what was
-    opened, for messages, and `options` how, as of `pack_command`.  To `UnpackedDataset` it is what
-    a `fastdata.shards.ShardSet` is to `Dataset`.  Safe for any number of threads, and to be pickled
-    where the sources are.
+    They are those of `sources`, of one schema, concatenated.  `location` is for messages, and
+    `options` are those of `pack_command`.  It is for `UnpackedDataset` what a
+    `fastdata.shards.ShardSet` is for `Dataset`.  Thread-safe, and picklable if the sources are.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class Listing:
         samples' positions, then those of the next."""
 
     def limited_to(self, max_pixels: int | None) -> Listing:
-        """Return the same files, of which no larger images are decoded."""
+        """Return the same files with another limit of pixels."""
         limited = copy.copy(self)
         limited.max_pixels = max_pixels or MAX_PIXELS
         return limited
@@ -107,7 +106,7 @@ class Listing:
                 raise FormatError(
                     f"{other.location} has other fields or classes than {first.location}: "
                     f"{other.schema!r}, not {first.schema!r}. Datasets loaded as one must have the "
-                    "same; a manifest of all of them has"
+                    "same: make one manifest for all"
                 )
         sources = [source for one in listings for source in one.sources]
         return Listing(sources, first.location).limited_to(min(one.max_pixels for one in listings))
@@ -122,7 +121,7 @@ class Listing:
 
     @property
     def digest(self) -> str:
-        """Fingerprint of names, sizes and times of all files, and of what goes with them.
+        """Fingerprint of names, sizes and times of all files, and of the other values.
 
         Computed at the first call, which looks at every file, but reads none.
         """
@@ -148,7 +147,7 @@ class Listing:
         return self.sources[number], position - self._starts[number]
 
     def key(self, position: int) -> str:
-        """Return what the source calls a sample."""
+        """Return the source's key of a sample."""
         source, index = self._at(position)
         return source.key_at(index)
 
@@ -165,14 +164,14 @@ class Listing:
         return sizes.reshape(-1)
 
     def describe(self, position: int) -> str:
-        """Return where a sample is and what it is called, for messages."""
+        """Return the place and the key of a sample, for messages."""
         return f"{self.location}, key {self.key(position)!r}"
 
     def values(self, position: int) -> tuple[Any, ...]:
-        """Return a sample's values, in the schema's order; of images the paths.
+        """Return a sample's values, in the schema's order; paths for images.
 
-        `FileCorruptError` if a pack would reject it, for what its source says or for a value that
-        is no image.
+        `FileCorruptError` if a pack would reject it because of its source or of a value without
+        images.
         """
         source, index = self._at(position)
         sample = source.get(index)
@@ -192,10 +191,9 @@ class Listing:
         raise FileCorruptError(f"sample {position} ({self.describe(position)}): {reason}")
 
     def check(self) -> None:
-        """Look at the first samples.
+        """Check the first samples.
 
-        `FormatError` if their images are no files of their own; `SourceError` if none of them
-        is there.
+        `FormatError` if their images are not single files; `SourceError` if none exists.
         """
         source = self.sources[0]
         missing: list[Path] = []
@@ -226,21 +224,20 @@ class Listing:
         )
 
     def refuse_unpacked(self) -> NoReturn:
-        """Raise that only packed datasets can do what was called."""
+        """Raise the error for a method of packed datasets only."""
         raise needs_packing(self.location, self._options)
 
     def locate(self, position: int) -> NoReturn:
-        """Refuse: there are no shards."""
+        """Refuse, without shards."""
         self.refuse_unpacked()
 
 
 def list_files(
     locations: Sequence[str | os.PathLike[str]], options: Mapping[str, Any], error: Exception
 ) -> Listing:
-    """Return the samples at the one location that is no packed dataset; see `unpacked_location`.
+    """Return the samples at a location that is not a packed dataset; see `unpacked_location`.
 
-    Raises also `SourceError` or `OptionError` if it is no such data, on a closer look, or the
-    options are not for it.
+    Also raises `SourceError` or `OptionError` if the data or the options are unsuitable.
     """
     location = unpacked_location(locations, options, error)
     # Files are read later, whatever the working directory is then.
@@ -262,7 +259,7 @@ def list_files(
 
 @cache
 def suggest_packing(location: Path, command: str) -> None:
-    """Log, once a process, what a pack would bring; on the first rank only."""
+    """Log the benefit of packing, once per process, on the first rank only."""
     if rank_and_world_size(None, None)[0] == 0:
         log.warning(
             "%s is loaded as it lies: every epoch decodes the files in their own size. Packed at "

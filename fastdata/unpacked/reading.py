@@ -1,7 +1,7 @@
-"""The files of a few samples: read once, whole, and described by their headers.
+"""The files of a few samples, read once and described by their headers.
 
-All fields of a sample are looked at together: where one of its files is no image, or a mask is
-not as large as its image, the sample is one that a pack would reject.
+All fields of a sample are checked together: if one of its files is not an image, or a mask has
+another size than its image, a pack would reject the sample.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Files(NamedTuple):
 
 
 class FileBatch:
-    """Some samples of a listing, of which each thing is read when it is first used.
+    """Some samples of a listing, read lazily.
 
     For one thread at a time.
     """
@@ -59,7 +59,7 @@ class FileBatch:
 
     @cached_property
     def values(self) -> list[dict[str, Any] | FileCorruptError]:
-        """Of each sample its values, of images the paths; or why a pack would reject it."""
+        """The values of each sample, with paths of images; or the reason of its reject."""
         return [self._values(position) for position in self.positions.tolist()]
 
     def _values(self, position: int) -> dict[str, Any] | FileCorruptError:
@@ -70,7 +70,7 @@ class FileBatch:
 
     @cached_property
     def files(self) -> list[_Files | FileCorruptError]:
-        """Of each sample its files, or why a pack would reject it."""
+        """The files of each sample, or the reason of its reject."""
         pairs = zip(self.positions.tolist(), self.values, strict=True)
         return [self._files(position, values) for position, values in pairs]
 
@@ -107,9 +107,9 @@ class FileBatch:
 
     @cached_property
     def sizes(self) -> dict[str, NDArray[np.int64]]:
-        """Of each image field, heights and widths, [2, n].
+        """Heights and widths of each image field, [2, n].
 
-        A sample that cannot be read has the size of one behind it, so that others can be planned.
+        An unreadable sample has the size of a later one, so that the others can be planned.
         """
         sizes = {name: np.ones((2, len(self)), np.int64) for name in self.listing.schema.images}
         for place, files in enumerate(self.files):
@@ -134,15 +134,15 @@ class FileBatch:
 
 
 class SizeTable:
-    """Sizes of images by the headers of their files, each of which is read once.
+    """Sizes of images by the headers of their files; each header is read once.
 
-    For any number of threads: two may read the same header.
+    Thread-safe: two threads may read the same header.
     """
 
     def __init__(self, listing: Listing) -> None:
         self._listing = listing
         self._tables: dict[str, NDArray[np.int32]] = {}
-        """Of each image field height, width and orientation, [n, 3]; zeros where not yet read."""
+        """Height, width and orientation of each image field, [n, 3]; zeros before reading."""
 
     def sizes(self, name: str, positions: Indices) -> NDArray[np.int64]:
         """Return height, width and orientation of a field's images, upright, [n, 3].
@@ -178,7 +178,7 @@ class SizeTable:
 
 
 def _check_masks(schema: Schema, headers: Mapping[str, ImageHeader]) -> None:
-    """Refuse a mask of another size than its image, the first that is no mask."""
+    """Refuse a mask of another size than the image, the first field without `mask`."""
     fields = schema.images
     image = next((headers[name] for name, field in fields.items() if not field.mask), None)
     for name, field in fields.items():
@@ -216,19 +216,19 @@ class FileImages(BatchImages):
 
     @property
     def heights(self) -> Indices:  # type: ignore[override]
-        """Of upright images, in pixels, int64 [n]."""
+        """Pixels of the upright images, int64 [n]."""
         heights: Indices = self._batch.sizes[self.name][0]
         return heights
 
     @property
     def widths(self) -> Indices:  # type: ignore[override]
-        """Of upright images, in pixels, int64 [n]."""
+        """Pixels of the upright images, int64 [n]."""
         widths: Indices = self._batch.sizes[self.name][1]
         return widths
 
     @property
     def lengths(self) -> Indices:  # type: ignore[override]
-        """Bytes of the files, int64 [n]; 0 of what cannot be read."""
+        """Bytes of the files, int64 [n]; 0 for unreadable ones."""
         if "files" not in self._batch.__dict__:  # not read yet
             return np.array([stat_of(path)[0] for path in self._paths()], np.int64)
         lengths = [
@@ -243,7 +243,7 @@ class FileImages(BatchImages):
         return np.zeros(len(self), np.bool_)
 
     def doubt(self) -> bool:
-        """Return whether any is refused: headers were looked at, so sizes are what they say."""
+        """Return whether any is refused; sizes are those of the headers already."""
         return False
 
     def _paths(self) -> list[Path]:

@@ -148,11 +148,14 @@ def test_shapes_are_of_the_upright_picture(tmp_path: Path, orientation: int) -> 
         ([shape("cat", "polygon", (1, 2), (3, 4))], "shape 1: a polygon has three or more corners"),
         ([shape("cat", "circle", (1, 2))], "shape 1: a circle has 2 points, not 1"),
         ([shape("cat", "rectangle", (1, 2), (float("nan"), 4))], "shape 1: expected coordinates"),
-        ([{"label": "cat", "shape_type": "polygon", "points": [[1], [2]]}], "no list of x and y"),
+        (
+            [{"label": "cat", "shape_type": "polygon", "points": [[1], [2]]}],
+            "not a list of x and y",
+        ),
         ([{"label": 7, "points": [[1, 2]] * 3}], "shape 1: its label is 7"),
         ([shape("cat", "mask", (0, 0), (2, 2), mask="!")], "its mask is no base64"),
         ([shape("cat", "mask", (0, 0), (2, 2), mask="AAAA")], "its mask is not an image"),
-        ("none", "its shapes are no list"),
+        ("none", "its shapes are not a list"),
     ],
 )
 def test_a_bad_shape_is_a_reject(

@@ -90,7 +90,7 @@ def test_ids_that_may_be_two_files_are_refused(tmp_path: Path, pictures: list[Pi
         reads(path, images="train")
     _, data = pack(path, tmp_path / "x.lmdb", images="train", suffix=".jpg")
     assert blob(data, 3) == pictures[3].data
-    with pytest.raises(OptionError, match="images=nowhere: there is no such folder"):
+    with pytest.raises(OptionError, match="images=nowhere: no such folder"):
         reads(path, images="nowhere")
 
 

@@ -158,7 +158,7 @@ def test_absurd_blocks_and_unknown_compression_are_refused(
     for change, told in (
         ({"chunks": [2**30, 40, 48, 3], "compressor": None}, "cannot open|are believed"),
         ({"compressor": {"id": "middle-out"}}, "cannot open this array.*middle-out"),
-        ({"dtype": "|O"}, "its type |O is no number"),
+        ({"dtype": "|O"}, "its type |O is not a number"),
         ({"dtype": "<f4"}, "float32.*scale=255"),
     ):
         (folder / "images/.zarray").write_text(json.dumps({**original, **change}))

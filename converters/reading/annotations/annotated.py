@@ -1,8 +1,8 @@
-"""Images with annotations: whether both are of one size, and which way up they are.
+"""Images with annotations: checks of size and orientation.
 
-In a source, boxes and masks are of the rows and columns of the image file.  Where a file
-has an Exif orientation that swaps these, and the annotations say that they are of a
-picture of swapped size, they were made of the upright picture.
+In a source, boxes and masks refer to the rows and columns of the image file.  If a file has
+an Exif orientation that swaps these, and the annotations state the swapped size, they refer
+to the upright picture.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ...packing.boxes import turn_boxes
 __all__ = ["Frame", "check_parts", "frame_of", "upright_frame_of"]
 
 _BEYOND = 0.1
-"""How much of a picture's size a box may stand out of it; more is no part of a size."""
+"""Part of a picture's size by which a box may exceed the picture."""
 
 
 class Frame(NamedTuple):
@@ -84,14 +84,14 @@ def frame_of(data: bytes, size: tuple[int, int] | None, check: bool = True) -> F
 
 
 def upright_frame_of(data: bytes, size: tuple[int, int] | None = None, check: bool = True) -> Frame:
-    """Return the frame of annotations that were made of the upright picture.
+    """Return the frame of annotations that refer to the upright picture.
 
-    Tools that show pictures upright write what they show: labelme, CVAT, and what trains on
-    YOLO's files reads them so.
+    labelme and CVAT show and annotate upright pictures, and trainers with YOLO's files read them
+    upright.
 
     data: the image file; only its header is read.
-    size: height and width that the annotations state.  Where these are the file's and
-        not those of the upright picture, the annotations are of the file.
+    size: height and width in the annotations.  If they are the file's and not the upright
+        picture's, the annotations refer to the file.
     """
     height, width, orientation = _header(data)
     upright = (width, height) if orientation >= 5 else (height, width)

@@ -1,7 +1,6 @@
-"""The annotations of COCO's: each a row of numbers, which a worker makes into values.
+"""COCO's annotations: each is a row of numbers, from which a worker makes values.
 
-A row has the place of the annotation too.  Captions and regions, which are no numbers, are
-read again from there.
+A row also has the place of the annotation, from which captions and regions are read again.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ _NOWHERE = (math.nan,) * 4
 
 @dataclass(frozen=True)
 class CocoReader:
-    """How a worker reads an image, and what is no number of its annotations."""
+    """Reads an image, and the captions and regions of its annotations, in a worker."""
 
     path: str  # the annotation file
     fields: tuple[str, ...]
@@ -68,8 +67,8 @@ class CocoReader:
     def read(self, files: list[str], known: dict[str, Any]) -> dict[str, Any]:
         """Return the values of an image; errors name the annotation's place.
 
-        known: ``size``, height and width as its entry states them, 0 where it does not; ``place``,
-            where that entry begins, and how long it is, in bytes; ``annotations``, of dtype `ROW`.
+        known: ``size``, height and width of its entry, or 0; ``place``, offset and length of that
+            entry in bytes; ``annotations``, of dtype `ROW`.
         """
         data = read_regular(files[0])
         values: dict[str, Any] = {"image": data}
@@ -98,7 +97,7 @@ class CocoReader:
         return values
 
     def _segments(self, frame: Frame, rows: NDArray[Any]) -> dict[str, Any]:
-        """Return what the one panoptic annotation of an image has."""
+        """Return the values of an image's panoptic annotation."""
         if len(rows) != 1:
             raise ValueError(f"it has {len(rows)} panoptic annotations, not one")
         entry, instances = self._entry(rows[0]), self.masks == "instances"
@@ -178,7 +177,7 @@ def _parsed(data: bytes) -> dict[str, Any]:
 
 
 def pack_row(entry: Any, start: int, length: int) -> tuple[bytes, str]:
-    """Return an annotation as a row, and what is wrong with its numbers, if anything is."""
+    """Return an annotation as a row, and an error of its numbers or ""."""
     image = entry.get("image_id") if isinstance(entry, dict) else None
     if type(image) is not int or abs(image) >= 1 << 63:
         raise ValueError(f"its image_id is {image!r:.80}, not an int of 64 bits")

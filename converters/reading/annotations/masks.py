@@ -52,8 +52,8 @@ _COLOUR_NAME = re.compile(r"(\d{1,3})[\s,]+(\d{1,3})[\s,]+(\d{1,3})[\s,]+(\S.*)"
 _NAME_COLOUR = re.compile(r"(.*?\S)\s*[:,\s]\s*(\d{1,3})[\s,]+(\d{1,3})[\s,]+(\d{1,3})\s*(?::.*)?")
 _NUMBER_NAME = re.compile(r"(\d{1,3})\s*,\s*(\S.*)")
 
-# Names of Cityscapes' classes, by ``cityscapesscripts/helpers/labels.py``; what is a train id of
-# 255 there has no name here.
+# Names of Cityscapes' classes, by ``cityscapesscripts/helpers/labels.py``, except those with
+# a train id of 255.
 _TRAINED = (
     *("road", "sidewalk", "building", "wall", "fence", "pole", "traffic light", "traffic sign"),
     *("vegetation", "terrain", "sky", "person", "rider", "car", "truck", "bus", "train"),
@@ -74,9 +74,9 @@ _CITYSCAPES = {"labelIds": _ALL, "labelTrainIds": _TRAINED}
 class MaskReader:
     """How a worker reads an image and its mask."""
 
-    colours: tuple[int, ...]  # of classes from 0 on, (256 R + G) 256 + B; empty: pixels are numbers
-    classes: int | None  # how many there are, where they have names
-    lossy: bool  # whether a JPEG is taken
+    colours: tuple[int, ...]  # of classes 0, 1, ..., (256 R + G) 256 + B; empty: pixels are numbers
+    classes: int | None  # their number, if they have names
+    lossy: bool  # whether to accept a JPEG
 
     def read(self, files: list[str], known: dict[str, Any]) -> dict[str, Any]:
         """Return the values of an image; errors name the mask's file."""
@@ -93,7 +93,7 @@ def class_numbers(data: bytes, reader: MaskReader) -> NDArray[np.uint8]:
     """Return the class numbers of a mask, H x W."""
     if is_jpeg(data) and not reader.lossy:
         raise ImageError(
-            "a JPEG, whose colours are not what was painted (--option lossy=true takes it as it is)"
+            "a JPEG, which does not keep exact colours (--option lossy=true accepts it)"
         )
     with open_image(data, MAX_PIXELS) as image:
         colours = image.mode in _COLOURED or (image.mode == "P" and bool(reader.colours))
@@ -124,7 +124,7 @@ def _checked(numbers: NDArray[np.uint8], reader: MaskReader) -> NDArray[np.uint8
 
 def _by_colour(image: Image.Image, reader: MaskReader) -> NDArray[np.uint8]:
     if image.mode == "P":
-        # Of the palette only what is used; 255, which no table has, stays what it is.
+        # Only the used part of the palette; 255, which no table has, does not change.
         indices = np.asarray(image)
         palette = image.getpalette("RGB") or []
         used = np.unique(indices)
@@ -142,9 +142,7 @@ def _by_colour(image: Image.Image, reader: MaskReader) -> NDArray[np.uint8]:
         elif _is_grey(packed).all():
             found[rows] = _checked((packed & 255).astype(np.uint8), reader)
         else:
-            raise ImageError(
-                "has colours, and no table says of which classes (--option classes=TABLE)"
-            )
+            raise ImageError("has colours, and no table has their classes (--option classes=TABLE)")
     return orient(found[:, :, None], pil_orientation(image))[:, :, 0]
 
 
@@ -169,7 +167,7 @@ def _is_grey(packed: NDArray[np.uint32]) -> NDArray[np.bool_]:
 
 
 def _modes_of(paths: Iterable[Path]) -> set[str]:
-    """Return which modes of PIL's masks are in; "JPEG" of a JPEG, nothing of what is damaged."""
+    """Return the PIL modes of masks, "JPEG" for a JPEG; damaged files are skipped."""
     modes = set()
     for path in paths:
         try:
@@ -194,8 +192,8 @@ def _colours_of(paths: Iterable[Path]) -> tuple[int, ...]:
             continue
         if len(found) > _MOST:
             raise SourceError(
-                f"{path}: with it masks have more than {_MOST} colours, so these are no classes. "
-                "If they are, a table says of which colour each is: --option classes=TABLE"
+                f"{path}: with it masks have more than {_MOST} colours, so these are not classes. "
+                "If they are, give a table with the colour of each: --option classes=TABLE"
             )
     colours = np.array(sorted(found), np.uint32)
     return () if _is_grey(colours).all() else tuple(colours.tolist())
@@ -220,9 +218,9 @@ def class_table(
     lossy: bool,
     notes: list[str],
 ) -> ClassTable:
-    """Return names and colours of the classes, from a file, or from what is in the masks.
+    """Return names and colours of the classes, from a file or from the masks.
 
-    masks: goes through the masks of the dataset anew.
+    masks: iterates over the masks of the dataset.
     given: the option ``classes=``.
     which: of Cityscapes' masks.
     """

@@ -1,7 +1,7 @@
-"""Where a YOLO dataset has its images and labels, and what its classes are.
+"""The images, labels and classes of a YOLO dataset.
 
-Three descriptions of it: ``data.yaml`` (Ultralytics, Roboflow), Darknet's ``*.names`` with lists of
-images, and none, where ``images`` and ``labels`` lie side by side.
+There are three layouts: ``data.yaml`` (Ultralytics, Roboflow), Darknet's ``*.names`` with lists of
+images, and the folders ``images`` and ``labels`` without a description.
 """
 
 from __future__ import annotations
@@ -146,10 +146,10 @@ def _described(path: Path, folder: Path) -> YoloLayout:
 
 
 def _place(path: Path, folder: Path, base: Any, name: str) -> str:
-    """Return a folder or list relative to the dataset's; "" if it is not there.
+    """Return a folder or list relative to the dataset's; "" if it does not exist.
 
-    Names are relative to ``path``, which is often that of another machine, or to something else:
-    Roboflow writes ``../train/images`` of what is in the same folder.
+    Names are relative to ``path``, often of another machine, or to another folder: Roboflow writes
+    ``../train/images`` for a folder next to the file.
     """
     bases = [base.strip("/").rpartition("/")[2]] if isinstance(base, str) else []
     tail = re.sub(r"^(\.{0,2}/)+", "", name)
@@ -199,7 +199,7 @@ def _keypoints(path: Path, content: dict[str, Any]) -> tuple[int, int] | None:
 
 
 def _lists(folder: Path) -> list[Path]:
-    """Return Darknet's lists of images, beside a list of names; none without."""
+    """Return Darknet's lists of images, next to a list of names."""
     if not any(folder.glob("*.names")):
         return []
     lists = [folder / f"{split}.txt" for split in _SPLITS]
@@ -230,7 +230,7 @@ def _folders(folder: Path) -> dict[str, list[str]]:
 
 
 def _are_labels(folder: Path, beside: bool = False) -> bool:
-    """Tell by the first files of a folder whether it has labels; where `beside`, with images."""
+    """Return whether a folder has labels, by its first files; with `beside`, next to images."""
     seen = 0
     for path in _texts(folder) if folder.is_dir() else ():
         start = first_bytes(path, 1 << 12).removeprefix(b"\xef\xbb\xbf").strip()
@@ -275,14 +275,13 @@ def _texts(folder: Path) -> Iterator[Path]:
 
 # -- lists of images ----------------------------------------------------------------------
 #
-# Their paths, one a line, are relative to the list's folder, to the dataset's, or begin with
-# folders of the machine on which the list was made: ``data/obj_train_data/0.jpg``,
-# ``/home/me/coco/images/0.jpg``.  How much of their beginning is to be left out is found out by
-# the first of them, and the same for all.
+# Their paths, one per line, are relative to the list's folder, to the dataset's, or begin with
+# folders of another machine: ``data/obj_train_data/0.jpg``, ``/home/me/coco/images/0.jpg``.  The
+# first paths decide how many leading folders to remove from all.
 
 
 def listed_images(root: Path, path: Path) -> Iterator[tuple[int, str, str]]:
-    """Yield line, name below the root, and what is wrong with it ("" if nothing is)."""
+    """Yield line, name below the root, and an error or ""."""
     base, leading = _relocation(root, path)
     for number, line in text_lines(path):
         name = _parts(line)

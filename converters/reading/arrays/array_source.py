@@ -1,9 +1,9 @@
-"""Samples that are rows of arrays: which fields the arrays of files become, and how rows are read.
+"""Samples that are rows of arrays: the fields of arrays, and the reading of rows.
 
-* Several files are one dataset, in their order; what is chosen in the first is taken of all.
-* Whole blocks are read, some MB at a time; where one cannot be, its samples alone are rejects.
-* Nothing is read where a column knows where its rows are in the file: the workers do that.
-* Pixels go to the workers as they are stored, and become H x W x C, uint8, there.
+* Several files are one dataset, in their order; the choice of arrays in the first holds for all.
+* Whole blocks are read, some MB at a time; only the samples of an unreadable block are rejects.
+* If a column knows the offsets of its rows in the file, the workers read them.
+* Pixels go to the workers as stored, and become H x W x C, uint8, there.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ArrayOptions(NamedTuple):
 
     channels: int
     fields: FieldSpec
-    arrays: tuple[str, ...] = ()  # field=array; empty for what is called as usual
+    arrays: tuple[str, ...] = ()  # field=array; empty for usual names
     layout: str | None = None
     scale: float | None = None
     classes: str | None = None  # a file of names of classes
@@ -66,7 +66,7 @@ class ArrayFile(NamedTuple):
     where: str  # its path, for messages
     name: str  # for keys
     columns: Mapping[str, ArrayColumn]  # by their paths in the file
-    usual: tuple[str, ...] = ()  # what is taken, as in ArrayOptions.arrays, where names do not tell
+    usual: tuple[str, ...] = ()  # the choice without usual names, as in ArrayOptions.arrays
 
 
 class _Part(NamedTuple):
@@ -85,7 +85,7 @@ class _Part(NamedTuple):
         return f"{self.file}:{self.columns[0].label}[{index}]"
 
     def rows_at_once(self) -> tuple[int, int]:
-        """Return how many rows are read at once, and how many of these one block has."""
+        """Return the number of rows to read at once, and the rows per block."""
         pictures = [column for column in self.columns if not column.read_by_workers]
         if not pictures or self.columns[0].read_by_workers:
             return _ROWS_BY_WORKERS, _READ_ROWS
@@ -128,9 +128,9 @@ class ArraySource(FileSource, IndexedSource):
     ) -> None:
         """Determine `schema`, `notes` and samples.
 
-        Each file is of one of the `splits`, if there are any; `label_names` are the classes' where
-        the user gives none.  Raises OptionError or SourceError if an array does not fit what it is
-        chosen for, or files differ.
+        Each file belongs to one of the `splits`, if given; `label_names` are the default names of
+        classes.  Raises OptionError or SourceError if an array does not fit its field, or files
+        differ.
         """
         resolved: dict[str, Field] = {}
         parts: list[_Part] = []
@@ -222,7 +222,7 @@ class ArraySource(FileSource, IndexedSource):
 
 
 def _samples(part: _Part, start: int, stop: int, block: int = 1) -> Iterator[Sample | Reject]:
-    """Yield some samples; where they cannot be read together, block by block."""
+    """Yield some samples, read together or, after an error, block by block."""
     try:
         columns = [
             [_span(column, row) for row in range(start, stop)]
@@ -261,7 +261,7 @@ def _span(column: ArrayColumn, row: int) -> Any:
 def _part_of(
     file: ArrayFile, chosen: Mapping[str, str], options: ArrayOptions
 ) -> tuple[dict[str, Field], _Part]:
-    """Return the fields and columns of one file, of which the array of each is known."""
+    """Return the fields and columns of one file, for known arrays."""
     where, fields, channels = file.name, options.fields, options.channels
     columns = {name: file.columns[path] for name, path in chosen.items() if name != "classes"}
     check_names(fields, [name for name in columns if name != "offsets"])
@@ -323,7 +323,7 @@ def _flat(
             "in it begins must be told: --option arrays=image=ARRAY,offsets=ARRAY,label=ARRAY"
         )
     if len(offsets.shape) != 1 or offsets.shape[0] > max(1, flat.shape[0]) + 1:
-        raise OptionError(f"{where}: {offsets.label!r} of shape {offsets.shape} are no offsets")
+        raise OptionError(f"{where}: {offsets.label!r} of shape {offsets.shape} has no offsets")
     read = [np.asarray(rows).astype(np.int64) for rows in _blocks(where, offsets)]
     numbers: Array = np.concatenate(read or [np.zeros(0, np.int64)])
     total, count = flat.shape[0], len(numbers)
@@ -352,7 +352,7 @@ def _texts(where: str, column: ArrayColumn) -> Iterator[str]:
 
 
 def _numbers(by_name: Mapping[str, int], names: Iterable[str]) -> list[Any]:
-    """Return the numbers of classes; an error in the place of what is none."""
+    """Return the numbers of classes, with an error for each invalid value."""
     return [by_name.get(name, ValueError(f"{name!r} is none of the classes")) for name in names]
 
 

@@ -1,13 +1,14 @@
-"""The arrays of an HDF5 file as columns: which it has, and what workers read of them themselves.
+"""The arrays of an HDF5 file as columns.
 
-Not read are arrays that lead out of the file.  Two things the packing process only finds:
+Arrays with external data are refused.  The packing process only locates two kinds of data, which
+the workers read:
 
 * Blocks that are compressed in the ways that HDF5 always has (deflate, shuffle, and the Fletcher-32
   checksum behind deflate, which checks itself): inflating pixels costs more than packing them.
 * Rows of variable length.  The HDF5 library reads such a row into as much memory as the file claims
-  that it needs, up to 4 GiB.  In its place the array has 16 bytes, the length and the address of an
-  object in a global heap, and objects lie in the file as they are.  Finding and reading a row of
-  50 KB takes 85 us so, and 450 us by h5py in a worker.
+  to need, up to 4 GiB.  In the array, the row has 16 bytes: the length and the address of an object
+  in a global heap, which is stored unchanged.  Locating and reading a row of 50 KB takes 85 us so,
+  and 450 us by h5py in a worker.
 
 Other arrays are read by the HDF5 library, in the packing process.  Source: HDF5 File Format
 Specification 3.0, sections III.E, IV.A.2.l and VIII.A; ``H5Zdeflate.c``, ``H5Zshuffle.c``.
@@ -39,15 +40,15 @@ __all__ = ["BlockRow", "Hdf5Column", "hdf5_columns", "keeping_blocks", "opened_h
 
 _MOST_ARRAYS = 10_000
 _MOST_EMPTY = 1000
-"""Blocks that may be missing for each that is there."""
+"""Limit of missing blocks per existing one."""
 
 
 _DEFLATE, _SHUFFLE, _FLETCHER = 1, 2, 3
 _MOST_ROWS = 64
-"""A block that more chunks of the packer's share would be inflated too often."""
+"""Limit of rows in a block: more chunks of the packer would inflate it too often."""
 _MOST_BYTES = 64 << 20
 _MOST_BLOCKS = 1 << 16
-"""That have a part of the same rows, and are kept."""
+"""Limit of cached blocks with parts of the same rows."""
 _CHECKSUM_BYTES = 4
 _REFERENCE = struct.Struct("<IQI")
 """Length, address of the collection, number of the object in it."""
@@ -119,7 +120,7 @@ class Hdf5Column(ArrayColumn):
         self._block: tuple[int, BlockRow | None] = (-1, None)
 
     def describe(self, dataset: Any) -> None:
-        """Note what an array is, without reading it."""
+        """Record the properties of an array, without reading it."""
         try:
             shape, dtype = dataset.shape, dataset.dtype
         except Exception as error:  # a type that NumPy has not
@@ -139,14 +140,14 @@ class Hdf5Column(ArrayColumn):
         else:
             self.dtype = dtype
             if dtype.kind not in "biufc":
-                self.refused = self.refused or f"its type {dtype} is no number, bytes or text"
+                self.refused = self.refused or f"its type {dtype} is not a number, bytes or text"
 
     def prepare(self) -> list[str]:
         with opened_hdf5(self._path) as file:
             return self._prepare(file[self._name])
 
     def _prepare(self, dataset: Any) -> list[str]:
-        """Find out how rows are read; return what is missing."""
+        """Determine how to read rows; return notes on missing data."""
         numbers = self.kind == "numbers"
         if not self.shape:
             raise SourceError(f"{self._path}: {self.label!r} is one value, not one a sample")
@@ -227,16 +228,16 @@ class Hdf5Column(ArrayColumn):
 
 
 def _band(dataset: Any) -> tuple[int, int]:
-    """Return how many blocks have a part of the same rows, and their bytes."""
+    """Return the number of blocks with parts of the same rows, and their bytes."""
     beyond = zip(dataset.shape[1:], dataset.chunks[1:], strict=True)
     count = math.prod(-(-n // c) for n, c in beyond)
     return count, count * math.prod(dataset.chunks) * dataset.dtype.itemsize
 
 
 def keeping_blocks(file: Any, name: str) -> Any:
-    """Return a dataset of a file, which keeps the blocks of the rows that were read last.
+    """Return a dataset of a file that caches the blocks of the last rows read.
 
-    By default HDF5 keeps some MB: a larger block would be inflated for each group of its rows.
+    HDF5 caches some MB by default: a larger block would be inflated for each group of its rows.
     """
     dataset = file[name]
     if not dataset.chunks:
@@ -244,11 +245,11 @@ def keeping_blocks(file: Any, name: str) -> Any:
     count, size = _band(dataset)
     access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
     _, usual, preempted = access.get_chunk_cache()
-    # HDF5 recommends 10 slots a block: two blocks of one slot push each other out.
+    # HDF5 recommends 10 slots per block: blocks in one slot evict each other.
     slots = 10 * min(count, _MOST_BLOCKS) + 521
     access.set_chunk_cache(slots, max(usual, min(size, MAX_RECORD)), preempted)
     place = h5py.h5i.get_name(dataset.id)
-    dataset.id.close()  # else what is opened next would share its cache
+    dataset.id.close()  # else the next handle would share its cache
     return h5py.Dataset(h5py.h5d.open(file.id, place, access))
 
 
@@ -340,7 +341,7 @@ def _block(place: BlockRow, changed: int) -> np.ndarray[Any, Any]:
 
 
 def _inflated(data: bytes, size: int, place: BlockRow) -> bytes:
-    """Inflate so many bytes and one more: that tells that there are too many."""
+    """Inflate up to the expected size and one byte more, to detect longer data."""
     try:
         return zlib.decompressobj().decompress(data, size + 1)
     except zlib.error as error:
@@ -350,9 +351,9 @@ def _inflated(data: bytes, size: int, place: BlockRow) -> bytes:
 
 
 class _Heap:
-    """Where the rows of a one-dimensional dataset of bytes are, whose lengths vary.
+    """Locates the rows of variable length of a one-dimensional dataset of bytes.
 
-    Raises LookupError if that is not known: the array is compressed, or its file unusual.
+    Raises LookupError if that is impossible: the array is compressed, or its file unusual.
     """
 
     def __init__(self, path: Path, dataset: Any) -> None:

@@ -46,7 +46,7 @@ _ENCODINGS = {1: "latin-1", 2: "latin-1", 4: "utf-16-le", 16: "utf-8", 17: "utf-
 _MOST_DIMS, _LONGEST_NAME = 32, 4096
 _DEPTH = 8
 _MOST_BYTES, _MOST_ENTRIES = 16 << 20, 1 << 16
-"""Of one value, and of a cell or struct array inside another."""
+"""Limit of one value, and of a cell or struct array inside another."""
 
 _Rows = Callable[[int, int], np.ndarray[Any, Any]]
 
@@ -121,10 +121,10 @@ def mat_values(path: Path) -> Iterator[tuple[str, Any]]:
     """Yield name and value of the variables of a file of level 5.
 
     Numbers are arrays as MATLAB has them, text is str; of a cell array the value is an iterator of
-    its cells, of a struct array one of dicts; inside others these are lists.  What is no value (an
-    object, a function) is None.
+    its cells, of a struct array one of dicts; nested ones are lists.  Objects and functions are
+    None.
 
-    Raises SourceError if it is no such file, or is damaged; the iterators raise it too.
+    Raises SourceError for another or a damaged file; the iterators raise it too.
     """
     for part, at, _ in _variables(path):
         head = part.head(at)
@@ -172,7 +172,7 @@ class _ArrayHead(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """A file, or what is inflated of it; `take` returns bytes of that, from where and how many."""
+    """A file, or its inflated content; `take` returns bytes, by offset and number."""
 
     path: Path
     take: Callable[[int, int], bytes]
@@ -185,7 +185,7 @@ class _Part(NamedTuple):
         return first, size, at + 8, at + 8 + -(-size // 8) * 8
 
     def head(self, at: int) -> _ArrayHead:
-        """Return what stands before the content of the array that begins at byte `at`."""
+        """Return the header of the array that begins at byte `at`."""
         _, _, start, at = self.element(at + 8)
         (flags,) = struct.unpack("<I", self.take(start, 4))
         _, size, start, at = self.element(at)
@@ -223,7 +223,7 @@ class _Part(NamedTuple):
         return MatColumn(name, shape, dtype, stored, elements)
 
     def value(self, head: _ArrayHead, depth: int) -> Any:
-        """Return what an array holds; see `mat_values`."""
+        """Return the content of an array; see `mat_values`."""
         shape, number, at = head.shape, head.flags & 0xFF, head.at
         if min(shape, default=-1) < 0:
             raise SourceError(
@@ -294,7 +294,7 @@ def _fits(shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> bool:
 
 
 def _hdf5_arrays(path: Path) -> Iterator[MatColumn]:
-    import h5py  # here, as every source is asked whether it recognises what is packed
+    import h5py  # here, as every source is imported for recognition
 
     from .hdf5_columns import opened_hdf5
 

@@ -1,16 +1,16 @@
-"""Chunks of packed samples: what MDS shards and LitData's chunks have in common.
+"""Chunks of packed samples: the common part of MDS and LitData.
 
 ==============  ==========================================================
 4 bytes         n, the number of samples; like all numbers, little-endian
-4 * (n + 1)     where each sample starts, and where the last one ends
-...             whatever the format has there
-samples         each the lengths of its columns (4 bytes, of those whose
+4 * (n + 1)     the offset of each sample, and the end of the last one
+...             data of the format
+samples         for each the lengths of its columns (4 bytes, if the
                 length varies), then the columns
 ==============  ==========================================================
 
-A file ``index.json`` beside the chunks says what the columns are, how many samples are in each
-chunk and how they are compressed.  A chunk that is not compressed is scanned, and the worker
-reads samples; a compressed one is inflated in the packing process, from its front.
+A file ``index.json`` in the folder has the columns, the number of samples in each chunk, and the
+compression.  A chunk without compression is scanned, and the workers read its samples; a
+compressed one is inflated in the packing process, from its front.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class ChunkSource(ScannedSource):
     # -- the index -----------------------------------------------------------------------
 
     def open_index(self, location: Any, owner: str) -> Mapping[str, Any]:
-        """Return what the index at a location says; `owner` ends the error where there is none."""
+        """Return the content of the index at a location; `owner` ends the error without one."""
         index = index_path(location)
         if index is None:
             raise SourceError(f"{location}: no index.json there, which {owner}")
@@ -138,7 +138,7 @@ class ChunkSource(ScannedSource):
             raise SourceError(f"{self.index}: {error}") from None
 
     def list_of(self, entry: Any, name: str, kind: type | tuple[type, ...]) -> Sequence[Any]:
-        """Return a list of the index all of whose entries are of one kind, else a SourceError."""
+        """Return a list of the index with entries of one kind; else raise SourceError."""
         found = entry.get(name) if isinstance(entry, dict) else None
         if not isinstance(found, list) or not all(isinstance(item, kind) for item in found):
             raise SourceError(
@@ -159,7 +159,7 @@ class ChunkSource(ScannedSource):
 
     @abc.abstractmethod
     def field_for(self, encoding: str, values: Callable[[], list[Any]]) -> Field:
-        """Return the field for a column; where its encoding does not say, from some `values()`.
+        """Return the field for a column, by its encoding or else by some `values()`.
 
         Raises RefusedColumnError if there is no such field.
         """
@@ -174,7 +174,7 @@ class ChunkSource(ScannedSource):
         classes: str | None,
     ) -> None:
         """Determine `schema` and `decoder` from the columns that the index names."""
-        self.decoder = decoder  # with which the first samples are read
+        self.decoder = decoder  # for reading the first samples
         first: list[list[bytes]] = []
 
         def values(number: int) -> list[Any]:
@@ -249,7 +249,7 @@ class ChunkSource(ScannedSource):
             yield from self._unpacked(file, stream)
 
     def _unpacked(self, file: int, stream: IO[bytes]) -> Iterator[Sample | Reject]:
-        """Yield the samples of a chunk from a stream; in its place, what is lost of it."""
+        """Yield the samples of a chunk from a stream, with a reject for the lost ones."""
         path = str(self.paths[file])
         done, at = 0, 0
         try:
@@ -301,12 +301,12 @@ def _skip(stream: IO[bytes], length: int, path: str, offset: int) -> None:
 
 
 def raw_image(data: bytes) -> Image.Image:
-    """Return an image of PIL's as both formats have it that is no file; a column's bytes.
+    """Return a PIL image from the bytes of a column with raw pixels, as in both formats.
 
     Three numbers of 4 bytes, width, height and the length of the mode's name (``RGB``); the name;
     the pixels.
 
-    Raises SourceError if the pixels are more or fewer than the head says, or the mode is not known.
+    Raises SourceError for another number of pixels than in the head, or for an unknown mode.
     """
     if len(data) < _RAW_HEAD:
         raise SourceError(f"an image of {len(data)} bytes has no head")

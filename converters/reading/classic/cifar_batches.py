@@ -48,7 +48,7 @@ _NAME = re.compile(
 
 Labels = dict[str, "np.ndarray[Any, np.dtype[np.int64]]"]
 _FIELDS = {"labels": "label", "fine_labels": "label", "coarse_labels": "coarse_label"}
-"""Of the lists of labels in Python's edition."""
+"""Fields of the lists of labels in Python's edition."""
 
 
 FOLDERS = ("cifar-10-batches-py", "cifar-10-batches-bin", "cifar-100-python", "cifar-100-binary")
@@ -59,11 +59,11 @@ _TEXTS = {
 }
 _PICKLES = ("batches.meta", "meta")
 _LARGEST = 1 << 20
-"""Of a file of names."""
+"""Size limit of a file of names."""
 
 
 class BatchName(NamedTuple):
-    """What a file's name says of it."""
+    """The properties in a file's name."""
 
     split: str
     number: int  # 0 where it has none
@@ -87,7 +87,7 @@ class Batch(NamedTuple):
 
     @property
     def num_samples(self) -> int:
-        """How many samples and rejects come of it."""
+        """The number of its samples and rejects."""
         return self.num_images + bool(self.failure)
 
     def blocks(
@@ -118,7 +118,7 @@ class Batch(NamedTuple):
 
 
 def batch_name(name: str) -> BatchName | None:
-    """Return what a file name says; None if no file of CIFAR is called so."""
+    """Return the properties in a file name; None if it is not one of CIFAR."""
     match = _NAME.fullmatch(name)
     if not match:
         return None
@@ -284,7 +284,7 @@ def is_batch(path: Path) -> bool:
 
 
 def is_archive(path: Path) -> bool:
-    """Tell whether a file is the archive as downloaded, by what its first member is called."""
+    """Return whether a file is the downloaded archive, by the name of its first member."""
     start = first_bytes(path, 1 << 14)
     if compression_of(start):
         start = inflated_start(start, 512)

@@ -61,9 +61,9 @@ class IdxPair(NamedTuple):
 
 
 def read_head(path: Path) -> IdxHead | None:
-    """Return what a file begins with; None if it is no IDX file.
+    """Return the head of a file; None if it is not an IDX file.
 
-    Raises SourceError if the file has more bytes than its head says, or cannot have so many.
+    Raises SourceError if the file has another size than in its head.
     """
     start = first_bytes(path)
     compressed = compression_of(start) == "gzip"
@@ -99,7 +99,7 @@ def is_images(head: IdxHead | None) -> bool:
 def find_pairs(location: str | os.PathLike[str]) -> list[IdxPair]:
     """Return the images at a location, which is a file, a folder, or one with a folder ``raw``.
 
-    Of a file that is there compressed and decompressed, the latter is taken.
+    A decompressed file is preferred to its compressed copy.
     """
     path = Path(location)
     if path.is_file():
@@ -119,7 +119,7 @@ def find_pairs(location: str | os.PathLike[str]) -> list[IdxPair]:
 
 
 def _files_of(folder: Path) -> dict[str, dict[str, Path]]:
-    """Return images and labels by the name of what they are of."""
+    """Return images and labels by the name of their dataset."""
     found: dict[str, dict[str, Path]] = {}
     # Backwards, so that the name without .gz comes last and stays.
     for name in sorted((e.name for e in os.scandir(folder) if e.is_file()), reverse=True):
@@ -194,10 +194,10 @@ class IdxPart(NamedTuple):
     def blocks(self, start: int, stop: int | None = None) -> Iterator[tuple[int, Any, Any]]:
         """Yield blocks of images `start` to `stop`: number, pixels (N x H x W [x C]), labels (N).
 
-        Labels are None where there are none.  Without `stop`, all is read to the end, and
-        that nothing comes behind it is seen to.
+        Labels may be None.  Without `stop`, all images are read, and the end of the files is
+        checked.
 
-        Raises SourceError where one of the files ends early or is damaged, behind what was whole.
+        Raises SourceError, after the intact blocks, if a file ends early or is damaged.
         """
         head, labels = self.head, self.labels
         with contextlib.ExitStack() as stack:

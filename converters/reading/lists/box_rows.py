@@ -1,7 +1,7 @@
-"""Lists in which a row is a box: they are put together by image, in the order of these.
+"""Lists with one box per row: boxes are grouped by image, in the order of the images.
 
-Kept are four numbers and a class of each box, and of each image its name, once for every run of
-rows that have it.
+In memory are four numbers and a class per box, and each image's name, once for every run of rows
+with it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class BoxTable:
         self._runs.append(len(self._names) - 1)
 
     def reject(self, reason: str) -> None:
-        """Say that what the file has of this image is wrong."""
+        """Record an error in the rows of this image."""
         self._bad.setdefault(len(self._names) - 1, reason)
 
     def group(self) -> None:
@@ -108,9 +108,9 @@ _NONE, _NO_LABELS = np.zeros((0, 4)), np.zeros(0, np.int64)
 
 
 class BoxSamples:
-    """A list whose rows are boxes; a sample is an image with all of its own.
+    """A list whose rows are boxes; a sample is an image with all of its boxes.
 
-    schema: ``image``, ``boxes`` and, where there are classes, ``labels``.
+    schema: ``image``, ``boxes`` and, with classes, ``labels``.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class BoxSamples:
     ) -> None:
         """Read all rows.
 
-        classes: the names of classes 0, 1, ..., where they are known.
+        classes: the names of classes 0, 1, ..., if known.
         """
         self.notes = ["rows are boxes, a sample is an image (--option boxes=none: a row)"]
         self._place, self._table, self._finder = place, BoxTable(), finder
@@ -189,7 +189,7 @@ class BoxSamples:
         return number
 
     def _number_classes(self, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        """Give classes their final numbers; return their names, where they have such."""
+        """Give classes their final numbers; return their names, if they have names."""
         numeric = all(text.lstrip("+-").isdecimal() for text in self._texts)
         if names is None and not numeric:
             names = tuple(sorted(self._texts))
@@ -207,7 +207,7 @@ class BoxSamples:
         return self._table.name(index)
 
     def values(self, index: int) -> DeferredSample:
-        """Return what the worker makes the values of."""
+        """Return the input of the worker for a sample's values."""
         boxes, labels = self._table.of(index)
         for number in np.unique(labels).tolist() if self._labelled else ():
             if number in self._unknown:
@@ -221,7 +221,7 @@ class BoxSamples:
         return DeferredSample(self._form, tuple(self.schema), [path], known)
 
     def parts(self, index: int) -> tuple[Any, ...]:
-        """Return what a sample is made of, for fingerprints."""
+        """Return the parts of a sample's fingerprint."""
         name = self._table.name(index)
         rows: tuple[bytes, ...] = ()
         try:

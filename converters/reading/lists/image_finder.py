@@ -1,7 +1,7 @@
-"""The image files that a list names: by path, by name in a folder beside it, or by number alone.
+"""The image files of a list: by path, by name in a neighbouring folder, or by number.
 
-Where a list's names are no paths from its own folder, the folders beside it and the suffixes of
-images are tried with the first names.  What fits in two ways is refused.
+If the names of a list are not paths from its folder, the neighbouring folders and the suffixes of
+images are tried with the first names.  Ambiguous names are refused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TRIED_FOLDERS = 64
 
 
 class ImageFinder:
-    """Where the files are that one column names.
+    """Finds the files of one column.
 
     images: a folder, from `root` or from where the program runs, or a pattern: ``{}`` stands for
         the name, ``{column}`` for another cell of the row, ``{:06}`` for a number of six digits.
@@ -81,17 +81,17 @@ class ImageFinder:
         self._folders, self._suffixes = [folder], tuple(ends)
         if not self._given and (folder or any(ends)):
             shown = " or ".join(os.path.join(folder, "{}" + end) for end in ends)
-            self.note = f"images are {shown}, where {{}} is what the list has"
+            self.note = f"images are {shown}, where {{}} is the name in the list"
 
     def _only(self, names: list[str]) -> bool:
-        """Tell whether names stand as they are for files, and not also for numbers of them."""
+        """Return whether names are those of files, and not also numbers of files."""
         return all(is_image_name(name) or self.is_there(name) for name in names)
 
     def _is_name(self, name: str) -> bool:
         return is_image_name(name) or bool(self._suffix)
 
     def is_there(self, name: str) -> bool:
-        """Tell whether a name is that of a file, where they are found to be."""
+        """Return whether a name is that of a file in the folders found."""
         return any(
             self._exists(os.path.join(folder, name + suffix))
             for folder in self._folders
@@ -105,7 +105,7 @@ class ImageFinder:
             return False
 
     def _beside(self) -> list[str]:
-        """Return the folders beside the list; those of many images too, none in them."""
+        """Return the folders next to the list, without those inside them."""
         try:
             names = folders_in(self.root)
         except OSError:
@@ -144,10 +144,9 @@ class ImageFinder:
     ) -> list[str]:
         """Return the note on images outside the list's folder, or outside that of ``images=``.
 
-        column: that of the images.
-        folders: all that its cells begin with.
-        rows: all of the list, as cells by column; looked at only if one of the folders is outside,
-            or has links.
+        column: the column of the images.
+        folders: all folders at the beginning of its cells.
+        rows: all rows, as cells by column; read only if one of the folders is outside or has links.
         """
         given = self._pattern[0][0] if self._pattern else self._folders[0] if self._given else ""
         root = os.path.join(self.root, given)
@@ -194,7 +193,7 @@ def folder_named(root: Path, images: str) -> str:
         return images
     if os.path.isdir(images):
         return os.path.abspath(images)
-    raise OptionError(f"images={images}: there is no such folder in {root}, nor where this runs")
+    raise OptionError(f"images={images}: no such folder in {root} or the working directory")
 
 
 def _parsed(pattern: str) -> list[tuple[str, str | None, str]]:
@@ -219,5 +218,5 @@ def _filled(part: tuple[str, str | None, str], name: str, row: Mapping[str, str]
         return text + format(int(cell), form)
     except ValueError:
         raise ValueError(
-            f"{cell[:60]!r} is no number, which the pattern {{:{form}}} wants"
+            f"{cell[:60]!r} is not a number, which the pattern {{:{form}}} needs"
         ) from None

@@ -1,9 +1,9 @@
-"""Which images of a list are outside its folder: allowed in the user's own list, and said."""
+"""Images of a list that are outside its folder: allowed, with a note."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 __all__ = ["OutsideFiles"]
@@ -12,7 +12,7 @@ __all__ = ["OutsideFiles"]
 class OutsideFiles:
     """Counts files that are not below a folder, by their paths or by links.
 
-    Each folder is looked through once: files are not asked for one by one.
+    Each folder is scanned once, instead of a call per file.
     """
 
     def __init__(self, folder: Path | str) -> None:
@@ -21,15 +21,17 @@ class OutsideFiles:
         self.count, self.example = 0, ""
 
     def may_hold_any(self, folder: str) -> bool:
-        """Tell whether a file in this folder may be outside: the folder is, or has links."""
+        """Return whether a file in this folder may be outside: the folder is, or has links."""
         inside, links = self._look(folder)
         return not inside or bool(links)
 
     def _look(self, folder: str) -> tuple[bool, frozenset[str]]:
-        found = self._folders.get(folder)
-        if found is None:
-            found = self._folders[folder] = self._is_inside(folder), frozenset(_links(folder))
-        return found
+        if folder not in self._folders:
+            links: frozenset[str] = frozenset()
+            with contextlib.suppress(OSError, ValueError), os.scandir(folder) as entries:
+                links = frozenset(entry.name for entry in entries if entry.is_symlink())
+            self._folders[folder] = self._is_inside(folder), links
+        return self._folders[folder]
 
     def see(self, path: str) -> None:
         """Look at one file, which need not exist."""
@@ -45,11 +47,3 @@ class OutsideFiles:
         except ValueError:  # a null byte: such a row is a reject
             return True
         return os.path.commonpath((real, self._root)) == self._root
-
-
-def _links(folder: str) -> Iterator[str]:
-    try:
-        with os.scandir(folder) as entries:
-            yield from (entry.name for entry in entries if entry.is_symlink())
-    except (OSError, ValueError):
-        return

@@ -55,11 +55,11 @@ class ListInfo(NamedTuple):
     place: str  # the file, for messages
     columns: list[str]  # the names of fields, one a column
     image: int  # the column of the images
-    known: Mapping[str, Field | str]  # fields that the user, or a schema beside the list, says
+    known: Mapping[str, Field | str]  # fields of the user, or of the list's schema
     channels: int
-    classes: tuple[str, ...] | None = None  # the names of classes 0, 1, ..., where they are known
-    kinds: list[set[type]] | None = None  # of columns of JSON: the types that they have
-    label_separator: str = ""  # what stands between labels where a sample may have several; else ""
+    classes: tuple[str, ...] | None = None  # names of classes 0, 1, ..., if known
+    kinds: list[set[type]] | None = None  # types of each column of JSON
+    label_separator: str = ""  # between several labels of a sample; "" for one label
 
 
 class RowSamples:
@@ -71,9 +71,9 @@ class RowSamples:
         rows: Iterable[list[str]],
         finder_of: Callable[[str, bool], ImageFinder],
     ) -> None:
-        """Read all rows once; find out what the columns hold.
+        """Read all rows once, and determine the columns' types.
 
-        rows: lists of cells, as many as there are columns.
+        rows: lists of cells, one per column.
         finder_of: takes the name of a column of images, and whether it is the main one.
         """
         self._info, self._rows, self.notes = info, StringTable(), list[str]()
@@ -113,7 +113,7 @@ class RowSamples:
         for name in self.schema.images:
             k = info.columns.index(name)
             every = map(self.row, range(self.num_samples))
-            if k != info.image and not guesses[k].is_image:  # the user says that these are images
+            if k != info.image and not guesses[k].is_image:  # images by the user's choice
                 folders[k] = folders_of(row[name] for row in every)
                 every = map(self.row, range(self.num_samples))
             self.notes += self._finders[name].outside(name, folders[k], every)
@@ -200,7 +200,7 @@ class RowSamples:
         return guess.classes
 
     def _names_images(self, name: str, column: int, guess: ColumnGuess) -> bool:
-        """Tell whether a column whose cells are called like images has files of these names."""
+        """Return whether a column with names of images has files of these names."""
         if not guess.is_image or not guess.first:
             return False
         finder = self._add_finder(name, column, False)
@@ -236,7 +236,7 @@ class RowSamples:
         return tuple(self._value(name, field, row) for name, field in self.schema.items())
 
     def parts(self, index: int) -> tuple[Any, ...]:
-        """Return what a sample is made of, for fingerprints."""
+        """Return the parts of a sample's fingerprint."""
         row = self.row(index)
         files = [self._finders[name].stat(row[name], row) for name in self.schema.images]
         return list(row.values()), files

@@ -39,10 +39,10 @@ _MOST_COLUMNS = 10_000
 
 
 class TextTable:
-    """A file of rows; each iteration reads it anew.
+    """A file of rows; each iteration reads it again.
 
-    columns: of the header; without one ``path``, ``label``, ``column2`` and so on.
-    kinds: of a JSON file: the types that each column has, of Python's.
+    columns: names of the header; without one ``path``, ``label``, ``column2`` and so on.
+    kinds: Python types of each column of a JSON file.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class TextTable:
     ) -> None:
         """Look at the first rows.
 
-        is_file: tells whether a cell is the name of an image file; such a row is no header.
+        is_file: returns whether a cell is the name of an image file; such a row is not a header.
         separator: one of `SEPARATORS`.
         header: whether the first row names the columns.
         """
@@ -246,7 +246,7 @@ class _BlankLines:
     _skip = 0
 
     def _names(self, lines: list[str], is_file: Callable[[str], bool]) -> list[str]:
-        """Return what a header names; CelebA's has the number of rows in the line above it."""
+        """Return the names of a header; CelebA's follows a line with the number of rows."""
         if len(lines) > 2 and lines[0].isdecimal() and not any(map(is_file, lines[1].split())):
             self._skip = 2
             return lines[1].split()

@@ -1,4 +1,4 @@
-"""The frames of a TFRecord file: records one behind the other.
+"""The frames of a TFRecord file: a sequence of records.
 
 Each is
 
@@ -9,9 +9,10 @@ length   the data
 4 bytes  masked CRC-32C of the data
 =======  =====================================================
 
-and the file may be compressed as a whole by gzip or zlib.  Behind a length whose checksum is
-wrong nothing can be found any more; behind data whose checksum is wrong, the next record
-can.  Source: ``tensorflow/core/lib/io/record_writer.h`` and, for the mask,
+and the file may be compressed as a whole by gzip or zlib.  A length with a wrong checksum loses
+the rest of the file; data with a wrong checksum lose only that record.
+
+Source: ``tensorflow/core/lib/io/record_writer.h`` and, for the mask,
 ``tensorflow/core/lib/hash/crc32c.h``.
 """
 
@@ -62,7 +63,7 @@ def masked_crc(data: bytes) -> int:
 
 
 def frame_around(data: bytes) -> tuple[bytes, bytes]:
-    """Return what stands before and behind the data of a record."""
+    """Return the bytes before and after the data of a record."""
     length = len(data).to_bytes(8, "little")
     head = length + masked_crc(length).to_bytes(4, "little")
     return head, masked_crc(data).to_bytes(_FOOT, "little")
@@ -128,11 +129,11 @@ class FrameSpan(NamedTuple):
 
 
 def stream_frames(path: Path, check: bool) -> Iterator[tuple[int, bytes | SourceError]]:
-    """Yield offset (in what is decompressed) and data of each record of a compressed file.
+    """Yield offset (in the decompressed data) and data of each record of a compressed file.
 
-    In the place of data that does not fit its checksum stands the error.
+    An error replaces data that do not match their checksum.
 
-    Raises BadFrameError where the file is damaged so that nothing more can be read.
+    Raises BadFrameError if the rest of the file is lost.
     """
     offset = 0
     with open_inflated(path) as stream:
@@ -156,7 +157,7 @@ def stream_frames(path: Path, check: bool) -> Iterator[tuple[int, bytes | Source
 
 
 def _bad_head(head: bytes) -> str:
-    """Say what is wrong with a record's first 12 bytes, if anything is."""
+    """Return an error of a record's first 12 bytes, or ""."""
     if len(head) < _HEAD:
         return f"the file ends {_HEAD - len(head)} bytes before the record's head does"
     if masked_crc(head[:8]) != int.from_bytes(head[8:], "little"):

@@ -1,8 +1,8 @@
-"""Sources that are tables in files, of which a block of rows is read at a time.
+"""Sources that are tables in files, read one block of rows at a time.
 
 A block is a row group of Parquet, a record batch of Arrow.  Each takes three numbers in memory.
-A block that cannot be read is as many rejects as it has rows, so that the number of a sample does
-not depend on damage before it.
+An unreadable block becomes one reject per row, so that damage does not change the numbers of later
+samples.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from .rows import MappedTable, RowLayout, first_values, key_reader, row_reader
 __all__ = ["Block", "TableSource"]
 
 _PLACES = 8
-"""Of a store, where rows are looked at together."""
+"""For a store, where rows are checked together."""
 _PEEK = 16
 """Blocks in which the first values of columns of bytes are looked for."""
 
@@ -70,7 +70,7 @@ class Blocks:
         self._lost: dict[int, str] = {}
 
     def begin_file(self) -> None:
-        """Say that what is added from here on is of the next file."""
+        """Begin the blocks of the next file."""
         self._file_starts.append(self.num_rows)
 
     def add(self, number: int, rows: int | str) -> None:
@@ -120,7 +120,7 @@ class TableSource(FileSource, IndexedSource):
 
     @abc.abstractmethod
     def blocks(self, file: int) -> Iterator[int | str]:
-        """Yield the number of rows of each block; where one is lost, why."""
+        """Yield the number of rows of each block, or the reason if it is lost."""
 
     @abc.abstractmethod
     def batches(self, file: int, block: int, columns: Sequence[str]) -> Iterator[Any]:
@@ -135,7 +135,7 @@ class TableSource(FileSource, IndexedSource):
         return None
 
     def features_beside(self) -> dict[str, Any]:
-        """Return what files beside the tables say of columns, as ``datasets`` does."""
+        """Return the description of columns in files next to the tables, as ``datasets`` does."""
         return {}
 
     @classmethod
@@ -220,7 +220,7 @@ class TableSource(FileSource, IndexedSource):
         channels: int,
         classes: str | None,
     ) -> None:
-        """Determine schema and blocks by what an export says of its tables."""
+        """Determine schema and blocks from the description of an export."""
         self.packed_with, self.beside = exported.packed_with, [exported.path]
         resolved = named_classes(exported.resolve_fields(fields, channels), "label", classes)
         self.schema = Schema(resolved, stored=True)
@@ -243,7 +243,7 @@ class TableSource(FileSource, IndexedSource):
         return chosen[name] in self._types and is_text(plain(self._types[chosen[name]]))
 
     def _find_blocks(self, schema: Any, columns: Iterable[str]) -> None:
-        """Ask all files for their blocks, of which some columns are read."""
+        """Collect the blocks of all files, with some of the columns."""
         self._types = {name: type_of(schema, name) for name in columns}
         self._blocks = Blocks()
         for file in range(len(self.paths)):
@@ -299,7 +299,7 @@ class TableSource(FileSource, IndexedSource):
             yield from self._rows(block, max(0, start - block.start))
 
     def _rows(self, block: Block, skip: int) -> Iterator[Sample | Reject]:
-        """Yield the samples of a block but for the first few."""
+        """Yield the samples of a block, without the first few."""
         if skip >= block.rows:
             return
         if block.lost:
@@ -353,7 +353,7 @@ class TableSource(FileSource, IndexedSource):
 
 
 def _first_bytes_of(tables: TableSource, schema: Any) -> dict[str, bytes]:
-    """Return the first values of columns of bytes, by which images are recognised."""
+    """Return the first values of columns of bytes, to recognise images."""
     names = [f.name for f in schema if is_bytes(f.type) and schema.names.count(f.name) == 1]
     return first_values(_first_batches(tables, names), names)
 
