@@ -121,10 +121,10 @@ def _check_scans(
     scans, left = 0, len(data)
     for offsets, sizes in ((273, 279), (324, 325)):
         starts = _numbers(data, tags.get(offsets))
-        lengths = _numbers(data, tags.get(sizes)) or [0] * len(starts)
+        lengths = _numbers(data, tags.get(sizes)) + [0] * len(starts)
         for start, length in zip(starts, lengths, strict=False):
             if start not in counted:
-                # libtiff takes what follows if a length is missing.
+                # libtiff takes what follows if its length is missing.
                 jpeg = bytes(data[start : start + (length or len(data))])
                 left -= len(jpeg)
                 if left < 0:
