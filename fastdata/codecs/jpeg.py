@@ -14,7 +14,15 @@ from dataclasses import dataclass
 
 from fastdata.errors import ImageError
 
-__all__ = ["JpegHeader", "check_scans", "is_jpeg", "read_jpeg_header", "tidy_jpeg"]
+__all__ = [
+    "MOST_SCANS",
+    "JpegHeader",
+    "check_scans",
+    "count_scans",
+    "is_jpeg",
+    "read_jpeg_header",
+    "tidy_jpeg",
+]
 
 _FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _WITHOUT_LENGTH = frozenset({0x01, *range(0xD0, 0xD8)})
@@ -23,7 +31,7 @@ _INTEGERS = {1: "B", 3: "H", 4: "I"}
 """TIFF's types BYTE, SHORT and LONG."""
 
 _PROGRESSIVE = (0xC2, 0xC6, 0xCA, 0xCE)
-_MOST_SCANS = 20
+MOST_SCANS = 20
 """Limit for an image of `max_pixels`; a smaller one may have more.  Encoders make about 10."""
 _SCAN_BYTES = 10
 """Bytes of the shortest scan: a header for one component, without data."""
@@ -102,22 +110,22 @@ def check_scans(
     Each scan takes a pass over all coefficients, but only 10 bytes of the file: a progressive JPEG
     of 1.2 MB with 1,000 scans took 109 s.  Scans x pixels may be at most 20 x `max_pixels`.
     """
-    most = _MOST_SCANS * max_pixels // max(1, size[0] * size[1])
+    most = MOST_SCANS * max_pixels // max(1, size[0] * size[1])
     if len(data) // _SCAN_BYTES <= most:  # too short for more
         return
     header = header or read_jpeg_header(data)
     if header.has_one_scan:
         return
-    scans = _count_scans(bytes(data), header.scan_offset, max(most + 1, _COUNTED_SCANS))
+    scans = count_scans(bytes(data), header.scan_offset, max(most + 1, _COUNTED_SCANS))
     if scans > most:
         raise ImageError(
             f"{scans:,} scans{' or more' * (scans >= _COUNTED_SCANS)} of {size[1]} x {size[0]} "
             f"pixels are {scans * size[0] * size[1]:,} in all, more than the limit of "
-            f"{_MOST_SCANS * max_pixels:,} (20 times max_pixels): decoding would take too long"
+            f"{MOST_SCANS * max_pixels:,} (20 times max_pixels): decoding would take too long"
         )
 
 
-def _count_scans(data: bytes, position: int, enough: int) -> int:
+def count_scans(data: bytes, position: int, enough: int) -> int:
     """Return the number of scans up to the end of the image; `position` is in the first."""
     scans = 1
     while scans < enough and (found := _MARKER.search(data, position)):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import re
 import threading
 import warnings
 from collections.abc import Iterator
@@ -20,8 +21,9 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from fastdata.codecs import Pixels
-from fastdata.codecs.jpeg import check_scans, is_jpeg
+from fastdata.codecs.jpeg import check_scans, is_jpeg, read_jpeg_header
 from fastdata.codecs.limits import MAX_PIXELS, check_memory, check_pixels
+from fastdata.codecs.tiff import check_tags, check_tiff, is_tiff
 from fastdata.errors import ImageError
 
 __all__ = [
@@ -57,8 +59,8 @@ _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _ORIENTATION_TAG = 0x0112
 """Exif 2.3, 4.6.4 A."""
 
-_TILE_TAGS = (322, 323)
-"""TIFF 6.0, section 15: width and length of a tile."""
+_PLAIN_PNM = re.compile(rb"P[123]\s")
+_COMMENT = re.compile(rb"(?:#[^\r\n]*[\r\n]?)+")
 
 _BAND_PIXELS = 1 << 20
 """Converted at once, so that there is no second copy of a large image."""
@@ -66,8 +68,11 @@ _BAND_PIXELS = 1 << 20
 _SAMPLE_BYTES = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16L": 2, "I;16B": 2, "I;16N": 2}
 """Bytes that a pixel has in Pillow's memory, by mode; 4 in all others."""
 
-_DECODER_BYTES = {"AVIF": 5, "JPEG2000": 12, "TIFF": 1, "WEBP": 9}
+_DECODER_BYTES = {"AVIF": 5, "WEBP": 9}
 """Bytes a pixel that a decoder takes besides, as measured with Pillow 13."""
+
+_JPEG2000_BYTES = 4.5
+"""Of a pixel's sample in OpenJPEG's decoder, which has numbers of 32 bits."""
 
 _WEBP_BYTES = 7
 """Of OpenCV's decoder with the pixels it returns, of a lossless file."""
@@ -132,12 +137,15 @@ def open_image(data: bytes | memoryview, max_pixels: int | None = None) -> Itera
     Anything that decodes the image gives it.
     """
     try:
+        if _PLAIN_PNM.match(data):
+            # Pillow copies a block of 1 MB for each comment in it.
+            data = _COMMENT.sub(b"", data)
+        elif is_tiff(data):
+            # A tile may well be larger than a small image, whose own pixels are the limit.
+            check_tiff(data, max_pixels and max(max_pixels, MAX_PIXELS))
         with _quiet(), Image.open(io.BytesIO(data), formats=_formats()) as image:
             if max_pixels is not None:
                 check_pixels(image.height, image.width, max_pixels)
-                if image.format == "TIFF":
-                    # A tile may well be larger than a small image, whose own pixels are the limit.
-                    _check_tiles(image, max(max_pixels, MAX_PIXELS))
                 if is_jpeg(data):
                     check_scans(data, image.size[::-1], max_pixels)
             yield image
@@ -151,16 +159,6 @@ def open_image(data: bytes | memoryview, max_pixels: int | None = None) -> Itera
         raise ImageError(f"cannot be decoded: {type(error).__name__}: {error}") from error
 
 
-def _check_tiles(image: Any, max_pixels: int) -> None:
-    """Refuse a TIFF whose tiles exceed `max_pixels`: each is decoded whole, even past the image."""
-    width, height = (int(image.tag_v2.get(tag, 0)) for tag in _TILE_TAGS)
-    if width * height > max_pixels:
-        raise ImageError(
-            f"tiles of {width} x {height} pixels are more than the limit of {max_pixels} "
-            "(max_pixels)"
-        )
-
-
 def _unknown(start: bytes) -> ImageError:
     if start == _LFS_POINTER:
         return ImageError("a Git LFS pointer, not the file itself; `git lfs pull` brings it")
@@ -172,6 +170,9 @@ def pil_orientation(image: Image.Image) -> int:
 
     Pillow itself turns a TIFF as it loads it.
     """
+    exif = re.sub(rb"^(Exif\0\0)+", b"", image.info.get("exif", b""))
+    if is_tiff(exif):
+        check_tags(exif)
     orientation = image.getexif().get(_ORIENTATION_TAG, 1)
     return orientation if orientation in range(2, 9) else 1
 
@@ -186,8 +187,10 @@ def decode_with_pil(
     with open_image(data, max_pixels) as image:
         turned = pil_orientation(image)
         still_webp = image.format == "WEBP" and _is_still_webp(data) and not mask
-        own = _DECODER_BYTES.get(image.format or "", 0) + _SAMPLE_BYTES.get(image.mode, 4)
-        check_memory(image.size[::-1], _WEBP_BYTES if still_webp else own + channels)
+        check_memory(
+            image.size[::-1],
+            _WEBP_BYTES if still_webp else _bytes_a_pixel(image, data, channels),
+        )
         pixels = _decode_webp(data, image.size, channels) if still_webp else None
         left = turned
         if pixels is None:
@@ -199,6 +202,22 @@ def decode_with_pil(
     if mask and (step := _png_grey_step(data)) > 1:
         pixels //= step
     return (pixels if left == 1 else orient(pixels, left)), turned
+
+
+def _bytes_a_pixel(image: Any, data: bytes, channels: int) -> float:
+    """Return what decoding takes at its peak: while it decodes, or while it converts."""
+    bands = len(image.getbands())
+    kept: float = _DECODER_BYTES.get(image.format, 0) + _SAMPLE_BYTES.get(image.mode, 4)
+    decoding: float = 0
+    if image.format == "JPEG2000":
+        kept += _JPEG2000_BYTES * bands
+    elif image.format == "TIFF":
+        decoding = check_tiff(data, None) / (image.width * image.height)
+    elif image.format == "PPM" and image.tile[0][0] != "raw":  # decoded in Python, in two copies
+        decoding = 2 * bands * (4 if image.mode == "I" else 1)
+    elif is_jpeg(data) and not read_jpeg_header(data).has_one_scan:  # the coefficients
+        decoding = 2 * bands
+    return kept + max(decoding, channels)
 
 
 def _is_still_webp(data: bytes) -> bool:
