@@ -181,7 +181,7 @@ def _class_names(path: Path, content: dict[str, Any]) -> tuple[str, ...] | None:
         raise SourceError(f"{path}: names are neither a list of text nor numbered text")
     if "nc" in content and content["nc"] != str(len(names)):
         raise SourceError(
-            f"{path}: nc is {reprlib.repr(content['nc'])}, and there are {len(names)} names"
+            f"{path}: nc is {reprlib.repr(content['nc'])[:20]}, and there are {len(names)} names"
         )
     return tuple(names)
 
@@ -194,7 +194,7 @@ def _keypoints(path: Path, content: dict[str, Any]) -> tuple[int, int] | None:
     text = " ".join(shape) if is_list else ""
     found = re.fullmatch(r"(\d{1,4}) ([23])", text)
     if not found or found[1] == "0":
-        raise SourceError(f"{path}: kpt_shape is {reprlib.repr(shape)}, not as [17, 3]")
+        raise SourceError(f"{path}: kpt_shape is {reprlib.repr(shape)[:40]}, not as [17, 3]")
     return int(found[1]), int(found[2])
 
 
