@@ -56,7 +56,7 @@ class ParquetSource(TableSource):
         return _footer(self.paths[file])[1]
 
     def blocks(self, file: int) -> Iterator[int | str]:
-        return row_counts(_footer(self.paths[file])[0], stat_of(self.paths[file])[0])
+        return row_counts(_footer(self.paths[file])[0])
 
     def batches(self, file: int, block: int, columns: Sequence[str]) -> Iterator[Any]:
         return _batches(self.paths[file], block, columns)
@@ -109,16 +109,13 @@ class DeferredRow(Deferred):
         raise SourceError(f"{self.path}: row group {self.group} has only {before} rows")
 
 
-def row_counts(metadata: Any, size: int) -> Iterator[int | str]:
-    """Yield the rows of each row group of a file of `size` bytes; why, if one is not believed."""
+def row_counts(metadata: Any) -> Iterator[int | str]:
+    """Yield the rows of each row group of a file; behind them, why these are not all."""
     total = 0
     for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        total += group.num_rows
-        if not 0 <= group.num_rows <= size:
-            yield f"row group {number} claims {group.num_rows:,} rows, in {size:,} bytes"
-        else:
-            yield group.num_rows
+        rows = metadata.row_group(number).num_rows
+        total += rows
+        yield rows
     if total != metadata.num_rows:
         yield f"the file claims {metadata.num_rows:,} rows, and its row groups {total:,}"
 

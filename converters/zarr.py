@@ -43,6 +43,8 @@ _MOST_EMPTY = 1000
 _used_by = 0
 """The process that uses tensorstore, which ends a process forked from such a one."""
 _METADATA_BYTES = 16 << 20
+_MOST_DIMENSIONS = 32
+"""As tensorstore has it."""
 _DEPTH = 16
 
 
@@ -295,7 +297,7 @@ def _node_of(folder: Path) -> _Node | None:
         return None
     numbers: list[Any] = [*node.shape, *node.blocks]  # whatever the JSON has
     whole = all(isinstance(n, int) and 0 <= n < 2**62 for n in numbers) and all(node.blocks)
-    return node if whole and len(node.shape) == len(node.blocks) else None
+    return node if whole and len(node.shape) == len(node.blocks) <= _MOST_DIMENSIONS else None
 
 
 def _arrays_in(root: Path, depth: int = _DEPTH) -> Iterator[tuple[str, _Node]]:

@@ -566,7 +566,7 @@ def test_a_destination_inside_of_what_is_packed_is_refused(tmp_path: Path) -> No
 def test_large_images_are_not_held_by_the_dozen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packer, "_CHUNK_BYTES", 100_000)
+    monkeypatch.setattr(packer, "CHUNK_BYTES", 100_000)
     sizes: list[int] = []
     take = packer.Packer._take
 

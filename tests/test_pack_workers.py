@@ -298,11 +298,29 @@ def test_no_more_samples_are_in_memory_than_chunks_in_flight(
 
 def test_run_in_order_keeps_order_whatever_finishes_first() -> None:
     def work(chunk: Any) -> Any:
-        time.sleep(0.01 * ((chunk * 7) % 4))
+        time.sleep(0.01 * ((int(chunk[0].key) * 7) % 4))
         return chunk
 
+    chunks = [[Reject(str(number), "")] for number in range(40)]
     with ThreadPoolExecutor(4) as threads:
-        assert list(run_in_order(range(40), partial(threads.submit, work), 6)) == list(range(40))
+        assert list(run_in_order(chunks, partial(threads.submit, work), 6)) == chunks
+
+
+def test_run_in_order_holds_few_chunks_that_are_large() -> None:
+    large = np.broadcast_to(np.zeros((), np.uint8), (150 << 20,))  # which takes no memory
+    held, most = 0, 0
+
+    def chunks() -> Iterator[list[Sample]]:
+        nonlocal held, most
+        for number in range(9):
+            held += 1
+            most = max(most, held)
+            yield [Sample(str(number), (large,))]
+
+    with ThreadPoolExecutor(1) as threads:
+        for _ in run_in_order(chunks(), partial(threads.submit, len), 6):
+            held -= 1
+    assert most == 3  # of 150 MB each, where six chunks of 64 MB may be
 
 
 def test_run_in_order_leaves_nothing_running_when_it_is_left() -> None:
@@ -314,8 +332,9 @@ def test_run_in_order_leaves_nothing_running_when_it_is_left() -> None:
         return chunk
 
     with ThreadPoolExecutor(1) as threads:
-        results = run_in_order(itertools.count(), partial(threads.submit, work), 8)
-        assert next(results) == 0
+        chunks = ([Reject(str(number), "")] for number in itertools.count())
+        results = run_in_order(chunks, partial(threads.submit, work), 8)
+        assert next(results)[0].key == "0"
         results.close()
     assert len(started) <= 4
 

@@ -16,12 +16,14 @@ import csv
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from fastdata.dataset import Dataset
 from fastdata.errors import OptionError
 from fastdata.schema import ImageField, ScalarField
 
 from ..reading.cells import cell_of, class_cells, write_schema
+from ..reading.text_lines import MOST_IN_CELL, MOST_IN_ROW
 from .base import Exporter, PackedSample, label_field
 from .names import FileNames, folder_names, image_suffix, split_key
 
@@ -64,7 +66,7 @@ class FolderExporter(Exporter):
             csv.writer(file, lineterminator="\n").writerow(self.schema)
             for sample in samples:
                 try:
-                    rows.writerow(self._row(sample))
+                    rows.writerow(_readable(sample, self.schema, self._row(sample)))
                 except csv.Error as error:
                     raise OptionError(
                         f"{sample.shard.path}: {sample} has text that this Python cannot write "
@@ -108,3 +110,24 @@ class FolderExporter(Exporter):
             file.write(data)
         self.num_files += 1
         self.file_bytes += len(data)
+
+
+def _readable(sample: PackedSample, names: Iterable[str], row: list[Any]) -> list[Any]:
+    """Return a row of a CSV that `csv_rows` reads.
+
+    Raises OptionError if a cell, or all of them, have too many characters for that.
+    """
+    cells = [str(cell) for cell in row]
+    sizes = dict(zip(names, map(len, cells), strict=True))
+    longest = max(sizes, key=sizes.__getitem__)
+    # Quotes are doubled, and each cell has two of its own and a comma.
+    if (
+        sizes[longest] > MOST_IN_CELL
+        or sum(len(cell) + cell.count('"') + 3 for cell in cells) > MOST_IN_ROW
+    ):
+        raise OptionError(
+            f"{sample.shard.path}: {sample} has {sizes[longest]:,} characters in {longest!r}. A "
+            f"CSV is read with cells of at most {MOST_IN_CELL:,} and rows of at most "
+            f"{MOST_IN_ROW:,}. Export to parquet, webdataset or tfrecord"
+        )
+    return row

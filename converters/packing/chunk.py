@@ -43,11 +43,14 @@ from ..reading.spans import FileSpan
 from .boxes import Placement, image_with_boxes, place_boxes
 from .options import EncodeOptions
 
-__all__ = ["RECIPE", "ChunkResult", "encode_chunk", "place_image"]
+__all__ = ["CHUNK_BYTES", "RECIPE", "ChunkResult", "bytes_of", "encode_chunk", "place_image"]
 
 RECIPE = 2
 """Increased if the same source and options give other bytes than before, so that an unfinished pack
 of another release is not continued.  2: bilinear by `resize_bilinear` instead of PyTorch."""
+
+CHUNK_BYTES = 64 << 20
+"""A chunk with so many bytes in memory is cut there."""
 
 _RAW_SIDE = 64
 """Codec ``auto`` stores images up to this many pixels a side raw."""
@@ -82,6 +85,22 @@ def encode_chunk(
         except Exception as error:  # a bad sample, or a user's Dataset, may raise anything
             results.append(Reject.of(sample.key, error))
     return ChunkResult(results, total)
+
+
+def bytes_of(sample: Sample | Reject) -> int:
+    """Return the bytes that a sample has in memory; a path or a span has none."""
+    if isinstance(sample, Reject):
+        return 0
+    values = sample.values
+    return _bytes_in(tuple(vars(values).values()) if isinstance(values, Deferred) else values)
+
+
+def _bytes_in(value: Any) -> int:
+    if isinstance(value, bytes):
+        return len(value)
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    return sum(map(_bytes_in, value)) if type(value) is tuple else 0
 
 
 class _Plan(NamedTuple):

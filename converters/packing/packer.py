@@ -30,8 +30,8 @@ from fastdata.regular_files import open_regular, with_urls
 from fastdata.schema import Schema
 from fastdata.storage.local import tag_of
 
-from ..base import Deferred, IndexedSource, Reject, Sample, Source
-from .chunk import ChunkResult
+from ..base import IndexedSource, Reject, Sample, Source
+from .chunk import CHUNK_BYTES, ChunkResult, bytes_of
 from .job import Job, Sealed, Start, rejects_path
 from .options import Container, PackOptions
 from .plan import NothingPackedError, identity, num_samples, packed_with, shard_bounds, shuffled
@@ -41,7 +41,6 @@ from .workers import EncodeAll
 __all__ = ["Packer"]
 
 CHUNK_SAMPLES = 32
-_CHUNK_BYTES = 64 << 20
 _COMMIT_BYTES = 64 << 20
 _COMMIT_SECONDS = 10.0
 
@@ -429,23 +428,7 @@ def _next_samples(samples: Iterator[Sample | Reject], count: int) -> list[Sample
     num_bytes = 0
     for sample in itertools.islice(samples, count):
         chunk.append(sample)
-        num_bytes += _bytes_of(sample)
-        if num_bytes >= _CHUNK_BYTES:
+        num_bytes += bytes_of(sample)
+        if num_bytes >= CHUNK_BYTES:
             break
     return chunk
-
-
-def _bytes_of(sample: Sample | Reject) -> int:
-    """Return the bytes of a sample in memory; a path or a span has none."""
-    if isinstance(sample, Reject):
-        return 0
-    values = sample.values
-    return _bytes_in(tuple(vars(values).values()) if isinstance(values, Deferred) else values)
-
-
-def _bytes_in(value: Any) -> int:
-    if isinstance(value, bytes):
-        return len(value)
-    if isinstance(value, np.ndarray):
-        return value.nbytes
-    return sum(map(_bytes_in, value)) if type(value) is tuple else 0

@@ -31,7 +31,7 @@ from fastdata.waits import wait_until
 
 from ..base import Deferred, Reject, Sample, Source
 from ..reading.python_samples import own_copy
-from .chunk import ChunkResult, encode_chunk
+from .chunk import CHUNK_BYTES, ChunkResult, bytes_of, encode_chunk
 from .options import EncodeOptions
 
 __all__ = ["ChunkPool", "EncodeAll", "run_in_order", "start_workers"]
@@ -148,17 +148,22 @@ def run_in_order(
 ) -> Iterator[Any]:
     """Yield the results of `chunks` in their order, with `ahead` of them in flight.
 
+    Fewer where a chunk has a record of up to 1 GB: what is in flight is in memory here.
+
     Signals are handled only between calls of the executor's: what a handler raises as
     `threading.Condition` is entered leaves that locked, and the executor's thread waits for ever.
     `lost` is for an executor that may have processes of its own.
     """
     waiting: deque[Future[Any] | Ticket] = deque()
+    sizes: deque[int] = deque()
     try:
         for chunk in chunks:
+            sizes.append(sum(map(bytes_of, chunk)))
             # An executor may start processes, and they inherit which signals are blocked.
             with signals_held(blocked=False):
                 waiting.append(submit(chunk))
-            if len(waiting) > ahead:
+            while len(waiting) > ahead or (waiting and sum(sizes) > ahead * CHUNK_BYTES):
+                sizes.popleft()
                 yield _result(waiting.popleft(), lost)
         while waiting:
             yield _result(waiting.popleft(), lost)

@@ -88,7 +88,7 @@ def zip_members(path: Path) -> Iterator[tuple[str, ZipMember]]:
     """Yield name and place of the members of an archive, in the order of its directory."""
     place, size, count, moved = _directory(path)
     end, total = place + size, path.stat().st_size
-    data, begin, at, found = b"", place, 0, 0
+    data, begin, at, found, taken = b"", place, 0, 0, 0
     while found < count:
         if len(data) - at < _ENTRY.size + 3 * _COMMENT and begin + len(data) < end:
             begin, data = begin + at, b""
@@ -108,6 +108,9 @@ def zip_members(path: Path) -> Iterator[tuple[str, ZipMember]]:
         # Deflating makes nothing smaller than a thousandth.
         if max(packed, offset) > total or length > 1100 * (packed + 1):
             raise _damaged(path, f"a member claims {length:,} bytes, {packed:,} in the archive")
+        taken += packed
+        if taken > total:
+            raise _damaged(path, "its members overlap: one piece of it stands for several of them")
         name = raw.decode("utf-8" if flags & _UTF8 else "cp437", "surrogateescape")
         method = -1 if flags & _ENCRYPTED else method
         yield name, ZipMember(offset + moved, packed, length, crc, method)

@@ -323,8 +323,6 @@ class Claims:
     ("file_rows", "group_rows", "expected"),
     [
         (6, 6, [6]),
-        (1 << 60, 1 << 60, ["row group 0 claims 1,152,921,504,606,846,976 rows, in 9,999 bytes"]),
-        (-1, -1, ["row group 0 claims -1 rows, in 9,999 bytes"]),
         (9, 6, [6, "the file claims 9 rows, and its row groups 6"]),
     ],
 )
@@ -334,7 +332,7 @@ def test_rows_that_are_only_claimed_are_not_believed(
     rows = [{"bytes": p.data, "path": "x"} for p in PICTURES]
     path = write(tmp_path / "a.parquet", {"image": pa.array(rows, IMAGE)})
     claims = Claims(pq.read_metadata(path), file_rows, group_rows)
-    assert list(row_counts(claims, 9_999)) == expected
+    assert list(row_counts(claims)) == expected
 
 
 def test_a_large_row_group_is_read_batch_by_batch(tmp_path: Path) -> None:

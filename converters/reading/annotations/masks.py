@@ -49,7 +49,9 @@ _TABLES = (
 """Files that such a table is usually in, those with colours first."""
 
 _COLOUR_NAME = re.compile(r"(\d{1,3})[\s,]+(\d{1,3})[\s,]+(\d{1,3})[\s,]+(\S.*)")
-_NAME_COLOUR = re.compile(r"(.*?\S)\s*[:,\s]\s*(\d{1,3})[\s,]+(\d{1,3})[\s,]+(\d{1,3})\s*(?::.*)?")
+_NAME_COLOUR = re.compile(
+    r"(.*?\S)(?:\s*[:,]\s*|\s+)(\d{1,3})[\s,]+(\d{1,3})[\s,]+(\d{1,3})\s*(?::.*)?"
+)
 _NUMBER_NAME = re.compile(r"(\d{1,3})\s*,\s*(\S.*)")
 
 # Names of Cityscapes' classes, by ``cityscapesscripts/helpers/labels.py``, except those with

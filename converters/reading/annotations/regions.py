@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 __all__ = ["paint", "runs_of_string"]
 
 _UPSAMPLING = 5
+_FARTHEST_SIDES = 10
+"""Sides of the picture that a corner may be away from it: the time of painting grows with them."""
 _MOST_POINTS = 20_000_000
 """Along one outline, 5 a pixel.  That of a picture of 100 million pixels has 200,000."""
 
@@ -86,7 +88,7 @@ def _paint(flat: NDArray[np.uint8], turns: NDArray[np.int64], value: int) -> Non
 
 def _crossings(polygon: Any, height: int, width: int) -> NDArray[np.int64]:
     """Return where, going down the columns, one goes into a polygon or out of it."""
-    numbers = _numbers(polygon)
+    numbers = _numbers(polygon, _FARTHEST_SIDES * max(height, width))
     # Astype cuts towards zero, as a cast does in C; so do the others below.
     corners = (_UPSAMPLING * numbers.reshape(-1, 2) + 0.5).astype(np.int64)
     xs, ys = corners.T
@@ -121,9 +123,12 @@ def _crossings(polygon: Any, height: int, width: int) -> NDArray[np.int64]:
     return crossings
 
 
-def _numbers(polygon: Any) -> NDArray[np.float64]:
+def _numbers(polygon: Any, farthest: int) -> NDArray[np.float64]:
     if not isinstance(polygon, Sequence) or len(polygon) < 6 or len(polygon) % 2:
         raise ValueError("a polygon of its segmentation has not three or more pairs of numbers")
     if not all(type(n) in (int, float) and abs(n) < 1e7 for n in polygon):
         raise ValueError("a polygon of its segmentation has something else than coordinates")
-    return np.array(polygon, np.float64)
+    numbers = np.array(polygon, np.float64)
+    if np.abs(numbers).max() > farthest:
+        raise ValueError("a polygon of its segmentation reaches absurdly far")
+    return numbers

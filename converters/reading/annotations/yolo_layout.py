@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import reprlib  # what anchors repeat may be endless as text
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,7 +33,7 @@ _LOOKED_AT = 20
 _FILES_LOOKED_AT = 5_000
 _NAMES = re.compile(rb"^(names|nc)\s*:", re.MULTILINE)
 _PARTS = re.compile(rb"^(train|val|test)\s*:", re.MULTILINE)
-_LABEL = re.compile(rb"\d+(\s+-?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?){4,}")
+_LABEL = re.compile(rb"\d+(\s+-?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?){4,}")
 
 
 class YoloLayout(NamedTuple):
@@ -179,7 +180,9 @@ def _class_names(path: Path, content: dict[str, Any]) -> tuple[str, ...] | None:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise SourceError(f"{path}: names are neither a list of text nor numbered text")
     if "nc" in content and content["nc"] != str(len(names)):
-        raise SourceError(f"{path}: nc is {content['nc']!r:.20}, and there are {len(names)} names")
+        raise SourceError(
+            f"{path}: nc is {reprlib.repr(content['nc'])[:20]}, and there are {len(names)} names"
+        )
     return tuple(names)
 
 
@@ -191,7 +194,7 @@ def _keypoints(path: Path, content: dict[str, Any]) -> tuple[int, int] | None:
     text = " ".join(shape) if is_list else ""
     found = re.fullmatch(r"(\d{1,4}) ([23])", text)
     if not found or found[1] == "0":
-        raise SourceError(f"{path}: kpt_shape is {shape!r:.40}, not as [17, 3]")
+        raise SourceError(f"{path}: kpt_shape is {reprlib.repr(shape)[:40]}, not as [17, 3]")
     return int(found[1]), int(found[2])
 
 

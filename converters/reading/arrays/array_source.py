@@ -97,7 +97,12 @@ class _Part(NamedTuple):
 
     def check(self) -> None:
         """Refuse what no dataset of pictures has, before anything is allocated for it."""
-        for column in self.columns:
+        for column, layout in zip(self.columns, self.layouts, strict=True):
+            if layout is not None and column.row_bytes == 0:
+                raise SourceError(
+                    f"{self.file}: {column.label!r} of shape {column.shape} has no pixels, however "
+                    "many rows it claims: the file is damaged, or not the one with the pictures"
+                )
             if column.row_bytes > MAX_RECORD:
                 raise SourceError(
                     f"{self.file}: a row of {column.label!r} claims {column.row_bytes:,} bytes "

@@ -104,8 +104,8 @@ def hdf5_columns(path: Path, file: Any) -> Iterator[tuple[str, Hdf5Column]]:
             count += 1
             if count > _MOST_ARRAYS:
                 raise SourceError(
-                    f"more than {_MOST_ARRAYS:,} arrays: a dataset an image is not read. Put the "
-                    "images in one array, or export them to class folders."
+                    f"{path}: more than {_MOST_ARRAYS:,} arrays: a dataset an image is not read. "
+                    "Put the images in one array, or export them to class folders."
                 )
 
 

@@ -31,6 +31,7 @@ WHOLE = "tensor"
 """What a tensor is called that is all that a file has."""
 _DEPTH = 4
 _LOOKED_AT = 16
+_MOST_NESTED = 1 << 20
 _GLOBAL = re.compile(r"(?:Unsupported (?:global|class|operand)|GLOBAL)[^\n]{0,200}")
 
 
@@ -84,34 +85,47 @@ def _check_archive(path: Path, check: bool) -> None:
             raise SourceError(f"{path}: the checksum of {bad!r} is wrong: the file is damaged")
 
 
-def _tensors_in(value: Any, depth: int = _DEPTH) -> Iterator[torch.Tensor]:
-    """Yield the tensors in nested containers."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif depth and isinstance(value, (Mapping, list, tuple)):
-        inner = value.values() if isinstance(value, Mapping) else value
-        for part in inner:
-            yield from _tensors_in(part, depth - 1)
+def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors in nested containers, each of which is looked into once."""
+    level: list[Any] = [value]
+    seen: set[int] = set()
+    for _ in range(_DEPTH + 1):
+        inner: list[Any] = []
+        for part in level:
+            if isinstance(part, torch.Tensor):
+                yield part
+            elif isinstance(part, (Mapping, list, tuple)) and id(part) not in seen:
+                seen.add(id(part))
+                inner += part.values() if isinstance(part, Mapping) else part
+        level = inner
 
 
-def columns_in(value: Any, path: str = "", depth: int = _DEPTH) -> Iterator[tuple[str, Any]]:
-    """Yield what can be a column, by its path in nested containers."""
+def columns_in(
+    value: Any, path: str = "", depth: int = _DEPTH, seen: set[int] | None = None
+) -> Iterator[tuple[str, Any]]:
+    """Yield what can be a column, by its path in nested containers.
+
+    A container that stands in several places has its columns in the first of them: a pickle of
+    some kB can nest one list a thousand times, and that again.
+    """
     if isinstance(value, torch.Tensor):
         yield path or WHOLE, _TensorColumn(path or WHOLE, value)
         return
+    seen = set() if seen is None else seen
+    if not isinstance(value, (Mapping, list, tuple)) or id(value) in seen:
+        return
+    seen.add(id(value))
     if isinstance(value, Mapping):
         inner: list[tuple[str, Any]] = [(str(key), part) for key, part in value.items()]
-    elif isinstance(value, (list, tuple)):
+    else:
         if isinstance(value, list) or len(value) > _DEPTH:
             columns = list(_listed(path, value))
             if columns:
                 yield from columns
                 return
         inner = [(str(number), part) for number, part in enumerate(value)]
-    else:
-        return
     for key, part in inner[:1000] if depth else ():
-        yield from columns_in(part, f"{path}/{key}".strip("/"), depth - 1)
+        yield from columns_in(part, f"{path}/{key}".strip("/"), depth - 1, seen)
 
 
 def _listed(path: str, values: Sequence[Any]) -> Iterator[tuple[str, Any]]:
@@ -132,6 +146,22 @@ def _listed(path: str, values: Sequence[Any]) -> Iterator[tuple[str, Any]]:
         isinstance(v, torch.Tensor) and (_is_picture(v) or v.dim() == 0) for v in peek
     ):
         yield path or WHOLE, _ListColumn(path or WHOLE, values, None)
+
+
+def _check_nested(value: Any) -> None:
+    """Refuse lists in lists that would become a huge array: one list may stand in many places."""
+    inner, left = [value], _MOST_NESTED
+    while inner:
+        part = inner.pop()
+        if isinstance(part, (list, tuple)):
+            inner += part
+            left -= len(part)
+        elif isinstance(part, torch.Tensor):
+            left -= part.numel()
+        if left < 0:
+            raise ValueError(
+                f"lists in lists of more than {_MOST_NESTED:,} numbers; torch.save a tensor of them"
+            )
 
 
 def _is_picture(tensor: torch.Tensor) -> bool:
@@ -196,6 +226,7 @@ class _ListColumn(ArrayColumn):
         try:
             value = self._at(index)
             if not isinstance(value, torch.Tensor):
+                _check_nested(value)
                 return value
             if _dtype(value) is None:
                 return ValueError(f"{value.layout} {value.dtype} is not read")

@@ -17,6 +17,7 @@ from typing import Any
 from fastdata.errors import OptionError, SourceError
 from fastdata.regular_files import open_regular
 
+from ..cells import NUMBER
 from ..image_files import SUFFIXES, is_image_name
 from ..json_files import json_entries
 from ..text_lines import MOST_IN_CELL, MOST_IN_ROW, csv_rows, text_lines, too_long
@@ -209,12 +210,11 @@ _SUFFIX = "|".join(suffix[1:] for suffix in SUFFIXES)
 _IMAGE = re.compile(rf"(.*?\.(?:{_SUFFIX}))(?:\s+(.*))?", re.IGNORECASE)
 _NUMBER_LAST = re.compile(r"(.*\S)\s+([+-]?[0-9]+)")
 _WORD_FIRST = re.compile(r"(\S+)(?:\s+(.*))?")
-_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?", re.IGNORECASE)
 
 
 def _is_number(cell: str) -> bool:
     """Tell whether a cell is a number."""
-    return _NUMBER.fullmatch(cell.strip()) is not None
+    return NUMBER.fullmatch(cell.strip()) is not None
 
 
 class _BlankLines:

@@ -33,7 +33,9 @@ __all__ = ["Damage", "RecordSpan", "has_records", "scan_records"]
 
 _MAGIC = bytes.fromhex("0a23d7ce")
 _LENGTH = (1 << 29) - 1
-_WINDOW = 1 << 20
+_FIRST_WINDOW, _WINDOW = 1 << 9, 1 << 20
+_MOST_PARTS = 64
+"""Of a record: its data is cut only where it has the mark of a head by chance."""
 
 
 class Damage(NamedTuple):
@@ -107,7 +109,7 @@ def _kind(head: bytes) -> int:
 
 def _end_of(file: int, offset: int, size: int) -> tuple[int, str]:
     """Return where the record at `offset` ends, or what is wrong with it."""
-    at = offset
+    at, parts = offset, 0
     while at < size:
         head = os.pread(file, 8, at)
         if len(head) < 8:
@@ -122,6 +124,9 @@ def _end_of(file: int, offset: int, size: int) -> tuple[int, str]:
             return at, f"the file ends within the record's {length:,} bytes"
         if end - offset > MAX_RECORD:
             return at, f"the record claims more than {MAX_RECORD:,} bytes"
+        parts += 1
+        if parts > _MOST_PARTS:
+            return at, f"the record has more than {_MOST_PARTS} parts"
         at = min(end + -length % 4, size)
         if kind in (0, 3):
             return at, ""
@@ -131,12 +136,14 @@ def _end_of(file: int, offset: int, size: int) -> tuple[int, str]:
 def _next_head(file: int, offset: int, size: int) -> int:
     """Return where the first record at or behind `offset` begins; `size` if none does."""
     offset += -offset % 4
+    window = _FIRST_WINDOW  # as damage may be followed by damage
     while offset < size:
-        words = np.frombuffer(_aligned(os.pread(file, _WINDOW + 4, offset)), "<u4")
+        words = np.frombuffer(_aligned(os.pread(file, window + 4, offset)), "<u4")
         found = _heads(words)
         if len(found):
             return offset + 4 * int(found[0])
-        offset += _WINDOW
+        offset += window
+        window = min(2 * window, _WINDOW)
     return size
 
 

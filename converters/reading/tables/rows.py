@@ -88,14 +88,24 @@ def row_reader(
             continue
         array = batch.column(batch.schema.names.index(column))
         array = getattr(array, "storage", array)
-        if hasattr(array, "dictionary_decode"):
-            array = array.dictionary_decode()
+        places: list[int] | None = None
+        if hasattr(array, "dictionary"):
+            # Not decoded: one value of 1 MB may stand in each of 100,000 rows.
+            used = array.indices.dictionary_encode("encode")
+            array, places = array.dictionary.take(used.dictionary), used.indices.to_pylist()
         read = _column(array, column, field, layout, layout.numbers.get(name), mapped)
+        if places is not None:
+            read = _at_places(read, places)
         if layout.exported and needs_shape(field) and isinstance(field, ArrayField):
             shapes = batch.column(batch.schema.names.index(f"{column}.shape"))
             read = _shaped(array, shapes, column, field)
         columns.append(read)
     return lambda row: tuple([read(row) for read in columns])
+
+
+def _at_places(read: Callable[[int], Any], places: list[int]) -> Callable[[int], Any]:
+    """Return a function from a row's number to a value that stands at another place."""
+    return lambda row: read(places[row])
 
 
 def key_reader(batch: Any, layout: RowLayout) -> Callable[[int], str | None]:

@@ -27,7 +27,7 @@ from ..class_names import classes_of_texts, named_classes, numbered
 from ..exported import Exported, read_exported
 from ..fingerprints import FileSource
 from ..lists.image_finder import folder_named
-from ..locations import printable
+from ..locations import printable, stat_of
 from ..options import ClassFile, Option
 from ..refusals import no_files
 from ..splits import choose_split, split_of
@@ -250,7 +250,10 @@ class TableSource(FileSource, IndexedSource):
             self._blocks.begin_file()
             try:
                 self._check_types(file)
+                size = stat_of(self.paths[file])[0]
                 for number, rows in enumerate(self.blocks(file)):
+                    if not isinstance(rows, str) and not 0 <= rows <= size:
+                        rows = f"block {number} claims {rows:,} rows, in {size:,} bytes: damaged"
                     self._blocks.add(number, rows)
             except table_errors() as error:
                 if isinstance(error, OptionError):
@@ -381,7 +384,5 @@ def _texts_of(tables: TableSource, blocks: Blocks, column: str) -> Iterator[str]
         with contextlib.suppress(*table_errors()):  # its rows are rejected later
             for batch in tables.batches(block.file, block.number, [column]):
                 batch.validate(full=True)
-                values = batch.column(batch.schema.names.index(column))
-                if hasattr(values, "dictionary_decode"):
-                    values = values.dictionary_decode()
-                yield from filter(None, unique(values).to_pylist())
+                values = unique(batch.column(batch.schema.names.index(column)))
+                yield from filter(None, values.to_pylist())

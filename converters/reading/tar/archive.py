@@ -26,6 +26,8 @@ __all__ = ["BLOCK", "Member", "is_header", "members"]
 BLOCK = 512
 _LARGEST_EXTRA = 1 << 20
 """Bytes of a long name, or of pax records; more is damage."""
+_LONGEST_NAME = 1 << 14
+"""Bytes; Linux opens paths of 4,096."""
 _STEP = 1 << 16
 _END = bytes(BLOCK)
 _KINDS = {
@@ -102,7 +104,8 @@ def members(front: ForwardReader, start: int = 0, stop: int | None = None) -> It
                 name = records.get(b"path", name)
                 sparse = any(key.startswith(b"GNU.sparse") for key in records)
                 if b"size" in records:
-                    size = int(records[b"size"]) if records[b"size"].isdigit() else -1
+                    digits = records[b"size"]
+                    size = int(digits) if digits.isdigit() and len(digits) < 20 else -1
             offset += BLOCK + _blocks(length)
             continue
         length = length if size is None else size
@@ -112,6 +115,8 @@ def members(front: ForwardReader, start: int = 0, stop: int | None = None) -> It
         if kind == b"S":
             offset = _behind_sparse_map(front, offset, block)
         found = name if name is not None else _name(block)
+        if len(found) > _LONGEST_NAME:
+            raise _damaged(front, offset, f"a member's name of {len(found):,} bytes")
         if what == "file" and found.endswith(b"/"):
             what = "folder"
         if what in ("link", "device", "folder", "pipe"):
