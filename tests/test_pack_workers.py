@@ -33,6 +33,7 @@ from fastdata.converters.base import IndexedSource, Reject, Sample
 from fastdata.converters.packing import driver, packer
 from fastdata.converters.packing import workers as packing_workers
 from fastdata.converters.packing.chunk import ChunkResult
+from fastdata.converters.packing.pools import LostProcesses
 from fastdata.converters.packing.workers import ChunkPool, run_in_order
 from fastdata.errors import (
     WorkerError,
@@ -314,7 +315,8 @@ def test_run_in_order_leaves_nothing_running_when_it_is_left() -> None:
         return chunk
 
     with ThreadPoolExecutor(1) as threads:
-        results = run_in_order(itertools.count(), partial(threads.submit, work), 8)
+        submit = partial(threads.submit, work)
+        results = run_in_order(itertools.count(), submit, 8, LostProcesses(threads))
         assert next(results) == 0
         results.close()
     assert len(started) <= 4
