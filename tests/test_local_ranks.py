@@ -120,6 +120,7 @@ def train(rank, folder, method):
     show(folder)
     if rank == 0:
         dist.barrier()
+    dist.barrier()  # neither ends before the other one has looked
     dist.destroy_process_group()
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ def start_workers(
             yield lambda chunks: map(encode, chunks)
             return
         ahead = 2 * getattr(executor, "_max_workers", workers) + 2
-        submit = partial(executor.submit, _encode_in_pool, encode)
+        submit = partial(executor.submit, partial(_encode_in_pool, encode))
         loads_here = setup is not None and not isinstance(executor, ThreadPoolExecutor)
         lost = LostProcesses(executor)
         yield lambda chunks: run_in_order(
