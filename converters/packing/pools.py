@@ -2,7 +2,7 @@
 
 Its messages go through pipes that all of its processes share.  A process that is interrupted
 halfway through a message spoils the pipe, and Python's thread waits for the rest for ever, as other
-processes can still write to it (Python 3.10 to 3.14).
+processes can still write to it (seen in Python 3.11).
 """
 
 from __future__ import annotations
