@@ -384,7 +384,7 @@ class Dataset(TorchDataset[Any]):
             elif isinstance(field, ArrayField):
                 value = torch.from_numpy(value.copy())
             values.append(value)
-        return self.schema.sample_type(*values)
+        return self.schema.sample_type._make(values)
 
     # -- the contract of loaders: reading by batch --------------------------------------------
 

@@ -57,7 +57,7 @@ class RecordFormat:
         """Raise `OptionError` unless all fields that are renamed exist, and no two share a name."""
         if self.names is None:
             return
-        fields = schema.sample_type._fields  # type: ignore[attr-defined]
+        fields = schema.sample_type._fields
         for name in self.names:
             if name not in fields:
                 raise OptionError(
@@ -80,7 +80,7 @@ class RecordFormat:
         names = [self.names.get(name, name) for name in record._fields]
         if self.batch_format == "dict":
             return dict(zip(names, record, strict=True))
-        return record_type(tuple(names))(*record)
+        return record_type(tuple(names))._make(record)
 
 
 def _is_attribute(name: str) -> bool:

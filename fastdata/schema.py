@@ -11,7 +11,7 @@ import keyword
 import math
 import re
 from collections import namedtuple
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -313,8 +313,8 @@ class Schema(Mapping[str, Field]):
         return next((name for name in named if name != "split"), None)
 
     @cached_property
-    def sample_type(self) -> type[tuple[Any, ...]]:
-        """The named tuple of one sample or one batch."""
+    def sample_type(self) -> Any:
+        """The named tuple type of a sample or a batch; see `record_type`."""
         return record_type(tuple(self._fields))
 
     def to_json(self) -> list[dict[str, Any]]:
@@ -354,30 +354,58 @@ class Schema(Mapping[str, Field]):
 
 
 def _rebuild_record(names: tuple[str, ...], values: tuple[Any, ...]) -> Any:
-    return record_type(names)(*values)
+    return record_type(names)._make(values)
 
 
 @cache
-def record_type(names: tuple[str, ...]) -> type[tuple[Any, ...]]:
+def record_type(names: tuple[str, ...]) -> Any:
     """Return the named tuple type with these field names.
 
-    Instances pickle by field names, not by class, as the class is made at run time.  They may also
-    be made of one iterable, like other tuples: libraries write ``type(batch)(x for x in batch)``.
+    Instances pickle by field names, not by class, as the class is made at run time.  They are also
+    made of one list, tuple or iterator of their values, like other tuples: libraries write
+    ``type(batch)([x for x in batch])`` as well as ``type(batch)(*batch)``.
+
+    Where an only field has a list as its value, both may be ``type(batch)([x])``.  So such a record
+    is of a class of its own, which takes a list for the value unless its only entry is a list.
+    `_make` makes a record of its values, whatever they are.
     """
-    base = namedtuple("Sample", names, rename=True)  # type: ignore[misc]
-    several = len(names) > 1
+    base: Any = namedtuple("Sample", names, rename=True)  # type: ignore[misc]
 
     def new(cls: Any, *values: Any, **named: Any) -> Any:
-        # The value of a single field may be a list, but not a generator.
-        if len(values) == 1 and not named and (several or isinstance(values[0], Iterator)):
-            values = tuple(values[0])
-        return base.__new__(cls, *values, **named)
+        if len(values) == 1 and not named:
+            (given,) = values
+            if len(names) > 1 or isinstance(given, (tuple, Iterator)):
+                values = tuple(given)
+            elif isinstance(given, list) and (
+                cls is not listed or (len(given) == 1 and isinstance(given[0], list))
+            ):
+                values = tuple(given)
+                if len(values) != 1:
+                    raise TypeError(
+                        f"a record of one field is made of one value, and this list has "
+                        f"{len(values)}: if it is the value, write {names[0]}=[...]"
+                    )
+        made: Any = base.__new__(plain, *values, **named)
+        if len(names) == 1 and isinstance(made[0], list):
+            return base.__new__(listed, *made)
+        return made
+
+    def make(cls: Any, values: Iterable[Any]) -> Any:
+        return new(cls, iter(values))
 
     def reduce(self: Any) -> tuple[Any, ...]:
         return (_rebuild_record, (names, tuple(self)))
 
-    members = {"__new__": new, "__reduce__": reduce, "__slots__": (), "__module__": __name__}
-    return type("Sample", (base,), members)
+    members = {
+        "__new__": new,
+        "_make": classmethod(make),
+        "__reduce__": reduce,
+        "__slots__": (),
+        "__module__": __name__,
+    }
+    plain = type("Sample", (base,), members)
+    listed = type("Sample", (plain,), members)
+    return plain
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:

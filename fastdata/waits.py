@@ -14,13 +14,15 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Protocol, TypeVar
 
-__all__ = ["result_of", "said_while", "wait_until"]
+__all__ = ["join_threads", "result_of", "said_while", "wait_until"]
 
 FIRST_SECONDS = 10.0
 NEXT_SECONDS = 60.0
+EXIT_SECONDS = 10.0
+"""For threads that are at work when the interpreter ends."""
 
 log = logging.getLogger("fastdata")
 
@@ -41,6 +43,25 @@ def wait_until(attempt: Callable[[float], bool], what: str | Callable[[], str]) 
     wait = _Wait(what)
     while not attempt(max(0.0, wait.due - time.monotonic())):
         wait.warn_if_due()
+
+
+def join_threads(threads: Collection[threading.Thread], what: str | Callable[[], str]) -> None:
+    """Wait for daemon threads to end, as `wait_until` waits.
+
+    As the interpreter ends it waits `EXIT_SECONDS` at most: they end with the process then.
+    """
+
+    def ended(seconds: float) -> bool:
+        until = time.monotonic() + seconds
+        for thread in threads:
+            thread.join(max(0.0, until - time.monotonic()))
+        return not any(thread.is_alive() for thread in threads)
+
+    if threading.main_thread().is_alive():
+        wait_until(ended, what)
+    elif not ended(EXIT_SECONDS):
+        said = what if isinstance(what, str) else what()
+        _say(f"has been waiting for {said} for {EXIT_SECONDS:.0f} s, and ends without")
 
 
 @contextlib.contextmanager

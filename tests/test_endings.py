@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 import threading
@@ -24,6 +25,8 @@ from worker_helpers import (
     workers,
 )
 
+from fastdata import transforms as T  # noqa: N812
+from fastdata import waits
 from fastdata.engine.stream import Stream
 from fastdata.loading import Loader, loader
 
@@ -242,6 +245,87 @@ if __name__ == "__main__":
     done = warm_python.run(script)
     assert (done.returncode, done.stderr) == (3, "")
     assert all(has_ended(int(pid)) for pid in done.stdout.split())
+
+
+# -- a transform that does not return ---------------------------------------------------
+
+
+class OnWarning(logging.Handler):
+    """Sets an event with the first warning."""
+
+    def __init__(self, event: threading.Event) -> None:
+        super().__init__(logging.WARNING)
+        self.event = event
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.event.set()
+
+
+def _closed(it: list[Loader]) -> None:
+    it[0].close()
+
+
+def _left(it: list[Loader]) -> None:
+    with it[0]:
+        pass
+
+
+def _collected(it: list[Loader]) -> None:
+    it.clear()
+    gc.collect()
+
+
+@pytest.mark.parametrize("end", [_closed, _left, _collected], ids=lambda end: end.__name__[1:])
+def test_an_end_that_waits_for_a_stuck_thread_says_so(
+    small: Path,
+    end: Callable[[list[Loader]], None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(waits, "FIRST_SECONDS", 0.05)
+    begun, released = threading.Event(), threading.Event()
+
+    def stuck(image: Any) -> Any:
+        begun.set()
+        released.wait()
+        return image
+
+    it = [loader(small, 4, transform=[T.ImageOnly(stuck)], num_workers=2, worker_method="thread")]
+    iter(it[0])
+    begun.wait()
+    handler = OnWarning(released)
+    logging.getLogger("fastdata").addHandler(handler)
+    try:
+        end(it)
+    finally:
+        logging.getLogger("fastdata").removeHandler(handler)
+    assert "waiting for the worker threads of a loader (does a transform not" in caplog.text
+    assert no_workers_soon()
+
+
+@pytest.mark.parametrize("kept", ["it = ", ""], ids=["kept", "dropped"])
+def test_an_interpreter_ends_whatever_a_thread_does(
+    small: Path, warm_python: WarmPython, kept: str
+) -> None:
+    script = f"""
+import fastdata, sys, threading
+from fastdata import transforms as T, waits
+begun = threading.Event()
+def stuck(image):
+    begun.set()
+    threading.Event().wait()
+waits.EXIT_SECONDS = 0.05
+loader = fastdata.loader({str(small)!r}, batch_size=4, transform=[T.ImageOnly(stuck)],
+                         num_workers=2, worker_method="thread")
+{kept}iter(loader)
+begun.wait()
+sys.exit(3)
+"""
+    done = warm_python.run(script)
+    assert done.returncode == 3
+    assert (
+        "for the worker threads of a loader (does a transform not return?) for 0 s" in done.stderr
+    )
 
 
 @pytest.mark.parametrize("context", ["fork", "spawn"])

@@ -27,26 +27,24 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     ("environment", "expected"),
     [
         ({}, 1),
-        ({"LOCAL_WORLD_SIZE": "4", "SLURM_PROCID": "0", "SLURM_NTASKS_PER_NODE": "1"}, 4),
+        ({"LOCAL_WORLD_SIZE": "4", "SLURM_STEP_TASKS_PER_NODE": "1"}, 4),
         ({"LOCAL_WORLD_SIZE": "x"}, 1),
         ({"LOCAL_WORLD_SIZE": "0"}, 1),
         ({"OMPI_COMM_WORLD_LOCAL_SIZE": "3", "OMPI_COMM_WORLD_SIZE": "12"}, 3),
         ({"MPI_LOCALNRANKS": "2"}, 2),
         ({"MV2_COMM_WORLD_LOCAL_SIZE": "2"}, 2),
-        ({"SLURM_NTASKS_PER_NODE": "4"}, 1),  # of a job; this process is no task of it
-        ({"SLURM_PROCID": "1", "SLURM_NTASKS_PER_NODE": "4"}, 4),
-        ({"SLURM_PROCID": "1", "SLURM_TASKS_PER_NODE": "4(x2)"}, 4),
-        ({"SLURM_PROCID": "9", "SLURM_NODEID": "2", "SLURM_TASKS_PER_NODE": "4(x2),3"}, 3),
-        ({"SLURM_PROCID": "9", "SLURM_NODEID": "7", "SLURM_TASKS_PER_NODE": "4(x2),3"}, 4),
+        # The script of sbatch, which is no task of srun, and an interactive shell.
         (
-            {
-                "SLURM_PROCID": "0",
-                "SLURM_STEP_TASKS_PER_NODE": "1",  # an interactive shell
-                "SLURM_NTASKS_PER_NODE": "4",
-            },
+            {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS_PER_NODE": "4"}
+            | {"SLURM_TASKS_PER_NODE": "4", "SLURM_NTASKS": "4"},
             1,
         ),
-        ({"SLURM_PROCID": "0", "SLURM_TASKS_PER_NODE": "nonsense"}, 1),
+        ({"SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_NTASKS_PER_NODE": "4"}, 1),
+        ({"SLURM_STEP_TASKS_PER_NODE": "4", "SLURM_NTASKS_PER_NODE": "8"}, 4),
+        ({"SLURM_STEP_TASKS_PER_NODE": "4(x2)", "SLURM_NODEID": "1"}, 4),
+        ({"SLURM_STEP_TASKS_PER_NODE": "4(x2),3", "SLURM_NODEID": "2"}, 3),
+        ({"SLURM_STEP_TASKS_PER_NODE": "4(x2),3", "SLURM_NODEID": "7"}, 4),
+        ({"SLURM_STEP_TASKS_PER_NODE": "nonsense"}, 1),
     ],
 )
 def test_launchers_say_how_many_ranks_there_are(
@@ -64,10 +62,11 @@ def test_launchers_say_how_many_ranks_there_are(
         (8, {"LOCAL_WORLD_SIZE": "4"}, 2),
         (8, {"LOCAL_WORLD_SIZE": "16"}, 1),
         (64, {}, 16),
+        (8, {"SLURM_PROCID": "0", "SLURM_NTASKS_PER_NODE": "4"}, 8),  # sbatch without srun
         # All tasks may use all cores of the job, or each has its own already.
-        (16, {"SLURM_NTASKS_PER_NODE": "4", "SLURM_CPUS_ON_NODE": "16"}, 4),
-        (4, {"SLURM_NTASKS_PER_NODE": "4", "SLURM_CPUS_ON_NODE": "16"}, 4),
-        (8, {"SLURM_NTASKS_PER_NODE": "4", "SLURM_CPUS_ON_NODE": "16"}, 4),
+        (16, {"SLURM_STEP_TASKS_PER_NODE": "4", "SLURM_CPUS_ON_NODE": "16"}, 4),
+        (4, {"SLURM_STEP_TASKS_PER_NODE": "4", "SLURM_CPUS_ON_NODE": "16"}, 4),
+        (8, {"SLURM_STEP_TASKS_PER_NODE": "4", "SLURM_CPUS_ON_NODE": "16"}, 4),
     ],
 )
 def test_workers_are_shared_out_over_the_ranks_of_a_machine(
@@ -75,7 +74,7 @@ def test_workers_are_shared_out_over_the_ranks_of_a_machine(
 ) -> None:
     monkeypatch.setattr(resources, "available_cores", lambda: cores)
     monkeypatch.setattr(resources, "cpu_quota", lambda: None)
-    if "SLURM_NTASKS_PER_NODE" in environment:
+    if "SLURM_STEP_TASKS_PER_NODE" in environment:
         monkeypatch.setenv("SLURM_PROCID", "0")
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
@@ -121,6 +120,7 @@ def train(rank, folder, method):
     show(folder)
     if rank == 0:
         dist.barrier()
+    dist.barrier()  # neither ends before the other one has looked
     dist.destroy_process_group()
 
 if __name__ == "__main__":

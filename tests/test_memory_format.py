@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -151,8 +152,59 @@ def test_libraries_change_the_tensors_of_a_batch(packed: dict[str, Path], how: s
             assert type(made.image) is list
 
 
-def test_an_only_field_may_be_a_list(tmp_path: Path) -> None:
-    fastdata.pack([("a",), ("b",)], tmp_path / "text.lmdb", fields={"text": "string"})
-    [batch] = fastdata.loader(tmp_path / "text.lmdb", batch_size=2)
-    assert batch.text == ["a", "b"]
-    assert type(batch)(value for value in batch).text == ["a", "b"]
+def image_alone(folder: Path, views: int) -> Any:
+    """Return a batch of one field: a tensor, or a list of views."""
+    images = [(np.full((20, 20, 3), k, np.uint8),) for k in range(4)]
+    fastdata.pack(images, folder / "x.lmdb", fields={"image": "image"}, num_workers=0)
+    view = [T.CenterCrop(16)]
+    transform = [T.Views(views, view)] if views else view
+    [batch] = fastdata.loader(folder / "x.lmdb", batch_size=4, transform=transform, num_workers=0)
+    return batch
+
+
+def text_alone(folder: Path, size: int) -> Any:
+    """Return a batch of one field that is a list of that many texts."""
+    texts = [("abc"[k],) for k in range(size)]
+    fastdata.pack(texts, folder / "x.lmdb", fields={"text": "string"}, num_workers=0)
+    [batch] = fastdata.loader(folder / "x.lmdb", batch_size=size, num_workers=0)
+    return batch
+
+
+ONE_FIELD = {
+    "image": lambda folder: image_alone(folder, 0),
+    "two views": lambda folder: image_alone(folder, 2),
+    "one view": lambda folder: image_alone(folder, 1),
+    "texts": lambda folder: text_alone(folder, 2),
+    "one text": lambda folder: text_alone(folder, 1),
+}
+
+
+@pytest.mark.parametrize("field", list(ONE_FIELD))
+def test_a_batch_of_one_field_is_made_again_in_each_way(tmp_path: Path, field: str) -> None:
+    batch = ONE_FIELD[field](tmp_path)
+    value = batch[0]
+    for made in (
+        type(batch)(*batch),
+        type(batch)([value]),
+        type(batch)((value,)),
+        type(batch)(one for one in batch),
+        type(batch)(**batch._asdict()),
+        batch._make(batch),
+        batch._replace(**batch._asdict()),
+        pickle.loads(pickle.dumps(batch)),
+        by_fastai(torch.Tensor.clone, batch),
+    ):
+        assert made._fields == batch._fields
+        assert type(made) is type(batch)
+        assert type(made[0]) is type(value)
+        assert len(made[0]) == len(value)
+        assert str(made) == str(batch)
+
+
+def test_a_list_that_is_no_value_of_an_only_field_is_refused(tmp_path: Path) -> None:
+    batch = image_alone(tmp_path, 0)
+    with pytest.raises(
+        TypeError, match=r"one value, and this list has 2: .* write image=\[\.\.\.\]"
+    ):
+        type(batch)([batch.image, batch.image])
+    assert type(batch)(image=[batch.image] * 2).image == [batch.image] * 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import multiprocessing
 import os
 import signal
@@ -16,7 +17,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from pack_helpers import QUICK, image_folder, jpegs, two_broken
+from pack_helpers import QUICK, image_folder, jpegs, start_child, two_broken
 from warm_python import WarmPython
 
 import fastdata
@@ -227,6 +228,57 @@ def test_ctrl_c_ends_a_pack_by_an_own_pool(tmp_path: Path, monkeypatch: pytest.M
         source = pictures(pool, lambda pid: signal.raise_signal(signal.SIGINT))
         with pytest.raises(KeyboardInterrupt):
             fastdata.pack(source, tmp_path / "x.lmdb", executor=pool, progress=False)
+
+
+def packed_by_pool(path: Path, pictures: Iterator[Any]) -> None:
+    """Pack as leader of a group of processes; exit with 7 after a Ctrl-C."""
+    os.setpgid(0, 0)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    try:
+        with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("fork")) as pool:
+            fastdata.pack(pictures, path, executor=pool, progress=False)
+    except KeyboardInterrupt:
+        os._exit(7)
+
+
+def test_ctrl_c_in_a_terminal_ends_a_pack_by_an_own_pool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packer, "CHUNK_SAMPLES", 4)
+    random = np.random.default_rng(3)
+    for number in range(12):
+        begun, path = tmp_path / f"begun-{number}", tmp_path / f"{number}.lmdb"
+        images = (random.integers(0, 256, (120, 160, 3), np.uint8) for _ in itertools.count())
+        endless = (image for at, image in enumerate(images) if at != 60 or begun.touch() is None)
+        process = start_child(packed_by_pool, path, endless)
+        while not begun.exists() and process.is_alive():
+            time.sleep(0.005)
+        time.sleep(0.02 * random.random())
+        os.killpg(process.pid, signal.SIGINT)
+        process.join(20)
+        code = process.exitcode
+        if code is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.join()
+        assert code == 7
+
+
+def test_ctrl_c_does_not_cut_the_messages_of_an_own_pool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, home = image_folder(tmp_path / "images", 40), os.getpid()
+    whole = fastdata.pack(folder, tmp_path / "whole.lmdb", **QUICK)
+
+    def interrupt(self: Any, protocol: Any) -> Any:
+        """Press Ctrl-C in a process of the pool while it sends a result."""
+        assert os.getpid() != home
+        signal.raise_signal(signal.SIGINT)
+        return object.__reduce_ex__(self, protocol)
+
+    monkeypatch.setattr(chunk.ChunkResult, "__reduce_ex__", interrupt, raising=False)
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as pool:
+        report = fastdata.pack(folder, tmp_path / "x.lmdb", size=24, executor=pool)
+    assert report.digest == whole.digest
 
 
 def say_and_sleep(ready: Any) -> None:

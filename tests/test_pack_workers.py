@@ -33,6 +33,7 @@ from fastdata.converters.base import IndexedSource, Reject, Sample
 from fastdata.converters.packing import driver, packer
 from fastdata.converters.packing import workers as packing_workers
 from fastdata.converters.packing.chunk import ChunkResult
+from fastdata.converters.packing.pools import LostProcesses
 from fastdata.converters.packing.workers import ChunkPool, run_in_order
 from fastdata.errors import (
     WorkerError,
@@ -333,7 +334,8 @@ def test_run_in_order_leaves_nothing_running_when_it_is_left() -> None:
 
     with ThreadPoolExecutor(1) as threads:
         chunks = ([Reject(str(number), "")] for number in itertools.count())
-        results = run_in_order(chunks, partial(threads.submit, work), 8)
+        submit = partial(threads.submit, work)
+        results = run_in_order(chunks, submit, 8, LostProcesses(threads))
         assert next(results)[0].key == "0"
         results.close()
     assert len(started) <= 4

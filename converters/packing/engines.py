@@ -39,6 +39,7 @@ from ..finding import find_source
 from ..reading.mirror import StoredFiles
 from .options import PackOptions
 from .parts import Parts
+from .pools import LostProcesses, interrupt_tasks_only
 
 __all__ = ["Task", "at_url", "named_executor", "open_destination", "open_source", "run_parts"]
 
@@ -133,6 +134,7 @@ def _run(task: bytes, part: int, attempt: int) -> tuple[int, int]:
 
     `attempt` makes it another call for engines that know a call by its arguments.
     """
+    interrupt_tasks_only()
     wanted, parts = _open(task)
     # Engines have a process or thread for each task already, and daemons may start none.
     with memory_kept():
@@ -165,12 +167,15 @@ def run_parts(
     sent = pickle.dumps(task)
     tries = dict.fromkeys(parts, 0)
     running: dict[Future[tuple[int, int]], int] = {}
+    lost = LostProcesses(executor)
     ready: set[Future[tuple[int, int]]] = set()
 
     def any_ready(seconds: float) -> bool:
         nonlocal ready
         with signals_held():
             ready = wait(running, min(seconds, _SIGNAL_SECONDS), FIRST_COMPLETED).done
+        if not ready:
+            lost.check()
         return bool(ready)
 
     try:
@@ -196,8 +201,7 @@ def run_parts(
                     done(*result)
     finally:
         with signals_held():
-            for future in running:
-                future.cancel()
+            lost.cancel(running)
 
 
 def _cause_of(error: Exception) -> Exception:

@@ -112,7 +112,7 @@ class Plan:
     bounds: tuple[int, ...]
     unit: Literal["samples", "files"] = "samples"
 
-    VERSIONS: ClassVar[Mapping[str, int]] = {"samples": 1, "files": 2}
+    VERSION: ClassVar[int] = 1
 
     @classmethod
     def of(cls, source: Source, options: PackOptions) -> Plan:
@@ -145,9 +145,11 @@ class Plan:
         """Return a plan that was written; `FormatError` if it is none."""
         try:
             body = checked_json(bytes(data))
-            unit = body.get("unit", "samples")
-            if body["version"] == cls.VERSIONS.get(unit):
-                return cls(body["identity"], body["source"], tuple(map(int, body["bounds"])), unit)
+            if body.pop("version") == cls.VERSION:
+                unit, bounds = body["unit"], tuple(map(int, body["bounds"]))
+                if unit not in ("samples", "files"):
+                    raise ValueError(f"unit {unit!r}")
+                return cls(body["identity"], body["source"], bounds, unit)
         except (LookupError, TypeError, ValueError, RecursionError) as error:
             raise FormatError(
                 f"{place} is no plan of a pack: {error!r}. Remove it, and plan again"
@@ -156,10 +158,7 @@ class Plan:
 
     def to_json(self) -> bytes:
         """Return it as it is written."""
-        body = {"version": self.VERSIONS[self.unit], **asdict(self)}
-        if self.unit == "samples":  # as releases that know of no other have written it
-            del body["unit"]
-        return json_with_checksum(body)
+        return json_with_checksum({"version": self.VERSION, **asdict(self)})
 
     @property
     def id(self) -> str:

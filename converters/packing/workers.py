@@ -14,7 +14,6 @@ import pickle
 import platform
 import signal
 import sys
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
@@ -33,6 +32,7 @@ from ..base import Deferred, Reject, Sample, Source
 from ..reading.python_samples import own_copy
 from .chunk import CHUNK_BYTES, ChunkResult, bytes_of, encode_chunk
 from .options import EncodeOptions
+from .pools import LostProcesses, interrupt_tasks_only
 
 __all__ = ["ChunkPool", "EncodeAll", "run_in_order", "start_workers"]
 
@@ -43,10 +43,6 @@ _Chunk: TypeAlias = "Sequence[Sample | Reject]"
 _Encode: TypeAlias = Callable[["_Chunk"], ChunkResult]
 
 _GRACE_SECONDS = 5.0
-_NOTICE_SECONDS = 0.5
-"""Within which an executor notices the death of one of its processes."""
-_LEAVE_SECONDS = 2.0
-"""For tasks of an executor's processes that run when nobody wants their results any more."""
 _SIGNAL_SECONDS = 0.1
 """How long a signal waits at most while there is no result."""
 _THREADS_THAT_WAIT = 8
@@ -90,9 +86,9 @@ def start_workers(
             yield lambda chunks: map(encode, chunks)
             return
         ahead = 2 * getattr(executor, "_max_workers", workers) + 2
-        submit = partial(executor.submit, encode)
+        submit = partial(executor.submit, partial(_encode_in_pool, encode))
         loads_here = setup is not None and not isinstance(executor, ThreadPoolExecutor)
-        lost = _LostProcesses(executor)
+        lost = LostProcesses(executor)
         yield lambda chunks: run_in_order(
             _loaded(chunks) if loads_here else chunks, submit, ahead, lost
         )
@@ -100,6 +96,11 @@ def start_workers(
 
 def _encoder_of(source: Source, options: EncodeOptions) -> Any:
     return partial(encode_chunk, schema=source.schema, options=options)
+
+
+def _encode_in_pool(encode: _Encode, chunk: _Chunk) -> ChunkResult:
+    interrupt_tasks_only()
+    return encode(chunk)
 
 
 def _in_processes(
@@ -144,7 +145,7 @@ def run_in_order(
     chunks: Iterable[Any],
     submit: Callable[[Any], Future[Any] | Ticket],
     ahead: int,
-    lost: _LostProcesses | None = None,
+    lost: LostProcesses | None = None,
 ) -> Iterator[Any]:
     """Yield the results of `chunks` in their order, with `ahead` of them in flight.
 
@@ -152,7 +153,7 @@ def run_in_order(
 
     Signals are handled only between calls of the executor's: what a handler raises as
     `threading.Condition` is entered leaves that locked, and the executor's thread waits for ever.
-    `lost` is for an executor that may have processes of its own.
+    `lost` is of the executor, if there is one: tasks are cancelled where results are left.
     """
     waiting: deque[Future[Any] | Ticket] = deque()
     sizes: deque[int] = deque()
@@ -169,13 +170,12 @@ def run_in_order(
             yield _result(waiting.popleft(), lost)
     finally:
         with signals_held():
-            if waiting and not (lost is not None and lost.takes(waiting)):
-                for pending in waiting:
-                    if isinstance(pending, Future):
-                        pending.cancel()
+            futures = [pending for pending in waiting if isinstance(pending, Future)]
+            if lost is not None:
+                lost.cancel(futures)
 
 
-def _result(pending: Future[Any] | Ticket, lost: _LostProcesses | None = None) -> Any:
+def _result(pending: Future[Any] | Ticket, lost: LostProcesses | None = None) -> Any:
     """Wait for a result, and now and then for a signal; see `run_in_order`."""
 
     def is_done(seconds: float) -> bool:
@@ -192,58 +192,6 @@ def _result(pending: Future[Any] | Ticket, lost: _LostProcesses | None = None) -
     wait_until(is_done, "the next samples from the workers")
     with signals_held():
         return pending.result()
-
-
-class _LostProcesses:
-    """Ends a `ProcessPoolExecutor` if one of its processes died while it sent a result.
-
-    The pool's thread would wait for the rest for ever, as other processes can still write to the
-    same pipe (seen in Python 3.11).
-    """
-
-    def __init__(self, executor: Executor) -> None:
-        self._executor: Any = executor
-        self._since: float | None = None
-
-    def check(self) -> None:
-        """Raise `WorkerError` if there is such a process, which the pool has had time to notice."""
-        if self._is_unnoticed():
-            self._end()
-            raise WorkerError(
-                "a process of the executor died while it sent a result. Run the same command "
-                "again, with a new executor: it continues"
-            )
-
-    def takes(self, pending: Iterable[Any]) -> bool:
-        """Return whether tasks that are not wanted any more are left to the pool of processes.
-
-        A Ctrl-C may have ended its processes, too.  Cancelled tasks would then fail in Python's
-        thread, which would never end.
-        """
-        if not self._processes():
-            return False
-        until = time.monotonic() + _LEAVE_SECONDS
-        while wait(pending, _SIGNAL_SECONDS).not_done and time.monotonic() < until:
-            if self._is_unnoticed():
-                self._end()
-        return True
-
-    def _processes(self) -> list[Any]:
-        return list((getattr(self._executor, "_processes", None) or {}).values())
-
-    def _is_unnoticed(self) -> bool:
-        """Return whether a process has died, and the pool has had time to notice."""
-        if not any(process.exitcode for process in self._processes()):
-            return False
-        now = time.monotonic()
-        self._since = now if self._since is None else self._since
-        return now > self._since + _NOTICE_SECONDS
-
-    def _end(self) -> None:
-        for process in self._processes():
-            process.kill()
-        with contextlib.suppress(AttributeError, OSError):
-            self._executor._result_queue._writer.close()  # now the thread reads the end of the file
 
 
 class ChunkPool:

@@ -325,7 +325,7 @@ class DeviceCache:
             )  # those whose number varies, on the host still
         if on_host:
             values |= self._mover.take(self._mover.send(on_host))
-        return schema.sample_type(*(values[name] for name in schema))
+        return schema.sample_type._make(values[name] for name in schema)
 
     def _geometry(self, request: Request, indices: Ints, places: Ints) -> dict[str, Geometry]:
         """Return what becomes of the images of each field."""

@@ -40,6 +40,7 @@ from fastdata.formats.reader import ShardReader
 from fastdata.processes.resources import available_bytes, format_bytes
 from fastdata.processes.sharing import map_file, new_file
 from fastdata.regular_files import too_many_files
+from fastdata.waits import join_threads
 
 __all__ = ["CachedFiles", "FileCacheBackend", "FileCopy", "RamCacheBackend"]
 
@@ -182,7 +183,7 @@ class _Filler:
         """End the thread, and release the copies."""
         self.stop()
         if self._thread is not None:
-            self._thread.join()
+            join_threads([self._thread], "the thread that fills the cache to end")
         for copy, _ in self._copies:
             copy.close()
         self._copies = []

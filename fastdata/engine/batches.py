@@ -192,7 +192,7 @@ def batch_of(
     """
     values = {**images, **_read_columns(work, keys, geometry)}
     schema = work.dataset.schema
-    return schema.sample_type(*(values[name] for name in schema))
+    return schema.sample_type._make(values[name] for name in schema)
 
 
 def _read_columns(work: BatchWork, keys: SampleKeys, geometry: Geometry | None) -> dict[str, Any]:
@@ -270,7 +270,7 @@ class _SampleJob:
                 views.append(collate_field(name, field, samples, planar=work.planar))
                 self._learn(key, field, views[-1])
             values.append(_of_views(work, views) if isinstance(field, ImageField) else views[0])
-        return schema.sample_type(*values)
+        return schema.sample_type._make(values)
 
     def _learn(self, key: tuple[str, int], field: Any, value: Any) -> None:
         """Store the shape of a sample's images, [H, W, C]."""

@@ -62,7 +62,7 @@ class SampleTask:
         for name, kind in schema.items():
             if not isinstance(kind, ImageField):
                 columns[name] = _split_column(kind, work.dataset.gather(name, indices))
-        samples = list(map(schema.sample_type, *columns.values()))
+        samples = list(map(schema.sample_type._make, zip(*columns.values(), strict=True)))
         describe = work.dataset.describe_sample
         samples = work.pipeline.run(samples, work.seed, keys.replaced(indices), describe)
         made: dict[tuple[str, int], list[Any]] = {}

@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import gc
 import multiprocessing
+import queue
 import signal
 import sys
 import threading
 import weakref
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
@@ -23,12 +24,13 @@ import torch
 
 from fastdata.engine.buffers import Slot
 from fastdata.engine.contracts import Pending, Workers
-from fastdata.errors import OptionError
+from fastdata.errors import OptionError, WorkerError
 from fastdata.formats.mapped import shortened_files
 from fastdata.processes.pool import ProcessPool, SharedBlock, Ticket
 from fastdata.processes.starting import Death, Role, UnpicklableWorkError
 from fastdata.processes.worker import Work, have_one_opencv_thread
 from fastdata.transforms.generators import allow_seeding_in_process, seeding_allowed
+from fastdata.waits import join_threads
 
 __all__ = [
     "DEFAULT_PREFETCH",
@@ -155,9 +157,10 @@ class _Later:
 
 
 class ThreadWorkers:
-    """A pool of threads, which start with the first task and end with `close` or with this object.
+    """Threads, which start with the first tasks and end with `close` or with this object.
 
-    No thread outlives it.
+    No thread outlives it, except one whose task does not return when Python ends.  So they are
+    daemons, which those of `ThreadPoolExecutor` are not.
     """
 
     def __init__(self, work: Work, num_workers: int) -> None:
@@ -165,9 +168,10 @@ class ThreadWorkers:
         # The threads must not know this object: they would keep it alive, and
         # then nothing would end them when the caller drops it.
         self._number = num_workers
-        self._pool = ThreadPoolExecutor(num_workers, thread_name_prefix=THREAD_NAME)
+        self._tasks: _Tasks = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
         # Not __del__, which may run when Python ends, with modules that are gone already.
-        self.close = weakref.finalize(self, _shut_down, self._pool)
+        self.close = weakref.finalize(self, _shut_down, self._tasks, self._threads)
         """End the threads, after the tasks they are at.  Idempotent."""
 
     def check(self) -> None:
@@ -175,7 +179,16 @@ class ThreadWorkers:
 
     def submit(self, task: Any, slot: Slot | None) -> Future[Any]:
         """Give a task to the next free thread."""
-        return self._pool.submit(self._work, task, slot.memory if slot else None)
+        if not self.close.alive:
+            raise WorkerError("these worker threads were closed")
+        future: Future[Any] = Future()
+        self._tasks.put((future, self._work, task, slot.memory if slot else None))
+        if len(self._threads) < self._number:
+            name = f"{THREAD_NAME}_{len(self._threads)}"
+            thread = threading.Thread(target=_serve, args=(self._tasks,), name=name, daemon=True)
+            thread.start()
+            self._threads.append(thread)
+        return future
 
     def wait(self, task: Future[Any], seconds: float) -> bool:
         """Wait at most that long for a task; return whether it has ended."""
@@ -187,11 +200,40 @@ class ThreadWorkers:
         return f"worker threads: {self._number}"
 
 
-def _shut_down(pool: ThreadPoolExecutor) -> None:
+_Tasks: TypeAlias = "queue.SimpleQueue[tuple[Future[Any], Work, Any, Any] | None]"
+"""Each with its future and its memory; None ends the thread that takes it."""
+
+
+def _serve(tasks: _Tasks) -> None:
+    """Do tasks until there is a None, which is left for the other threads."""
+    while (taken := tasks.get()) is not None:
+        _do(*taken)
+        del taken  # while waiting for the next
+    tasks.put(None)
+
+
+def _do(future: Future[Any], work: Work, task: Any, memory: Any) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        future.set_result(work(task, memory))
+    except BaseException as error:
+        future.set_exception(error)
+        del future, work, task, memory  # the error holds this frame
+
+
+def _shut_down(tasks: _Tasks, threads: list[threading.Thread]) -> None:
+    """Cancel the tasks that wait, and end the threads."""
+    with contextlib.suppress(queue.Empty):
+        while True:
+            waiting = tasks.get_nowait()
+            if waiting is not None:
+                waiting[0].cancel()
+    tasks.put(None)
     # The garbage collector runs in any thread; a worker cannot wait for
     # itself, and ends anyway when its task does.
-    wait = not threading.current_thread().name.startswith(THREAD_NAME)
-    pool.shutdown(wait=wait, cancel_futures=True)
+    if not threading.current_thread().name.startswith(THREAD_NAME):
+        join_threads(threads, "the worker threads of a loader (does a transform not return?)")
 
 
 class ProcessWorkers:

@@ -9,7 +9,6 @@ import atexit
 import os
 import queue
 import threading
-import time
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
@@ -18,15 +17,12 @@ from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias
 
 from fastdata.errors import WorkerError
-from fastdata.waits import wait_until
+from fastdata.waits import join_threads, wait_until
 
 __all__ = ["Ahead", "Background", "ItemQueue"]
 
 WAKE_SECONDS = 1.0
 """How often a thread that waits for the other one looks for itself."""
-
-EXIT_SECONDS = 5.0
-"""How long the end of the program waits for threads that are making an item."""
 
 Pull: TypeAlias = Callable[[], tuple[Any, Any]]
 """Returns the next item and its tag; raises `StopIteration` after the last one."""
@@ -193,7 +189,7 @@ class Background(ItemQueue):
         """End the thread after its current item."""
         self._shared.stop()
         if self._shared.has_thread and threading.current_thread() is not self.thread:
-            self.thread.join()
+            join_threads([self.thread], "the thread that makes the next batch to end")
         # An error holds, by its traceback, the frames it was raised to, and with them this object.
         super()._end()
 
@@ -283,6 +279,4 @@ def _end_threads() -> None:
     running = dict(_running)
     for shared in running.values():
         shared.stop()
-    deadline = time.monotonic() + EXIT_SECONDS
-    for thread in running:
-        thread.join(max(0.0, deadline - time.monotonic()))
+    join_threads(running, "the threads that prefetch to end")

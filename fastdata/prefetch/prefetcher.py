@@ -15,6 +15,7 @@ from fastdata.prefetch.ahead import Ahead, Background, ItemQueue
 from fastdata.prefetch.mover import Mover, Sent
 from fastdata.prefetch.streams import DeviceStreams, streams_of
 from fastdata.prefetch.tree import leaves, map_leaves
+from fastdata.waits import join_threads
 
 __all__ = ["CUDAPrefetcher"]
 
@@ -148,7 +149,7 @@ class CUDAPrefetcher:
         """
         for dropped, thread in self._threads:
             if dropped() is None:
-                thread.join()
+                join_threads([thread], "the thread of a pass that was left to end")
         self._threads = [pair for pair in self._threads if pair[1].is_alive()]
 
     def _state_dict(self, *args: Any, **kwargs: Any) -> Any:

@@ -24,8 +24,9 @@ _COUNTS = (
     "PMI_LOCAL_SIZE",
     "PALS_LOCAL_SIZE",  # Cray
 )
-_SLURM_COUNTS = ("SLURM_STEP_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
-"""The first is of the step that ``srun`` started; the others are of the job."""
+_SLURM_COUNT = "SLURM_STEP_TASKS_PER_NODE"
+"""Only ``srun`` sets it, for the tasks that it starts.  The script of ``sbatch`` is one process; it
+has ``SLURM_PROCID`` all the same, and ``SLURM_NTASKS_PER_NODE`` of what it may start."""
 
 _PER_NODES = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
@@ -81,11 +82,8 @@ def _number(name: str) -> int | None:
 
 def _tasks_of_slurm() -> int:
     """Return the number of tasks on this node, 1 outside ``srun``."""
-    if "SLURM_PROCID" not in os.environ:
-        return 1
-    name = next((name for name in _SLURM_COUNTS if name in os.environ), "")
     counts: list[int] = []
-    for count, nodes in _PER_NODES.findall(os.environ.get(name, "")):  # e.g. 4(x2),3
+    for count, nodes in _PER_NODES.findall(os.environ.get(_SLURM_COUNT, "")):  # e.g. 4(x2),3
         counts += [int(count)] * min(int(nodes or 1), 100_000)
     node = _number("SLURM_NODEID") or 0
     return counts[node] if node < len(counts) else max(counts, default=1)

@@ -16,6 +16,7 @@ from fastdata.processes.resources import format_bytes, local_processes
 from fastdata.remote.supply import Supply
 from fastdata.sampling.batches import Batches, EpochBatches
 from fastdata.sampling.shuffle import BlockShuffled
+from fastdata.waits import join_threads
 
 __all__ = ["Following"]
 
@@ -103,7 +104,7 @@ class Following:
         with self._told:
             self._told.notify_all()
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+            join_threads([self._thread], "the thread that tells what is needed next to end")
         client = self._supply.known_client
         client.forget(*self._kept)
         self._kept = set()

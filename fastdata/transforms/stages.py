@@ -216,7 +216,7 @@ class BatchStage:
                 )
         for step in self.steps:
             step.run_on_batch(values, seed, keys)
-        return type(batch)(*values.values())
+        return batch._make(values.values())
 
 
 @contextmanager

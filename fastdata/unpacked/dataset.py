@@ -161,4 +161,4 @@ class UnpackedDataset(Dataset):
                     (value,) = self._upright_boxes(batch.positions, [value])
                 value = torch.from_numpy(value)
             sample.append(value)
-        return self.schema.sample_type(*sample)
+        return self.schema.sample_type._make(sample)

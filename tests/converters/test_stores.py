@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from case_webdataset import members_of, write_tar
@@ -584,14 +584,17 @@ def test_what_needs_all_files_is_refused(
             fastdata.pack(store.url, tmp_path / "x", executor=executor, **options)
 
 
-def test_plans_of_files_are_of_another_version() -> None:
-    samples, files = Plan({}, "x", (0, 5)), Plan({}, "x", (0, 5), "files")
-    for plan, version in ((samples, 1), (files, 2)):
-        assert Plan.from_json(plan.to_json(), "here") == plan
-        assert json.loads(plan.to_json())["body"]["version"] == version
-    mixed = json.loads(files.to_json())["body"] | {"version": 1}
-    with pytest.raises(FormatError, match="here is of another release"):
-        Plan.from_json(json_with_checksum(mixed), "here")
+@pytest.mark.parametrize("unit", ["samples", "files"])
+def test_a_plan_is_read_as_it_was_written(unit: Literal["samples", "files"]) -> None:
+    plan = Plan({}, "x", (0, 5), unit)
+    assert Plan.from_json(plan.to_json(), "here") == plan
+    body = json.loads(plan.to_json())["body"]
+    for wrong, match in (
+        ({"version": 2}, "here is of another release"),
+        ({"unit": "pixels"}, "here is no plan of a pack: .*unit 'pixels'"),
+    ):
+        with pytest.raises(FormatError, match=match):
+            Plan.from_json(json_with_checksum({**body, **wrong}), "here")
 
 
 def test_class_folders_are_listed_once(
