@@ -3,7 +3,7 @@
 ``contract.py``   what a store does: list, read ranges, put, put if absent, remove
 ``local.py``      folders
 ``objects.py``    S3, Google Cloud Storage, Azure and HTTP, by obstore
-``pages.py``      listings of these, within limits
+``requests.py``   their requests, within limits of memory and time
 ``answers.py``    the meaning of obstore's errors
 ``others.py``     everything else, by fsspec
 ``opening.py``    which of them a location is of

@@ -9,7 +9,7 @@ import os
 import random
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,14 +36,17 @@ from fastdata.storage.answers import (
     text_of,
 )
 from fastdata.storage.contract import MOST_READ_BYTES, Entry, Store
-from fastdata.storage.pages import ListingTooLargeError, listed
+from fastdata.storage.requests import GrowthError, LimitError, answered, listed, run, within
 from fastdata.waits import said_while
 
 __all__ = ["ObjectStore"]
 
 CONNECT_SECONDS, READ_SECONDS = 10, 30
-"""Until there is a connection, and until more comes by it.  There is no limit for a whole request,
-as obstore's own of 30 s: a large object over a slow network takes longer."""
+"""Until there is a connection, and until more comes by it.  obstore's own limit of 30 s for a whole
+request is none: a large object over a slow network takes longer."""
+
+ANSWER_SECONDS, PIECE_SECONDS = 120, 1200
+"""Until an answer begins, and until `_PIECE_BYTES` of it have come: 14 kB a second."""
 
 PAUSES = 0.1, 15.0
 """Seconds between two tries, at first and at last.  Random: from half of it to all of it."""
@@ -132,7 +135,8 @@ class ObjectStore(Store):
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
         """Yield objects; all of them are listed before the first comes, to be in order."""
-        found = [_entry(meta) for meta in self._ask(prefix, lambda: self._listed(prefix))]
+        below = prefix.rstrip("/") or None
+        found = [_entry(meta) for meta in self._ask(prefix, lambda: listed(self._store, below))]
         # A prefix that is an object, as its folder's name may be, is none of the folder.
         found = [one for one in found if one.key.startswith(prefix)]
         found.sort(key=lambda one: one.key)
@@ -145,22 +149,13 @@ class ObjectStore(Store):
             if not is_folder:
                 yield one
 
-    def _listed(self, prefix: str) -> Sequence[Any]:
-        try:
-            return listed(self._store, prefix.rstrip("/") or None)
-        except ListingTooLargeError as error:
-            raise StorageError(
-                f"{self.url_of(prefix)} {error}. Give the URL of a smaller folder, or use another "
-                "server"
-            ) from None
-
     def head(self, key: str) -> Entry:
         """Return the size and the ETag of an object."""
         return _entry(self._ask(key, lambda: self._head(key)))
 
-    def _head(self, key: str) -> Any:
+    async def _head(self, key: str) -> Any:
         try:
-            return obstore.head(self._store, key)
+            return await obstore.head_async(self._store, key)
         except FileNotFoundError:
             raise
         except exceptions.BaseError as error:
@@ -169,8 +164,13 @@ class ObjectStore(Store):
                 raise
             refused = error
         # The answer to a HEAD has no text that would say why; that to a GET has.
-        obstore.get(self._store, key, options={"range": (0, 1)})
+        await self._answer(key, {"range": (0, 1)})
         raise refused
+
+    async def _answer(self, key: str, options: dict[str, Any]) -> Any:
+        """Return the answer to a GET, of which the body is still to come."""
+        request = obstore.get_async(self._store, key, options=options)
+        return await answered(request, "an answer", ANSWER_SECONDS)
 
     def read(
         self,
@@ -190,17 +190,24 @@ class ObjectStore(Store):
             most_bytes = stop - start
         elif start:
             options["range"] = {"offset": start}
-        data = self._ask(key, lambda: self._received(key, options, most_bytes))
+        data = self._ask(key, lambda: self._received(key, options, tag, most_bytes))
         self.check_range(key, data, start, stop)
         return data
 
-    def _received(self, key: str, options: dict[str, Any], most_bytes: int) -> bytes | memoryview:
+    async def _received(
+        self, key: str, options: dict[str, Any], tag: str, most_bytes: int
+    ) -> bytes | memoryview:
         """Return a body; it takes memory for bytes that have come, not for announced ones."""
-        answer = obstore.get(self._store, key, options=options)
+        answer = await self._answer(key, options)
+        if tag and (answer.meta["e_tag"] or tag) != tag:  # a server that does not know If-Match
+            raise self.changed(key)
         first, end = answer.range
         self.check_size(key, end - first, most_bytes)
+        piece_bytes = max(1, min(end - first, _PIECE_BYTES))
+        stream = aiter(answer.stream(min_chunk_size=piece_bytes))
         pieces, received = [], 0
-        for piece in answer.stream(min_chunk_size=max(1, min(end - first, _PIECE_BYTES))):
+        what = f"{piece_bytes:,} bytes"
+        while piece := await within(anext(stream, None), PIECE_SECONDS, what):
             pieces.append(piece)
             received += len(piece)
             self.check_size(key, received, end - first)
@@ -211,14 +218,19 @@ class ObjectStore(Store):
         # Of a file, each part is then tried again by itself, and not all of them.
         again = self._store if isinstance(data, bytes) else self._opened(MOST_RETRIES)
         stores = itertools.chain([self._store], itertools.repeat(again))
-        self._ask(key, lambda: obstore.put(next(stores), key, data))
+
+        async def put() -> None:
+            await answered(obstore.put_async(next(stores), key, data), "an answer")
+
+        self._ask(key, put)
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Upload an object by ``If-None-Match: *``."""
 
-        def put() -> bool:
+        async def put() -> bool:
+            request = obstore.put_async(self._store, key, data, mode="create")
             try:
-                obstore.put(self._store, key, data, mode="create")
+                await answered(request, "an answer")
             except (exceptions.AlreadyExistsError, exceptions.PreconditionError) as error:
                 if status_of(error) == str(CONFLICT):
                     raise
@@ -229,15 +241,23 @@ class ObjectStore(Store):
 
     def remove(self, key: str) -> None:
         """Remove an object, if there is one."""
+
+        async def remove() -> None:
+            await answered(obstore.delete_async(self._store, key), "an answer")
+
         with contextlib.suppress(ObjectNotFoundError):
-            self._ask(key, lambda: obstore.delete(self._store, key))
+            self._ask(key, remove)
 
     def _ask(
-        self, key: str, request: Callable[[], Result], transient: Sequence[int] = TRANSIENT
+        self,
+        key: str,
+        request: Callable[[], Coroutine[Any, Any, Result]],
+        transient: Sequence[int] = TRANSIENT,
     ) -> Result:
         """Make a request, again while it fails in passing; a warning says so after 10 s."""
         self.check_process()
-        began, pause, why = time.monotonic(), PAUSES[0], "no answer yet"
+        began, pause, why = time.monotonic(), PAUSES[0], "no whole answer yet"
+        is_second = False
 
         def waited_for() -> str:
             return f"{self.url_of(key)} ({why}; it is asked for {RETRY_SECONDS} s)"
@@ -245,7 +265,14 @@ class ObjectStore(Store):
         with self._explained(key), said_while(waited_for):
             while True:
                 try:
-                    return request()
+                    return run(request())
+                except LimitError as error:
+                    if is_second or not isinstance(error, GrowthError):
+                        raise StorageError(
+                            f"{self.url_of(key)}: the server {error}. Use another server, or give "
+                            "the URL of a smaller folder"
+                        ) from None
+                    is_second, why = True, f"the server {error}"
                 except exceptions.BaseError as error:
                     if not may_pass(error, transient) or time.monotonic() - began > RETRY_SECONDS:
                         raise
@@ -269,7 +296,7 @@ class ObjectStore(Store):
             raise ObjectNotFoundError(f"{self.url_of(key)}: there is no such object") from error
         except exceptions.PreconditionError as error:
             raise self.changed(key) from error
-        except (exceptions.BaseError, OSError) as error:
+        except (exceptions.BaseError, NotImplementedError, OSError) as error:
             raise StorageError(f"{self.url_of(key)}: {explanation(error)}") from error
 
 
