@@ -9,7 +9,7 @@ import os
 import random
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,17 +36,17 @@ from fastdata.storage.answers import (
     text_of,
 )
 from fastdata.storage.contract import MOST_READ_BYTES, Entry, Store
-from fastdata.storage.requests import GrowthError, LimitError, answered, listed, run, within
+from fastdata.storage.requests import GrowthError, LimitError, answered, listed
 from fastdata.waits import said_while
 
 __all__ = ["ObjectStore"]
 
-CONNECT_SECONDS, READ_SECONDS = 10, 30
-"""Until there is a connection, and until more comes by it.  obstore's own limit of 30 s for a whole
-request is none: a large object over a slow network takes longer."""
+CONNECT_SECONDS, READ_SECONDS, WHOLE_SECONDS = 10, 30, 3600
+"""Until there is a connection, until more comes by it, and for a whole request, such as a part of
+an upload.  obstore's own limit of 30 s is too short for large objects over slow networks."""
 
-ANSWER_SECONDS, PIECE_SECONDS = 120, 1200
-"""Until an answer begins, and until `_PIECE_BYTES` of it have come: 14 kB a second."""
+ANSWER_SECONDS = 120
+"""Until an answer begins."""
 
 PAUSES = 0.1, 15.0
 """Seconds between two tries, at first and at last.  Random: from half of it to all of it."""
@@ -94,7 +94,7 @@ class ObjectStore(Store):
         """Return obstore's store; it makes a request again up to `max_retries` times by itself."""
         url, options = self.url, self._options
         client: dict[str, Any] = {
-            "timeout": timedelta(days=1),
+            "timeout": timedelta(seconds=WHOLE_SECONDS),
             "connect_timeout": timedelta(seconds=CONNECT_SECONDS),
             "read_timeout": timedelta(seconds=READ_SECONDS),
         }
@@ -153,9 +153,9 @@ class ObjectStore(Store):
         """Return the size and the ETag of an object."""
         return _entry(self._ask(key, lambda: self._head(key)))
 
-    async def _head(self, key: str) -> Any:
+    def _head(self, key: str) -> Any:
         try:
-            return await obstore.head_async(self._store, key)
+            return answered(lambda: obstore.head_async(self._store, key), "an answer")
         except FileNotFoundError:
             raise
         except exceptions.BaseError as error:
@@ -164,13 +164,16 @@ class ObjectStore(Store):
                 raise
             refused = error
         # The answer to a HEAD has no text that would say why; that to a GET has.
-        await self._answer(key, {"range": (0, 1)})
+        self._answer(key, {"range": (0, 1)})
         raise refused
 
-    async def _answer(self, key: str, options: dict[str, Any]) -> Any:
+    def _answer(self, key: str, options: dict[str, Any]) -> Any:
         """Return the answer to a GET, of which the body is still to come."""
-        request = obstore.get_async(self._store, key, options=options)
-        return await answered(request, "an answer", ANSWER_SECONDS)
+        return answered(
+            lambda: obstore.get_async(self._store, key, options=options),
+            "an answer",
+            ANSWER_SECONDS,
+        )
 
     def read(
         self,
@@ -194,20 +197,17 @@ class ObjectStore(Store):
         self.check_range(key, data, start, stop)
         return data
 
-    async def _received(
+    def _received(
         self, key: str, options: dict[str, Any], tag: str, most_bytes: int
     ) -> bytes | memoryview:
         """Return a body; it takes memory for bytes that have come, not for announced ones."""
-        answer = await self._answer(key, options)
+        answer = self._answer(key, options)
         if tag and (answer.meta["e_tag"] or tag) != tag:  # a server that does not know If-Match
             raise self.changed(key)
         first, end = answer.range
         self.check_size(key, end - first, most_bytes)
-        piece_bytes = max(1, min(end - first, _PIECE_BYTES))
-        stream = aiter(answer.stream(min_chunk_size=piece_bytes))
         pieces, received = [], 0
-        what = f"{piece_bytes:,} bytes"
-        while piece := await within(anext(stream, None), PIECE_SECONDS, what):
+        for piece in answer.stream(min_chunk_size=max(1, min(end - first, _PIECE_BYTES))):
             pieces.append(piece)
             received += len(piece)
             self.check_size(key, received, end - first)
@@ -219,18 +219,20 @@ class ObjectStore(Store):
         again = self._store if isinstance(data, bytes) else self._opened(MOST_RETRIES)
         stores = itertools.chain([self._store], itertools.repeat(again))
 
-        async def put() -> None:
-            await answered(obstore.put_async(next(stores), key, data), "an answer")
+        def put() -> None:
+            store = next(stores)
+            answered(lambda: obstore.put_async(store, key, data), "an answer")
 
         self._ask(key, put)
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Upload an object by ``If-None-Match: *``."""
 
-        async def put() -> bool:
-            request = obstore.put_async(self._store, key, data, mode="create")
+        def put() -> bool:
             try:
-                await answered(request, "an answer")
+                answered(
+                    lambda: obstore.put_async(self._store, key, data, mode="create"), "an answer"
+                )
             except (exceptions.AlreadyExistsError, exceptions.PreconditionError) as error:
                 if status_of(error) == str(CONFLICT):
                     raise
@@ -242,8 +244,8 @@ class ObjectStore(Store):
     def remove(self, key: str) -> None:
         """Remove an object, if there is one."""
 
-        async def remove() -> None:
-            await answered(obstore.delete_async(self._store, key), "an answer")
+        def remove() -> None:
+            answered(lambda: obstore.delete_async(self._store, key), "an answer")
 
         with contextlib.suppress(ObjectNotFoundError):
             self._ask(key, remove)
@@ -251,7 +253,7 @@ class ObjectStore(Store):
     def _ask(
         self,
         key: str,
-        request: Callable[[], Coroutine[Any, Any, Result]],
+        request: Callable[[], Result],
         transient: Sequence[int] = TRANSIENT,
     ) -> Result:
         """Make a request, again while it fails in passing; a warning says so after 10 s."""
@@ -265,7 +267,7 @@ class ObjectStore(Store):
         with self._explained(key), said_while(waited_for):
             while True:
                 try:
-                    return run(request())
+                    return request()
                 except LimitError as error:
                     if is_second or not isinstance(error, GrowthError):
                         raise StorageError(

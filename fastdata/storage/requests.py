@@ -1,22 +1,27 @@
 """Make requests of obstore, within limits of memory and time.
 
-obstore reads a page of a listing, and the body of an error, whole, and it waits as long as bytes
-come, however few.  A server could send them without an end.  So requests are made in an event loop,
-where they can be cancelled: once this process has grown too much, or after some time.
+obstore reads a page of a listing, and the body of an error, whole.  A server could send them
+without an end.  So requests are made in an event loop, where they can be cancelled: once this
+process has grown too much, or after some time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import threading
-from collections.abc import Awaitable, Coroutine
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotYet
+from functools import partial
 from typing import Any, TypeVar
 
 import obstore
 import psutil
 
-__all__ = ["GrowthError", "LimitError", "answered", "listed", "run", "within"]
+__all__ = ["GrowthError", "LimitError", "answered", "listed"]
 
 PAGE_OBJECTS = 1000
 """What S3 sends at once, and at most."""
@@ -44,48 +49,52 @@ class GrowthError(LimitError):
     """This process has grown too much during a request, which may have another cause."""
 
 
-def run(request: Coroutine[Any, Any, Result]) -> Result:
-    """Return what a request gives, in any thread; an exception here cancels it."""
-    future = asyncio.run_coroutine_threadsafe(request, _running_loop())
-    try:
-        return future.result()
-    finally:
-        future.cancel()
-
-
-async def answered(request: Awaitable[Result], what: str, seconds: float | None = None) -> Result:
+def answered(
+    request: Callable[[], Awaitable[Result]], what: str, seconds: float = float("inf")
+) -> Result:
     """Return what a request of obstore gives; `LimitError` if it takes too much for `what`."""
-    task = asyncio.ensure_future(within(request, seconds, what))
-    before = 0
+    loop = _running_loop()
+    answer: Future[Result] = Future()
+    asked: list[asyncio.Future[Result]] = []
+
+    def ask() -> None:
+        asked.append(asyncio.ensure_future(request(), loop=loop))
+        asked[0].add_done_callback(partial(_pass_on, answer))
+
+    ends, before = time.monotonic() + seconds, 0
+    loop.call_soon_threadsafe(ask)
     try:
-        while not (await asyncio.wait([task], timeout=_LOOK_SECONDS))[0]:
+        while not answer.done():
+            with contextlib.suppress(NotYet):
+                return answer.result(_LOOK_SECONDS)
             size = psutil.Process().memory_info().rss
             before = before or size
             if size - before > MOST_GROWTH_BYTES:
                 raise GrowthError(f"sends more than {MOST_GROWTH_BYTES >> 20:,} MiB for {what}")
-        error = task.exception()
-        if error is not None:
-            # obstore keeps its own until it is used again, and that what a traceback of it sees.
-            raise type(error)(*error.args)
-        return task.result()
+            if time.monotonic() > ends:
+                raise LimitError(f"has not sent {what} within {seconds:.0f} s")
+        return answer.result()
     finally:
-        task.cancel()
+        if not answer.done():
+            loop.call_soon_threadsafe(lambda: [one.cancel() for one in asked])
 
 
-async def within(request: Awaitable[Result], seconds: float | None, what: str) -> Result:
-    """Return what a request gives; `LimitError` if that is not there after some seconds."""
-    try:
-        return await asyncio.wait_for(request, seconds)
-    except asyncio.TimeoutError:
-        raise LimitError(f"has not sent {what} within {seconds:.0f} s") from None
+def _pass_on(answer: Future[Any], asked: asyncio.Future[Any]) -> None:
+    if asked.cancelled():
+        answer.cancel()
+    elif (error := asked.exception()) is not None:
+        # obstore keeps its own until it is used again, and that what a traceback of it sees.
+        answer.set_exception(type(error)(*error.args))
+    else:
+        answer.set_result(asked.result())
 
 
-async def listed(store: Any, prefix: str | None) -> list[Any]:
+def listed(store: Any, prefix: str | None) -> list[Any]:
     """Return what obstore says of all objects below a prefix."""
     found: list[Any] = []
     pages = aiter(obstore.list(store, prefix, chunk_size=PAGE_OBJECTS))
     what = f"{PAGE_OBJECTS:,} objects"
-    while (page := await answered(anext(pages, None), what, PAGE_SECONDS)) is not None:
+    while (page := answered(lambda: anext(pages, None), what, PAGE_SECONDS)) is not None:
         found += page
         if len(found) > MOST_OBJECTS:
             raise LimitError(f"lists more than {MOST_OBJECTS:,} objects")

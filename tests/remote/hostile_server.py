@@ -73,7 +73,7 @@ def hostile_server(folder: Path) -> Iterator[HostileServer]:
                     self.wfile.write(bytes(1 << 20))
                 self.close_connection = True
             elif fault == "drip":
-                self.begin(206 if given else 200, HUGE, f"bytes {first}-{last}/{HUGE}")
+                self.begin(206, int(last) + 1 - int(first), f"bytes {first}-{last}/{HUGE}")
                 with contextlib.suppress(OSError):
                     while True:
                         self.wfile.write(b"a")
