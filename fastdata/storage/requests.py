@@ -124,7 +124,7 @@ def _end(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
     def end() -> None:
         for task in asyncio.all_tasks(loop):
             task.cancel()
-        loop.call_soon(loop.stop)
+        loop.call_later(_LOOK_SECONDS, loop.stop)  # obstore tells of what was cancelled just before
 
     if thread.is_alive():  # not in a forked process
         loop.call_soon_threadsafe(end)
