@@ -15,7 +15,14 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fastdata.errors import OptionError, SourceError, StorageError, did_you_mean
+from fastdata.errors import (
+    DriveError,
+    OptionError,
+    ResourceLimitError,
+    SourceError,
+    StorageError,
+    did_you_mean,
+)
 from fastdata.regular_files import with_urls
 from fastdata.storage import Store
 
@@ -263,7 +270,7 @@ def _recognised(location: Any, points: Mapping[str, EntryPoint]) -> type[Source]
         try:
             if kind.recognises(location):
                 return kind
-        except StorageError:
+        except (DriveError, ResourceLimitError, StorageError):
             raise
         except OSError:
             continue

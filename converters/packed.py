@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastdata.errors import FastdataError, OptionError, ResourceLimitError
+from fastdata.errors import FastdataError, OptionError, is_of_machine
 from fastdata.formats.layout import CODECS
 from fastdata.formats.manifest import MANIFEST
 from fastdata.formats.reader import ShardReader
@@ -132,8 +132,8 @@ def _view(location: Any) -> Dataset | None:
 def _is_shard(path: Path) -> bool:
     try:
         ShardReader(path)
-    except ResourceLimitError:
-        raise
-    except (FastdataError, OSError):
+    except (FastdataError, OSError) as error:
+        if is_of_machine(error):
+            raise
         return False
     return True

@@ -60,8 +60,7 @@ def join_threads(threads: Collection[threading.Thread], what: str | Callable[[],
     if threading.main_thread().is_alive():
         wait_until(ended, what)
     elif not ended(EXIT_SECONDS):
-        said = what if isinstance(what, str) else what()
-        _say(f"has been waiting for {said} for {EXIT_SECONDS:.0f} s, and ends without")
+        _warn(what, EXIT_SECONDS, ", and ends without it")
 
 
 @contextlib.contextmanager
@@ -92,15 +91,20 @@ class _Wait:
         self.due = self._began + FIRST_SECONDS
 
     def warn_if_due(self) -> None:
-        """Log a warning above the progress bars, if it is time for one."""
+        """Log a warning, if it is time for one."""
         now = time.monotonic()
         if now < self.due:
             return
         self.due = now + NEXT_SECONDS
-        what = self._what if isinstance(self._what, str) else self._what()
-        tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)
-        with contextlib.nullcontext() if tqdm is None else tqdm.external_write_mode(sys.stderr):
-            log.warning("has been waiting for %s for %.0f s", what, now - self._began)
+        _warn(self._what, now - self._began)
+
+
+def _warn(what: str | Callable[[], str], seconds: float, end: str = "") -> None:
+    """Log a warning above the progress bars."""
+    text = what if isinstance(what, str) else what()
+    tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)
+    with contextlib.nullcontext() if tqdm is None else tqdm.external_write_mode(sys.stderr):
+        log.warning("has been waiting for %s for %.0f s%s", text, seconds, end)
 
 
 _LOOK_SECONDS = 0.1

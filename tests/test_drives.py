@@ -45,6 +45,7 @@ DEEDS = {
     "pack": pack,
     "pack shards": lambda suffix: pack("", shards=2, container=suffix[1:].replace("h5", "hdf5")),
     "pack in parts": lambda suffix: pack("", part="plan", shards=2),
+    "repack": lambda suffix: fastdata.pack(f"{DRIVE}/old{suffix}", f"again{suffix}", size=24),
     "append": lambda suffix: fastdata.append(f"{DRIVE}/old{suffix}", "images", num_workers=0),
     "export": lambda suffix: export(f"old{suffix}", f"{DRIVE}/out", format="folder"),
     "open": lambda suffix: fastdata.open(f"{DRIVE}/old{suffix}")[0],
@@ -115,7 +116,11 @@ def done(tmp_path: Path, library: Path) -> Callable[..., list[str]]:
     return run
 
 
-READING = [f"{deed}|{suffix}" for deed in ("open", "load", "verify") for suffix in (".lmdb", ".h5")]
+READING = [
+    f"{deed}|{suffix}"
+    for deed in ("open", "load", "verify", "repack")
+    for suffix in (".lmdb", ".h5")
+]
 PACKING = ["pack|.lmdb", "pack|.h5", "pack shards|.h5", "append|.lmdb", "append|.h5"]
 
 
@@ -165,7 +170,7 @@ def test_a_drive_without_locks_is_named(tmp_path: Path, done: Callable[..., list
 def test_a_drive_without_shared_maps_is_read_and_takes_hdf5(
     done: Callable[..., list[str]],
 ) -> None:
-    assert done("shared_map", errno.ENODEV, *READING, "pack|.h5", "append|.h5") == ["done"] * 8
+    assert done("shared_map", errno.ENODEV, *READING, "pack|.h5", "append|.h5") == ["done"] * 10
     (said,) = done("shared_map", errno.EINVAL, "pack|.lmdb")
     assert said.startswith("DriveError")
     assert SHARED in said

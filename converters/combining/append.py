@@ -25,7 +25,13 @@ from typing import Any, Literal
 
 from fastdata.codecs.limits import MAX_PIXELS
 from fastdata.dataset import Dataset
-from fastdata.errors import FastdataError, JobChangedError, OptionError, full_disk_explained
+from fastdata.errors import (
+    FastdataError,
+    JobChangedError,
+    OptionError,
+    full_disk_explained,
+    is_of_machine,
+)
 from fastdata.formats.layout import content_digest
 from fastdata.formats.manifest import Manifest, ShardEntry
 from fastdata.formats.reader import ShardReader, find_damage
@@ -318,10 +324,13 @@ def _add_shards(path: Path, current: Dataset, added: Path, state: _State) -> Non
 
 def _is_shard(path: Path, entry: ShardEntry) -> bool:
     """Return whether a file is this shard, by its digest."""
-    with contextlib.suppress(FastdataError, OSError):
+    try:
         is_file = path.is_file() and not path.is_symlink()
         return is_file and ShardReader(path).header.digest == entry.digest
-    return False
+    except (FastdataError, OSError) as error:
+        if is_of_machine(error):
+            raise
+        return False
 
 
 def _link(source: Path, target: Path) -> None:

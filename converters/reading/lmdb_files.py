@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from fastdata.errors import FastdataError, OptionError, SourceError
+from fastdata.errors import FastdataError, OptionError, SourceError, is_of_machine
 from fastdata.formats.lmdb_pages import MAGIC, Entry, LmdbFile
 from fastdata.formats.reader import ShardReader
 
@@ -63,13 +63,14 @@ def first_values(path: Path, count: int = _PEEK) -> list[bytes]:
 
 
 def is_ours(path: Path) -> bool:
-    """Tell whether a file is a shard of fastdata's."""
+    """Tell whether a file is a shard of fastdata's; raises what the machine lacks to read it."""
     try:
         for entry in itertools.islice(LmdbFile(path).entries(), _PEEK):
             if isinstance(entry, Entry) and entry.key.startswith(b"column/"):
                 return ShardReader(path) is not None
-    except FastdataError:
-        pass
+    except FastdataError as error:
+        if is_of_machine(error):
+            raise
     return False
 
 

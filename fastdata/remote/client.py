@@ -10,6 +10,7 @@ import threading
 import time
 import weakref
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,15 @@ log = logging.getLogger("fastdata")
 _Message = tuple[dict[str, Any], "NDArray[np.int64] | None"]
 
 
+@dataclass(eq=False)
+class _Asked:
+    """A message that waits for its answer; `ended` downloaders have ended before they gave it."""
+
+    message: _Message
+    future: Future[dict[str, Any]] = field(default_factory=Future)
+    ended: int = 0
+
+
 class Client:
     """Tells the downloader what this process needs, and starts it where there is none.
 
@@ -51,7 +61,7 @@ class Client:
         self._ended = 0
         """Connections that have ended within a second, one after another."""
         self._numbers = itertools.count(1)
-        self._replies: dict[int, tuple[_Message, Future[dict[str, Any]]]] = {}
+        self._asked: dict[int, _Asked] = {}
         self._said: dict[object, list[_Message]] = {}
         """What is told again to another downloader, in this order."""
         self._failures: dict[str, list[tuple[float, int, int, list[str]]]] = {}
@@ -118,25 +128,23 @@ class Client:
     def ask(self, body: dict[str, Any], *, keep_as: object = None) -> dict[str, Any]:
         """Send a message and wait for the answer; raise the error that it is."""
         number = next(self._numbers)
-        future: Future[dict[str, Any]] = Future()
-        message = {**body, "id": number}, None
-        with self._lock:
-            if self._lost is not None:
-                raise StorageError(self._lost)
-            self._replies[number] = message, future
-            if keep_as is not None:
-                self._said.setdefault(keep_as, []).append(message)
-            try:
-                self._send(message)
-            except BaseException:
-                self._replies.pop(number, None)
-                self._said.pop(keep_as, None)
-                raise
-        reply = result_of(future, f"the downloader of the cache {self.folder.path}")
-        if "error" in reply:
+        asked = _Asked(({**body, "id": number}, None))
+        try:
             with self._lock:
+                if self._lost is not None:
+                    raise StorageError(self._lost)
+                self._asked[number] = asked
+                if keep_as is not None:
+                    self._said.setdefault(keep_as, []).append(asked.message)
+                self._send(asked.message)
+            reply = result_of(asked.future, f"the downloader of the cache {self.folder.path}")
+            if "error" in reply:
+                raise error_from(reply["error"])
+        except BaseException:
+            with self._lock:
+                self._asked.pop(number, None)
                 self._said.pop(keep_as, None)
-            raise error_from(reply["error"])
+            raise
         return reply
 
     def failure(
@@ -167,7 +175,7 @@ class Client:
         """
         said = [message for messages in self._said.values() for message in messages]
         known = set(map(id, said))
-        said += [message for message, _ in self._replies.values() if id(message) not in known]
+        said += [one.message for one in self._asked.values() if id(one.message) not in known]
         for attempt in range(STARTS):
             channel = self._connected()
             try:
@@ -222,7 +230,16 @@ class Client:
                 return
             self._channel = None
             self._ended = 0 if time.monotonic() - began > 1.0 else self._ended + 1
-            if not self._users or not (self._said or self._replies):
+            for number, asked in list(self._asked.items()):
+                asked.ended += 1
+                if asked.ended == STARTS:  # what is asked ends them
+                    self._said = {
+                        name: [one for one in kept if one is not asked.message]
+                        for name, kept in self._said.items()
+                    }
+                    del self._asked[number]
+                    asked.future.set_exception(self._does_not_start())
+            if not self._users or not (self._said or self._asked):
                 return
             try:
                 if self._ended > MOST_ENDED:
@@ -230,17 +247,17 @@ class Client:
                 self._begin()
             except (StorageError, OSError) as error:
                 self._lost = str(error)
-                for _, future in self._replies.values():
-                    future.set_exception(StorageError(self._lost))
-                self._replies.clear()
+                for asked in self._asked.values():
+                    asked.future.set_exception(StorageError(self._lost))
+                self._asked.clear()
 
     def _take(self, body: dict[str, Any]) -> None:
         kind = body["kind"]
         if kind == "reply":
             with self._lock:
-                _, future = self._replies.pop(body["id"], (None, None))
-            if future is not None:
-                future.set_result(body)
+                asked = self._asked.pop(body["id"], None)
+            if asked is not None:
+                asked.future.set_result(body)
         elif kind == "failed":
             failure = time.monotonic(), body["first"], body["last"], body["error"]
             self._failures.setdefault(body["dataset"], []).append(failure)

@@ -226,7 +226,7 @@ class Downloader:
         with self._changed:
             held = self._held.get(body["dataset"])
             if held is None:
-                if kind == "need":  # of files of which only this client knows: it says when to stop
+                if kind in ("need", "replace"):  # the client alone knows of these files
                     gone = removed(body["url"], self.folder)
                     channel.send(_failed(body["dataset"], 0, sys.maxsize, error_to(gone)))
                 return

@@ -99,7 +99,8 @@ class CachedShard:
         counts: list[object] = [self.size, self.num_samples]
         if not (
             all(isinstance(text, str) for text in texts)
-            and all(isinstance(n, int) and 0 <= n < 2**62 for n in counts)
+            and all(isinstance(n, int) for n in counts)
+            and 0 <= self.num_samples < self.size < 2**62  # a sample takes more than a byte
         ):
             raise ValueError(f"{self} cannot be true")
         check_shard_name(self.file)

@@ -255,7 +255,7 @@ class Supply:
             return False
         self._replaced.add(sample)
         before = self._present[sample]
-        body = {"kind": "replace", "dataset": self.name}
+        body = {"kind": "replace", "dataset": self.name, "url": self.url}
         began = time.monotonic()
         said_at = 0.0
         with said_while(lambda: f"an image of {self.url} that is damaged in the cache"):

@@ -3,7 +3,7 @@
 ``contract.py``   the contract: list, read ranges, put, put if absent, remove
 ``local.py``      folders
 ``objects.py``    S3, Google Cloud Storage, Azure and HTTP, by obstore
-``pages.py``      their listings, within limits
+``requests.py``   their requests, within limits of memory and time
 ``answers.py``    the meaning of obstore's errors
 ``others.py``     all other URLs, by fsspec
 ``opening.py``    chooses the store for a location

@@ -54,6 +54,11 @@ _REASONS = (
     ("AuthorizationHeaderMalformed", _REGION),
     ("redirect without LOCATION", _REGION),
     (
+        "not yet implemented by HttpStore",
+        "a plain HTTP server cannot write an object only if there is none, which packing needs so "
+        "that nothing is lost. Pack to a bucket or to a local folder",
+    ),
+    (
         "Content-Length Header missing",
         "the server does not say how long the object is. Use another server, or copy the data here",
     ),
@@ -119,8 +124,8 @@ def status_of(error: BaseException) -> str:
 def answer_of(error: BaseException) -> str:
     """Return the status, the error code and the message of a server's answer."""
     status, said = _STATUS.search(str(error)), _ANSWER.search(str(error))
-    words = [*(said.groups() if said else ())]
-    return ": ".join(word for word in [status[1].strip() if status else "", *words] if word)
+    words = [status[1] if status else "", *(said.groups() if said else ())]
+    return ": ".join(filter(None, map(_line_of, words)))
 
 
 def may_pass(error: BaseException, transient: Sequence[int] = TRANSIENT) -> bool:
@@ -144,5 +149,8 @@ def reason_of(error: BaseException) -> str:
 
 def text_of(error: BaseException) -> str:
     """Return a library's message in one line, without signatures and debug output."""
-    said = str(error).partition("Debug source:")[0]
-    return " ".join(_SIGNED.sub("?...", said).split())[:500]
+    return _line_of(_SIGNED.sub("?...", str(error).partition("Debug source:")[0]))
+
+
+def _line_of(text: str | None) -> str:
+    return " ".join((text or "").split())[:500]

@@ -36,14 +36,17 @@ from fastdata.storage.answers import (
     text_of,
 )
 from fastdata.storage.contract import MOST_READ_BYTES, Entry, Store
-from fastdata.storage.pages import ListingTooLargeError, listed
+from fastdata.storage.requests import GrowthError, LimitError, answered, listed
 from fastdata.waits import said_while
 
 __all__ = ["ObjectStore"]
 
-CONNECT_SECONDS, READ_SECONDS = 10, 30
-"""Until there is a connection, and until more comes by it.  There is no limit for a whole request,
-as obstore's own of 30 s: a large object over a slow network takes longer."""
+CONNECT_SECONDS, READ_SECONDS, WHOLE_SECONDS = 10, 30, 3600
+"""Until there is a connection, until more comes by it, and for a whole request, such as a part of
+an upload.  obstore's own limit of 30 s is too short for large objects over slow networks."""
+
+ANSWER_SECONDS = 120
+"""Until an answer begins."""
 
 PAUSES = 0.1, 15.0
 """Seconds between two tries, at first and at last.  Random: from half of it to all of it."""
@@ -91,7 +94,7 @@ class ObjectStore(Store):
         """Return obstore's store; it makes a request again up to `max_retries` times by itself."""
         url, options = self.url, self._options
         client: dict[str, Any] = {
-            "timeout": timedelta(days=1),
+            "timeout": timedelta(seconds=WHOLE_SECONDS),
             "connect_timeout": timedelta(seconds=CONNECT_SECONDS),
             "read_timeout": timedelta(seconds=READ_SECONDS),
         }
@@ -132,7 +135,8 @@ class ObjectStore(Store):
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
         """Yield objects; all of them are listed before the first comes, to be in order."""
-        found = [_entry(meta) for meta in self._ask(prefix, lambda: self._listed(prefix))]
+        below = prefix.rstrip("/") or None
+        found = [_entry(meta) for meta in self._ask(prefix, lambda: listed(self._store, below))]
         # A prefix that is an object, as its folder's name may be, is none of the folder.
         found = [one for one in found if one.key.startswith(prefix)]
         found.sort(key=lambda one: one.key)
@@ -145,22 +149,13 @@ class ObjectStore(Store):
             if not is_folder:
                 yield one
 
-    def _listed(self, prefix: str) -> Sequence[Any]:
-        try:
-            return listed(self._store, prefix.rstrip("/") or None)
-        except ListingTooLargeError as error:
-            raise StorageError(
-                f"{self.url_of(prefix)} {error}. Give the URL of a smaller folder, or use another "
-                "server"
-            ) from None
-
     def head(self, key: str) -> Entry:
         """Return the size and the ETag of an object."""
         return _entry(self._ask(key, lambda: self._head(key)))
 
     def _head(self, key: str) -> Any:
         try:
-            return obstore.head(self._store, key)
+            return answered(lambda: obstore.head_async(self._store, key), "an answer")
         except FileNotFoundError:
             raise
         except exceptions.BaseError as error:
@@ -169,8 +164,16 @@ class ObjectStore(Store):
                 raise
             refused = error
         # The answer to a HEAD has no text that would say why; that to a GET has.
-        obstore.get(self._store, key, options={"range": (0, 1)})
+        self._answer(key, {"range": (0, 1)})
         raise refused
+
+    def _answer(self, key: str, options: dict[str, Any]) -> Any:
+        """Return the answer to a GET, of which the body is still to come."""
+        return answered(
+            lambda: obstore.get_async(self._store, key, options=options),
+            "an answer",
+            ANSWER_SECONDS,
+        )
 
     def read(
         self,
@@ -190,13 +193,17 @@ class ObjectStore(Store):
             most_bytes = stop - start
         elif start:
             options["range"] = {"offset": start}
-        data = self._ask(key, lambda: self._received(key, options, most_bytes))
+        data = self._ask(key, lambda: self._received(key, options, tag, most_bytes))
         self.check_range(key, data, start, stop)
         return data
 
-    def _received(self, key: str, options: dict[str, Any], most_bytes: int) -> bytes | memoryview:
+    def _received(
+        self, key: str, options: dict[str, Any], tag: str, most_bytes: int
+    ) -> bytes | memoryview:
         """Return a body; it takes memory for bytes that have come, not for announced ones."""
-        answer = obstore.get(self._store, key, options=options)
+        answer = self._answer(key, options)
+        if tag and (answer.meta["e_tag"] or tag) != tag:  # a server that does not know If-Match
+            raise self.changed(key)
         first, end = answer.range
         self.check_size(key, end - first, most_bytes)
         pieces, received = [], 0
@@ -211,14 +218,21 @@ class ObjectStore(Store):
         # Of a file, each part is then tried again by itself, and not all of them.
         again = self._store if isinstance(data, bytes) else self._opened(MOST_RETRIES)
         stores = itertools.chain([self._store], itertools.repeat(again))
-        self._ask(key, lambda: obstore.put(next(stores), key, data))
+
+        def put() -> None:
+            store = next(stores)
+            answered(lambda: obstore.put_async(store, key, data), "an answer")
+
+        self._ask(key, put)
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Upload an object by ``If-None-Match: *``."""
 
         def put() -> bool:
             try:
-                obstore.put(self._store, key, data, mode="create")
+                answered(
+                    lambda: obstore.put_async(self._store, key, data, mode="create"), "an answer"
+                )
             except (exceptions.AlreadyExistsError, exceptions.PreconditionError) as error:
                 if status_of(error) == str(CONFLICT):
                     raise
@@ -229,15 +243,23 @@ class ObjectStore(Store):
 
     def remove(self, key: str) -> None:
         """Remove an object, if there is one."""
+
+        def remove() -> None:
+            answered(lambda: obstore.delete_async(self._store, key), "an answer")
+
         with contextlib.suppress(ObjectNotFoundError):
-            self._ask(key, lambda: obstore.delete(self._store, key))
+            self._ask(key, remove)
 
     def _ask(
-        self, key: str, request: Callable[[], Result], transient: Sequence[int] = TRANSIENT
+        self,
+        key: str,
+        request: Callable[[], Result],
+        transient: Sequence[int] = TRANSIENT,
     ) -> Result:
         """Make a request, again while it fails in passing; a warning says so after 10 s."""
         self.check_process()
-        began, pause, why = time.monotonic(), PAUSES[0], "no answer yet"
+        began, pause, why = time.monotonic(), PAUSES[0], "no whole answer yet"
+        is_second = False
 
         def waited_for() -> str:
             return f"{self.url_of(key)} ({why}; it is asked for {RETRY_SECONDS} s)"
@@ -246,6 +268,13 @@ class ObjectStore(Store):
             while True:
                 try:
                     return request()
+                except LimitError as error:
+                    if is_second or not isinstance(error, GrowthError):
+                        raise StorageError(
+                            f"{self.url_of(key)}: the server {error}. Use another server, or give "
+                            "the URL of a smaller folder"
+                        ) from None
+                    is_second, why = True, f"the server {error}"
                 except exceptions.BaseError as error:
                     if not may_pass(error, transient) or time.monotonic() - began > RETRY_SECONDS:
                         raise
@@ -269,7 +298,7 @@ class ObjectStore(Store):
             raise ObjectNotFoundError(f"{self.url_of(key)}: there is no such object") from error
         except exceptions.PreconditionError as error:
             raise self.changed(key) from error
-        except (exceptions.BaseError, OSError) as error:
+        except (exceptions.BaseError, NotImplementedError, OSError) as error:
             raise StorageError(f"{self.url_of(key)}: {explanation(error)}") from error
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.server
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,11 +23,14 @@ class HostileServer:
     folder: Path
     fault: Callable[[str, str, int], str] = lambda method, path, first: ""
     """Given method, path and the first byte of a range (-1 without): "huge" (a body and a size of
-    10^12 bytes are announced), "endless" (chunks without an end), a status, or ""."""
+    10^12 bytes are announced), "endless" (chunks without an end), a status, a status and "huge" or
+    "endless", "drip" (a byte a tenth of a second), or ""."""
     damage: Callable[[str, bytes, int], bytes] = lambda path, data, first: data
     """Given a path, the bytes of a range and its first, returns the bytes to send."""
     sizes: dict[str, int] = field(default_factory=dict)
     """Of files, by their paths, that are said to have other sizes."""
+    text: bytes = b"no"
+    """The body of an answer with a status."""
     asked: list[tuple[str, str]] = field(default_factory=list)
     """Methods and paths."""
     port: int = 0
@@ -57,14 +61,27 @@ def hostile_server(folder: Path) -> Iterator[HostileServer]:
             first, _, last = (given or "").removeprefix("bytes=").partition("-")
             fault = state.fault(self.command, path, int(first or -1))
             if fault.isdecimal():
-                self.send(int(fault), b"no")
+                self.send(int(fault), state.text)
             elif fault == "huge":
                 self.begin(206 if given else 200, HUGE, f"bytes {first}-{last}/{HUGE}")
                 with contextlib.suppress(OSError):
                     self.wfile.write(bytes(1 << 20))
                 self.close_connection = True
-            elif fault == "endless":
-                self.send_response(207 if self.command == "PROPFIND" else 200)
+            elif fault[:3].isdecimal() and fault.endswith("huge"):
+                self.begin(int(fault[:3]), 1000 * HUGE, "")
+                with contextlib.suppress(OSError):
+                    self.wfile.write(bytes(1 << 20))
+                self.close_connection = True
+            elif fault == "drip":
+                self.begin(206, int(last) + 1 - int(first), f"bytes {first}-{last}/{HUGE}")
+                with contextlib.suppress(OSError):
+                    while True:
+                        self.wfile.write(b"a")
+                        time.sleep(0.1)
+                self.close_connection = True
+            elif fault.endswith("endless"):
+                usual = 207 if self.command == "PROPFIND" else 200
+                self.send_response(int(fault.removesuffix("endless") or usual))
                 self.send_header("Transfer-Encoding", "chunked")
                 self.end_headers()
                 with contextlib.suppress(OSError):
@@ -103,7 +120,7 @@ def hostile_server(folder: Path) -> Iterator[HostileServer]:
                 self.send_header("Content-Range", content_range)
             self.end_headers()
 
-        do_GET = do_HEAD = do_PUT = do_DELETE = do_PROPFIND = answer  # noqa: N815
+        do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = do_PROPFIND = answer  # noqa: N815
 
     with answering(Handler) as state.port:
         yield state

@@ -272,6 +272,22 @@ def test_links_in_place_of_files_of_a_dataset_are_not_followed(
     assert victim.read_bytes() == before
 
 
+def test_a_list_of_files_with_impossible_numbers_is_no_dataset(
+    server: HostileServer, cache: Path
+) -> None:
+    """It is made anew."""
+    url = f"{server.url}/train"
+    fastdata.open(url)
+    gc.collect()
+    end_downloaders(cache)
+    (ours,) = CacheFolder(cache).datasets()
+    place = ours.folder / "dataset.json"
+    place.write_text(place.read_text().replace('"num_samples": ', '"num_samples": 10000000000'))
+    assert run_json("cache", "list")["datasets"] == []
+    assert run_json("cache", "verify")["datasets"] == []
+    assert len(fastdata.open(url)) == 30
+
+
 @pytest.mark.parametrize("name", ["downloader.log", "downloader.lock"])
 def test_links_in_place_of_files_of_the_downloader_are_not_followed(
     server: HostileServer, cache: Path, tmp_path: Path, name: str

@@ -16,7 +16,7 @@ from remote_helpers import end_downloaders, needs_store
 
 import fastdata
 from fastdata import waits
-from fastdata.errors import FormatError, ShardCorruptError, StorageError
+from fastdata.errors import FormatError, ObjectChangedError, ShardCorruptError, StorageError
 from fastdata.formats import sparse
 from fastdata.formats.layout import FOOTER, FOOTER_BYTES, checksum, pack_footer
 from fastdata.storage import Entry, open_store
@@ -57,7 +57,7 @@ def server(served: Path) -> Iterator[HostileServer]:
 def without_faults(server: HostileServer) -> Iterator[None]:
     yield
     server.fault, server.damage = lambda *_: "", lambda path, data, first: data
-    server.sizes = {}
+    server.sizes, server.text = {}, b"no"
 
 
 def faulty(path_end: str, fault: str, method: str = "GET") -> Callable[[str, str, int], str]:
@@ -114,9 +114,9 @@ def test_images_of_a_terabyte_are_refused(server: HostileServer, cache: Path) ->
 def test_a_listing_without_an_end_is_refused(
     server: HostileServer, monkeypatch: pytest.MonkeyPatch, scheme: str
 ) -> None:
-    from fastdata.storage import pages
+    from fastdata.storage import requests
 
-    monkeypatch.setattr(pages, "MOST_GROWTH_BYTES", 200 << 20)
+    monkeypatch.setattr(requests, "MOST_GROWTH_BYTES", 200 << 20)
     server.fault = lambda method, path, first: "endless"
     store = (
         open_store(f"{server.url}/folder")
@@ -127,13 +127,58 @@ def test_a_listing_without_an_end_is_refused(
         list(store.list())
 
 
+@pytest.mark.parametrize(("scheme", "status"), [("http", 403), ("http", 503), ("s3", 403)])
+def test_the_body_of_an_error_without_an_end_is_refused(
+    server: HostileServer, monkeypatch: pytest.MonkeyPatch, scheme: str, status: int
+) -> None:
+    """Whatever was asked."""
+    from fastdata.storage import requests
+
+    monkeypatch.setattr(requests, "MOST_GROWTH_BYTES", 100 << 20)
+    server.fault = lambda method, path, first: f"{status}endless"
+    place = (server.url, {}) if scheme == "http" else ("s3://bucket", server.of_s3)
+    store = open_store(*place)
+    uses: list[Callable[[], object]] = [
+        lambda: store.read("a"),
+        lambda: store.read("a", 0, 10),
+        lambda: store.put("a", b"a"),
+        lambda: store.remove("a"),
+    ]
+    for use in uses[: 4 if status == 403 else 1]:
+        with pytest.raises(StorageError, match=r"a: the server sends more than 100 MiB") as caught:
+            use()
+        assert "Use another server" in str(caught.value)
+
+
+def test_an_answer_that_ends_every_downloader_is_an_error(
+    server: HostileServer, cache: Path
+) -> None:
+    """obstore takes memory for the text of an error as it is announced, or aborts."""
+    server.fault = lambda *_: "403huge"
+    with pytest.raises(StorageError, match=r"does not stay; it said|sends more than|403"):
+        fastdata.open(f"{server.url}/train")
+
+
+def test_a_body_that_comes_too_slowly_is_refused(
+    server: HostileServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fastdata.storage import objects
+
+    monkeypatch.setattr(objects, "WHOLE_SECONDS", 1)
+    monkeypatch.setattr(objects, "RETRY_SECONDS", 0.1)
+    server.fault = faulty("one.lmdb", "drip")
+    server.sizes["/one.lmdb"] = 10
+    with pytest.raises(StorageError, match=r"one.lmdb: no whole answer came"):
+        open_store(server.url).read("one.lmdb", 0, 100)
+
+
 def test_a_listing_of_too_many_objects_is_refused(
     tmp_path: Path, server: HostileServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that always says that there are more."""
-    from fastdata.storage import pages
+    from fastdata.storage import requests
 
-    monkeypatch.setattr(pages, "MOST_OBJECTS", 3)
+    monkeypatch.setattr(requests, "MOST_OBJECTS", 3)
     one = "<Contents><Key>x/{}</Key><Size>1</Size><LastModified>2020-01-01T00:00:00Z</LastModified>"
     listing = (
         "<ListBucketResult><IsTruncated>true</IsTruncated>"
@@ -143,7 +188,22 @@ def test_a_listing_of_too_many_objects_is_refused(
     )
     monkeypatch.setattr(server, "folder", tmp_path)
     (tmp_path / "bucket").write_text(listing)
-    with pytest.raises(StorageError, match=r"s3://bucket/x lists more than 3 objects"):
+    with pytest.raises(StorageError, match=r"s3://bucket/x: the server lists more than 3 objects"):
+        list(open_store("s3://bucket/x", server.of_s3).list())
+
+
+def test_a_listing_of_empty_pages_without_an_end_is_refused(
+    tmp_path: Path, server: HostileServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fastdata.storage import requests
+
+    monkeypatch.setattr(requests, "PAGE_SECONDS", 0.5)
+    monkeypatch.setattr(server, "folder", tmp_path)
+    (tmp_path / "bucket").write_text(
+        "<ListBucketResult><IsTruncated>true</IsTruncated>"
+        "<NextContinuationToken>again</NextContinuationToken></ListBucketResult>"
+    )
+    with pytest.raises(StorageError, match=r"has not sent 1,000 objects within"):
         list(open_store("s3://bucket/x", server.of_s3).list())
 
 
@@ -220,6 +280,32 @@ def test_what_may_pass_is_asked_again_and_said(
         data = open_store(f"{server.url}/train").read("manifest.json")
     assert json.loads(bytes(data))["format"] == "fastdata"
     assert f"waiting for {server.url}/train/manifest.json ({status} " in caplog.text
+
+
+def test_what_a_server_says_is_cut_short_and_moves_no_cursor(server: HostileServer) -> None:
+    server.fault = lambda *_: "400"
+    server.text = (
+        b"<Code>a\x1b[2J\n" + b"b" * 9999 + b"</Code><Message>" + b"c" * 9999 + b"</Message>"
+    )
+    with pytest.raises(StorageError, match=r"answered 400 Bad Request: a") as caught:
+        open_store(server.url).read("a")
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 1500
+
+
+def test_an_object_of_another_content_is_noticed_though_a_server_knows_no_conditions(
+    server: HostileServer,
+) -> None:
+    store = open_store(server.url)
+    assert len(store.read("one.lmdb", 0, 10, tag='"a"')) == 10
+    with pytest.raises(ObjectChangedError, match=r"one.lmdb has changed"):
+        store.read("one.lmdb", 0, 10, tag='"b"')
+
+
+def test_a_plain_server_says_that_it_cannot_be_packed_to(server: HostileServer) -> None:
+    said = r"folder/a: a plain HTTP server cannot write .*\. Pack to a bucket or to a local folder"
+    with pytest.raises(StorageError, match=said):
+        open_store(f"{server.url}/folder").put_if_absent("a", b"")
 
 
 def test_what_does_not_pass_names_the_status_and_the_remedy(

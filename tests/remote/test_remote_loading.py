@@ -268,6 +268,22 @@ def test_bytes_that_are_damaged_in_the_cache_come_anew(
     assert torch.equal(data[4].image, local[4].image)
 
 
+def test_damage_in_files_that_were_removed_from_the_cache_is_an_error(
+    server: RangeServer, cache: Path
+) -> None:
+    """As the downloader that had them open has gone too; nobody waits for ever."""
+    data = fastdata.open(f"{server.url}/jpegs")
+    _ = data[4]
+    reader, row = data.locate(4)
+    with open(reader.path, "r+b") as file:
+        file.seek(int(reader.column("image.offset")[row]) + 200)
+        file.write(b"damage" * 10)
+    shutil.rmtree(reader.path.parent)
+    end_downloaders(cache)
+    with pytest.raises(StorageError, match=r"removed.*anew"):
+        _ = data[4]
+
+
 def test_damage_in_the_store_is_an_error_that_names_the_url(
     packed: Path, cache: Path, tmp_path: Path
 ) -> None:
