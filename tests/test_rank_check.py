@@ -38,19 +38,17 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def load(data: Any, epochs: int = 1, **options: Any) -> list[int]:
-    """Return the numbers of the last epoch."""
+def load(data: Any, **options: Any) -> list[int]:
+    """Return the numbers of an epoch."""
     usual: dict[str, Any] = {"batch_size": 5, "num_workers": 0, "shuffle": True}
     with fastdata.loader(data, **{**usual, **options}) as loader:
-        for _ in range(epochs):
-            numbers = [number for batch in loader for number in batch.number.tolist()]
-        return numbers
+        return [number for batch in loader for number in batch.number.tolist()]
 
 
 def attempt(data: Any, **options: Any) -> str:
-    """Return why the second of two epochs was refused, or nothing."""
+    """Return why an epoch was refused, or nothing."""
     try:
-        load(data, 2, **options)
+        load(data, **options)
     except fastdata.errors.OptionError as error:
         return str(error)
     return ""
@@ -146,8 +144,6 @@ def sound(folder: Path) -> list[int]:
     for epoch in range(3):  # made anew, used once and dropped
         for path in (train, val) if first and epoch != 1 else (train,):
             load(path)
-    for path in (val, train) if first else (train,):  # evaluated by one rank first
-        load(path, 1 if path == val else 3)
     # Options in which ranks may differ.
     load(train, num_workers=distributed.get_rank(), shuffle=False, seed=distributed.get_rank())
     load(train, rank=0, world_size=1, seed=distributed.get_rank())
@@ -163,31 +159,6 @@ def sound(folder: Path) -> list[int]:
 def test_loaders_that_fit_or_are_there_on_one_rank_only_work(packed: Path) -> None:
     first, second = run_ranks(sound, 2, packed, group=True)
     assert sorted(first + second) == list(range(COUNT))
-
-
-def warned(folder: Path) -> list[str]:
-    """Return what was logged where the ranks have other seeds, in one epoch."""
-    said: list[str] = []
-    rank_check.log.warning = lambda text, *values: said.append(text % values)
-    for epoch in range(2):  # by a loader of its own each
-        try:
-            load(folder / "train.lmdb", seed=distributed.get_rank())
-        except fastdata.errors.OptionError as error:
-            said.append(f"error in epoch {epoch}: {error}")
-        distributed.barrier()
-    return said
-
-
-def test_a_difference_is_a_warning_until_it_is_sure(packed: Path) -> None:
-    one, other = run_ranks(warned, 2, packed, group=True)
-    said = one + other
-    assert {text.split(":")[0] for text in said} == {
-        "error in epoch 1",
-        "unless one of them runs this line alone, the ranks do not divide the same epoch",
-    }
-    assert all(
-        "seed is 0 on rank 0 and 1 on rank 1. Samples would be lost" in text for text in said
-    )
 
 
 def models_apart(folder: Path) -> list[int]:
@@ -239,7 +210,7 @@ def restarted(folder: Path) -> list[str]:
     for restart in (0, 1):
         os.environ["TORCHELASTIC_RESTART_COUNT"] = str(restart)
         rank_check._groups = rank_check._Groups()
-        rank_check._passes.clear()
+        rank_check._numbers.clear()
         found.append(attempt(folder / "train.lmdb", seed=restart))
         distributed.barrier()
     return found

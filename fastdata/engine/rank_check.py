@@ -1,26 +1,24 @@
-"""Whether the ranks divide the same epochs: each compares its loader with those of two neighbours.
+"""Whether the ranks divide the same epochs: each compares its loader with that of another rank.
 
 Ranks that open other files, or draw by another seed, lose samples, or wait for each other without
-end.  So each rank puts what its loader divides into the store of the process group as a pass
-begins, and looks at what the ranks before and after it have put there.  No rank waits for another
-one: a loader may be there on one rank only.
+end.  So each rank puts what its loader divides into the store of the process group when the first
+batch is asked for.  The first rank to do so is what the others compare with.  No rank waits for
+another one: a loader may be there on one rank only.
 
 Two loaders belong together if they were made by the same call of the program: the same lines of
-the same functions.  One rank may run these lines alone before all do, as for an evaluation.  So a
-difference is a warning at first.  It is an error as soon as each rank has begun two passes of its
-own kind, and none of the other's.
+the same functions, and the same number of times.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import logging
 import os
 import sys
 import weakref
-from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from collections import defaultdict
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -44,73 +42,63 @@ SPREAD_KEYS = 256
 log = logging.getLogger("fastdata")
 
 
-@dataclass
-class _Passes:
-    """The passes over loaders of one call, in one process group."""
-
-    begun: Counter[str] = field(default_factory=Counter)
-    """By what they divide."""
-    is_warned: bool = False
-
-
 class RankCheck:
-    """The comparison of one loader, made with it."""
+    """The comparison of one loader, made with it; once for each process group."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = weakref.ref(loader)
         self._call = _call_of_program()
+        self._number = next(_numbers[self._call])
         self._same_call = _made[self._call]
         self._same_call.add(loader)
+        self._compared_before = _compared[self._call]
+        self._done = 0
+        """The number of the process group in which the comparison was made."""
 
     def run(self, share: tuple[int, int], first: Callable[[], Position]) -> None:
         """Compare, if the loader has the rank and world size of the process group.
 
-        `first` returns the position of the first batch.  `OptionError` if another rank surely
-        divides other samples, or in another way.
+        `first` returns the position of the first batch.  `OptionError` if another rank divides
+        other samples, or in another way.
         """
-        rank, world_size = share
-        if world_size == 1 or not (distributed.is_available() and distributed.is_initialized()):
+        if share[1] == 1 or not (distributed.is_available() and distributed.is_initialized()):
             return
         if share != (distributed.get_rank(), distributed.get_world_size()):
             return  # ranks that were given may be those of a part of the process group
         loader = self._loader()
-        if loader is None:
-            return
         try:
             group, store = _groups.present()
         except Exception as error:
             _say_failure(error)
             return
-        passes, division, position = _passes[group, self._call], _division(loader), first()
-        passes.begun[str(division)] += 1
-        # Loaders that are made and not yet used count, and those that are gone: an epoch may make
-        # its own.
-        made = {str(_division(one)) for one in list(self._same_call)}
+        if self._done == group or loader is None:
+            return
+        position = first()
+        # Loaders that are gone count too: an epoch may make its own.
+        self._compared_before |= {str(_division(one)) for one in list(self._same_call)}
         mine = json.dumps(
             {
-                "rank": rank,
+                "rank": share[0],
                 "position": (position.epoch, position.batch),
                 "dataset": _description(loader.dataset),
-                "division": division,
-                "passes": passes.begun[str(division)],
-                "others": sorted(made | set(passes.begun)),
+                "division": _division(loader),
+                "others": sorted(self._compared_before),
             }
         )
         run = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        place = f"fastdata/loader/{run}/{group}/{self._call}"
-        keys = {f"{place}/{(rank + step) % world_size}" for step in (-1, 1)}
+        key = f"fastdata/loader/{run}/{group}/{self._call}/{self._number}"
         try:
-            store.set(f"{place}/{rank}", mine)
-            found = [store.get(key) for key in sorted(keys) if store.check([key])]
+            theirs = store.compare_set(key, "", mine)  # that of the first rank
         except Exception as error:  # the store is gone, or lacks this: training can do without
             _say_failure(error)
-            return
-        for theirs in found:
-            _compare(json.loads(mine), json.loads(theirs), passes)
+        else:
+            _compare(json.loads(mine), json.loads(theirs))
+        self._done = group
 
 
+_numbers: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
 _made: defaultdict[str, weakref.WeakSet[Loader]] = defaultdict(weakref.WeakSet)
-_passes: defaultdict[tuple[int, str], _Passes] = defaultdict(_Passes)
+_compared: defaultdict[str, set[str]] = defaultdict(set)
 
 
 class _Groups:
@@ -192,12 +180,12 @@ def _say_failure(error: Exception) -> None:
 _failures: list[str] = []
 
 
-def _compare(mine: dict[str, Any], theirs: dict[str, Any], passes: _Passes) -> None:
-    """Warn if two ranks may divide other samples, or in another way; `OptionError` if they do."""
+def _compare(mine: dict[str, Any], theirs: dict[str, Any]) -> None:
+    """Raise `OptionError` if two ranks divide other samples, or in another way."""
     one, other = sorted((mine, theirs), key=lambda said: said["rank"])
     first, second = one["division"], other["division"]
     if first == second:
-        if one["passes"] == other["passes"] == 1 and one["position"] != other["position"]:
+        if one["position"] != other["position"]:
             log.warning(
                 "rank %d began a loader at batch %d of epoch %d, and rank %d at batch %d of epoch "
                 "%d: samples are lost, unless set_epoch follows. Load a state, or skip batches, on "
@@ -210,20 +198,6 @@ def _compare(mine: dict[str, Any], theirs: dict[str, Any], passes: _Passes) -> N
         return
     if str(first) in other["others"] or str(second) in one["others"]:
         return  # the ranks made these loaders in another order
-    text = _difference(one, other)
-    if min(one["passes"], other["passes"]) > 1:
-        raise OptionError(f"the ranks do not divide the same epoch: {text}")
-    if not passes.is_warned:
-        passes.is_warned = True
-        log.warning(
-            "unless one of them runs this line alone, the ranks do not divide the same epoch: %s",
-            text,
-        )
-
-
-def _difference(one: dict[str, Any], other: dict[str, Any]) -> str:
-    """Return in what two ranks differ, what follows from that, and what to do."""
-    first, second = one["division"], other["division"]
     names = [name for name in first if first[name] != second[name]]
     # It follows from the other options, as a seed does that only one has.
     names = [n for n in names if n != "order" and None not in (first[n], second[n])] or ["order"]
@@ -236,9 +210,9 @@ def _difference(one: dict[str, Any], other: dict[str, Any]) -> str:
         ", and the same part of the same files in the same order (sort what glob returns), of the "
         "same version (fastdata info shows the digest)"
     )
-    return (
-        f"{'; '.join(found)}. Samples would be lost, and ranks might wait for each other without "
-        "end. Give every rank the same options"
+    raise OptionError(
+        f"the ranks do not divide the same epoch: {'; '.join(found)}. Samples would be lost, and "
+        "ranks might wait for each other without end. Give every rank the same options"
         f"{files if 'dataset' in names else ''}. A loader for one rank only takes rank=0, "
         "world_size=1"
     )
