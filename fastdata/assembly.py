@@ -80,7 +80,7 @@ do instead of others."""
 def packed_loader(data: PackedData, options: LoaderOptions) -> Loader:
     """Return the loader of packed data."""
     for name, value in options.dataloader_options.items():
-        neutral, instead = _REFUSED_OPTIONS.get(name, ((), "there is no such option"))
+        neutral, instead = _REFUSED_OPTIONS.get(name, ((), "leave it out"))
         if not any(value is one or value == one for one in neutral):
             raise OptionError(f"{name} is not an option of a loader of packed data: {instead}")
     if options.max_pixels is not None:
