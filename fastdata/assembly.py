@@ -30,6 +30,7 @@ from fastdata.engine.backend import Backend, CpuBackend
 from fastdata.engine.contracts import BatchOrder, PackedData
 from fastdata.engine.delivery import has_batch_stage
 from fastdata.engine.loader import Loader
+from fastdata.engine.sizes import check_one_size
 from fastdata.engine.work import BatchWork
 from fastdata.engine.workers import WorkerOptions, choose_method
 from fastdata.errors import OptionError, WorkerError
@@ -80,7 +81,7 @@ do instead of others."""
 def packed_loader(data: PackedData, options: LoaderOptions) -> Loader:
     """Return the loader of packed data."""
     for name, value in options.dataloader_options.items():
-        neutral, instead = _REFUSED_OPTIONS.get(name, ((), "there is no such option"))
+        neutral, instead = _REFUSED_OPTIONS.get(name, ((), "leave it out"))
         if not any(value is one or value == one for one in neutral):
             raise OptionError(f"{name} is not an option of a loader of packed data: {instead}")
     if options.max_pixels is not None:
@@ -102,7 +103,11 @@ def packed_loader(data: PackedData, options: LoaderOptions) -> Loader:
     )
     record.check(data.schema)
     pipeline = _pipeline(options, data.schema)
-    assemble = partial(_assemble, data, options, pipeline, jpeg_decoder(options.decoder))
+    decoder = jpeg_decoder(options.decoder)
+    # Who gives samples or batches may give those of one size together.
+    if options.batch_size > 1 and options.sampler is None:
+        check_one_size(data, pipeline, decoder)
+    assemble = partial(_assemble, data, options, pipeline, decoder)
     return Loader(data, options, assemble, record)
 
 

@@ -169,10 +169,10 @@ class Dataset(TorchDataset[Any]):
 
     @transform.setter
     def transform(self, transform: Transform | Sequence[Transform] | None) -> None:
-        from fastdata.transforms.pipeline import Pipeline
+        from fastdata.transforms.pipeline import Pipeline, as_tuple
 
-        if isinstance(transform, Iterable) and not callable(transform):
-            transform = tuple(transform)
+        if transform is not None and not callable(transform):
+            transform = as_tuple(transform)
         self._pipeline = None if transform is None else Pipeline(transform, self.schema)
         self._transform = transform
 

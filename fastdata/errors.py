@@ -210,9 +210,13 @@ def add_note(error: BaseException, note: str) -> None:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return " Did you mean 'x'?" with the known name that is nearest; "" if none is near."""
+    """Return " Did you mean 'x'?" with the known name that is nearest; "" if none is near.
+
+    A name that begins with the word is the nearest.
+    """
     names = {name.lower(): name for name in known}
-    nearest = difflib.get_close_matches(word.lower(), names, n=1)
+    nearest = [name for name in names if name.startswith(word.lower())][:1]
+    nearest = nearest or difflib.get_close_matches(word.lower(), names, n=1)
     return f" Did you mean {names[nearest[0]]!r}?" if nearest else ""
 
 

@@ -29,7 +29,7 @@ from fastdata.engine.loader import Loader, LoaderStats
 from fastdata.engine.work import OnCorrupt
 from fastdata.errors import OptionError
 from fastdata.opening import open as open_dataset
-from fastdata.options import LoaderOptions
+from fastdata.options import OF_STORES, LoaderOptions
 from fastdata.packed_views import packed_view
 from fastdata.prefetch import CUDAPrefetcher
 from fastdata.sampling import BlockShuffle
@@ -42,9 +42,6 @@ Options = ParamSpec("Options")
 
 BY_POSITION = 3
 """Arguments that may be given by position, as in `DataLoader`: dataset, batch_size, shuffle."""
-
-OF_STORES = "storage_options", "cache_dir", "cache_bytes", "streams"
-"""Options that `fastdata.open` takes of URLs."""
 
 
 class _LoaderOf(Protocol[Options]):

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from multiprocessing.context import BaseContext
 from typing import Any, Literal, get_args
 
 import torch
 from numpy.typing import ArrayLike
+from torch.utils.data import DataLoader
 
 from fastdata.codecs.decoders import DecoderName
 from fastdata.distributed import rank_and_world_size
 from fastdata.engine.work import OnCorrupt
 from fastdata.engine.workers import DEFAULT_PREFETCH
-from fastdata.errors import OptionError
+from fastdata.errors import OptionError, did_you_mean
 from fastdata.prefetch.streams import streams_of
 from fastdata.processes.resources import default_workers
 from fastdata.sampling import BlockShuffle
 from fastdata.transforms.pipeline import Transform
 
-__all__ = ["LoaderOptions"]
+__all__ = ["OF_STORES", "LoaderOptions"]
+
+OF_STORES = "storage_options", "cache_dir", "cache_bytes", "streams"
+"""Options of `fastdata.loader` that `fastdata.open` takes for URLs."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -68,6 +73,7 @@ class LoaderOptions:
         for name, value in usual.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
+        self._check_names()
         _check_choice("worker_method", self.worker_method, ("auto", "thread", "process"))
         _check_choice("backend", self.backend, ("auto", "cpu", "dali"))
         _check_choice("cache", self.cache, (None, "ram", "device"))
@@ -130,6 +136,15 @@ class LoaderOptions:
                 "out rank and world_size"
             )
         return 0, 1
+
+    def _check_names(self) -> None:
+        """Raise `OptionError` for an option that neither fastdata nor `DataLoader` has."""
+        of_torch = inspect.signature(DataLoader).parameters
+        for name in self.dataloader_options:
+            if name not in of_torch:
+                own = {one.name for one in fields(self)} - {"dataloader_options"}
+                near = did_you_mean(name, [*sorted(own), *OF_STORES, *of_torch])
+                raise OptionError(f"fastdata.loader has no option {name!r}.{near}")
 
     def _check_order(self) -> None:
         """Raise `OptionError` unless one thing decides the order."""

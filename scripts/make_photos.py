@@ -23,7 +23,6 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
@@ -34,6 +33,7 @@ from typing import Any
 import cv2
 import numpy as np
 import numpy.typing as npt
+from tqdm import tqdm
 
 Planes = npt.NDArray[np.float32]
 """3 x H x W, RGB in linear light.  Planes, since NumPy is slow over an innermost axis of 3."""
@@ -285,18 +285,10 @@ def make_photos(
     with ProcessPoolExecutor(
         workers, mp_context=get_context("spawn"), initializer=start_worker, initargs=(seed,)
     ) as pool:
-        sizes = list(progress(pool.map(task, range(count), chunksize=8), count))
+        made = pool.map(task, range(count), chunksize=8)
+        sizes = list(tqdm(made, total=count, unit="picture", leave=False, disable=None))
     unfinished.rename(destination)
     return sizes
-
-
-def progress(items: Iterable[int], count: int) -> Iterable[int]:
-    """Pass `items` through, counting on standard error where that is a terminal."""
-    for number, item in enumerate(items, 1):
-        if sys.stderr.isatty() and (number % 50 == 0 or number == count):
-            end = "\n" if number == count else ""
-            print(f"\r  {number}/{count} pictures", end=end, file=sys.stderr, flush=True)
-        yield item
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -3,7 +3,7 @@
 The yardstick is what most training scripts have: an `ImageFolder`-style
 dataset that opens each file with PIL, in a stock `DataLoader` with as many
 workers as there are cores.  All three decode, cut a random resized crop of
-224 x 224, flip at random, and give batches of 256 `uint8` images.
+224 x 224, flip at random, and give batches of 64 `uint8` images.
 
 `first epoch` counts from an idle start, workers included.  `later epochs` are
 timed in one go, several of them, so that batches prepared ahead of one epoch
@@ -32,7 +32,7 @@ import fastdata
 from fastdata import transforms as T  # noqa: N812 (as everyone writes it)
 
 CROP = 224
-BATCH_SIZE = 256
+BATCH_SIZE = 64
 SECONDS_ENOUGH = 6.0
 """How long the later epochs are repeated; a long epoch runs once."""
 MOST_IMAGES = 50_000
@@ -171,7 +171,10 @@ def main() -> int:
     parser.add_argument("images", type=Path, help="folder with one folder a class")
     parser.add_argument("packed", type=Path, nargs="+", help="packed datasets of the same images")
     options = parser.parse_args()
-    print("Loading epochs: random resized crop to 224, flip, batches of 256", file=sys.stderr)
+    print(
+        f"Loading epochs: random resized crop to 224, flip, batches of {BATCH_SIZE}",
+        file=sys.stderr,
+    )
     # PIL first: its workers are forked, and should not inherit another loader's threads.
     timings = [measure_pil(options.images)]
     timings += [measure_fastdata(path) for path in options.packed]

@@ -367,14 +367,6 @@ def test_options_that_do_not_go_together_are_refused(small: Path) -> None:
         fastdata.loader([1, 2, 3], cache="device")
 
 
-def test_images_of_several_sizes_are_said() -> None:
-    with (
-        fastdata.loader(MemoryData(50), batch_size=8, cache="device") as loader,
-        pytest.raises(OptionError, match="a batch needs images of one size"),
-    ):
-        next(iter(loader))
-
-
 # -- ranks ------------------------------------------------------------------------------
 
 

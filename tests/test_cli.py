@@ -92,6 +92,9 @@ def test_without_a_command_it_helps() -> None:
     assert result.stdout == run("--help").stdout
     places = [result.stdout.index(f"  {command} ") for command in COMMANDS]
     assert places == sorted(places)
+    result = run("cache")
+    assert result.exit_code == 0
+    assert result.stdout == run("cache", "--help").stdout
 
 
 def test_version() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from pathlib import Path
 from typing import Any
@@ -179,12 +180,31 @@ def test_a_sampler_decides_the_order() -> None:
 # -- transforms in the loader -------------------------------------------------------
 
 
-def test_unequal_sizes_without_a_geometric_transform_are_explained() -> None:
-    with pytest.raises(
-        OptionError,
-        match=r"20 x 20 in the first sample of this batch and 21 x 21 in sample 1 .*RandomResized",
-    ):
-        next(iter(loader(MemoryData(), batch_size=4, num_workers=2)))
+@pytest.mark.parametrize(
+    ("transform", "other"),
+    [
+        (None, "21 x 21"),
+        (T.RandomHorizontalFlip(), "21 x 21"),
+        (T.Views(2, [T.RandomHorizontalFlip()]), "21 x 21"),
+        (T.Resize(8), "25 x 20"),  # the first of another shape
+    ],
+)
+def test_several_sizes_are_refused_when_the_loader_is_made(transform: Any, other: str) -> None:
+    data = MemoryData()
+    said = f"a batch needs images of one size, but 'image' has several .20 x 20 and {other}"
+    with pytest.raises(OptionError, match=said) as refused:
+        loader(data, batch_size=4, transform=transform, num_workers=2)
+    (code,) = re.findall(r"transform=(\[.*?\]) for training", str(refused.value))
+    next(iter(loader(data, batch_size=4, transform=eval(code, {"T": T}), num_workers=0)))
+
+
+def test_several_sizes_are_taken_where_batches_may_have_one() -> None:
+    data = MemoryData()
+    assert len(next(iter(loader(data))).image) == 1
+    first = loader(data, batch_sampler=[[0], [1]], num_workers=0)
+    assert [len(batch.image) for batch in first] == [1, 1]
+    for transform in (T.RandomResizedCrop(8), [T.Resize(9), T.CenterCrop(8)], lambda image: image):
+        loader(data, batch_size=4, transform=transform, num_workers=0)
 
 
 def test_callables_that_leave_unequal_sizes_are_explained() -> None:
@@ -295,7 +315,7 @@ def test_stats_count_what_was_handed_out() -> None:
 
 
 def test_repr_tells_what_is_loaded() -> None:
-    it = loader(MemoryData(10), batch_size=4, num_workers=2)
+    it = loader(MemoryData(10, size=(8, 8)), batch_size=4, num_workers=2)
     assert repr(it) == "Loader(3 batches of 4, Sequential, 2 worker threads)\nMemoryData(10)"
 
 

@@ -11,7 +11,12 @@ from typing import Any
 import pytest
 import torch
 from memory_data import MemoryData, digest
-from torch.utils.data import DistributedSampler, RandomSampler, SequentialSampler
+from torch.utils.data import (
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+)
 from worker_helpers import RRC, worker_threads
 
 from fastdata.errors import OptionError
@@ -528,13 +533,43 @@ def test_values_that_ask_for_nothing_are_taken(truth: list[str]) -> None:
         ({"generator": torch.Generator()}, r"seed=generator\.initial_seed\(\)"),
         ({"pin_memory_device": "cuda"}, "device= says where"),
         ({"in_order": False}, "batches come in order"),
-        ({"colate_fn": None}, "there is no such option"),
     ],
 )
 def test_other_values_are_refused_with_what_to_do(options: dict[str, Any], instead: str) -> None:
     name = next(iter(options))
     with pytest.raises(OptionError, match=f"{name} is not an option of a loader .*: .*{instead}"):
         made(**options)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("batchsize", "batch_size"),
+        ("transforms", "transform"),
+        ("num_worker", "num_workers"),
+        ("colate_fn", "collate_fn"),
+        ("cachedir", "cache_dir"),
+    ],
+)
+def test_a_misspelt_option_is_refused_with_the_right_one(
+    name: str, meant: str, packed: bool
+) -> None:
+    data: Any = MemoryData(COUNT) if packed else TensorDataset(torch.zeros(3))
+    with pytest.raises(OptionError, match=f"no option '{name}'. Did you mean '{meant}'"):
+        loader(data, **{name: None})
+
+
+def test_an_option_like_no_other_is_refused() -> None:
+    with pytest.raises(OptionError, match=r"no option 'zzz'\.$"):
+        made(zzz=1)
+
+
+def test_the_name_of_a_transform_is_no_transform() -> None:
+    with pytest.raises(OptionError, match="not the str 'RandomResizedCrop'"):
+        made(transform="RandomResizedCrop")
+    with pytest.raises(OptionError, match=r"not the int 224$"):
+        made(transform=[224])
 
 
 # -- dicts and names ------------------------------------------------------------------------------

@@ -12,6 +12,8 @@ from fastdata.cli import main
     ("line", "meant"),
     [
         ("pakc a b", "Did you mean 'pack'?"),
+        ("tune a", "Did you mean 'tune-workers'?"),
+        ("cache lst", "Did you mean 'list'?"),
         ("pack a b --split train", "Did you mean --option split=train?"),
         ("pack a b --split=train", "Did you mean --option split=train?"),
         ("append a b --split", "Did you mean --option split=VALUE?"),

@@ -31,9 +31,17 @@ _folder = click.option(
 )
 
 
-@click.group("cache", epilog=_EPILOG, short_help="List, clear or verify downloaded data.")
-def cache_command() -> None:
-    """Look after the cache, in which datasets of stores are that have been read here."""
+@click.group(
+    "cache",
+    epilog=_EPILOG,
+    short_help="List, verify or clear the cache of object stores.",
+    invoke_without_command=True,
+)
+@click.pass_context
+def cache_command(context: click.Context) -> None:
+    """List, verify or clear the cache: the samples that were read from object stores."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
 
 
 @cache_command.command("list", short_help="List the datasets in the cache.")

@@ -30,7 +30,7 @@ from fastdata.engine.loader import Loader
 from fastdata.engine.workers import choose_method
 from fastdata.errors import OptionError
 from fastdata.formats.layout import CODECS
-from fastdata.loading import OF_STORES, is_location, loader, options_of
+from fastdata.loading import is_location, loader, options_of
 from fastdata.measuring.crops import stored_sizes
 from fastdata.measuring.downloads import StoreInfo, in_cache, store_info
 from fastdata.measuring.loaders import (
@@ -39,7 +39,7 @@ from fastdata.measuring.loaders import (
     stock_loader_like,
 )
 from fastdata.opening import open as open_dataset
-from fastdata.options import LoaderOptions
+from fastdata.options import OF_STORES, LoaderOptions
 from fastdata.prefetch import CUDAPrefetcher
 from fastdata.remote.supply import Supply
 from fastdata.tuned_settings.key import key_of

@@ -267,7 +267,8 @@ def adapt(transform: Callable[..., Any] | SampleTransform, schema: Schema) -> Sa
         return transform.bind(schema)
     if not callable(transform):
         raise OptionError(
-            f"a transform is one of fastdata.transforms or a callable, not {transform!r}"
+            "a transform is one of fastdata.transforms or a callable, not the "
+            f"{type(transform).__name__} {transform!r}"
         )
     if is_albumentations(transform):
         return bare_albumentations(transform, schema)

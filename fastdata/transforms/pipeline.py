@@ -200,13 +200,13 @@ class Pipeline:
         ]
 
 
-def as_tuple(transforms: Transform | Sequence[Transform] | None) -> tuple[Transform, ...]:
+def as_tuple(transforms: Any) -> tuple[Transform, ...]:
     """Return transforms as they may be given, none, one or several, as a tuple."""
     if transforms is None:
         return ()
-    if isinstance(transforms, Iterable) and not callable(transforms):
-        return tuple(transforms)
-    return (transforms,)
+    # A text is refused as a whole, not by its first letter.
+    is_one = callable(transforms) or isinstance(transforms, str)
+    return (transforms,) if is_one or not isinstance(transforms, Iterable) else tuple(transforms)
 
 
 class _Cut:
