@@ -171,10 +171,10 @@ class Dataset(TorchDataset[Any]):
     def transform(self, transform: Transform | Sequence[Transform] | None) -> None:
         from fastdata.transforms.pipeline import Pipeline, as_tuple
 
-        if transform is not None and not callable(transform):
-            transform = as_tuple(transform)
-        self._pipeline = None if transform is None else Pipeline(transform, self.schema)
-        self._transform = transform
+        parts = as_tuple(transform)
+        self._pipeline = Pipeline(parts, self.schema) if parts else None
+        is_one = len(parts) == 1 and parts[0] is transform
+        self._transform = None if transform is None else parts[0] if is_one else parts
 
     @property
     def source_datasets(self) -> tuple[Dataset, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,9 @@ from fastdata.schema import Field, ImageField, ScalarField
 from fastdata.shards import open_shards
 from fastdata.storage import is_url
 
-__all__ = ["load_line", "summarise"]
+__all__ = ["load_code", "summarise"]
+
+CROP = 224
 
 
 def summarise(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -50,32 +52,60 @@ def summarise(path: str | os.PathLike[str]) -> dict[str, Any]:
             }
             for shard, size in zip(shards, sizes, strict=True)
         ],
-        "load_line": load_line(path),
+        "load_code": load_code(path, shards),
     }
 
 
-def load_line(path: str | os.PathLike[str]) -> str:
-    """Return a line of Python that loads a dataset."""
+def load_code(path: str | os.PathLike[str], shards: Sequence[ShardReader] | None = None) -> str:
+    """Return Python code that makes a loader of a dataset, with its imports.
+
+    Images of several sizes are cropped to one, as those of a dataset in a store, whose sizes are
+    not looked at.
+    """
+    if shards is None and not is_url(path):
+        shards = list(open_shards(path, check=False).readers())
+    side = CROP if shards is None else _crop_needed(shards)
     name = json.dumps(path if is_url(path) else str(Path(path)), ensure_ascii=False)
-    return f"loader = fastdata.loader({name}, batch_size=256, shuffle=True)"
+    lines = ["import fastdata"]
+    options = f"{name}, batch_size={1 if side < 0 else 256}, shuffle=True"
+    if side > 0:
+        lines.append("from fastdata import transforms as T")
+        options += f", transform=T.RandomResizedCrop({side})"
+    return "\n".join([*lines, f"loader = fastdata.loader({options})"])
+
+
+def _crop_needed(shards: Sequence[ShardReader]) -> int:
+    """Return the side of a crop that gives all images one size; 0 if they have one.
+
+    -1 if the images of a sample differ in size: no crop fits all of them.
+    """
+    fields = [
+        np.stack([_joined(shards, f"{name}.{part}") for part in ("height", "width")])
+        for name in (shards[0].header.schema.images if shards else ())
+    ]
+    if not fields or all((sizes == sizes[:, :1]).all() for sizes in fields):
+        return 0
+    if not all(np.array_equal(sizes, fields[0]) for sizes in fields):
+        return -1
+    return min(CROP, int(np.median(fields[0].min(axis=0))))
+
+
+def _joined(shards: Iterable[ShardReader], column: str) -> np.ndarray[Any, Any]:
+    return np.concatenate([shard.column(column) for shard in shards])
 
 
 def _counts(shards: Iterable[ShardReader], name: str, field: Field) -> dict[str, Any]:
     """Return what the columns of one field say."""
     if isinstance(field, ImageField):
-
-        def column(part: str) -> np.ndarray[Any, Any]:
-            return np.concatenate([shard.column(f"{name}.{part}") for shard in shards])
-
-        numbers = np.bincount(column("codec"), minlength=len(CODECS))
+        numbers = np.bincount(_joined(shards, f"{name}.codec"), minlength=len(CODECS))
         return {
             "codecs": {c: int(n) for c, n in zip(CODECS, numbers, strict=False) if n},
-            "bytes": int(column("length").sum()),
-            "height": _spread(column("height")),
-            "width": _spread(column("width")),
+            "bytes": int(_joined(shards, f"{name}.length").sum()),
+            "height": _spread(_joined(shards, f"{name}.height")),
+            "width": _spread(_joined(shards, f"{name}.width")),
         }
     if isinstance(field, ScalarField) and field.classes is not None:
-        labels = np.concatenate([shard.column(name) for shard in shards])
+        labels = _joined(shards, name)
         known = labels[(labels >= 0) & (labels < len(field.classes))].astype(np.int64)
         counts = np.bincount(known, minlength=len(field.classes))
         return {"class_counts": counts.tolist(), "num_without_class": len(labels) - len(known)}

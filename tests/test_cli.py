@@ -457,7 +457,7 @@ def test_info_tells_what_is_inside(packed: Path) -> None:
         "cat  3",
         "size=32x32",
         f"digest: {fastdata.open(packed).digest}",
-        f'load it: loader = fastdata.loader("{packed}"',
+        f'loader = fastdata.loader("{packed}"',
     ):
         assert part in text
 
@@ -481,8 +481,7 @@ def test_info_json_counts_everything(tmp_path: Path, images: Path) -> None:
     assert (label["classes"], label["class_counts"]) == (["cat", "dog"], [3, 3])
     assert label["num_without_class"] == 0
     assert document["options"]["size"] == [100, 100]
-    loader = eval(document["load_line"].removeprefix("loader = "), {"fastdata": fastdata})
-    assert len(loader) == 1
+    assert "T.RandomResizedCrop(100)" in document["load_code"]
 
 
 def test_info_of_a_field_of_every_kind(rich_shard: Path) -> None:

@@ -44,7 +44,7 @@ def test_what_others_have_in_a_folder_of_a_dataset_is_not_overwritten(
 ) -> None:
     fastdata.pack(images, tmp_path / "x", **IN_PARTS)
     theirs = mine_in(tmp_path / "x" / ".git")
-    with pytest.raises(DestinationExistsError, match=r"x has \.git, which is no file of the"):
+    with pytest.raises(DestinationExistsError, match=r"x has \.git, which does not belong to the"):
         fastdata.pack(images, tmp_path / "x", **IN_PARTS, overwrite=True)
     assert theirs.read_text() == "all my work"
     shutil.rmtree(theirs.parent)

@@ -61,9 +61,7 @@ def test_the_report_says_what_was_done(folder: Path, tmp_path: Path, container: 
     text = str(report)
     assert text.startswith(f"{path}: 38 images, 0.0 MB in, ")
     assert "2 rejected" in text
-    assert text.endswith(
-        f'load it: loader = fastdata.loader("{path}", batch_size=256, shuffle=True)'
-    )
+    assert text.endswith(f'  loader = fastdata.loader("{path}", batch_size=256, shuffle=True)')
     document = report.to_json()
     assert document["digest"] == report.digest
     assert document["rejects_path"] == str(path) + ".rejects.csv"

@@ -689,7 +689,7 @@ def test_show_lists_what_is_kept(data: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_forget_all_or_one_dataset(data: Path) -> None:
     other = write_shard(data.with_name("other.h5"), pictures(5), PICTURES)
-    for options in WITH, {"batch_size": 2}:
+    for options in WITH, {**WITH, "batch_size": 2}:
         keep(data, **options)
     keep(other)
     assert len(listing.show()) == 3

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.printable import printable
-from fastdata.summary import load_line
+from fastdata.summary import load_code
 
 from ..base import Reject
 from .job import read_rejects
@@ -63,11 +63,6 @@ class PackReport:
         """The samples left out, as (key, reason), read from `rejects_path`."""
         return read_rejects(self.rejects_path) if self.rejects_path else []
 
-    @property
-    def load_line(self) -> str:
-        """A line of Python that loads the dataset."""
-        return load_line(self.path)
-
     def to_json(self) -> dict[str, Any]:
         """Return the report as a JSON object."""
         return {
@@ -91,5 +86,5 @@ class PackReport:
         if self.rejects_path:
             lines.append(f"rejected images and reasons: {self.rejects_path}")
         if self.digest:
-            lines.append(f"load it: {self.load_line}")
+            lines += ["load it:", *(f"  {line}" for line in load_code(self.path).splitlines())]
         return "\n".join(map(printable, lines))

@@ -60,7 +60,7 @@ def _info_lines(summary: dict[str, Any]) -> list[str]:
         )
         lines.append(f"packed with: {options}")
     lines.append(f"digest: {summary['digest']}")
-    lines.append(f"load it: {summary['load_line']}")
+    lines += ["load it:", *(f"  {line}" for line in summary["load_code"].splitlines())]
     return lines
 
 

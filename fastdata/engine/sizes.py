@@ -30,10 +30,11 @@ def check_one_size(data: PackedData, pipeline: Pipeline, decoder: JpegDecoder) -
     parts = [part for part in pipeline.views or (pipeline,) if part.direct]
     parts = [part for part in parts if _several(part, np.array([500, 700]), np.array([700, 600]))]
     for name in data.schema.images if parts else ():
-        heights, widths = _sizes(data, name, decoder)
+        indices, heights, widths = _sizes(data, name, decoder)
         for part in parts:
             pair = _several(part, heights, widths)
-            if pair is not None:
+            # Where columns say another size than the image, whoever reads it says so.
+            if pair is not None and not data.images(name, indices[pair], decoder).doubt():
                 (height, other_height), (width, other_width) = heights[pair], widths[pair]
                 raise OptionError(
                     f"a batch needs images of one size, but {name!r} has several ({height} x "
@@ -58,19 +59,20 @@ def _several(part: Pipeline, heights: Indices, widths: Indices) -> list[int] | N
     return [0, int(other[0])] if other.size else None
 
 
-def _sizes(data: PackedData, name: str, decoder: JpegDecoder) -> tuple[Indices, Indices]:
-    """Return the different heights and widths of a field's images, that of the first one first."""
-    codes: Indices = np.empty(0, np.int64)
+def _sizes(data: PackedData, name: str, decoder: JpegDecoder) -> tuple[Indices, Indices, Indices]:
+    """Return a sample of each size, and the heights and widths; the first sample is the first."""
+    found: Indices = np.empty((0, 2), np.int64)  # sample, and height and width in one number
     for indices in _looked_at(data):
         try:
             heights, widths = image_sizes(data, name, indices, decoder)
         except FastdataError:
             continue  # whoever reads it says what is wrong
-        new = (np.asarray(heights) << 32) + widths
-        new = new[new != (1 << 32) + 1]  # what is refused has 1 x 1
-        _, first = np.unique(np.concatenate([codes, new]), return_index=True)
-        codes = np.concatenate([codes, new])[np.sort(first)]
-    return codes >> 32, codes & (2**32 - 1)
+        new = np.stack([indices, (np.asarray(heights) << 32) + widths], axis=1)
+        new = new[new[:, 1] != (1 << 32) + 1]  # what is refused has 1 x 1
+        both = np.concatenate([found, new])
+        _, first = np.unique(both[:, 1], return_index=True)
+        found = both[np.sort(first)]
+    return found[:, 0], found[:, 1] >> 32, found[:, 1] & (2**32 - 1)
 
 
 def _looked_at(data: PackedData) -> Iterator[Indices]:

@@ -16,7 +16,7 @@ from fastdata.dataset import Dataset
 from fastdata.errors import OptionError
 from fastdata.pages import check_page_path, render, write_page
 from fastdata.schema import ArrayField, BytesField, Field, ImageField, ScalarField
-from fastdata.summary import load_line
+from fastdata.summary import load_code
 from fastdata.viewing.contact_sheet import Group, class_field, count_classes, draw_groups
 
 __all__ = ["Histogram", "histogram", "view"]
@@ -110,7 +110,7 @@ def view(
                 ("left out", f"{len(rejects):,}"),
             ],
             "digest": opened.digest,
-            "load_line": load_line(dataset),
+            "load_code": load_code(dataset),
             "schema": [(name, *_described(field)) for name, field in opened.schema.items()],
             "groups": groups,
             "sheet_line": _sheet_line(shown, len(opened), groups, len(counts), seed),
