@@ -193,6 +193,7 @@ class _ZarrColumn(ArrayColumn):
                 f"{MAX_RECORD:,} are believed. Copy the array with smaller blocks"
             )
         self._grid = grid
+        self._checked: set[int] = set()
         whole = math.prod(grid)
         stored = sum(1 for name in _files(folder) if self._is_block(name))
         self._absent = max(0, whole - stored)
@@ -218,20 +219,34 @@ class _ZarrColumn(ArrayColumn):
         numbers = name[len(node.prefix) :].split(node.separator)
         return len(numbers) == len(node.shape) and all(map(str.isdecimal, numbers))
 
-    def _require_blocks(self, start: int, stop: int) -> None:
+    def _check_blocks(self, start: int, stop: int) -> None:
+        """Check the files of the blocks of some rows that are not checked yet.
+
+        tensorstore takes the memory that a block of Blosc claims, and ends the process without it.
+        """
         node = self._node
-        first, last = start // node.blocks[0], (stop - 1) // node.blocks[0]
-        beyond = itertools.product(*map(range, self._grid[1:]))
-        for rest in beyond:
-            for row in range(first, last + 1):
-                numbers = (row, *rest) if node.driver != "n5" else (*rest[::-1], row)
-                name = node.prefix + node.separator.join(map(str, numbers))
-                if not (self._folder / name).exists():
-                    raise ValueError(f"{self._folder}: the block {name} is missing")
+        rows = set(range(start // node.blocks[0], (stop - 1) // node.blocks[0] + 1)) - self._checked
+        most = math.prod(node.blocks) * np.dtype(self.dtype).itemsize
+        for row, *rest in itertools.product(sorted(rows), *map(range, self._grid[1:])):
+            numbers = (row, *rest) if node.driver != "n5" else (*rest[::-1], row)
+            name = node.prefix + node.separator.join(map(str, numbers))
+            try:
+                with open(self._folder / name, "rb") as file:
+                    claimed = _claimed_by_blosc(file.read(node.blosc_at + 8), node.blosc_at)
+            except FileNotFoundError:
+                if self._missing == "reject":
+                    raise ValueError(f"{self._folder}: the block {name} is missing") from None
+                continue
+            if node.is_blosc and claimed > most:
+                raise ValueError(
+                    f"{self._folder}: the block {name} claims {claimed:,} bytes, more than the "
+                    f"{most:,} of a block"
+                )
+        self._checked |= rows
 
     def read(self, start: int, stop: int) -> Any:
-        if self._absent and self._missing == "reject":
-            self._require_blocks(start, stop)
+        if self._node.is_blosc or (self._absent and self._missing == "reject"):
+            self._check_blocks(start, stop)
         _tensorstore()
         try:
             rows = self._store[start:stop].read(order="C")
@@ -240,6 +255,11 @@ class _ZarrColumn(ArrayColumn):
             raise ValueError(
                 f"{self._folder}: rows {start:,} to {stop - 1:,} cannot be read: {_message(error)}"
             ) from (_of_system(error) or error)
+
+
+def _claimed_by_blosc(head: bytes, at: int) -> int:
+    """Return the bytes that a block becomes, of its 16 bytes of header; 0 if they are cut off."""
+    return int.from_bytes(head[at + 4 : at + 8], "little")
 
 
 def _message(error: Exception) -> str:
@@ -262,6 +282,8 @@ class _Node(NamedTuple):
     dtype: str
     separator: str  # Between the numbers in a block's name
     prefix: str  # Before them
+    is_blosc: bool  # Whether Blosc compresses the blocks
+    blosc_at: int  # Where its header begins in the file of a block
 
 
 def _json(path: Path) -> Mapping[str, Any]:
@@ -278,6 +300,7 @@ def _node_of(folder: Path) -> _Node | None:
         if found := _json(folder / ".zarray"):
             shape, blocks, dtype = found["shape"], found["chunks"], found["dtype"]
             driver, separator, prefix = "zarr", found.get("dimension_separator") or ".", ""
+            coders = [found.get("compressor") or {}]
         elif (found := _json(folder / "zarr.json")).get("node_type") == "array":
             shape, dtype = found["shape"], found["data_type"]
             blocks = found["chunk_grid"]["configuration"]["chunk_shape"]
@@ -285,19 +308,25 @@ def _node_of(folder: Path) -> _Node | None:
             old = coding["name"] == "v2"
             separator = coding.get("configuration", {}).get("separator", "." if old else "/")
             driver, prefix = "zarr3", "" if old else f"c{separator}"
+            coders = found.get("codecs", [])
         elif {"dimensions", "blockSize", "dataType"} <= (
             found := _json(folder / "attributes.json")
         ).keys():
             shape, blocks = found["dimensions"][::-1], found["blockSize"][::-1]
             driver, dtype, separator, prefix = "n5", found["dataType"], "/", ""
+            coders = [found.get("compression") or {}]
         else:
             return None
-        node = _Node(driver, tuple(shape), tuple(blocks), str(dtype), separator, prefix)
+        names = [coder.get("id") or coder.get("name") or coder.get("type") for coder in coders]
+        at = 4 + 4 * len(shape) if driver == "n5" else 0
+        whole = tuple(shape), tuple(blocks), str(dtype), separator, prefix
+        is_blosc = [name for name in names if name != "crc32c"][-1:] == ["blosc"]
+        node = _Node(driver, *whole, is_blosc, at)
     except (KeyError, TypeError, AttributeError):
         return None
     numbers: list[Any] = [*node.shape, *node.blocks]  # whatever the JSON has
-    whole = all(isinstance(n, int) and 0 <= n < 2**62 for n in numbers) and all(node.blocks)
-    return node if whole and len(node.shape) == len(node.blocks) <= _MOST_DIMENSIONS else None
+    sound = all(isinstance(n, int) and 0 <= n < 2**62 for n in numbers) and all(node.blocks)
+    return node if sound and len(node.shape) == len(node.blocks) <= _MOST_DIMENSIONS else None
 
 
 def _arrays_in(root: Path, depth: int = _DEPTH) -> Iterator[tuple[str, _Node]]:

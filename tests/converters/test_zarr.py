@@ -242,3 +242,38 @@ def test_a_large_block_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (stored(tmp_path / "x.lmdb") == images).all()
     size = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
     assert bytes_read() - before <= 2 * size
+
+
+BLOSC = {"cname": "lz4", "clevel": 3, "shuffle": 1}
+OF_BLOSC: dict[str, tuple[dict[str, Any], int]] = {
+    "zarr": ({"compressor": {"id": "blosc", **BLOSC}, "chunks": [2, 48, 40, 3]}, 0),
+    "zarr3": (
+        {
+            "codecs": [
+                {"name": "bytes"},
+                {"name": "blosc", "configuration": {**BLOSC, "shuffle": "shuffle", "typesize": 1}},
+            ],
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [2, 48, 40, 3]}},
+        },
+        0,
+    ),
+    "n5": ({"compression": {"type": "blosc", **BLOSC}, "blockSize": [3, 40, 48, 2]}, 20),
+}
+"""Metadata of an array in blocks of Blosc, and where Blosc's header begins in a block's file."""
+
+
+@pytest.mark.parametrize("driver", OF_BLOSC)
+def test_a_block_that_claims_more_than_a_block_is_rejected(driver: str, tmp_path: Path) -> None:
+    """tensorstore takes that memory at once, and ends the process where there is none."""
+    metadata, at = OF_BLOSC[driver]
+    pixels = np.random.default_rng(0).integers(0, 256, (COUNT, 48, 40, 3), np.uint8)
+    folder = tmp_path / "in"
+    write_array(folder, driver, pixels, **metadata)
+    assert pack(folder, tmp_path / "whole.lmdb").num_rejected == 0
+    block = max(path for path in folder.rglob("*") if path.stat().st_size > 2000 and path.is_file())
+    data = bytearray(block.read_bytes())
+    data[at + 4 : at + 8] = (2**31 - 1).to_bytes(4, "little")
+    block.write_bytes(data)
+    report = pack(folder, tmp_path / "a.lmdb")
+    assert (report.num_samples, report.num_rejected) == (COUNT - 2, 2)
+    assert all("claims 2,147,483,647 bytes" in reject.reason for reject in report.rejects)
