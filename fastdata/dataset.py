@@ -21,7 +21,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from fastdata.batch_images import ShardImages, read_image
 from fastdata.codecs.decoders import JpegDecoder, jpeg_decoder
-from fastdata.errors import OptionError
+from fastdata.errors import FormatError, OptionError
 from fastdata.formats.reader import ShardReader, mean_image_bytes, spread_samples
 from fastdata.random import SampleKeys
 from fastdata.records import RecordFormat
@@ -66,9 +66,11 @@ class Dataset(TorchDataset[Any]):
         indices: Indices,
         transform: Transform | tuple[Transform, ...] | None = None,
         record_format: RecordFormat | None = None,
+        schema: Schema | None = None,
     ) -> None:
         self._shards = shards
         self._indices = indices
+        self._schema: Schema = shards.schema if schema is None else schema
         self._transform = transform
         self._record_format = record_format or RecordFormat()
         self._pipeline: Pipeline | None = None
@@ -91,7 +93,7 @@ class Dataset(TorchDataset[Any]):
     @property
     def schema(self) -> Schema:
         """Fields of a sample."""
-        return self._shards.schema
+        return self._schema
 
     @property
     def classes(self) -> list[str] | None:
@@ -216,9 +218,12 @@ class Dataset(TorchDataset[Any]):
         several datasets opened as one, it is computed at the first call; for
         a subset, derived from the digest of the whole and the indices.
         """
-        if not self.is_subset:
+        hides_fields = self.schema != self._shards.schema
+        if not self.is_subset and not hides_fields:
             return self._shards.digest
         shown = _as_array(self._indices).tobytes()
+        if hides_fields:
+            shown += ",".join(self.schema).encode()
         return hashlib.blake2b(self._shards.digest.encode() + shown, digest_size=16).hexdigest()
 
     @property
@@ -300,13 +305,15 @@ class Dataset(TorchDataset[Any]):
         shards: ShardSet | None = None,
         indices: Indices | None = None,
         source_datasets: tuple[Dataset, ...] = (),
+        schema: Schema | None = None,
     ) -> Dataset:
-        """Return a dataset like this one, of other shards or indices."""
+        """Return a dataset like this one, of other shards or indices, or with other fields."""
         dataset = type(self)(
             self._shards if shards is None else shards,
             self._indices if indices is None else indices,
             self._transform,
             self._record_format,
+            self.schema if schema is None else schema,
         )
         dataset._source_datasets = source_datasets
         return dataset
@@ -479,7 +486,8 @@ class Dataset(TorchDataset[Any]):
         self._shards.release_cached()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        parts = (self._shards, self._indices, self._transform, self._record_format)
+        schema = None if self.schema == self._shards.schema else self.schema
+        parts = (self._shards, self._indices, self._transform, self._record_format, schema)
         return type(self), parts
 
 
@@ -536,9 +544,16 @@ class _Targets(list[Any]):
         return _Targets, (list(self),)
 
 
-def part_of(whole: Dataset, indices: np.ndarray[Any, Any]) -> Dataset:
-    """Return ``whole[indices]`` as a part of the datasets that `whole` is made of."""
-    return whole._with(indices=whole._positions(indices), source_datasets=whole.source_datasets)
+def part_of(whole: Dataset, indices: np.ndarray[Any, Any], schema: Schema | None = None) -> Dataset:
+    """Return ``whole[indices]`` as a part of the datasets that `whole` is made of.
+
+    It shows the fields of `schema`, if one is given.
+    """
+    positions: Indices = whole._positions(indices)
+    first = int(positions[0]) if len(positions) else 0
+    if np.array_equal(positions, np.arange(first, first + len(positions))):
+        positions = range(first, first + len(positions))
+    return whole._with(indices=positions, source_datasets=whole.source_datasets, schema=schema)
 
 
 def join_datasets(parts: Sequence[Dataset]) -> Dataset:
@@ -564,6 +579,13 @@ def join_datasets(parts: Sequence[Dataset]) -> Dataset:
         )
     sets = list({id(part._shards): part._shards for part in parts}.values())
     shards = type(first._shards).join(sets)
+    for part in parts:
+        if part.schema != first.schema:
+            raise FormatError(
+                f"a part of {part.paths[0]} shows the fields {', '.join(part.schema)}, and one of "
+                f"{first.paths[0]} {', '.join(first.schema)}: parts that are loaded as one show "
+                "the same. Give split= for all of them, or for none"
+            )
     starts = itertools.accumulate(map(len, sets[:-1]), initial=0)
     begins = dict(zip(map(id, sets), starts, strict=True))
     moved = [begins[id(part._shards)] + _as_array(part._indices) for part in parts]

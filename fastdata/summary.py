@@ -12,8 +12,9 @@ import numpy as np
 
 from fastdata.formats.layout import CODECS, VERSION
 from fastdata.formats.reader import ShardReader
-from fastdata.schema import Field, ImageField, ScalarField
+from fastdata.schema import Field, ImageField, ScalarField, Schema
 from fastdata.shards import open_shards
+from fastdata.splits import SPLIT, count_splits, split_names
 from fastdata.storage import is_url
 
 __all__ = ["load_code", "summarise"]
@@ -56,18 +57,31 @@ def summarise(path: str | os.PathLike[str]) -> dict[str, Any]:
     }
 
 
-def load_code(path: str | os.PathLike[str], shards: Sequence[ShardReader] | None = None) -> str:
+def load_code(
+    path: str | os.PathLike[str],
+    shards: Sequence[ShardReader] | None = None,
+    schema: Schema | None = None,
+    split: str | None = None,
+) -> str:
     """Return Python code that makes a loader of a dataset, with its imports.
 
-    Images of several sizes are cropped to one, as those of a dataset in a store, whose sizes are
-    not looked at.
+    It loads `split`, or the first of several splits.  It crops images of several sizes to one size,
+    and images in a store, whose sizes are not read: `schema` has the fields of such a dataset.
     """
     if shards is None and not is_url(path):
         shards = list(open_shards(path, check=False).readers())
+    if shards:
+        schema = shards[0].header.schema
+    splits = () if schema is None else split_names(schema)
+    if splits and shards and schema is not None:
+        splits = tuple(count_splits(schema, _joined(shards, SPLIT)))
     side = CROP if shards is None else _crop_needed(shards)
     name = json.dumps(path if is_url(path) else str(Path(path)), ensure_ascii=False)
     lines = ["import fastdata"]
-    options = f"{name}, batch_size={1 if side < 0 else 256}, shuffle=True"
+    if split is None and len(splits) > 1:
+        split = splits[0]
+    options = name + (f", split={json.dumps(split)}" if split is not None else "")
+    options += f", batch_size={1 if side < 0 else 256}, shuffle=True"
     if side > 0:
         lines.append("from fastdata import transforms as T")
         options += f", transform=T.RandomResizedCrop({side})"

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.printable import printable
-from fastdata.summary import load_code
 
 from ..base import Reject
 from .job import read_rejects
@@ -42,6 +41,8 @@ class PackReport:
         Remarks on the source, e.g. on files that were not taken.
     read_as : str
         What the source was understood to be: format, samples, classes, fields.
+    load_code : str
+        Python code that makes a loader of the dataset; "" where only a part of a pack was done.
     """
 
     path: Path | str
@@ -57,6 +58,7 @@ class PackReport:
     rejects_path: Path | None = None
     notes: tuple[str, ...] = ()
     read_as: str = ""
+    load_code: str = ""
 
     @property
     def rejects(self) -> list[Reject]:
@@ -85,6 +87,6 @@ class PackReport:
         lines += [f"note: {note}" for note in self.notes]
         if self.rejects_path:
             lines.append(f"rejected images and reasons: {self.rejects_path}")
-        if self.digest:
-            lines += ["load it:", *(f"  {line}" for line in load_code(self.path).splitlines())]
+        if self.load_code:
+            lines += ["load it:", *(f"  {line}" for line in self.load_code.splitlines())]
         return "\n".join(map(printable, lines))

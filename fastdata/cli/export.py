@@ -9,6 +9,7 @@ from fastdata.cli.options import (
     Choice,
     output_options,
     parse_slice,
+    split_option,
     store_options,
 )
 from fastdata.cli.shell import print_report
@@ -18,6 +19,7 @@ __all__ = ["export_command"]
 _EPILOG = """\b
 Examples:
   fastdata export train.lmdb ./images
+  fastdata export all.lmdb ./val --split val
   fastdata export train.lmdb ./sample --select 0:100
   fastdata pack ./images/manifest.csv again.lmdb
   fastdata export train.lmdb ./tars --format webdataset --shard-size 500MB
@@ -42,6 +44,7 @@ Exit codes: 0 done; 1 failed, e.g. damage; 2 wrong usage; 4 OUT exists; 5 disk f
 @click.command("export", epilog=_EPILOG, short_help="Write a dataset back to image files.")
 @click.argument("dataset", type=click.Path())
 @click.argument("out", type=click.Path())
+@split_option
 @click.option(
     "--select",
     type=parse_slice,
@@ -65,6 +68,7 @@ Exit codes: 0 done; 1 failed, e.g. damage; 2 wrong usage; 4 OUT exists; 5 disk f
 def export_command(
     dataset: str,
     out: str,
+    split: str | None,
     select: slice | None,
     format: str | None,
     shard_size: str | None,
@@ -75,7 +79,7 @@ def export_command(
     """Write the samples of DATASET to the new folder OUT, in a format that others read."""
     import fastdata
 
-    chosen = fastdata.open(dataset)
+    chosen = fastdata.open(dataset, split=split)
     report = fastdata.export(
         chosen if select is None else chosen[select],
         out,

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from fastdata.cli.options import json_options, output_options, store_options
+from fastdata.cli.options import json_options, output_options, split_option, store_options
 from fastdata.cli.output import megabytes
 from fastdata.cli.shell import print_result
 from fastdata.printable import printable
@@ -172,6 +172,7 @@ Exit codes: 0 done; 1 failed, e.g. no dataset; 2 wrong usage; 5 disk full."""
     help="Pixels of the longer side of a picture.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the draw.")
+@split_option
 @store_options
 @output_options
 def view_command(dataset: str, quiet: bool, as_json: bool, **options: Any) -> int:

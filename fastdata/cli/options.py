@@ -39,6 +39,7 @@ __all__ = [
     "part_options",
     "shard_options",
     "source_options",
+    "split_option",
     "storage_options",
     "store_options",
     "work_options",
@@ -287,6 +288,10 @@ store_options = option_group(
     ),
 )
 """How a packed dataset at a URL is read."""
+
+split_option = click.option(
+    "--split", metavar="NAME", help="Use only this split, e.g. train, of a dataset with several."
+)
 
 part_options = option_group(
     click.option("--plan", is_flag=True, help="Only cut a pack of several shards into parts."),

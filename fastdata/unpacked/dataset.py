@@ -15,7 +15,7 @@ from fastdata.converters.packing.boxes import Placement, image_with_boxes, place
 from fastdata.dataset import Dataset, Indices
 from fastdata.errors import FileCorruptError
 from fastdata.records import RecordFormat
-from fastdata.schema import ArrayField, ImageField, ScalarField
+from fastdata.schema import ArrayField, ImageField, ScalarField, Schema
 from fastdata.shards import ShardSet
 from fastdata.unpacked.listing import Listing, suggest_packing
 from fastdata.unpacked.reading import FileBatch, FileImages, SizeTable
@@ -43,9 +43,10 @@ class UnpackedDataset(Dataset):
         indices: Indices,
         transform: Any = None,
         record_format: RecordFormat | None = None,
+        schema: Schema | None = None,
     ) -> None:
         # A listing has all that Dataset uses of a ShardSet, but for what is overridden here.
-        super().__init__(cast(ShardSet, listing), indices, transform, record_format)
+        super().__init__(cast(ShardSet, listing), indices, transform, record_format, schema)
         self._listing = listing
         self._latest = threading.local()
         self._sizes = SizeTable(listing)

@@ -16,6 +16,7 @@ from fastdata.dataset import Dataset
 from fastdata.errors import OptionError
 from fastdata.pages import check_page_path, render, write_page
 from fastdata.schema import ArrayField, BytesField, Field, ImageField, ScalarField
+from fastdata.splits import select_split
 from fastdata.summary import load_code
 from fastdata.viewing.contact_sheet import Group, class_field, count_classes, draw_groups
 
@@ -30,6 +31,7 @@ def view(
     dataset: str | os.PathLike[str],
     html: str | os.PathLike[str],
     *,
+    split: str | None = None,
     per_class: int = 8,
     max_samples: int = 240,
     thumbnail: int = 144,
@@ -47,6 +49,8 @@ def view(
         As `fastdata.open` takes it.
     html : path-like
         The page; an earlier one is replaced.  It holds all that it shows.
+    split : str, optional
+        Show the samples of this split only, as `fastdata.open` does.
     per_class : int
         Samples of each class; ten times as many where there are no classes.
     max_samples : int
@@ -83,6 +87,8 @@ def view(
             raise OptionError(f"{name}={value!r} is not from 1 to {high:,}")
     check_page_path(html)
     opened = open_packed(dataset)
+    if split is not None:
+        opened = select_split(opened, split)
     classes = count_classes(opened)
     groups = draw_groups(
         opened,
@@ -110,7 +116,7 @@ def view(
                 ("left out", f"{len(rejects):,}"),
             ],
             "digest": opened.digest,
-            "load_code": load_code(dataset),
+            "load_code": load_code(dataset, split=split),
             "schema": [(name, *_described(field)) for name, field in opened.schema.items()],
             "groups": groups,
             "sheet_line": _sheet_line(shown, len(opened), groups, len(counts), seed),
