@@ -309,8 +309,8 @@ def loader(
     checked = LoaderOptions(**given, dataloader_options=options)
     packed = packed_view(dataset)
     if packed is not None or is_packed(dataset):
-        for part in getattr(packed, "source_datasets", ()):
-            part.suggest_packing()
+        for part in getattr(packed, "_source_datasets", ()):
+            part._suggest_packing()
         return packed_loader(dataset if packed is None else packed, checked)
     if hasattr(dataset, "__getitem__") or isinstance(dataset, torch.utils.data.IterableDataset):
         return foreign_loader(dataset, checked)

@@ -203,7 +203,7 @@ class Histogram(NamedTuple):
 def _histograms(dataset: Dataset) -> Iterator[Histogram | None]:
     everything = np.arange(len(dataset))
     for name in dataset.schema.images:
-        stored = dataset.images(name, everything)
+        stored = dataset._images(name, everything)
         yield histogram(f"{name}: width, pixels", stored.widths, _format_count)
         yield histogram(f"{name}: height, pixels", stored.heights, _format_count)
         yield histogram(f"{name}: bytes an image", stored.lengths, _format_bytes)
