@@ -16,7 +16,7 @@ from fastdata.dataset import Dataset
 from fastdata.errors import OptionError
 from fastdata.pages import check_page_path, render, write_page
 from fastdata.schema import ArrayField, BytesField, Field, ImageField, ScalarField
-from fastdata.summary import load_code
+from fastdata.summary import image_sizes, load_code
 from fastdata.viewing.contact_sheet import Group, class_field, count_classes, draw_groups
 
 __all__ = ["Histogram", "histogram", "view"]
@@ -111,7 +111,7 @@ def view(
             ],
             "digest": opened.digest,
             "load_code": load_code(dataset),
-            "schema": [(name, *_described(field)) for name, field in opened.schema.items()],
+            "schema": _schema(dataset, opened),
             "groups": groups,
             "sheet_line": _sheet_line(shown, len(opened), groups, len(counts), seed),
             "classes": _class_bars(counts),
@@ -172,6 +172,16 @@ def _rejects_line(rejects: Sequence[tuple[str, str]]) -> str:
     reasons = Counter(reason for _, reason in rejects).most_common(3)
     often = [f"{reason} ({number:,})" for reason, number in reasons if number > 1]
     return line + (f" Most often: {'; '.join(often)}." if often else "")
+
+
+def _schema(path: str | os.PathLike[str], dataset: Dataset) -> list[tuple[str, str, str]]:
+    """Return name, kind and particulars of each field, sizes of images included."""
+    sizes = image_sizes(path) if len(dataset) else {}
+    fields = [(name, *_described(field)) for name, field in dataset.schema.items()]
+    return [
+        (name, kind, f"{text}; {sizes[name]}" if name in sizes else text)
+        for name, kind, text in fields
+    ]
 
 
 def _described(field: Field) -> tuple[str, str]:
