@@ -75,12 +75,12 @@ class Dataset(TorchDataset[Any]):
         self._record_format = record_format or RecordFormat()
         self._pipeline: Pipeline | None = None
         self._targets: _Targets | None = None
-        self._source_datasets: tuple[Dataset, ...] = ()
+        self._joined: tuple[Dataset, ...] = ()
 
     def __setattr__(self, name: str, value: Any) -> None:
         kind = getattr(type(self), name, None)
         if not name.startswith("_") and getattr(kind, "fset", None) is None:
-            readable = sorted(k for k, v in vars(Dataset).items() if isinstance(v, property))
+            readable = sorted(k for k in dir(Dataset) if not k.startswith("_"))
             raise AttributeError(
                 f"{name!r} of a fastdata dataset cannot be set; `transform` can. Attributes to be "
                 f"read are {', '.join(readable)}. A transform of the whole sample changes labels: "
@@ -133,7 +133,7 @@ class Dataset(TorchDataset[Any]):
         """
         if self._targets is None:
             name = self._label("targets")
-            self._targets = _Targets(self.gather(name, np.arange(len(self))).tolist())
+            self._targets = _Targets(self._gather(name, np.arange(len(self))).tolist())
         return self._targets
 
     @property
@@ -179,9 +179,9 @@ class Dataset(TorchDataset[Any]):
         self._transform = None if transform is None else parts[0] if is_one else parts
 
     @property
-    def source_datasets(self) -> tuple[Dataset, ...]:
+    def _source_datasets(self) -> tuple[Dataset, ...]:
         """The datasets that a `packed_view` shows, whose transform it has; else this one."""
-        return self._source_datasets or (self,)
+        return self._joined or (self,)
 
     @property
     def record_format(self) -> RecordFormat:
@@ -227,7 +227,7 @@ class Dataset(TorchDataset[Any]):
         return hashlib.blake2b(self._shards.digest.encode() + shown, digest_size=16).hexdigest()
 
     @property
-    def mean_sample_bytes(self) -> float:
+    def _mean_sample_bytes(self) -> float:
         """Bytes that the images of a sample have on average, by some from all over the dataset.
 
         The same for LMDB and HDF5 and however the samples are cut into shards.
@@ -315,10 +315,10 @@ class Dataset(TorchDataset[Any]):
             self._record_format,
             self.schema if schema is None else schema,
         )
-        dataset._source_datasets = source_datasets
+        dataset._joined = source_datasets
         return dataset
 
-    def locate(self, index: int) -> tuple[ShardReader, int]:
+    def _locate(self, index: int) -> tuple[ShardReader, int]:
         """Return the shard that has a sample, and the sample's row in it."""
         return self._shards.locate(self._position(index))
 
@@ -373,7 +373,7 @@ class Dataset(TorchDataset[Any]):
         seed = int(torch.empty((), dtype=torch.int64).random_())
         keys = SampleKeys(0, np.arange(len(samples)))
         with albumentations_seeding_allowed():
-            return pipeline.run(samples, seed, keys, lambda at: self.describe_sample(places[at]))
+            return pipeline.run(samples, seed, keys, lambda at: self._describe_sample(places[at]))
 
     def _read_sample(self, position: int) -> Any:
         reader, index = self._shards.locate(position)
@@ -395,7 +395,7 @@ class Dataset(TorchDataset[Any]):
 
     # -- the contract of loaders: reading by batch --------------------------------------------
 
-    def images(
+    def _images(
         self,
         name: str,
         indices: Sequence[int] | np.ndarray[Any, Any],
@@ -414,7 +414,7 @@ class Dataset(TorchDataset[Any]):
         located = self._shards.split(self._positions(indices))
         return ShardImages(name, self.schema.images[name], located, decoder or jpeg_decoder())
 
-    def gather(self, name: str, indices: Sequence[int] | np.ndarray[Any, Any]) -> Any:
+    def _gather(self, name: str, indices: Sequence[int] | np.ndarray[Any, Any]) -> Any:
         """Return a field without images, for several samples.
 
         Returns
@@ -433,16 +433,16 @@ class Dataset(TorchDataset[Any]):
         values = [reader.value(name, index) for reader, index in located]
         return [v.copy() for v in values] if isinstance(field, ArrayField) else values
 
-    def unreadable(self, indices: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    def _unreadable(self, indices: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Return which samples have a damaged value in a field without images, bool [n]."""
         located = self._shards.split(self._positions(indices))
         return collect(located, lambda reader, rows: reader.unreadable()[rows])
 
-    def describe_sample(self, index: int) -> str:
+    def _describe_sample(self, index: int) -> str:
         """Return the place and the key of a sample, for messages."""
         return f"sample {index} ({self._shards.describe(self._position(index))})"
 
-    def rows_by_shard(
+    def _rows_by_shard(
         self, indices: Sequence[int] | np.ndarray[Any, Any] | None = None
     ) -> Iterator[tuple[ShardReader, np.ndarray[Any, np.dtype[np.int64]]]]:
         """Yield each shard in order, with the rows of these samples (by default all)."""
@@ -454,21 +454,17 @@ class Dataset(TorchDataset[Any]):
             yield reader, rows.get(id(reader), np.empty(0, np.int64))
 
     @property
-    def supplied(self) -> tuple[Supplied, ...]:
+    def _supplied(self) -> tuple[Supplied, ...]:
         """Which of the samples in the shards come out of stores; none where all are files."""
         return self._shards.supplied
 
-    def positions(self, indices: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Return the numbers, among all samples of the shards, of some that are shown."""
-        return self._positions(indices)
-
-    def limited_to(self, max_pixels: int) -> Dataset:
+    def _limited_to(self, max_pixels: int) -> Dataset:
         """Return the same dataset with another limit of pixels; see `open`."""
         return self._with(
-            shards=self._shards.limited_to(max_pixels), source_datasets=self.source_datasets
+            shards=self._shards.limited_to(max_pixels), source_datasets=self._source_datasets
         )
 
-    def with_cached(self, held: Any) -> Dataset:
+    def _with_cached(self, held: Any) -> Dataset:
         """Return the same dataset, read from memory; None: from the files.
 
         Parameters
@@ -478,10 +474,10 @@ class Dataset(TorchDataset[Any]):
         """
         return self._with(shards=self._shards.with_cached(held))
 
-    def suggest_packing(self) -> None:
+    def _suggest_packing(self) -> None:
         """Log nothing: it is packed."""
 
-    def release_cached(self) -> None:
+    def _release_cached(self) -> None:
         """Read from the files again, from now on; no thread may be reading."""
         self._shards.release_cached()
 
@@ -553,7 +549,7 @@ def part_of(whole: Dataset, indices: np.ndarray[Any, Any], schema: Schema | None
     first = int(positions[0]) if len(positions) else 0
     if np.array_equal(positions, np.arange(first, first + len(positions))):
         positions = range(first, first + len(positions))
-    return whole._with(indices=positions, source_datasets=whole.source_datasets, schema=schema)
+    return whole._with(indices=positions, source_datasets=whole._source_datasets, schema=schema)
 
 
 def join_datasets(parts: Sequence[Dataset]) -> Dataset:
@@ -592,7 +588,7 @@ def join_datasets(parts: Sequence[Dataset]) -> Dataset:
     indices: Indices = np.concatenate(moved)
     if np.array_equal(indices, np.arange(len(shards))):
         indices = range(len(shards))
-    source_datasets = tuple(one for part in parts for one in part.source_datasets)
+    source_datasets = tuple(one for part in parts for one in part._source_datasets)
     return first._with(shards=shards, indices=indices, source_datasets=source_datasets)
 
 

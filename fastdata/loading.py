@@ -261,8 +261,8 @@ def loader(
     checked = LoaderOptions(**given, dataloader_options=options)
     packed = packed_view(dataset)
     if packed is not None:
-        for part in packed.source_datasets:
-            part.suggest_packing()
+        for part in packed._source_datasets:
+            part._suggest_packing()
         if split is not None:
             packed = select_split(packed, split)
         else:

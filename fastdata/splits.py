@@ -107,12 +107,12 @@ def _read(dataset: Dataset) -> tuple[tuple[str, ...], NDArray[Any], NDArray[np.b
     if not names:
         return (), np.full(count, -1), unreadable
     try:
-        return names, dataset.gather(SPLIT, np.arange(count)), unreadable
+        return names, dataset._gather(SPLIT, np.arange(count)), unreadable
     except FileCorruptError:
         numbers = np.full(count, -1)
         for place in range(count):
             try:
-                numbers[place] = dataset.gather(SPLIT, [place])[0]
+                numbers[place] = dataset._gather(SPLIT, [place])[0]
             except FileCorruptError:
                 unreadable[place] = True
         return names, numbers, unreadable

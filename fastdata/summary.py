@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from fastdata.shards import open_shards
 from fastdata.splits import SPLIT, count_splits, split_names
 from fastdata.storage import is_url
 
-__all__ = ["load_code", "summarise"]
+__all__ = ["image_sizes", "load_code", "size_text", "summarise"]
 
 CROP = 224
 
@@ -102,6 +102,30 @@ def _crop_needed(shards: Sequence[ShardReader]) -> int:
     if not all(np.array_equal(sizes, fields[0]) for sizes in fields):
         return -1
     return min(CROP, int(np.median(fields[0].min(axis=0))))
+
+
+def image_sizes(path: str | os.PathLike[str]) -> dict[str, str]:
+    """Return the `size_text` of each image field; none of a dataset in a store."""
+    if is_url(path):
+        return {}
+    shards = list(open_shards(path, check=False).readers())
+    sides = {
+        name: [_spread(_joined(shards, f"{name}.{side}")) for side in ("height", "width")]
+        for name in shards[0].header.schema.images
+    }
+    return {name: size_text(*spreads) for name, spreads in sides.items()}
+
+
+def size_text(height: Mapping[str, int], width: Mapping[str, int]) -> str:
+    """Return sizes of images for people, of the least, median and largest height and width."""
+    sides = height, width
+    typical = " x ".join(str(side["median"]) for side in sides)
+    ranges = " x ".join(
+        str(side["min"]) if side["min"] == side["max"] else f"{side['min']}-{side['max']}"
+        for side in sides
+    )
+    varies = "" if ranges == typical else f" typical ({ranges})"
+    return f"{typical}{varies}, height x width"
 
 
 def _joined(shards: Iterable[ShardReader], column: str) -> np.ndarray[Any, Any]:

@@ -107,6 +107,7 @@ def test_classes_samples_and_rejects_are_those_of_the_dataset(
     assert "10 of 12, drawn at random (seed 0), from 3 of 3 classes" in texts(root, "sheet")
     assert "ant/broken.jpg" in texts(root, "rejects")
     assert "image" in texts(root, "schema")
+    assert re.search(r"RGB; \d+ x \d+.*, height x width", texts(root, "schema"))
     assert f'fastdata.loader("{labelled}"' in texts(root, "load")
     assert fastdata.open(labelled).digest in "".join(root.itertext())
 

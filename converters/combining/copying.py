@@ -259,18 +259,18 @@ def _meets(
         raise OptionError(f"where: there is no field {name!r}; fields are {list(dataset.schema)}")
     given = values if isinstance(values, (list, tuple, set)) else [values]
     if isinstance(field, StringField):
-        return np.isin(np.asarray(dataset.gather(name, places)), [str(value) for value in given])
+        return np.isin(np.asarray(dataset._gather(name, places)), [str(value) for value in given])
     if isinstance(field, ArrayField) and field.classes is not None:
         numbers = [_number(name, field, value) for value in given]
         # One by one: the classes of a dataset's boxes need not be in memory together.
-        rows = (dataset.gather(name, [place])[0] for place in places)
+        rows = (dataset._gather(name, [place])[0] for place in places)
         return np.fromiter((bool(np.isin(row, numbers).any()) for row in rows), bool, len(places))
     if not isinstance(field, ScalarField):
         raise OptionError(f"where: {name!r} is neither a number nor text")
     # In the column's type: 0.1 is not what a float32 of it is.
     numbers = [_number(name, field, value) for value in given]
     wanted = np.array(numbers, field.dtype if "float" in field.dtype else None)
-    return np.isin(np.asarray(dataset.gather(name, places)), wanted)
+    return np.isin(np.asarray(dataset._gather(name, places)), wanted)
 
 
 def _number(name: str, field: ScalarField | ArrayField, value: Any) -> Any:

@@ -7,11 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.printable import printable
+from fastdata.summary import image_sizes
 
 from ..base import Reject
 from .job import read_rejects
 
 __all__ = ["PackReport"]
+
+LEAST_FOR_RATE = 2000
+"""Images from which on their rate is printed: of fewer, the start of the workers takes most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +81,15 @@ class PackReport:
         }
 
     def __str__(self) -> str:
+        enough = self.images_per_second * self.seconds >= LEAST_FOR_RATE
+        rate = f"{self.images_per_second:,.0f} images/s, " if enough else ""
         lines = [
             f"{self.path}: {self.num_samples:,} images, "
             f"{self.source_bytes / 1e6:,.1f} MB in, {self.file_bytes / 1e6:,.1f} MB out, "
-            f"{self.images_per_second:,.0f} images/s, {self.num_rejected:,} rejected"
+            f"{rate}{self.num_rejected:,} rejected"
         ]
+        if self.digest:
+            lines += [f"{name}: {size}" for name, size in image_sizes(self.path).items()]
         if self.read_as:
             lines.append(self.read_as)
         lines += [f"note: {note}" for note in self.notes]

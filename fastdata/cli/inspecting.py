@@ -15,6 +15,9 @@ __all__ = ["info_command", "verify_command", "view_command"]
 
 _CLASSES_SHOWN = 20
 
+_INTERNAL_OPTIONS = {"compiled", "dct_margin", "max_pixels"}
+"""Options of a pack that only ``--json`` prints."""
+
 _INFO_EPILOG = """\b
 Examples:
   fastdata info train.lmdb
@@ -56,7 +59,7 @@ def _info_lines(summary: dict[str, Any]) -> list[str]:
         options = " ".join(
             f"{name}={'x'.join(map(str, value)) if isinstance(value, list) else value}"
             for name, value in summary["options"].items()
-            if value is not None
+            if value is not None and name not in _INTERNAL_OPTIONS
         )
         lines.append(f"packed with: {options}")
     lines.append(f"digest: {summary['digest']}")
@@ -69,8 +72,10 @@ def _field_line(field: dict[str, Any]) -> str:
         kind = "mask" if field["mask"] else "RGB image" if field["channels"] == 3 else "grey image"
         kind += f", {len(field['classes'])} classes" if field.get("classes") else ""
         codecs = ", ".join(f"{name} {count:,}" for name, count in field["codecs"].items())
-        size = " x ".join(_spread(field[side]) for side in ("height", "width"))
-        return f"{kind}, {size} (H x W), {megabytes(field['bytes'])}; {codecs}"
+        from fastdata.summary import size_text
+
+        size = size_text(field["height"], field["width"])
+        return f"{kind}, {size}, {megabytes(field['bytes'])}; {codecs}"
     classes = f", {len(field['classes'])} classes" if field.get("classes") else ""
     if field["kind"] == "scalar":
         return f"{field['dtype']}{classes}"
@@ -78,12 +83,6 @@ def _field_line(field: dict[str, Any]) -> str:
         shape = "x".join("?" if length is None else str(length) for length in field["shape"])
         return f"{'boxes' if field.get('boxes') else 'array'}, {field['dtype']}, {shape}{classes}"
     return str(field["kind"])
-
-
-def _spread(values: dict[str, int]) -> str:
-    if values["min"] == values["max"]:
-        return str(values["min"])
-    return f"{values['min']}-{values['max']} (median {values['median']})"
 
 
 def _class_lines(field: dict[str, Any]) -> list[str]:

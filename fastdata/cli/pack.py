@@ -129,7 +129,7 @@ def pack_command(
     steps = [*["plan"] * plan, *["commit"] * commit, *([part] if part is not None else [])]
     if len(steps) > 1:
         raise click.UsageError("--plan, --part and --commit are three commands")
-    with on_interruption(_KEPT), log_shown(quiet):
+    with on_interruption(_KEPT), log_shown(quiet) as shown:
         import fastdata
 
         report = fastdata.pack(
@@ -139,7 +139,7 @@ def pack_command(
             progress=False if quiet else None,
             **options,
         )
-    return print_report(report, as_json=as_json, quiet=quiet)
+    return print_report(report, as_json=as_json, quiet=quiet, shown=shown)
 
 
 _FORMATS_EPILOG = """\b

@@ -207,7 +207,7 @@ class PackedLoaderFactory(LoaderFactory):
         self._options = dataclasses.replace(options, cache=None, cache_scope="all")
         self._probe = packed_loader(data, self._options_with(Settings(0)))
         self.store = store_info(data)
-        supplies = [one.supply for one in getattr(data, "supplied", ())]
+        supplies = [one.supply for one in getattr(data, "_supplied", ())]
         self.supplies = sorted(supplies, key=lambda supply: -supply.num_samples)
         self._in_cache = self.store is None or self.store.present == 1
         self.device = options.target

@@ -17,7 +17,7 @@ from fastdata.errors import OptionError
 from fastdata.pages import check_page_path, render, write_page
 from fastdata.schema import ArrayField, BytesField, Field, ImageField, ScalarField
 from fastdata.splits import select_split
-from fastdata.summary import load_code
+from fastdata.summary import image_sizes, load_code
 from fastdata.viewing.contact_sheet import Group, class_field, count_classes, draw_groups
 
 __all__ = ["Histogram", "histogram", "view"]
@@ -117,7 +117,7 @@ def view(
             ],
             "digest": opened.digest,
             "load_code": load_code(dataset, split=split),
-            "schema": [(name, *_described(field)) for name, field in opened.schema.items()],
+            "schema": _schema(dataset, opened),
             "groups": groups,
             "sheet_line": _sheet_line(shown, len(opened), groups, len(counts), seed),
             "classes": _class_bars(counts),
@@ -180,6 +180,16 @@ def _rejects_line(rejects: Sequence[tuple[str, str]]) -> str:
     return line + (f" Most often: {'; '.join(often)}." if often else "")
 
 
+def _schema(path: str | os.PathLike[str], dataset: Dataset) -> list[tuple[str, str, str]]:
+    """Return name, kind and particulars of each field, sizes of images included."""
+    sizes = image_sizes(path) if len(dataset) else {}
+    fields = [(name, *_described(field)) for name, field in dataset.schema.items()]
+    return [
+        (name, kind, f"{text}; {sizes[name]}" if name in sizes else text)
+        for name, kind, text in fields
+    ]
+
+
 def _described(field: Field) -> tuple[str, str]:
     """Return kind and particulars of a field."""
     if isinstance(field, ImageField):
@@ -209,7 +219,7 @@ class Histogram(NamedTuple):
 def _histograms(dataset: Dataset) -> Iterator[Histogram | None]:
     everything = np.arange(len(dataset))
     for name in dataset.schema.images:
-        stored = dataset.images(name, everything)
+        stored = dataset._images(name, everything)
         yield histogram(f"{name}: width, pixels", stored.widths, _format_count)
         yield histogram(f"{name}: height, pixels", stored.heights, _format_count)
         yield histogram(f"{name}: bytes an image", stored.lengths, _format_bytes)
