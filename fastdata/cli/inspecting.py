@@ -213,7 +213,7 @@ def view_command(dataset: str, quiet: bool, as_json: bool, **options: Any) -> in
 
     shown = fastdata.view(dataset, **options)
     text = (
-        f"{printable(shown['path'])}: {shown['num_shown']:,} of {shown['num_samples']:,} "
-        f"samples, {shown['page_bytes'] / 1e6:.1f} MB"
+        f"{printable(shown['path'])}: a page with {shown['num_shown']:,} of "
+        f"{shown['num_samples']:,} samples, {megabytes(shown['page_bytes'])}. Open it in a browser."
     )
     return print_result(shown, lambda: text, as_json=as_json, quiet=quiet)
