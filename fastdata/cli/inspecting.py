@@ -143,9 +143,11 @@ def verify_command(dataset: str, quiet: bool, as_json: bool) -> int:
 
     def text() -> str:
         found = "intact" if report.intact else f"{len(damage):,} damaged"
+        remedy = "Restore the file from a copy, or pack the dataset again."
         summary = (
             f"{dataset}: {found}; {report.num_samples:,} samples in {report.num_shards:,} "
             f"shard{'s' * (report.num_shards != 1)}, {megabytes(report.file_bytes)} read"
+            f"{'' if report.intact else f'. {remedy}'}"
         )
         return "\n".join([*damage, *[summary] * (not quiet)])
 
