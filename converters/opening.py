@@ -75,7 +75,7 @@ def unpacked_location(
 def needs_packing(location: Path, options: Mapping[str, Any] = _NONE) -> OptionError:
     """Return the error that only packed datasets can do what was called."""
     return OptionError(
-        f"this needs a packed dataset, and {location} is loaded as it lies. Pack it: "
+        f"{location} is not packed, and this needs a packed dataset. Pack it: "
         f"{pack_command(location, options)}"
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import itertools
 import json
 import os
 import re
@@ -27,6 +28,7 @@ from fastdata import errors
 from fastdata.cli import main, options
 from fastdata.codecs.limits import MAX_PIXELS
 from fastdata.codecs.resize import Filter, Resize
+from fastdata.converters.finding import format_class, format_names, options_of
 from fastdata.converters.packing.options import Container
 from fastdata.converters.reading.fields import KINDS
 from fastdata.engine.workers import WorkerMethod
@@ -34,9 +36,28 @@ from fastdata.formats.writer import Record
 from fastdata.schema import ArrayField, Codec, Schema
 from fastdata.steps.models import MODELS
 
-COMMANDS = ("pack", "info", "verify", "export", "profile")
+REPOSITORY = Path(__file__).parents[1]
+sys.path.append(str(REPOSITORY / "scripts"))
+
+import cli_page  # noqa: E402
+
+COMMANDS = tuple(main.commands)  # type: ignore[attr-defined]
+SECTIONS = {
+    "Make a dataset": ["pack", "append", "merge", "subset", "formats"],
+    "Look at it": ["info", "view", "verify", "export"],
+    "Train faster": ["tune-workers", "profile", "doctor"],
+    "Object stores": ["cache"],
+}
+PACK_GROUPS = {
+    "Images": "size resize enlarge filter codec quality channels",
+    "Which samples": "format option field limit shuffle seed max-pixels on-error",
+    "Output": "container shards shard-size overwrite",
+    "Speed and clusters": "num-workers dct-margin plan part commit executor retries",
+    "Object stores": "storage-option",
+    "General options": "quiet json traceback help",
+}
 HEAVY = ("numpy", "torch", "cv2", "lmdb", "h5py", "PIL", "tqdm", "simplejpeg")
-DOCUMENT = Path(__file__).parents[1] / "docs" / "cli.md"
+DOCUMENT = REPOSITORY / "docs" / "cli.md"
 
 
 @pytest.fixture
@@ -83,16 +104,53 @@ def test_what_reads_no_pixels_does_not_import_torch(packed: Path, command: str) 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_help_has_an_example_and_the_exit_codes(command: str) -> None:
     text = run(command, "--help").stdout
-    assert re.search(rf"Examples:\n +fastdata {command} ", text)
+    assert re.search(rf"Examples:\n +fastdata {command}\b", text)
     assert "Exit codes: 0" in text
+
+
+def sections_of(text: str) -> dict[str, list[str]]:
+    """Return the entries of a help text by their sections: what begins a line of two spaces."""
+    found: dict[str, list[str]] = {}
+    for section in re.finditer(r"^(\S[^\n]*):\n((?:  [^\n]*\n|\n)+)", text, re.MULTILINE):
+        found[section[1]] = re.findall(r"^  (\S+)", section[2], re.MULTILINE)
+    return found
+
+
+def test_the_help_has_every_command_in_its_section() -> None:
+    text = run("--help").stdout
+    found = sections_of(text)
+    assert {title: found.get(title) for title in SECTIONS} == SECTIONS
+    assert sorted(itertools.chain(*SECTIONS.values())) == sorted(COMMANDS)
+    (example,) = re.findall(r"Example:\n((?:    fastdata .*\n)+)", text)
+    assert example.count("\n") == 3
+
+
+def test_the_help_of_pack_has_every_option_in_its_group() -> None:
+    text = run("pack", "--help").stdout
+    shown = {
+        title: " ".join(re.findall(r"^  (?:-\w, )?--([\w-]+)", section, re.MULTILINE))
+        for title, section in re.findall(
+            r"^(\S.*):\n((?:  .*\n)+)", text.partition("\n  Examples")[0], re.MULTILINE
+        )
+    }
+    assert shown == PACK_GROUPS
+    assert text.count("\n    fastdata pack ") == 3
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_is_in_the_help_once_and_explained(command: str) -> None:
+    text = run(command, "--help").stdout
+    for parameter in main.commands[command].params:  # type: ignore[attr-defined]
+        if isinstance(parameter, click.Option):
+            assert parameter.help, parameter.name
+            name = re.escape(max(parameter.opts, key=len))
+            assert len(re.findall(rf"^  (?:-\S+, )*{name}\b", text, re.MULTILINE)) == 1
 
 
 def test_without_a_command_it_helps() -> None:
     result = run()
     assert result.exit_code == 0
     assert result.stdout == run("--help").stdout
-    places = [result.stdout.index(f"  {command} ") for command in COMMANDS]
-    assert places == sorted(places)
     result = run("cache")
     assert result.exit_code == 0
     assert result.stdout == run("cache", "--help").stdout
@@ -102,20 +160,14 @@ def test_version() -> None:
     assert run("--version").stdout == f"fastdata {fastdata.__version__}\n"
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_the_document_has_every_option(command: str) -> None:
+def test_the_tables_of_the_document_are_those_of_the_parsers() -> None:
     text = DOCUMENT.read_text(encoding="utf-8")
-    section = text.split(f"## `fastdata {command}`")[1].split("\n## ")[0]
-    options = [
-        name
-        for parameter in main.commands[command].params  # type: ignore[attr-defined]
-        if isinstance(parameter, click.Option)
-        for name in parameter.opts
-        if name not in ("--json", "--quiet", "-q", "--traceback")
-    ]
-    assert [name for name in options if f"`{name}" not in section] == []
-    for name in ("--json", "--quiet", "--traceback"):
-        assert f"`{name}" in text
+    assert cli_page.renewed(text) == text, "python scripts/cli_page.py makes them again"
+    with_options = [c for c in COMMANDS if c not in ("formats", "info", "verify", "cache")]
+    tables = re.findall(r"^<!-- options: (.+) -->$", text, re.MULTILINE)
+    assert sorted(tables) == sorted(["fastdata", "shared", *with_options])
+    for command in COMMANDS:
+        assert f"\n## `fastdata {command}`\n" in text
 
 
 # -- the command line against the library -----------------------------------------------
@@ -289,7 +341,8 @@ def test_workers_start_where_opencv_has_threads(
     ("words", "message"),
     [
         (["--size", "big"], "neither a number nor HEIGHTxWIDTH"),
-        (["--size", "20x30"], "takes one size"),
+        (["--size", "20x30"], "takes one size, not (20, 30): use 'exact' or 'crop' for both"),
+        (["--plan", "--commit"], "Run --plan, then --part K/N for each K from 0 to N-1"),
         (["--codec", "gif"], "'gif' is not one of"),
         (["--field", "caption"], "is not NAME=KIND"),
         (["--field", "caption=colour"], "is not NAME=KIND"),
@@ -327,7 +380,7 @@ def test_a_stopped_pack_says_how_to_go_on_and_does(
         os.killpg(process.pid, number)  # to workers too, as terminals and schedulers do
         printed, said = process.communicate()
     assert (process.returncode, printed) == (code, "")
-    assert "running the same command again continues" in said
+    assert "run the same command again to continue" in said
     assert "Traceback" not in said
     assert not out.exists()
 
@@ -425,7 +478,7 @@ def test_the_document_tells_the_exit_codes() -> None:
 @pytest.mark.parametrize("words", [["pack"], ["pack", "--nosuch", "a", "b"], ["nosuch"]])
 def test_wrong_usage_is_json_too(words: list[str]) -> None:
     document = run_json(*words, code=2)
-    assert "--help` shows what it takes" in document["error"]["message"]
+    assert re.search(r"See `.* --help`\.$", document["error"]["message"])
 
 
 def test_json_after_a_double_dash_is_a_name() -> None:
@@ -530,6 +583,43 @@ def test_info_of_the_classes_of_boxes(tmp_path: Path) -> None:
     assert labels["classes"] == ["cat", "dog"]
 
 
+# -- formats --------------------------------------------------------------------------
+
+
+FORMAT_GROUPS = (
+    "Folders and lists of images",
+    "Files of many samples",
+    "Annotations: boxes, masks, keypoints",
+    "Published datasets, as downloaded",
+)
+
+
+def test_formats_are_listed_in_four_groups_with_a_line_each() -> None:
+    result = run("formats")
+    assert result.exit_code == 0
+    *lines, last = result.stdout.splitlines()
+    assert last == "`fastdata formats NAME` explains the options of a format."
+    titles = [line.removesuffix(":") for line in lines if line and not line.startswith(" ")]
+    assert tuple(titles) == FORMAT_GROUPS
+    summaries = [tuple(line.split(None, 1)) for line in lines if line.startswith(" ")]
+    registered = {name: format_class(name).summary for name in format_names()}
+    assert sorted(summaries) == sorted(registered.items())
+    assert "--option" not in result.stdout
+
+
+def test_a_format_has_its_options_explained() -> None:
+    lines = run("formats", "coco").stdout.splitlines()
+    options = [line.split()[1] for line in lines if line.startswith("  --option ")]
+    assert [option.partition("=")[0] for option in options] == [
+        option.name for option in options_of(format_class("coco"))
+    ]
+    assert "check_size=true|false" in options
+    assert lines[-1].endswith("[default: true]")
+    result = run("formats", "cocoa")
+    assert result.exit_code == 2
+    assert "Did you mean 'coco'?" in result.stderr
+
+
 # -- verify ---------------------------------------------------------------------------
 
 
@@ -556,6 +646,7 @@ def test_verify_lists_every_damaged_image(packed: Path) -> None:
     assert result.exit_code == 3
     assert result.stdout.count("the checksum does not match\n") == 2
     assert "2 damaged" in result.stdout
+    assert "Restore the file from a copy, or pack the dataset again.\n" in result.stdout
 
 
 def test_verify_goes_on_behind_a_bad_shard(shards: Path) -> None:
@@ -579,7 +670,7 @@ def test_verify_finds_swapped_shards(shards: Path) -> None:
     second.write_bytes(kept)
     reasons = [damage["reason"] for damage in run_json("verify", shards, code=3)["damage"]]
     assert sum("not the shard that the manifest lists" in reason for reason in reasons) == 2
-    assert "1 samples, where the manifest lists 3" in reasons
+    assert "1 samples, but the manifest lists 3" in reasons
 
 
 def test_verify_reads_the_shards_of_a_damaged_manifest(shards: Path) -> None:
@@ -646,5 +737,6 @@ def test_a_pattern_that_the_shell_replaced_is_told_of(tmp_path: Path) -> None:
     names = [tmp_path / f"{number}.tar" for number in range(3)]
     result = run("pack", *names, tmp_path / "train.lmdb")
     assert result.exit_code == 2
-    assert "Quote a pattern" in result.stderr
+    assert "expected SOURCE and DESTINATION, got 4 arguments" in result.stderr
+    assert f"quote it: fastdata pack '*.tar' {tmp_path / 'train.lmdb'}" in result.stderr
     assert not (tmp_path / "train.lmdb").exists()

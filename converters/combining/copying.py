@@ -1,6 +1,6 @@
-"""`merge` and `subset`: one dataset of several, and a part of one.
+"""`merge` joins datasets, and `subset` copies a part of one.
 
-Both are a pack of what an open dataset shows, every image with the bytes that it has.
+Both pack the samples of an open dataset; images keep their bytes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from fastdata.dataset import Dataset
-from fastdata.errors import OptionError
+from fastdata.errors import OptionError, did_you_mean
 from fastdata.schema import ArrayField, ScalarField, StringField
 from fastdata.splits import select_split
 
@@ -179,7 +179,7 @@ def subset(
     if classes is not None:
         label = _label_of(opened)
         if label in conditions:
-            raise OptionError(f"where={label!r} and classes are the same question; give one")
+            raise OptionError(f"classes and where[{label!r}] select by the same field: give one")
         conditions[label] = (classes,) if isinstance(classes, (str, int)) else tuple(classes)
     taken = np.arange(len(opened)) if indices is None else _checked(opened, indices)
     for name, values in conditions.items():
@@ -189,7 +189,7 @@ def subset(
     if invert:
         taken = np.setdiff1d(np.arange(len(opened)), taken)
     if len(taken) == 0:
-        raise OptionError(f"none of the {len(opened):,} samples is like that: nothing to take")
+        raise OptionError(f"none of the {len(opened):,} samples meets the conditions")
     return _copy(
         opened[taken],
         destination,
@@ -205,9 +205,9 @@ def subset(
 
 
 def _copy(dataset: Dataset, destination: str | os.PathLike[str], **options: Any) -> PackReport:
-    """Pack what a dataset shows, every image with the bytes that it has.
+    """Pack the samples of an open dataset; images keep their bytes.
 
-    Nothing is encoded, so this process does it.  `options` are those of `pack`.
+    No image is encoded, so this needs no workers.  `options` are those of `pack`.
     """
     channels = [field.channels for field in dataset.schema.images.values() if not field.mask]
     return pack(
@@ -232,21 +232,24 @@ def _label_of(dataset: Dataset) -> str:
         if isinstance(field, ArrayField) and field.classes is not None:
             return name
     raise OptionError(
-        f"classes: the dataset has no label, only {', '.join(dataset.schema)}; use where="
+        f"classes: the dataset has no field with classes, only {', '.join(dataset.schema)}. Select "
+        "by another field: where={NAME: VALUE} (--where NAME=VALUE)"
     )
 
 
 def _checked(dataset: Dataset, indices: Sequence[int] | np.ndarray[Any, Any]) -> Indices:
     places: np.ndarray[Any, Any] = np.asarray(indices)
     if places.ndim != 1 or (places.size and places.dtype.kind not in "iu"):
-        raise OptionError("indices is not a list of whole numbers")
+        raise OptionError("indices is not a list of integers")
     wrong = places[(places < -len(dataset)) | (places >= len(dataset))]
     if wrong.size:
-        raise OptionError(f"index {wrong[0]} for a dataset of {len(dataset):,} samples")
+        raise OptionError(
+            f"indices: {wrong[0]} is out of range, the dataset has {len(dataset):,} samples"
+        )
     places = places.astype(np.int64)
     places = np.where(places < 0, places + len(dataset), places)
     if len(np.unique(places)) < len(places):
-        raise OptionError("indices has a sample twice")
+        raise OptionError("indices has a sample more than once")
     return places
 
 
@@ -256,7 +259,10 @@ def _meets(
     """Return whether these samples have one of the values in a field."""
     field = dataset.schema.get(name)
     if field is None:
-        raise OptionError(f"where: there is no field {name!r}; fields are {list(dataset.schema)}")
+        raise OptionError(
+            f"where: the dataset has no field {name!r}; it has {', '.join(dataset.schema)}."
+            f"{did_you_mean(name, dataset.schema)}"
+        )
     given = values if isinstance(values, (list, tuple, set)) else [values]
     if isinstance(field, StringField):
         return np.isin(np.asarray(dataset._gather(name, places)), [str(value) for value in given])
@@ -266,7 +272,7 @@ def _meets(
         rows = (dataset._gather(name, [place])[0] for place in places)
         return np.fromiter((bool(np.isin(row, numbers).any()) for row in rows), bool, len(places))
     if not isinstance(field, ScalarField):
-        raise OptionError(f"where: {name!r} is neither a number nor text")
+        raise OptionError(f"where: field {name!r} holds neither numbers nor text")
     # In the column's type: 0.1 is not what a float32 of it is.
     numbers = [_number(name, field, value) for value in given]
     wanted = np.array(numbers, field.dtype if "float" in field.dtype else None)
@@ -283,10 +289,15 @@ def _number(name: str, field: ScalarField | ArrayField, value: Any) -> Any:
         if isinstance(value, (float, np.floating)) and number != value:
             raise ValueError(value)  # 1.7 is not class 1
     except (TypeError, ValueError) as error:
-        known = f"; classes are {', '.join(field.classes[:20])}" if field.classes else ""
-        raise OptionError(f"{name}={value!r} is no value of this field{known}") from error
+        classes = field.classes or ()
+        known = f"; its classes are {', '.join(classes[:20])}" if classes else ""
+        raise OptionError(
+            f"field {name!r} has no value {value!r}{known}.{did_you_mean(str(value), classes)}"
+        ) from error
     if field.classes is not None and not 0 <= number < len(field.classes):
-        raise OptionError(f"{name}={value!r}: there are {len(field.classes)} classes, from 0 on")
+        raise OptionError(
+            f"field {name!r} has no class {value!r}: its classes are 0 to {len(field.classes) - 1}"
+        )
     return number
 
 

@@ -109,7 +109,7 @@ class Exporter(abc.ABC):
 
     def __init__(self, root: Path, dataset: Dataset, shard_size: Mapping[str, int]) -> None:
         if shard_size and not self.shard_bytes:
-            raise OptionError(f"format={self.name!r} is not cut into shards: leave shard_size out")
+            raise OptionError(f"format={self.name!r} has no shards: omit shard_size")
         self.root = root
         self.dataset = dataset
         self.schema = dataset.schema

@@ -75,9 +75,11 @@ class EncodeOptions:
         if self.channels not in (1, 3):
             raise OptionError(f"channels={self.channels!r} is neither 3 nor 1")
         if self.resize in ("short", "long") and size[0] != size[1]:
-            raise OptionError(f"resize={self.resize!r} takes one size, not {size}")
+            raise OptionError(
+                f"resize={self.resize!r} takes one size, not {size}: use 'exact' or 'crop' for both"
+            )
         if self.codec == "keep" and self.resize != "none":
-            raise OptionError("codec='keep' takes files over as they are: it needs resize='none'")
+            raise OptionError("codec='keep' copies files byte for byte: it needs resize='none'")
         if not 1.0 <= self.dct_margin <= 1e6:
             raise OptionError(f"dct_margin={self.dct_margin!r} is not between 1 and 1,000,000")
 

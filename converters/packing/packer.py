@@ -113,7 +113,7 @@ class Packer:
             )
         if overwrite and destination.is_dir() and not (destination / MANIFEST).exists():
             raise DestinationExistsError(
-                f"{destination} is a directory but no dataset (it has no {MANIFEST}), so it is "
+                f"{destination} is a directory but not a dataset (it has no {MANIFEST}), so it is "
                 "not replaced. Remove it yourself, or choose another destination."
             )
         if overwrite and destination.is_dir() and (found := _foreign_name(destination)):
@@ -123,7 +123,7 @@ class Packer:
             )
         if overwrite and destination.is_file() and not _may_be_dataset(destination):
             raise DestinationExistsError(
-                f"{destination} is a file but no dataset, so it is not replaced. Remove it "
+                f"{destination} is a file but not a dataset, so it is not replaced. Remove it "
                 "yourself, or choose another destination. (A pattern stands in quotes: without, "
                 "the shell makes names of it, the last of which is this.)"
             )

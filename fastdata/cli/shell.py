@@ -1,4 +1,4 @@
-"""What surrounds every command: a result, or an error in one paragraph, and an exit code.
+"""The frame of every command: a result, or an error in one paragraph, and an exit code.
 
 ====  ========================================================================
 code  meaning
@@ -23,7 +23,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import click
@@ -57,7 +57,7 @@ DONE: Final = 0
 FAILED: Final = 1
 USAGE: Final = 2
 FOUND: Final = 3
-"""Samples rejected, damage found, or no settings that keep the step busy."""
+"""Samples were rejected, damage was found, or no settings keep the step busy."""
 TAKEN: Final = 4
 DISK_FULL: Final = 5
 INTERRUPTED: Final = 128 + signal.SIGINT
@@ -126,11 +126,19 @@ def on_interruption(message: str) -> Iterator[None]:
 
 
 class Shell(click.Group):
-    """A group of commands that return their exit code and may raise anything."""
+    """Commands that return their exit code and may raise anything; ``--help`` has sections."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the commands in the order in which they are used, not the alphabet's."""
-        return list(self.commands)
+    def __init__(self, *, sections: Mapping[str, Sequence[click.Command]], **options: Any) -> None:
+        super().__init__(commands=[c for part in sections.values() for c in part], **options)
+        self.sections = sections
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands of each section, then the options."""
+        width = max(map(len, self.commands))
+        for title, commands in self.sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{c.name:<{width}}", c.short_help or "") for c in commands])
+        click.Command.format_options(self, ctx, formatter)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -196,7 +204,7 @@ def _describe(error: BaseException, words: Sequence[str]) -> tuple[str, int]:
         return _paragraph(f"there is not enough memory{said}"), code
     text = (
         f"unexpected {type(error).__name__}{said}. This is likely a bug in fastdata: please report "
-        "it, with the output of --traceback."
+        "it with the output of --traceback."
     )
     return _paragraph(text), code
 
@@ -210,7 +218,7 @@ def _usage_message(error: click.ClickException, words: Sequence[str]) -> str:
         meant = _option_of_a_format(error, context.command, words)
         if meant:
             return f"No such option {error.option_name!r}. Did you mean {meant}?"
-    return f"{message} `{context.command_path} --help` shows what it takes."
+    return f"{message} See `{context.command_path} --help`."
 
 
 def _option_of_a_format(
