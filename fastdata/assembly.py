@@ -87,7 +87,7 @@ def packed_loader(data: PackedData, options: LoaderOptions) -> Loader:
     if options.max_pixels is not None:
         if not isinstance(data, Dataset):
             raise OptionError(f"max_pixels is for files of packed data, but {data!r} has none")
-        data = data.limited_to(options.max_pixels)
+        data = data._limited_to(options.max_pixels)
     transform = getattr(data, "transform", None)
     if transform is not None and options.transform is None:
         options = dataclasses.replace(options, transform=transform)
@@ -187,7 +187,7 @@ def _backend(options: LoaderOptions, work: BatchWork, part: Any) -> Backend:
     if options.cache == "device":
         here = torch.device("cpu") if target is None else target
         return DeviceCacheBackend(work, workers, device=here, pin_memory=pinned, part=part)
-    if getattr(work.dataset, "supplied", ()) and (options.cache == "ram"):
+    if getattr(work.dataset, "_supplied", ()) and (options.cache == "ram"):
         raise OptionError(
             'cache="ram" holds files of this machine in memory, and these data come from a '
             "store: leave it out (downloaded data are in the page cache)"
@@ -201,7 +201,7 @@ def _backend(options: LoaderOptions, work: BatchWork, part: Any) -> Backend:
 
 def _reads_files(work: BatchWork) -> bool:
     """Return whether the data are files that are not packed."""
-    return getattr(work.dataset, "samples_per_task", None) is not None
+    return getattr(work.dataset, "_samples_per_task", None) is not None
 
 
 def _worker_options(options: LoaderOptions, work: BatchWork) -> WorkerOptions:
@@ -250,11 +250,11 @@ def _order(options: LoaderOptions, data: PackedData, seed: int, batch: int) -> O
 
 def _shuffled(options: LoaderOptions, data: PackedData, count: int, seed: int, batch: int) -> Order:
     shuffle = options.shuffle
-    if shuffle is True and bool(getattr(data, "supplied", None)):
+    if shuffle is True and bool(getattr(data, "_supplied", None)):
         shuffle = "lanes"  # a permutation of all would fetch a block for each sample
     sample_bytes = 0.0  # which only lanes are cut by
     if shuffle == "lanes":
-        sample_bytes = getattr(data, "mean_sample_bytes", TYPICAL_BYTES)
+        sample_bytes = getattr(data, "_mean_sample_bytes", TYPICAL_BYTES)
     return order_of(shuffle, count, seed, batch, sample_bytes)
 
 

@@ -23,10 +23,13 @@ from fastdata.processes.resources import default_workers
 from fastdata.sampling import BlockShuffle
 from fastdata.transforms.pipeline import Transform
 
-__all__ = ["OF_STORES", "LoaderOptions"]
+__all__ = ["OF_OPENING", "OF_STORES", "LoaderOptions"]
 
 OF_STORES = "storage_options", "cache_dir", "cache_bytes", "streams"
 """Options of `fastdata.loader` that `fastdata.open` takes for URLs."""
+
+OF_OPENING = "split", *OF_STORES
+"""Options of `fastdata.loader` that `fastdata.open` takes."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -143,7 +146,7 @@ class LoaderOptions:
         for name in self.dataloader_options:
             if name not in of_torch:
                 own = {one.name for one in fields(self)} - {"dataloader_options"}
-                near = did_you_mean(name, [*sorted(own), *OF_STORES, *of_torch])
+                near = did_you_mean(name, [*sorted(own), *OF_OPENING, *of_torch])
                 raise OptionError(f"fastdata.loader has no option {name!r}.{near}")
 
     def _check_order(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import itertools
 import json
@@ -266,6 +267,31 @@ def test_pack_prints_a_summary_and_the_line_that_loads_it(tmp_path: Path, images
     assert len(fastdata.open(out)) == 6
 
 
+def test_pack_prints_the_sizes_of_images_and_no_rate_of_a_few(tmp_path: Path, images: Path) -> None:
+    text = run("pack", images, tmp_path / "out.lmdb", "--size", 32, "--workers", 0).stdout
+    assert "\nimage: 32 x 37 typical (32 x 32-42), height x width\n" in text
+    assert "images/s" not in text
+    found = run_json("pack", images, tmp_path / "again.lmdb", "--size", 32, "--workers", 0)
+    assert found["images_per_second"] > 0
+
+
+def test_the_rate_is_printed_from_2000_images_on(tmp_path: Path) -> None:
+    some = fastdata.PackReport(tmp_path, "", 3000, 0, 1, 10, 10, 1.5, 2000.0)
+    assert "2,000 images/s, 0 rejected" in str(some)
+    resumed = dataclasses.replace(some, resumed_at=1500, images_per_second=1000.0)
+    assert "images/s" not in str(resumed)
+
+
+def test_pack_prints_each_note_once(tmp_path: Path, images: Path) -> None:
+    (images / "cat" / "readme.txt").write_text("cats\n")
+    done = run("pack", images, tmp_path / "out.lmdb", "--workers", 0)
+    lines = (done.stderr + done.stdout).splitlines()
+    assert [line for line in lines if "left out" in line] == [
+        "1 files without an image suffix left out: 1 .txt"
+    ]
+    assert len(lines) == len(set(lines))
+
+
 def test_quiet_pack_prints_nothing(tmp_path: Path, images: Path) -> None:
     result = run("pack", images, tmp_path / "out.lmdb", "--workers", 0, "--quiet")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
@@ -504,15 +530,19 @@ def test_info_tells_what_is_inside(packed: Path) -> None:
     text = run("info", packed).stdout
     for part in (
         "6 samples, 1 lmdb shard",
-        "image: RGB image, 32 x 32-42 (median 37) (H x W)",
+        "image: RGB image, 32 x 37 typical (32 x 32-42), height x width, ",
         "raw 6",
         "label: int64, 2 classes",
         "cat  3",
         "size=32x32",
+        "quality=90",
         f"digest: {fastdata.open(packed).digest}",
         f'loader = fastdata.loader("{packed}"',
     ):
         assert part in text
+    for part in ("dct_margin", "compiled", "max_pixels"):
+        assert part not in text
+        assert part in run_json("info", packed)["options"]
 
 
 def test_info_json_counts_everything(tmp_path: Path, images: Path) -> None:

@@ -143,7 +143,7 @@ def test_packing_a_packed_dataset_resizes_it(whole: Path, tmp_path: Path) -> Non
 
 
 def test_classes_by_name_and_number(whole: Path, tmp_path: Path) -> None:
-    labels = np.asarray(fastdata.open(whole).gather("label", range(20)))
+    labels = np.asarray(fastdata.open(whole)._gather("label", range(20)))
     report = fastdata.subset(whole, tmp_path / "a.lmdb", classes=["cat", 0])
     expected = np.flatnonzero(labels != 1)
     assert report.num_samples == len(expected) == 13

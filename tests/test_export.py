@@ -120,7 +120,7 @@ def test_raw_images_become_png(tmp_path: Path, channels: int) -> None:
         with Image.open(tmp_path / "out" / row["image"]) as image:
             assert image.format == "PNG"
             pixels = np.asarray(image).reshape(*image.size[::-1], channels)
-        assert np.array_equal(pixels, dataset.images("image", [index]).read(0))
+        assert np.array_equal(pixels, dataset._images("image", [index]).read(0))
 
 
 def test_the_folders_are_those_that_were_packed(tmp_path: Path, packed: Path) -> None:

@@ -48,7 +48,7 @@ def check(data: Any, keys: list[str]) -> None:
         assert torch.equal(view[index].image, data[index].image)
     if keys:
         everything = np.arange(len(view))
-        assert view.gather("label", everything).tolist() == [sample.label for sample in data]
+        assert view._gather("label", everything).tolist() == [sample.label for sample in data]
 
 
 def test_a_dataset_is_its_own_view(one: fastdata.Dataset) -> None:

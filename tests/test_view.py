@@ -108,6 +108,7 @@ def test_classes_samples_and_rejects_are_those_of_the_dataset(
     assert "Packing rejected 1 sample." in texts(root, "rejects")
     assert "ant/broken.jpg" in texts(root, "rejects")
     assert "image" in texts(root, "schema")
+    assert re.search(r"RGB; \d+ x \d+.*, height x width", texts(root, "schema"))
     assert f'fastdata.loader("{labelled}"' in texts(root, "load")
     assert fastdata.open(labelled).digest in "".join(root.itertext())
 

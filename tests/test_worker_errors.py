@@ -162,10 +162,10 @@ class HeldData(MemoryData):
         super().__init__(count)
         self.released, self.main = released, os.getpid()
 
-    def images(self, *arguments: Any) -> Any:
+    def _images(self, *arguments: Any) -> Any:
         if threading.current_thread() is not threading.main_thread() or os.getpid() != self.main:
             wait_until(self.released.exists)
-        return super().images(*arguments)
+        return super()._images(*arguments)
 
 
 def waits_for_a_batch() -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 from fastdata.dataset import Dataset
 from fastdata.errors import OptionError, did_you_mean
 from fastdata.schema import ArrayField, ScalarField, StringField
+from fastdata.splits import select_split
 
 from ..opening import open_packed
 from ..packing.driver import pack
@@ -99,6 +100,7 @@ def subset(
     dataset: Dataset | str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     destination: str | os.PathLike[str],
     *,
+    split: str | None = None,
     classes: str | int | Sequence[str | int] | None = None,
     where: Mapping[str, Values] | None = None,
     indices: Sequence[int] | np.ndarray[Any, Any] | None = None,
@@ -122,12 +124,15 @@ def subset(
     ----------
     dataset : Dataset or path-like
     destination : path-like
+    split : str, optional
+        The split to take samples from, ``"train"``: the others count as if they were not there, for
+        `indices`, `fraction` and `invert` too, and the copy has no field ``split``.
     classes : str, int or sequence of these, optional
         Names, or numbers, of the classes of the label that are taken; where each box has a
         class, samples with a box of one of them.
     where : mapping of str to value or values, optional
         Fields (numbers, class names or text) and the values of them that are taken:
-        ``where={"split": "train"}``.  Of an array with class names one entry is enough.
+        ``where={"colour": ["red", "green"]}``.  Of an array with class names one entry is enough.
     indices : sequence of int, optional
         Places of samples; those of the result come in this order.
     fraction : float, optional
@@ -161,12 +166,15 @@ def subset(
 
     Examples
     --------
+    >>> fastdata.subset("all.lmdb", "train.lmdb", split="train")         # doctest: +SKIP
     >>> fastdata.subset("train.lmdb", "cats.lmdb", classes=["cat"])      # doctest: +SKIP
     >>> fastdata.subset("all.lmdb", "val.lmdb", fraction=0.1)            # doctest: +SKIP
     """
     opened = dataset if isinstance(dataset, Dataset) else open_packed(dataset)
-    if classes is None and not where and indices is None and fraction is None:
-        raise OptionError("say which samples: by classes, where, indices or fraction")
+    if split is not None:
+        opened = select_split(opened, split)
+    elif classes is None and not where and indices is None and fraction is None:
+        raise OptionError("say which samples: by split, classes, where, indices or fraction")
     conditions = dict(where or {})
     if classes is not None:
         label = _label_of(opened)
@@ -257,18 +265,18 @@ def _meets(
         )
     given = values if isinstance(values, (list, tuple, set)) else [values]
     if isinstance(field, StringField):
-        return np.isin(np.asarray(dataset.gather(name, places)), [str(value) for value in given])
+        return np.isin(np.asarray(dataset._gather(name, places)), [str(value) for value in given])
     if isinstance(field, ArrayField) and field.classes is not None:
         numbers = [_number(name, field, value) for value in given]
         # One by one: the classes of a dataset's boxes need not be in memory together.
-        rows = (dataset.gather(name, [place])[0] for place in places)
+        rows = (dataset._gather(name, [place])[0] for place in places)
         return np.fromiter((bool(np.isin(row, numbers).any()) for row in rows), bool, len(places))
     if not isinstance(field, ScalarField):
         raise OptionError(f"where: field {name!r} holds neither numbers nor text")
     # In the column's type: 0.1 is not what a float32 of it is.
     numbers = [_number(name, field, value) for value in given]
     wanted = np.array(numbers, field.dtype if "float" in field.dtype else None)
-    return np.isin(np.asarray(dataset.gather(name, places)), wanted)
+    return np.isin(np.asarray(dataset._gather(name, places)), wanted)
 
 
 def _number(name: str, field: ScalarField | ArrayField, value: Any) -> Any:

@@ -88,7 +88,7 @@ def packed_samples(dataset: Dataset) -> Iterator[PackedSample]:
     """Yield the samples that a dataset shows, in its order."""
     schema = dataset.schema
     for index in range(len(dataset)):
-        shard, row = dataset.locate(index)
+        shard, row = dataset._locate(index)
         yield PackedSample(shard, row, schema)
 
 

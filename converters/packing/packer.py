@@ -29,6 +29,7 @@ from fastdata.printable import printable
 from fastdata.regular_files import open_regular, with_urls
 from fastdata.schema import Schema
 from fastdata.storage.local import tag_of
+from fastdata.summary import load_code
 
 from ..base import IndexedSource, Reject, Sample, Source
 from .chunk import CHUNK_BYTES, ChunkResult, bytes_of
@@ -386,6 +387,7 @@ class Packer:
             rejects_path=rejects_path(destination) if state.num_rejected else None,
             notes=(*self.source.notes, *self.job.notes),
             read_as=self.source.description,
+            load_code=load_code(destination),
         )
 
 

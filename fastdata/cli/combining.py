@@ -15,6 +15,7 @@ from fastdata.cli.options import (
     parse_option,
     seed_option,
     source_options,
+    split_option,
     store_options,
     work_options,
 )
@@ -100,7 +101,7 @@ Exit codes: 0 done; 1 failed; 2 wrong usage; 3 done, without damaged samples;
     metavar="NAME",
     help="Take samples of this class, by name or number. Repeatable.",
 )
-@click.option("--split", metavar="NAME", help="The same as --where split=NAME.")
+@split_option
 @click.option(
     "--where",
     type=parse_option,
@@ -134,16 +135,20 @@ def subset_command(
 ) -> int:
     """Copy the samples of DATASET that meet the conditions to the new dataset DESTINATION."""
     import fastdata
+    from fastdata.splits import select_split
 
     conditions: dict[str, list[str]] = {}
-    for name, value in [*where, *([("split", split)] if split is not None else [])]:
+    for name, value in where:
         conditions.setdefault(name, []).append(value)
     opened = fastdata.open(dataset)
-    places = None if indices is None else _places(indices, len(opened))
+    places = None
+    if indices is not None:
+        places = _places(indices, len(opened if split is None else select_split(opened, split)))
     with on_interruption(_KEPT):
         report = fastdata.subset(
             opened,
             destination,
+            split=split,
             classes=classes or None,
             where=conditions or None,
             indices=places,

@@ -10,6 +10,7 @@ from fastdata.cli.options import (
     Command,
     output_options,
     parse_slice,
+    split_option,
     store_options,
 )
 from fastdata.cli.shell import print_report
@@ -19,6 +20,7 @@ __all__ = ["export_command"]
 _EPILOG = """\b
 Examples:
   fastdata export train.lmdb ./images
+  fastdata export all.lmdb ./val --split val
   fastdata export train.lmdb ./sample --select 0:100
   fastdata pack ./images/manifest.csv again.lmdb
   fastdata export train.lmdb ./tars --format webdataset --shard-size 500MB
@@ -48,6 +50,7 @@ Exit codes: 0 done; 1 failed, e.g. damage; 2 wrong usage; 4 OUT exists or is loc
 )
 @click.argument("dataset", type=click.Path())
 @click.argument("out", type=click.Path())
+@split_option
 @click.option(
     "--select",
     type=parse_slice,
@@ -71,6 +74,7 @@ Exit codes: 0 done; 1 failed, e.g. damage; 2 wrong usage; 4 OUT exists or is loc
 def export_command(
     dataset: str,
     out: str,
+    split: str | None,
     select: slice | None,
     format: str | None,
     shard_size: str | None,
@@ -81,7 +85,7 @@ def export_command(
     """Write the samples of DATASET to the new folder OUT, in a format that other tools read."""
     import fastdata
 
-    chosen = fastdata.open(dataset)
+    chosen = fastdata.open(dataset, split=split)
     report = fastdata.export(
         chosen if select is None else chosen[select],
         out,

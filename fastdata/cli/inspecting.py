@@ -11,6 +11,7 @@ from fastdata.cli.options import (
     json_options,
     output_options,
     seed_option,
+    split_option,
     store_options,
 )
 from fastdata.cli.output import megabytes
@@ -20,6 +21,9 @@ from fastdata.printable import printable
 __all__ = ["info_command", "verify_command", "view_command"]
 
 _CLASSES_SHOWN = 20
+
+_INTERNAL_OPTIONS = {"compiled", "dct_margin", "max_pixels"}
+"""Options of a pack that only ``--json`` prints."""
 
 _INFO_EPILOG = """\b
 Examples:
@@ -68,7 +72,7 @@ def _info_lines(summary: dict[str, Any]) -> list[str]:
         options = " ".join(
             f"{name}={'x'.join(map(str, value)) if isinstance(value, list) else value}"
             for name, value in summary["options"].items()
-            if value is not None
+            if value is not None and name not in _INTERNAL_OPTIONS
         )
         lines.append(f"packed with: {options}")
     lines.append(f"digest: {summary['digest']}")
@@ -81,8 +85,10 @@ def _field_line(field: dict[str, Any]) -> str:
         kind = "mask" if field["mask"] else "RGB image" if field["channels"] == 3 else "grey image"
         kind += f", {len(field['classes'])} classes" if field.get("classes") else ""
         codecs = ", ".join(f"{name} {count:,}" for name, count in field["codecs"].items())
-        size = " x ".join(_spread(field[side]) for side in ("height", "width"))
-        return f"{kind}, {size} (H x W), {megabytes(field['bytes'])}; {codecs}"
+        from fastdata.summary import size_text
+
+        size = size_text(field["height"], field["width"])
+        return f"{kind}, {size}, {megabytes(field['bytes'])}; {codecs}"
     classes = f", {len(field['classes'])} classes" if field.get("classes") else ""
     if field["kind"] == "scalar":
         return f"{field['dtype']}{classes}"
@@ -90,12 +96,6 @@ def _field_line(field: dict[str, Any]) -> str:
         shape = "x".join("?" if length is None else str(length) for length in field["shape"])
         return f"{'boxes' if field.get('boxes') else 'array'}, {field['dtype']}, {shape}{classes}"
     return str(field["kind"])
-
-
-def _spread(values: dict[str, int]) -> str:
-    if values["min"] == values["max"]:
-        return str(values["min"])
-    return f"{values['min']}-{values['max']} (median {values['median']})"
 
 
 def _class_lines(field: dict[str, Any]) -> list[str]:
@@ -205,6 +205,7 @@ Exit codes: 0 done; 1 failed, e.g. no dataset there; 2 wrong usage; 5 disk full.
     help="Pixels of the longer side of a picture.",
 )
 @seed_option("the random choice of samples")
+@split_option
 @store_options
 @output_options
 def view_command(dataset: str, quiet: bool, as_json: bool, **options: Any) -> int:

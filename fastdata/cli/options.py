@@ -42,6 +42,7 @@ __all__ = [
     "seed_option",
     "shard_options",
     "source_options",
+    "split_option",
     "storage_options",
     "store_options",
     "work_options",
@@ -336,6 +337,10 @@ store_options = option_group(
     ),
 )
 """Options for packed datasets at URLs."""
+
+split_option = click.option(
+    "--split", metavar="NAME", help="Use only this split, e.g. train, of a dataset with several."
+)
 
 part_options = option_group(
     click.option("--plan", is_flag=True, help="Step 1 on a cluster: divide the pack into parts."),

@@ -51,15 +51,22 @@ def emit_json(document: Any) -> None:
 
 
 @contextlib.contextmanager
-def log_shown(quiet: bool) -> Iterator[None]:
-    """Show the log of the library on standard error."""
+def log_shown(quiet: bool) -> Iterator[set[str]]:
+    """Show the log of the library on standard error; yield the set of the messages shown."""
+    shown: set[str] = set()
+
+    def note(record: logging.LogRecord) -> bool:
+        shown.add(printable(record.getMessage()))
+        return True
+
     log, handler = logging.getLogger("fastdata"), logging.StreamHandler(sys.stderr)
+    handler.addFilter(note)
     before = log.level, log.propagate
     log.addHandler(handler)
     log.setLevel(logging.WARNING if quiet else logging.INFO)
     log.propagate = False
     try:
-        yield
+        yield shown
     finally:
         log.removeHandler(handler)
         log.setLevel(before[0])

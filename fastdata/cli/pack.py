@@ -148,7 +148,7 @@ def pack_command(
             "--plan, --part and --commit are separate steps. Run --plan, then --part K/N for each "
             "K from 0 to N-1, then --commit."
         )
-    with on_interruption(_KEPT), log_shown(quiet):
+    with on_interruption(_KEPT), log_shown(quiet) as shown:
         import fastdata
 
         report = fastdata.pack(
@@ -158,7 +158,7 @@ def pack_command(
             progress=False if quiet else None,
             **options,
         )
-    return print_report(report, as_json=as_json, quiet=quiet)
+    return print_report(report, as_json=as_json, quiet=quiet, shown=shown)
 
 
 _FORMATS_EPILOG = """\b

@@ -23,7 +23,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import click
@@ -100,11 +100,19 @@ def print_result(
     return FOUND if found else DONE
 
 
-def print_report(report: Any, *, as_json: bool, quiet: bool) -> int:
-    """Print the report of a pack, a copy or an export, and return the exit code."""
+def print_report(report: Any, *, as_json: bool, quiet: bool, shown: Collection[str] = ()) -> int:
+    """Print the report of a pack, a copy or an export, and return the exit code.
+
+    Lines and notes that were `shown` on standard error already are left out of the text.
+    """
+
+    def text() -> str:
+        lines = str(report).splitlines()
+        return "\n".join(line for line in lines if line.removeprefix("note: ") not in shown)
+
     # A part of a pack has done its work: batch systems take another code for a failure.
     found = getattr(report, "num_rejected", 0) > 0 and getattr(report, "digest", "-") != ""
-    return print_result(report.to_json(), report.__str__, as_json=as_json, quiet=quiet, found=found)
+    return print_result(report.to_json(), text, as_json=as_json, quiet=quiet, found=found)
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from fastdata.random import SampleKeys
 from fastdata.transforms.geometry import Geometry
 from fastdata.transforms.pipeline import Pipeline
 
-__all__ = ["check_one_size"]
+__all__ = ["check_one_size", "known_sizes"]
 
 SIZES_AT_ONCE = 1 << 16
 
@@ -34,7 +34,7 @@ def check_one_size(data: PackedData, pipeline: Pipeline, decoder: JpegDecoder) -
         for part in parts:
             pair = _several(part, heights, widths)
             # Where columns say another size than the image, whoever reads it says so.
-            if pair is not None and not data.images(name, indices[pair], decoder).doubt():
+            if pair is not None and not data._images(name, indices[pair], decoder).doubt():
                 (height, other_height), (width, other_width) = heights[pair], widths[pair]
                 raise OptionError(
                     f"a batch needs images of one size, but {name!r} has several ({height} x "
@@ -44,6 +44,15 @@ def check_one_size(data: PackedData, pipeline: Pipeline, decoder: JpegDecoder) -
                     "transform=[T.Resize(256), T.CenterCrop(224)] for evaluation. Or pack the "
                     "images in one size: fastdata pack --resize crop --size 224"
                 )
+
+
+def known_sizes(
+    data: PackedData, name: str, decoder: JpegDecoder
+) -> tuple[Indices, Indices] | None:
+    """Return the different heights and widths of a field; None if only the files know them."""
+    if getattr(data, "_image_sizes", None) is not None:
+        return None
+    return _sizes(data, name, decoder)[1:]
 
 
 def _several(part: Pipeline, heights: Indices, widths: Indices) -> list[int] | None:
@@ -77,7 +86,7 @@ def _sizes(data: PackedData, name: str, decoder: JpegDecoder) -> tuple[Indices, 
 
 def _looked_at(data: PackedData) -> Iterator[Indices]:
     """Yield the samples to look at, some at a time."""
-    if getattr(data, "image_sizes", None) is not None:  # by a file for each of them
+    if getattr(data, "_image_sizes", None) is not None:  # by a file for each of them
         yield np.unique(np.linspace(0, len(data) - 1, SOME_FILES).astype(np.int64))
         return
     for first in range(0, len(data), SIZES_AT_ONCE):

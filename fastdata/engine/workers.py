@@ -75,6 +75,14 @@ class WorkerOptions:
         """Batches that are being made behind the one that is waited for."""
         return self.prefetch_factor if self.num_workers else 0
 
+    def __str__(self) -> str:
+        if not self.num_workers:
+            return "no workers"
+        one, several = {"thread": ("thread", "threads"), "process": ("process", "processes")}[
+            self.method
+        ]
+        return f"{self.num_workers} worker {one if self.num_workers == 1 else several}"
+
     def start(self, work: Work) -> Workers:
         """Return workers that do `work`."""
         if self.num_workers == 0:

@@ -43,7 +43,7 @@ from fastdata.transforms.stages import (
     naming_field,
 )
 
-__all__ = ["Pipeline", "Transform", "Views", "as_tuple"]
+__all__ = ["Pipeline", "Transform", "Views", "as_tuple", "is_callable"]
 
 
 class Views:
@@ -207,6 +207,12 @@ def as_tuple(transforms: Any) -> tuple[Transform, ...]:
     # A text is refused as a whole, not by its first letter.
     is_one = callable(transforms) or isinstance(transforms, str)
     return (transforms,) if is_one or not isinstance(transforms, Iterable) else tuple(transforms)
+
+
+def is_callable(transform: object) -> bool:
+    """Return whether a transform is called with one sample after another."""
+    own = GeometricTransform, PixelTransform, BatchTransform, DropEmptyBoxes, Views
+    return not isinstance(transform, own)
 
 
 class _Cut:

@@ -264,7 +264,7 @@ def suggest_packing(location: Path, command: str) -> None:
         log.warning(
             "%s is loaded as it lies: every epoch decodes the files in their own size. Packed at "
             "256 pixels, photographs of 500 x 375 were loaded %d times as fast; with smaller files "
-            "it is less, with larger ones more (docs/unpacked.md). Pack it once: %s",
+            "it is less, with larger ones more (docs/guide/loading.md). Pack it once: %s",
             location,
             PACKED_IS_FASTER,
             command,

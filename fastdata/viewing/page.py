@@ -17,7 +17,8 @@ from fastdata.dataset import Dataset
 from fastdata.errors import OptionError
 from fastdata.pages import check_page_path, render, write_page
 from fastdata.schema import ArrayField, BytesField, Field, ImageField, ScalarField
-from fastdata.summary import load_code
+from fastdata.splits import select_split
+from fastdata.summary import image_sizes, load_code
 from fastdata.viewing.contact_sheet import Group, class_field, count_classes, draw_groups
 
 __all__ = ["Histogram", "histogram", "view"]
@@ -31,6 +32,7 @@ def view(
     dataset: str | os.PathLike[str],
     html: str | os.PathLike[str] | None = None,
     *,
+    split: str | None = None,
     per_class: int = 8,
     max_samples: int = 240,
     thumbnail: int = 144,
@@ -49,6 +51,8 @@ def view(
     html : path-like, optional
         The page, one file; by default in the current folder, ``train.html`` for ``train.lmdb``.
         An earlier page is replaced, but no other file.
+    split : str, optional
+        Show only this split, as for `fastdata.open`.
     per_class : int
         Samples of each class; ten times as many if there are no classes.
     max_samples : int
@@ -87,6 +91,8 @@ def view(
             raise OptionError(f"{name}={value!r} is not a number from 1 to {high:,}")
     check_page_path(html)
     opened = open_packed(dataset)
+    if split is not None:
+        opened = select_split(opened, split)
     classes = count_classes(opened)
     groups = draw_groups(
         opened,
@@ -114,8 +120,8 @@ def view(
                 ("rejected", f"{len(rejects):,}"),
             ],
             "digest": opened.digest,
-            "load_code": load_code(dataset),
-            "schema": [(name, *_described(field)) for name, field in opened.schema.items()],
+            "load_code": load_code(dataset, split=split),
+            "schema": _schema(dataset, opened),
             "groups": groups,
             "sheet_line": _sheet_line(shown, len(opened), groups, len(counts), seed),
             "classes": _class_bars(counts),
@@ -187,6 +193,16 @@ def _rejects_line(rejects: Sequence[tuple[str, str]]) -> str:
     return line + (f" Most often: {'; '.join(often)}." if often else "")
 
 
+def _schema(path: str | os.PathLike[str], dataset: Dataset) -> list[tuple[str, str, str]]:
+    """Return name, kind and particulars of each field, sizes of images included."""
+    sizes = image_sizes(path) if len(dataset) else {}
+    fields = [(name, *_described(field)) for name, field in dataset.schema.items()]
+    return [
+        (name, kind, f"{text}; {sizes[name]}" if name in sizes else text)
+        for name, kind, text in fields
+    ]
+
+
 def _described(field: Field) -> tuple[str, str]:
     """Return kind and particulars of a field."""
     if isinstance(field, ImageField):
@@ -216,7 +232,7 @@ class Histogram(NamedTuple):
 def _histograms(dataset: Dataset) -> Iterator[Histogram | None]:
     everything = np.arange(len(dataset))
     for name in dataset.schema.images:
-        stored = dataset.images(name, everything)
+        stored = dataset._images(name, everything)
         yield histogram(f"{name}: width, pixels", stored.widths, _format_count)
         yield histogram(f"{name}: height, pixels", stored.heights, _format_count)
         yield histogram(f"{name}: bytes per image", stored.lengths, _format_bytes)
