@@ -52,7 +52,7 @@ def view(
         The page, one file; by default in the current folder, ``train.html`` for ``train.lmdb``.
         An earlier page is replaced, but no other file.
     split : str, optional
-        Show only the samples of this split, as `fastdata.open` does.
+        Show only this split, as for `fastdata.open`.
     per_class : int
         Samples of each class; ten times as many if there are no classes.
     max_samples : int
