@@ -6,6 +6,7 @@ import datetime
 import json
 import re
 import sys
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,35 @@ REPOSITORY = Path(__file__).parents[1]
 sys.path.append(str(REPOSITORY / "scripts" / "bench"))
 
 import all as bench  # noqa: E402
+import chart  # noqa: E402
+import load  # noqa: E402
+import load_tables  # noqa: E402
 import pages  # noqa: E402
 import results  # noqa: E402
 from results import Measured, figures_of  # noqa: E402
 
+MEASURED = [
+    page for page in pages.all_pages() if re.search("<!-- (table|figure):", page.read_text())
+]
 
-@pytest.mark.parametrize("page", sorted({table.page for table in pages.TABLES.values()}))
-def test_a_page_has_the_tables_of_the_results(page: str) -> None:
-    text = (REPOSITORY / page).read_text("utf-8")
+
+@pytest.mark.parametrize("page", MEASURED, ids=str)
+def test_a_page_has_the_tables_and_figures_of_the_results(page: Path) -> None:
+    text = page.read_text("utf-8")
     assert pages.renewed(page) == text, "scripts/bench/all --write makes them anew"
+    # Such a line would be HTML up to its end, and its Markdown shown as it is.
+    assert not re.search(r"(?m)^ {0,3}<!-- /?figure", text)
+
+
+def test_the_picture_has_the_results() -> None:
+    text = (REPOSITORY / pages.PICTURE).read_text("utf-8")
+    assert chart.svg(Measured.load("load")) == text, "scripts/bench/all --write makes it anew"
+    assert ElementTree.fromstring(text).tag == "{http://www.w3.org/2000/svg}svg"
+
+
+@pytest.mark.parametrize("name", pages.FIGURES)
+def test_every_figure_is_measured(name: str) -> None:
+    assert re.fullmatch(rf"{name} -->[^()]+|{name} -->!\[.*\]\(\S+\)", pages.figure_of(name))
 
 
 def test_every_table_stands_once_in_its_page_and_is_measured() -> None:
@@ -34,8 +55,9 @@ def test_every_table_stands_once_in_its_page_and_is_measured() -> None:
         found += [(name, page.relative_to(REPOSITORY).as_posix()) for name in names]
     assert sorted(found) == sorted((name, table.page) for name, table in pages.TABLES.items())
     sources = {source for table in pages.TABLES.values() for source in table.sources}
-    assert sources == bench.MEASUREMENTS.keys()
-    for source in sources:
+    optional = {"accuracy"}
+    assert sources | optional == bench.MEASUREMENTS.keys() | optional
+    for source in sources - optional:
         assert Measured.load(source).runs, source
 
 
@@ -100,13 +122,19 @@ def bench_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "for line in said['lines']: print(json.dumps(line))\n"
         "sys.exit(said['code'])\n"
     )
-    (tmp_path / "README.md").write_text("before\n<!-- table: pack -->\n<!-- /table -->\nafter\n")
+    (tmp_path / "docs").mkdir()
+    text = "before\n<!-- table: pack -->\n<!-- /table -->\nafter\n"
+    (tmp_path / "docs" / "benchmarks.md").write_text(text)
+    (tmp_path / "README.md").write_text(
+        "packs <!-- figure: pack_vs_ffcv -->?<!-- /figure -->x as fast"
+    )
     one = bench.Measurement("bench.py", ["--rounds", "2"], images=False)
     monkeypatch.setattr(bench, "MEASUREMENTS", {"pack": one})
     monkeypatch.setattr(bench, "HERE", tmp_path)
     monkeypatch.setattr(results, "FOLDER", tmp_path / "results")
     monkeypatch.setattr(pages, "REPOSITORY", tmp_path)
     monkeypatch.setattr(pages, "TABLES", {"pack": pages.TABLES["pack"]})
+    results.Measured((run("2026-01-01", **{load_tables.FASTDATA: 9.0}),)).save("load")
     return tmp_path
 
 
@@ -119,7 +147,7 @@ def measure(folder: Path, monkeypatch: pytest.MonkeyPatch, *words: str, **said: 
 def test_a_measurement_is_kept_written_and_not_repeated(
     bench_of_one: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    page = bench_of_one / "README.md"
+    page = bench_of_one / "docs" / "benchmarks.md"
     lines = counted("fastdata lmdb", 900.0, 1000.0, 1100.0) + counted("FFCV DatasetWriter", 500.0)
     assert measure(bench_of_one, monkeypatch, lines=lines) == 0
     assert "a table for people" in capfd.readouterr().out
@@ -128,6 +156,9 @@ def test_a_measurement_is_kept_written_and_not_repeated(
     assert f"`python scripts/bench/bench.py --rounds 2`, {today}: " in page.read_text()
     assert page.read_text().startswith("before\n<!-- table: pack -->\n\n| |")
     assert page.read_text().endswith("\n\n<!-- /table -->\nafter\n")
+    sentence = "packs <!-- figure: pack_vs_ffcv -->2.0<!-- /figure -->x as fast"
+    assert (bench_of_one / "README.md").read_text() == sentence
+    assert ">9</text>" in (bench_of_one / pages.PICTURE).read_text()
     # Of today: left as it is, unless it is asked for.
     lines = counted("fastdata lmdb", 2000.0)
     assert measure(bench_of_one, monkeypatch, lines=lines) == 0
@@ -140,5 +171,45 @@ def test_a_measurement_is_kept_written_and_not_repeated(
     assert measure(bench_of_one, monkeypatch, "--days", "0", code=1) == 1
     assert page.read_text() == kept
     assert "not all of these could be measured (above): pack" in capfd.readouterr().err
+    with pytest.raises(SystemExit):
+        measure(bench_of_one, monkeypatch, "--only", "pack,lod")
+    assert "no measurement is called 'lod': pack" in capfd.readouterr().err
     assert measure(bench_of_one, monkeypatch, "--list") == 0
     assert f"pack           {today}" in capfd.readouterr().out
+
+
+def test_only_takes_names_with_commas_and_repeated(
+    bench_of_one: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    one = bench.MEASUREMENTS["pack"]
+    monkeypatch.setattr(bench, "MEASUREMENTS", {"pack": one, "load": one, "raw": one, "cifar": one})
+    words = ["--only", "pack,raw", "--only", "load"]
+    assert measure(bench_of_one, monkeypatch, *words, lines=counted("a", 1.0)) == 0
+    started = re.findall(r"(?m)^-- (\w+), about", capfd.readouterr().err)
+    assert started == ["pack", "raw", "load"]
+
+
+def test_the_accuracy_row_of_readme_comes_with_its_results() -> None:
+    loaded = Measured(
+        (run("2026-01-01", **{load_tables.FASTDATA: 9.0, load_tables.TORCHVISION: 3.0}),)
+    )
+    packed = Measured((run("2026-01-01", **{"fastdata lmdb": 5.0, "FFCV DatasetWriter": 2.0}),))
+    lines = load_tables.readme(loaded, packed, Measured(()))
+    assert lines[0] == "| 2 shared cores, a CPU, 2026-01-01 | images/s | over torchvision |"
+    assert "| `fastdata.loader`, JPEG | 9 | 3.0x |" in lines
+    assert lines[-1] == "| packing with fastdata / with FFCV | 5 / 2 | 2.5x FFCV's |"
+    top1 = {"jpeg": [0.5, 0.6], "raw": [0.5, 0.6], "original": [0.5, 0.5]}
+    figures = {"figures": {name: {"top1": values} for name, values in top1.items()}}
+    lines = load_tables.readme(loaded, packed, Measured((figures,)))
+    assert lines[-1].startswith("| accuracy (top-1) ")
+    assert "| 55.0% / 50.0% |" in lines[-1]
+
+
+def test_every_contender_of_the_loading_tables_exists() -> None:
+    measured = {name for workload in load.WORKLOADS.values() for name in workload.contenders}
+    assert measured == load.KNOWN.keys()
+    named = {*load_tables.LABELS, load_tables.ORIGINALS}
+    named |= {load_tables.UNPACKED.format(method) for method in ("thread", "process")}
+    assert named == measured
+    for known in load.KNOWN.values():
+        assert (REPOSITORY / "scripts" / "bench" / "contenders" / known.script).exists()

@@ -1,7 +1,7 @@
 """Measure what the tables of README.md and docs/ show, keep it in results/, and write the tables.
 
     scripts/bench/all --images DIR            every measurement; those of the last days are left out
-    scripts/bench/all --images DIR --only pack --only load     these, whenever they were measured
+    scripts/bench/all --images DIR --only load,pack    these, whenever they were measured
     scripts/bench/all --list                  what there is, and when it was measured last
     scripts/bench/all --write                 only the tables, from the results that are kept
 
@@ -42,12 +42,13 @@ class Measurement:
     work: bool = True
 
 
-UNPACKED = ["--only", "original files", "--only", "fastdata jpeg lmdb thread"]
 FIGURES = ["workers", "cifar", "gap", "first-batch", "cold", "memory", "psnr"]
 MEASUREMENTS = {
     "pack": Measurement("pack.py", ["--samples", "8000", "--rounds", "3"], 3),
-    "load": Measurement("load.py", ["--rounds", "3", "--epochs", "4"], 25),
-    "unpacked": Measurement("load.py", [*UNPACKED, "--samples", "4000", "--epochs", "3"], 12),
+    "load": Measurement("load.py", ["--rounds", "3", "--epochs", "3"], 22),
+    "evaluation": Measurement("load.py", ["evaluation", "--rounds", "2", "--epochs", "2"], 8),
+    "unpacked": Measurement("load.py", ["unpacked", "--rounds", "3", "--epochs", "2"], 6),
+    "cifar": Measurement("load.py", ["cifar", "--rounds", "2", "--epochs", "2"], 4, images=False),
     "figures": Measurement("figures.py", [*FIGURES, "--rounds", "3"], 20),
     "raw": Measurement("figures.py", ["raw", "--rounds", "5"], 2),
     "dct-scale": Measurement("dct_scale.py", minutes=5, work=False),
@@ -112,6 +113,15 @@ def measure(name: str, images: Path, work: Path) -> bool:
     return process.returncode == 0
 
 
+def names(text: str) -> list[str]:
+    """Return the measurements that are named, with commas between them."""
+    found = text.split(",")
+    if unknown := [name for name in found if name not in MEASUREMENTS]:
+        known = ", ".join(MEASUREMENTS)
+        raise argparse.ArgumentTypeError(f"no measurement is called {unknown[0]!r}: {known}")
+    return found
+
+
 def main() -> int:
     """Read the command line, measure and write."""
     parser = argparse.ArgumentParser(
@@ -119,7 +129,14 @@ def main() -> int:
     )
     parser.add_argument("--images", type=Path, help="class folders of JPEG files")
     parser.add_argument("--work", type=Path, default=REPOSITORY / ".bench", help="kept datasets")
-    parser.add_argument("--only", action="append", choices=MEASUREMENTS, metavar="NAME")
+    parser.add_argument(
+        "--only",
+        action="extend",
+        type=names,
+        default=[],
+        metavar="NAME[,NAME]",
+        help="only these, whenever they were measured; may be repeated",
+    )
     parser.add_argument(
         "--days", type=int, default=7, help="leave out what is as young; 0: measure all anew"
     )

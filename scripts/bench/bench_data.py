@@ -12,6 +12,8 @@ Nearly everything is derived from one folder of original JPEG files:
     sorted_tars_64/  the same, class by class, in shards of some 64 MB
     litdata_64/    LitData's chunks of the same files, class by class
     mds_64/        MosaicML Streaming's shards of them
+    images.lance   Lance's dataset of them
+    images.array_record  grain's file of them
     shards/        the originals packed as packed.lmdb, class by class, in shards of 1 GB
     jpg.beton      FFCV's, from files/: the same sizes, encoded a second time
     raw.lmdb       the pixels of files/
@@ -21,7 +23,8 @@ Nearly everything is derived from one folder of original JPEG files:
     squares.h5
     noise.lmdb     50,000 raw images of 32 x 32 pixels, of no photographs
     noise.h5
-
+    pixels/        50,000 files of 32 x 32 pixels, seeded noise in ten class folders; the peers'
+                   files of them are in small/
 Beside each lies NAME.json, which tells of what it was made; what has the same
 settings is used again.  Remove the folder after a change of the format.
 """
@@ -46,7 +49,8 @@ import numpy as np
 from harness import REPOSITORY, ContenderFailedError, last_line, say
 from peers import HERE, peer_python
 
-SUFFIXES = {".jpg", ".jpeg"}
+SUFFIXES = {".jpg", ".jpeg", ".rgb"}
+"""``.rgb``: 3,072 bytes, the pixels of 32 x 32, as `pixel_files` writes them."""
 SIZE, QUALITY = 256, 90
 TAR_SAMPLES = 500
 TAR_OVERHEAD = 1792
@@ -107,11 +111,14 @@ class Datasets:
         Where the datasets are kept.
     samples : int
         Of every dataset; files are repeated until there are so many.
+    small : bool
+        Whether `images` are files of 32 x 32 pixels, not JPEGs.
     """
 
     images: Path
     work: Path
     samples: int
+    small: bool = False
 
     def made(self, name: str, settings: dict[str, Any], make: Callable[[Path], object]) -> Path:
         """Return the file or folder `name`, made by `make` unless it is there already."""
@@ -157,6 +164,8 @@ class Datasets:
         """Return the originals packed by fastdata as JPEG to ``.lmdb`` or ``.h5``."""
         import fastdata
 
+        if self.small:
+            return self.noise(suffix)
         settings: dict[str, Any] = {"size": SIZE, "codec": "jpeg", "quality": QUALITY}
         originals = self.originals()
         return self.made(
@@ -167,6 +176,8 @@ class Datasets:
         """Return the folder of the packed JPEGs as files, in class folders."""
         from fastdata.converters.exporting.export import export
 
+        if self.small:
+            return self.images
         packed = self.packed(".lmdb")
         settings = {"of": packed.name, "size": SIZE, "quality": QUALITY}
         return self.made("files", settings, lambda to: export(packed, to))
@@ -175,6 +186,8 @@ class Datasets:
         """Return the pixels of the packed JPEGs, packed raw by fastdata."""
         import fastdata
 
+        if self.small:
+            return self.noise(suffix)
         # The manifest, not the folder, so that samples keep their order.
         manifest = self.files() / "manifest.csv"
         settings: dict[str, Any] = {"codec": "raw", "resize": "none"}
@@ -240,19 +253,22 @@ class Datasets:
         return self.made(f"sorted_tars_{megabytes}", settings, write)
 
     def stored(self, peer: str, megabytes: int) -> Path:
-        """Return the folder of shards of some size of ``litdata`` or ``mds``, class by class.
+        """Return the folder of shards of some size of ``litdata`` or ``mds``, class by class."""
+        return self.written(f"{peer}_{megabytes}", peer, f"remote_{peer}.py", shard_mb=megabytes)
+
+    def written(self, name: str, peer: str, script: str, **settings: object) -> Path:
+        """Return the file or folder `name` that a peer writes of the files, class by class.
 
         Raises
         ------
         ContenderFailedError
-            If the peer could not write them.
+            If the peer could not write it.
         """
-        settings = {"of": self.files().name, "megabytes": megabytes}
-        options = {"files": str(self.files()), "shard_mb": megabytes}
+        options = {"files": str(self.files()), **settings}
         return self.made(
-            f"{peer}_{megabytes}",
-            settings,
-            lambda to: run_writer(peer, f"remote_{peer}.py", {**options, "destination": str(to)}),
+            name,
+            {"of": self.files().name, **settings},
+            lambda to: run_writer(peer, script, {**options, "destination": str(to)}),
         )
 
     def beton(self, mode: str) -> Path:
@@ -340,6 +356,22 @@ def mnist_like(work: Path, samples: int) -> Path:
     return path
 
 
+def pixel_files(work: Path) -> Path:
+    """Return 50,000 files of 32 x 32 pixels in ten class folders: seeded noise."""
+    folder = work / "pixels"
+    if not folder.exists():  # a folder that is there is whole
+        say(f"making {folder}")
+        part = work / "pixels.part"
+        shutil.rmtree(part, ignore_errors=True)
+        generator = np.random.default_rng(0)
+        for number in range(NOISE_SAMPLES):
+            path = part / str(number % 10) / f"{number:05}.rgb"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(generator.bytes(32 * 32 * 3))
+        part.rename(folder)
+    return folder
+
+
 def labelled(files: Path) -> list[tuple[Path, int]]:
     """Return the files of class folders, sorted, with the numbers of their classes."""
     paths = list_images(files)
@@ -354,7 +386,7 @@ def write_tars(samples: list[tuple[Path, int]], folder: Path, samples_a_tar: int
     for start in range(0, len(samples), samples_a_tar):
         with tarfile.open(folder / f"{start // samples_a_tar:05}.tar", "w") as tar:
             for number, (path, label) in enumerate(samples[start : start + samples_a_tar], start):
-                tar.add(path, f"{number:08}.jpg")
+                tar.add(path, f"{number:08}.{'rgb' if path.suffix == '.rgb' else 'jpg'}")
                 text = str(label).encode()
                 member = tarfile.TarInfo(f"{number:08}.cls")
                 member.size = len(text)

@@ -1,21 +1,32 @@
-"""The measured tables of README.md and docs/, made of the results that are kept (`results.py`).
+"""The measured tables and figures of README.md and docs/, made of the results that are kept.
 
 A table stands between ``<!-- table: NAME -->`` and ``<!-- /table -->``; what is there is written
 anew.  Under it stand command, date, machine and what was measured with.
+
+A single figure stands in a sentence, between ``<!-- figure: NAME -->`` and ``<!-- /figure -->``.
+No line may begin with these marks: in Markdown, such a line is HTML up to its end.
+
+The bars of README's picture are written too (`chart.py`).  `results.py` keeps the results.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+import chart
+import load_tables
 from cells import between, markdown, over, version, whole
 from harness import REPOSITORY
+from load_tables import FASTDATA, FFCV, ORIGINALS, TORCHVISION, UNPACKED
 from remote_tables import asked_of_stores, stores
 from results import Figure, Measured, Run
 
 BETWEEN = re.compile(r"(?<=<!-- table: ).*?(?=<!-- /table -->)", re.DOTALL)
+FIGURE = re.compile(r"(?<=<!-- figure: )(\S+) -->.*?(?=<!-- /figure -->)", re.DOTALL)
+PICTURE = "docs/images/loading.svg"
 
 
 @dataclass(frozen=True)
@@ -30,31 +41,53 @@ class Table:
         Names of the measurements that it is made of, as `lines` takes them.
     lines : callable
         Returns the table in Markdown.
+    origins : bool
+        Whether commands, dates and machines stand under it.
     """
 
     page: str
     sources: Sequence[str]
     lines: Callable[..., list[str]]
+    origins: bool = True
 
 
 def text_of(name: str) -> str:
     """Return what stands between the marks of a table, its name included."""
     table = TABLES[name]
     found = [Measured.load(source) for source in table.sources]
-    lines = [*table.lines(*found), "", " ".join(map(origin, found))]
+    lines = table.lines(*found)
+    if table.origins:
+        lines += ["", " ".join(map(origin, found))]
     return f"{name} -->\n\n" + "\n".join(lines) + "\n\n"
 
 
-def renewed(page: str) -> str:
-    """Return the text of a page with its tables made anew."""
-    text = (REPOSITORY / page).read_text("utf-8")
-    return BETWEEN.sub(lambda match: text_of(match[0].split(maxsplit=1)[0]), text)
+def figure_of(name: str) -> str:
+    """Return what stands between the marks of a figure, its name included."""
+    source, text = FIGURES[name]
+    return f"{name} -->{text(Measured.load(source))}"
+
+
+def renewed(page: Path) -> str:
+    """Return the text of a page with its tables and figures made anew."""
+    text = BETWEEN.sub(
+        lambda found: text_of(found[0].split(maxsplit=1)[0]), page.read_text("utf-8")
+    )
+    return FIGURE.sub(lambda found: figure_of(found[1]), text)
+
+
+def all_pages() -> Iterator[Path]:
+    """Yield the pages that may have tables and figures."""
+    yield REPOSITORY / "README.md"
+    yield from sorted((REPOSITORY / "docs").rglob("*.md"))
 
 
 def write_all() -> None:
-    """Write the tables into their pages."""
-    for page in {table.page for table in TABLES.values()}:
-        if (text := renewed(page)) != (path := REPOSITORY / page).read_text("utf-8"):
+    """Write the tables and figures into their pages, and the picture."""
+    texts = {page: renewed(page) for page in all_pages()}
+    texts[REPOSITORY / PICTURE] = chart.svg(Measured.load("load"))
+    for path, text in texts.items():
+        if not path.exists() or path.read_text("utf-8") != text:
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, "utf-8")
 
 
@@ -81,69 +114,6 @@ def _with(run: Run) -> str:
 # -- tables ------------------------------------------------------------------------------------
 
 
-def pack(found: Measured) -> list[str]:
-    """Packing, beside FFCV."""
-    base = "FFCV DatasetWriter"
-    labels = {
-        "fastdata lmdb": "`fastdata.pack` to LMDB",
-        "fastdata hdf5": "`fastdata.pack` to HDF5",
-        base: f"FFCV{version(found, base, 'ffcv')} `DatasetWriter` (jpg, `max_resolution=341`)",
-    }
-    rows = [
-        [label, whole(figure), between(figure), over(found, name, base, 2)]
-        for name, label in labels.items()
-        if (figure := found.figure(name))
-    ]
-    return markdown(["", "images/s, median", "lowest-highest", "over FFCV"], "lrrr", rows)
-
-
-TORCHVISION = "torchvision, pre-resized files"
-
-
-def load(found: Measured) -> list[str]:
-    """Loading, beside its peers."""
-    ffcv = f"FFCV{version(found, 'FFCV jpeg', 'ffcv')}"
-    own, pil = "bilinear, antialiased", "PIL bilinear, antialiased"
-    linear, area = "cv2 `INTER_LINEAR`, not antialiased", "cv2 `INTER_AREA`"
-    stock = "torchvision `ImageFolder` + `DataLoader`, the same pre-resized files"
-    labels = {
-        "fastdata jpeg lmdb thread": ("`fastdata.loader`, JPEG", own),
-        "LMDB + cv2 + DataLoader": ("LMDB + cv2 + `DataLoader`", linear),
-        "FFCV jpeg": (f"{ffcv}, JPEG", area),
-        "WebDataset": ("WebDataset", linear),
-        "DALI CPU": ("DALI, CPU", "linear, antialiased"),
-        TORCHVISION: (stock, pil),
-        "torchvision, original files": ("torchvision, original files", pil),
-        "fastdata raw lmdb thread": ("`fastdata.loader`, raw pixels", "as above"),
-        "FFCV raw": (f"{ffcv}, raw pixels", area),
-    }
-    rows = [
-        [label, whole(figure), between(figure), over(found, name, TORCHVISION), resize]
-        for name, (label, resize) in labels.items()
-        if (figure := found.figure(name))
-    ]
-    heads = ["", "images/s, median", "lowest-highest", "over torchvision on the same files"]
-    return markdown([*heads, "resize filter"], "lrrrl", rows)
-
-
-def unpacked(found: Measured) -> list[str]:
-    """Files as they lie."""
-    base = "torchvision, original files"
-    as_they_lie = "`fastdata.loader`, the files as they lie, two {}"
-    labels = {
-        "fastdata jpeg lmdb thread": "`fastdata.loader`, packed at short side 256",
-        "fastdata, original files, process": as_they_lie.format("processes"),
-        "fastdata, original files, thread": as_they_lie.format("threads"),
-        base: "torchvision `ImageFolder` + `DataLoader`, the same files",
-    }
-    rows = [
-        [label, whole(figure), between(figure), over(found, name, base)]
-        for name, label in labels.items()
-        if (figure := found.figure(name))
-    ]
-    return markdown(["", "images/s, median", "lowest-highest", "over torchvision"], "lrrr", rows)
-
-
 def asked(loaded: Measured, figures: Measured, raw: Measured) -> list[str]:
     """What is asked of the loader, and what is reached."""
 
@@ -163,7 +133,7 @@ def asked(loaded: Measured, figures: Measured, raw: Measured) -> list[str]:
     cold = "cold, reading: fastdata over py-lmdb, readahead=False"
     psnr, lowest = reached(".1f", "PSNR against PIL, mean", "PSNR against PIL, lowest")
     rows = [
-        ["JPEG over FFCV's", "2.5", *ratios("jpeg", "FFCV jpeg")],
+        ["JPEG over FFCV's", "2.5", *ratios("jpeg", FFCV)],
         ["JPEG over torchvision, the same pre-resized files", "3", *ratios("jpeg", TORCHVISION)],
         [
             "JPEG, two workers over one",
@@ -346,9 +316,12 @@ def doctor_nothing(measured: Measured) -> list[str]:
 
 
 TABLES: Mapping[str, Table] = {
-    "pack": Table("README.md", ["pack"], pack),
-    "load": Table("README.md", ["load"], load),
-    "unpacked": Table("docs/unpacked.md", ["unpacked"], unpacked),
+    "readme": Table("README.md", ["load", "pack", "accuracy"], load_tables.readme, origins=False),
+    "load": Table("docs/benchmarks.md", ["load"], load_tables.load),
+    "evaluation": Table("docs/benchmarks.md", ["evaluation"], load_tables.evaluation),
+    "cifar": Table("docs/benchmarks.md", ["cifar"], load_tables.cifar),
+    "unpacked": Table("docs/benchmarks.md", ["unpacked"], load_tables.unpacked),
+    "pack": Table("docs/benchmarks.md", ["pack"], load_tables.pack),
     "asked": Table("docs/design/loading.md", ["load", "figures", "raw"], asked),
     "dct-scale": Table("docs/design/packing.md", ["dct-scale"], dct_scale),
     "read-blobs": Table("docs/design/format.md", ["read-blobs"], read_blobs),
@@ -361,3 +334,36 @@ TABLES: Mapping[str, Table] = {
     "doctor": Table("docs/doctor.md", ["doctor"], doctor),
     "doctor-nothing": Table("docs/doctor.md", ["doctor-nothing"], doctor_nothing),
 }
+
+
+def _ratio(source: str, name: str, base: str) -> tuple[str, Callable[[Measured], str]]:
+    return source, lambda found: load_tables.ratio(found, name, base)
+
+
+def _rate(name: str) -> tuple[str, Callable[[Measured], str]]:
+    return "load", lambda found: whole(found.figure(name)) or "(not measured)"
+
+
+FIGURES: Mapping[str, tuple[str, Callable[[Measured], str]]] = {
+    "load_picture": ("load", load_tables.picture),
+    "date": ("load", load_tables.date),
+    "cpu": ("load", load_tables.cpu),
+    "cores": ("load", load_tables.cores),
+    "load_fastdata": _rate(FASTDATA),
+    "load_ffcv": _rate(FFCV),
+    "load_dali": _rate("DALI CPU"),
+    "load_hf": _rate("Hugging Face datasets"),
+    "load_wds": _rate("WebDataset"),
+    "load_torchvision": _rate(TORCHVISION),
+    "load_vs_torchvision": _ratio("load", FASTDATA, TORCHVISION),
+    "load_vs_ffcv": _ratio("load", FASTDATA, FFCV),
+    "load_vs_dali": _ratio("load", FASTDATA, "DALI CPU"),
+    "raw_vs_ffcv": _ratio("load", "fastdata raw lmdb thread", "FFCV raw"),
+    "cifar_vs_ffcv": _ratio("cifar", "fastdata raw lmdb thread", "FFCV raw"),
+    "pack_vs_ffcv": _ratio("pack", load_tables.PACKED, load_tables.FFCV_WRITER),
+    # Of the default worker method.
+    "unpacked_vs_torchvision": _ratio("unpacked", UNPACKED.format("thread"), ORIGINALS),
+    "packed_vs_unpacked": _ratio("unpacked", FASTDATA, UNPACKED.format("thread")),
+    "packed_vs_originals": _ratio("unpacked", FASTDATA, ORIGINALS),
+}
+"""The source and the text of each figure."""

@@ -13,13 +13,22 @@ from harness import REPOSITORY, Contender
 HERE = Path(__file__).resolve().parent
 
 
+OWN_ENVIRONMENT = ("ffcv", "dali", "mds")
+"""The peers that cannot be installed together with others."""
+
+
+def environment(peer: str) -> str:
+    """Return what make_peers calls the environment of a peer."""
+    return peer if peer in OWN_ENVIRONMENT else "torch"
+
+
 def peer_python(peer: str) -> str:
     """Return a peer's interpreter.
 
     The one that ``FASTDATA_BENCH_<PEER>_PYTHON`` names, else the one that
     make_peers makes, whether it is there or not.
     """
-    made = REPOSITORY / ".peers" / peer / "bin" / "python"
+    made = REPOSITORY / ".peers" / environment(peer) / "bin" / "python"
     return os.environ.get(f"FASTDATA_BENCH_{peer.upper()}_PYTHON") or str(made)
 
 
@@ -39,6 +48,6 @@ def contender(
     python = peer_python(peer) if peer else sys.executable
     missing = ""
     if peer and not os.path.exists(python):
-        missing = f"there is no {python}; scripts/bench/make_peers {peer} makes it"
+        missing = f"there is no {python}; scripts/bench/make_peers {environment(peer)} makes it"
     command = [python, str(HERE / "contenders" / script), json.dumps(dict(options))]
     return Contender(name, command, modules, missing, notes or {})

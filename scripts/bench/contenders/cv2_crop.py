@@ -1,14 +1,15 @@
-"""JPEG to augmented crop with OpenCV, one sample at a time, as people write it in a Dataset."""
+"""Bytes to a crop with OpenCV, one sample at a time, as people write it in a Dataset."""
 
 from __future__ import annotations
 
-import math
 import random
+from collections.abc import Callable
 from typing import Any
 
 import cv2
 import numpy as np
 import torch
+from random_crop import random_box
 
 # Workers are processes already.
 cv2.setNumThreads(0)
@@ -27,21 +28,32 @@ def decode(data: Any) -> Any:
 
 def random_resized_crop(image: Any, size: int) -> Any:
     """Return torchvision's RandomResizedCrop and flip, resized by INTER_LINEAR."""
-    height, width = image.shape[:2]
-    for _ in range(10):
-        area = height * width * random.uniform(0.08, 1.0)
-        ratio = math.exp(random.uniform(math.log(3 / 4), math.log(4 / 3)))
-        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
-        if 0 < w <= width and 0 < h <= height:
-            top, left = random.randint(0, height - h), random.randint(0, width - w)
-            break
-    else:
-        w = min(width, round(height * 4 / 3))
-        h = min(height, round(width * 4 / 3))
-        top, left = (height - h) // 2, (width - w) // 2
-    crop = image[top : top + h, left : left + w]
+    top, left, height, width = random_box(*image.shape[:2])
+    crop = image[top : top + height, left : left + width]
     crop = cv2.resize(crop, (size, size), interpolation=cv2.INTER_LINEAR)
     return cv2.flip(crop, 1) if random.random() < 0.5 else crop
+
+
+def centre_crop(image: Any, size: int) -> Any:
+    """Return the centre, cut out."""
+    top, left = (image.shape[0] - size) // 2, (image.shape[1] - size) // 2
+    return image[top : top + size, left : left + size]
+
+
+def padded_crop(image: Any, size: int, padding: int) -> Any:
+    """Return torchvision's RandomCrop with black padding, and flip."""
+    image = cv2.copyMakeBorder(image, padding, padding, padding, padding, cv2.BORDER_CONSTANT)
+    top, left = random.randint(0, 2 * padding), random.randint(0, 2 * padding)
+    crop = image[top : top + size, left : left + size]
+    return cv2.flip(crop, 1) if random.random() < 0.5 else crop
+
+
+CROPS: dict[str, Callable[[Any], Any]] = {
+    "crop 224": lambda data: random_resized_crop(decode(data), 224),
+    "centre 224": lambda data: centre_crop(decode(data), 224),
+    "crop 32": lambda data: padded_crop(np.frombuffer(data, np.uint8).reshape(32, 32, 3), 32, 4),
+}
+"""Bytes of a sample, a JPEG or the pixels of 32 x 32, to what a workload asks for."""
 
 
 def collate(samples: list[tuple[Any, int]]) -> tuple[torch.Tensor, torch.Tensor]:

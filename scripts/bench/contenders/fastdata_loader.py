@@ -32,7 +32,7 @@ def make_loader(options: dict[str, Any]) -> Any:
     return new_loader(
         data,
         batch_size=options.get("batch_size", 256),
-        shuffle=True,
+        shuffle=options.get("shuffle", True),
         drop_last=options.get("drop_last", True),
         transform=TRANSFORMS[options.get("transform", "crop 224")],
         num_workers=options.get("workers", 2),

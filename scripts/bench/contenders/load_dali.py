@@ -15,9 +15,12 @@ from nvidia.dali import fn, pipeline_def, types
 
 
 @pipeline_def  # type: ignore[untyped-decorator]
-def crops(folder: str) -> Any:
+def crops(folder: str, transform: str, shuffle: bool) -> Any:
     """Files to crops, uint8 [224, 224, 3], and labels."""
-    data, labels = fn.readers.file(file_root=folder, random_shuffle=True, name="files")
+    data, labels = fn.readers.file(file_root=folder, random_shuffle=shuffle, name="files")
+    if transform == "centre 224":
+        centre = fn.decoders.image_crop(data, device="cpu", output_type=types.RGB, crop=[224, 224])
+        return centre, labels
     images = fn.decoders.image_random_crop(
         data,
         device="cpu",
@@ -36,9 +39,11 @@ def crops(folder: str) -> Any:
 def main() -> None:
     """Time epochs."""
     given = options()
-    pipe = crops(given["data"], batch_size=256, num_threads=given["workers"], device_id=None)
+    size = given["batch_size"]
+    wanted = given["data"], given["transform"], given["shuffle"]
+    pipe = crops(*wanted, batch_size=size, num_threads=given["workers"], device_id=None)
     pipe.build()
-    batches = pipe.epoch_size("files") // 256
+    batches = pipe.epoch_size("files") // size
 
     def epoch() -> Iterator[Any]:
         for _ in range(batches):

@@ -11,7 +11,7 @@ from typing import Any
 import lmdb
 import numpy as np
 import torch
-from cv2_crop import decode, random_resized_crop
+from cv2_crop import CROPS
 from epochs import options, print_report, time_epochs
 from page_cache import evict
 from torch.utils.data import DataLoader, Dataset
@@ -20,8 +20,9 @@ from torch.utils.data import DataLoader, Dataset
 class LmdbDataset(Dataset[Any]):
     """Opens its file when first read, so in each worker."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, transform: str) -> None:
         self.path = path
+        self.crop = CROPS[transform]
         self._transaction: Any = None
         labels = self.transaction.get(b"column/label")
         self.labels = np.frombuffer(labels, "<i8").copy()
@@ -40,7 +41,7 @@ class LmdbDataset(Dataset[Any]):
         return len(self.labels)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        image = random_resized_crop(decode(self.transaction.get(b"image/%010d" % index)), 224)
+        image = self.crop(self.transaction.get(b"image/%010d" % index))
         return torch.from_numpy(image), int(self.labels[index])
 
 
@@ -50,9 +51,9 @@ def main() -> None:
     if given.get("cold"):
         evict(given["data"])
     loader = DataLoader(
-        LmdbDataset(given["data"]),
-        batch_size=256,
-        shuffle=True,
+        LmdbDataset(given["data"], given["transform"]),
+        batch_size=given["batch_size"],
+        shuffle=given["shuffle"],
         drop_last=True,
         num_workers=given["workers"],
         persistent_workers=True,

@@ -10,26 +10,24 @@ from pathlib import Path
 from typing import Any
 
 import webdataset as wds
-from cv2_crop import collate, decode, random_resized_crop
+from cv2_crop import CROPS, collate
 from epochs import options, print_report, time_epochs
-
-
-def crop(sample: tuple[bytes, bytes]) -> tuple[Any, int]:
-    """Return the crop and the label of a sample of the tar."""
-    return random_resized_crop(decode(sample[0]), 224), int(sample[1])
 
 
 def main() -> None:
     """Time epochs."""
     given = options()
     shards = sorted(map(str, Path(given["data"]).glob("*.tar")))
-    dataset = (
-        wds.WebDataset(shards, shardshuffle=len(shards))
-        .shuffle(1000)
-        .to_tuple("jpg", "cls")
-        .map(crop)
-        .batched(256, collation_fn=collate, partial=False)
-    )
+    crop = CROPS[given["transform"]]
+
+    def cropped(sample: tuple[bytes, bytes]) -> tuple[Any, int]:
+        return crop(sample[0]), int(sample[1])
+
+    dataset = wds.WebDataset(shards, shardshuffle=len(shards) if given["shuffle"] else False)
+    if given["shuffle"]:
+        dataset = dataset.shuffle(1000)
+    dataset = dataset.to_tuple("jpg;rgb", "cls").map(cropped)
+    dataset = dataset.batched(given["batch_size"], collation_fn=collate, partial=False)
     loader = wds.WebLoader(
         dataset, batch_size=None, num_workers=given["workers"], persistent_workers=True
     )
