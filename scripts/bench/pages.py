@@ -345,7 +345,36 @@ def doctor_nothing(measured: Measured) -> list[str]:
     return markdown(heads, "rrrr", [list(map(str, cells))])
 
 
+def accuracy(found: Measured) -> list[str]:
+    """Top-1 of a network trained from the original files and from packs."""
+
+    def percent(share: float) -> str:
+        return f"{100 * share:.1f}"
+
+    def mean(figure: Figure) -> str:
+        return f"{percent(figure['mean'])} ({' to '.join(map(percent, figure['interval']))})"
+
+    labels = {
+        "original": "original files, PIL, stock `DataLoader`",
+        "jpeg": "`fastdata.pack(size=256, quality=90)`, `fastdata.loader`",
+        "raw": '`fastdata.pack(size=256, codec="raw")`, `fastdata.loader`',
+    }
+    rows = [
+        [
+            label,
+            ", ".join(map(percent, figure["top1"])),
+            mean(figure),
+            mean(figure["difference"]) if "difference" in figure else "",
+        ]
+        for name, label in labels.items()
+        if (figure := found.figure(name))
+    ]
+    heads = ["pixels from", "top-1 of each seed, %", "mean (95%)", "difference (95%)"]
+    return markdown(heads, "lrrr", rows)
+
+
 TABLES: Mapping[str, Table] = {
+    "accuracy": Table("docs/benchmarks.md", ["accuracy"], accuracy),
     "pack": Table("README.md", ["pack"], pack),
     "load": Table("README.md", ["load"], load),
     "unpacked": Table("docs/unpacked.md", ["unpacked"], unpacked),
