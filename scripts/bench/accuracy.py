@@ -9,8 +9,8 @@ jpeg        `fastdata.pack` at short side 256, JPEG quality 90, in `fastdata.loa
 raw         `fastdata.pack` at short side 256, raw pixels, in `fastdata.loader`
 
 Network, first weights, order of the samples, batches, optimiser and schedule are the same; only the
-pixels differ, and the draws of crops and flips, which come from another generator.  A validation
-image comes from the same place as the training images.  The last epoch counts, not the best one.
+pixels differ, and the random numbers of crops and flips.  Each network is validated on pixels of
+its own pipeline, after the last epoch, not after the best one.
 
 DIR has class folders: a fifth of each class, drawn by a fixed seed, is for validation.  Or DIR has
 ``train/`` and one or more of ``val/``, ``validation/`` and ``test/`` with class folders: all of
@@ -31,6 +31,7 @@ import random
 import statistics
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,10 +41,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Sampler
 
 import fastdata
 import pages
@@ -51,6 +51,7 @@ from bench_data import QUALITY, SIZE, Datasets, list_images
 from fastdata import transforms as T  # noqa: N812 - as users write it
 from fastdata.installing import DISTRIBUTION
 from harness import REPOSITORY, hardware, say
+from pil_files import RATIO, SCALE, Files, short_side
 from results import Measured
 
 PACKS: dict[str, dict[str, Any]] = {
@@ -62,7 +63,6 @@ HELD_OUT, HELD_OUT_PART = ("val", "validation", "test"), 0.2
 BATCH_SIZE, WORKERS, WIDTH = 64, 2, 24
 LEARNING_RATE, WEIGHT_DECAY, SMOOTHING = 0.1, 5e-4, 0.1
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """The 0.975 quantile of Student's t for 1, 2, ... degrees of freedom."""
 
@@ -71,95 +71,40 @@ Sample = tuple[Path, int]
 
 def find_samples(images: Path) -> dict[bool, list[Sample]]:
     """Return the samples to train on (True) and to validate on (False), class by class."""
-    files = [path.relative_to(images).parts for path in list_images(images)]
-    split = any(parts[0] == "train" for parts in files)
-    depth = int(split)
-    names = sorted({parts[depth] for parts in files if len(parts) > depth + 1})
+    files = [path.relative_to(images) for path in list_images(images)]
+    split = any(path.parts[0] == "train" for path in files)
+    classes: dict[str, list[Path]] = defaultdict(list)
+    for path in files:
+        if not split:
+            classes[path.parts[0]].append(path)
+        elif path.parts[0] in ("train", *HELD_OUT) and len(path.parts) > 2:
+            classes[path.parts[1]].append(path)
     found: dict[bool, list[Sample]] = {True: [], False: []}
     choice = random.Random(0)
-    for label, name in enumerate(names):
-        of_class = [parts for parts in files if len(parts) > depth + 1 and parts[depth] == name]
-        held_out = [parts for parts in of_class if split and parts[0] in HELD_OUT]
-        if not split:
-            held_out = choice.sample(of_class, round(len(of_class) * HELD_OUT_PART))
-        training = sorted({*of_class} - {*held_out})
+    for label, name in enumerate(sorted(classes)):
+        of_class = classes[name]
         if split:
-            training = [parts for parts in training if parts[0] == "train"]
-        found[True] += [(images.joinpath(*parts), label) for parts in training]
-        found[False] += [(images.joinpath(*parts), label) for parts in held_out]
-    if len(names) < 2 or not found[False] or len(found[True]) < BATCH_SIZE:
+            held_out = {path for path in of_class if path.parts[0] != "train"}
+        else:
+            held_out = {*choice.sample(of_class, round(len(of_class) * HELD_OUT_PART))}
+        for path in of_class:
+            found[path not in held_out].append((images / path, label))
+    if len(classes) < 2 or not found[False] or len(found[True]) < BATCH_SIZE:
         raise SystemExit(
-            f"{images} has {len(names)} classes, {len(found[True])} images to train on and "
+            f"{images} has {len(classes)} classes, {len(found[True])} images to train on and "
             f"{len(found[False])} for validation. Give a folder with two classes or more, "
             f"{BATCH_SIZE} images to train on, and some for validation."
         )
     return found
 
 
-# -- original files: torchvision's formulas for PIL images ---------------------------------------
-
-
-def random_window(width: int, height: int) -> tuple[int, int, int, int]:
-    """Return the box of a `RandomResizedCrop`, drawn as torchvision draws it."""
-    for _ in range(10):
-        area = width * height * torch.empty(1).uniform_(*SCALE).item()
-        aspect = math.exp(torch.empty(1).uniform_(*map(math.log, RATIO)).item())
-        w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
-        if 0 < w <= width and 0 < h <= height:
-            top = int(torch.randint(0, height - h + 1, (1,)))
-            left = int(torch.randint(0, width - w + 1, (1,)))
-            return left, top, left + w, top + h
-    w, h = min(width, round(height * RATIO[1])), min(height, round(width / RATIO[0]))
-    left, top = (width - w) // 2, (height - h) // 2
-    return left, top, left + w, top + h
-
-
-def training_image(image: Image.Image, side: int) -> Image.Image:
-    """Return what RandomResizedCrop(side) and RandomHorizontalFlip() make."""
-    crop = image.crop(random_window(*image.size)).resize((side, side), Image.Resampling.BILINEAR)
-    return ImageOps.mirror(crop) if torch.rand(1) < 0.5 else crop
-
-
-def validation_image(image: Image.Image, side: int) -> Image.Image:
-    """Return what Resize(short_side(side)) and CenterCrop(side) make."""
-    shorter = min(image.size)
-    width, height = (int(short_side(side) * length / shorter) for length in image.size)
-    left, top = round((width - side) / 2.0), round((height - side) / 2.0)
-    resized = image.resize((width, height), Image.Resampling.BILINEAR)
-    return resized.crop((left, top, left + side, top + side))
-
-
-def short_side(side: int) -> int:
-    """Return the short side that a validation image is resized to: 256 for crops of 224."""
-    return round(side * 8 / 7)
-
-
-@dataclass(frozen=True)
-class Files(Dataset[tuple[torch.Tensor, int]]):
-    """Original files: uint8 [3, side, side] and the label."""
-
-    samples: list[Sample]
-    side: int
-    training: bool
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        path, label = self.samples[index]
-        with Image.open(path) as file:
-            image = ImageOps.exif_transpose(file).convert("RGB")
-        made = (training_image if self.training else validation_image)(image, self.side)
-        return torch.from_numpy(np.array(made)).permute(2, 0, 1), label
-
-
 # -- the pipelines -------------------------------------------------------------------------------
 
 
 class Order(Sampler[int]):
-    """Every sample once, in an order drawn from seed and epoch; without a seed, in turn."""
+    """Every sample once, in an order drawn from seed and epoch."""
 
-    def __init__(self, samples: int, seed: int | None) -> None:
+    def __init__(self, samples: int, seed: int) -> None:
         self.samples, self.seed, self.epoch = samples, seed, 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -170,8 +115,6 @@ class Order(Sampler[int]):
         return self.samples
 
     def __iter__(self) -> Iterator[int]:
-        if self.seed is None:
-            return iter(range(self.samples))
         order = np.random.default_rng((self.seed, self.epoch)).permutation(self.samples)
         return iter(order.tolist())
 
@@ -195,8 +138,8 @@ class Source:
     def batches(self, training: bool, side: int, seed: int) -> Iterator[Any]:
         """Open a loader of uint8 images [n, 3, side, side] and labels."""
         options: dict[str, Any] = {"batch_size": BATCH_SIZE, "num_workers": WORKERS}
-        order = Order(len(self.samples[training]), seed if training else None)
-        options |= {"sampler": order, "drop_last": training}
+        if training:
+            options |= {"sampler": Order(len(self.samples[True]), seed), "drop_last": True}
         if self.pipeline == "original":
             files = Files(self.samples[training], side, training)
             draws = torch.Generator().manual_seed(seed)
@@ -238,7 +181,8 @@ def new_network(classes: int) -> nn.Module:
     stem = nn.Sequential(convolution(3, WIDTH, 7, 4), nn.ReLU(inplace=True))
     blocks = [Block(WIDTH << step, WIDTH << step + 1) for step in range(3)]
     head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(WIDTH << 3, classes)]
-    return nn.Sequential(stem, *blocks, *head).to(memory_format=torch.channels_last)
+    network = nn.Sequential(stem, *blocks, *head)
+    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
 def prepared(images: torch.Tensor) -> torch.Tensor:
@@ -266,7 +210,7 @@ def train(source: Source, side: int, epochs: int, seed: int) -> float:
                 scores = network(prepared(images))
                 loss = functional.cross_entropy(scores, labels, label_smoothing=SMOOTHING)
                 optimiser.zero_grad()
-                loss.backward()
+                loss.backward()  # type: ignore[no-untyped-call]
                 optimiser.step()
                 schedule.step()
                 losses.append(loss.item())
@@ -298,12 +242,11 @@ def kept_run(source: Source, inputs: dict[str, Any], seed: int) -> dict[str, Any
     started = time.perf_counter()
     top1 = train(source, inputs["settings"]["side"], inputs["settings"]["epochs"], seed)
     seconds = round(time.perf_counter() - started, 1)
-    run = {"contender": source.pipeline, "seed": seed, "top1": round(top1, 4), "seconds": seconds}
+    run = {"benchmark": "accuracy", "contender": source.pipeline, "seed": seed}
+    run |= {"top1": round(top1, 4), "seconds": seconds}
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".new")
-    part.write_text(
-        json.dumps(run := {"benchmark": "accuracy", **run, **inputs, "hardware": hardware()})
-    )
+    part.write_text(json.dumps(run := run | inputs | {"hardware": hardware()}))
     part.replace(path)
     return run
 
@@ -342,15 +285,15 @@ def main() -> int:
     except KeyboardInterrupt:
         say("Stopped. The same command goes on from the finished runs.")
         return 130
-    lines = []
+    rows = []
     for name, of_seeds in top1.items():
         values: dict[str, Any] = {"top1": of_seeds, **interval(of_seeds)}
         if name != "original":
             pairs = zip(of_seeds, top1["original"], strict=True)
             values["difference"] = interval([mine - theirs for mine, theirs in pairs])
-        lines.append({"benchmark": "accuracy", "row": name, "values": {**values, **counts}})
-        print(json.dumps(lines[-1]), flush=True)
-    print("\n" + "\n".join(pages.accuracy(Measured.of(lines))))
+        rows.append({"benchmark": "accuracy", "row": name, "values": values | counts})
+        print(json.dumps(rows[-1]), flush=True)
+    print("\n" + "\n".join(pages.accuracy(Measured.of(rows))))
     return 0
 
 
