@@ -13,13 +13,13 @@ pixels differ, and the random numbers of crops and flips.  Each network is valid
 its own pipeline, after the last epoch, not after the best one.
 
 DIR has class folders: a fifth of each class, drawn by a fixed seed, is for validation.  Or DIR has
-``train/`` and one or more of ``val/``, ``validation/`` and ``test/`` with class folders: all of
-these but ``train/`` are for validation.
+``train/`` and, for validation, one or more of ``val/``, ``validation/`` and ``test/``, each with
+class folders.
 
 Prints a JSON line for each run, one for each pipeline, and a table: top-1 of each seed, the mean
 with Student's 95% t-interval over the seeds, and the same for the differences from "original" of
 the same seed.  Finished runs are kept in WORK/accuracy and not repeated: after Ctrl-C the same
-command goes on.  Remove that folder to train anew.
+command goes on.  To repeat the runs, remove that folder.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def convolution(inputs: int, outputs: int, size: int, stride: int) -> nn.Sequent
 
 
 class Block(nn.Module):
-    """Two convolutions of 3 x 3 beside a projection."""
+    """Two convolutions of 3 x 3, plus a projection of the input."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -252,7 +252,7 @@ def kept_run(source: Source, inputs: dict[str, Any], seed: int) -> dict[str, Any
 
 
 def main() -> int:
-    """Train what is not there yet, and print."""
+    """Train the networks, print the figures."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
