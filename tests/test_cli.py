@@ -358,6 +358,58 @@ def test_wrong_options_are_exit_code_2(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["images"]
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            "pack IMAGES PACKED",
+            "already exists. Choose another destination, or pass --overwrite to",
+        ),
+        ("pack IMAGES a.lmdb --quality 101", "error: --quality 101 is more than 100"),
+        (
+            "pack IMAGES a.lmdb --codec keep --resize long",
+            "--codec keep copies files byte for byte",
+        ),
+        ("pack IMAGES a.lmdb --codec keep --resize long", ": use it with --resize none\n"),
+        (
+            "pack IMAGES a.lmdb --shards 2 --shard-size 3",
+            "error: --shards and --shard-size exclude",
+        ),
+        ("pack IMAGES a.tar", "With --container lmdb the file may have any name"),
+        ("pack IMAGES a.lmdb --plan", "give --shard-size 1GB or --shards N\n"),
+        ("view PACKED --per-class 0", "error: --per-class 0 is not a number from 1 to 1,000"),
+        ("export PACKED a.tar", "Pass --format webdataset for a folder of such files"),
+        ("export PACKED out --shard-size 3", "--format folder has no shards: omit --shard-size\n"),
+        ("subset PACKED a.lmdb", "give --split, --class, --where, --indices or --fraction\n"),
+        (
+            "subset PACKED a.lmdb --class cta",
+            "no value 'cta'; its classes are cat, dog. Did you mean",
+        ),
+        ("subset PACKED a.lmdb --where lable=1", "no field 'lable'; it has image, label. Did you"),
+        ("append PACKED/ IMAGES --format folders", "Did you mean 'folder'?"),
+        ("merge PACKED IMAGES a.lmdb", "Pack it: fastdata pack"),
+    ],
+)
+def test_errors_name_options_as_the_command_line_has_them(
+    tmp_path: Path,
+    packed: Path,
+    images: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: str,
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    places = {"IMAGES": images, "PACKED": packed, "PACKED/": packed}
+    result = run(*(places.get(word, word) for word in words.split()))
+    assert result.exit_code in (1, 2, 4)
+    assert message in result.stderr
+
+
+def test_file_names_that_look_like_arguments_stay(tmp_path: Path) -> None:
+    name = tmp_path / "split=train" / "size=3.lmdb"
+    assert f"{name}: no such file" in run("export", name, tmp_path / "out").stderr
+
+
 def _wait_for(path: Path, process: subprocess.Popen[str]) -> None:
     while not path.exists() and process.poll() is None:
         time.sleep(0.005)

@@ -215,12 +215,12 @@ def test_a_fraction_and_its_rest_are_the_whole(whole: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "say which samples"),
+        ({}, "choose samples: give split=, classes=, where="),
         ({"classes": ["dog"]}, "'label' has no value 'dog'; its classes are ant, bee, cat"),
         ({"classes": [3]}, "has no class 3: its classes are 0 to 2"),
         ({"where": {"split": "x"}}, "has no field 'split'; it has image, label"),
         ({"where": {"image": 1}}, "neither numbers nor text"),
-        ({"where": {"label": 1}, "classes": [1]}, "select by the same field"),
+        ({"where": {"label": 1}, "classes": [1]}, "select by the same field 'label'"),
         ({"indices": [20]}, "20 is out of range, the dataset has 20 samples"),
         ({"indices": [1, 1]}, "a sample more than once"),
         ({"indices": [0.5]}, "not a list of integers"),

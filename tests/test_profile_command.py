@@ -156,7 +156,7 @@ def test_a_place_that_takes_no_page_is_an_error_before_anything_is_measured(
 ) -> None:
     for place, message in [
         (tmp_path, "is a folder: name a file"),
-        (tmp_path / "x" / "r.html", "for the page: make it (mkdir -p"),
+        (tmp_path / "x" / "r.html", "does not exist: make it (mkdir -p"),
     ]:
         result = run("profile", small, "--html", place)
         assert result.exit_code == 2

@@ -53,9 +53,9 @@ def merge(
     container, shards, shard_size, overwrite, progress
         As in `fastdata.pack`.
     shuffle, seed : bool, int
-        Mix the samples of all of them.
+        Copy in random order, across the datasets.
     on_error : {"stop", "report"}
-        What a sample that is damaged does: end the merge, or be left out and listed.
+        Stop at a damaged sample, or leave such samples out and list them.
 
     Returns
     -------
@@ -64,7 +64,7 @@ def merge(
     Raises
     ------
     FormatError
-        If the schemas differ; class names and their order are part of them.
+        If the schemas differ, including class names and their order.
     RejectedError
         At a damaged sample, with ``on_error="stop"``.
     OptionError, DatasetNotFoundError, ShardCorruptError, DestinationExistsError, DiskFullError
@@ -117,36 +117,35 @@ def subset(
 ) -> PackReport:
     """Copy a part of a dataset into a new one.
 
-    Images keep their bytes, and classes their numbers.  Conditions add up: a sample
-    must meet all that are given.
+    Images keep their bytes, and classes their numbers.  A sample must meet all conditions.
 
     Parameters
     ----------
     dataset : Dataset or path-like
     destination : path-like
     split : str, optional
-        The split to take samples from, ``"train"``: the others count as if they were not there, for
-        `indices`, `fraction` and `invert` too, and the copy has no field ``split``.
-    classes : str, int or sequence of these, optional
-        Names, or numbers, of the classes of the label that are taken; where each box has a
-        class, samples with a box of one of them.
+        Take samples of this split only, e.g. ``"train"``.  Then `indices`, `fraction` and `invert`
+        ignore the other splits, and the copy has no field ``split``.
+    classes : str, int or sequence of str or int, optional
+        Take samples of these classes, by name or number.  If each box has a class, one box is
+        enough.
     where : mapping of str to value or values, optional
-        Fields (numbers, class names or text) and the values of them that are taken:
-        ``where={"colour": ["red", "green"]}``.  Of an array with class names one entry is enough.
+        Take samples with these values (numbers, class names or text) of a field:
+        ``where={"colour": ["red", "green"]}``.  In an array with class names, one entry is enough.
     indices : sequence of int, optional
-        Places of samples; those of the result come in this order.
+        Take samples by position, in this order.
     fraction : float, optional
-        Of the samples that the others leave, so many are drawn: rounded, at least one;
-        their order stays.
+        Draw this share of the samples that meet the other conditions, at least one sample; the
+        order stays.
     seed : int
-        Of that draw (NumPy's PCG64), and of `shuffle`.
+        Seed for `fraction` (NumPy's PCG64) and `shuffle`.
     invert : bool
-        Take all samples but these: ``fraction=0.9`` and the same with ``invert=True`` cut a
-        dataset in two.
+        Take all other samples instead: ``fraction=0.9``, without and with ``invert=True``, divides
+        a dataset.
     container, shards, shard_size, shuffle, overwrite, progress
         As in `fastdata.pack`.
     on_error : {"stop", "report"}
-        What a damaged sample does: end it, or be left out and listed.
+        Stop at a damaged sample, or leave such samples out and list them.
 
     Returns
     -------
@@ -155,7 +154,7 @@ def subset(
     Raises
     ------
     OptionError
-        If there is no such class, field or sample, or nothing is left.
+        If a class, field or sample does not exist, or no sample meets the conditions.
     DatasetNotFoundError, ShardCorruptError, DestinationExistsError, DiskFullError, RejectedError
         As in `fastdata.pack` and `fastdata.open`.
 
@@ -174,12 +173,12 @@ def subset(
     if split is not None:
         opened = select_split(opened, split)
     elif classes is None and not where and indices is None and fraction is None:
-        raise OptionError("say which samples: by split, classes, where, indices or fraction")
+        raise OptionError("choose samples: give split=, classes=, where=, indices= or fraction=")
     conditions = dict(where or {})
     if classes is not None:
         label = _label_of(opened)
         if label in conditions:
-            raise OptionError(f"classes and where[{label!r}] select by the same field: give one")
+            raise OptionError(f"classes= and where= select by the same field {label!r}: give one")
         conditions[label] = (classes,) if isinstance(classes, (str, int)) else tuple(classes)
     taken = np.arange(len(opened)) if indices is None else _checked(opened, indices)
     for name, values in conditions.items():
@@ -273,7 +272,7 @@ def _meets(
         return np.fromiter((bool(np.isin(row, numbers).any()) for row in rows), bool, len(places))
     if not isinstance(field, ScalarField):
         raise OptionError(f"where: field {name!r} holds neither numbers nor text")
-    # In the column's type: 0.1 is not what a float32 of it is.
+    # Compare in the type of the column: 0.1 is not equal to its float32.
     numbers = [_number(name, field, value) for value in given]
     wanted = np.array(numbers, field.dtype if "float" in field.dtype else None)
     return np.isin(np.asarray(dataset._gather(name, places)), wanted)

@@ -240,12 +240,12 @@ def _refuse_suffix(destination: Path) -> None:
     if suffix in _MEANT_BY_SUFFIX:
         format = _MEANT_BY_SUFFIX[suffix]
         if format in FORMATS:
-            remedy = f"format={format!r} (--format {format}) writes a folder of such files"
+            remedy = f"pass format={format!r} (--format {format}) for a folder of such files"
         else:
             remedy = format
         raise OptionError(
             f"{destination} would become a folder of image files. {remedy[0].upper()}{remedy[1:]}. "
-            'If you want a folder of this name, pass format="folder" (--format folder).'
+            "If you want this, pass format='folder' (--format folder)."
         )
 
 

@@ -232,8 +232,8 @@ def pack(
     if in_parts:
         if overwrite:
             raise OptionError(
-                "overwrite does not work for packs in parts or to a store: remove the dataset at "
-                "the destination yourself, or choose another destination"
+                "overwrite=True does not work for packs in parts or to a store: remove the dataset "
+                "at the destination yourself, or choose another destination"
             )
         parts = InParts(
             source,
@@ -277,8 +277,8 @@ def _refuse_suffix(path: Path) -> None:
     if suffix and suffix not in _SUFFIXES:
         raise OptionError(
             f"{path}: {suffix} is not a suffix of a dataset. Use {', '.join(_SUFFIXES)}, or none "
-            f"for an LMDB.{did_you_mean(suffix, _SUFFIXES)} With container='lmdb' or 'hdf5' "
-            "(--container) the file may have any name; so may the folder of several shards."
+            f"for an LMDB.{did_you_mean(suffix, _SUFFIXES)} With container='lmdb' (--container "
+            "lmdb) the file may have any name; so may the folder of several shards."
         )
 
 

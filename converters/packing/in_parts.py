@@ -62,7 +62,7 @@ class InParts:
         if not self.options.many:
             raise OptionError(
                 "a pack in parts is one of several shards: give shard_size (--shard-size 1GB) or "
-                "shards (--shards)"
+                "shards=N (--shards N)"
             )
         if self.part is not None and self.executor is not None:
             raise OptionError(

@@ -167,7 +167,7 @@ def _places(text: str, count: int) -> list[int]:
             parts = Path(text).read_text(encoding="utf-8").split()
         except (OSError, UnicodeDecodeError) as error:
             raise click.BadParameter(
-                f"{text!r} is neither a list such as 0,5,10:20 nor a readable file ({error}).",
+                f"{text!r} is neither a list such as 0,5,10:20 nor a readable file.",
                 param_hint="--indices",
             ) from error
     places: list[int] = []

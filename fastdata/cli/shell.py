@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import sys
 import threading
@@ -170,12 +171,14 @@ class Shell(click.Group):
             if isinstance(error, BrokenPipeError) and _HELP.intersection(words):
                 leave_stdout()
                 sys.exit(DONE)  # the reader of the help has gone
-            code = _report(error, words)
+            code = _report(error, words, self.commands.get(words[0]))
         sys.exit(code or DONE)
 
 
-def _report(error: BaseException, words: Sequence[str]) -> int:
+def _report(error: BaseException, words: Sequence[str], command: click.Command | None) -> int:
     message, code = _describe(error, words)
+    if isinstance(error, FastdataError) and command is not None:
+        message = _with_flags(message, command)
     if _has(words, "--traceback") or os.environ.get("FASTDATA_TRACEBACK", "0") not in ("", "0"):
         lines = "".join(traceback.format_exception(error)).rstrip()
         click.echo(printable_lines(lines), err=True)
@@ -238,6 +241,26 @@ def _option_of_a_format(
         if given == error.option_name and (equals or not behind.startswith("-")):
             value = rest if equals else behind
     return f"--option {name}={value}"
+
+
+def _with_flags(message: str, command: click.Command) -> str:
+    """Return a message of the library with its arguments as options: ``--size 3`` for ``size=3``.
+
+    A name with its option behind it, ``overwrite=True (--overwrite)``, becomes that option.
+    """
+    for parameter in command.params:
+        name, flag = str(parameter.name), max(parameter.opts, key=len)
+        if not isinstance(parameter, click.Option):
+            continue
+
+        def written(match: re.Match[str], flag: str = flag) -> str:
+            return match[3] or " ".join(filter(None, (flag, match[1], match[2])))
+
+        # Without a value, only a name with an underscore is sure to be no word of the sentence.
+        value = r"(?:=(?:True\b|'([^']*)'|\{[^}]*\}|([\w.]*)))" + "?" * ("_" in name)
+        pattern = rf"(?<![^\s(]){name}{value}(?!\w)(?: \(({flag}[^)]*)\))?"
+        message = re.sub(pattern, written, message)
+    return message
 
 
 def _paragraph(text: str) -> str:

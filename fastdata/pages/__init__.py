@@ -84,8 +84,8 @@ def check_page_path(path: str | os.PathLike[str]) -> None:
         )
     if not target.parent.is_dir():
         raise OptionError(
-            f"there is no folder {target.parent} for the page: make it "
-            f"(mkdir -p {shlex.quote(str(target.parent))}), or choose another one"
+            f"the folder {target.parent} does not exist: make it (mkdir -p "
+            f"{shlex.quote(str(target.parent))}), or choose another one for the page"
         )
 
 

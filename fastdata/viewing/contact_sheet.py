@@ -22,7 +22,7 @@ from fastdata.schema import ArrayField, Field, ScalarField, Schema, StringField
 __all__ = ["ClassSamples", "Group", "class_field", "count_classes", "draw_groups"]
 
 _CAPTION_CHARACTERS = 60
-"""Of each value under a picture."""
+"""Most characters of a value below a picture."""
 
 _JPEG_QUALITY = 80
 _MASK_OPACITY = 0.5
@@ -52,7 +52,7 @@ class SheetSample(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Samples of one class, or of the whole dataset where there are no classes."""
+    """Samples of one class, or of a dataset without classes."""
 
     name: str
     total: int
@@ -133,9 +133,9 @@ def draw_groups(
     side: int,
     seed: int,
 ) -> list[Group]:
-    """Draw `per_class` samples of each class, or ten times as many where there are no classes.
+    """Draw `per_class` samples of each class, or ten times as many without classes.
 
-    With many classes fewer samples of each are drawn, with very many only some of the classes.
+    With many classes, each has fewer samples; with very many, only some classes are drawn.
     Pictures have `side` pixels at most.
     """
     generator = np.random.Generator(np.random.PCG64(seed))

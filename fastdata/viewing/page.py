@@ -54,7 +54,7 @@ def view(
     split : str, optional
         Show only this split, as for `fastdata.open`.
     per_class : int
-        Samples of each class; ten times as many if there are no classes.
+        Samples of each class; without classes, ten times as many.
     max_samples : int
         Most samples on the page.
     thumbnail : int
@@ -264,7 +264,7 @@ def histogram(
     ends = text_of(low), text_of(middle), text_of(high)
     if low == high:
         return Histogram(name, [(1.0, f"{text_of(low)}: {len(values):,}")], *ends)
-    # 100,000 of very many values give the same width of bars as all of them.
+    # 100,000 values give the same width of bars as all values.
     sampled = values[:: max(1, len(values) // 100_000)]
     edges = np.histogram_bin_edges(sampled, "fd", (low, high))
     whole = bool(np.all(values == np.round(values)))

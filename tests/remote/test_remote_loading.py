@@ -486,7 +486,7 @@ def test_folders_that_are_none_of_ours(
     url = f"{server.url}/jpegs"
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("all of it")
-    with pytest.raises(OptionError, match="not empty, and no cache"):
+    with pytest.raises(OptionError, match="neither empty nor a cache"):
         fastdata.open(url, cache_dir=tmp_path / "mine")
     assert (tmp_path / "mine" / "thesis.tex").exists()
     (tmp_path / "file").write_text("")
