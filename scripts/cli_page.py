@@ -62,7 +62,8 @@ def _options(name: str) -> dict[str, list[tuple[str, str]]]:
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.replace("|", r"\|").split())
+    # "[x>=1]" behind "[default: 2]" would be a link.
+    return " ".join(text.replace("|", r"\|").split()).replace("] [", "], [")
 
 
 if __name__ == "__main__":
