@@ -27,10 +27,10 @@ from fastdata.codecs.decoders import JpegDecoder, jpeg_decoder
 from fastdata.dataset import Dataset
 from fastdata.distributed import left_to_others
 from fastdata.engine.backend import Backend, CpuBackend
+from fastdata.engine.column_checks import check_columns
 from fastdata.engine.contracts import BatchOrder, PackedData
 from fastdata.engine.delivery import has_batch_stage
 from fastdata.engine.loader import Loader
-from fastdata.engine.sizes import check_one_size
 from fastdata.engine.work import BatchWork
 from fastdata.engine.workers import WorkerOptions, choose_method
 from fastdata.errors import OptionError, WorkerError
@@ -104,9 +104,12 @@ def packed_loader(data: PackedData, options: LoaderOptions) -> Loader:
     record.check(data.schema)
     pipeline = _pipeline(options, data.schema)
     decoder = jpeg_decoder(options.decoder)
-    # Who gives samples or batches may give those of one size together.
-    if options.batch_size > 1 and options.sampler is None:
-        check_one_size(data, pipeline, decoder)
+    # Who gives samples or batches may leave some out, and give those of one size together.
+    if options.sampler is None and options.batch_sampler is None:
+        some = np.arange(len(data))
+        if options.weights is not None:
+            some = _weighted(options, len(data), 0).possible
+        check_columns(data, pipeline, decoder, some, one_size=options.batch_size > 1)
     assemble = partial(_assemble, data, options, pipeline, decoder)
     return Loader(data, options, assemble, record)
 
@@ -175,6 +178,7 @@ def _backend(options: LoaderOptions, work: BatchWork, part: Any) -> Backend:
     """Return the backend, with tuned settings where they are asked for."""
     options = resolve_auto_settings(work.dataset, options)
     workers, target, pinned = _worker_options(options, work), options.target, options.pinned
+    workers.check_sent(work.pipeline.transforms)
     if options.backend == "dali":
         if _reads_files(work):
             raise OptionError(
@@ -239,13 +243,18 @@ def _order(options: LoaderOptions, data: PackedData, seed: int, batch: int) -> O
     if options.sampler is not None:
         return SamplerOrder(options.sampler, count)
     if options.weights is not None:
-        weighted = Weighted(options.weights, seed)
-        if len(weighted) != count:
-            raise OptionError(
-                f"weights has {len(weighted)} numbers, but the dataset has {count} samples"
-            )
-        return weighted
+        return _weighted(options, count, seed)
     return _shuffled(options, data, count, seed, batch)
+
+
+def _weighted(options: LoaderOptions, count: int, seed: int) -> Weighted:
+    assert options.weights is not None, "there are weights"
+    weighted = Weighted(options.weights, seed)
+    if len(weighted) != count:
+        raise OptionError(
+            f"weights has {len(weighted)} numbers, but the dataset has {count} samples"
+        )
+    return weighted
 
 
 def _shuffled(options: LoaderOptions, data: PackedData, count: int, seed: int, batch: int) -> Order:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from fastdata.engine.sizes import known_sizes
+from fastdata.engine.column_checks import known_sizes
 from fastdata.engine.work import BatchWork
 from fastdata.errors import OptionError
 from fastdata.random import SampleKeys
