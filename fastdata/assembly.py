@@ -62,6 +62,10 @@ _OPTIONS_OF_WORKERS = ("multiprocessing_context", "timeout")
 TYPICAL_BYTES = 1 << 16
 """Bytes of a sample, if the data do not know its size."""
 
+MOST_CHECKED = 1 << 20
+"""Samples whose columns are looked at when a loader is made, which takes 0.2 s; and so the shards
+that are opened for that."""
+
 _REFUSED_OPTIONS: dict[str, tuple[tuple[Any, ...], str]] = {
     "collate_fn": (
         (None,),
@@ -109,7 +113,8 @@ def packed_loader(data: PackedData, options: LoaderOptions) -> Loader:
         some = np.arange(len(data))
         if options.weights is not None:
             some = _weighted(options, len(data), 0).possible
-        check_columns(data, pipeline, decoder, some, one_size=options.batch_size > 1)
+        one_size = options.batch_size > 1
+        check_columns(data, pipeline, decoder, some[:MOST_CHECKED], one_size=one_size)
     assemble = partial(_assemble, data, options, pipeline, decoder)
     return Loader(data, options, assemble, record)
 

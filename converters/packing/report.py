@@ -15,7 +15,7 @@ from .job import read_rejects
 __all__ = ["PackReport"]
 
 LEAST_FOR_RATE = 2000
-"""Images from which on their rate is printed: of fewer, the start of the workers takes most."""
+"""The rate of fewer images is not printed: the start of the workers takes most of the time."""
 
 
 @dataclass(frozen=True, slots=True)

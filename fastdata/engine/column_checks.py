@@ -1,7 +1,6 @@
-"""Whether transforms suit the data, as far as columns tell: checked before the first batch.
+"""Checks of transforms against the columns of the data, before the first batch.
 
-No pixel is read, nothing is drawn, and no callable is called.  What callables return is known only
-when they are called.
+They read no pixel, draw nothing, and call no callable.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ __all__ = ["check_columns", "known_sizes"]
 SAMPLES_AT_ONCE = 1 << 16
 
 SOME_FILES = 16
-"""Of which the header is read, where the data are files that are not packed."""
+"""Files whose header is read if the data are not packed."""
 
 
 def check_columns(
@@ -35,9 +34,9 @@ def check_columns(
 ) -> None:
     """Raise `OptionError` if the transforms cannot be applied to `some` of the samples, int64 [n].
 
-    That is if images are too small for a crop or a blur, if images and masks of a sample differ in
-    size, if labels are no class numbers for `MixUp`, or, with `one_size`, if images have several
-    sizes and no transform gives them one.  Of files that are not packed, some are looked at.
+    Reasons: images are too small for a crop or a blur; images and masks of a sample differ in size;
+    labels for `MixUp` are out of range; with `one_size`, images have several sizes and no transform
+    gives them one.  Unpacked files are checked by some of their headers.
     """
     parts: list[Pipeline] = list(pipeline.views or [pipeline])
     if any(isinstance(stage, GeometryStage) for part in parts for stage in _before_calls(part)):
@@ -113,7 +112,7 @@ def _check_sizes(
         return False
 
     def is_wrong(places: list[int]) -> bool:
-        """Return whether columns say another size than the image: whoever reads it says so."""
+        """Return whether columns have wrong sizes; the worker that reads it raises the error."""
         return data._images(name, sizes[0][places], decoder).doubt()
 
     count = len(sizes[0])
@@ -149,9 +148,9 @@ def _check_images_agree(data: PackedData, decoder: JpegDecoder, some: Indices) -
         try:
             sizes = [image_sizes(data, name, indices, decoder) for name in names]
         except FastdataError:
-            continue  # whoever reads it says what is wrong
+            continue  # the worker that reads it raises the error
         heights, widths = (np.stack(sides) for sides in zip(*sizes, strict=True))
-        sound = ((heights != 1) | (widths != 1)).all(0)  # what is refused has 1 x 1
+        sound = ((heights != 1) | (widths != 1)).all(0)  # refused images have 1 x 1
         wrong = sound & ((heights != heights[0]) | (widths != widths[0])).any(0)
         at = np.flatnonzero(wrong)[:1]
         if at.size and not any(data._images(n, indices[at], decoder).doubt() for n in names):
@@ -159,7 +158,7 @@ def _check_images_agree(data: PackedData, decoder: JpegDecoder, some: Indices) -
 
 
 def _check_labels(data: PackedData, pipeline: Pipeline, some: Indices) -> None:
-    """Raise `OptionError` if labels that are mixed are no class numbers."""
+    """Raise `OptionError` if labels to be mixed are out of range."""
     for step in pipeline.batch.steps if pipeline.batch is not None and pipeline.direct else ():
         if not (isinstance(step, ChangeStage) and isinstance(step.transform, MixTransform)):
             continue
@@ -168,7 +167,7 @@ def _check_labels(data: PackedData, pipeline: Pipeline, some: Indices) -> None:
             try:
                 labels = torch.from_numpy(data._gather(name, indices))
             except FastdataError:
-                continue  # whoever reads it says what is wrong
+                continue  # the worker that reads it raises the error
             step.transform.check_labels(labels, classes)
 
 
@@ -181,9 +180,9 @@ def _sizes(
         try:
             heights, widths = image_sizes(data, name, indices, decoder)
         except FastdataError:
-            continue  # whoever reads it says what is wrong
+            continue  # the worker that reads it raises the error
         new = np.stack([indices, (np.asarray(heights) << 32) + widths], axis=1)
-        new = new[new[:, 1] != (1 << 32) + 1]  # what is refused has 1 x 1
+        new = new[new[:, 1] != (1 << 32) + 1]  # refused images have 1 x 1
         both = np.concatenate([found, new])
         _, first = np.unique(both[:, 1], return_index=True)
         found = both[np.sort(first)]
@@ -192,7 +191,7 @@ def _sizes(
 
 def _looked_at(data: PackedData, some: Indices) -> Iterator[Indices]:
     """Yield the samples to look at, of `some`, a part at a time."""
-    if _in_files(data):  # by a file for each of them
+    if _in_files(data):  # each of them opens a file
         count = min(len(some), SOME_FILES)
         yield some[np.linspace(0, len(some) - 1, count).astype(np.int64)]
         return

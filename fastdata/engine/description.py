@@ -1,7 +1,7 @@
-"""What a loader's batches are made of, in words: shapes, dtypes and memory formats.
+"""The description of a loader's batches: shapes, dtypes and memory formats.
 
-All of it is known from the schema, the transforms and the columns of sizes.  No image is decoded
-and no callable is called, so the images that a callable makes are described as unknown.
+It is made of the schema, the transforms and the columns of sizes.  No image is decoded and no
+callable is called, so the images that a callable makes are described as unknown.
 """
 
 from __future__ import annotations

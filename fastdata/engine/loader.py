@@ -59,6 +59,10 @@ class Loader(DataLoaderSurface):
     A loader may be made before the process group: rank and world size are looked up by each pass
     and by `len`.
 
+    ``print(loader)`` lists the batches per epoch, the workers, and the fields of a batch with
+    shape, dtype and memory format.  "H" and "W" are sizes that vary.  It reads no pixel and starts
+    no worker.
+
     For one thread at a time.  A loader can be pickled and copied between epochs; the copy has its
     own workers and continues at the same place.
 

@@ -27,7 +27,7 @@ __all__ = ["SampledBatches", "SamplerEpoch", "SamplerOrder"]
 
 
 LISTS = list, tuple, range, str, np.ndarray, torch.Tensor
-"""Samplers that draw nothing: what they yield is checked when the loader is made, too."""
+"""Samplers that draw nothing; their indices are also checked when the loader is made."""
 
 
 class SamplerEpoch:
@@ -83,7 +83,7 @@ class SamplerOrder(Order):
     """The order that a user's sampler yields, of a dataset of `count` samples.
 
     Negative indices count from the end of the dataset.  `OptionError` if the sampler has no length;
-    from `in_epoch`, and of a list at once, if it yields more or fewer indices, or what is none.
+    from `in_epoch` (for a list at once) if it yields a wrong number of indices, or a wrong one.
     """
 
     pure: ClassVar[bool] = False
@@ -122,8 +122,8 @@ class SampledBatches:
 
     All are this rank's: with several ranks, the batch sampler yields those of its rank, and as many
     on every rank.  They may differ in size.  `OptionError` if the batch sampler has no length; from
-    `in_epoch`, and for a list at once, if it yields more or fewer batches, an empty one, or what
-    is no index.
+    `in_epoch` (for a list at once) if it yields a wrong number of batches, an empty one, or a wrong
+    index.
     """
 
     padding = 0
