@@ -325,7 +325,7 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert "6 samples, 1 file, " in result.output
     result = run(*words[:3], "--format", "folder", "--shard-size", "2", "--overwrite")
     assert result.exit_code == 2
-    assert "has no shards: omit shard_size" in result.stderr
+    assert "--format folder has no shards: omit --shard-size" in result.stderr
 
 
 # -- memory -----------------------------------------------------------------------------

@@ -17,7 +17,6 @@ from fastdata.cli.options import (
     source_options,
     split_option,
     store_options,
-    work_options,
 )
 from fastdata.cli.shell import on_interruption, print_report, print_result
 
@@ -215,8 +214,6 @@ rejected samples; 4 another append is running or unfinished; 5 disk full; 130 Ct
 @click.argument("dataset", type=click.Path())
 @click.argument("source", type=click.Path())
 @source_options
-@click.option("--limit", type=int, metavar="N", help="Take only the first N samples of SOURCE.")
-@work_options
 @output_options
 def append_command(
     dataset: str,

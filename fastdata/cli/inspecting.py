@@ -190,18 +190,14 @@ Exit codes: 0 done; 1 failed, e.g. no dataset there; 2 wrong usage; 5 disk full.
     type=int,
     default=8,
     show_default=True,
-    metavar="N",
     help="Samples of each class; without classes, 10 N samples.",
 )
-@click.option(
-    "--max-samples", type=int, default=240, show_default=True, metavar="N", help="Most samples."
-)
+@click.option("--max-samples", type=int, default=240, show_default=True, help="Most samples.")
 @click.option(
     "--thumbnail",
     type=int,
     default=144,
     show_default=True,
-    metavar="N",
     help="Pixels of the longer side of a picture.",
 )
 @seed_option("the random choice of samples")

@@ -45,7 +45,6 @@ __all__ = [
     "split_option",
     "storage_options",
     "store_options",
-    "work_options",
 ]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -173,7 +172,8 @@ def grouped_options(
     for parameter in command.get_params(context):
         row = parameter.get_help_record(context)
         if row is not None and isinstance(parameter, click.Option):
-            rows[max(parameter.opts, key=len).removeprefix("--")] = row
+            name = max(parameter.opts, key=len).removeprefix("--")
+            rows[name] = row[0].replace("INTEGER", "N"), row[1]
     own, shared = (
         {title: [rows.pop(n) for n in names.split() if n in rows] for title, names in part.items()}
         for part in (getattr(command, "groups", {}), SHARED)
@@ -219,24 +219,6 @@ output_options = option_group(
     json_options,
 )
 
-work_options = option_group(
-    click.option(
-        "--num-workers",
-        "--workers",
-        type=int,
-        metavar="N",
-        help="Worker processes; 0 works without them.  [default: one per core]",
-    ),
-    click.option(
-        "--on-error",
-        type=Choice(ON_ERROR),
-        default="report",
-        show_default=True,
-        help="report: leave bad images out and list them. stop: stop at the first.",
-    ),
-)
-"""Number of workers, and the treatment of bad images."""
-
 source_options = option_group(
     click.option(
         "--format",
@@ -266,8 +248,21 @@ source_options = option_group(
         type=int,
         default=MAX_PIXELS,
         show_default=True,
-        metavar="N",
         help="Reject images with more pixels: they may be decompression bombs.",
+    ),
+    click.option("--limit", type=int, help="Take only the first N samples."),
+    click.option(
+        "--num-workers",
+        "--workers",
+        type=int,
+        help="Worker processes; 0 works without them.  [default: one per core]",
+    ),
+    click.option(
+        "--on-error",
+        type=Choice(ON_ERROR),
+        default="report",
+        show_default=True,
+        help="report: leave bad images out and list them. stop: stop at the first.",
     ),
 )
 """Options of the commands that read files of other formats."""
@@ -360,7 +355,6 @@ part_options = option_group(
         type=int,
         default=2,
         show_default=True,
-        metavar="N",
         help="Retries of a failed part before the pack fails.",
     ),
     storage_options,
@@ -378,7 +372,6 @@ shard_options = option_group(
         type=int,
         default=1,
         show_default=True,
-        metavar="N",
         help="Number of files; for more than one, DESTINATION is a folder.",
     ),
     click.option(
@@ -408,6 +401,4 @@ copy_options = option_group(
 
 def seed_option(use: str) -> Callable[[_Command], _Command]:
     """Return the option ``--seed``, whose help names its use."""
-    return click.option(
-        "--seed", type=int, default=0, show_default=True, metavar="N", help=f"Seed for {use}."
-    )
+    return click.option("--seed", type=int, default=0, show_default=True, help=f"Seed for {use}.")

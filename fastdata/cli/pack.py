@@ -22,7 +22,6 @@ from fastdata.cli.options import (
     seed_option,
     shard_options,
     source_options,
-    work_options,
 )
 from fastdata.cli.output import log_shown
 from fastdata.cli.shell import on_interruption, print_report, print_result
@@ -105,14 +104,12 @@ _GROUPS = {
     "--channels", type=int, default=3, show_default=True, metavar="3|1", help="3: RGB. 1: grey."
 )
 @shard_options
-@work_options
 @click.option(
     "--overwrite",
     is_flag=True,
     help="Replace DESTINATION once the new dataset is complete; discard another unfinished pack.",
 )
 @source_options
-@click.option("--limit", type=int, metavar="N", help="Take only the first N samples.")
 @click.option("--shuffle", is_flag=True, help="Pack in random order.")
 @seed_option("--shuffle")
 @part_options
