@@ -57,9 +57,10 @@ def svg(found: Measured) -> str:
         width = round(figures[name]["median"] * scale, 1)
         own, strong = (" own", ' class="strong"') if name == FASTDATA else ("", "")
         left, below = MARGIN + NAMES, middle + 5
+        text = escape(short(found, name))
         bar = f'x="{left}" y="{middle - 11}" width="{width}" height="22" rx="3"'
         lines += [
-            f'<text{strong} x="{left - 10}" y="{below}" text-anchor="end">{escape(short(found, name))}</text>',
+            f'<text{strong} x="{left - 10}" y="{below}" text-anchor="end">{text}</text>',
             f'<rect class="bar{own}" {bar}/>',
             f'<text{strong} x="{left + width + 8}" y="{below}">{whole(figures[name])}</text>',
         ]
