@@ -57,6 +57,7 @@ def svg(found: Measured) -> str:
         width = round(figures[name]["median"] * scale, 1)
         own, strong = (" own", ' class="strong"') if name == FASTDATA else ("", "")
         left, below = MARGIN + NAMES, middle + 5
+        text = escape(short(found, name))
         bar = f'x="{left}" y="{middle - 11}" width="{width}" height="22" rx="3"'
         text = escape(short(found, name))
         lines += [

@@ -34,6 +34,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -98,17 +99,19 @@ class Contender:
         program = shutil.which(self.command[0])
         if program is None:
             return f"{self.command[0]} is not a program"
-        code = "; ".join(f"import {module}" for module in self.modules)
-        # From an empty folder: with -c, Python would import from the current one.
-        with tempfile.TemporaryDirectory() as empty:
-            done = subprocess.run(
-                [os.path.abspath(program), "-c", code],
-                cwd=empty,
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-        return "" if done.returncode == 0 else last_line(done.stderr)
+        return why_not_imported(os.path.abspath(program), tuple(self.modules))
+
+
+@cache
+def why_not_imported(python: str, modules: Sequence[str]) -> str:
+    """Return why an interpreter cannot import modules, or an empty string."""
+    code = "; ".join(f"import {module}" for module in modules)
+    # From an empty folder: with -c, Python would import from the current one.
+    with tempfile.TemporaryDirectory() as empty:
+        done = subprocess.run(
+            [python, "-c", code], cwd=empty, capture_output=True, text=True, check=False
+        )
+    return "" if done.returncode == 0 else last_line(done.stderr)
 
 
 @dataclass(frozen=True, slots=True)

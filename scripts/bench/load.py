@@ -19,7 +19,7 @@ for evaluation, with two workers, from files that are warm in the page cache.
 What is not the same, beside each line of the table: the resize filter (area
 and linear without antialiasing cost less or more than PIL's antialiased
 bilinear, and give other pixels), how random the order is, and the memory layout,
-which is the loader's own: nobody is asked to transpose, and the JSON lines tell the
+which is the loader's own: no loader has to transpose, and the JSON lines have the
 shape and strides of a batch.
 """
 
@@ -51,7 +51,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Workload:
-    """What is asked of every contender, and of which."""
+    """A kind of epochs: its contenders and their options."""
 
     contenders: Sequence[str]
     options: Mapping[str, object] = field(default_factory=dict)
@@ -245,7 +245,7 @@ BARS = (  # contenders of fastdata by the start of their names, peer, ratio
 
 
 def make(name: str, options: Mapping[str, object], data: Datasets) -> Contender:
-    """Return the contender of this name; its data is made here, where it can be."""
+    """Return the contender of this name, with its data, which is made if it is not there."""
     known = KNOWN[name]
     notes = dict(known.notes)
     if options.get("transform", "crop 224") != "crop 224":
@@ -275,7 +275,7 @@ def described(path: Path) -> str:
 
 
 def bars(chosen: Sequence[str]) -> list[Bar]:
-    """Return what is asked of fastdata over its peers."""
+    """Return the ratios that fastdata should reach over its peers."""
     return [
         Bar(name, other, ratio)
         for name in chosen

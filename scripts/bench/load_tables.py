@@ -61,13 +61,13 @@ README = (FASTDATA, FFCV, "DALI CPU", "Hugging Face datasets", "WebDataset", TOR
 
 
 def label(found: Measured, name: str) -> str:
-    """Return what a table calls a contender, with its version."""
+    """Return the name of a contender in a table, with its version."""
     text, package = LABELS[name]
     return text.format(version(found, name, package) if package else "")
 
 
 def short(found: Measured, name: str) -> str:
-    """Return what the picture calls a contender of README's, with its version."""
+    """Return the name of a contender in the picture, with its version."""
     if name == FASTDATA:
         return "fastdata"
     return label(found, name).partition(" `")[0].partition(",")[0]
@@ -185,7 +185,6 @@ def ratio(found: Measured, name: str, base: str) -> str:
 
 def picture(found: Measured) -> str:
     """Return README's picture with its text for those who do not see it."""
-    bars = [
-        f"{short(found, name)} {whole(figure)}" for name in README if (figure := found.figure(name))
-    ]
-    return f"![Images per second: {'; '.join(bars)}](docs/images/loading.svg)"
+    shown = [(short(found, name), whole(found.figure(name))) for name in README]
+    bars = [f"{name}: {rate}" for name, rate in shown if rate]
+    return f"![Images per second. {'; '.join(bars)}](docs/images/loading.svg)"

@@ -34,8 +34,10 @@ def random_resized_crop(image: Any, size: int) -> Any:
     return cv2.flip(crop, 1) if random.random() < 0.5 else crop
 
 
-def centre_crop(image: Any, size: int) -> Any:
-    """Return the centre, cut out."""
+def centre_crop(image: Any, size: int, short: int) -> Any:
+    """Return the centre, after resizing the short side unless the image has it already."""
+    if (scale := short / min(image.shape[:2])) != 1:
+        image = cv2.resize(image, None, fx=scale, fy=scale, interpolation=cv2.INTER_LINEAR)
     top, left = (image.shape[0] - size) // 2, (image.shape[1] - size) // 2
     return image[top : top + size, left : left + size]
 
@@ -50,7 +52,7 @@ def padded_crop(image: Any, size: int, padding: int) -> Any:
 
 CROPS: dict[str, Callable[[Any], Any]] = {
     "crop 224": lambda data: random_resized_crop(decode(data), 224),
-    "centre 224": lambda data: centre_crop(decode(data), 224),
+    "centre 224": lambda data: centre_crop(decode(data), 224, 256),
     "crop 32": lambda data: padded_crop(np.frombuffer(data, np.uint8).reshape(32, 32, 3), 32, 4),
 }
 """Bytes of a sample, a JPEG or the pixels of 32 x 32, to what a workload asks for."""

@@ -14,13 +14,29 @@ from epochs import options, print_report, time_epochs
 from nvidia.dali import fn, pipeline_def, types
 
 
+@pipeline_def(enable_conditionals=True)  # type: ignore[untyped-decorator]
+def centres(folder: str, shuffle: bool) -> Any:
+    """Files to their centres: 224 of 256 of the short side, resized unless that is 224 pixels."""
+    data, labels = fn.readers.file(file_root=folder, random_shuffle=shuffle, name="files")
+    size = fn.peek_image_shape(data)[:2]
+    side = fn.reductions.min(size) * 224 // 256
+    images = fn.decoders.image_slice(
+        data,
+        device="cpu",
+        output_type=types.RGB,
+        start=fn.cast((size - side) // 2, dtype=types.INT32),
+        shape=fn.cast(fn.stack(side, side), dtype=types.INT32),
+        axis_names="HW",
+    )
+    if side != 224:
+        images = fn.resize(images, size=[224, 224])
+    return images, labels
+
+
 @pipeline_def  # type: ignore[untyped-decorator]
-def crops(folder: str, transform: str, shuffle: bool) -> Any:
+def crops(folder: str, shuffle: bool) -> Any:
     """Files to crops, uint8 [224, 224, 3], and labels."""
     data, labels = fn.readers.file(file_root=folder, random_shuffle=shuffle, name="files")
-    if transform == "centre 224":
-        centre = fn.decoders.image_crop(data, device="cpu", output_type=types.RGB, crop=[224, 224])
-        return centre, labels
     images = fn.decoders.image_random_crop(
         data,
         device="cpu",
@@ -40,8 +56,9 @@ def main() -> None:
     """Time epochs."""
     given = options()
     size = given["batch_size"]
-    wanted = given["data"], given["transform"], given["shuffle"]
-    pipe = crops(*wanted, batch_size=size, num_threads=given["workers"], device_id=None)
+    make = centres if given["transform"] == "centre 224" else crops
+    how = {"batch_size": size, "num_threads": given["workers"], "device_id": None}
+    pipe = make(given["data"], given["shuffle"], **how)
     pipe.build()
     batches = pipe.epoch_size("files") // size
 

@@ -18,11 +18,14 @@ from lance.torch.data import SafeLanceDataset, get_safe_loader
 from stored_epochs import labelled
 
 ROWS = 500
+NO_DICTIONARY = {"lance-encoding:dict-size-ratio": "0.01"}
+"""A photograph that is used several times stays there several times, as in all other files."""
 
 
 def write(given: dict[str, Any]) -> None:
     """Write files into a Lance dataset, in their order."""
-    schema = pa.schema([("image", pa.binary()), ("label", pa.int64())])
+    image = pa.field("image", pa.binary(), metadata=NO_DICTIONARY)
+    schema = pa.schema([image, ("label", pa.int64())])
     samples = labelled(given["files"])
 
     def batches() -> Iterator[pa.RecordBatch]:

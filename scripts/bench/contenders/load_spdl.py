@@ -18,7 +18,9 @@ from stored_epochs import labelled
 def filter_of(transform: str, width: int, height: int) -> str:
     """Return FFmpeg's filters for an image of this size."""
     if transform == "centre 224":
-        return "crop=224:224,format=pix_fmts=rgb24"
+        scale = 256 / min(width, height)
+        resized = f"scale={round(width * scale)}:{round(height * scale)}:flags=bilinear,"
+        return f"{resized if scale != 1 else ''}crop=224:224,format=pix_fmts=rgb24"
     top, left, h, w = random_box(height, width)
     flip = ",hflip" if random.random() < 0.5 else ""
     crop = f"crop={w}:{h}:{left}:{top}:exact=1"

@@ -6,7 +6,7 @@ from torchvision import transforms as T  # noqa: N812
 
 CROPS = {
     "crop 224": [T.RandomResizedCrop(224, antialias=True), T.RandomHorizontalFlip()],
-    "centre 224": [T.Resize(256), T.CenterCrop(224)],  # images of short side 256 stay as they are
+    "centre 224": [T.Resize(256), T.CenterCrop(224)],  # most have it already
     "crop 32": [T.RandomCrop(32, padding=4), T.RandomHorizontalFlip()],
 }
 
