@@ -288,7 +288,7 @@ def test_damage_in_the_store_is_an_error_that_names_the_url(
     packed: Path, cache: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(packed / "jpegs", tmp_path / "served" / "jpegs")
-    reader, row = fastdata.open(tmp_path / "served" / "jpegs").locate(4)
+    reader, row = fastdata.open(tmp_path / "served" / "jpegs")._locate(4)
     with open(reader.path, "r+b") as file:
         file.seek(int(reader.column("image.offset")[row]) + 200)
         file.write(b"damage" * 10)
