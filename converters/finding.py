@@ -22,6 +22,7 @@ from fastdata.errors import (
     SourceError,
     StorageError,
     did_you_mean,
+    not_there,
 )
 from fastdata.regular_files import with_urls
 from fastdata.storage import Store
@@ -262,7 +263,7 @@ def _points() -> dict[str, EntryPoint]:
 def _recognised(location: Any, points: Mapping[str, EntryPoint]) -> type[Source]:
     path = location if isinstance(location, (str, os.PathLike)) else None
     if path is not None and not (os.path.exists(path) or is_pattern(path)):
-        raise SourceError(f"{os.fspath(path)}: no such file or directory")
+        raise SourceError(not_there(path))
     if path is not None and is_pattern(path) and not files_at(path):
         raise SourceError(f"{os.fspath(path)}: no file is called so. Quote patterns in a shell.")
     for kind in _asked(location, points):

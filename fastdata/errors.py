@@ -46,6 +46,7 @@ __all__ = [
     "drive_explained",
     "full_disk_explained",
     "is_of_machine",
+    "not_there",
 ]
 
 
@@ -218,6 +219,19 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     nearest = [name for name in names if name.startswith(word.lower())][:1]
     nearest = nearest or difflib.get_close_matches(word.lower(), names, n=1)
     return f" Did you mean {names[nearest[0]]!r}?" if nearest else ""
+
+
+def not_there(path: str | os.PathLike[str]) -> str:
+    """Return the message that a path does not exist, with the nearest name that does."""
+    folder, name = os.path.split(os.fsdecode(path).rstrip(os.sep))
+    beside: list[str] = []
+    with contextlib.suppress(OSError, UnicodeError):
+        beside = [one for one in os.listdir(folder or ".") if one.isprintable()]
+    # By their stems first: any two short names with one suffix are alike.
+    stem, stems = os.path.splitext(name)[0], {os.path.splitext(one)[0] for one in beside}
+    alike = set(difflib.get_close_matches(stem, stems))
+    near = did_you_mean(name, sorted(n for n in beside if os.path.splitext(n)[0] in alike))
+    return f"{os.fspath(path)}: no such file or directory.{near}"
 
 
 @contextlib.contextmanager

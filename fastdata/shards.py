@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fastdata.errors import DatasetNotFoundError, FormatError, OptionError, ShardCorruptError
+from fastdata.errors import (
+    DatasetNotFoundError,
+    FormatError,
+    OptionError,
+    ShardCorruptError,
+    not_there,
+)
 from fastdata.formats.layout import content_digest
 from fastdata.formats.manifest import Manifest, ShardEntry
 from fastdata.formats.reader import CachedFile, ShardReader
@@ -31,6 +37,9 @@ __all__ = ["Location", "ShardRows", "ShardSet", "Supplied", "collect", "expand",
 
 Location: TypeAlias = "str | os.PathLike[str]"
 Indices: TypeAlias = NDArray[np.int64]
+
+_SUFFIXES = (".lmdb", ".h5", ".hdf5")
+"""Of files that `fastdata.pack` makes."""
 
 _LOOK_SECONDS = 1.0
 """Open shards are checked for having been overwritten at most so often, and so rarely that it
@@ -370,9 +379,8 @@ def expand(location: Location) -> list[Path]:
             f"{path} does not exist yet: its pack is unfinished. Run the same `fastdata pack` "
             "command again: it continues."
         )
-    raise DatasetNotFoundError(
-        f"{path}: no such file or directory. Make it with: fastdata pack IMAGES {path}"
-    )
+    make = f" Make it with: fastdata pack IMAGES {path}" if path.suffix in _SUFFIXES else ""
+    raise DatasetNotFoundError(not_there(path) + make)
 
 
 def _present(directory: Path, entry: ShardEntry) -> Path:

@@ -213,8 +213,7 @@ def test_a_script_is_told_from_a_dataset(target: str, is_one: bool) -> None:
     [
         ("[1, 2], print", [1, 2], True),
         ("[1, 2]", [1, 2], False),
-        ("([1], [2])", ([1], [2]), False),  # two batches, no step among them
-        ("([1], None)", ([1], None), False),
+        ("([1], None)", [1], False),
         ("'train.lmdb', print", "train.lmdb", True),
     ],
 )
@@ -265,15 +264,46 @@ def test_what_a_script_lacks_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
         run_script(f"{path}:other")
     with pytest.raises(OptionError, match="has no function 'number'"):
         run_script(f"{path}:number")
-    with pytest.raises(OptionError, match="build returned None: it returns a loader or a dataset"):
+    with pytest.raises(OptionError, match="returned NoneType, which is no loader"):
         run_script(f"{path}:build")
     with pytest.raises(OptionError, match="there is no module 'user_missing'"):
         run_script("user_missing:build")
 
 
 @pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        (
+            "return step, [1]",
+            r"returned \(function, list\), not a loader and a step.*`return loader",
+        ),
+        ("return 1, 2, 3", r"returned \(int, int, int\), not"),
+        ("return [1], [2]", r"returned \(list, list\), not"),
+        ("return step", "returned function, which is no loader"),
+    ],
+)
+def test_what_is_no_loader_and_step_is_refused(tmp_path: Path, text: str, match: str) -> None:
+    path = write(tmp_path, f"def step(batch):\n    pass\ndef build():\n    {text}\n")
+    with pytest.raises(OptionError, match=match):
+        run_script(f"{path}:build")
+
+
+def test_a_script_without_the_function_is_not_run(tmp_path: Path) -> None:
+    path = write(tmp_path, "def build():\n    return [1]\nraise SystemExit('it was run')\n")
+    with pytest.raises(OptionError, match=r"has no function 'biuld'. Did you mean 'build'\?"):
+        run_script(f"{path}:biuld")
+    # It may come from another module.
+    (tmp_path / "user_star.py").write_text("def build():\n    return [2]\n")
+    again = write(tmp_path, "from user_star import *\n", "again.py")
+    assert run_script(f"{again}:build") == ([2], None)
+
+
+@pytest.mark.parametrize(
     "text",
-    ["raise KeyError('mine')\n", "def build():\n    raise KeyError('mine')\n"],
+    [
+        "raise KeyError('mine')\ndef build():\n    pass\n",
+        "def build():\n    raise KeyError('mine')\n",
+    ],
     ids=["file", "function"],
 )
 def test_an_error_inside_a_script_comes_out_as_itself(tmp_path: Path, text: str) -> None:
@@ -285,7 +315,8 @@ def test_an_import_that_fails_inside_a_script_is_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    path = write(tmp_path, "import user_absent\n", "user_importing.py")
+    text = "import user_absent\ndef build():\n    pass\n"
+    path = write(tmp_path, text, "user_importing.py")
     for target in (f"{path}:build", "user_importing:build"):
         with pytest.raises(ModuleNotFoundError, match="No module named 'user_absent'"):
             run_script(target)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias, TypeGuard
 
-from fastdata.errors import OptionError
+from fastdata.errors import OptionError, did_you_mean
 
 __all__ = ["Step", "is_script", "is_script_target", "run_script"]
 
@@ -41,10 +42,7 @@ def is_script_target(target: Any) -> TypeGuard[str]:
         return False
     if text.endswith(".py") and not os.path.isdir(text):
         _check_file(text)
-        raise OptionError(
-            f"{text} is a script: name the function that returns its loader or dataset, as "
-            f"{text}:build"
-        )
+        raise OptionError(f"{text} is a script: name a function in it, as {text}:build. {_REMEDY}")
     if not isinstance(target, str) or not is_script(text) or os.path.exists(text):
         return False
     script = text.rpartition(":")[0]
@@ -65,23 +63,46 @@ def run_script(target: str) -> tuple[Any, Step | None]:
     ``sys.path``, as Python runs a script.  It is the user's own code, and runs as such.  The step
     is None where the function returns no pair.
 
-    Raises an `OptionError` if there is no such file or function, or it returns None.
+    Raises an `OptionError` if there is no such file or function, or if it returns something else.
     """
     place, _, name = target.rpartition(":")
+    _check_name(place, name)
     function = getattr(_module(place), name, None)
     if not callable(function):
-        raise OptionError(f"{place} has no function {name!r}")
+        raise OptionError(f"{place} has no function {name!r}. {_REMEDY}")
     returned = function()
-    if isinstance(returned, tuple) and len(returned) == 2 and callable(returned[1]):
+    data, step = returned, None
+    if isinstance(returned, tuple) and not all(isinstance(p, (str, os.PathLike)) for p in returned):
+        if len(returned) != 2 or not (returned[1] is None or callable(returned[1])):
+            kinds = ", ".join(type(one).__name__ for one in returned)
+            raise OptionError(f"{target} returned ({kinds}), not a loader and a step. {_REMEDY}")
         data, step = returned
-    else:
-        data, step = returned, None
-    if data is None:
+    if data is None or (callable(data) and not _can_be_read(data)):
         raise OptionError(
-            f"{target} returned None: it returns a loader or a dataset, or that and a step, which "
-            "is called with each batch"
+            f"{target} returned {type(data).__name__}, which is no loader and no dataset. {_REMEDY}"
         )
     return data, step
+
+
+_REMEDY = (
+    "Write a function that ends with `return loader, step`, where step(batch) does one training "
+    "step; or with `return loader`"
+)
+
+
+def _can_be_read(data: Any) -> bool:
+    return any(hasattr(type(data), name) for name in ("__iter__", "__getitem__", "__next__"))
+
+
+def _check_name(place: str, name: str) -> None:
+    """Raise `OptionError` if a file does not mention a function, before it is run."""
+    if not place.endswith(".py") or not os.path.isfile(place):
+        return
+    source = Path(place).read_text(encoding="utf-8", errors="replace")
+    if re.search(rf"\b{re.escape(name)}\b|import \*", source) is None:
+        functions = re.findall(r"^(?:async )?def (\w+)", source, re.MULTILINE)
+        near = did_you_mean(name, functions)
+        raise OptionError(f"{place} has no function {name!r}.{near} {_REMEDY}")
 
 
 def _module(place: str) -> Any:
