@@ -49,7 +49,7 @@ MEASUREMENTS = {
     "load": Measurement("load.py", ["--rounds", "3", "--epochs", "4"], 25),
     "unpacked": Measurement("load.py", [*UNPACKED, "--samples", "4000", "--epochs", "3"], 12),
     "figures": Measurement("figures.py", [*FIGURES, "--rounds", "3"], 20),
-    "accuracy": Measurement("accuracy.py", minutes=25),
+    "accuracy": Measurement("accuracy.py", ["--seeds", "5"], 25),
     "raw": Measurement("figures.py", ["raw", "--rounds", "5"], 2),
     "dct-scale": Measurement("dct_scale.py", minutes=5, work=False),
     "read-blobs": Measurement("read_blobs.py", minutes=3, images=False),

@@ -369,8 +369,8 @@ def accuracy(found: Measured) -> list[str]:
         for name, label in labels.items()
         if (figure := found.figure(name))
     ]
-    heads = ["pixels from", "top-1 of each seed, %", "mean (95%)", "difference (95%)"]
-    return markdown(heads, "lrrr", rows)
+    heads = ["pixels from", "top-1 of each seed, %", "mean (95% interval)"]
+    return markdown([*heads, "difference from the first row"], "lrrr", rows)
 
 
 TABLES: Mapping[str, Table] = {
