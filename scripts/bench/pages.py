@@ -349,7 +349,7 @@ def accuracy(found: Measured) -> list[str]:
     """Top-1 of a network trained from the original files and from packs."""
 
     def percent(share: float) -> str:
-        return f"{100 * share:.1f}"
+        return f"{round(100 * share, 1) + 0.0:.1f}"  # 0.0, not -0.0
 
     def mean(figure: Figure) -> str:
         return f"{percent(figure['mean'])} ({' to '.join(map(percent, figure['interval']))})"
