@@ -319,7 +319,7 @@ def accuracy(found: Measured) -> list[str]:
     """Top-1 of a network trained from the original files and from packs."""
 
     def percent(share: float) -> str:
-        return f"{100 * share:.1f}"
+        return f"{round(100 * share, 1) + 0.0:.1f}"  # 0.0, not -0.0
 
     def mean(figure: Figure) -> str:
         return f"{percent(figure['mean'])} ({' to '.join(map(percent, figure['interval']))})"
@@ -339,8 +339,8 @@ def accuracy(found: Measured) -> list[str]:
         for name, label in labels.items()
         if (figure := found.figure(name))
     ]
-    heads = ["pixels from", "top-1 of each seed, %", "mean (95%)", "difference (95%)"]
-    return markdown(heads, "lrrr", rows)
+    heads = ["pixels from", "top-1 of each seed, %", "mean (95% interval)"]
+    return markdown([*heads, "difference from the first row"], "lrrr", rows)
 
 
 TABLES: Mapping[str, Table] = {
