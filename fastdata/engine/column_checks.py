@@ -16,7 +16,7 @@ from fastdata.codecs.decoders import JpegDecoder
 from fastdata.engine.contracts import Indices, PackedData, image_sizes
 from fastdata.errors import FastdataError, OptionError
 from fastdata.random import SampleKeys
-from fastdata.transforms.geometric import GeometryStage, check_sizes_agree
+from fastdata.transforms.geometric import GeometryStage, Resize, check_sizes_agree
 from fastdata.transforms.mixing import MixTransform
 from fastdata.transforms.pipeline import Pipeline
 from fastdata.transforms.stages import CallStage, ChangeStage
@@ -124,15 +124,30 @@ def _check_sizes(
     after = _sizes_after(_before_calls(part), *sizes)
     other = _other_size(*after) if one_size else None
     if other is not None and not is_wrong([0, other]):
-        (height, other_height), (width, other_width) = (side[[0, other]] for side in sizes[1:])
-        raise OptionError(
-            f"a batch needs images of one size, but {name!r} has several ({height} x "
-            f"{width} and {other_height} x {other_width}, height x width). Give a "
-            "transform that makes one, after `from fastdata import transforms as T`: "
+        here, there = (f"{after[0][place]} x {after[1][place]}" for place in (0, other))
+        moving = _geometric(part)
+        resize = next((one for one in moving if isinstance(one, Resize)), None)
+        of_part = "after the transforms " if moving else ""
+        remedy = (
+            f"Resize({resize.size}) scales the short side only: add T.CenterCrop({resize.size}) or "
+            f"T.RandomCrop({resize.size}) behind it, or give T.Resize(({resize.size}, "
+            f"{resize.size}))"
+            if resize is not None
+            else "Give a transform that makes one, after `from fastdata import transforms as T`: "
             "transform=[T.RandomResizedCrop(224), T.RandomHorizontalFlip()] for training, "
             "transform=[T.Resize(256), T.CenterCrop(224)] for evaluation. Or pack the "
             "images in one size: fastdata pack --resize crop --size 224"
         )
+        raise OptionError(
+            f"a batch needs images of one size, but {of_part}{name!r} has several ({here} and "
+            f"{there}, height x width). {remedy}"
+        )
+
+
+def _geometric(part: Pipeline) -> list[object]:
+    """Return the geometric transforms before the first callable."""
+    stages = [stage for stage in _before_calls(part) if isinstance(stage, GeometryStage)]
+    return [transform for stage in stages for _, transform in stage.transforms]
 
 
 def _other_size(heights: Indices, widths: Indices) -> int | None:
