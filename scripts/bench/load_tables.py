@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from statistics import fmean
 
 from cells import between, markdown, over, times, version, whole
-from results import Measured
+from results import Measured, Run
 
 FASTDATA, FFCV = "fastdata jpeg lmdb thread", "FFCV jpeg"
 TORCHVISION, ORIGINALS = "torchvision, pre-resized files", "torchvision, original files"
@@ -30,8 +30,8 @@ LABELS: Mapping[str, tuple[str, str]] = {
     "fastdata raw lmdb process": ("`fastdata.loader`, raw pixels, worker processes", ""),
     "FFCV raw": ("FFCV{}, raw pixels", "ffcv"),
     "torch, whole batches in memory": (
-        "`DataLoader` of torch{}, whole batches from one tensor in memory",
-        "torch",
+        "stock `DataLoader`, whole batches from one array in memory",
+        "",
     ),
     "torchvision, images in memory": (
         "torchvision{}, images in memory + `DataLoader`",
@@ -163,19 +163,23 @@ def readme(loaded: Measured, packed: Measured, accuracy: Measured) -> list[str]:
 # -- single figures ----------------------------------------------------------------------------
 
 
+def _run(found: Measured) -> Run:
+    return found.run_of(FASTDATA) or found.runs[0]
+
+
 def date(found: Measured) -> str:
-    """Return the day of the newest run."""
-    return str(found.runs[0]["date"])
+    """Return the day on which fastdata was measured last."""
+    return str(_run(found)["date"])
 
 
 def cpu(found: Measured) -> str:
-    """Return the processor of the newest run."""
-    return str(found.runs[0]["machine"]["cpu"])
+    """Return the processor of that run."""
+    return str(_run(found)["machine"]["cpu"])
 
 
 def cores(found: Measured) -> str:
-    """Return the cores of the newest run."""
-    return str(found.runs[0]["machine"]["cores"])
+    """Return the cores of that run."""
+    return str(_run(found)["machine"]["cores"])
 
 
 def ratio(found: Measured, name: str, base: str) -> str:
