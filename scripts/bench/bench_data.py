@@ -391,7 +391,7 @@ def write_lmdb(samples: list[tuple[Path, int]], path: Path) -> None:
     """Write files and labels under the keys of fastdata's JPEGs."""
     import lmdb
 
-    options = {"subdir": False, "map_size": 1 << 30, "lib_version": 0}
+    options: dict[str, Any] = {"subdir": False, "map_size": 1 << 30, "lib_version": 0}
     with lmdb.open(str(path), **options) as environment, environment.begin(write=True) as writing:
         for number, (file, _) in enumerate(samples):
             writing.put(b"image/%010d" % number, file.read_bytes())
