@@ -60,9 +60,9 @@ def unpacked_location(
     location = Path(locations[names.index(name)])
     if len(locations) > 1:
         raise FormatError(
-            f"{location} is not packed, and several locations at once are opened of packed "
-            "datasets: open each by itself and add them with torch.utils.data.ConcatDataset, or "
-            f"pack it: {pack_command(location)}"
+            f"{location} is not packed, and only packed datasets can be opened as one. Pack it: "
+            f"{pack_command(location)}. Or open each by itself, and join them with "
+            "torch.utils.data.ConcatDataset"
         ) from error
     if not issubclass(format_class(name), IndexedSource):
         raise FormatError(
@@ -75,7 +75,7 @@ def unpacked_location(
 def needs_packing(location: Path, options: Mapping[str, Any] = _NONE) -> OptionError:
     """Return the error that only packed datasets can do what was called."""
     return OptionError(
-        f"this needs a packed dataset, and {location} is loaded as it lies. Pack it: "
+        f"{location} is not packed, and this needs a packed dataset. Pack it: "
         f"{pack_command(location, options)}"
     )
 

@@ -94,7 +94,7 @@ class StoredSample(Deferred):
     def load(self) -> tuple[Any, ...]:
         """Read the sample; images stay encoded."""
         dataset: Dataset = shared(self.token)
-        reader, row = dataset.locate(self.index)
+        reader, row = dataset._locate(self.index)
         return tuple(_values(reader, row, dataset.schema))
 
 

@@ -27,10 +27,10 @@ from fastdata.codecs.decoders import JpegDecoder, jpeg_decoder
 from fastdata.dataset import Dataset
 from fastdata.distributed import left_to_others
 from fastdata.engine.backend import Backend, CpuBackend
+from fastdata.engine.column_checks import check_columns
 from fastdata.engine.contracts import BatchOrder, PackedData
 from fastdata.engine.delivery import has_batch_stage
 from fastdata.engine.loader import Loader
-from fastdata.engine.sizes import check_one_size
 from fastdata.engine.work import BatchWork
 from fastdata.engine.workers import WorkerOptions, choose_method
 from fastdata.errors import OptionError, WorkerError
@@ -62,6 +62,10 @@ _OPTIONS_OF_WORKERS = ("multiprocessing_context", "timeout")
 TYPICAL_BYTES = 1 << 16
 """Bytes of a sample, if the data do not know its size."""
 
+MOST_CHECKED = 1 << 20
+"""Samples whose columns are looked at when a loader is made, which takes 0.2 s; and so the shards
+that are opened for that."""
+
 _REFUSED_OPTIONS: dict[str, tuple[tuple[Any, ...], str]] = {
     "collate_fn": (
         (None,),
@@ -87,7 +91,7 @@ def packed_loader(data: PackedData, options: LoaderOptions) -> Loader:
     if options.max_pixels is not None:
         if not isinstance(data, Dataset):
             raise OptionError(f"max_pixels is for files of packed data, but {data!r} has none")
-        data = data.limited_to(options.max_pixels)
+        data = data._limited_to(options.max_pixels)
     transform = getattr(data, "transform", None)
     if transform is not None and options.transform is None:
         options = dataclasses.replace(options, transform=transform)
@@ -104,9 +108,13 @@ def packed_loader(data: PackedData, options: LoaderOptions) -> Loader:
     record.check(data.schema)
     pipeline = _pipeline(options, data.schema)
     decoder = jpeg_decoder(options.decoder)
-    # Who gives samples or batches may give those of one size together.
-    if options.batch_size > 1 and options.sampler is None:
-        check_one_size(data, pipeline, decoder)
+    # Who gives samples or batches may leave some out, and give those of one size together.
+    if options.sampler is None and options.batch_sampler is None:
+        some = np.arange(len(data))
+        if options.weights is not None:
+            some = _weighted(options, len(data), 0).possible
+        one_size = options.batch_size > 1
+        check_columns(data, pipeline, decoder, some[:MOST_CHECKED], one_size=one_size)
     assemble = partial(_assemble, data, options, pipeline, decoder)
     return Loader(data, options, assemble, record)
 
@@ -175,6 +183,7 @@ def _backend(options: LoaderOptions, work: BatchWork, part: Any) -> Backend:
     """Return the backend, with tuned settings where they are asked for."""
     options = resolve_auto_settings(work.dataset, options)
     workers, target, pinned = _worker_options(options, work), options.target, options.pinned
+    workers.check_sent(work.pipeline.transforms)
     if options.backend == "dali":
         if _reads_files(work):
             raise OptionError(
@@ -187,7 +196,7 @@ def _backend(options: LoaderOptions, work: BatchWork, part: Any) -> Backend:
     if options.cache == "device":
         here = torch.device("cpu") if target is None else target
         return DeviceCacheBackend(work, workers, device=here, pin_memory=pinned, part=part)
-    if getattr(work.dataset, "supplied", ()) and (options.cache == "ram"):
+    if getattr(work.dataset, "_supplied", ()) and (options.cache == "ram"):
         raise OptionError(
             'cache="ram" holds files of this machine in memory, and these data come from a '
             "store: leave it out (downloaded data are in the page cache)"
@@ -201,7 +210,7 @@ def _backend(options: LoaderOptions, work: BatchWork, part: Any) -> Backend:
 
 def _reads_files(work: BatchWork) -> bool:
     """Return whether the data are files that are not packed."""
-    return getattr(work.dataset, "samples_per_task", None) is not None
+    return getattr(work.dataset, "_samples_per_task", None) is not None
 
 
 def _worker_options(options: LoaderOptions, work: BatchWork) -> WorkerOptions:
@@ -239,22 +248,27 @@ def _order(options: LoaderOptions, data: PackedData, seed: int, batch: int) -> O
     if options.sampler is not None:
         return SamplerOrder(options.sampler, count)
     if options.weights is not None:
-        weighted = Weighted(options.weights, seed)
-        if len(weighted) != count:
-            raise OptionError(
-                f"weights has {len(weighted)} numbers, but the dataset has {count} samples"
-            )
-        return weighted
+        return _weighted(options, count, seed)
     return _shuffled(options, data, count, seed, batch)
+
+
+def _weighted(options: LoaderOptions, count: int, seed: int) -> Weighted:
+    assert options.weights is not None, "there are weights"
+    weighted = Weighted(options.weights, seed)
+    if len(weighted) != count:
+        raise OptionError(
+            f"weights has {len(weighted)} numbers, but the dataset has {count} samples"
+        )
+    return weighted
 
 
 def _shuffled(options: LoaderOptions, data: PackedData, count: int, seed: int, batch: int) -> Order:
     shuffle = options.shuffle
-    if shuffle is True and bool(getattr(data, "supplied", None)):
+    if shuffle is True and bool(getattr(data, "_supplied", None)):
         shuffle = "lanes"  # a permutation of all would fetch a block for each sample
     sample_bytes = 0.0  # which only lanes are cut by
     if shuffle == "lanes":
-        sample_bytes = getattr(data, "mean_sample_bytes", TYPICAL_BYTES)
+        sample_bytes = getattr(data, "_mean_sample_bytes", TYPICAL_BYTES)
     return order_of(shuffle, count, seed, batch, sample_bytes)
 
 

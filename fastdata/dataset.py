@@ -21,7 +21,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from fastdata.batch_images import ShardImages, read_image
 from fastdata.codecs.decoders import JpegDecoder, jpeg_decoder
-from fastdata.errors import OptionError
+from fastdata.errors import FormatError, OptionError
 from fastdata.formats.reader import ShardReader, mean_image_bytes, spread_samples
 from fastdata.random import SampleKeys
 from fastdata.records import RecordFormat
@@ -66,19 +66,21 @@ class Dataset(TorchDataset[Any]):
         indices: Indices,
         transform: Transform | tuple[Transform, ...] | None = None,
         record_format: RecordFormat | None = None,
+        schema: Schema | None = None,
     ) -> None:
         self._shards = shards
         self._indices = indices
+        self._schema: Schema = shards.schema if schema is None else schema
         self._transform = transform
         self._record_format = record_format or RecordFormat()
         self._pipeline: Pipeline | None = None
         self._targets: _Targets | None = None
-        self._source_datasets: tuple[Dataset, ...] = ()
+        self._joined: tuple[Dataset, ...] = ()
 
     def __setattr__(self, name: str, value: Any) -> None:
         kind = getattr(type(self), name, None)
         if not name.startswith("_") and getattr(kind, "fset", None) is None:
-            readable = sorted(k for k, v in vars(Dataset).items() if isinstance(v, property))
+            readable = sorted(k for k in dir(Dataset) if not k.startswith("_"))
             raise AttributeError(
                 f"{name!r} of a fastdata dataset cannot be set; `transform` can. Attributes to be "
                 f"read are {', '.join(readable)}. A transform of the whole sample changes labels: "
@@ -91,7 +93,7 @@ class Dataset(TorchDataset[Any]):
     @property
     def schema(self) -> Schema:
         """Fields of a sample."""
-        return self._shards.schema
+        return self._schema
 
     @property
     def classes(self) -> list[str] | None:
@@ -131,7 +133,7 @@ class Dataset(TorchDataset[Any]):
         """
         if self._targets is None:
             name = self._label("targets")
-            self._targets = _Targets(self.gather(name, np.arange(len(self))).tolist())
+            self._targets = _Targets(self._gather(name, np.arange(len(self))).tolist())
         return self._targets
 
     @property
@@ -177,9 +179,9 @@ class Dataset(TorchDataset[Any]):
         self._transform = None if transform is None else parts[0] if is_one else parts
 
     @property
-    def source_datasets(self) -> tuple[Dataset, ...]:
+    def _source_datasets(self) -> tuple[Dataset, ...]:
         """The datasets that a `packed_view` shows, whose transform it has; else this one."""
-        return self._source_datasets or (self,)
+        return self._joined or (self,)
 
     @property
     def record_format(self) -> RecordFormat:
@@ -216,13 +218,16 @@ class Dataset(TorchDataset[Any]):
         several datasets opened as one, it is computed at the first call; for
         a subset, derived from the digest of the whole and the indices.
         """
-        if not self.is_subset:
+        hides_fields = self.schema != self._shards.schema
+        if not self.is_subset and not hides_fields:
             return self._shards.digest
         shown = _as_array(self._indices).tobytes()
+        if hides_fields:
+            shown += ",".join(self.schema).encode()
         return hashlib.blake2b(self._shards.digest.encode() + shown, digest_size=16).hexdigest()
 
     @property
-    def mean_sample_bytes(self) -> float:
+    def _mean_sample_bytes(self) -> float:
         """Bytes that the images of a sample have on average, by some from all over the dataset.
 
         The same for LMDB and HDF5 and however the samples are cut into shards.
@@ -300,18 +305,20 @@ class Dataset(TorchDataset[Any]):
         shards: ShardSet | None = None,
         indices: Indices | None = None,
         source_datasets: tuple[Dataset, ...] = (),
+        schema: Schema | None = None,
     ) -> Dataset:
-        """Return a dataset like this one, of other shards or indices."""
+        """Return a dataset like this one, of other shards or indices, or with other fields."""
         dataset = type(self)(
             self._shards if shards is None else shards,
             self._indices if indices is None else indices,
             self._transform,
             self._record_format,
+            self.schema if schema is None else schema,
         )
-        dataset._source_datasets = source_datasets
+        dataset._joined = source_datasets
         return dataset
 
-    def locate(self, index: int) -> tuple[ShardReader, int]:
+    def _locate(self, index: int) -> tuple[ShardReader, int]:
         """Return the shard that has a sample, and the sample's row in it."""
         return self._shards.locate(self._position(index))
 
@@ -366,7 +373,7 @@ class Dataset(TorchDataset[Any]):
         seed = int(torch.empty((), dtype=torch.int64).random_())
         keys = SampleKeys(0, np.arange(len(samples)))
         with albumentations_seeding_allowed():
-            return pipeline.run(samples, seed, keys, lambda at: self.describe_sample(places[at]))
+            return pipeline.run(samples, seed, keys, lambda at: self._describe_sample(places[at]))
 
     def _read_sample(self, position: int) -> Any:
         reader, index = self._shards.locate(position)
@@ -388,7 +395,7 @@ class Dataset(TorchDataset[Any]):
 
     # -- the contract of loaders: reading by batch --------------------------------------------
 
-    def images(
+    def _images(
         self,
         name: str,
         indices: Sequence[int] | np.ndarray[Any, Any],
@@ -407,7 +414,7 @@ class Dataset(TorchDataset[Any]):
         located = self._shards.split(self._positions(indices))
         return ShardImages(name, self.schema.images[name], located, decoder or jpeg_decoder())
 
-    def gather(self, name: str, indices: Sequence[int] | np.ndarray[Any, Any]) -> Any:
+    def _gather(self, name: str, indices: Sequence[int] | np.ndarray[Any, Any]) -> Any:
         """Return a field without images, for several samples.
 
         Returns
@@ -426,16 +433,16 @@ class Dataset(TorchDataset[Any]):
         values = [reader.value(name, index) for reader, index in located]
         return [v.copy() for v in values] if isinstance(field, ArrayField) else values
 
-    def unreadable(self, indices: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    def _unreadable(self, indices: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Return which samples have a damaged value in a field without images, bool [n]."""
         located = self._shards.split(self._positions(indices))
         return collect(located, lambda reader, rows: reader.unreadable()[rows])
 
-    def describe_sample(self, index: int) -> str:
+    def _describe_sample(self, index: int) -> str:
         """Return the place and the key of a sample, for messages."""
         return f"sample {index} ({self._shards.describe(self._position(index))})"
 
-    def rows_by_shard(
+    def _rows_by_shard(
         self, indices: Sequence[int] | np.ndarray[Any, Any] | None = None
     ) -> Iterator[tuple[ShardReader, np.ndarray[Any, np.dtype[np.int64]]]]:
         """Yield each shard in order, with the rows of these samples (by default all)."""
@@ -447,21 +454,17 @@ class Dataset(TorchDataset[Any]):
             yield reader, rows.get(id(reader), np.empty(0, np.int64))
 
     @property
-    def supplied(self) -> tuple[Supplied, ...]:
+    def _supplied(self) -> tuple[Supplied, ...]:
         """Which of the samples in the shards come out of stores; none where all are files."""
         return self._shards.supplied
 
-    def positions(self, indices: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Return the numbers, among all samples of the shards, of some that are shown."""
-        return self._positions(indices)
-
-    def limited_to(self, max_pixels: int) -> Dataset:
+    def _limited_to(self, max_pixels: int) -> Dataset:
         """Return the same dataset with another limit of pixels; see `open`."""
         return self._with(
-            shards=self._shards.limited_to(max_pixels), source_datasets=self.source_datasets
+            shards=self._shards.limited_to(max_pixels), source_datasets=self._source_datasets
         )
 
-    def with_cached(self, held: Any) -> Dataset:
+    def _with_cached(self, held: Any) -> Dataset:
         """Return the same dataset, read from memory; None: from the files.
 
         Parameters
@@ -471,15 +474,16 @@ class Dataset(TorchDataset[Any]):
         """
         return self._with(shards=self._shards.with_cached(held))
 
-    def suggest_packing(self) -> None:
+    def _suggest_packing(self) -> None:
         """Log nothing: it is packed."""
 
-    def release_cached(self) -> None:
+    def _release_cached(self) -> None:
         """Read from the files again, from now on; no thread may be reading."""
         self._shards.release_cached()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        parts = (self._shards, self._indices, self._transform, self._record_format)
+        schema = None if self.schema == self._shards.schema else self.schema
+        parts = (self._shards, self._indices, self._transform, self._record_format, schema)
         return type(self), parts
 
 
@@ -536,9 +540,16 @@ class _Targets(list[Any]):
         return _Targets, (list(self),)
 
 
-def part_of(whole: Dataset, indices: np.ndarray[Any, Any]) -> Dataset:
-    """Return ``whole[indices]`` as a part of the datasets that `whole` is made of."""
-    return whole._with(indices=whole._positions(indices), source_datasets=whole.source_datasets)
+def part_of(whole: Dataset, indices: np.ndarray[Any, Any], schema: Schema | None = None) -> Dataset:
+    """Return ``whole[indices]`` as a part of the datasets that `whole` is made of.
+
+    It shows the fields of `schema`, if one is given.
+    """
+    positions: Indices = whole._positions(indices)
+    first = int(positions[0]) if len(positions) else 0
+    if np.array_equal(positions, np.arange(first, first + len(positions))):
+        positions = range(first, first + len(positions))
+    return whole._with(indices=positions, source_datasets=whole._source_datasets, schema=schema)
 
 
 def join_datasets(parts: Sequence[Dataset]) -> Dataset:
@@ -564,13 +575,20 @@ def join_datasets(parts: Sequence[Dataset]) -> Dataset:
         )
     sets = list({id(part._shards): part._shards for part in parts}.values())
     shards = type(first._shards).join(sets)
+    for part in parts:
+        if part.schema != first.schema:
+            raise FormatError(
+                f"a part of {part.paths[0]} shows the fields {', '.join(part.schema)}, and one of "
+                f"{first.paths[0]} {', '.join(first.schema)}: parts that are loaded as one show "
+                "the same. Give split= for all of them, or for none"
+            )
     starts = itertools.accumulate(map(len, sets[:-1]), initial=0)
     begins = dict(zip(map(id, sets), starts, strict=True))
     moved = [begins[id(part._shards)] + _as_array(part._indices) for part in parts]
     indices: Indices = np.concatenate(moved)
     if np.array_equal(indices, np.arange(len(shards))):
         indices = range(len(shards))
-    source_datasets = tuple(one for part in parts for one in part.source_datasets)
+    source_datasets = tuple(one for part in parts for one in part._source_datasets)
     return first._with(shards=shards, indices=indices, source_datasets=source_datasets)
 
 

@@ -29,11 +29,12 @@ from fastdata.engine.loader import Loader, LoaderStats
 from fastdata.engine.work import OnCorrupt
 from fastdata.errors import OptionError
 from fastdata.opening import open as open_dataset
-from fastdata.options import OF_STORES, LoaderOptions
+from fastdata.options import OF_OPENING, OF_STORES, LoaderOptions
 from fastdata.packed_views import packed_view
 from fastdata.prefetch import CUDAPrefetcher
 from fastdata.sampling import BlockShuffle
 from fastdata.shards import Location
+from fastdata.splits import check_one_split, select_split
 from fastdata.transforms.pipeline import Transform
 
 __all__ = ["Loader", "LoaderStats", "is_dataset", "is_location", "loader", "options_of"]
@@ -106,173 +107,128 @@ def loader(
     batch_size: int = 1,
     shuffle: bool | Literal["block", "lanes"] | BlockShuffle | None = False,
     *,
+    split: str | None = None,
+    batch_format: Literal["tuple", "dict"] | None = None,
+    names: Mapping[str, str] | None = None,
+    on_corrupt: OnCorrupt = "raise",
+    max_pixels: int | None = None,
     drop_last: bool = False,
     seed: int | None = 0,
+    weights: ArrayLike | None = None,
+    sampler: Iterable[int] | None = None,
+    batch_sampler: Iterable[Sequence[int]] | None = None,
     transform: Transform | Sequence[Transform] | None = None,
+    dtype: torch.dtype | None = None,
+    memory_format: torch.memory_format = torch.contiguous_format,
+    decoder: DecoderName = "auto",
+    backend: Literal["auto", "cpu", "dali"] = "auto",
     num_workers: int | Literal["auto"] = "auto",
     worker_method: Literal["auto", "thread", "process"] = "auto",
     prefetch_factor: int | Literal["auto"] | None = "auto",
     persistent_workers: bool | Literal["auto"] = "auto",
     multiprocessing_context: str | BaseContext | None = None,
-    pin_memory: bool | Literal["auto"] = "auto",
     device: torch.device | str | None = None,
-    dtype: torch.dtype | None = None,
-    backend: Literal["auto", "cpu", "dali"] = "auto",
+    pin_memory: bool | Literal["auto"] = "auto",
     cache: Literal["ram", "device"] | None = None,
     cache_scope: Literal["all", "rank"] = "all",
-    decoder: DecoderName = "auto",
-    on_corrupt: OnCorrupt = "raise",
-    sampler: Iterable[int] | None = None,
-    batch_sampler: Iterable[Sequence[int]] | None = None,
-    weights: ArrayLike | None = None,
     rank: int | None = None,
     world_size: int | None = None,
     even: bool = True,
-    batch_format: Literal["tuple", "dict"] | None = None,
-    names: Mapping[str, str] | None = None,
-    memory_format: torch.memory_format = torch.contiguous_format,
-    max_pixels: int | None = None,
     storage_options: Mapping[str, str] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     cache_bytes: int | str | None = None,
     streams: int | None = None,
     **options: Any,
 ) -> Loader | DataLoader[Any] | CUDAPrefetcher:
-    """Return an iterable of batches over `dataset`.
+    """Return an iterable of batches, in the place of torch's `DataLoader`.
+
+    >>> import fastdata                                       # doctest: +SKIP
+    >>> from fastdata import transforms as T
+    >>> loader = fastdata.loader(
+    ...     "train.lmdb", batch_size=256, shuffle=True, device="cuda",
+    ...     transform=[T.RandomResizedCrop(224), T.RandomHorizontalFlip()],
+    ... )
+    >>> for images, labels in loader: ...  # uint8 [256, 3, 224, 224], int64 [256]
+
+    The options stand in groups: data (from `dataset`), order (from `shuffle`), transforms (from
+    `transform`), workers (from `num_workers`), GPU and memory (from `device`), ranks (from `rank`),
+    object stores (from `storage_options`).  ``docs/guide/loading.md`` says more about each.
 
     Parameters
     ----------
     dataset : path, list of paths, Dataset or torch Dataset
-        Packed data or files of images, as a location for ``fastdata.open`` or as its result, also
-        in a `Subset`, by `random_split` or in a `ConcatDataset`: the result is a `Loader`.  "Packed
-        data" below includes such files.  Any other dataset with ``__getitem__``, or an
-        `IterableDataset`: the result is a stock `DataLoader`, without the options for packed data.
+        A packed dataset or image files, as `fastdata.open` takes or returns them, or torch's
+        ``Subset`` or ``ConcatDataset`` of such: gives a `Loader`.  Else gives a stock `DataLoader`.
     batch_size : int
-        Samples per batch, on this rank.
-    shuffle : bool, "block", "lanes" or BlockShuffle
-        True: each epoch has its own permutation, drawn from `seed`, in constant memory; for data in
-        a store it is "lanes".
-        "block", for packed data: blocks of neighbouring samples are shuffled, and samples within a
-        window of some blocks, for disks that are slow at random reads.
-        "lanes": blocks of about 8 MB, in 64 such sequences of windows (more for large batches,
-        fewer for small datasets), so that a batch has samples from all over the dataset and each
-        rank reads its own blocks.
-    drop_last : bool
-        Whether to drop an incomplete last batch.
-    seed : int or None
-        Seed of order and random transforms.  The default, 0, makes every run the same, regardless
-        of `torch.manual_seed` and Lightning's ``seed_everything``.  None: drawn from torch's
-        generator when the loader is made; at the first pass, which all ranks must begin, every rank
-        takes the seed of rank 0.
-        (A torch Dataset on several ranks then has the seed of torch's `DistributedSampler`, 0.)
-    transform : transform or sequence of transforms, optional
-        For packed data; by default ``dataset.transform``.  Transforms of `fastdata.transforms`, or
-        any callable on one sample's image, which is slower (see `fastdata.transforms.callables`).
-        Except in threads, generators for callables are seeded by `seed`, epoch and sample.
-        From the first `BatchTransform` on, transforms run on whole batches on their device; on the
-        CPU in the calling thread.
-    num_workers : int or "auto"
-        Threads or processes that make batches (worker processes of a stock DataLoader); 0 makes
-        them in the calling thread.  "auto": the result of ``fastdata tune-workers`` for this
-        dataset, these transforms and this machine, if there is a current one.  It also decides
-        `worker_method`, `prefetch_factor`, `pin_memory` and `persistent_workers` if they are
-        "auto", and is logged at INFO (``docs/tuned_settings.md``).  Otherwise one per core that
-        this process may use, divided by ``LOCAL_WORLD_SIZE``, at most 16.
-        Batches are the same, bit for bit, for any number and method.
-    worker_method : {"auto", "thread", "process"}
-        For packed data.  Threads share everything and start at once.
-        Processes leave the interpreter's lock to the training loop; they write
-        into shared memory, so no batch is copied or pickled.  "auto": threads if
-        fastdata's compiled library does the work, which needs that lock for 5 us
-        per image; else processes, if they are forked or callables need them
-        (`fastdata.engine.workers.choose_method`).  Callables in threads, "thread",
-        draw from generators of the whole process: not repeatable, and dependent on
-        the number of workers.
-    prefetch_factor : int or "auto"
-        Batches made ahead of the current one (by each worker of a stock DataLoader).
-        "auto": 2, unless a tuned result has another number.
-    persistent_workers : bool or "auto"
-        Whether workers outlive an epoch; they then begin the next one while
-        the last batches of this one are in use.  "auto": yes, unless a tuned result of
-        a torch Dataset says that restarting them costs nothing.
-    multiprocessing_context : str or multiprocessing context, optional
-        Start method of worker processes: "fork", "spawn" or "forkserver"; by default
-        that of `multiprocessing`.
-    pin_memory : bool or "auto"
-        Whether images are in pinned memory, for fast copies to a GPU.  "auto": with CUDA, unless a
-        tuned result says otherwise.
-    device : torch.device or str, optional
-        Device of the batches, one ahead of the current one: a GPU copies and transforms
-        it during the computation of the batch before (`CUDAPrefetcher`).  Images of
-        packed data are copied as uint8; batch transforms and the last pixel transforms
-        (`Normalize`, `ToDtype`) run there.
-    dtype : torch.dtype, optional
-        For packed data.  A floating dtype for images, as by ``ToDtype(dtype)``
-        after all transforms: uint8 values become 0 to 1.
-    backend : {"auto", "cpu", "dali"}
-        The decoder.  "cpu": fastdata's workers.  "dali", for packed data: NVIDIA DALI
-        (the extra ``dali``), on a GPU if `device` is one, else on the CPU.  Order, ranks,
-        resuming, crops and batches are the same; pixels differ a little
-        (``docs/dali.md``).  `num_workers` is then the number of its threads, 1 or more.
-        Callables among the transforms, worker processes, `cache` and `decoder` are for
-        "cpu".
-        "auto" is always "cpu": pixels do not depend on a measurement.
-    cache : {None, "ram", "device"}
-        For packed data.  "ram": the first epoch copies the packed bytes to memory of the host,
-        page-locked with CUDA; for slow disks, or for files that do not stay in the page
-        cache.  Batches are the same, bit for bit.  "device": decoded images stay on the
-        device of the batches, as uint8, from their first use on; batches are then cut,
-        resized, flipped and normalised there, without workers.  Draws are those of any
-        other loader; resized pixels differ in the last bit
-        (`fastdata.transforms.render_device`).  Its memory is logged, and in
-        ``stats().cache_bytes``; a dataset that does not fit is refused.
-    cache_scope : {"all", "rank"}
-        The samples in each rank's `cache`.  "all": all, and epochs are unchanged.  "rank":
-        a fixed part, the same in every epoch, drawn from `seed` (the same on all ranks);
-        each epoch is then shuffled within the parts only.
-    decoder : {"auto", "native", "simplejpeg", "jpeg4py", "opencv", "pil"}
-        For packed data.  The library that decodes JPEGs; "auto" is the fastest
-        that is installed.
-    on_corrupt : {"raise", "skip"}
-        For packed data.  Whether a damaged sample raises an error, or is replaced by another
-        sample, drawn from `seed`, so that batches keep their size.  The first one skipped is
-        logged; all are counted in ``stats()``.
-    sampler : iterable of int, optional
-        Indices of an epoch instead of `shuffle`, with a length; e.g. an instance of a torch
-        sampler.  The loader sets the epoch of a sampler that has ``set_epoch`` and ``epoch``,
-        unless other code sets it: then the loader continues from that epoch.
-    batch_sampler : iterable of sequences of int, optional
-        Indices of each batch, instead of `batch_size`, `shuffle`, `sampler` and `drop_last`.
-    weights : array_like of float, optional
-        For packed data.  Relative frequency of each sample: an epoch has as many samples as the
-        dataset, drawn with replacement.  If a sample occurs several times in an epoch, here or by
-        a sampler, each occurrence has its own random draws.
-    rank, world_size : int, optional
-        This process's share of each epoch, and the number of shares; by default those of
-        `torch.distributed` when a pass begins; without a process group, ``RANK`` and
-        ``WORLD_SIZE`` of the environment.  All ranks get the same number of batches: with
-        `drop_last` the remainder is dropped, otherwise samples of the last batch are
-        repeated; `Loader.padding` is their number.
-    even : bool
-        For packed data.  False: no sample is dropped or repeated, for exact evaluation; ranks may
-        have different numbers of batches.
+        Samples in a batch, on this rank.
+    split : str, optional
+        The split to load, ``"train"``; ``"all"`` takes all of them, with the field ``split``.
+        Needed where a dataset has several splits.
     batch_format : {"tuple", "dict"}, optional
-        For packed data.  Whether a batch is a named tuple of its fields or a dict; by default as
-        samples of the dataset, which are named tuples.
+        Whether a batch is a named tuple of its fields or a dict.  Default: as `dataset` gives.
     names : mapping of str to str, optional
-        For packed data.  New names of fields in batches, e.g. ``{"image": "pixel_values"}``.
-    memory_format : torch.contiguous_format or torch.channels_last
-        For packed data.  Memory format of images [N, C, H, W]: that of a stock `DataLoader`, or
-        channels last, which is faster for convolutions in half precision on a GPU
-        (``docs/memory_format.md``).  Images of one channel have contiguous strides.
+        New names of fields in batches: ``{"image": "pixel_values"}``.
+    on_corrupt : {"raise", "skip"}
+        Whether a damaged sample raises an error, or another sample takes its place, which is
+        logged once and counted in ``stats()``.
     max_pixels : int, optional
-        For packed data.  Larger images count as corrupt, as in `fastdata.open`; by default as the
-        dataset was opened.
+        Larger images count as corrupt.  Default: as `fastdata.open` has it.
+    shuffle : bool, "block", "lanes" or BlockShuffle
+        True: a new permutation in each epoch.  "block", "lanes": blocks of neighbours stay
+        together, for slow disks and object stores (where True is "lanes").
+    drop_last : bool
+        Leave out an incomplete last batch.
+    seed : int or None
+        Seed of order and random transforms; by default the same in every run.  None: drawn from
+        torch's generator.
+    weights : array_like of float [n], optional
+        How often each sample is drawn, relative to the others; with replacement.
+    sampler, batch_sampler : iterable, optional
+        As in `DataLoader`: indices of an epoch, or of each batch.  They decide the order.
+    transform : transform or sequence of transforms, optional
+        From `fastdata.transforms`, or callables on the image of one sample, which are slower.
+        Default: ``dataset.transform``.
+    dtype : torch.dtype, optional
+        A floating dtype for images: uint8 values become 0 to 1, after all transforms.
+    memory_format : torch.contiguous_format or torch.channels_last
+        Memory format of images [N, C, H, W].
+    decoder : {"auto", "native", "simplejpeg", "jpeg4py", "opencv", "pil"}
+        What decodes JPEGs.  "auto": the fastest that is installed.
+    backend : {"auto", "cpu", "dali"}
+        "dali": NVIDIA DALI decodes, on a GPU if `device` is one; pixels then differ a little.
+        "auto" is "cpu".
+    num_workers : int or "auto"
+        Threads or processes that make batches; 0: the calling thread.  "auto": as ``fastdata
+        tune-workers`` has found for this machine, else one for each core.  Never changes a batch.
+    worker_method : {"auto", "thread", "process"}
+        "auto": threads; processes if callables are among the transforms, or without compiled code.
+        Callables in threads are not repeatable.
+    prefetch_factor : int or "auto"
+        Batches made ahead (by each worker of a stock `DataLoader`).  "auto": tuned, else 2.
+    persistent_workers : bool or "auto"
+        Whether workers outlive an epoch.  "auto": they do, unless tuning says otherwise.
+    multiprocessing_context : str or multiprocessing context, optional
+        How worker processes start: "fork", "spawn" or "forkserver".
+    device : torch.device or str, optional
+        Where batches arrive.  Copies to a GPU overlap with the step before, and `Normalize`,
+        `ToDtype` and batch transforms run there.
+    pin_memory : bool or "auto"
+        Whether images are in pinned memory.  "auto": with CUDA.
+    cache : {None, "ram", "device"}
+        "ram": keep the packed bytes in memory; "device": keep decoded images on `device`, and
+        transform them there.  Data that does not fit is refused.
+    cache_scope : {"all", "rank"}
+        Whether the `cache` of a rank holds all samples, or a fixed part that only it trains on.
+    rank, world_size : int, optional
+        This process's share of each epoch, and how many there are.  Default: those of
+        `torch.distributed`, else ``RANK`` and ``WORLD_SIZE``.
+    even : bool
+        Whether all ranks get the same number of batches, samples being repeated or dropped for
+        that.  False: each sample once, for exact evaluation.
     storage_options, cache_dir, cache_bytes, streams : optional
         For URLs, as in `fastdata.open`.
     **options
-        Further arguments of a stock `DataLoader`: ``collate_fn``, ``timeout``...  For packed data
-        only their defaults are accepted, such as ``collate_fn=None``.
+        Further arguments of a stock `DataLoader`; packed data takes only their defaults.
 
     Returns
     -------
@@ -282,25 +238,21 @@ def loader(
     Raises
     ------
     OptionError
-        If an option has a value that cannot be used.
+        If an option has a value that cannot be used, or several splits are there and none is named.
     MissingExtraError
         If `decoder` or `backend` is not installed.
     DatasetNotFoundError, FormatError, ShardCorruptError, SourceError
-        If `dataset` is a path without a valid dataset; for data that must be packed, with the
-        command to do so.
+        If `dataset` is a path without a valid dataset; the message has the command to make one.
 
-    Examples
-    --------
-    >>> from fastdata import transforms as T
-    >>> train = fastdata.loader(                              # doctest: +SKIP
-    ...     "train.lmdb", batch_size=256, shuffle=True, drop_last=True,
-    ...     transform=[T.RandomResizedCrop(224), T.RandomHorizontalFlip()],
-    ... )
-    >>> for images, labels in train: ...                      # doctest: +SKIP
+    Notes
+    -----
+    A loader is for one thread at a time.  It can be pickled; in a forked process it has its own
+    workers.
     """
     given = dict(locals())  # the arguments: nothing else has a name yet
     del given["dataset"], given["options"]
     of_stores = {name: given.pop(name) for name in OF_STORES}
+    del given["split"]
     if is_location(dataset):
         dataset = open_dataset(dataset, **of_stores)
     elif any(value is not None for value in of_stores.values()):
@@ -308,10 +260,21 @@ def loader(
         raise OptionError(f"{name} is for a URL; give it to fastdata.open, which made the dataset")
     checked = LoaderOptions(**given, dataloader_options=options)
     packed = packed_view(dataset)
-    if packed is not None or is_packed(dataset):
-        for part in getattr(packed, "source_datasets", ()):
-            part.suggest_packing()
-        return packed_loader(dataset if packed is None else packed, checked)
+    if packed is not None:
+        for part in packed._source_datasets:
+            part._suggest_packing()
+        if split is not None:
+            packed = select_split(packed, split)
+        else:
+            check_one_split(packed, 'split="{split}"')
+        return packed_loader(packed, checked)
+    if split is not None:
+        raise OptionError(
+            f"split is for packed data and files of images, not for {type(dataset).__name__}: "
+            "give the loader the part that it is to load"
+        )
+    if is_packed(dataset):
+        return packed_loader(dataset, checked)
     if hasattr(dataset, "__getitem__") or isinstance(dataset, torch.utils.data.IterableDataset):
         return foreign_loader(dataset, checked)
     raise OptionError(
@@ -327,7 +290,7 @@ def options_of(given: dict[str, Any]) -> LoaderOptions:
     """
     parameters = inspect.signature(loader).parameters.values()
     named = {one.name: one.default for one in parameters if one.default is not one.empty}
-    named = {name: value for name, value in named.items() if name not in OF_STORES}
+    named = {name: value for name, value in named.items() if name not in OF_OPENING}
     others = {name: value for name, value in given.items() if name not in named}
     named |= {name: value for name, value in given.items() if name in named}
     return LoaderOptions(**named, dataloader_options=others)

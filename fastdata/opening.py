@@ -11,6 +11,7 @@ from fastdata.errors import DatasetNotFoundError, FormatError, OptionError
 from fastdata.records import BatchFormat, RecordFormat
 from fastdata.schema import Field
 from fastdata.shards import Location, open_shards
+from fastdata.splits import select_split
 from fastdata.storage import is_url
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ __all__ = ["open"]
 def open(
     path: Location | Iterable[Location],
     *,
+    split: str | None = None,
     check: bool = True,
     transform: Transform | Sequence[Transform] | None = None,
     batch_format: BatchFormat = "tuple",
@@ -46,6 +48,10 @@ def open(
         store, ``s3://bucket/train``, which is fetched as it is needed.  Or images that are files of
         their own: class folders, a manifest, and other formats of which `fastdata.pack` takes
         files; it is then an `UnpackedDataset`.
+    split : str, optional
+        Show only the samples of this split (``"train"``), without the field ``split``.  Splits are
+        the classes of a field of that name whose names are words for splits: train, val, test...
+        By default, and with ``"all"``, every sample is shown.
     check : bool
         Whether checksums are compared as data is read (about 2% of the time
         of decoding JPEGs).
@@ -89,8 +95,8 @@ def open(
     SourceError
         If what is in files that are not packed is not as their format has it.
     OptionError
-        If `transform`, `batch_format` or `names` do not suit the dataset, or `max_pixels` is no
-        positive int; if the cache folder cannot be used.
+        If there is no such `split`; if `transform`, `batch_format` or `names` do not suit the
+        dataset, or `max_pixels` is no positive int; if the cache folder cannot be used.
     StorageError
         If a store does not answer as it should.  Where the cache has the dataset, that is read.
 
@@ -133,6 +139,8 @@ def open(
                 "a packed dataset"
             )
         dataset = Dataset(shards, range(len(shards)), record_format=record_format)
+    if split is not None:
+        dataset = select_split(dataset, split)
     record_format.check(dataset.schema)
     if transform is not None:
         dataset.transform = transform

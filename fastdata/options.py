@@ -20,13 +20,17 @@ from fastdata.engine.workers import DEFAULT_PREFETCH
 from fastdata.errors import OptionError, did_you_mean
 from fastdata.prefetch.streams import streams_of
 from fastdata.processes.resources import default_workers
+from fastdata.processes.starting import context_of
 from fastdata.sampling import BlockShuffle
 from fastdata.transforms.pipeline import Transform
 
-__all__ = ["OF_STORES", "LoaderOptions"]
+__all__ = ["OF_OPENING", "OF_STORES", "LoaderOptions"]
 
 OF_STORES = "storage_options", "cache_dir", "cache_bytes", "streams"
 """Options of `fastdata.loader` that `fastdata.open` takes for URLs."""
+
+OF_OPENING = "split", *OF_STORES
+"""Options of `fastdata.loader` that `fastdata.open` takes."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -82,6 +86,13 @@ class LoaderOptions:
         _check_choice("batch_format", self.batch_format, (None, "tuple", "dict"))
         formats = (torch.contiguous_format, torch.channels_last)
         _check_choice("memory_format", self.memory_format, formats)
+        context_of(self.multiprocessing_context)
+        for name in ("drop_last", "even"):
+            _check_choice(name, getattr(self, name), (True, False))
+        for name in ("rank", "world_size"):
+            value = getattr(self, name)
+            if value is not None and not hasattr(value, "__index__"):
+                raise OptionError(f"{name} is None or an int, not {value!r}")
         for name in ("pin_memory", "persistent_workers"):
             _check_choice(name, getattr(self, name), ("auto", True, False))
         if self.num_workers != "auto":
@@ -143,7 +154,7 @@ class LoaderOptions:
         for name in self.dataloader_options:
             if name not in of_torch:
                 own = {one.name for one in fields(self)} - {"dataloader_options"}
-                near = did_you_mean(name, [*sorted(own), *OF_STORES, *of_torch])
+                near = did_you_mean(name, [*sorted(own), *OF_OPENING, *of_torch])
                 raise OptionError(f"fastdata.loader has no option {name!r}.{near}")
 
     def _check_order(self) -> None:

@@ -349,8 +349,8 @@ def _same_schema(schemas: Sequence[tuple[Path, Schema]]) -> Schema:
     for path, schema in schemas:
         if schema != expected:
             raise FormatError(
-                f"{path} has other fields than {first}: {schema!r}, not {expected!r}. "
-                "Datasets opened as one must have the same schema."
+                f"{path} and {first} have different fields: {schema!r} and {expected!r}. "
+                "Datasets opened as one must have the same fields and classes."
             )
     return expected
 
@@ -367,8 +367,8 @@ def expand(location: Location) -> list[Path]:
         raise DatasetNotFoundError(f"{path}: nothing matches this pattern")
     if path.with_name(path.name + ".partial").exists():
         raise DatasetNotFoundError(
-            f"{path}: not there yet: its pack was not finished. "
-            "Run the same `fastdata pack` command again; it goes on where it stopped."
+            f"{path} does not exist yet: its pack is unfinished. Run the same `fastdata pack` "
+            "command again: it continues."
         )
     raise DatasetNotFoundError(
         f"{path}: no such file or directory. Make it with: fastdata pack IMAGES {path}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,12 @@ import numpy as np
 
 from fastdata.formats.layout import CODECS, VERSION
 from fastdata.formats.reader import ShardReader
-from fastdata.schema import Field, ImageField, ScalarField
+from fastdata.schema import Field, ImageField, ScalarField, Schema
 from fastdata.shards import open_shards
+from fastdata.splits import SPLIT, count_splits, split_names
 from fastdata.storage import is_url
 
-__all__ = ["load_code", "summarise"]
+__all__ = ["image_sizes", "load_code", "size_text", "summarise"]
 
 CROP = 224
 
@@ -56,18 +57,31 @@ def summarise(path: str | os.PathLike[str]) -> dict[str, Any]:
     }
 
 
-def load_code(path: str | os.PathLike[str], shards: Sequence[ShardReader] | None = None) -> str:
+def load_code(
+    path: str | os.PathLike[str],
+    shards: Sequence[ShardReader] | None = None,
+    schema: Schema | None = None,
+    split: str | None = None,
+) -> str:
     """Return Python code that makes a loader of a dataset, with its imports.
 
-    Images of several sizes are cropped to one, as those of a dataset in a store, whose sizes are
-    not looked at.
+    It loads `split`, or the first of several splits.  It crops images of several sizes to one size,
+    and images in a store, whose sizes are not read: `schema` has the fields of such a dataset.
     """
     if shards is None and not is_url(path):
         shards = list(open_shards(path, check=False).readers())
+    if shards:
+        schema = shards[0].header.schema
+    splits = () if schema is None else split_names(schema)
+    if splits and shards and schema is not None:
+        splits = tuple(count_splits(schema, _joined(shards, SPLIT)))
     side = CROP if shards is None else _crop_needed(shards)
     name = json.dumps(path if is_url(path) else str(Path(path)), ensure_ascii=False)
     lines = ["import fastdata"]
-    options = f"{name}, batch_size={1 if side < 0 else 256}, shuffle=True"
+    if split is None and len(splits) > 1:
+        split = splits[0]
+    options = name + (f", split={json.dumps(split)}" if split is not None else "")
+    options += f", batch_size={1 if side < 0 else 256}, shuffle=True"
     if side > 0:
         lines.append("from fastdata import transforms as T")
         options += f", transform=T.RandomResizedCrop({side})"
@@ -88,6 +102,30 @@ def _crop_needed(shards: Sequence[ShardReader]) -> int:
     if not all(np.array_equal(sizes, fields[0]) for sizes in fields):
         return -1
     return min(CROP, int(np.median(fields[0].min(axis=0))))
+
+
+def image_sizes(path: str | os.PathLike[str]) -> dict[str, str]:
+    """Return the `size_text` of each image field; none of a dataset in a store."""
+    if is_url(path):
+        return {}
+    shards = list(open_shards(path, check=False).readers())
+    sides = {
+        name: [_spread(_joined(shards, f"{name}.{side}")) for side in ("height", "width")]
+        for name in shards[0].header.schema.images
+    }
+    return {name: size_text(*spreads) for name, spreads in sides.items()}
+
+
+def size_text(height: Mapping[str, int], width: Mapping[str, int]) -> str:
+    """Return sizes of images for people, of the least, median and largest height and width."""
+    sides = height, width
+    typical = " x ".join(str(side["median"]) for side in sides)
+    ranges = " x ".join(
+        str(side["min"]) if side["min"] == side["max"] else f"{side['min']}-{side['max']}"
+        for side in sides
+    )
+    varies = "" if ranges == typical else f" typical ({ranges})"
+    return f"{typical}{varies}, height x width"
 
 
 def _joined(shards: Iterable[ShardReader], column: str) -> np.ndarray[Any, Any]:

@@ -1,8 +1,7 @@
 """Verify a whole dataset: every shard, and the shards against their manifest.
 
-Damage is listed, not raised, so that one bad shard does not hide the next.
-What is raised is that there is nothing here to verify: no such file, a file
-that never was a shard, or one of a newer version.
+Damage is listed, not raised, so that one bad shard does not hide the next.  Errors are raised only
+if there is nothing to verify: no such file, a file that never was a shard, or a newer version.
 """
 
 from __future__ import annotations
@@ -71,12 +70,12 @@ class VerifyReport:
 
 
 def verify(path: str | os.PathLike[str], *, progress: bool | None = None) -> VerifyReport:
-    """Read a dataset whole and list everything that is damaged.
+    """Read a whole dataset and list all damage.
 
-    `path` is a shard, a directory of shards, a glob pattern, or a URL of one of the first two.
-    `progress` is a bar on standard error; by default where that is a terminal.  Raises what
-    `fastdata.open` does where there is no dataset or one of a newer version, and
-    `ResourceLimitError` if the system allows no more open files or memory maps, which is no damage.
+    `path` is a shard, a directory of shards, a glob pattern, or the URL of a shard or directory.
+    `progress` is a bar on standard error; by default, if that is a terminal.  Raises the errors of
+    `fastdata.open` if there is no dataset or one of a newer version, and `ResourceLimitError` if
+    the system allows no more open files or memory maps, which is not damage.
     """
     supply = None
     if is_url(path) and not str(path).lower().startswith("file:"):
@@ -102,7 +101,7 @@ def verify(path: str | os.PathLike[str], *, progress: bool | None = None) -> Ver
 
 
 class _Verification:
-    """What one run has read, and the damage it has found."""
+    """Counts and damage of one run."""
 
     def __init__(self, bar: tqdm[Any], supply: Supply | None) -> None:
         self.bar = bar
@@ -144,15 +143,15 @@ class _Verification:
         readers = [reader for reader in listed if reader is not None]
         for reader in readers:
             if reader.header.schema != manifest.schema:
-                reason = f"{reader.path.name} has other fields: {reader.header.schema!r}"
+                reason = f"{reader.path.name} has different fields: {reader.header.schema!r}"
                 self._add(path / MANIFEST, reason, "schema")
         if len(self.damage) == before and manifest.digest != content_digest(
             manifest.schema, [reader.raw_column for reader in readers]
         ):
-            self._add(path / MANIFEST, "it is not that of the shards together", "digest")
+            self._add(path / MANIFEST, "it does not match the shards", "digest")
 
     def _listed(self, path: Path, entry: ShardEntry | None) -> ShardReader | None:
-        """Verify one shard of a directory; None where it cannot be read at all."""
+        """Verify one shard of a directory; None if it cannot be read at all."""
         try:
             size = path.stat().st_size
         except OSError as error:
@@ -163,7 +162,7 @@ class _Verification:
         try:
             reader = self._read(path)
         except ResourceLimitError:
-            raise  # this process is out of something; of the file it says nothing
+            raise  # a limit of this process, not damage of the file
         except FastdataError as error:
             self._add(path, error)
             return None
@@ -174,7 +173,7 @@ class _Verification:
                 f"{reader.header.digest}, not {entry.digest})",
             )
         if entry is not None and entry.num_samples != len(reader):
-            self._add(path, f"{len(reader)} samples, where the manifest lists {entry.num_samples}")
+            self._add(path, f"{len(reader)} samples, but the manifest lists {entry.num_samples}")
         return reader
 
     def _read(self, path: Path) -> ShardReader:
@@ -197,7 +196,7 @@ class _Verification:
 
 
 def _other_sizes(reader: ShardReader) -> Iterator[Damage]:
-    """Yield images whose own header says another size than the columns."""
+    """Yield images whose header has another size than the columns."""
     for name, field in reader.header.schema.images.items():
         heights, widths = (reader.column(f"{name}.{side}").tolist() for side in ("height", "width"))
         for index, (height, width) in enumerate(zip(heights, widths, strict=True)):

@@ -29,6 +29,9 @@ def make_common(folder: Path) -> None:
     """Make what many pages name: pictures, and datasets packed of them."""
     folders(folder / "images", make_pictures(300))
     folders(folder / "more_images", make_pictures(20))
+    for split, count in (("train", 150), ("val", 40)):
+        folders(folder / "flowers" / split, make_pictures(count), ("rose", "daisy"))
+    fastdata.pack(folder / "flowers", folder / "images.lmdb", progress=False, num_workers=0)
     pictures = sorted((folder / "images").rglob("*.jpg"))
     rows = [f"images/{p.parent.name}/{p.name},{p.parent.name}\n" for p in pictures[:40]]
     (folder / "labels.csv").write_text("path,label\n" + "".join(rows))

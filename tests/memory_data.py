@@ -96,7 +96,7 @@ class MemoryData:
     def __len__(self) -> int:
         return self.count
 
-    def unreadable(self, indices: np.ndarray) -> np.ndarray:
+    def _unreadable(self, indices: np.ndarray) -> np.ndarray:
         return np.zeros(len(indices), np.bool_)
 
     def size_of(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -104,13 +104,13 @@ class MemoryData:
             return tuple(np.full(len(indices), side) for side in self.size)  # type: ignore[return-value]
         return 20 + indices % 7, 20 + indices % 5
 
-    def images(self, name: str, indices: np.ndarray, decoder: Any = None) -> MemoryImages:
+    def _images(self, name: str, indices: np.ndarray, decoder: Any = None) -> MemoryImages:
         return MemoryImages(self, name, indices)
 
-    def describe_sample(self, index: int) -> str:
+    def _describe_sample(self, index: int) -> str:
         return f"sample {index} (memory, key 'key {index}')"
 
-    def gather(self, name: str, indices: np.ndarray) -> Any:
+    def _gather(self, name: str, indices: np.ndarray) -> Any:
         field = self.schema[name]
         if isinstance(field, ScalarField):
             return (indices * 3).astype(field.dtype)

@@ -127,16 +127,16 @@ class Photos(Dataset[np.ndarray]):
 class SlowDisk(MemoryData):
     """Packed data whose images take long to be found."""
 
-    def images(self, name: str, indices: np.ndarray, decoder: Any = None) -> MemoryImages:
+    def _images(self, name: str, indices: np.ndarray, decoder: Any = None) -> MemoryImages:
         # Of more than a batch no bytes are asked for, only how many there are.
         time.sleep(SLOW * len(indices) if len(indices) <= 4 else 0)
-        return super().images(name, indices, decoder)
+        return super()._images(name, indices, decoder)
 
 
 class SlowDecoder(MemoryData):
     """Packed data whose images take long to decode."""
 
-    def images(self, name: str, indices: np.ndarray, decoder: Any = None) -> MemoryImages:
+    def _images(self, name: str, indices: np.ndarray, decoder: Any = None) -> MemoryImages:
         return _SlowImages(self, name, indices)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cli_helpers import run
 from docs_blocks import blocks_of
 from PIL import Image
 
@@ -76,3 +77,9 @@ def test_the_example_can_be_chosen_by_name_and_refuses_fields(tmp_path: Path) ->
             fields={"text": "int"},
             **options,  # type: ignore[arg-type]
         )
+
+
+@pytest.mark.usefixtures("plugin")
+def test_the_example_is_listed_among_the_formats_of_other_packages() -> None:
+    listed = run("formats").stdout.partition("Formats of other packages:\n")[2]
+    assert listed.splitlines()[0].split() == ["jsonl"]

@@ -104,11 +104,11 @@ def test_what_is_given_to_a_backend_is_not_changed(paths: dict[str, Path]) -> No
 def test_columns_and_other_fields_come_from_memory_too(paths: dict[str, Path]) -> None:
     with fastdata.loader(paths["lmdb"], cache="ram", num_workers=0) as loader:
         dataset = loader.dataset
-        wanted = [dataset.describe_sample(3), dataset.gather("label", np.arange(60)).tolist()]
+        wanted = [dataset._describe_sample(3), dataset._gather("label", np.arange(60)).tolist()]
         iter(loader)
         assert in_memory_soon(loader)
         empty(paths["lmdb"])
-        found = [dataset.describe_sample(3), dataset.gather("label", np.arange(60)).tolist()]
+        found = [dataset._describe_sample(3), dataset._gather("label", np.arange(60)).tolist()]
         assert found == wanted
 
 

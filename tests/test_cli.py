@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
+import itertools
 import json
 import os
 import re
@@ -26,6 +28,7 @@ from fastdata import errors
 from fastdata.cli import main, options
 from fastdata.codecs.limits import MAX_PIXELS
 from fastdata.codecs.resize import Filter, Resize
+from fastdata.converters.finding import format_class, format_names, options_of
 from fastdata.converters.packing.options import Container
 from fastdata.converters.reading.fields import KINDS
 from fastdata.engine.workers import WorkerMethod
@@ -33,9 +36,28 @@ from fastdata.formats.writer import Record
 from fastdata.schema import ArrayField, Codec, Schema
 from fastdata.steps.models import MODELS
 
-COMMANDS = ("pack", "info", "verify", "export", "profile")
+REPOSITORY = Path(__file__).parents[1]
+sys.path.append(str(REPOSITORY / "scripts"))
+
+import cli_page  # noqa: E402
+
+COMMANDS = tuple(main.commands)  # type: ignore[attr-defined]
+SECTIONS = {
+    "Make a dataset": ["pack", "append", "merge", "subset", "formats"],
+    "Look at it": ["info", "view", "verify", "export"],
+    "Train faster": ["tune-workers", "profile", "doctor"],
+    "Object stores": ["cache"],
+}
+PACK_GROUPS = {
+    "Images": "size resize enlarge filter codec quality channels",
+    "Which samples": "format option field limit shuffle seed max-pixels on-error",
+    "Output": "container shards shard-size overwrite",
+    "Speed and clusters": "num-workers dct-margin plan part commit executor retries",
+    "Object stores": "storage-option",
+    "General options": "quiet json traceback help",
+}
 HEAVY = ("numpy", "torch", "cv2", "lmdb", "h5py", "PIL", "tqdm", "simplejpeg")
-DOCUMENT = Path(__file__).parents[1] / "docs" / "cli.md"
+DOCUMENT = REPOSITORY / "docs" / "cli.md"
 
 
 @pytest.fixture
@@ -82,16 +104,53 @@ def test_what_reads_no_pixels_does_not_import_torch(packed: Path, command: str) 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_help_has_an_example_and_the_exit_codes(command: str) -> None:
     text = run(command, "--help").stdout
-    assert re.search(rf"Examples:\n +fastdata {command} ", text)
+    assert re.search(rf"Examples:\n +fastdata {command}\b", text)
     assert "Exit codes: 0" in text
+
+
+def sections_of(text: str) -> dict[str, list[str]]:
+    """Return the entries of a help text by their sections: what begins a line of two spaces."""
+    found: dict[str, list[str]] = {}
+    for section in re.finditer(r"^(\S[^\n]*):\n((?:  [^\n]*\n|\n)+)", text, re.MULTILINE):
+        found[section[1]] = re.findall(r"^  (\S+)", section[2], re.MULTILINE)
+    return found
+
+
+def test_the_help_has_every_command_in_its_section() -> None:
+    text = run("--help").stdout
+    found = sections_of(text)
+    assert {title: found.get(title) for title in SECTIONS} == SECTIONS
+    assert sorted(itertools.chain(*SECTIONS.values())) == sorted(COMMANDS)
+    (example,) = re.findall(r"Example:\n((?:    fastdata .*\n)+)", text)
+    assert example.count("\n") == 3
+
+
+def test_the_help_of_pack_has_every_option_in_its_group() -> None:
+    text = run("pack", "--help").stdout
+    shown = {
+        title: " ".join(re.findall(r"^  (?:-\w, )?--([\w-]+)", section, re.MULTILINE))
+        for title, section in re.findall(
+            r"^(\S.*):\n((?:  .*\n)+)", text.partition("\n  Examples")[0], re.MULTILINE
+        )
+    }
+    assert shown == PACK_GROUPS
+    assert text.count("\n    fastdata pack ") == 3
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_is_in_the_help_once_and_explained(command: str) -> None:
+    text = run(command, "--help").stdout
+    for parameter in main.commands[command].params:  # type: ignore[attr-defined]
+        if isinstance(parameter, click.Option):
+            assert parameter.help, parameter.name
+            name = re.escape(max(parameter.opts, key=len))
+            assert len(re.findall(rf"^  (?:-\S+, )*{name}\b", text, re.MULTILINE)) == 1
 
 
 def test_without_a_command_it_helps() -> None:
     result = run()
     assert result.exit_code == 0
     assert result.stdout == run("--help").stdout
-    places = [result.stdout.index(f"  {command} ") for command in COMMANDS]
-    assert places == sorted(places)
     result = run("cache")
     assert result.exit_code == 0
     assert result.stdout == run("cache", "--help").stdout
@@ -101,20 +160,14 @@ def test_version() -> None:
     assert run("--version").stdout == f"fastdata {fastdata.__version__}\n"
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_the_document_has_every_option(command: str) -> None:
+def test_the_tables_of_the_document_are_those_of_the_parsers() -> None:
     text = DOCUMENT.read_text(encoding="utf-8")
-    section = text.split(f"## `fastdata {command}`")[1].split("\n## ")[0]
-    options = [
-        name
-        for parameter in main.commands[command].params  # type: ignore[attr-defined]
-        if isinstance(parameter, click.Option)
-        for name in parameter.opts
-        if name not in ("--json", "--quiet", "-q", "--traceback")
-    ]
-    assert [name for name in options if f"`{name}" not in section] == []
-    for name in ("--json", "--quiet", "--traceback"):
-        assert f"`{name}" in text
+    assert cli_page.renewed(text) == text, "python scripts/cli_page.py makes them again"
+    with_options = [c for c in COMMANDS if c not in ("formats", "info", "verify", "cache")]
+    tables = re.findall(r"^<!-- options: (.+) -->$", text, re.MULTILINE)
+    assert sorted(tables) == sorted(["fastdata", "shared", *with_options])
+    for command in COMMANDS:
+        assert f"\n## `fastdata {command}`\n" in text
 
 
 # -- the command line against the library -----------------------------------------------
@@ -214,6 +267,31 @@ def test_pack_prints_a_summary_and_the_line_that_loads_it(tmp_path: Path, images
     assert len(fastdata.open(out)) == 6
 
 
+def test_pack_prints_the_sizes_of_images_and_no_rate_of_a_few(tmp_path: Path, images: Path) -> None:
+    text = run("pack", images, tmp_path / "out.lmdb", "--size", 32, "--workers", 0).stdout
+    assert "\nimage: 32 x 37 typical (32 x 32-42), height x width\n" in text
+    assert "images/s" not in text
+    found = run_json("pack", images, tmp_path / "again.lmdb", "--size", 32, "--workers", 0)
+    assert found["images_per_second"] > 0
+
+
+def test_the_rate_is_printed_from_2000_images_on(tmp_path: Path) -> None:
+    some = fastdata.PackReport(tmp_path, "", 3000, 0, 1, 10, 10, 1.5, 2000.0)
+    assert "2,000 images/s, 0 rejected" in str(some)
+    resumed = dataclasses.replace(some, resumed_at=1500, images_per_second=1000.0)
+    assert "images/s" not in str(resumed)
+
+
+def test_pack_prints_each_note_once(tmp_path: Path, images: Path) -> None:
+    (images / "cat" / "readme.txt").write_text("cats\n")
+    done = run("pack", images, tmp_path / "out.lmdb", "--workers", 0)
+    lines = (done.stderr + done.stdout).splitlines()
+    assert [line for line in lines if "left out" in line] == [
+        "1 files without an image suffix left out: 1 .txt"
+    ]
+    assert len(lines) == len(set(lines))
+
+
 def test_quiet_pack_prints_nothing(tmp_path: Path, images: Path) -> None:
     result = run("pack", images, tmp_path / "out.lmdb", "--workers", 0, "--quiet")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
@@ -263,7 +341,8 @@ def test_workers_start_where_opencv_has_threads(
     ("words", "message"),
     [
         (["--size", "big"], "neither a number nor HEIGHTxWIDTH"),
-        (["--size", "20x30"], "takes one size"),
+        (["--size", "20x30"], "takes one size, not (20, 30): use 'exact' or 'crop' for both"),
+        (["--plan", "--commit"], "Run --plan, then --part K/N for each K from 0 to N-1"),
         (["--codec", "gif"], "'gif' is not one of"),
         (["--field", "caption"], "is not NAME=KIND"),
         (["--field", "caption=colour"], "is not NAME=KIND"),
@@ -277,6 +356,58 @@ def test_wrong_options_are_exit_code_2(
     assert (result.exit_code, result.stdout) == (2, "")
     assert message in result.stderr
     assert sorted(p.name for p in tmp_path.iterdir()) == ["images"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            "pack IMAGES PACKED",
+            "already exists. Choose another destination, or pass --overwrite to",
+        ),
+        ("pack IMAGES a.lmdb --quality 101", "error: --quality 101 is more than 100"),
+        (
+            "pack IMAGES a.lmdb --codec keep --resize long",
+            "--codec keep copies files byte for byte",
+        ),
+        ("pack IMAGES a.lmdb --codec keep --resize long", ": use it with --resize none\n"),
+        (
+            "pack IMAGES a.lmdb --shards 2 --shard-size 3",
+            "error: --shards and --shard-size exclude",
+        ),
+        ("pack IMAGES a.tar", "With --container lmdb the file may have any name"),
+        ("pack IMAGES a.lmdb --plan", "give --shard-size 1GB or --shards N\n"),
+        ("view PACKED --per-class 0", "error: --per-class 0 is not a number from 1 to 1,000"),
+        ("export PACKED a.tar", "Pass --format webdataset for a folder of such files"),
+        ("export PACKED out --shard-size 3", "--format folder has no shards: omit --shard-size\n"),
+        ("subset PACKED a.lmdb", "give --split, --class, --where, --indices or --fraction\n"),
+        (
+            "subset PACKED a.lmdb --class cta",
+            "no value 'cta'; its classes are cat, dog. Did you mean",
+        ),
+        ("subset PACKED a.lmdb --where lable=1", "no field 'lable'; it has image, label. Did you"),
+        ("append PACKED/ IMAGES --format folders", "Did you mean 'folder'?"),
+        ("merge PACKED IMAGES a.lmdb", "Pack it: fastdata pack"),
+    ],
+)
+def test_errors_name_options_as_the_command_line_has_them(
+    tmp_path: Path,
+    packed: Path,
+    images: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: str,
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    places = {"IMAGES": images, "PACKED": packed, "PACKED/": packed}
+    result = run(*(places.get(word, word) for word in words.split()))
+    assert result.exit_code in (1, 2, 4)
+    assert message in result.stderr
+
+
+def test_file_names_that_look_like_arguments_stay(tmp_path: Path) -> None:
+    name = tmp_path / "split=train" / "size=3.lmdb"
+    assert f"{name}: no such file" in run("export", name, tmp_path / "out").stderr
 
 
 def _wait_for(path: Path, process: subprocess.Popen[str]) -> None:
@@ -301,7 +432,7 @@ def test_a_stopped_pack_says_how_to_go_on_and_does(
         os.killpg(process.pid, number)  # to workers too, as terminals and schedulers do
         printed, said = process.communicate()
     assert (process.returncode, printed) == (code, "")
-    assert "running the same command again continues" in said
+    assert "run the same command again to continue" in said
     assert "Traceback" not in said
     assert not out.exists()
 
@@ -399,7 +530,7 @@ def test_the_document_tells_the_exit_codes() -> None:
 @pytest.mark.parametrize("words", [["pack"], ["pack", "--nosuch", "a", "b"], ["nosuch"]])
 def test_wrong_usage_is_json_too(words: list[str]) -> None:
     document = run_json(*words, code=2)
-    assert "--help` shows what it takes" in document["error"]["message"]
+    assert re.search(r"See `.* --help`\.$", document["error"]["message"])
 
 
 def test_json_after_a_double_dash_is_a_name() -> None:
@@ -451,15 +582,19 @@ def test_info_tells_what_is_inside(packed: Path) -> None:
     text = run("info", packed).stdout
     for part in (
         "6 samples, 1 lmdb shard",
-        "image: RGB image, 32 x 32-42 (median 37) (H x W)",
+        "image: RGB image, 32 x 37 typical (32 x 32-42), height x width, ",
         "raw 6",
         "label: int64, 2 classes",
         "cat  3",
         "size=32x32",
+        "quality=90",
         f"digest: {fastdata.open(packed).digest}",
         f'loader = fastdata.loader("{packed}"',
     ):
         assert part in text
+    for part in ("dct_margin", "compiled", "max_pixels"):
+        assert part not in text
+        assert part in run_json("info", packed)["options"]
 
 
 def test_info_json_counts_everything(tmp_path: Path, images: Path) -> None:
@@ -500,6 +635,43 @@ def test_info_of_the_classes_of_boxes(tmp_path: Path) -> None:
     assert labels["classes"] == ["cat", "dog"]
 
 
+# -- formats --------------------------------------------------------------------------
+
+
+FORMAT_GROUPS = (
+    "Folders and lists of images",
+    "Files of many samples",
+    "Annotations: boxes, masks, keypoints",
+    "Published datasets, as downloaded",
+)
+
+
+def test_formats_are_listed_in_four_groups_with_a_line_each() -> None:
+    result = run("formats")
+    assert result.exit_code == 0
+    *lines, last = result.stdout.splitlines()
+    assert last == "`fastdata formats NAME` explains the options of a format."
+    titles = [line.removesuffix(":") for line in lines if line and not line.startswith(" ")]
+    assert tuple(titles) == FORMAT_GROUPS
+    summaries = [tuple(line.split(None, 1)) for line in lines if line.startswith(" ")]
+    registered = {name: format_class(name).summary for name in format_names()}
+    assert sorted(summaries) == sorted(registered.items())
+    assert "--option" not in result.stdout
+
+
+def test_a_format_has_its_options_explained() -> None:
+    lines = run("formats", "coco").stdout.splitlines()
+    options = [line.split()[1] for line in lines if line.startswith("  --option ")]
+    assert [option.partition("=")[0] for option in options] == [
+        option.name for option in options_of(format_class("coco"))
+    ]
+    assert "check_size=true|false" in options
+    assert lines[-1].endswith("[default: true]")
+    result = run("formats", "cocoa")
+    assert result.exit_code == 2
+    assert "Did you mean 'coco'?" in result.stderr
+
+
 # -- verify ---------------------------------------------------------------------------
 
 
@@ -526,6 +698,7 @@ def test_verify_lists_every_damaged_image(packed: Path) -> None:
     assert result.exit_code == 3
     assert result.stdout.count("the checksum does not match\n") == 2
     assert "2 damaged" in result.stdout
+    assert "Restore the file from a copy, or pack the dataset again.\n" in result.stdout
 
 
 def test_verify_goes_on_behind_a_bad_shard(shards: Path) -> None:
@@ -549,7 +722,7 @@ def test_verify_finds_swapped_shards(shards: Path) -> None:
     second.write_bytes(kept)
     reasons = [damage["reason"] for damage in run_json("verify", shards, code=3)["damage"]]
     assert sum("not the shard that the manifest lists" in reason for reason in reasons) == 2
-    assert "1 samples, where the manifest lists 3" in reasons
+    assert "1 samples, but the manifest lists 3" in reasons
 
 
 def test_verify_reads_the_shards_of_a_damaged_manifest(shards: Path) -> None:
@@ -616,5 +789,6 @@ def test_a_pattern_that_the_shell_replaced_is_told_of(tmp_path: Path) -> None:
     names = [tmp_path / f"{number}.tar" for number in range(3)]
     result = run("pack", *names, tmp_path / "train.lmdb")
     assert result.exit_code == 2
-    assert "Quote a pattern" in result.stderr
+    assert "expected SOURCE and DESTINATION, got 4 arguments" in result.stderr
+    assert f"quote it: fastdata pack '*.tar' {tmp_path / 'train.lmdb'}" in result.stderr
     assert not (tmp_path / "train.lmdb").exists()

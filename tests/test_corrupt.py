@@ -253,7 +253,7 @@ def test_a_flipped_image_is_an_error_and_its_neighbours_are_read(
     with pytest.raises(ShardCorruptError, match=r"'image' of sample 2 \(key '2/kéy 2.jpg'\)"):
         dataset[2]
     with pytest.raises(ShardCorruptError, match=r"fastdata verify .*shard.* lists all damage"):
-        dataset.images("image", [2]).read(0)
+        dataset._images("image", [2]).read(0)
     assert [dataset[i].image.tolist() for i in (0, 1, 3, 4, 5)] == expected[:2] + expected[3:]
 
 
@@ -327,9 +327,9 @@ def read_all(path: Path, *, check: bool = True) -> None:
         assert len(sample) == len(dataset.schema)
     for name in dataset.schema:
         if name in dataset.schema.images:
-            dataset.images(name, range(len(dataset)))
+            dataset._images(name, range(len(dataset)))
         else:
-            dataset.gather(name, range(len(dataset)))
+            dataset._gather(name, range(len(dataset)))
     assert isinstance(dataset.digest, str)
 
 

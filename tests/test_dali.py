@@ -350,7 +350,8 @@ def test_images_that_do_not_fit_are_an_error_in_their_place(tmp_path: Path) -> N
     fields = Schema({"image": ImageField(), "mask": ImageField(channels=1, mask=True)})
     record = Record("a", (encode(photo(30, 30), "jpeg"), encode(mask(30, 31), "png")))
     path = write_shard(tmp_path / "m.lmdb", [record], fields)
-    with by_dali(path, transform=RRC) as it, pytest.raises(OptionError, match="30 x 31"):
+    made = by_dali(path, transform=RRC, sampler=[0])  # without a sampler it is refused at once
+    with made as it, pytest.raises(OptionError, match="30 x 31"):
         next(iter(it))
 
 

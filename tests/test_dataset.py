@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 import xxhash
+from PIL import Image
 from samples import (
     EVERY_KIND,
     LABELLED,
@@ -36,6 +37,7 @@ from fastdata.errors import (
 )
 from fastdata.formats import layout, reader
 from fastdata.formats.writer import Record
+from fastdata.packed_views import packed_view
 from fastdata.schema import ArrayField, ImageField, ScalarField, Schema
 
 LABELS = [0, 1, 2, 0, 1, 2]
@@ -124,7 +126,7 @@ def test_what_is_not_there_is_named(
 
 def test_an_unfinished_pack_is_called_so(tmp_path: Path) -> None:
     (tmp_path / "train.lmdb.partial").mkdir()
-    with pytest.raises(DatasetNotFoundError, match="its pack was not finished"):
+    with pytest.raises(DatasetNotFoundError, match="its pack is unfinished"):
         fastdata.open(tmp_path / "train.lmdb")
 
 
@@ -132,7 +134,7 @@ def test_datasets_with_other_fields_do_not_open_as_one(tmp_path: Path) -> None:
     other = Schema({"image": ImageField(), "label": ScalarField(classes=("dog", "cat", "newt"))})
     one = write_shard(tmp_path / "one.lmdb", make_records())
     two = write_shard(tmp_path / "two.h5", make_records(other), other)
-    with pytest.raises(FormatError, match=r"two.h5 has other fields than .*one.lmdb"):
+    with pytest.raises(FormatError, match=r"two.h5 and .*one.lmdb have different fields"):
         fastdata.open([one, two])
 
 
@@ -191,11 +193,11 @@ def test_a_selection_is_a_lazy_dataset(dataset: fastdata.Dataset, selection: Any
     assert fingerprints(subset) == [fingerprint(dataset[i]) for i in expected]
     assert subset.classes == dataset.classes
     assert subset.is_subset == (expected != everything.tolist()) or isinstance(chosen, np.ndarray)
-    images = subset.images("image", range(len(expected)))
+    images = subset._images("image", range(len(expected)))
     assert [tuple(sample.image.shape[1:]) for sample in subset] == list(
         zip(images.heights.tolist(), images.widths.tolist(), strict=True)
     )
-    assert subset.gather("label", np.arange(len(expected))).tolist() == labels(subset)
+    assert subset._gather("label", np.arange(len(expected))).tolist() == labels(subset)
 
 
 @pytest.mark.parametrize("outer", [SELECTIONS[i] for i in (1, 2, 6, 12)], ids=repr)
@@ -255,6 +257,44 @@ def test_getitems_reads_a_batch(dataset: fastdata.Dataset) -> None:
         dataset.__getitems__([0, 9])
 
 
+PUBLIC = [
+    "class_to_idx",
+    "classes",
+    "digest",
+    "is_subset",
+    "keys",
+    "paths",
+    "record_format",
+    "samples",
+    "schema",
+    "shards",
+    "targets",
+    "transform",
+]
+
+
+@pytest.mark.parametrize("kind", ["packed", "view", "joined", "unpacked"])
+def test_dir_lists_what_is_for_users_and_documented(kind: str, shard: Path, tmp_path: Path) -> None:
+    if kind == "unpacked":
+        (tmp_path / "files" / "a").mkdir(parents=True)
+        Image.new("RGB", (9, 8)).save(tmp_path / "files" / "a" / "0.png")
+    dataset = fastdata.open(tmp_path / "files" if kind == "unpacked" else shard)
+    if kind == "view":
+        dataset = dataset[:2]
+    if kind == "joined":
+        joined = packed_view(dataset + dataset)
+        assert joined is not None
+        dataset = joined
+    assert [name for name in dir(dataset) if not name.startswith("_")] == PUBLIC
+    for name in PUBLIC:
+        assert getattr(type(dataset), name).__doc__.strip().split("\n")[0].endswith(".")
+    # mkdocstrings lists all members of the class there.
+    page = Path(__file__).parents[1] / "docs" / "api" / "datasets.md"
+    assert f"::: {type(dataset).__module__}.{type(dataset).__name__}\n" in (
+        page.read_text(encoding="utf-8").replace("fastdata.Dataset", "fastdata.dataset.Dataset")
+    )
+
+
 def test_keys_are_a_sequence(dataset: fastdata.Dataset) -> None:
     expected = [record.key for record in make_records()]
     keys = dataset.keys
@@ -304,15 +344,15 @@ def test_images_are_read_into_memory_of_the_caller(tmp_path: Path, codec: str) -
         for name, image in zip(schema, record.values, strict=True):
             channels = schema.images[name].channels
             out = np.full((image.height, image.width, channels), 7, np.uint8)
-            assert dataset.images(name, [index]).read(0, out) is out
+            assert dataset._images(name, [index]).read(0, out) is out
             np.testing.assert_array_equal(out, decoded(image, channels))
-            np.testing.assert_array_equal(dataset.images(name, [index]).read(0), out)
+            np.testing.assert_array_equal(dataset._images(name, [index]).read(0), out)
 
 
 @pytest.mark.parametrize("codec", ["jpeg", "png", "raw", "file"])
 def test_memory_that_does_not_fit_the_image_is_refused(tmp_path: Path, codec: str) -> None:
     path = write_shard(tmp_path / "shard.h5", make_records(count=1, codec=codec))
-    images = fastdata.open(path).images("image", [0])
+    images = fastdata.open(path)._images("image", [0])
     for wrong in (
         np.zeros((23, 40, 3), np.uint8),
         np.zeros((25, 40, 3), np.uint8),
@@ -336,7 +376,7 @@ def test_gather_returns_copies_of_columns(rich_shard: Path) -> None:
         if isinstance(field, ImageField):
             continue
         expected = [records[i].values[at] for i in chosen]
-        found = dataset.gather(name, chosen)
+        found = dataset._gather(name, chosen)
         assert type(found) is (np.ndarray if hasattr(found, "dtype") else list)
         for a, b in zip(found, expected, strict=True):
             np.testing.assert_array_equal(a, b)

@@ -120,7 +120,7 @@ def test_raw_images_become_png(tmp_path: Path, channels: int) -> None:
         with Image.open(tmp_path / "out" / row["image"]) as image:
             assert image.format == "PNG"
             pixels = np.asarray(image).reshape(*image.size[::-1], channels)
-        assert np.array_equal(pixels, dataset.images("image", [index]).read(0))
+        assert np.array_equal(pixels, dataset._images("image", [index]).read(0))
 
 
 def test_the_folders_are_those_that_were_packed(tmp_path: Path, packed: Path) -> None:
@@ -444,7 +444,7 @@ def test_the_dataset_is_not_replaced_by_its_export(tmp_path: Path, packed: Path)
     (tmp_path / "link").symlink_to(tmp_path / "out")
     (tmp_path / "link.lmdb").symlink_to(inside)
     for dataset in (tmp_path / "link" / "inside.lmdb", tmp_path / "link.lmdb"):
-        with pytest.raises(OptionError, match="the dataset itself is in there"):
+        with pytest.raises(OptionError, match="contains the dataset: export to another"):
             export(dataset, tmp_path / "out", overwrite=True, progress=False)
     assert inside.exists()
 

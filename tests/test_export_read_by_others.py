@@ -302,7 +302,7 @@ def test_a_shard_size_that_is_none_is_refused(tmp_path: Path, shard_size: Any) -
 @pytest.mark.parametrize("format", ["folder", "dali"])
 def test_formats_without_shards_say_so(tmp_path: Path, format: str) -> None:
     made(tmp_path / "p.lmdb", count=1)
-    with pytest.raises(OptionError, match=f"format='{format}' is not cut into shards"):
+    with pytest.raises(OptionError, match=f"format='{format}' has no shards"):
         export(tmp_path / "p.lmdb", tmp_path / "out", format=format, shard_size=5, progress=False)
 
 

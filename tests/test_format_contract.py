@@ -333,7 +333,7 @@ def test_raw_images_in_lmdb_waste_less_than_two_percent(tmp_path: Path) -> None:
     # Besides its pixels a sample has 8 + 8 + 8 + 8 + 4 + 4 + 1 + 8 + 5 bytes in columns.
     assert path.stat().st_size < 12000 * (784 * 1.02 + 54) + 20 * 4096
     dataset = fastdata.open(path)
-    assert bytes(dataset.images("image", [11999]).read(0)) == pixels.tobytes()
+    assert bytes(dataset._images("image", [11999]).read(0)) == pixels.tobytes()
 
 
 def test_raw_groups_that_other_codecs_interrupt(tmp_path: Path) -> None:

@@ -471,7 +471,7 @@ def with_manifest(source: Path, target: Path, change: Callable[[Any], Any]) -> P
 def read_all(path: Path) -> None:
     """Open a dataset and look at every sample's label."""
     dataset = fastdata.open(path)
-    dataset.gather("label", range(len(dataset)))
+    dataset._gather("label", range(len(dataset)))
 
 
 def extend_manifest(manifest: Any) -> None:

@@ -258,7 +258,7 @@ def attack(path: Path, random: np.random.Generator) -> None:
 def read_images(dataset: fastdata.Dataset, name: str) -> None:
     """Read some images the way that a loader does."""
     with contextlib.suppress(FastdataError):
-        images = dataset.images(name, range(min(len(dataset), 20)))
+        images = dataset._images(name, range(min(len(dataset), 20)))
         images.read_ahead()
         for place, (height, width) in enumerate(
             zip(images.heights.tolist(), images.widths.tolist(), strict=True)
@@ -311,7 +311,7 @@ def use(path: Path, *, check: bool) -> None:
                 read_images(dataset, name)
             else:
                 with contextlib.suppress(FastdataError):
-                    dataset.gather(name, range(len(dataset)))
+                    dataset._gather(name, range(len(dataset)))
         assert isinstance(dataset.digest, str)
         repr(dataset)
 

@@ -314,11 +314,6 @@ def test_stats_count_what_was_handed_out() -> None:
     assert stats.images_per_second == pytest.approx(14 / stats.seconds)
 
 
-def test_repr_tells_what_is_loaded() -> None:
-    it = loader(MemoryData(10, size=(8, 8)), batch_size=4, num_workers=2)
-    assert repr(it) == "Loader(3 batches of 4, Sequential, 2 worker threads)\nMemoryData(10)"
-
-
 # -- what is accepted ---------------------------------------------------------------
 
 

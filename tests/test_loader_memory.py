@@ -157,7 +157,7 @@ def test_stats_tell_what_was_read_and_waited_for(
         assert (stats.batches, stats.samples) == (number, 8 * number)
         assert stats.ready_batches == 3, "the loop asked when all were ready"
         lengths = [
-            it.dataset.images(name, range(8 * number)).lengths.sum() for name in ("image", "mask")
+            it.dataset._images(name, range(8 * number)).lengths.sum() for name in ("image", "mask")
         ]
         assert stats.bytes_read == sum(lengths)
         assert stats.wait_seconds == number

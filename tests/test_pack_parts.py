@@ -352,7 +352,7 @@ def test_options_that_do_not_go_together_are_refused(images: Path, tmp_path: Pat
         fastdata.pack(images, tmp_path / "x", part="plan", **QUICK)
     with pytest.raises(OptionError, match="not both"):
         fastdata.pack(images, tmp_path / "x", part="plan", executor="dask:local", **SHARDS)
-    with pytest.raises(OptionError, match="overwrite is for packs on one machine"):
+    with pytest.raises(OptionError, match="overwrite=True does not work for packs in parts"):
         fastdata.pack(images, tmp_path / "x", part="plan", overwrite=True, **SHARDS)
     with pytest.raises(OptionError, match="none that is known"):
         fastdata.pack(images, tmp_path / "y", executor="spark:local", **SHARDS)

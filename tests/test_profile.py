@@ -345,7 +345,7 @@ def test_a_step_that_cannot_be_looked_into_is_said() -> None:
 
 def test_bytes_of_packed_images_are_touched(small: Path) -> None:
     dataset = fastdata.open(small)
-    images = dataset.images("image", np.array([3, 1]), jpeg_decoder())
+    images = dataset._images("image", np.array([3, 1]), jpeg_decoder())
     (shard,) = dataset.shards
     offsets = shard.column("image.offset")[[3, 1]].tolist()
     ranges = zip(offsets, images.lengths.tolist(), strict=True)

@@ -156,7 +156,7 @@ def test_a_place_that_takes_no_page_is_an_error_before_anything_is_measured(
 ) -> None:
     for place, message in [
         (tmp_path, "is a folder: name a file"),
-        (tmp_path / "x" / "r.html", "is no folder: make it"),
+        (tmp_path / "x" / "r.html", "does not exist: make it (mkdir -p"),
     ]:
         result = run("profile", small, "--html", place)
         assert result.exit_code == 2
@@ -377,9 +377,9 @@ def test_what_is_there_as_a_file_is_no_script(
         ("--seconds nan", "--seconds is above 0 and finite, not nan"),
         ("--seconds inf", "--seconds is above 0 and finite, not inf"),
         ("--batch-size 0", "0 is not in the range x>=1"),
-        ("--workers many", "'many' is neither a number of workers, 0 or more, nor auto"),
+        ("--workers many", "'many' is neither a number of workers nor auto"),
         ("--workers -1", "'-1' is neither a number of workers"),
-        ("--crop 0", "'0' is no size: 1 or more"),
+        ("--crop 0", "a size is at least 1, not '0'"),
         ("--crop 12x", "'12x' is neither a number nor HEIGHTxWIDTH"),
         ("--device gpu", "--device is cpu, cuda or cuda:N, not 'gpu'"),
         ("--device meta", "--device is cpu, cuda or cuda:N, not 'meta'"),

@@ -309,7 +309,7 @@ def test_paths_as_text_are_images_where_the_field_says_so(tmp_path: Path) -> Non
         fastdata.pack(rows, path, codec="keep", num_workers=0, progress=False, overwrite=True)
         dataset = fastdata.open(path)
         assert dataset.schema["image"] == ImageField()
-        stored = dataset.images("image", range(4)).lengths
+        stored = dataset._images("image", range(4)).lengths
         assert stored.tolist() == [os.path.getsize(file) for file in paths]
         assert len(dataset.schema) == 1 or dataset.schema["file"] == StringField()
     captions = find_source([{"image": "of a jay"}])

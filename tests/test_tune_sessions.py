@@ -188,6 +188,24 @@ def test_where_none_reaches_the_ceiling_ties_go_to_fewer_workers() -> None:
     assert len(session.runs.trained) > 1
 
 
+@pytest.mark.parametrize(("of_process", "workers"), [(5.0, 4), (14.0, 4)])
+def test_another_kind_is_tried_where_the_knee_is_above_the_cores(
+    of_process: float, workers: int
+) -> None:
+    """Such as on two busy cores, where 4 workers seem to bring more than 2, and 8 no more."""
+
+    def supply(settings: Settings) -> float:
+        each = of_process if settings.worker_method == "process" else 10.0
+        return each * min(max(settings.num_workers, 1), 4)
+
+    session = session_of(Machine(supply), None)
+    session.sweep(2, 8, ["thread", "process"])
+    chosen = session.confirm_choice()
+    assert chosen is not None
+    assert chosen.num_workers == workers
+    assert chosen.worker_method == ("process" if of_process > 10 else "thread")
+
+
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("demand", [1000.0, None])
 def test_a_kind_of_worker_that_does_not_grow_does_not_hide_another(

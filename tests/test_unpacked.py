@@ -249,7 +249,7 @@ def test_a_jpeg_that_is_cut_off_is_noticed_before_it_is_decoded() -> None:
 def test_tasks_have_few_files_in_memory(jpegs: Path) -> None:
     with fastdata.loader(jpegs, batch_size=1000, transform=CROP, num_workers=1) as loader:
         cut = loader.backend.maker.cut(1000)
-    assert max(stop - start for start, stop in cut) <= UnpackedDataset.samples_per_task
+    assert max(stop - start for start, stop in cut) <= UnpackedDataset._samples_per_task
     assert [start for start, _ in cut[1:]] == [stop for _, stop in cut[:-1]]
     assert (cut[0][0], cut[-1][1]) == (0, 1000)
 
@@ -331,7 +331,7 @@ def test_a_file_that_changes_its_size_is_no_danger_to_others(jpegs: Path) -> Non
     options = {"batch_size": 12, "transform": CROP, "cache": "device", "num_workers": 0}
     with fastdata.loader(jpegs, on_corrupt="skip", **options) as loader:
         before = loader.backend
-        _ = loader.dataset.image_sizes("image", np.arange(12))  # looked at, when places are made
+        _ = loader.dataset._image_sizes("image", np.arange(12))  # looked at, when places are made
         file.write_bytes(pil_file(photo(90, 90), "JPEG"))
         (batch,) = loader
         assert loader.stats().skipped_samples == 1
@@ -373,7 +373,9 @@ def test_other_data_is_refused_with_the_command_that_packs_it(tmp_path: Path) ->
         with pytest.raises(FormatError) as caught:
             do(path)
         assert wanted in str(caught.value)
-    with pytest.raises(FormatError, match=r"ConcatDataset, or pack it: fastdata pack .*images"):
+    with pytest.raises(
+        FormatError, match=r"Pack it: fastdata pack .*images\.lmdb\. Or .*ConcatDataset"
+    ):
         fastdata.open([tmp_path / "images", tmp_path / "images"])
 
 

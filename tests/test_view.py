@@ -104,9 +104,11 @@ def test_classes_samples_and_rejects_are_those_of_the_dataset(
     counts = Counter(sample.label for sample in fastdata.open(labelled))
     for number, name in enumerate(("ant", "bee", "cat")):
         assert f"{name} {counts[number]}" in texts(root, "classes")
-    assert "10 of 12, drawn at random (seed 0), from 3 of 3 classes" in texts(root, "sheet")
+    assert "10 of 12 samples, drawn at random (seed 0) from 3 of 3 classes" in texts(root, "sheet")
+    assert "Packing rejected 1 sample." in texts(root, "rejects")
     assert "ant/broken.jpg" in texts(root, "rejects")
     assert "image" in texts(root, "schema")
+    assert re.search(r"RGB; \d+ x \d+.*, height x width", texts(root, "schema"))
     assert f'fastdata.loader("{labelled}"' in texts(root, "load")
     assert fastdata.open(labelled).digest in "".join(root.itertext())
 
@@ -215,8 +217,8 @@ def test_bars_are_counts() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"per_class": 0}, "per_class=0 is not from 1"),
-        ({"max_samples": 10**9}, "max_samples=1000000000 is not from 1 to 10,000"),
+        ({"per_class": 0}, "per_class=0 is not a number from 1"),
+        ({"max_samples": 10**9}, "max_samples=1000000000 is not a number from 1 to 10,000"),
         ({"thumbnail": 5000}, "thumbnail=5000"),
     ],
 )
@@ -231,7 +233,7 @@ def test_numbers_that_make_no_sense_are_refused(
 def test_a_page_that_cannot_be_is_refused_first(labelled: Path, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="is a folder"):
         fastdata.view(labelled, tmp_path)
-    with pytest.raises(OptionError, match="is no folder"):
+    with pytest.raises(OptionError, match=r"nowhere does not exist: make it .mkdir -p"):
         fastdata.view(labelled, tmp_path / "nowhere" / "page.html")
     with pytest.raises(DatasetNotFoundError, match="no such file"):
         fastdata.view(tmp_path / "nothing.lmdb", tmp_path / "page.html")
@@ -246,17 +248,67 @@ def test_the_command_writes_the_page(labelled: Path, tmp_path: Path) -> None:
     assert json.loads(CliRunner().invoke(main, words).stdout)["num_shown"] == 3
 
 
-# -- in a browser ---------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("given", "page"),
+    [
+        ("train.lmdb", "train.html"),
+        ("below/train.lmdb", "train.html"),
+        ("below/../shards", "shards.html"),
+        ("v1.2/", "v1.2.html"),
+        ("train*.lmdb", "train.html"),
+    ],
+)
+def test_without_a_name_the_page_has_that_of_the_dataset(
+    labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, page: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "below").mkdir()
+    for name in ("train.lmdb", "below/train.lmdb"):
+        shutil.copy(labelled, name)
+    for name in ("shards", "v1.2"):
+        fastdata.subset(labelled, name, fraction=1, shard_size=6, progress=False)
+    before = set(os.listdir())
+    result = CliRunner().invoke(main, ["view", given])
+    assert result.exit_code == 0, result.output
+    assert set(os.listdir()) - before == {page}
+    assert result.output == (
+        f"{page}: a page with 12 of 12 samples, {os.stat(page).st_size / 1e3:,.1f} kB. "
+        "Open it in a browser.\n"
+    )
 
 
-def test_only_a_page_is_replaced(labelled: Path, tmp_path: Path) -> None:
-    path = tmp_path / "a.lmdb"
-    shutil.copy(labelled, path)
-    with pytest.raises(OptionError, match="no page that could be replaced"):
-        fastdata.view(path, path)
-    assert fastdata.open(path).digest == fastdata.open(labelled).digest
+def test_the_page_begins_with_the_pictures(labelled: Path, tmp_path: Path) -> None:
+    fastdata.view(labelled, tmp_path / "page.html")
+    root = read(tmp_path / "page.html")
+    sections = [element.get("aria-labelledby") for element in root.iter("section")]
+    assert sections == ["sheet", "figures", "load", "schema", "classes", "sizes", "rejects"]
+    linked = {str(a.get("href")).removeprefix("#") for a in root.iter("a")}
+    assert linked == {"figures", "load"}
+    assert linked <= {element.get("id") for element in root.iter()}
+
+
+@pytest.mark.parametrize("content", ["<!DOCTYPE html><html><p>mine</p></html>", "my notes"])
+def test_only_a_page_of_fastdata_is_replaced(
+    labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(labelled, "a.lmdb")
+    mine = tmp_path / "a.html"
+    mine.write_text(content)
+    result = CliRunner().invoke(main, ["view", "a.lmdb"])
+    assert result.exit_code == 2
+    assert "a.html is not a page of fastdata, so it is not replaced" in result.output
+    assert "(--html FILE), or remove the file (rm a.html)" in result.output
+    assert mine.read_text() == content
+    with pytest.raises(OptionError, match="is not a page of fastdata"):
+        fastdata.view("a.lmdb", "a.lmdb")
+    assert fastdata.open("a.lmdb").digest == fastdata.open(labelled).digest
+    mine.write_bytes(b"")  # as `mktemp` makes it
     for _ in range(2):
-        fastdata.view(path, tmp_path / "a.html")
+        fastdata.view("a.lmdb", mine)
+
+
+# -- in a browser ---------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -204,7 +204,7 @@ class _HalfDamaged(MemoryImages):
 
 
 class _DamagedData(MemoryData):
-    def images(self, name: str, indices: Any, decoder: Any) -> Any:
+    def _images(self, name: str, indices: Any, decoder: Any) -> Any:
         return _HalfDamaged(self, name, indices)
 
 

@@ -144,15 +144,14 @@ def test_dtypes_that_change_from_batch_to_batch_are_taken(small: Path, method: A
 
 
 def test_a_lambda_cannot_be_sent_to_processes_that_are_started(small: Path) -> None:
-    it = loader(
-        small,
-        transform=lambda image: image,
-        num_workers=1,
-        worker_method="process",
-        multiprocessing_context="spawn",
-    )
     with pytest.raises(OptionError, match=r'no lambda.*multiprocessing_context="fork"'):
-        iter(it)
+        loader(
+            small,
+            transform=lambda image: image,
+            num_workers=1,
+            worker_method="process",
+            multiprocessing_context="spawn",
+        )
 
 
 class HeldData(MemoryData):
@@ -162,10 +161,10 @@ class HeldData(MemoryData):
         super().__init__(count)
         self.released, self.main = released, os.getpid()
 
-    def images(self, *arguments: Any) -> Any:
+    def _images(self, *arguments: Any) -> Any:
         if threading.current_thread() is not threading.main_thread() or os.getpid() != self.main:
             wait_until(self.released.exists)
-        return super().images(*arguments)
+        return super()._images(*arguments)
 
 
 def waits_for_a_batch() -> bool:

@@ -18,6 +18,7 @@ import contextlib
 import dataclasses
 import logging
 import os
+import shlex
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -169,18 +170,15 @@ def _one_dataset(dataset: str | os.PathLike[str]) -> Path:
     """Return the path of the dataset; refuse a pattern, or one shard of a dataset."""
     if is_pattern(dataset):
         raise OptionError(
-            f"{os.fspath(dataset)} is a pattern, and samples are added to one dataset: name a "
-            "shard, or a folder of shards"
+            f"{os.fspath(dataset)} is a pattern, but append needs one dataset: a shard, or a "
+            "folder of shards"
         )
     path = Path(os.path.realpath(dataset))
     listed: set[str] = set()
     with contextlib.suppress(FastdataError, OSError):
         listed = {entry.file for entry in Manifest.read(path.parent).shards}
     if path.name in listed:
-        raise OptionError(
-            f"{path} is a shard of the dataset {path.parent}, whose manifest it would no "
-            f"longer fit. Append to {path.parent}."
-        )
+        raise OptionError(f"{path} is one shard of a dataset. Append to the dataset: {path.parent}")
     return path
 
 
@@ -234,8 +232,8 @@ class _State:
             return None
         except (ValueError, TypeError):
             raise JobChangedError(
-                f"{path} is damaged, so that it is unknown whether samples have been added. See "
-                "how many there are (fastdata info), and remove it"
+                f"{path} is damaged, so it is unknown whether the samples have been added. Look at "
+                f"the dataset (fastdata info), then remove that file: rm {shlex.quote(str(path))}"
             ) from None
 
     def write(self, workplace: Path) -> None:
@@ -250,8 +248,8 @@ def _unfinished(workplace: Path, current: Dataset, path: Path) -> _State | None:
         return None
     if current.digest not in (state.before, state.after):
         raise JobChangedError(
-            f"{workplace} is an unfinished append to {path} as it was before: its content has "
-            "changed since. Remove that folder to discard the new samples."
+            f"{path} has changed since the unfinished append in {workplace} was started. Discard "
+            f"the new samples: rm -r {shlex.quote(str(workplace))}"
         )
     if current.digest == state.after and not path.is_dir():
         with contextlib.closing(Job(path)) as job:
@@ -266,8 +264,8 @@ def _state_of_request(
     if state is not None and state.asked != request:
         if current.digest == state.before:
             raise JobChangedError(
-                f"{new.parent} is an unfinished append of another source to {path}. Run that "
-                "one as it was started to finish it, or remove that folder to give it up."
+                f"{new.parent} is an unfinished append of another source to {path}. Finish it with "
+                f"the command that began it, or discard it: rm -r {shlex.quote(str(new.parent))}"
             )
         # The dataset has the samples already: remove the leftover files.
         _clear(new, done)

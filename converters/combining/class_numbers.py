@@ -23,8 +23,8 @@ def fitted(source: Source, schema: Schema) -> Source:
     tables: dict[int, np.ndarray[Any, Any]] = {}
     if list(source.schema) != list(schema):
         raise SourceError(
-            f"the source has the fields {list(source.schema)}, the dataset {list(schema)}: only "
-            "samples of the same fields can be added"
+            f"the source has the fields {', '.join(source.schema)}, but the dataset has "
+            f"{', '.join(schema)}: they must be the same"
         )
     for place, (name, wanted) in enumerate(schema.items()):
         found = source.schema[name]
@@ -41,20 +41,20 @@ def _renumbering(name: str, found: Any, wanted: Any) -> np.ndarray[Any, Any] | N
     numbers = isinstance(found, (ScalarField, ArrayField)) and type(found) is type(wanted)
     if not numbers or dataclasses.replace(found, classes=wanted.classes) != wanted:
         raise SourceError(
-            f"field {name!r} is {found!r} in the source and {wanted!r} in the dataset: only "
-            "samples of the same fields can be added"
+            f"field {name!r} is {found!r} in the source, but {wanted!r} in the dataset: they must "
+            "be the same"
         )
     if found.classes is None:
-        return None  # numbers without names are taken for the dataset's
+        return None  # class numbers without names are those of the dataset
     if wanted.classes is None:
-        raise SourceError(f"field {name!r} has class names in the source and none in the dataset")
+        raise SourceError(f"field {name!r} has class names in the source, but not in the dataset")
     new = [repr(c) for c in found.classes if c not in wanted.classes]
     if new:
         raise SourceError(
             f"field {name!r}: the dataset has no class {', '.join(new[:10])}"
-            f"{' ...' * (len(new) > 10)}. Its classes are fixed; pack all images anew to have more."
+            f"{' ...' * (len(new) > 10)}. Its classes are fixed: pack old and new images together."
         )
-    # Of boxes in the type of their array, which is taken over as it is.
+    # Arrays keep their type.
     dtype = wanted.dtype if isinstance(wanted, ArrayField) else np.int64
     return np.array([wanted.classes.index(c) for c in found.classes], dtype)
 
@@ -134,6 +134,6 @@ def _renumbered(
         numbers = np.asarray(changed[place], np.int64)
         wrong = numbers[(numbers < 0) | (numbers >= len(table))]
         if wrong.size:
-            raise ValueError(f"class {wrong.flat[0]} of {len(table)}")
+            raise ValueError(f"the source has no class {wrong.flat[0]}, only 0 to {len(table) - 1}")
         changed[place] = table[numbers]
     return tuple(changed)

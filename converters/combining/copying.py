@@ -1,6 +1,6 @@
-"""`merge` and `subset`: one dataset of several, and a part of one.
+"""`merge` joins datasets, and `subset` copies a part of one.
 
-Both are a pack of what an open dataset shows, every image with the bytes that it has.
+Both pack the samples of an open dataset; images keep their bytes.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from fastdata.dataset import Dataset
-from fastdata.errors import OptionError
+from fastdata.errors import OptionError, did_you_mean
 from fastdata.schema import ArrayField, ScalarField, StringField
+from fastdata.splits import select_split
 
 from ..opening import open_packed
 from ..packing.driver import pack
@@ -52,9 +53,9 @@ def merge(
     container, shards, shard_size, overwrite, progress
         As in `fastdata.pack`.
     shuffle, seed : bool, int
-        Mix the samples of all of them.
+        Copy in random order, across the datasets.
     on_error : {"stop", "report"}
-        What a sample that is damaged does: end the merge, or be left out and listed.
+        Stop at a damaged sample, or leave such samples out and list them.
 
     Returns
     -------
@@ -63,7 +64,7 @@ def merge(
     Raises
     ------
     FormatError
-        If the schemas differ; class names and their order are part of them.
+        If the schemas differ, including class names and their order.
     RejectedError
         At a damaged sample, with ``on_error="stop"``.
     OptionError, DatasetNotFoundError, ShardCorruptError, DestinationExistsError, DiskFullError
@@ -99,6 +100,7 @@ def subset(
     dataset: Dataset | str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     destination: str | os.PathLike[str],
     *,
+    split: str | None = None,
     classes: str | int | Sequence[str | int] | None = None,
     where: Mapping[str, Values] | None = None,
     indices: Sequence[int] | np.ndarray[Any, Any] | None = None,
@@ -115,33 +117,35 @@ def subset(
 ) -> PackReport:
     """Copy a part of a dataset into a new one.
 
-    Images keep their bytes, and classes their numbers.  Conditions add up: a sample
-    must meet all that are given.
+    Images keep their bytes, and classes their numbers.  A sample must meet all conditions.
 
     Parameters
     ----------
     dataset : Dataset or path-like
     destination : path-like
-    classes : str, int or sequence of these, optional
-        Names, or numbers, of the classes of the label that are taken; where each box has a
-        class, samples with a box of one of them.
+    split : str, optional
+        Take samples of this split only, e.g. ``"train"``.  Then `indices`, `fraction` and `invert`
+        ignore the other splits, and the copy has no field ``split``.
+    classes : str, int or sequence of str or int, optional
+        Take samples of these classes, by name or number.  If each box has a class, one box is
+        enough.
     where : mapping of str to value or values, optional
-        Fields (numbers, class names or text) and the values of them that are taken:
-        ``where={"split": "train"}``.  Of an array with class names one entry is enough.
+        Take samples with these values (numbers, class names or text) of a field:
+        ``where={"colour": ["red", "green"]}``.  In an array with class names, one entry is enough.
     indices : sequence of int, optional
-        Places of samples; those of the result come in this order.
+        Take samples by position, in this order.
     fraction : float, optional
-        Of the samples that the others leave, so many are drawn: rounded, at least one;
-        their order stays.
+        Draw this share of the samples that meet the other conditions, at least one sample; the
+        order stays.
     seed : int
-        Of that draw (NumPy's PCG64), and of `shuffle`.
+        Seed for `fraction` (NumPy's PCG64) and `shuffle`.
     invert : bool
-        Take all samples but these: ``fraction=0.9`` and the same with ``invert=True`` cut a
-        dataset in two.
+        Take all other samples instead: ``fraction=0.9``, without and with ``invert=True``, divides
+        a dataset.
     container, shards, shard_size, shuffle, overwrite, progress
         As in `fastdata.pack`.
     on_error : {"stop", "report"}
-        What a damaged sample does: end it, or be left out and listed.
+        Stop at a damaged sample, or leave such samples out and list them.
 
     Returns
     -------
@@ -150,7 +154,7 @@ def subset(
     Raises
     ------
     OptionError
-        If there is no such class, field or sample, or nothing is left.
+        If a class, field or sample does not exist, or no sample meets the conditions.
     DatasetNotFoundError, ShardCorruptError, DestinationExistsError, DiskFullError, RejectedError
         As in `fastdata.pack` and `fastdata.open`.
 
@@ -161,17 +165,20 @@ def subset(
 
     Examples
     --------
+    >>> fastdata.subset("all.lmdb", "train.lmdb", split="train")         # doctest: +SKIP
     >>> fastdata.subset("train.lmdb", "cats.lmdb", classes=["cat"])      # doctest: +SKIP
     >>> fastdata.subset("all.lmdb", "val.lmdb", fraction=0.1)            # doctest: +SKIP
     """
     opened = dataset if isinstance(dataset, Dataset) else open_packed(dataset)
-    if classes is None and not where and indices is None and fraction is None:
-        raise OptionError("say which samples: by classes, where, indices or fraction")
+    if split is not None:
+        opened = select_split(opened, split)
+    elif classes is None and not where and indices is None and fraction is None:
+        raise OptionError("choose samples: give split=, classes=, where=, indices= or fraction=")
     conditions = dict(where or {})
     if classes is not None:
         label = _label_of(opened)
         if label in conditions:
-            raise OptionError(f"where={label!r} and classes are the same question; give one")
+            raise OptionError(f"classes= and where= select by the same field {label!r}: give one")
         conditions[label] = (classes,) if isinstance(classes, (str, int)) else tuple(classes)
     taken = np.arange(len(opened)) if indices is None else _checked(opened, indices)
     for name, values in conditions.items():
@@ -181,7 +188,7 @@ def subset(
     if invert:
         taken = np.setdiff1d(np.arange(len(opened)), taken)
     if len(taken) == 0:
-        raise OptionError(f"none of the {len(opened):,} samples is like that: nothing to take")
+        raise OptionError(f"none of the {len(opened):,} samples meets the conditions")
     return _copy(
         opened[taken],
         destination,
@@ -197,9 +204,9 @@ def subset(
 
 
 def _copy(dataset: Dataset, destination: str | os.PathLike[str], **options: Any) -> PackReport:
-    """Pack what a dataset shows, every image with the bytes that it has.
+    """Pack the samples of an open dataset; images keep their bytes.
 
-    Nothing is encoded, so this process does it.  `options` are those of `pack`.
+    No image is encoded, so this needs no workers.  `options` are those of `pack`.
     """
     channels = [field.channels for field in dataset.schema.images.values() if not field.mask]
     return pack(
@@ -224,21 +231,24 @@ def _label_of(dataset: Dataset) -> str:
         if isinstance(field, ArrayField) and field.classes is not None:
             return name
     raise OptionError(
-        f"classes: the dataset has no label, only {', '.join(dataset.schema)}; use where="
+        f"classes: the dataset has no field with classes, only {', '.join(dataset.schema)}. Select "
+        "by another field: where={NAME: VALUE} (--where NAME=VALUE)"
     )
 
 
 def _checked(dataset: Dataset, indices: Sequence[int] | np.ndarray[Any, Any]) -> Indices:
     places: np.ndarray[Any, Any] = np.asarray(indices)
     if places.ndim != 1 or (places.size and places.dtype.kind not in "iu"):
-        raise OptionError("indices is not a list of whole numbers")
+        raise OptionError("indices is not a list of integers")
     wrong = places[(places < -len(dataset)) | (places >= len(dataset))]
     if wrong.size:
-        raise OptionError(f"index {wrong[0]} for a dataset of {len(dataset):,} samples")
+        raise OptionError(
+            f"indices: {wrong[0]} is out of range, the dataset has {len(dataset):,} samples"
+        )
     places = places.astype(np.int64)
     places = np.where(places < 0, places + len(dataset), places)
     if len(np.unique(places)) < len(places):
-        raise OptionError("indices has a sample twice")
+        raise OptionError("indices has a sample more than once")
     return places
 
 
@@ -248,21 +258,24 @@ def _meets(
     """Return whether these samples have one of the values in a field."""
     field = dataset.schema.get(name)
     if field is None:
-        raise OptionError(f"where: there is no field {name!r}; fields are {list(dataset.schema)}")
+        raise OptionError(
+            f"where: the dataset has no field {name!r}; it has {', '.join(dataset.schema)}."
+            f"{did_you_mean(name, dataset.schema)}"
+        )
     given = values if isinstance(values, (list, tuple, set)) else [values]
     if isinstance(field, StringField):
-        return np.isin(np.asarray(dataset.gather(name, places)), [str(value) for value in given])
+        return np.isin(np.asarray(dataset._gather(name, places)), [str(value) for value in given])
     if isinstance(field, ArrayField) and field.classes is not None:
         numbers = [_number(name, field, value) for value in given]
         # One by one: the classes of a dataset's boxes need not be in memory together.
-        rows = (dataset.gather(name, [place])[0] for place in places)
+        rows = (dataset._gather(name, [place])[0] for place in places)
         return np.fromiter((bool(np.isin(row, numbers).any()) for row in rows), bool, len(places))
     if not isinstance(field, ScalarField):
-        raise OptionError(f"where: {name!r} is neither a number nor text")
-    # In the column's type: 0.1 is not what a float32 of it is.
+        raise OptionError(f"where: field {name!r} holds neither numbers nor text")
+    # Compare in the type of the column: 0.1 is not equal to its float32.
     numbers = [_number(name, field, value) for value in given]
     wanted = np.array(numbers, field.dtype if "float" in field.dtype else None)
-    return np.isin(np.asarray(dataset.gather(name, places)), wanted)
+    return np.isin(np.asarray(dataset._gather(name, places)), wanted)
 
 
 def _number(name: str, field: ScalarField | ArrayField, value: Any) -> Any:
@@ -275,10 +288,15 @@ def _number(name: str, field: ScalarField | ArrayField, value: Any) -> Any:
         if isinstance(value, (float, np.floating)) and number != value:
             raise ValueError(value)  # 1.7 is not class 1
     except (TypeError, ValueError) as error:
-        known = f"; classes are {', '.join(field.classes[:20])}" if field.classes else ""
-        raise OptionError(f"{name}={value!r} is no value of this field{known}") from error
+        classes = field.classes or ()
+        known = f"; its classes are {', '.join(classes[:20])}" if classes else ""
+        raise OptionError(
+            f"field {name!r} has no value {value!r}{known}.{did_you_mean(str(value), classes)}"
+        ) from error
     if field.classes is not None and not 0 <= number < len(field.classes):
-        raise OptionError(f"{name}={value!r}: there are {len(field.classes)} classes, from 0 on")
+        raise OptionError(
+            f"field {name!r} has no class {value!r}: its classes are 0 to {len(field.classes) - 1}"
+        )
     return number
 
 

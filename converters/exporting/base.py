@@ -88,7 +88,7 @@ def packed_samples(dataset: Dataset) -> Iterator[PackedSample]:
     """Yield the samples that a dataset shows, in its order."""
     schema = dataset.schema
     for index in range(len(dataset)):
-        shard, row = dataset.locate(index)
+        shard, row = dataset._locate(index)
         yield PackedSample(shard, row, schema)
 
 
@@ -109,7 +109,7 @@ class Exporter(abc.ABC):
 
     def __init__(self, root: Path, dataset: Dataset, shard_size: Mapping[str, int]) -> None:
         if shard_size and not self.shard_bytes:
-            raise OptionError(f"format={self.name!r} is not cut into shards: leave shard_size out")
+            raise OptionError(f"format={self.name!r} has no shards: omit shard_size")
         self.root = root
         self.dataset = dataset
         self.schema = dataset.schema

@@ -46,11 +46,11 @@ class DatumExporter(Exporter):
     def write(self, samples: Iterable[PackedSample]) -> None:
         image = main_image(self.schema)
         if image is None:
-            raise OptionError("format='dali' holds an image and a label; there is no image field")
+            raise OptionError("format='dali' needs an image field, but the dataset has none")
         if len(self.dataset) > _MOST:
             raise OptionError(
-                f"format='dali' holds {_MOST:,} samples, not {len(self.dataset):,}: export parts "
-                "(--select)"
+                f"format='dali' holds at most {_MOST:,} samples, not {len(self.dataset):,}: export "
+                "parts (--select)"
             )
         label = _label(self.schema)
         self.stored_as = {image: "data", **({label: "label"} if label else {})}
@@ -85,7 +85,7 @@ class DatumExporter(Exporter):
             number = int(sample.value(label))
             if not _LABELS.min <= number <= _LABELS.max:
                 raise OptionError(
-                    f"{sample.shard.path}: {sample} has {label!r} {number}, and a Datum holds "
+                    f"{sample.shard.path}: {sample} has {label!r} {number}, but a Datum holds "
                     f"{_LABELS.min} to {_LABELS.max}. Export to webdataset, tfrecord or parquet."
                 )
             datum.label = number

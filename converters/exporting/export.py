@@ -58,7 +58,7 @@ _MEANT_BY_SUFFIX = {
     ".parquet": "parquet",
     ".mdb": "dali",
     ".zip": "export to a folder and zip that (`zip -r OUT.zip OUT`)",
-    ".csv": "the folder's manifest.csv is such a list",
+    ".csv": "it contains manifest.csv, a list of the images",
     ".lmdb": "`fastdata subset` copies to another dataset; format='dali' makes an LMDB for DALI",
     ".h5": "`fastdata subset` copies to another dataset",
     ".hdf5": "`fastdata subset` copies to another dataset",
@@ -192,7 +192,7 @@ def export(
     kind = FORMATS[format]
     limit = parse_shard_size(shard_size)
     if min(limit.values(), default=1) < 1:
-        raise OptionError(f"shard_size={shard_size!r} is nothing: 1 or more")
+        raise OptionError(f"shard_size={shard_size!r} is less than 1")
     chosen = dataset if isinstance(dataset, Dataset) else open_packed(dataset)
     refuse_transform(chosen)
     path = Path(os.path.abspath(destination))
@@ -240,20 +240,19 @@ def _refuse_suffix(destination: Path) -> None:
     if suffix in _MEANT_BY_SUFFIX:
         format = _MEANT_BY_SUFFIX[suffix]
         if format in FORMATS:
-            remedy = f"format={format!r} (--format {format}) makes a folder of such files"
+            remedy = f"pass format={format!r} (--format {format}) for a folder of such files"
         else:
             remedy = format
         raise OptionError(
-            f"{destination}: an export is a folder, of image files unless a format is named. "
-            f"{remedy[0].upper()}{remedy[1:]}. To have a folder of that name, give the format, "
-            'e.g. format="folder" (--format folder).'
+            f"{destination} would become a folder of image files. {remedy[0].upper()}{remedy[1:]}. "
+            "If you want this, pass format='folder' (--format folder)."
         )
 
 
 def _check_destination(path: Path, dataset: Dataset, overwrite: bool) -> None:
     for shard in dataset.paths:
         if Path(os.path.realpath(path)) in Path(os.path.realpath(shard)).parents:
-            raise OptionError(f"{path}: the dataset itself is in there; export to another folder")
+            raise OptionError(f"{path} contains the dataset: export to another folder")
     if not os.path.lexists(path):
         return
     if not overwrite:
@@ -264,7 +263,7 @@ def _check_destination(path: Path, dataset: Dataset, overwrite: bool) -> None:
     is_export = any((path / sign).is_file() for sign in _SIGNS) and not path.is_symlink()
     if not is_export and not (path.is_dir() and not any(path.iterdir())):
         raise DestinationExistsError(
-            f"{path} is not an earlier export (it has none of {', '.join(_SIGNS)}), so it is not "
+            f"{path} is not an earlier export (it has no {' or '.join(_SIGNS)}), so it is not "
             "replaced. Remove it yourself, or choose another folder."
         )
 

@@ -232,8 +232,8 @@ def pack(
     if in_parts:
         if overwrite:
             raise OptionError(
-                "overwrite is for packs on one machine: remove the dataset at the destination "
-                "yourself, or choose another one"
+                "overwrite=True does not work for packs in parts or to a store: remove the dataset "
+                "at the destination yourself, or choose another destination"
             )
         parts = InParts(
             source,
@@ -276,10 +276,9 @@ def _refuse_suffix(path: Path) -> None:
     suffix = path.suffix.lower()
     if suffix and suffix not in _SUFFIXES:
         raise OptionError(
-            f"{path}: which kind of file is {suffix}? A dataset is a file with one of the suffixes "
-            f"{', '.join(_SUFFIXES)}, or without one, which is an LMDB too; several shards are a "
-            f"folder of any name.{did_you_mean(suffix, _SUFFIXES)} container='lmdb' or 'hdf5' "
-            "(--container) makes a file of just this name."
+            f"{path}: {suffix} is not a suffix of a dataset. Use {', '.join(_SUFFIXES)}, or none "
+            f"for an LMDB.{did_you_mean(suffix, _SUFFIXES)} With container='lmdb' (--container "
+            "lmdb) the file may have any name; so may the folder of several shards."
         )
 
 
@@ -288,6 +287,6 @@ def _check_apart(source: str, destination: Path) -> None:
     whole = Path(os.path.realpath(destination))
     if whole in Path(os.path.realpath(source)).parents:
         raise OptionError(
-            f"{destination} would be replaced, and {source} is in it. Choose another destination, "
-            "or move the source out."
+            f"{destination} contains the source {source}, and overwriting would remove it. Choose "
+            "another destination, or move the source."
         )

@@ -17,6 +17,7 @@ from tqdm import tqdm
 from fastdata.errors import OptionError
 from fastdata.printable import printable
 from fastdata.storage import Store, is_url
+from fastdata.summary import load_code
 
 from ..base import Source
 from ..finding import find_source
@@ -61,7 +62,7 @@ class InParts:
         if not self.options.many:
             raise OptionError(
                 "a pack in parts is one of several shards: give shard_size (--shard-size 1GB) or "
-                "shards (--shards)"
+                "shards=N (--shards N)"
             )
         if self.part is not None and self.executor is not None:
             raise OptionError(
@@ -177,8 +178,9 @@ class InParts:
         listed = digest and num_rejected
         if listed and not store.is_local:
             notes.append(f"rejected images and reasons: {store.url_of(REJECTS)}")
+        path: Path | str = Path(store.url) if store.is_local else store.url
         return PackReport(
-            path=Path(store.url) if store.is_local else store.url,
+            path=path,
             digest=digest,
             num_samples=sum(shard.num_samples for shard in shards),
             num_rejected=num_rejected,
@@ -190,4 +192,5 @@ class InParts:
             rejects_path=store.path(REJECTS) if listed and store.is_local else None,
             notes=tuple(notes),
             read_as=source.description,
+            load_code=load_code(path, schema=source.schema) if digest else "",
         )

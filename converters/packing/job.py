@@ -258,8 +258,8 @@ class Job:
         if found:
             raise JobChangedError(
                 f"{self.directory} is an unfinished pack of something else: "
-                f"{'; '.join(found)}. Run it as it was started to finish it, or pass "
-                "overwrite=True (--overwrite) to start again."
+                f"{'; '.join(found)}. Finish it with the options that it was started with, or "
+                "start again with overwrite=True (--overwrite)."
             )
 
     def _clear(self, keep: Sequence[str] = ()) -> None:
@@ -313,7 +313,7 @@ class Job:
         if data.exists():
             if os.path.lexists(self.destination) and not replace:
                 raise DestinationExistsError(
-                    f"{self.destination} has appeared while the dataset was packed. Move it away "
+                    f"{self.destination} appeared while the dataset was being packed. Move it away "
                     "and run the same command again, or pass overwrite=True (--overwrite)."
                 )
             self._publish_rejects()

@@ -28,7 +28,7 @@ def _check_choice(name: str, value: object, kind: Any) -> None:
 
 def _check_range(name: str, value: object, low: int, high: int | None = None) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < low:
-        raise OptionError(f"{name}={value!r} is not an int of at least {low}")
+        raise OptionError(f"{name}={value!r} is not an integer of at least {low}")
     if high is not None and value > high:
         raise OptionError(f"{name}={value!r} is more than {high}")
 
@@ -75,9 +75,13 @@ class EncodeOptions:
         if self.channels not in (1, 3):
             raise OptionError(f"channels={self.channels!r} is neither 3 nor 1")
         if self.resize in ("short", "long") and size[0] != size[1]:
-            raise OptionError(f"resize={self.resize!r} takes one size, not {size}")
+            raise OptionError(
+                f"resize={self.resize!r} takes one size, not {size}: use 'exact' or 'crop' for both"
+            )
         if self.codec == "keep" and self.resize != "none":
-            raise OptionError("codec='keep' takes files over as they are: it needs resize='none'")
+            raise OptionError(
+                "codec='keep' copies files byte for byte: use it with resize='none' (--resize none)"
+            )
         if not 1.0 <= self.dct_margin <= 1e6:
             raise OptionError(f"dct_margin={self.dct_margin!r} is not between 1 and 1,000,000")
 
@@ -105,7 +109,7 @@ class PackOptions:
             if getattr(self, name) is not None:
                 _check_range(name, getattr(self, name), 1)
         if self.shards > 1 and (self.shard_size or self.shard_bytes):
-            raise OptionError("give shards or shard_size, not both")
+            raise OptionError("shards= and shard_size= exclude each other: give one")
         _check_range("seed", self.seed, 0, 2**63 - 1)
 
     @property

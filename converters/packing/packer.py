@@ -29,6 +29,7 @@ from fastdata.printable import printable
 from fastdata.regular_files import open_regular, with_urls
 from fastdata.schema import Schema
 from fastdata.storage.local import tag_of
+from fastdata.summary import load_code
 
 from ..base import IndexedSource, Reject, Sample, Source
 from .chunk import CHUNK_BYTES, ChunkResult, bytes_of
@@ -112,7 +113,7 @@ class Packer:
             )
         if overwrite and destination.is_dir() and not (destination / MANIFEST).exists():
             raise DestinationExistsError(
-                f"{destination} is a directory but no dataset (it has no {MANIFEST}), so it is "
+                f"{destination} is a directory but not a dataset (it has no {MANIFEST}), so it is "
                 "not replaced. Remove it yourself, or choose another destination."
             )
         if overwrite and destination.is_dir() and (found := _foreign_name(destination)):
@@ -122,7 +123,7 @@ class Packer:
             )
         if overwrite and destination.is_file() and not _may_be_dataset(destination):
             raise DestinationExistsError(
-                f"{destination} is a file but no dataset, so it is not replaced. Remove it "
+                f"{destination} is a file but not a dataset, so it is not replaced. Remove it "
                 "yourself, or choose another destination. (A pattern stands in quotes: without, "
                 "the shell makes names of it, the last of which is this.)"
             )
@@ -386,6 +387,7 @@ class Packer:
             rejects_path=rejects_path(destination) if state.num_rejected else None,
             notes=(*self.source.notes, *self.job.notes),
             read_as=self.source.description,
+            load_code=load_code(destination),
         )
 
 

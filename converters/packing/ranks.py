@@ -17,6 +17,7 @@ from fastdata.errors import DestinationLockedError, FastdataError
 from fastdata.formats.manifest import MANIFEST, Manifest, ShardEntry
 from fastdata.formats.reader import ShardReader
 from fastdata.processes.ranks import world_size
+from fastdata.summary import load_code
 from fastdata.waits import wait_until
 
 from .job import Job, read_rejects, rejects_path
@@ -82,6 +83,7 @@ def packed_by_another_rank(packer: Packer) -> PackReport | None:
         rejects_path=rejects if num_rejected else None,
         notes=(*packer.source.notes, "another rank has packed it"),
         read_as=packer.source.description,
+        load_code=load_code(destination),
     )
 
 

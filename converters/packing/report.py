@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.printable import printable
-from fastdata.summary import load_code
+from fastdata.summary import image_sizes
 
 from ..base import Reject
 from .job import read_rejects
 
 __all__ = ["PackReport"]
+
+LEAST_FOR_RATE = 2000
+"""The rate of fewer images is not printed: the start of the workers takes most of the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,8 @@ class PackReport:
         Remarks on the source, e.g. on files that were not taken.
     read_as : str
         What the source was understood to be: format, samples, classes, fields.
+    load_code : str
+        Python code that makes a loader of the dataset; "" where only a part of a pack was done.
     """
 
     path: Path | str
@@ -57,6 +62,7 @@ class PackReport:
     rejects_path: Path | None = None
     notes: tuple[str, ...] = ()
     read_as: str = ""
+    load_code: str = ""
 
     @property
     def rejects(self) -> list[Reject]:
@@ -75,16 +81,20 @@ class PackReport:
         }
 
     def __str__(self) -> str:
+        enough = self.images_per_second * self.seconds >= LEAST_FOR_RATE
+        rate = f"{self.images_per_second:,.0f} images/s, " if enough else ""
         lines = [
             f"{self.path}: {self.num_samples:,} images, "
             f"{self.source_bytes / 1e6:,.1f} MB in, {self.file_bytes / 1e6:,.1f} MB out, "
-            f"{self.images_per_second:,.0f} images/s, {self.num_rejected:,} rejected"
+            f"{rate}{self.num_rejected:,} rejected"
         ]
+        if self.digest:
+            lines += [f"{name}: {size}" for name, size in image_sizes(self.path).items()]
         if self.read_as:
             lines.append(self.read_as)
         lines += [f"note: {note}" for note in self.notes]
         if self.rejects_path:
             lines.append(f"rejected images and reasons: {self.rejects_path}")
-        if self.digest:
-            lines += ["load it:", *(f"  {line}" for line in load_code(self.path).splitlines())]
+        if self.load_code:
+            lines += ["load it:", *(f"  {line}" for line in self.load_code.splitlines())]
         return "\n".join(map(printable, lines))

@@ -98,7 +98,7 @@ class DeviceCacheBackend(Backend):
         self._cache.free()
 
     def __str__(self) -> str:
-        return f"cached on {self._cache.device}"
+        return f"cached on {self._cache.device}, filled by {self.workers}"
 
     def _start_filling(self) -> Stream:
         return Stream(
@@ -315,7 +315,7 @@ class DeviceCache:
             elif name in columns:
                 values[name] = _rows(columns[name], device_places)
             else:
-                on_host[name] = collate_column(field, work.dataset.gather(name, indices))
+                on_host[name] = collate_column(field, work.dataset._gather(name, indices))
         for name in schema.boxes:
             part = on_host if name in on_host else values
             part[name] = move_boxes(geometry[next(iter(geometry))], part[name], name)
@@ -350,7 +350,9 @@ class DeviceCache:
         if self._columns is None:
             dataset = self.work.dataset
             self._columns = {
-                name: torch.from_numpy(np.array(dataset.gather(name, self.indices))).to(self.device)
+                name: torch.from_numpy(np.array(dataset._gather(name, self.indices))).to(
+                    self.device
+                )
                 for name, field in dataset.schema.items()
                 if isinstance(field, ScalarField) or (isinstance(field, ArrayField) and field.fixed)
             }

@@ -84,7 +84,7 @@ class HostCacheBackend(CpuBackend):
 
     def close(self) -> None:
         """Read from the files again, from now on, and free what streams share.  Idempotent."""
-        self._cached.release_cached()
+        self._cached._release_cached()
         super().close()
 
 
@@ -100,14 +100,14 @@ class RamCacheBackend(HostCacheBackend):
         whole = part is None and not dataset.is_subset
         ranges = [
             [(0, shard.file_bytes)] if whole else _ranges(shard, rows)
-            for shard, rows in dataset.rows_by_shard(part)
+            for shard, rows in dataset._rows_by_shard(part)
         ]
         self.cache_bytes = sum(stop - start for parts in ranges for start, stop in parts)
         check_memory(self.cache_bytes, "the packed dataset takes", "pack")
         copies = [FileCopy(shard.path, shard.file_bytes) for shard in dataset.shards]
         self._filler = _Filler(copies, ranges, pin)
         weakref.finalize(self, self._filler.stop).atexit = False
-        return dataset.with_cached(copies)
+        return dataset._with_cached(copies)
 
     def stream(self) -> BatchStream:
         """Return a new stream; the first one begins to fill the cache."""
@@ -125,12 +125,14 @@ class FileCacheBackend(HostCacheBackend):
 
     def hold(self, dataset: Any, part: NDArray[np.int64] | None, pin: torch.device | None) -> Any:
         """Take the memory for the files; each is put there by the worker that reads it first."""
-        sizes = dataset.listing.file_sizes(dataset.positions(part))
+        places = np.arange(len(dataset)) if part is None else part
+        positions = dataset._positions(places)
+        sizes = dataset._listing.file_sizes(positions)
         bounds = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
         self.cache_bytes = int(bounds[-1])
         check_memory(self.cache_bytes, "the files take", "pack them")
         self._files = CachedFiles(bounds)
-        return dataset.with_cached(self._files)
+        return dataset._with_cached(self._files)
 
     def close(self) -> None:
         """Release the files' bytes.  Idempotent."""

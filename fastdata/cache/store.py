@@ -250,7 +250,7 @@ class DecodeTask:
         broken = work.unreadable(self.indices)
         failed = {int(self.indices[at]): str(error) for at, error in broken.items()}
         for name, begins in self.begins.items():
-            stored = dataset.images(name, self.indices, work.decoder)
+            stored = dataset._images(name, self.indices, work.decoder)
             channels = dataset.schema.images[name].channels
             ends = self.ends[name].tolist()
             sizes = zip(stored.heights.tolist(), stored.widths.tolist(), strict=True)
@@ -260,7 +260,7 @@ class DecodeTask:
                 try:
                     if height * width * channels != end - begin:
                         raise ShardCorruptError(
-                            f"{name!r} of {dataset.describe_sample(index)} is {height} x {width} "
+                            f"{name!r} of {dataset._describe_sample(index)} is {height} x {width} "
                             "pixels (height x width) now and was of another size when its place "
                             "was made: somebody has changed the file"
                         )

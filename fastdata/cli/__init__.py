@@ -1,9 +1,9 @@
-"""The command ``fastdata``: its commands, and what they share.
+"""The command ``fastdata``.
 
 =================  ============================================================
-``shell.py``       what surrounds a command: results, errors, signals, exit codes
-``output.py``      what is written to standard output and standard error
-``options.py``     closed choices, types of values, and the options that commands share
+``shell.py``       the frame of a command: results, errors, signals, exit codes
+``output.py``      writes to standard output and standard error
+``options.py``     choices, types of values, shared options, and groups in ``--help``
 ``pack.py``        ``fastdata pack`` and ``formats``
 ``inspecting.py``  ``fastdata info``, ``verify`` and ``view``
 ``export.py``      ``fastdata export``
@@ -12,7 +12,7 @@
 ``profile.py``     ``fastdata profile``
 ``doctor.py``      ``fastdata doctor``
 ``cache.py``       ``fastdata cache``
-``target.py``      what is measured: dataset or script, transforms, step
+``target.py``      the dataset or script that a command measures, its transforms and step
 =================  ============================================================
 
 Nothing here imports NumPy, PyTorch or a container library at module level, so
@@ -39,38 +39,29 @@ __all__ = ["main"]
 
 @click.group(
     cls=Shell,
-    commands={
-        "pack": pack_command,
-        "formats": formats_command,
-        "info": info_command,
-        "verify": verify_command,
-        "export": export_command,
-        "merge": merge_command,
-        "subset": subset_command,
-        "append": append_command,
-        "view": view_command,
-        "tune-workers": tune_command,
-        "profile": profile_command,
-        "doctor": doctor_command,
-        "cache": cache_command,
+    sections={
+        "Make a dataset": (
+            pack_command,
+            append_command,
+            merge_command,
+            subset_command,
+            formats_command,
+        ),
+        "Look at it": (info_command, view_command, verify_command, export_command),
+        "Train faster": (tune_command, profile_command, doctor_command),
+        "Object stores": (cache_command,),
     },
+    subcommand_metavar="COMMAND ...",
+    options_metavar="",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="""\b
-Examples:
+Example:
   fastdata pack ./images train.lmdb
-  fastdata info train.lmdb
+  fastdata view train.lmdb
   fastdata tune-workers train.lmdb --batch-size 256 --model resnet50
 
-\b
-Exit codes:
-  0 done    1 failed    2 wrong usage    3 samples rejected, damage found,
-                                        no settings keep the step busy, or
-                                        doctor --check: something is left to do
-  4 destination taken   5 disk full      130 Ctrl-C    143 SIGTERM""",
+`fastdata COMMAND --help` explains a command, its options and its exit codes.""",
 )
 @click.version_option(__version__, prog_name="fastdata", message="%(prog)s %(version)s")
 def main() -> None:
-    """Pack image datasets once, feed PyTorch at the speed of the machine.
-
-    `fastdata COMMAND --help` explains a command.
-    """
+    """Pack image datasets once, feed PyTorch at the speed of the machine."""

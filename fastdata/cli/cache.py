@@ -1,4 +1,4 @@
-"""``fastdata cache``: downloaded samples on this machine."""
+"""``fastdata cache`` looks after the samples downloaded to this machine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from fastdata.cli.options import json_options
+from fastdata.cli.options import Command, json_options
 from fastdata.cli.output import megabytes
 from fastdata.cli.shell import print_result
 from fastdata.errors import OptionError
@@ -22,33 +22,33 @@ Examples:
   fastdata cache clear --all
 
 \b
-Exit codes: 0 done; 3 damage found; 1 failed; 2 wrong usage."""
+Exit codes: 0 done; 1 failed; 2 wrong usage; 3 damage found."""
 
 _folder = click.option(
     "--cache-dir",
     type=click.Path(),
-    help="The cache.  [default: $FASTDATA_CACHE, or among the user's caches]",
+    help="Folder of the cache.  [default: $FASTDATA_CACHE, or the user's cache folder]",
 )
 
 
 @click.group(
     "cache",
     epilog=_EPILOG,
-    short_help="List, verify or clear the cache of object stores.",
+    short_help="List, verify or clear the samples downloaded to this machine.",
     invoke_without_command=True,
 )
 @click.pass_context
 def cache_command(context: click.Context) -> None:
-    """List, verify or clear the cache: the samples that were read from object stores."""
+    """List, verify or clear the cache: samples downloaded from object stores to this machine."""
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
 
 
-@cache_command.command("list", short_help="List the datasets in the cache.")
+@cache_command.command("list", cls=Command, short_help="List the datasets in the cache.")
 @_folder
 @json_options
 def list_command(cache_dir: str | None, as_json: bool) -> int:
-    """List the datasets in the cache, the one that was opened last at the end."""
+    """List the datasets in the cache; the last one was opened last."""
     found = [
         {
             "url": one.url,
@@ -66,29 +66,32 @@ def list_command(cache_dir: str | None, as_json: bool) -> int:
             f"{megabytes(one['disk_bytes'])}"
             for one in found
         ]
-        return "\n".join(lines) if lines else "nothing is in the cache"
+        return "\n".join(lines) if lines else "the cache is empty"
 
     return print_result({"datasets": found}, text, as_json=as_json)
 
 
-@cache_command.command("clear", short_help="Remove datasets from the cache.")
+@cache_command.command("clear", cls=Command, short_help="Remove datasets from the cache.")
 @click.argument("urls", nargs=-1)
-@click.option("--all", "every", is_flag=True, help="Remove all of them.")
+@click.option("--all", "every", is_flag=True, help="Remove all datasets.")
 @_folder
 @json_options
 def clear_command(urls: tuple[str, ...], every: bool, cache_dir: str | None, as_json: bool) -> int:
-    """Remove the datasets of URLS from the cache.
+    """Remove the datasets at URLS from the cache.
 
-    Running readers keep their open files; nothing in the store is touched.
+    Running readers keep their open files.  The object store keeps its data.
     """
     if bool(urls) == every:
-        raise click.UsageError("give the URLs of datasets, or --all")
+        raise click.UsageError("expected either URLs of datasets or --all.")
     folder = _open(cache_dir)
     wanted = {url.rstrip("/") for url in urls}
     found = [one for one in folder.datasets() if every or one.url in wanted]
     missing = wanted - {one.url for one in found}
     if missing:
-        raise OptionError(f"{', '.join(sorted(missing))}: not in the cache {folder.path}")
+        raise OptionError(
+            f"the cache {folder.path} has no {', '.join(sorted(missing))}. `fastdata cache list` "
+            "lists its datasets."
+        )
     freed = sum(one.disk_bytes for one in found)
     for one in found:
         folder.remove(one)
@@ -100,15 +103,15 @@ def clear_command(urls: tuple[str, ...], every: bool, cache_dir: str | None, as_
     )
 
 
-@cache_command.command("verify", short_help="Compare cached data with their checksums.")
+@cache_command.command("verify", cls=Command, short_help="Check the checksums of cached data.")
 @click.argument("urls", nargs=-1)
 @_folder
 @json_options
 def verify_command(urls: tuple[str, ...], cache_dir: str | None, as_json: bool) -> int:
-    """Compare cached data, of all datasets or those of URLS, with their checksums.
+    """Check the checksums of the cached data of URLS, or of all datasets.
 
-    Nothing is downloaded.  Damaged samples are downloaded again when they are read, damaged columns
-    when the dataset is opened.
+    This downloads nothing.  A reader downloads a damaged sample again when it needs it, and damaged
+    columns when it opens the dataset.
     """
     from fastdata.remote.verifying import damaged_columns, damaged_samples
 
@@ -131,7 +134,7 @@ def verify_command(urls: tuple[str, ...], cache_dir: str | None, as_json: bool) 
             elif one["damaged"]:
                 state = f"{len(one['damaged']):,} damaged ({_some(one['damaged'])})"
             lines.append(f"{printable(one['url'])}: {state}; {one['num_present']:,} samples")
-        return "\n".join(lines) if lines else "nothing is in the cache"
+        return "\n".join(lines) if lines else "the cache is empty"
 
     damage = any(one["damaged"] or one["damaged_columns"] for one in found)
     return print_result({"datasets": found}, text, as_json=as_json, found=damage)

@@ -1,4 +1,4 @@
-"""``fastdata merge``, ``subset`` and ``append``: new datasets from packed ones."""
+"""``fastdata merge``, ``subset`` and ``append`` make new datasets of packed ones."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ from typing import Any
 import click
 
 from fastdata.cli.options import (
+    Command,
     copy_options,
     output_options,
     parse_option,
+    seed_option,
     source_options,
+    split_option,
     store_options,
-    work_options,
 )
 from fastdata.cli.shell import on_interruption, print_report, print_result
 
 __all__ = ["append_command", "merge_command", "subset_command"]
 
-_KEPT = "What was copied so far is kept: running the same command again continues."
+_KEPT = "The copied samples are kept: run the same command again to continue."
+_OUTPUT = {"Output": "container shards shard-size overwrite"}
 
 _MERGE_EPILOG = """\b
 Examples:
@@ -28,24 +31,31 @@ Examples:
   fastdata merge day1.lmdb day2.lmdb all/ --shard-size 2GB --shuffle
 
 \b
-Images are copied as they are, never encoded again.  All datasets must have the same
-fields and classes.  Interrupted in any way, the same command goes on where it stopped.
+Images are copied byte for byte.  All datasets must have the same fields and classes.
+If the command is interrupted, run it again: it continues.
 
 \b
-Exit codes: 0 done; 3 done, but damaged samples were left out; 1 failed; 2 wrong usage;
-4 DESTINATION exists or is being written; 5 disk full."""
+Exit codes: 0 done; 1 failed; 2 wrong usage; 3 done, without damaged samples;
+4 DESTINATION exists or is locked; 5 disk full; 130 Ctrl-C."""
 
 
-@click.command("merge", epilog=_MERGE_EPILOG, short_help="Make one dataset of several.")
+@click.command(
+    "merge",
+    cls=Command,
+    groups={"Which samples": "shuffle seed on-error", **_OUTPUT},
+    epilog=_MERGE_EPILOG,
+    short_help="Join several datasets into one.",
+)
 @click.argument("datasets", type=click.Path(), nargs=-1, required=True)
 @click.argument("destination", type=click.Path())
 @copy_options
+@seed_option("--shuffle")
 @store_options
 @output_options
 def merge_command(
     datasets: tuple[str, ...], destination: str, quiet: bool, as_json: bool, **options: Any
 ) -> int:
-    """Copy the samples of DATASETS, in this order, into the new dataset DESTINATION."""
+    """Copy the samples of DATASETS, in this order, to the new dataset DESTINATION."""
     import fastdata
 
     with on_interruption(_KEPT):
@@ -60,19 +70,27 @@ Examples:
   fastdata subset all.lmdb train.lmdb --fraction 0.9
   fastdata subset all.lmdb val.lmdb --fraction 0.9 --invert
   fastdata subset all.lmdb some.lmdb --indices 0:1000,5000,-1
-  fastdata subset all.lmdb some.lmdb --indices chosen.txt
 
 \b
-Images are copied as they are, and classes keep their numbers.  A sample must meet all
-conditions that are given; --fraction draws from what they leave.  Interrupted in any way,
-the same command goes on where it stopped.
+Images are copied byte for byte, and classes keep their numbers.  A sample must meet all
+conditions; --fraction draws from the samples that meet the others.  If the command is
+interrupted, run it again: it continues.
 
 \b
-Exit codes: 0 done; 3 done, but damaged samples were left out; 1 failed; 2 wrong usage;
-4 DESTINATION exists or is being written; 5 disk full."""
+Exit codes: 0 done; 1 failed; 2 wrong usage; 3 done, without damaged samples;
+4 DESTINATION exists or is locked; 5 disk full; 130 Ctrl-C."""
 
 
-@click.command("subset", epilog=_SUBSET_EPILOG, short_help="Copy a part of a dataset.")
+@click.command(
+    "subset",
+    cls=Command,
+    groups={
+        "Which samples": "class split where indices fraction invert shuffle seed on-error",
+        **_OUTPUT,
+    },
+    epilog=_SUBSET_EPILOG,
+    short_help="Copy a part of a dataset.",
+)
 @click.argument("dataset", type=click.Path())
 @click.argument("destination", type=click.Path())
 @click.option(
@@ -80,24 +98,27 @@ Exit codes: 0 done; 3 done, but damaged samples were left out; 1 failed; 2 wrong
     "classes",
     multiple=True,
     metavar="NAME",
-    help="Name, or number, of a class that is taken; may be repeated.",
+    help="Take samples of this class, by name or number. Repeatable.",
 )
-@click.option("--split", metavar="NAME", help="The same as --where split=NAME.")
+@split_option
 @click.option(
     "--where",
     type=parse_option,
     multiple=True,
     metavar="FIELD=VALUE",
-    help="A value of a field (number, class name or text) that is taken; may be repeated.",
+    help="Take samples with this value: a number, class name or text. Repeatable.",
 )
 @click.option(
     "--indices",
     metavar="LIST|FILE",
-    help="Places of samples: 0,5,10:20, or a file with one on each line.",
+    help="Take samples by position: 0,5,10:20, or a file with one number per line.",
 )
-@click.option("--fraction", type=float, help="Draw so much of what the others leave, 0 to 1.")
-@click.option("--invert", is_flag=True, help="Take all samples but these.")
+@click.option(
+    "--fraction", type=float, metavar="0-1", help="Draw this share of the samples at random."
+)
+@click.option("--invert", is_flag=True, help="Take all other samples instead.")
 @copy_options
+@seed_option("--fraction and --shuffle")
 @store_options
 @output_options
 def subset_command(
@@ -111,18 +132,22 @@ def subset_command(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Copy the samples of DATASET that meet the conditions into the new dataset DESTINATION."""
+    """Copy the samples of DATASET that meet the conditions to the new dataset DESTINATION."""
     import fastdata
+    from fastdata.splits import select_split
 
     conditions: dict[str, list[str]] = {}
-    for name, value in [*where, *([("split", split)] if split is not None else [])]:
+    for name, value in where:
         conditions.setdefault(name, []).append(value)
     opened = fastdata.open(dataset)
-    places = None if indices is None else _places(indices, len(opened))
+    places = None
+    if indices is not None:
+        places = _places(indices, len(opened if split is None else select_split(opened, split)))
     with on_interruption(_KEPT):
         report = fastdata.subset(
             opened,
             destination,
+            split=split,
             classes=classes or None,
             where=conditions or None,
             indices=places,
@@ -133,7 +158,7 @@ def subset_command(
 
 
 def _places(text: str, count: int) -> list[int]:
-    """Read places of samples, from the text itself or from the file that it names."""
+    """Read positions of samples, from the text itself or from the file that it names."""
     if re.fullmatch(r"[-\d:,\s]+", text):
         parts = text.split(",")
     else:
@@ -141,14 +166,17 @@ def _places(text: str, count: int) -> list[int]:
             parts = Path(text).read_text(encoding="utf-8").split()
         except (OSError, UnicodeDecodeError) as error:
             raise click.BadParameter(
-                f"{text!r} is neither a list like 0,5,10:20 nor a file that can be read ({error}).",
+                f"{text!r} is neither a list such as 0,5,10:20 nor a readable file.",
                 param_hint="--indices",
             ) from error
     places: list[int] = []
     for part in filter(None, map(str.strip, parts)):
         match = re.fullmatch(r"(-?\d+)|(-?\d+)?:(-?\d+)?", part)
         if match is None:
-            raise click.BadParameter(f"{part!r} is no place of a sample.", param_hint="--indices")
+            raise click.BadParameter(
+                f"expected the position of a sample, e.g. 5 or 10:20, not {part!r}.",
+                param_hint="--indices",
+            )
         if match[1] is not None:
             places.append(int(match[1]))
         else:
@@ -163,22 +191,28 @@ Examples:
   fastdata append shards/ other.lmdb
 
 \b
-Images are resized and encoded as those of DATASET were; another dataset of fastdata's is
-copied as it is.  Classes are matched by name, and none may be new.  To a folder of shards,
-shards are added; a single file is written anew and replaced.  Interrupted in any way, the
-same command goes on where it stopped, and adds nothing twice.
+New images are resized and encoded like those of DATASET; a packed SOURCE is copied byte
+for byte.  Classes are matched by name, and SOURCE may have no new ones.  A folder gets
+more shards; a single file is copied and replaced.  If the command is interrupted, run it
+again: it continues, and adds nothing twice.
 
 \b
-Exit codes: 0 done; 3 done, but samples were rejected (listed in
-DATASET.append.rejects.csv); 1 failed; 2 wrong usage; 4 an unfinished append of something
-else is there, or another process appends; 5 disk full."""
+Exit codes: 0 done; 1 failed; 2 wrong usage; 3 done, but DATASET.append.rejects.csv lists
+rejected samples; 4 another append is running or unfinished; 5 disk full; 130 Ctrl-C."""
 
 
-@click.command("append", epilog=_APPEND_EPILOG, short_help="Add samples to a dataset.")
+@click.command(
+    "append",
+    cls=Command,
+    groups={
+        "Which samples": "format option field limit max-pixels on-error",
+        "Speed": "num-workers",
+    },
+    epilog=_APPEND_EPILOG,
+    short_help="Add samples to a dataset.",
+)
 @click.argument("dataset", type=click.Path())
 @click.argument("source", type=click.Path())
-@work_options
-@click.option("--limit", type=int, metavar="N", help="Take only the first N samples of SOURCE.")
 @source_options
 @output_options
 def append_command(
@@ -188,7 +222,7 @@ def append_command(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Add the samples of SOURCE, anything that `fastdata pack` takes, to DATASET."""
+    """Add the samples of SOURCE to DATASET; SOURCE is anything that `fastdata pack` reads."""
     import fastdata
 
     def text() -> str:
@@ -196,7 +230,7 @@ def append_command(
         lines = [f"{dataset}: {report.num_samples:,} samples added, {total:,} now"]
         lines += [f"note: {note}" for note in report.notes]
         if report.rejects_path:
-            lines.append(f"{report.num_rejected:,} rejected, with reasons: {report.rejects_path}")
+            lines.append(f"{report.num_rejected:,} samples rejected: see {report.rejects_path}")
         return "\n".join(lines)
 
     with on_interruption(_KEPT):

@@ -1,4 +1,4 @@
-"""``fastdata export``: from a dataset back to files."""
+"""``fastdata export`` writes a dataset back to files."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import click
 from fastdata.cli.options import (
     EXPORT_FORMATS,
     Choice,
+    Command,
     output_options,
     parse_slice,
+    split_option,
     store_options,
 )
 from fastdata.cli.shell import print_report
@@ -18,6 +20,7 @@ __all__ = ["export_command"]
 _EPILOG = """\b
 Examples:
   fastdata export train.lmdb ./images
+  fastdata export all.lmdb ./val --split val
   fastdata export train.lmdb ./sample --select 0:100
   fastdata pack ./images/manifest.csv again.lmdb
   fastdata export train.lmdb ./tars --format webdataset --shard-size 500MB
@@ -25,39 +28,45 @@ Examples:
 
 \b
 Formats:
-  folder      image files, one folder a class, and manifest.csv that lists them
-  webdataset  tar files                          (all kinds of fields)
-  tfrecord    files of tf.train.Example          (all kinds of fields)
-  parquet     tables, as Hugging Face has them   (all kinds of fields)
-  dali        an LMDB of Caffe's Datum messages  (one image and a label)
+  folder      image files in class folders, and manifest.csv, a list of all samples
+  webdataset  tar files
+  tfrecord    files of tf.train.Example
+  parquet     tables with images, as for Hugging Face's datasets
+  dali        LMDB of Caffe's Datum messages: one image and a label, no other fields
 
 \b
-Encoded images are written byte for byte; raw ones as PNG.  What OUT holds beside
-(manifest.schema.json, fastdata.json) tells `fastdata pack` what the fields are.
+Encoded images are written byte for byte; raw ones become PNG.
 
 \b
-Exit codes: 0 done; 1 failed, e.g. damage; 2 wrong usage; 4 OUT exists; 5 disk full."""
+Exit codes: 0 done; 1 failed, e.g. damage; 2 wrong usage; 4 OUT exists or is locked;
+5 disk full; 130 Ctrl-C."""
 
 
-@click.command("export", epilog=_EPILOG, short_help="Write a dataset back to image files.")
+@click.command(
+    "export",
+    cls=Command,
+    epilog=_EPILOG,
+    short_help="Write a dataset back to image files, tar, TFRecord or Parquet.",
+)
 @click.argument("dataset", type=click.Path())
 @click.argument("out", type=click.Path())
+@split_option
 @click.option(
     "--select",
     type=parse_slice,
     metavar="START:STOP",
-    help="Export only these samples, counted as Python's slices do.",
+    help="Export only these samples; a slice as in Python.",
 )
 @click.option(
     "--format",
     type=Choice(EXPORT_FORMATS),
-    help="What OUT is to hold.  [default: folder]",
+    help="Format of OUT.  [default: folder]",
 )
 @click.option(
     "--shard-size",
     metavar="N|SIZE",
-    help="Of webdataset, tfrecord and parquet: so many samples a file (5000), or about so many "
-    "bytes (2GB).  By default 1GB, of parquet 500MB.",
+    help="Samples in each file (5000), or its approximate size (2GB); for webdataset, tfrecord "
+    "and parquet.  [default: 1GB; 500MB for parquet]",
 )
 @click.option("--overwrite", is_flag=True, help="Replace an earlier export at OUT.")
 @store_options
@@ -65,6 +74,7 @@ Exit codes: 0 done; 1 failed, e.g. damage; 2 wrong usage; 4 OUT exists; 5 disk f
 def export_command(
     dataset: str,
     out: str,
+    split: str | None,
     select: slice | None,
     format: str | None,
     shard_size: str | None,
@@ -72,10 +82,10 @@ def export_command(
     quiet: bool,
     as_json: bool,
 ) -> int:
-    """Write the samples of DATASET to the new folder OUT, in a format that others read."""
+    """Write the samples of DATASET to the new folder OUT, in a format that other tools read."""
     import fastdata
 
-    chosen = fastdata.open(dataset)
+    chosen = fastdata.open(dataset, split=split)
     report = fastdata.export(
         chosen if select is None else chosen[select],
         out,

@@ -1,4 +1,4 @@
-"""``fastdata info``, ``verify`` and ``view``: what is in a dataset, and whether it is intact."""
+"""``fastdata info``, ``verify`` and ``view`` show a dataset and check it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ from typing import Any
 
 import click
 
-from fastdata.cli.options import json_options, output_options, store_options
+from fastdata.cli.options import (
+    Command,
+    json_options,
+    output_options,
+    seed_option,
+    split_option,
+    store_options,
+)
 from fastdata.cli.output import megabytes
 from fastdata.cli.shell import print_result
 from fastdata.printable import printable
@@ -15,23 +22,32 @@ __all__ = ["info_command", "verify_command", "view_command"]
 
 _CLASSES_SHOWN = 20
 
+_INTERNAL_OPTIONS = {"compiled", "dct_margin", "max_pixels"}
+"""Options of a pack that only ``--json`` prints."""
+
 _INFO_EPILOG = """\b
 Examples:
   fastdata info train.lmdb
   fastdata info train.lmdb --json | jq -r .digest
+  fastdata info s3://bucket/train --storage-option region=eu-west-1
 
 \b
-Exit codes: 0 done; 1 failed, e.g. no dataset; 2 wrong usage."""
+Exit codes: 0 done; 1 failed, e.g. no dataset there; 2 wrong usage."""
 
 
-@click.command("info", epilog=_INFO_EPILOG, short_help="Tell what is in a dataset.")
+@click.command(
+    "info",
+    cls=Command,
+    epilog=_INFO_EPILOG,
+    short_help="Print fields, classes, sizes and the code that loads a dataset.",
+)
 @click.argument("dataset", type=click.Path())
 @store_options
 @json_options
 def info_command(dataset: str, as_json: bool) -> int:
-    """Tell what is in DATASET: samples, fields, codecs, classes, digest, and how to load it.
+    """Print the fields, classes, sizes and digest of DATASET, and the code that loads it.
 
-    Looks at columns only: images are neither read nor checked (`fastdata verify` does).
+    This reads no images.  `fastdata verify` checks them.
     """
     from fastdata.summary import summarise
 
@@ -56,7 +72,7 @@ def _info_lines(summary: dict[str, Any]) -> list[str]:
         options = " ".join(
             f"{name}={'x'.join(map(str, value)) if isinstance(value, list) else value}"
             for name, value in summary["options"].items()
-            if value is not None
+            if value is not None and name not in _INTERNAL_OPTIONS
         )
         lines.append(f"packed with: {options}")
     lines.append(f"digest: {summary['digest']}")
@@ -69,8 +85,10 @@ def _field_line(field: dict[str, Any]) -> str:
         kind = "mask" if field["mask"] else "RGB image" if field["channels"] == 3 else "grey image"
         kind += f", {len(field['classes'])} classes" if field.get("classes") else ""
         codecs = ", ".join(f"{name} {count:,}" for name, count in field["codecs"].items())
-        size = " x ".join(_spread(field[side]) for side in ("height", "width"))
-        return f"{kind}, {size} (H x W), {megabytes(field['bytes'])}; {codecs}"
+        from fastdata.summary import size_text
+
+        size = size_text(field["height"], field["width"])
+        return f"{kind}, {size}, {megabytes(field['bytes'])}; {codecs}"
     classes = f", {len(field['classes'])} classes" if field.get("classes") else ""
     if field["kind"] == "scalar":
         return f"{field['dtype']}{classes}"
@@ -80,14 +98,8 @@ def _field_line(field: dict[str, Any]) -> str:
     return str(field["kind"])
 
 
-def _spread(values: dict[str, int]) -> str:
-    if values["min"] == values["max"]:
-        return str(values["min"])
-    return f"{values['min']}-{values['max']} (median {values['median']})"
-
-
 def _class_lines(field: dict[str, Any]) -> list[str]:
-    if "class_counts" not in field:  # no classes; or an array's, which stand beside the images
+    if "class_counts" not in field:  # no classes, or the classes of an array
         return []
     names = map(printable, field["classes"])
     counts = list(zip(names, field["class_counts"], strict=True))
@@ -95,7 +107,7 @@ def _class_lines(field: dict[str, Any]) -> list[str]:
     lines = [f"classes of {field['name']}, samples each:"]
     lines += [f"  {name:<{width}}  {count:,}" for name, count in counts[:_CLASSES_SHOWN]]
     if len(counts) > _CLASSES_SHOWN:
-        lines.append(f"  ... and {len(counts) - _CLASSES_SHOWN:,} more; --json has all")
+        lines.append(f"  ... and {len(counts) - _CLASSES_SHOWN:,} more: --json lists all")
     if field["num_without_class"]:
         lines.append(f"  (no class: {field['num_without_class']:,})")
     return lines
@@ -107,17 +119,22 @@ Examples:
   fastdata verify shards/ --json
 
 \b
-Exit codes: 0 intact; 3 damage found; 1 failed, e.g. nothing there; 2 wrong usage."""
+Exit codes: 0 intact; 1 failed, e.g. no dataset there; 2 wrong usage; 3 damage found."""
 
 
-@click.command("verify", epilog=_VERIFY_EPILOG, short_help="Compare every checksum of a dataset.")
+@click.command(
+    "verify",
+    cls=Command,
+    epilog=_VERIFY_EPILOG,
+    short_help="Check every checksum of a dataset.",
+)
 @click.argument("dataset", type=click.Path())
 @store_options
 @output_options
 def verify_command(dataset: str, quiet: bool, as_json: bool) -> int:
-    """Read all of DATASET, compare every checksum, and list all damage, a line each.
+    """Read all of DATASET, check every checksum, and print a line for each damaged item.
 
-    Of a folder of shards, the shards are also compared with its manifest.
+    In a folder of shards, this also compares the shards with the manifest.
     """
     from fastdata.verifying import verify
 
@@ -126,9 +143,11 @@ def verify_command(dataset: str, quiet: bool, as_json: bool) -> int:
 
     def text() -> str:
         found = "intact" if report.intact else f"{len(damage):,} damaged"
+        remedy = "Restore the file from a copy, or pack the dataset again."
         summary = (
             f"{dataset}: {found}; {report.num_samples:,} samples in {report.num_shards:,} "
             f"shard{'s' * (report.num_shards != 1)}, {megabytes(report.file_bytes)} read"
+            f"{'' if report.intact else f'. {remedy}'}"
         )
         return "\n".join([*damage, *[summary] * (not quiet)])
 
@@ -143,27 +162,37 @@ def verify_command(dataset: str, quiet: bool, as_json: bool) -> int:
 
 _VIEW_EPILOG = """\b
 Examples:
-  fastdata view train.lmdb --html train.html
-  fastdata view shards/ --html shards.html --per-class 20 --thumbnail 96
+  fastdata view train.lmdb
+  fastdata view shards/ --html page.html --per-class 20 --thumbnail 96
 
 \b
-The page holds all that it shows and loads nothing, so it can be sent around.
+The page is one file without scripts.  It loads nothing, so you can send it to others.
 
 \b
-Exit codes: 0 done; 1 failed, e.g. no dataset; 2 wrong usage; 5 disk full."""
+Exit codes: 0 done; 1 failed, e.g. no dataset there; 2 wrong usage; 5 disk full."""
 
 
-@click.command("view", epilog=_VIEW_EPILOG, short_help="Show a dataset as an HTML page.")
+@click.command(
+    "view",
+    cls=Command,
+    epilog=_VIEW_EPILOG,
+    short_help="Write an HTML page with pictures of a dataset.",
+)
 @click.argument("dataset", type=click.Path())
-@click.option("--html", required=True, type=click.Path(), metavar="OUT", help="The page.")
+@click.option(
+    "--html",
+    type=click.Path(),
+    metavar="FILE",
+    help="The page to write.  [default: train.html for train.lmdb]",
+)
 @click.option(
     "--per-class",
     type=int,
     default=8,
     show_default=True,
-    help="Samples of each class; ten times as many where there are no classes.",
+    help="Samples of each class; without classes, 10 N samples.",
 )
-@click.option("--max-samples", type=int, default=240, show_default=True, help="Samples in all.")
+@click.option("--max-samples", type=int, default=240, show_default=True, help="Most samples.")
 @click.option(
     "--thumbnail",
     type=int,
@@ -171,18 +200,19 @@ Exit codes: 0 done; 1 failed, e.g. no dataset; 2 wrong usage; 5 disk full."""
     show_default=True,
     help="Pixels of the longer side of a picture.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the draw.")
+@seed_option("the random choice of samples")
+@split_option
 @store_options
 @output_options
 def view_command(dataset: str, quiet: bool, as_json: bool, **options: Any) -> int:
-    """Write an HTML page with samples of DATASET, class counts, sizes, rejects and the schema."""
+    """Write an HTML page with pictures of DATASET, its classes, sizes, fields and rejects."""
     if options["html"] == "-":
-        raise click.UsageError("--html names a file")
+        raise click.UsageError("--html needs the name of a file, e.g. --html page.html.")
     import fastdata
 
     shown = fastdata.view(dataset, **options)
     text = (
-        f"{printable(shown['path'])}: {shown['num_shown']:,} of {shown['num_samples']:,} "
-        f"samples, {shown['page_bytes'] / 1e6:.1f} MB"
+        f"{printable(shown['path'])}: a page with {shown['num_shown']:,} of "
+        f"{shown['num_samples']:,} samples, {megabytes(shown['page_bytes'])}. Open it in a browser."
     )
     return print_result(shown, lambda: text, as_json=as_json, quiet=quiet)

@@ -1,4 +1,4 @@
-"""Options and arguments of the commands: closed choices, types of values, and shared groups.
+"""Options of the commands: choices, types of values, shared options, and groups in ``--help``.
 
 The choices repeat ``Literal`` types of modules that are too heavy to import for
 ``--help``; ``tests/test_cli.py`` compares the two.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 import click
@@ -26,7 +26,9 @@ __all__ = [
     "RESIZES",
     "WORKER_METHODS",
     "Choice",
+    "Command",
     "copy_options",
+    "grouped_options",
     "json_options",
     "option_group",
     "output_options",
@@ -37,11 +39,12 @@ __all__ = [
     "parse_slice",
     "parse_workers",
     "part_options",
+    "seed_option",
     "shard_options",
     "source_options",
+    "split_option",
     "storage_options",
     "store_options",
-    "work_options",
 ]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -84,7 +87,7 @@ def parse_size(value: object) -> int | tuple[int, int]:
     """Parse ``256``, or height and width as ``224x320``."""
     match = re.fullmatch(r"(\d+)(?:x(\d+))?", str(value).strip().lower())
     if match is None:
-        raise click.BadParameter(f"{value!r} is neither a number nor HEIGHTxWIDTH such as 224x320.")
+        raise click.BadParameter(f"{value!r} is neither a number nor HEIGHTxWIDTH, e.g. 224x320.")
     height, width = match.groups()
     return int(height) if width is None else (int(height), int(width))
 
@@ -95,7 +98,7 @@ def parse_crop(value: object) -> int | tuple[int, int] | str:
         return "none"
     size = value if isinstance(value, tuple) else parse_size(value)  # click converts twice
     if min(size if isinstance(size, tuple) else (size,)) < 1:
-        raise click.BadParameter(f"{value!r} is no size: 1 or more.")
+        raise click.BadParameter(f"a size is at least 1, not {value!r}.")
     return size
 
 
@@ -105,7 +108,7 @@ def parse_workers(value: object) -> int | str:
     if text == "auto":
         return text
     if not (text.isascii() and text.isdigit()):
-        raise click.BadParameter(f"{value!r} is neither a number of workers, 0 or more, nor auto.")
+        raise click.BadParameter(f"{value!r} is neither a number of workers nor auto.")
     return int(text)
 
 
@@ -116,7 +119,7 @@ def parse_field(value: str | tuple[str, str]) -> tuple[str, str]:
     name, _, kind = value.partition("=")
     if not name or kind not in FIELD_KINDS:
         raise click.BadParameter(
-            f"{value!r} is not NAME=KIND with a kind out of {', '.join(FIELD_KINDS)}."
+            f"{value!r} is not NAME=KIND; a kind is one of {', '.join(FIELD_KINDS)}."
         )
     return name, kind
 
@@ -138,7 +141,48 @@ def parse_slice(value: str) -> slice:
     return slice(*(int(part) if part else None for part in value.split(":")))
 
 
-# -- groups of options --------------------------------------------------------------------
+# -- groups in --help ---------------------------------------------------------------------
+
+SHARED: Final = {
+    "Object stores": "storage-option cache-dir cache-bytes",
+    "General options": "quiet json traceback help",
+}
+"""Options that have the same group in every command."""
+
+
+class Command(click.Command):
+    """A command whose ``--help`` has groups: their titles, and the names of their options."""
+
+    def __init__(self, *args: Any, groups: Mapping[str, str] | None = None, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.groups = dict(groups or {})
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a section for each group."""
+        for title, rows in grouped_options(self, ctx).items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+
+def grouped_options(
+    command: click.Command, context: click.Context
+) -> dict[str, list[tuple[str, str]]]:
+    """Return the options of a command and their explanations, by titles of groups."""
+    rows: dict[str, tuple[str, str]] = {}
+    for parameter in command.get_params(context):
+        row = parameter.get_help_record(context)
+        if row is not None and isinstance(parameter, click.Option):
+            name = max(parameter.opts, key=len).removeprefix("--")
+            rows[name] = row[0].replace("INTEGER", "N"), row[1]
+    own, shared = (
+        {title: [rows.pop(n) for n in names.split() if n in rows] for title, names in part.items()}
+        for part in (getattr(command, "groups", {}), SHARED)
+    )
+    groups = {**own, "Options": [*rows.values()], **shared}
+    return {title: rows for title, rows in groups.items() if rows}
+
+
+# -- shared options -----------------------------------------------------------------------
 
 
 def option_group(*options: Callable[[Any], Any]) -> Callable[[_Command], _Command]:
@@ -153,7 +197,7 @@ def option_group(*options: Callable[[Any], Any]) -> Callable[[_Command], _Comman
 
 
 def _as_dict(context: Any, parameter: Any, pairs: tuple[tuple[str, str], ...]) -> Any:
-    """Return pairs as the library takes them: a dict, None where there are none."""
+    """Return pairs as the library takes them: a dict, or None."""
     return dict(pairs) or None
 
 
@@ -165,36 +209,21 @@ json_options = option_group(
         "--traceback",
         is_flag=True,
         expose_value=False,
-        help="Show where an error came from, as FASTDATA_TRACEBACK=1 does.",
+        help="Print the traceback of an error.",
     ),
 )
-"""What all commands have; `Shell` looks for both itself."""
+"""Options of all commands; `Shell` looks for both itself."""
 
 output_options = option_group(
-    click.option("--quiet", "-q", is_flag=True, help="No progress and no summary; errors only."),
+    click.option("--quiet", "-q", is_flag=True, help="Print only errors."),
     json_options,
 )
 
-work_options = option_group(
-    click.option(
-        "--num-workers",
-        "--workers",
-        type=int,
-        help="Worker processes; 0 for none.  [default: one a core]",
-    ),
-    click.option(
-        "--on-error",
-        type=Choice(ON_ERROR),
-        default="report",
-        show_default=True,
-        help="Leave bad images out and list them, or stop at the first.",
-    ),
-)
-"""How many workers there are, and what happens to a bad image."""
-
 source_options = option_group(
     click.option(
-        "--format", metavar="NAME", help="Format of SOURCE, e.g. folder.  [default: recognised]"
+        "--format",
+        metavar="NAME",
+        help="Format of SOURCE; `fastdata formats` lists all.  [default: recognised]",
     ),
     click.option(
         "--field",
@@ -203,7 +232,7 @@ source_options = option_group(
         multiple=True,
         callback=_as_dict,
         metavar="NAME=KIND",
-        help="Kind of a column, where it is not guessed right; may be repeated.",
+        help=f"Kind of a column, if the guess is wrong: {', '.join(FIELD_KINDS)}. Repeatable.",
     ),
     click.option(
         "--option",
@@ -212,17 +241,33 @@ source_options = option_group(
         multiple=True,
         callback=_as_dict,
         metavar="NAME=VALUE",
-        help="An option that only this format has (fastdata formats); may be repeated.",
+        help="Option of the format; `fastdata formats NAME` lists them. Repeatable.",
     ),
     click.option(
         "--max-pixels",
         type=int,
         default=MAX_PIXELS,
         show_default=True,
-        help="Reject larger images: decompression bombs.",
+        help="Reject images with more pixels: they may be decompression bombs.",
+    ),
+    click.option("--limit", type=int, help="Take only the first N samples."),
+    click.option(
+        "--num-workers",
+        "--workers",
+        type=int,
+        help="Worker processes; 0 works without them.  [default: one per core]",
+    ),
+    click.option(
+        "--on-error",
+        type=Choice(ON_ERROR),
+        default="report",
+        show_default=True,
+        help="report: leave bad images out and list them. stop: stop at the first.",
     ),
 )
-"""What is read, for the commands that read other people's formats."""
+"""Options of the commands that read files of other formats."""
+
+_STORAGE_HELP = "Option of the object store: endpoint, region, anonymous. Repeatable."
 
 storage_options = click.option(
     "--storage-option",
@@ -231,12 +276,12 @@ storage_options = click.option(
     multiple=True,
     callback=_as_dict,
     metavar="NAME=VALUE",
-    help="Of URLs: endpoint, region, anonymous; may be repeated.",
+    help=_STORAGE_HELP,
 )
 
 
 def _as_default(context: Any, parameter: Any, value: Any) -> None:
-    """Have URLs opened with this option as long as the command runs, in all its processes."""
+    """Set the option's environment variable while the command runs, for all its processes."""
     if value:
         name = _STORE_VARIABLES[parameter.name]
         before = os.environ.get(name)
@@ -256,7 +301,7 @@ _STORE_VARIABLES = {
     "cache_dir": "FASTDATA_CACHE",
     "cache_bytes": "FASTDATA_CACHE_BYTES",
 }
-"""What `fastdata.remote.open_remote` looks at where it is given none."""
+"""Environment variables that `fastdata.remote.open_remote` reads for its defaults."""
 
 
 store_options = option_group(
@@ -268,84 +313,92 @@ store_options = option_group(
         callback=_as_default,
         expose_value=False,
         metavar="NAME=VALUE",
-        help="Of URLs: endpoint, region, anonymous; may be repeated.",
+        help=_STORAGE_HELP,
     ),
     click.option(
         "--cache-dir",
         type=click.Path(),
         callback=_as_default,
         expose_value=False,
-        help="Of URLs: folder for what has been fetched, on a local disk.  [default: "
-        "$FASTDATA_CACHE, or among the user's caches]",
+        help="Folder on a local disk for downloaded samples.  [default: $FASTDATA_CACHE, or "
+        "the user's cache folder]",
     ),
     click.option(
         "--cache-bytes",
         metavar="SIZE",
         callback=_as_default,
         expose_value=False,
-        help="Of URLs: what that folder may take, e.g. 200GB.  [default: half of what is free]",
+        help="Largest size of this folder, e.g. 200GB.  [default: half of the free space]",
     ),
 )
-"""How a packed dataset at a URL is read."""
+"""Options for packed datasets at URLs."""
+
+split_option = click.option(
+    "--split", metavar="NAME", help="Use only this split, e.g. train, of a dataset with several."
+)
 
 part_options = option_group(
-    click.option("--plan", is_flag=True, help="Only cut a pack of several shards into parts."),
+    click.option("--plan", is_flag=True, help="Step 1 on a cluster: divide the pack into parts."),
     click.option(
         "--part",
         metavar="K/N",
-        help="Only pack share K of N, from 0 on, of the parts that are missing; on any machine.",
+        help="Step 2, on N machines: pack share K (from 0) of the missing parts.",
     ),
-    click.option("--commit", is_flag=True, help="Only make a dataset of the parts."),
+    click.option("--commit", is_flag=True, help="Step 3: join the parts into the dataset."),
     click.option(
         "--executor",
         metavar="ENGINE",
-        help="Pack shards as tasks of dask:ADDRESS, dask:local, ray:ADDRESS or ray:auto.",
+        help="Run all steps as tasks of dask:ADDRESS, dask:local, ray:ADDRESS or ray:auto.",
     ),
     click.option(
         "--retries",
         type=int,
         default=2,
         show_default=True,
-        help="Retries of a part that failed; then the pack ends with an error.",
+        help="Retries of a failed part before the pack fails.",
     ),
     storage_options,
 )
-"""How a pack is spread over machines."""
+"""Options that distribute a pack over machines."""
 
 shard_options = option_group(
     click.option(
         "--container",
         type=Choice(CONTAINERS),
-        help="Kind of file.  [default: by the destination's suffix, else lmdb]",
+        help="Kind of file.  [default: from the suffix of DESTINATION, else lmdb]",
     ),
     click.option(
         "--shards",
         type=int,
         default=1,
         show_default=True,
-        help="Cut into so many files; more than one make the destination a folder.",
+        help="Number of files; for more than one, DESTINATION is a folder.",
     ),
     click.option(
         "--shard-size",
         metavar="N|SIZE",
-        help="Cut into files of so many samples (5000), or of about so many bytes (2GB).",
+        help="Samples in each file (5000), or its approximate size (2GB).",
     ),
 )
 """Number, size and kind of the files of a new dataset."""
 
 copy_options = option_group(
     shard_options,
-    click.option("--shuffle", is_flag=True, help="In a random order."),
-    click.option("--seed", type=int, default=0, show_default=True, help="Of what is random."),
+    click.option("--shuffle", is_flag=True, help="Copy in random order."),
     click.option(
         "--on-error",
         type=Choice(ON_ERROR),
         default="stop",
         show_default=True,
-        help="Stop at a damaged sample, or leave such samples out and list them.",
+        help="stop: stop at a damaged sample. report: leave such samples out and list them.",
     ),
     click.option(
-        "--overwrite", is_flag=True, help="Replace the destination once the new one is complete."
+        "--overwrite", is_flag=True, help="Replace DESTINATION once the new dataset is complete."
     ),
 )
-"""What is written, for the commands that copy packed datasets."""
+"""Options of the commands that copy packed datasets."""
+
+
+def seed_option(use: str) -> Callable[[_Command], _Command]:
+    """Return the option ``--seed``, whose help names its use."""
+    return click.option("--seed", type=int, default=0, show_default=True, help=f"Seed for {use}.")

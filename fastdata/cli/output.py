@@ -20,8 +20,8 @@ __all__ = ["emit", "emit_json", "leave_stdout", "log_shown", "megabytes", "say"]
 def emit(text: str) -> None:
     """Print a result.
 
-    A reader that has gone (``fastdata info x | head -1``) is no error.  What standard output
-    cannot show, or would take for a command to the terminal, is escaped.
+    If the reader has gone (``fastdata info x | head -1``), this does nothing.  Characters that
+    standard output cannot show, or that control a terminal, are escaped.
     """
     encoding = sys.stdout.encoding or "utf-8"
     shown = printable_lines(text)
@@ -32,7 +32,7 @@ def emit(text: str) -> None:
 
 
 def say(text: str) -> None:
-    """Print a line on standard error, with what `emit` escapes escaped."""
+    """Print a line on standard error; the same characters are escaped as in `emit`."""
     with contextlib.suppress(BrokenPipeError):
         click.echo(f"fastdata: {printable(text)}", err=True)
 
@@ -51,15 +51,22 @@ def emit_json(document: Any) -> None:
 
 
 @contextlib.contextmanager
-def log_shown(quiet: bool) -> Iterator[None]:
-    """Show the log of the library on standard error."""
+def log_shown(quiet: bool) -> Iterator[set[str]]:
+    """Show the log of the library on standard error; yield the set of the messages shown."""
+    shown: set[str] = set()
+
+    def note(record: logging.LogRecord) -> bool:
+        shown.add(printable(record.getMessage()))
+        return True
+
     log, handler = logging.getLogger("fastdata"), logging.StreamHandler(sys.stderr)
+    handler.addFilter(note)
     before = log.level, log.propagate
     log.addHandler(handler)
     log.setLevel(logging.WARNING if quiet else logging.INFO)
     log.propagate = False
     try:
-        yield
+        yield shown
     finally:
         log.removeHandler(handler)
         log.setLevel(before[0])

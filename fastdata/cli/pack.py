@@ -1,4 +1,4 @@
-"""``fastdata pack``: from images to a dataset; and ``fastdata formats``: what it can read."""
+"""``fastdata pack`` makes a dataset of images; ``fastdata formats`` lists the formats it reads."""
 
 from __future__ import annotations
 
@@ -14,43 +14,56 @@ from fastdata.cli.options import (
     FILTERS,
     RESIZES,
     Choice,
+    Command,
     json_options,
     output_options,
     parse_size,
     part_options,
+    seed_option,
     shard_options,
     source_options,
-    work_options,
 )
 from fastdata.cli.output import log_shown
 from fastdata.cli.shell import on_interruption, print_report, print_result
 
 __all__ = ["formats_command", "pack_command"]
 
-_KEPT = "What was packed so far is kept: running the same command again continues."
+_KEPT = "The packed samples are kept: run the same command again to continue."
 
 _PACK_EPILOG = """\b
 Examples:
   fastdata pack ./images train.lmdb
   fastdata pack labels.csv train.h5 --size 224 --resize crop --codec raw
-  fastdata pack ./images shards/ --shard-size 2GB --shuffle
-  fastdata pack s3://bucket/images s3://bucket/train --executor dask:tcp://host:8786
+  fastdata pack "train-*.tar" shards/ --shard-size 2GB --shuffle
 
 \b
-SOURCE is a folder of class folders, as torchvision's ImageFolder takes it, a .csv or
-.tsv with the columns path,label[,more], or of another format that `fastdata formats`
-lists.  Several files: a pattern in quotes, "train-*.tfrecord" or "train-{000..146}.tar".
+SOURCE is a folder of class folders, as for torchvision's ImageFolder; or a .csv or .tsv
+with the columns path,label[,more]; or anything that `fastdata formats` lists.  Quote a
+pattern of files: "train-*.tfrecord", "train-{000..146}.tar".  URLs work too: s3://...
 
 \b
-Interrupted in any way, the same command goes on where it stopped.
+If the command is interrupted, run it again: it continues.
 
 \b
-Exit codes: 0 all packed; 3 packed, but samples were rejected (listed in
-DESTINATION.rejects.csv); 1 failed; 2 wrong usage; 4 DESTINATION exists, is being
-packed to, or has an unfinished pack of something else; 5 disk full."""
+Exit codes: 0 all packed; 1 failed; 2 wrong usage; 3 packed, but DESTINATION.rejects.csv
+lists rejected samples; 4 DESTINATION exists, is locked, or has another unfinished pack;
+5 disk full; 130 Ctrl-C."""
+
+_GROUPS = {
+    "Images": "size resize enlarge filter codec quality channels",
+    "Which samples": "format option field limit shuffle seed max-pixels on-error",
+    "Output": "container shards shard-size overwrite",
+    "Speed and clusters": "num-workers dct-margin plan part commit executor retries",
+}
 
 
-@click.command("pack", epilog=_PACK_EPILOG, short_help="Pack images into a dataset.")
+@click.command(
+    "pack",
+    cls=Command,
+    groups=_GROUPS,
+    epilog=_PACK_EPILOG,
+    short_help="Pack images into a dataset.",
+)
 @click.argument("source", type=click.Path())
 @click.argument("destination", type=click.Path())
 @click.argument("more", nargs=-1, metavar="")
@@ -60,52 +73,53 @@ packed to, or has an unfinished pack of something else; 5 disk full."""
     default=256,
     show_default=True,
     metavar="N|HxW",
-    help="Pixels of the side that --resize names, or height and width.",
+    help="Pixels of the side that --resize names; HxW for exact and crop.",
 )
 @click.option(
     "--resize",
     type=Choice(RESIZES),
-    help="What --size is: the short or long side; the exact shape; the shape to crop to from the "
-    "centre.  [default: short; none with --codec keep]",
+    help="short, long: scale that side to --size. exact: squeeze to --size. crop: scale, then cut "
+    "--size out of the centre. none: keep the size.  [default: short; none with --codec keep]",
 )
-@click.option("--enlarge", is_flag=True, help="Also enlarge images that are smaller.")
+@click.option("--enlarge", is_flag=True, help="Also enlarge images smaller than --size.")
 @click.option(
     "--filter",
     type=Choice(FILTERS),
     default="bilinear",
     show_default=True,
-    help="Resizing filter, antialiased.",
+    help="Filter for resizing, antialiased.",
 )
 @click.option(
     "--codec",
     type=Choice(CODECS),
     default="auto",
     show_default=True,
-    help="How images are stored. auto: raw up to 64x64, else jpeg, png for masks. JPEGs that "
-    "have the size already keep their pixels. keep: the files byte for byte.",
+    help="How to store images. auto: raw up to 64x64, else jpeg, but png for masks. keep: copy "
+    "the files byte for byte.",
 )
 @click.option(
-    "--quality", type=int, default=90, show_default=True, help="Of JPEGs that are encoded, 1-100."
+    "--quality", type=int, default=90, show_default=True, metavar="1-100", help="JPEG quality."
 )
-@click.option("--channels", type=int, default=3, show_default=True, help="3 (RGB) or 1 (grey).")
+@click.option(
+    "--channels", type=int, default=3, show_default=True, metavar="3|1", help="3: RGB. 1: grey."
+)
 @shard_options
-@work_options
 @click.option(
     "--overwrite",
     is_flag=True,
-    help="Replace DESTINATION once the new dataset is complete; drop another unfinished pack.",
+    help="Replace DESTINATION once the new dataset is complete; discard another unfinished pack.",
 )
-@click.option("--limit", type=int, metavar="N", help="Take only the first N samples.")
-@click.option("--shuffle", is_flag=True, help="Pack in a random order.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of that order.")
 @source_options
+@click.option("--shuffle", is_flag=True, help="Pack in random order.")
+@seed_option("--shuffle")
 @part_options
 @click.option(
     "--dct-margin",
     type=float,
     default=3.0,
     show_default=True,
-    help="Decode JPEGs at 1/2, 1/4 or 1/8 where so many times the target remains.",
+    metavar="X",
+    help="Decode JPEGs at 1/2, 1/4 or 1/8 if at least X times the final size remains.",
 )
 @output_options
 def pack_command(
@@ -122,14 +136,16 @@ def pack_command(
     """Pack the images of SOURCE into the dataset DESTINATION (.lmdb, .h5 or a folder)."""
     if more:
         raise click.UsageError(
-            f"one SOURCE and one DESTINATION are asked for, and these are {2 + len(more)} names. "
-            "Quote a pattern, so that the shell leaves it as it is: "
-            f"fastdata pack '*{PurePath(source).suffix}' {more[-1]}"
+            f"expected SOURCE and DESTINATION, got {2 + len(more)} arguments. If the shell "
+            f"expanded a pattern, quote it: fastdata pack '*{PurePath(source).suffix}' {more[-1]}"
         )
     steps = [*["plan"] * plan, *["commit"] * commit, *([part] if part is not None else [])]
     if len(steps) > 1:
-        raise click.UsageError("--plan, --part and --commit are three commands")
-    with on_interruption(_KEPT), log_shown(quiet):
+        raise click.UsageError(
+            "--plan, --part and --commit are separate steps. Run --plan, then --part K/N for each "
+            "K from 0 to N-1, then --commit."
+        )
+    with on_interruption(_KEPT), log_shown(quiet) as shown:
         import fastdata
 
         report = fastdata.pack(
@@ -139,7 +155,7 @@ def pack_command(
             progress=False if quiet else None,
             **options,
         )
-    return print_report(report, as_json=as_json, quiet=quiet)
+    return print_report(report, as_json=as_json, quiet=quiet, shown=shown)
 
 
 _FORMATS_EPILOG = """\b
@@ -149,40 +165,59 @@ Examples:
   fastdata pack "train-*.tfrecord" train.lmdb --format tfrecord --option image=image/encoded
 
 \b
-Options of a format are given to `fastdata pack` as --option NAME=VALUE; several
-values of one option are separated by commas.
+`fastdata pack` recognises the format of its source.  --format NAME chooses another one,
+--option NAME=VALUE sets an option; a list of values has commas: --option columns=a,b.
 
 \b
 Exit codes: 0 done; 2 wrong usage."""
 
+_FORMATS = {
+    "Folders and lists of images": "flat folder archive manifest hf_folder dataset imagefolder "
+    "iterable",
+    "Files of many samples": "arrow beton caffe fastdata hdf5 litdata lmdb mds numpy paired_lmdb "
+    "parquet recordio tfrecord torch webdataset zarr",
+    "Annotations: boxes, masks, keypoints": "coco cvat labelme masks voc voc_folders yolo",
+    "Published datasets, as downloaded": "celeba cifar cub flowers idx ilsvrc mat mvtec stanford "
+    "svhn tiny_imagenet widerface",
+}
 
-@click.command("formats", epilog=_FORMATS_EPILOG, short_help="List the formats that can be packed.")
+
+@click.command(
+    "formats",
+    cls=Command,
+    epilog=_FORMATS_EPILOG,
+    short_help="List the formats that pack reads.",
+)
 @click.argument("name", required=False)
 @json_options
 def formats_command(name: str | None, as_json: bool) -> int:
-    """List the formats that `fastdata pack` reads, or one of them with its options."""
+    """List the formats that `fastdata pack` reads, or the options of the format NAME."""
     from fastdata.converters.finding import format_class, format_names
 
     described = [_described(format_class(n)) for n in ([name] if name else format_names())]
-    return print_result(
-        {"formats": described},
-        lambda: "\n".join(_format_lines(described, with_help=name is not None)),
-        as_json=as_json,
-    )
+    lines = _format_lines(described[0]) if name else _list_lines(described)
+    return print_result({"formats": described}, lambda: "\n".join(lines), as_json=as_json)
 
 
-def _format_lines(described: list[dict[str, Any]], *, with_help: bool) -> Iterator[str]:
-    width = max(len(entry["name"]) for entry in described)
-    for entry in described:
-        yield f"{entry['name']:<{width}}  {entry['summary']}"
-        for option in entry["options"]:
-            default = (
-                "" if option["default"] is None else f"  [default: {_text(option['default'])}]"
-            )
-            yield f"{'':<{width}}    --option {option['name']}={option['kind'].upper()}{default}"
-            if with_help:
-                for line in textwrap.wrap(option["help"], 88 - width):
-                    yield f"{'':<{width}}        {line}"
+def _list_lines(described: list[dict[str, Any]]) -> Iterator[str]:
+    summaries = {entry["name"]: entry["summary"] for entry in described}
+    listed = {title: names.split() for title, names in _FORMATS.items()}
+    other = summaries.keys() - {name for names in listed.values() for name in names}
+    width = max(map(len, summaries))
+    for title, names in {**listed, "Formats of other packages": sorted(other)}.items():
+        lines = [f"  {name:<{width}}  {summaries[name]}" for name in names if name in summaries]
+        yield from [f"{title}:", *lines, ""] if lines else []
+    yield "`fastdata formats NAME` explains the options of a format."
+
+
+def _format_lines(entry: dict[str, Any]) -> Iterator[str]:
+    yield f"{entry['name']}: {entry['summary']}"
+    for option in entry["options"]:
+        value = {"bool": "true|false", "tuple": "A,B,..."}.get(option["kind"], option["kind"])
+        yield f"  --option {option['name']}={value}"
+        default = _text(option["default"])
+        text = option["help"] + (f"  [default: {default}]" if default else "")
+        yield from textwrap.wrap(text, 90, initial_indent=" " * 6, subsequent_indent=" " * 6)
 
 
 def _described(kind: Any) -> dict[str, Any]:
@@ -204,4 +239,7 @@ def _described(kind: Any) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    """Return a value as `--option` takes it, empty for none."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(value) if isinstance(value, tuple) else "" if value is None else str(value)

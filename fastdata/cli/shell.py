@@ -1,4 +1,4 @@
-"""What surrounds every command: a result, or an error in one paragraph, and an exit code.
+"""The frame of every command: a result, or an error in one paragraph, and an exit code.
 
 ====  ========================================================================
 code  meaning
@@ -19,11 +19,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import click
@@ -57,7 +58,7 @@ DONE: Final = 0
 FAILED: Final = 1
 USAGE: Final = 2
 FOUND: Final = 3
-"""Samples rejected, damage found, or no settings that keep the step busy."""
+"""Samples were rejected, damage was found, or no settings keep the step busy."""
 TAKEN: Final = 4
 DISK_FULL: Final = 5
 INTERRUPTED: Final = 128 + signal.SIGINT
@@ -100,11 +101,19 @@ def print_result(
     return FOUND if found else DONE
 
 
-def print_report(report: Any, *, as_json: bool, quiet: bool) -> int:
-    """Print the report of a pack, a copy or an export, and return the exit code."""
+def print_report(report: Any, *, as_json: bool, quiet: bool, shown: Collection[str] = ()) -> int:
+    """Print the report of a pack, a copy or an export, and return the exit code.
+
+    Lines and notes that were `shown` on standard error already are left out of the text.
+    """
+
+    def text() -> str:
+        lines = str(report).splitlines()
+        return "\n".join(line for line in lines if line.removeprefix("note: ") not in shown)
+
     # A part of a pack has done its work: batch systems take another code for a failure.
     found = getattr(report, "num_rejected", 0) > 0 and getattr(report, "digest", "-") != ""
-    return print_result(report.to_json(), report.__str__, as_json=as_json, quiet=quiet, found=found)
+    return print_result(report.to_json(), text, as_json=as_json, quiet=quiet, found=found)
 
 
 @contextlib.contextmanager
@@ -118,11 +127,19 @@ def on_interruption(message: str) -> Iterator[None]:
 
 
 class Shell(click.Group):
-    """A group of commands that return their exit code and may raise anything."""
+    """Commands that return their exit code and may raise anything; ``--help`` has sections."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the commands in the order in which they are used, not the alphabet's."""
-        return list(self.commands)
+    def __init__(self, *, sections: Mapping[str, Sequence[click.Command]], **options: Any) -> None:
+        super().__init__(commands=[c for part in sections.values() for c in part], **options)
+        self.sections = sections
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands of each section, then the options."""
+        width = max(map(len, self.commands))
+        for title, commands in self.sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{c.name:<{width}}", c.short_help or "") for c in commands])
+        click.Command.format_options(self, ctx, formatter)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -154,12 +171,14 @@ class Shell(click.Group):
             if isinstance(error, BrokenPipeError) and _HELP.intersection(words):
                 leave_stdout()
                 sys.exit(DONE)  # the reader of the help has gone
-            code = _report(error, words)
+            code = _report(error, words, self.commands.get(words[0]))
         sys.exit(code or DONE)
 
 
-def _report(error: BaseException, words: Sequence[str]) -> int:
+def _report(error: BaseException, words: Sequence[str], command: click.Command | None) -> int:
     message, code = _describe(error, words)
+    if isinstance(error, FastdataError) and command is not None:
+        message = _with_flags(message, command)
     if _has(words, "--traceback") or os.environ.get("FASTDATA_TRACEBACK", "0") not in ("", "0"):
         lines = "".join(traceback.format_exception(error)).rstrip()
         click.echo(printable_lines(lines), err=True)
@@ -188,7 +207,7 @@ def _describe(error: BaseException, words: Sequence[str]) -> tuple[str, int]:
         return _paragraph(f"there is not enough memory{said}"), code
     text = (
         f"unexpected {type(error).__name__}{said}. This is likely a bug in fastdata: please report "
-        "it, with the output of --traceback."
+        "it with the output of --traceback."
     )
     return _paragraph(text), code
 
@@ -202,7 +221,7 @@ def _usage_message(error: click.ClickException, words: Sequence[str]) -> str:
         meant = _option_of_a_format(error, context.command, words)
         if meant:
             return f"No such option {error.option_name!r}. Did you mean {meant}?"
-    return f"{message} `{context.command_path} --help` shows what it takes."
+    return f"{message} See `{context.command_path} --help`."
 
 
 def _option_of_a_format(
@@ -222,6 +241,26 @@ def _option_of_a_format(
         if given == error.option_name and (equals or not behind.startswith("-")):
             value = rest if equals else behind
     return f"--option {name}={value}"
+
+
+def _with_flags(message: str, command: click.Command) -> str:
+    """Return a message of the library with its arguments as options: ``--size 3`` for ``size=3``.
+
+    A name with its option behind it, ``overwrite=True (--overwrite)``, becomes that option.
+    """
+    for parameter in command.params:
+        name, flag = str(parameter.name), max(parameter.opts, key=len)
+        if not isinstance(parameter, click.Option):
+            continue
+
+        def written(match: re.Match[str], flag: str = flag) -> str:
+            return match[3] or " ".join(filter(None, (flag, match[1], match[2])))
+
+        # Without a value, only a name with an underscore is sure to be no word of the sentence.
+        value = r"(?:=(?:True\b|'([^']*)'|\{[^}]*\}|([\w.]*)))" + "?" * ("_" in name)
+        pattern = rf"(?<![^\s(]){name}{value}(?!\w)(?: \(({flag}[^)]*)\))?"
+        message = re.sub(pattern, written, message)
+    return message
 
 
 def _paragraph(text: str) -> str:

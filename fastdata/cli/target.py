@@ -17,7 +17,14 @@ from typing import Any, Literal
 
 import click
 
-from fastdata.cli.options import MODELS, Choice, option_group, parse_crop, store_options
+from fastdata.cli.options import (
+    MODELS,
+    Choice,
+    option_group,
+    parse_crop,
+    split_option,
+    store_options,
+)
 from fastdata.errors import FastdataError, OptionError
 
 __all__ = ["Target", "choose", "loader_of", "target_options", "users_code"]
@@ -43,6 +50,8 @@ class Target:
     """Where steps run; None where a script decides."""
     notes: tuple[str, ...] = ()
     """What was chosen for the user, to be shown."""
+    split: str | None = None
+    """Of a dataset given by its path."""
 
 
 target_options = option_group(
@@ -62,6 +71,7 @@ target_options = option_group(
         "side where sizes differ, else none]",
     ),
     click.option("--device", metavar="NAME", help="Where steps run.  [default: cuda, else cpu]"),
+    split_option,
     store_options,
 )
 """Options that `choose` takes."""
@@ -74,6 +84,7 @@ def choose(
     step_ms: float | None = None,
     crop: int | tuple[int, int] | Literal["none"] | None = None,
     device: str | None = None,
+    split: str | None = None,
 ) -> Target:
     """Return the target, transforms, step and device of a command line.
 
@@ -85,18 +96,24 @@ def choose(
     """
     import fastdata
     from fastdata.measuring.crops import ChosenCrops
+    from fastdata.splits import check_one_split
     from fastdata.steps import is_script_target
 
     if model is not None and step_ms is not None:
         raise OptionError("--model and --step-ms are two steps: give one of them")
     place = _device(device)
     if is_script_target(target):
+        if split is not None:
+            raise OptionError(f"--split is for a dataset by its path: give {target} the split")
         return _of_script(target, _step(model, step_ms, place), crop, place if device else None)
     step = _step(model, step_ms, place)
-    transform, notes = ChosenCrops(crop).transforms_for(fastdata.open(target))
+    opened = fastdata.open(target, split=split)
+    if split is None:
+        check_one_split(opened, "--split {split}")
+    transform, notes = ChosenCrops(crop).transforms_for(opened)
     if step is None:
         notes += ("no step: only the loader is measured; --model or --step-ms gives one",)
-    return Target(target, target, True, False, transform, step, place, notes)
+    return Target(target, target, True, False, transform, step, place, notes, split)
 
 
 def _of_script(
@@ -177,7 +194,7 @@ def loader_of(
 
     import fastdata
 
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {} if target.split is None else {"split": target.split}
     if target.transform:
         options["transform"] = target.transform
     if target.device is not None and torch.device(target.device).type != "cpu":

@@ -91,7 +91,9 @@ def tune_command(
         return DONE
     if target is None:
         raise click.UsageError("Missing argument 'TARGET'.")
+    import fastdata
     from fastdata.measuring.crops import ChosenCrops
+    from fastdata.splits import check_one_split
     from fastdata.steps import is_script_target
     from fastdata.tuning.picture import check_picture_path, plot
     from fastdata.tuning.report import text_lines
@@ -100,10 +102,15 @@ def tune_command(
     if picture is not None:
         check_picture_path(picture)  # now, not after a minute
     if is_script_target(target):
-        if crop is not None:
-            raise click.UsageError("--crop is for a dataset: the function has its own transforms.")
+        for name, value in (("--crop", crop), ("--split", options["split"])):
+            if value is not None:
+                raise click.UsageError(
+                    f"{name} is for a dataset: the function chooses its own data and transforms."
+                )
     else:
         options["transform"] = ChosenCrops(crop)
+        if options["split"] is None:
+            check_one_split(fastdata.open(target), "--split {split}")
     result = tune_workers(target, step=model, progress=False if quiet else None, **options)
     if as_json:
         emit_json(result.to_json())

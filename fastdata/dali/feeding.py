@@ -84,7 +84,7 @@ class FeedJob:
 
     def _plan(self, keys: SampleKeys) -> Geometry | None:
         work, dataset = self._maker.work, self._maker.work.dataset
-        images = {n: dataset.images(n, keys.indices, work.decoder) for n in self._shapes}
+        images = {n: dataset._images(n, keys.indices, work.decoder) for n in self._shapes}
         return plan_images(work, keys, images, self._shapes)
 
     def tasks(self) -> Sequence[LoadTask]:
@@ -164,7 +164,7 @@ class LoadTask:
         for name, kind in work.dataset.schema.images.items():
             # One pixel for an image outside its window; the window misses it too.
             nothing = LoadedImage(np.zeros((1, 1, kind.channels), np.uint8))
-            stored = work.dataset.images(name, self.indices, work.decoder)
+            stored = work.dataset._images(name, self.indices, work.decoder)
             loaded.nbytes += int(stored.lengths.sum())
             crops = stored.crops()
             stored.verify(crops)

@@ -69,7 +69,7 @@ class Backend(ABC):
         self.maker = BatchMaker(work, pieces=max(1, workers.num_workers), buffers=buffers)
         self._followings = [
             Following(one.supply, partial(_samples_of, work.dataset, one))
-            for one in getattr(work.dataset, "supplied", ())
+            for one in getattr(work.dataset, "_supplied", ())
         ]
 
     @abstractmethod
@@ -95,7 +95,7 @@ class Backend(ABC):
     @property
     def download_wait_seconds(self) -> float:
         """As of `LoaderStats`."""
-        supplied = getattr(self.work.dataset, "supplied", ())
+        supplied = getattr(self.work.dataset, "_supplied", ())
         return float(sum(one.supply.waited_seconds for one in supplied))
 
     def deliver(self, stream: BatchStream) -> BatchStream:
@@ -146,13 +146,12 @@ class CpuBackend(Backend):
         return self.deliver(Stream(prepare, workers, ahead=ahead, read_ahead=read_ahead))
 
     def __str__(self) -> str:
-        kind = {"thread": "threads", "process": "processes"}[self.workers.method]
-        return f"{self.workers.num_workers} worker {kind}"
+        return str(self.workers)
 
 
 def _samples_of(dataset: Any, supplied: Supplied, indices: Indices) -> Indices:
     """Return which samples of a supply some of a dataset are."""
-    positions: Indices = dataset.positions(indices)
+    positions: Indices = dataset._positions(indices)
     inside = (positions >= supplied.first) & (positions < supplied.last)
     return positions[inside] - supplied.first
 
@@ -178,7 +177,7 @@ def samples_to_read_ahead(work: BatchWork) -> int:
         return 0
     try:
         nbytes = sum(
-            float(dataset.images(name, first, work.decoder).lengths.mean())
+            float(dataset._images(name, first, work.decoder).lengths.mean())
             for name in dataset.schema.images
         )
     except FastdataError:  # a shard is damaged: said in its place, when a batch needs it

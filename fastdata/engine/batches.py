@@ -67,7 +67,7 @@ class BatchMaker:
         self._pieces = pieces
         # Files that are read whole are in memory until their task is done, so it is a small one,
         # and reads only its own when it plans.
-        self._samples_per_task: int | None = getattr(work.dataset, "samples_per_task", None)
+        self._samples_per_task: int | None = getattr(work.dataset, "_samples_per_task", None)
         self.plans_once = plans_once and self._samples_per_task is None
         self._sizes: dict[int, dict[str, tuple[int, int]]] = {}
 
@@ -112,7 +112,7 @@ class BatchMaker:
         def look(index: int) -> None:
             # This sample decides the memory of the whole batch.
             for name in work.dataset.schema.images:
-                stored: StoredImages = work.dataset.images(name, np.array([index]), work.decoder)
+                stored: StoredImages = work.dataset._images(name, np.array([index]), work.decoder)
                 if stored.doubt():
                     stored.read(0)
 
@@ -206,7 +206,7 @@ def _read_columns(work: BatchWork, keys: SampleKeys, geometry: Geometry | None) 
     dataset, pipeline = work.dataset, work.pipeline
     schema = dataset.schema
     values = {
-        name: collate_column(field, dataset.gather(name, keys.indices))
+        name: collate_column(field, dataset._gather(name, keys.indices))
         for name, field in schema.items()
         if not isinstance(field, ImageField)
     }
@@ -297,7 +297,7 @@ def _tensors(
 
 
 def collate_column(field: Field, column: Any) -> Any:
-    """Return what ``dataset.gather`` gave as the field of a batch.
+    """Return what ``dataset._gather`` gave as the field of a batch.
 
     Numbers and arrays of one shape become a tensor of the field's dtype, arrays of other shapes a
     list of tensors; text and bytes stay a list.

@@ -85,7 +85,8 @@ class StoredImages(Images, Protocol):
 class PackedData(Protocol):
     """Data for the loader, such as `fastdata.dataset.Dataset`.
 
-    All methods are safe to call from several threads.
+    All methods are safe to call from several threads.  An underscore keeps them out of the list of
+    attributes that a user of a dataset sees.
     """
 
     @property
@@ -96,22 +97,22 @@ class PackedData(Protocol):
 
     def __len__(self) -> int: ...
 
-    def images(self, name: str, indices: Indices, decoder: JpegDecoder, /) -> StoredImages:
+    def _images(self, name: str, indices: Indices, decoder: JpegDecoder, /) -> StoredImages:
         """Return the images of a field, not yet decoded."""
 
-    def gather(self, name: str, indices: Indices, /) -> Any:
+    def _gather(self, name: str, indices: Indices, /) -> Any:
         """Return the values of a field without images."""
 
-    def unreadable(self, indices: Indices, /) -> NDArray[np.bool_]:
+    def _unreadable(self, indices: Indices, /) -> NDArray[np.bool_]:
         """Return which samples have a damaged value in a field without images, bool [n]."""
 
-    def describe_sample(self, index: int, /) -> str:
+    def _describe_sample(self, index: int, /) -> str:
         """Return the place and the key of a sample, for messages."""
 
 
 def is_packed(data: object) -> TypeGuard[PackedData]:
     """Return whether `data` can be read by the batch; evaluates none of its properties."""
-    return all(hasattr(type(data), name) for name in ("images", "gather"))
+    return all(hasattr(type(data), name) for name in ("_images", "_gather"))
 
 
 def image_sizes(
@@ -119,13 +120,13 @@ def image_sizes(
 ) -> tuple[Indices, Indices]:
     """Return heights and widths of images without decoding them, int64 [n] each.
 
-    Data without columns of sizes may have a method of this name, which reads as little as it can.
+    Data without columns of sizes may have a method ``_image_sizes``, which reads little.
     """
-    of_data = getattr(data, "image_sizes", None)
+    of_data = getattr(data, "_image_sizes", None)
     if of_data is not None:
         heights, widths = of_data(name, indices)
         return heights, widths
-    images = data.images(name, indices, decoder)
+    images = data._images(name, indices, decoder)
     return images.heights, images.widths
 
 

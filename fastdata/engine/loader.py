@@ -20,6 +20,7 @@ import torch
 from fastdata.distributed import accelerate_in_use, agreed_seed
 from fastdata.engine.backend import Backend
 from fastdata.engine.contracts import BatchOrder, PackedData
+from fastdata.engine.description import describe_fields
 from fastdata.engine.epoch import LoaderStats, Passes, Position
 from fastdata.engine.rank_check import RankCheck
 from fastdata.engine.surface import DataLoaderSurface
@@ -58,6 +59,10 @@ class Loader(DataLoaderSurface):
     A loader may be made before the process group: rank and world size are looked up by each pass
     and by `len`.
 
+    ``print(loader)`` lists the batches per epoch, the workers, and the fields of a batch with
+    shape, dtype and memory format.  "H" and "W" are sizes that vary.  It reads no pixel and starts
+    no worker.
+
     For one thread at a time.  A loader can be pickled and copied between epochs; the copy has its
     own workers and continues at the same place.
 
@@ -92,7 +97,7 @@ class Loader(DataLoaderSurface):
         self._assemble = assemble
         self._record = record
         self._transform = getattr(dataset, "transform", None)
-        self._sources = getattr(dataset, "source_datasets", (dataset,))
+        self._sources = getattr(dataset, "_source_datasets", (dataset,))
         self._share = options.rank_and_world_size(final=False)
         given = options.seed if seed is None else seed
         # From torch's generator, which `torch.manual_seed` seeds.
@@ -405,12 +410,23 @@ class Loader(DataLoaderSurface):
         self.close()
 
     def __repr__(self) -> str:
-        identity = self.batches.identity
-        size = identity.get("global_batch_size")
-        return (
-            f"Loader({len(self)} batches{f' of {size}' if size else ''}, {identity['order']}, "
-            f"{self.backend})\n{self._dataset!r}"
-        )
+        count, samples, size = len(self), self.batches.samples, self.batch_size
+        cut = f"{count:,} {'batch' if count == 1 else 'batches'}"
+        if size is not None and samples is not None:
+            cut += f" of {size:,} per epoch, {samples:,} samples"
+        parts = [cut, str(self.batches.identity["order"]), str(self.backend)]
+        if self._share[1] > 1:
+            parts.append(f"rank {self._share[0]} of {self._share[1]}")
+        if self._options.target is not None:
+            parts.append(f"on {self._options.target}")
+        if self._record.batch_format == "dict":
+            parts.append("as dicts")
+        first = "N" if size is None or samples is None else min(size, samples)
+        names = self._record.names or {}
+        fields = describe_fields(self.backend.work, first)
+        lines = [f"  {names.get(name, name)}: {what}" for name, what in fields]
+        of = repr(self._dataset).partition("\n")[0]
+        return "\n".join([f"Loader({', '.join(parts)})", *lines, f"  from {of}"])
 
     # -- Accelerate ------------------------------------------------------------------------
 

@@ -170,7 +170,7 @@ def _plan_view(
     work: BatchWork, keys: SampleKeys, shapes: Mapping[str, tuple[int, ...]]
 ) -> ViewPlan:
     """Return the plan of one view of some samples; `shapes` as of `plan_images`."""
-    images = {name: work.dataset.images(name, keys.indices, work.decoder) for name in shapes}
+    images = {name: work.dataset._images(name, keys.indices, work.decoder) for name in shapes}
     geometry = plan_images(work, keys, images, shapes)
     moving = None if geometry is None or geometry.identity else geometry
     stack = None

@@ -61,9 +61,9 @@ class SampleTask:
         done.nbytes = sum(int(images.lengths.sum()) for images in stored.values())
         for name, kind in schema.items():
             if not isinstance(kind, ImageField):
-                columns[name] = _split_column(kind, work.dataset.gather(name, indices))
+                columns[name] = _split_column(kind, work.dataset._gather(name, indices))
         samples = list(map(schema.sample_type._make, zip(*columns.values(), strict=True)))
-        describe = work.dataset.describe_sample
+        describe = work.dataset._describe_sample
         samples = work.pipeline.run(samples, work.seed, keys.replaced(indices), describe)
         made: dict[tuple[str, int], list[Any]] = {}
         for name, values in zip(schema, zip(*samples, strict=True), strict=True):
@@ -83,7 +83,7 @@ class SampleTask:
 
 def _images(work: BatchWork, indices: Indices) -> dict[str, StoredImages]:
     """Return the images of some samples, not yet decoded, by field."""
-    return {n: work.dataset.images(n, indices, work.decoder) for n in work.dataset.schema.images}
+    return {n: work.dataset._images(n, indices, work.decoder) for n in work.dataset.schema.images}
 
 
 def _read_images(stored: dict[str, StoredImages], at: int) -> dict[str, torch.Tensor]:
@@ -109,7 +109,7 @@ def _fits(values: list[Any], layout: TensorLayout) -> bool:
 
 
 def _split_column(field: Field, column: Any) -> list[Any]:
-    """Return what ``dataset.gather`` gave as one value a sample.
+    """Return what ``dataset._gather`` gave as one value a sample.
 
     Numbers are Python numbers, arrays tensors, as in ``dataset[i]``.
     """

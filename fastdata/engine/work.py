@@ -88,7 +88,7 @@ class ReadAhead:
             self.pause -= 1
             return
         names = work.dataset.schema.images
-        images = [work.dataset.images(name, indices, work.decoder) for name in names]
+        images = [work.dataset._images(name, indices, work.decoder) for name in names]
         # Not the clock's: where processors are busy, most of that would be waiting for one.
         began = time.thread_time()
         for stored in images:
@@ -96,7 +96,7 @@ class ReadAhead:
         seconds = time.thread_time() - began
         a_batch, an_image, a_byte = IN_MEMORY_SECONDS
         nbytes = sum(int(stored.lengths.sum()) for stored in images)
-        fetched = getattr(work.dataset, "supplied", ())  # asking takes no time at all
+        fetched = getattr(work.dataset, "_supplied", ())  # asking takes no time at all
         in_memory = (
             not fetched
             and seconds < a_batch + an_image * len(indices) * len(images) + a_byte * nbytes
@@ -147,7 +147,7 @@ class BatchWork:
         sizes; a `ShardCorruptError` if an image is damaged and `on_corrupt` is "raise".
         """
         run = partial(task.run, self, memory)
-        for supplied in getattr(self.dataset, "supplied", ()):
+        for supplied in getattr(self.dataset, "_supplied", ()):
             run = partial(supplied.supply.run, run)
         return run()
 
@@ -189,7 +189,7 @@ class BatchWork:
             return False
         first = np.zeros(1, np.int64)
         names = self.dataset.schema.images
-        codecs = [self.dataset.images(n, first, self.decoder).crops()["codec"][0] for n in names]
+        codecs = [self.dataset._images(n, first, self.decoder).crops()["codec"][0] for n in names]
         return all(
             codec == RAW or (codec == JPEG and self.decoder.name == "native") for codec in codecs
         )
@@ -211,11 +211,11 @@ class BatchWork:
             return {}
         schema = self.dataset.schema
         found: dict[int, ShardCorruptError] = {}
-        for at in np.flatnonzero(self.dataset.unreadable(indices)).tolist():
+        for at in np.flatnonzero(self.dataset._unreadable(indices)).tolist():
             try:
                 for name in schema:
                     if name not in schema.images:
-                        self.dataset.gather(name, indices[at : at + 1])
+                        self.dataset._gather(name, indices[at : at + 1])
             except ShardCorruptError as error:
                 found[at] = error
         return found

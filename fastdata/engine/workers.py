@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import multiprocessing
+import pickle
 import queue
 import signal
 import sys
@@ -27,7 +28,7 @@ from fastdata.engine.contracts import Pending, Workers
 from fastdata.errors import OptionError, WorkerError
 from fastdata.formats.mapped import shortened_files
 from fastdata.processes.pool import ProcessPool, SharedBlock, Ticket
-from fastdata.processes.starting import Death, Role, UnpicklableWorkError
+from fastdata.processes.starting import Death, Role, UnpicklableWorkError, context_of
 from fastdata.processes.worker import Work, have_one_opencv_thread
 from fastdata.transforms.generators import allow_seeding_in_process, seeding_allowed
 from fastdata.waits import join_threads
@@ -75,6 +76,23 @@ class WorkerOptions:
         """Batches that are being made behind the one that is waited for."""
         return self.prefetch_factor if self.num_workers else 0
 
+    def __str__(self) -> str:
+        if not self.num_workers:
+            return "no workers"
+        one, several = {"thread": ("thread", "threads"), "process": ("process", "processes")}[
+            self.method
+        ]
+        return f"{self.num_workers} worker {one if self.num_workers == 1 else several}"
+
+    def check_sent(self, transforms: object) -> None:
+        """Raise `OptionError` if processes would have to be sent transforms that cannot be."""
+        is_sent = context_of(self.context).get_start_method() != "fork"
+        if self.num_workers and self.method == "process" and is_sent:
+            try:
+                pickle.dumps(transforms)
+            except Exception as error:  # a user's object may raise anything
+                raise _unsent(f"{type(error).__name__}: {error}") from error
+
     def start(self, work: Work) -> Workers:
         """Return workers that do `work`."""
         if self.num_workers == 0:
@@ -113,6 +131,14 @@ def choose_method(
     if num_workers <= 1 or releases_lock or not getattr(sys, "_is_gil_enabled", lambda: True)():
         return "thread"
     return "process" if _forks(context) else "thread"
+
+
+def _unsent(why: object) -> OptionError:
+    return OptionError(
+        f"the dataset and transforms cannot be sent to worker processes: {why}. Define "
+        "transforms at the top level of a module (no lambda, no local function), or use "
+        'multiprocessing_context="fork" or worker_method="thread"'
+    )
 
 
 def _forks(context: str | BaseContext | None) -> bool:
@@ -248,11 +274,7 @@ class ProcessWorkers:
         try:
             self.pool = ProcessPool(work, num_workers, _ROLE, context=context)
         except UnpicklableWorkError as error:
-            raise OptionError(
-                f"the dataset and transforms cannot be sent to worker processes: {error}. Define "
-                "transforms at the top level of a module (no lambda, no local function), or use "
-                'multiprocessing_context="fork" or worker_method="thread"'
-            ) from error.__cause__
+            raise _unsent(error) from error.__cause__
         self.check, self.close = self.pool.check, self.pool.close
 
     @property

@@ -50,7 +50,7 @@ class ChosenCrops:
 def stored_sizes(data: Any, name: str) -> NDArray[np.int64]:
     """Return heights and widths of an image field, [2, n]; of files that are not packed of some."""
     if isinstance(data, UnpackedDataset):
-        return data.some_sizes(name)
+        return data._some_sizes(name)
     shards = list(data.shards)
     return np.array(
         [

@@ -70,14 +70,14 @@ class StoreInfo:
 
 def store_info(dataset: Any) -> StoreInfo | None:
     """Return how much of a dataset comes out of a store; None where it is all in files."""
-    supplied = getattr(dataset, "supplied", ())
+    supplied = getattr(dataset, "_supplied", ())
     if not supplied or not len(dataset):
         return None
     supplies = list({one.supply.url: one.supply for one in supplied}.values())
     return StoreInfo(
         url=", ".join(supply.url for supply in supplies),
         present=float(in_cache(dataset).mean()),
-        sample_bytes=dataset.mean_sample_bytes,
+        sample_bytes=dataset._mean_sample_bytes,
         total_bytes=sum(supply.total_bytes for supply in supplies),
         cache_bytes=min(supply.cache_bytes for supply in supplies),
         streams=max(supply.streams or STREAMS for supply in supplies),
@@ -89,9 +89,9 @@ def in_cache(dataset: Any, indices: NDArray[np.int64] | None = None) -> NDArray[
 
     Of all samples where no `indices` are given.
     """
-    positions = dataset.positions(np.arange(len(dataset)) if indices is None else indices)
+    positions = dataset._positions(np.arange(len(dataset)) if indices is None else indices)
     there = np.ones(len(positions), np.bool_)
-    for supply, first, last in dataset.supplied:
+    for supply, first, last in dataset._supplied:
         inside = (positions >= first) & (positions < last)
         there[inside] = supply.are_there(positions[inside] - first)
     return there
@@ -137,7 +137,7 @@ class DownloadWatch:
 
     @property
     def _supplies(self) -> list[Supply]:
-        return [one.supply for one in getattr(self._loader.dataset, "supplied", ())]
+        return [one.supply for one in getattr(self._loader.dataset, "_supplied", ())]
 
     def requested(self) -> None:
         """Note that the loop requests a batch now."""

@@ -39,9 +39,11 @@ from fastdata.measuring.loaders import (
     stock_loader_like,
 )
 from fastdata.opening import open as open_dataset
-from fastdata.options import OF_STORES, LoaderOptions
+from fastdata.options import OF_OPENING, LoaderOptions
+from fastdata.packed_views import packed_view
 from fastdata.prefetch import CUDAPrefetcher
 from fastdata.remote.supply import Supply
+from fastdata.splits import select_split
 from fastdata.tuned_settings.key import key_of
 from fastdata.tuned_settings.settings import Settings
 from fastdata.tuned_settings.store import Key
@@ -172,7 +174,7 @@ def _with_training_defaults(data: Any, options: dict[str, Any]) -> dict[str, Any
     given |= {"num_workers": 1, "prefetch_factor": 2, "persistent_workers": True}
     if "batch_sampler" in given:
         return given
-    length = _length_of(data, {name: given.get(name) for name in OF_STORES})
+    length = _length_of(data, {name: given.get(name) for name in OF_OPENING})
     if not iterable and not any(name in given for name in _DECIDE_ORDER):
         given["shuffle"] = True
     if "batch_size" not in given:
@@ -182,12 +184,15 @@ def _with_training_defaults(data: Any, options: dict[str, Any]) -> dict[str, Any
     return given
 
 
-def _length_of(data: Any, of_stores: dict[str, Any]) -> int:
+def _length_of(data: Any, of_opening: dict[str, Any]) -> int:
     if isinstance(data, IterableDataset):
         return DEFAULT_BATCH_SIZE
-    if not is_location(data):
-        return len(data) if hasattr(data, "__len__") else 1  # `loader` raises
-    return len(open_dataset(data, **of_stores))
+    if is_location(data):
+        return len(open_dataset(data, **of_opening))
+    split, packed = of_opening["split"], packed_view(data)
+    if split is not None and packed is not None:
+        return len(select_split(packed, split))
+    return len(data) if hasattr(data, "__len__") else 1  # `loader` raises
 
 
 class PackedLoaderFactory(LoaderFactory):
@@ -202,7 +207,7 @@ class PackedLoaderFactory(LoaderFactory):
         self._options = dataclasses.replace(options, cache=None, cache_scope="all")
         self._probe = packed_loader(data, self._options_with(Settings(0)))
         self.store = store_info(data)
-        supplies = [one.supply for one in getattr(data, "supplied", ())]
+        supplies = [one.supply for one in getattr(data, "_supplied", ())]
         self.supplies = sorted(supplies, key=lambda supply: -supply.num_samples)
         self._in_cache = self.store is None or self.store.present == 1
         self.device = options.target

@@ -1,14 +1,15 @@
 """HTML pages: one file each, no script, nothing from a network, for light, dark and paper.
 
-They are well-formed XML too.  ``base.html.jinja`` has the look that pages share.  Whatever a page
-shows is text in it: everything is made printable and escaped, and a policy in its head forbids the
-browser to run or fetch anything, should that ever fail.
+They are well-formed XML too.  ``base.html.jinja`` has the look that pages share.  All content is
+made printable and escaped, so that it stays text; should that fail, a policy in the head forbids
+the browser to run or fetch anything.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ from fastdata.own_files import create_own
 from fastdata.printable import printable
 
 __all__ = ["check_page_path", "render", "write_page"]
+
+_MARK = b'<meta name="generator" content="fastdata" />'
+"""The head of every page has this: no other file is replaced."""
 
 
 def render(package: str, template: str, content: Mapping[str, Any]) -> str:
@@ -64,8 +68,7 @@ def write_page(page: str, path: str | os.PathLike[str]) -> None:
 def check_page_path(path: str | os.PathLike[str]) -> None:
     """Check that a page can be written to `path`, before doing the work.
 
-    Raises `OptionError` if it is anything but an earlier page (e.g. the dataset), or if its folder
-    does not exist.
+    Raises `OptionError` if it exists and is not an earlier page, or if its folder does not exist.
     """
     target = Path(path)
     if target.is_dir():
@@ -73,20 +76,21 @@ def check_page_path(path: str | os.PathLike[str]) -> None:
             f"{target} is a folder: name a file for the page, such as {target / 'page.html'}"
         )
     if target.exists() and not target.is_file():
-        raise OptionError(f"{target} is no ordinary file: name another for the page")
+        raise OptionError(f"{target} is not a regular file: choose another name for the page")
     if target.exists() and not _is_page(target):
         raise OptionError(
-            f"{target} is a file, and no page that could be replaced: name another for the page, "
-            "or remove it yourself"
+            f"{target} is not a page of fastdata, so it is not replaced: choose another name for "
+            f"the page (--html FILE), or remove the file (rm {shlex.quote(str(target))})"
         )
     if not target.parent.is_dir():
         raise OptionError(
-            f"{target.parent} is no folder: make it (mkdir -p), or write the page elsewhere"
+            f"the folder {target.parent} does not exist: make it (mkdir -p "
+            f"{shlex.quote(str(target.parent))}), or choose another one for the page"
         )
 
 
 def _is_page(target: Path) -> bool:
-    """Return whether a file is HTML, or empty."""
+    """Return whether a file is a page of `render`, or empty."""
     with open(target, "rb") as file:
-        start = file.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip().lower()
-    return start.startswith((b"<!doctype html", b"<html")) or target.stat().st_size == 0
+        start = file.read(1024)
+    return _MARK in start or not start

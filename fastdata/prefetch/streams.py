@@ -129,6 +129,13 @@ def streams_of(device: torch.device | str) -> DeviceStreams:
             f'device is a torch.device or its name, as "cuda", not {device!r} ({error})'
         ) from None
     if device.type != "cuda":
+        try:
+            torch.empty(0, device=device)
+        except Exception as error:  # of any type, as kinds of devices have it
+            raise OptionError(
+                f"device is {str(device)!r}, which torch {torch.__version__} cannot use here "
+                f'({error}); give device="cpu", or leave it out'
+            ) from None
         return DeviceStreams(device)
     if not torch.cuda.is_available():
         raise OptionError(

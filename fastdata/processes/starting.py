@@ -30,6 +30,7 @@ __all__ = [
     "Death",
     "Role",
     "UnpicklableWorkError",
+    "context_of",
     "kill_group",
     "lead_group",
     "signals_held",
@@ -113,7 +114,7 @@ def start_workers(
     """
     if num_workers < 1:
         raise OptionError(f"a pool of processes has 1 worker or more, not {num_workers}")
-    chosen = _context(context)
+    chosen = context_of(context)
     method = chosen.get_start_method()
     with contextlib.ExitStack() as stack:
         sent = work if method == "fork" else stack.enter_context(_pickled(work))
@@ -141,7 +142,8 @@ def start_workers(
             yield process
 
 
-def _context(context: str | BaseContext | None) -> Any:
+def context_of(context: str | BaseContext | None) -> Any:
+    """Return a start method as a multiprocessing context; `OptionError` if there is no such."""
     if isinstance(context, BaseContext):
         return context
     try:

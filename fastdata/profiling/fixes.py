@@ -80,14 +80,14 @@ def conditions_of(
     if isinstance(inner, Loader) and isinstance(backend, CpuBackend):
         decoder, first = backend.work.decoder, np.zeros(1, np.int64)
         names = inner.dataset.schema.images
-        raw = all(inner.dataset.images(n, first, decoder).all_raw for n in names)
+        raw = all(inner.dataset._images(n, first, decoder).all_raw for n in names)
     return Conditions(
         loader_info(loader),
         measured,
         loader_copies=cached.loader_copies,
         pinned=measured.on_gpu and any(t.is_pinned() for t in tensors),
         raw=raw,
-        fetched=bool(getattr(getattr(inner, "dataset", None), "supplied", ())),
+        fetched=bool(getattr(getattr(inner, "dataset", None), "_supplied", ())),
         download=download,
         plain=isinstance(backend, CpuBackend) and not isinstance(backend, RamCacheBackend),
         float_bytes=floats / cached.nbytes if cached.nbytes else 0.0,

@@ -259,15 +259,15 @@ class _RecordedData:
         self._data = data
         self._recorder = recorder
         self.schema, self.digest = data.schema, data.digest
-        self.gather, self.describe_sample = data.gather, data.describe_sample
-        self.unreadable = data.unreadable
+        self._gather, self._describe_sample = data._gather, data._describe_sample
+        self._unreadable = data._unreadable
 
     def __len__(self) -> int:
         return len(self._data)
 
-    def images(self, name: str, indices: Any, decoder: Any) -> Any:
+    def _images(self, name: str, indices: Any, decoder: Any) -> Any:
         with recording(self._recorder, "read"):
-            images = self._data.images(name, indices, decoder)
+            images = self._data._images(name, indices, decoder)
             images.read_ahead()
             # Data that are not shards may read later, with the first access.
             touch = getattr(images, "touch", None)

@@ -237,7 +237,7 @@ def _columns_of(
 
 
 def _mean_bytes(readers: list[ShardReader]) -> float:
-    """Return what `Dataset.mean_sample_bytes` does."""
+    """Return what `Dataset._mean_sample_bytes` does."""
     starts = np.concatenate(([0], np.cumsum(list(map(len, readers)), dtype=np.int64)))
     some = spread_samples(int(starts[-1]))
     shards = np.searchsorted(starts, some, side="right") - 1

@@ -228,8 +228,8 @@ class CacheFolder:
             if _MARK not in names:
                 if names:
                     raise OptionError(
-                        f"{folder} is not empty, and no cache of fastdata: choose a folder of its "
-                        "own for the cache (cache_dir=, --cache-dir)"
+                        f"{folder} is neither empty nor a cache of fastdata: choose another folder "
+                        "for the cache (cache_dir=, --cache-dir)"
                     )
                 _check_file_system(folder)
                 # Several ranks may open a new folder at once: none may see half a mark.

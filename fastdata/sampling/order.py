@@ -108,7 +108,10 @@ class Weighted(Order):
 
     def __init__(self, weights: ArrayLike, seed: int) -> None:
         # A copy: what the caller changes later must not change the order.
-        self._weights = np.array(weights, np.float64)
+        try:
+            self._weights = np.array(weights, np.float64)
+        except (TypeError, ValueError) as error:
+            raise OptionError(f"weights are one number for each sample ({error})") from None
         self._seed = seed
         if self._weights.ndim != 1:
             raise OptionError(
@@ -132,6 +135,11 @@ class Weighted(Order):
 
     def __len__(self) -> int:
         return len(self._weights)
+
+    @property
+    def possible(self) -> Indices:
+        """The samples that can be drawn, int64 [n]."""
+        return np.flatnonzero(self._weights)
 
     def in_epoch(self, epoch: int) -> Lookup:
         bounds = np.cumsum(self._weights)

@@ -17,12 +17,17 @@ from itertools import islice
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 
 from fastdata.errors import OptionError
 from fastdata.sampling.batches import EpochBatches
 from fastdata.sampling.order import Identity, Indices, Lookup, Order
 
 __all__ = ["SampledBatches", "SamplerEpoch", "SamplerOrder"]
+
+
+LISTS = list, tuple, range, str, np.ndarray, torch.Tensor
+"""Samplers that draw nothing; their indices are also checked when the loader is made."""
 
 
 class SamplerEpoch:
@@ -78,7 +83,7 @@ class SamplerOrder(Order):
     """The order that a user's sampler yields, of a dataset of `count` samples.
 
     Negative indices count from the end of the dataset.  `OptionError` if the sampler has no length;
-    from `in_epoch`, if it yields more or fewer indices than that, or what is no index.
+    from `in_epoch` (for a list at once) if it yields a wrong number of indices, or a wrong one.
     """
 
     pure: ClassVar[bool] = False
@@ -89,6 +94,8 @@ class SamplerOrder(Order):
         self._epoch = SamplerEpoch(sampler)
         self._length = _length("sampler", sampler, "indices")
         self._count = count
+        if type(sampler) in LISTS:
+            self.in_epoch(0)
 
     def __len__(self) -> int:
         return self._length
@@ -115,7 +122,8 @@ class SampledBatches:
 
     All are this rank's: with several ranks, the batch sampler yields those of its rank, and as many
     on every rank.  They may differ in size.  `OptionError` if the batch sampler has no length; from
-    `in_epoch`, if it yields more or fewer batches than that, an empty one, or what is no index.
+    `in_epoch` (for a list at once) if it yields a wrong number of batches, an empty one, or a wrong
+    index.
     """
 
     padding = 0
@@ -133,6 +141,8 @@ class SampledBatches:
         """Of the batch sampler, or of the sampler in it."""
         self._length = _length("batch_sampler", batch_sampler, "batches")
         self._count = count
+        if type(batch_sampler) in LISTS:
+            self.in_epoch(0)
 
     def __len__(self) -> int:
         return self._length

@@ -142,6 +142,9 @@ class BatchTransform(ABC):
         `floating` says whether a transform before makes values floating.
         """
 
+    def check_size(self, height: int, width: int) -> None:  # noqa: B027
+        """Raise `OptionError` if images of this size cannot be transformed."""
+
 
 class SampleTransform(ABC):
     """How a callable is given a sample.

@@ -66,6 +66,15 @@ class GaussianBlur(BatchTransform):
     def __post_init__(self) -> None:
         parse(self, kernel_size=_odd_pair, sigma=_number_or_range, p=probability)
 
+    def check_size(self, height: int, width: int) -> None:
+        """Raise `OptionError` if images are below half the kernel: they cannot be mirrored."""
+        columns, rows = self.kernel_size  # type: ignore[misc]  # since __post_init__
+        if height <= rows // 2 or width <= columns // 2:
+            raise OptionError(
+                f"GaussianBlur with a kernel of {columns} x {rows} (width x height) needs larger "
+                f"images than {width} x {height}; take a smaller kernel_size"
+            )
+
     def draw(self, draws: Draws, shape: Shape) -> Parameters:
         uniform = draws.uniform(2)
         low, high = self.sigma  # type: ignore[misc]  # since __post_init__
@@ -75,16 +84,9 @@ class GaussianBlur(BatchTransform):
         }
 
     def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
-        """Return images blurred by "sigma", float [n], where "applied", bool [n], is true.
-
-        Raises `OptionError` if an image is smaller than half the kernel: it cannot be mirrored.
-        """
+        """Return images blurred by "sigma", float [n], where "applied", bool [n], is true."""
+        self.check_size(*images.shape[2:])
         width, height = self.kernel_size  # type: ignore[misc]  # since __post_init__
-        if images.shape[2] <= height // 2 or images.shape[3] <= width // 2:
-            raise OptionError(
-                f"GaussianBlur with a kernel of {width} x {height} (width x height) needs larger "
-                f"images than {images.shape[3]} x {images.shape[2]}; take a smaller kernel_size"
-            )
         blur = partial(_blur, width=width, height=height)
         return change_some(images.clone(), parameters["applied"], blur, parameters["sigma"])
 

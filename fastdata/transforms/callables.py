@@ -16,6 +16,7 @@ follow, so for data with these the user chooses a `SampleTransform`:
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -75,6 +76,7 @@ class PerSample(SampleTransform):
             raise OptionError(f"PerSample takes a callable, not {self.fn!r}")
 
     def bind(self, schema: Schema) -> SampleFunction:
+        _check_takes_one(self.fn, "the sample")
         return self
 
     def __call__(self, sample: Sample) -> Sample:
@@ -120,6 +122,7 @@ class OnPIL(SampleTransform):
 
     def bind(self, schema: Schema) -> SampleFunction:
         _check_nothing_follows(name_of(self.fn), schema, "ImageOnly(OnPIL(fn))")
+        _check_takes_one(self.fn, "the image")
         channels_first = _is_one_of(_last_step(self.fn), "timm", ("ToNumpy",))
         return _OnPIL(self.fn, pictures_of(schema), channels_first)
 
@@ -275,6 +278,7 @@ def adapt(transform: Callable[..., Any] | SampleTransform, schema: Schema) -> Sa
     if _taken(transform) == "PIL image":
         return OnPIL(transform).bind(schema)
     _check_nothing_follows(name_of(transform), schema, "ImageOnly(transform)")
+    _check_takes_one(transform, "the image")
     return _OnImages(transform, pictures_of(schema))
 
 
@@ -290,6 +294,21 @@ def _taken(transform: object) -> str | None:
     if not isinstance(steps, (list, tuple)):
         return None
     return next(filter(None, map(_taken, steps)), None)
+
+
+def _check_takes_one(function: Callable[..., Any], what: str) -> None:
+    """Raise `OptionError` if a function cannot be called with one argument, as far as is known."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # such as of some functions in C
+        return
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        raise OptionError(
+            f"{name_of(function)}{signature} is called with one argument, {what}: {error}; "
+            "functools.partial sets others"
+        ) from None
 
 
 def _check_nothing_follows(name: str, schema: Schema, remedy: str) -> None:

@@ -163,7 +163,7 @@ class RandomCrop(_Crop):
     Raises
     ------
     OptionError
-        When run, if a padded image is smaller than `size`.
+        From a loader, if a padded image is smaller than `size`.
 
     Notes
     -----
@@ -314,6 +314,8 @@ class GeometryStage:
     ) -> list[Sample]:
         """Return samples with their images, masks and boxes moved, whatever made them."""
         names = list(self.schema.images)
+        if not names:
+            return samples
         shapes = np.array(
             [[self._shape(sample, name) for name in names] for sample in samples], np.int64
         )

@@ -135,6 +135,17 @@ class MixTransform(BatchTransform):
         mixed = draws.uniform(first=1)[:, 0] < self.p
         return np.where(mixed, beta(draws, self.alpha, first=FIRST_OF_BETA), 1.0)
 
+    def check_labels(self, labels: torch.Tensor, num_classes: int) -> None:
+        """Raise `OptionError` if a label, int [n], is no class number."""
+        if not len(labels):
+            return
+        low, high = (int(end) for end in torch.aminmax(labels))
+        if low < 0 or high >= num_classes:
+            raise OptionError(
+                f"{type(self).__name__} with num_classes={num_classes} met the label "
+                f"{low if low < 0 else high}; labels go from 0 to num_classes - 1"
+            )
+
     def mix_labels(
         self, labels: torch.Tensor, parameters: Parameters, num_classes: int
     ) -> torch.Tensor:
@@ -144,13 +155,8 @@ class MixTransform(BatchTransform):
         `OptionError` if a label is no class number.
         """
         if labels.ndim == 1:
-            if labels.device.type == "cpu" and len(labels):  # elsewhere it would be a wait
-                low, high = (int(end) for end in torch.aminmax(labels))
-                if low < 0 or high >= num_classes:
-                    raise OptionError(
-                        f"{type(self).__name__} with num_classes={num_classes} met the label "
-                        f"{low if low < 0 else high}; labels go from 0 to num_classes - 1"
-                    )
+            if labels.device.type == "cpu":  # elsewhere it would be a wait
+                self.check_labels(labels, num_classes)
             classes = torch.arange(num_classes, device=labels.device)
             labels = (labels[:, None] == classes).float()
         share = per_image(parameters["share"], labels)[:, :, 0, 0].to(labels.dtype)

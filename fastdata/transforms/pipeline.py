@@ -43,7 +43,7 @@ from fastdata.transforms.stages import (
     naming_field,
 )
 
-__all__ = ["Pipeline", "Transform", "Views", "as_tuple"]
+__all__ = ["Pipeline", "Transform", "Views", "as_tuple", "is_callable"]
 
 
 class Views:
@@ -209,6 +209,24 @@ def as_tuple(transforms: Any) -> tuple[Transform, ...]:
     return (transforms,) if is_one or not isinstance(transforms, Iterable) else tuple(transforms)
 
 
+def is_callable(transform: object) -> bool:
+    """Return whether a transform is called with one sample after another."""
+    own = GeometricTransform, PixelTransform, BatchTransform, DropEmptyBoxes, Views
+    return not isinstance(transform, own)
+
+
+def _refuse_class(transform: object) -> None:
+    """Raise `OptionError` for the class of a transform in place of one of its objects."""
+    own = GeometricTransform, PixelTransform, BatchTransform, DropEmptyBoxes, SampleTransform, Views
+    if isinstance(transform, type) and (
+        issubclass(transform, own) or any("__call__" in vars(base) for base in transform.__mro__)
+    ):
+        name = transform.__qualname__
+        raise OptionError(
+            f"{name} is the class of a transform; make one, with its parameters: {name}(...)"
+        )
+
+
 class _Cut:
     """Cuts a list of transforms into stages, one transform after another."""
 
@@ -295,6 +313,7 @@ class _Cut:
                 f"{type(self._first_of_batch).__name__}, which takes whole batches: put callables "
                 "before"
             )
+        _refuse_class(transform)
         self.end_of_samples()
         function = adapt(transform, self._schema)  # type: ignore[arg-type]
         last = self.stages[-1] if self.stages else None

@@ -36,6 +36,10 @@ __all__ = [
 ]
 
 
+FLOATING = torch.float16, torch.bfloat16, torch.float32, torch.float64
+"""Those with arithmetic: torch has none of 8 bits."""
+
+
 @dataclass(frozen=True)
 class ToDtype(PixelTransform):
     """Convert to a floating dtype.
@@ -53,8 +57,11 @@ class ToDtype(PixelTransform):
     scale: bool = True
 
     def __post_init__(self) -> None:
-        if not getattr(self.dtype, "is_floating_point", False):
-            raise OptionError(f"dtype is a floating torch.dtype, not {self.dtype!r}")
+        if self.dtype not in FLOATING:
+            raise OptionError(
+                f"dtype is a floating torch.dtype, not {self.dtype!r}: one of "
+                f"{', '.join(map(str, FLOATING))}"
+            )
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
         if images.dtype == torch.uint8 and self.scale:

@@ -128,7 +128,7 @@ def resolve_auto_settings(data: Any, options: LoaderOptions) -> LoaderOptions:
     message = "tuned settings for %s: %s (measured %s; FASTDATA_TUNED=0 does without)"
     log_once(entry.key.digest, logging.INFO, message, entry.key.name, entry.tuned, measured)
     if entry.tuned.streams is not None:
-        for one in getattr(data, "supplied", ()):
+        for one in getattr(data, "_supplied", ()):
             one.supply.use_streams(entry.tuned.streams)
     names = ["prefetch_factor", "pin_memory", "persistent_workers"]
     if settings.backend != "torch":

@@ -91,7 +91,8 @@ class Session:
         if not self.sufficient() and knee < tried[-1].num_workers:
             families += [replace(base, worker_method=one) for one in self._other_methods(methods)]
         for other in families[1:]:
-            tried += self._try_counts(other, [n for n in counts if n >= max(knee, 1)], limit)
+            more = [n for n in counts if n >= max(knee, 1)] or [knee]  # more than there are cores
+            tried += self._try_counts(other, more, limit)
         self.measure(tried, rounds=ROUNDS - 1)
         for family in families:
             while missing := between(self._family(family), self.rate):

@@ -15,7 +15,7 @@ from fastdata.converters.packing.boxes import Placement, image_with_boxes, place
 from fastdata.dataset import Dataset, Indices
 from fastdata.errors import FileCorruptError
 from fastdata.records import RecordFormat
-from fastdata.schema import ArrayField, ImageField, ScalarField
+from fastdata.schema import ArrayField, ImageField, ScalarField, Schema
 from fastdata.shards import ShardSet
 from fastdata.unpacked.listing import Listing, suggest_packing
 from fastdata.unpacked.reading import FileBatch, FileImages, SizeTable
@@ -34,7 +34,7 @@ class UnpackedDataset(Dataset):
     when they are read.
     """
 
-    samples_per_task = 16
+    _samples_per_task = 16
     """Files that a worker holds in memory at once, beside those of other fields."""
 
     def __init__(
@@ -43,17 +43,13 @@ class UnpackedDataset(Dataset):
         indices: Indices,
         transform: Any = None,
         record_format: RecordFormat | None = None,
+        schema: Schema | None = None,
     ) -> None:
         # A listing has all that Dataset uses of a ShardSet, but for what is overridden here.
-        super().__init__(cast(ShardSet, listing), indices, transform, record_format)
+        super().__init__(cast(ShardSet, listing), indices, transform, record_format, schema)
         self._listing = listing
         self._latest = threading.local()
         self._sizes = SizeTable(listing)
-
-    @property
-    def listing(self) -> Listing:
-        """Which files samples are made of."""
-        return self._listing
 
     @property
     def shards(self) -> NoReturn:
@@ -61,15 +57,11 @@ class UnpackedDataset(Dataset):
         self._listing.refuse_unpacked()
 
     @property
-    def mean_sample_bytes(self) -> float:
+    def _mean_sample_bytes(self) -> float:
         """Those of a photograph: what the files have is not known before they are read."""
         return float(1 << 16)
 
-    def positions(self, indices: Any = None) -> NDArray[np.int64]:
-        """Return which samples of `listing` these are; by default all that are shown."""
-        return self._positions(np.arange(len(self)) if indices is None else indices)
-
-    def suggest_packing(self) -> None:
+    def _suggest_packing(self) -> None:
         """Log once how much faster a pack is loaded, and how it is made."""
         suggest_packing(self._listing.location, self._listing.command)
 
@@ -79,7 +71,7 @@ class UnpackedDataset(Dataset):
         kind = "mask" if field.mask else "RGB image" if field.channels == 3 else "grey image"
         return f"{kind}, a file each"
 
-    def unreadable(self, indices: NDArray[Any]) -> NDArray[np.bool_]:
+    def _unreadable(self, indices: NDArray[Any]) -> NDArray[np.bool_]:
         """Return which samples have a damaged value that is no image, bool [n]: none is stored."""
         return np.zeros(len(indices), np.bool_)
 
@@ -95,7 +87,7 @@ class UnpackedDataset(Dataset):
             self._latest.batch = batch
         return batch
 
-    def images(  # type: ignore[override]
+    def _images(  # type: ignore[override]
         self,
         name: str,
         indices: Sequence[int] | NDArray[Any],
@@ -105,18 +97,18 @@ class UnpackedDataset(Dataset):
         _ = self.schema.images[name]
         return FileImages(name, self._batch(self._positions(indices)), decoder or jpeg_decoder())
 
-    def image_sizes(self, name: str, indices: Sequence[int] | NDArray[Any]) -> NDArray[np.int64]:
+    def _image_sizes(self, name: str, indices: Sequence[int] | NDArray[Any]) -> NDArray[np.int64]:
         """Return heights and widths of a field's images, [2, n], of which headers are read."""
         sizes: NDArray[np.int64] = self._sizes.sizes(name, self._positions(indices))[:, :2].T
         return sizes
 
-    def some_sizes(self, name: str, most: int = 256) -> NDArray[np.int64]:
+    def _some_sizes(self, name: str, most: int = 256) -> NDArray[np.int64]:
         """Return heights and widths of some images, evenly spread over the dataset, [2, n]."""
         places = np.linspace(0, len(self) - 1, min(most, len(self))).astype(np.int64)
-        return self.image_sizes(name, places)
+        return self._image_sizes(name, places)
 
-    def gather(self, name: str, indices: Sequence[int] | NDArray[Any]) -> Any:
-        """Return as `Dataset.gather`; `FileCorruptError` if a pack would reject a sample."""
+    def _gather(self, name: str, indices: Sequence[int] | NDArray[Any]) -> Any:
+        """Return as `Dataset._gather`; `FileCorruptError` if a pack would reject a sample."""
         field = self.schema[name]
         positions = self._positions(indices)
         values = [sample[name] for sample in self._values(positions)]

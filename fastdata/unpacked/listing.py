@@ -39,10 +39,6 @@ __all__ = ["Listing", "list_files", "suggest_packing"]
 
 log = logging.getLogger("fastdata")
 
-PACKED_IS_FASTER = 5
-"""Packed at 256 pixels over as they lie, of photographs of 500 x 375 and 110 kB: by
-scripts/bench/load.py 5.5 and 6.9 times, in processor time 5.0 times."""
-
 _PEEK = 100
 """Limit of samples to check for one that is not a reject."""
 
@@ -262,10 +258,8 @@ def suggest_packing(location: Path, command: str) -> None:
     """Log the benefit of packing, once per process, on the first rank only."""
     if rank_and_world_size(None, None)[0] == 0:
         log.warning(
-            "%s is loaded as it lies: every epoch decodes the files in their own size. Packed at "
-            "256 pixels, photographs of 500 x 375 were loaded %d times as fast; with smaller files "
-            "it is less, with larger ones more (docs/unpacked.md). Pack it once: %s",
+            "%s: every epoch decodes the image files at their full size. A pack is several times "
+            "as fast (docs/guide/loading.md): %s",
             location,
-            PACKED_IS_FASTER,
             command,
         )

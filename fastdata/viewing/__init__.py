@@ -1,3 +1,1 @@
-"""What `fastdata.view` shows of a dataset: ``page.py`` makes the page, ``contact_sheet.py`` draws
-the samples on it.
-"""
+"""The page of `fastdata.view`: ``page.py`` makes it, ``contact_sheet.py`` draws its pictures."""

@@ -22,7 +22,7 @@ from fastdata.schema import ArrayField, Field, ScalarField, Schema, StringField
 __all__ = ["ClassSamples", "Group", "class_field", "count_classes", "draw_groups"]
 
 _CAPTION_CHARACTERS = 60
-"""Of each value under a picture."""
+"""Most characters of a value below a picture."""
 
 _JPEG_QUALITY = 80
 _MASK_OPACITY = 0.5
@@ -52,7 +52,7 @@ class SheetSample(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Samples of one class, or of the whole dataset where there are no classes."""
+    """Samples of one class, or of a dataset without classes."""
 
     name: str
     total: int
@@ -115,7 +115,7 @@ def count_classes(dataset: Dataset) -> list[ClassSamples]:
 def _labels(dataset: Dataset, name: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Return class numbers, and the index of each one's sample; -1 for a sample without boxes."""
     everything = np.arange(len(dataset))
-    values = dataset.gather(name, everything)
+    values = dataset._gather(name, everything)
     if isinstance(dataset.schema[name], ScalarField):
         return np.asarray(values), everything
     none = np.array([-1])
@@ -133,9 +133,9 @@ def draw_groups(
     side: int,
     seed: int,
 ) -> list[Group]:
-    """Draw `per_class` samples of each class, or ten times as many where there are no classes.
+    """Draw `per_class` samples of each class, or ten times as many without classes.
 
-    With many classes fewer samples of each are drawn, with very many only some of the classes.
+    With many classes, each has fewer samples; with very many, only some classes are drawn.
     Pictures have `side` pixels at most.
     """
     generator = np.random.Generator(np.random.PCG64(seed))
@@ -167,7 +167,7 @@ def _caption(dataset: Dataset, index: int) -> str:
     parts = []
     for name, field in dataset.schema.items():
         if name != class_field(dataset) and isinstance(field, (ScalarField, StringField)):
-            text = printable(_text_of(dataset.gather(name, [index])[0], field))
+            text = printable(_text_of(dataset._gather(name, [index])[0], field))
             dots = "..." * (len(text) > _CAPTION_CHARACTERS)
             parts.append(f"{name}: {text[:_CAPTION_CHARACTERS]}{dots}")
     return "; ".join(parts)
@@ -211,7 +211,7 @@ def _thumbnail(dataset: Dataset, index: int, name: str, side: int) -> Thumbnail:
 
 def _pixels(dataset: Dataset, index: int, name: str) -> Pixels:
     """Return an image of a sample, H x W x C."""
-    return dataset.images(name, [index]).read(0)
+    return dataset._images(name, [index]).read(0)
 
 
 def _coloured(mask: Pixels) -> Pixels:
@@ -248,7 +248,7 @@ def _boxes(dataset: Dataset, index: int, name: str, size: tuple[int, ...]) -> li
     limits = [width, height, width, height]
     for field in schema.boxes:
         # (x1, y1, x2, y2) in pixels
-        corners: Any = np.asarray(dataset.gather(field, [index])[0], np.float64).reshape(-1, 4)
+        corners: Any = np.asarray(dataset._gather(field, [index])[0], np.float64).reshape(-1, 4)
         corners = np.clip(np.nan_to_num(corners), 0, limits)
         left, top, right, bottom = (corners / limits * 100).T
         boxes += zip(left, top, right - left, bottom - top, strict=True)

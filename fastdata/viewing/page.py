@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -16,7 +17,8 @@ from fastdata.dataset import Dataset
 from fastdata.errors import OptionError
 from fastdata.pages import check_page_path, render, write_page
 from fastdata.schema import ArrayField, BytesField, Field, ImageField, ScalarField
-from fastdata.summary import load_code
+from fastdata.splits import select_split
+from fastdata.summary import image_sizes, load_code
 from fastdata.viewing.contact_sheet import Group, class_field, count_classes, draw_groups
 
 __all__ = ["Histogram", "histogram", "view"]
@@ -28,61 +30,69 @@ _MOST_BARS = 24
 
 def view(
     dataset: str | os.PathLike[str],
-    html: str | os.PathLike[str],
+    html: str | os.PathLike[str] | None = None,
     *,
+    split: str | None = None,
     per_class: int = 8,
     max_samples: int = 240,
     thumbnail: int = 144,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Write an HTML page that shows what is in a dataset.
+    """Write an HTML page with pictures of a dataset.
 
-    A contact sheet with samples drawn from every class (masks laid over their images, boxes
-    drawn), class counts, distributions of sizes, the samples that packing left out
-    with their reasons, the schema, and the line of Python that loads it.
+    The page begins with samples of every class, with their masks and boxes.  Below them are class
+    counts, distributions of sizes, the fields, the samples that packing rejected, and the code that
+    loads the dataset.
 
     Parameters
     ----------
     dataset : path-like
-        As `fastdata.open` takes it.
-    html : path-like
-        The page; an earlier one is replaced.  It holds all that it shows.
+        As for `fastdata.open`.
+    html : path-like, optional
+        The page, one file; by default in the current folder, ``train.html`` for ``train.lmdb``.
+        An earlier page is replaced, but no other file.
+    split : str, optional
+        Show only this split, as for `fastdata.open`.
     per_class : int
-        Samples of each class; ten times as many where there are no classes.
+        Samples of each class; without classes, ten times as many.
     max_samples : int
-        Samples in all.
+        Most samples on the page.
     thumbnail : int
         Pixels of the longer side of a picture.
     seed : int
-        Of the draw.
+        Seed for the random choice of samples.
 
     Returns
     -------
     dict
-        A JSON object: what was shown, and how much of it.
+        A JSON object: the path of the page, its size, and numbers of samples and classes.
 
     Raises
     ------
     OptionError
-        If a number is not sensible, or there can be no page at `html`.
+        If a number is out of range, or the page cannot be written to `html`.
     DatasetNotFoundError, FormatError, ShardCorruptError
-        As `fastdata.open`.  A damaged image is shown as such.
+        As `fastdata.open`.  The page marks a damaged image.
     DiskFullError
-        If there is no room.
+        If the disk is full.
 
     Examples
     --------
-    >>> fastdata.view("train.lmdb", "train.html")        # doctest: +SKIP
+    >>> fastdata.view("train.lmdb")["path"]        # doctest: +SKIP
+    'train.html'
     """
+    html = _page_of(dataset) if html is None else html
     for name, value, high in (
         ("per_class", per_class, 1000),
         ("max_samples", max_samples, 10_000),
         ("thumbnail", thumbnail, 1024),
     ):
         if not 1 <= value <= high:
-            raise OptionError(f"{name}={value!r} is not from 1 to {high:,}")
+            raise OptionError(f"{name}={value!r} is not a number from 1 to {high:,}")
     check_page_path(html)
     opened = open_packed(dataset)
+    if split is not None:
+        opened = select_split(opened, split)
     classes = count_classes(opened)
     groups = draw_groups(
         opened,
@@ -107,11 +117,11 @@ def view(
                 ("classes", f"{len(counts):,}" if counts else "none"),
                 ("shards", f"{len(opened.paths):,}"),
                 ("on disk", f"{sum(p.stat().st_size for p in opened.paths) / 1e6:,.1f} MB"),
-                ("left out", f"{len(rejects):,}"),
+                ("rejected", f"{len(rejects):,}"),
             ],
             "digest": opened.digest,
-            "load_code": load_code(dataset),
-            "schema": [(name, *_described(field)) for name, field in opened.schema.items()],
+            "load_code": load_code(dataset, split=split),
+            "schema": _schema(dataset, opened),
             "groups": groups,
             "sheet_line": _sheet_line(shown, len(opened), groups, len(counts), seed),
             "classes": _class_bars(counts),
@@ -132,9 +142,18 @@ def view(
     }
 
 
+def _page_of(dataset: str | os.PathLike[str]) -> str:
+    """Return the name of a dataset's page: ``train.html`` for ``a/train.lmdb`` or ``s3://b/train``.
+
+    Wildcards of a pattern are left out.
+    """
+    name = re.sub(r"[][*?{}]+", "", os.path.basename(os.path.abspath(dataset)))
+    return f"{re.sub(r'[.](lmdb|h5|hdf5)$', '', name) or 'dataset'}.html"
+
+
 def _sheet_line(shown: int, total: int, groups: Sequence[Group], classes: int, seed: int) -> str:
-    drawn = f"{shown:,} of {total:,}, drawn at random (seed {seed})"
-    return f"{drawn}, from {len(groups):,} of {classes:,} classes" if classes else drawn
+    drawn = f"{shown:,} of {total:,} samples, drawn at random (seed {seed})"
+    return f"{drawn} from {len(groups):,} of {classes:,} classes" if classes else drawn
 
 
 def _class_bars(counts: Sequence[tuple[str, int]]) -> list[dict[str, str]]:
@@ -151,12 +170,12 @@ def _classes_line(counts: Sequence[tuple[str, int]], field: str | None) -> str:
         return ""
     spread = f"{sizes[0]:,} to {sizes[-1]:,}" if sizes[0] != sizes[-1] else f"{sizes[0]:,}"
     line = f"Values of {field}: {len(sizes):,} classes of {spread} samples"
-    more = len(counts) - _CLASSES_SHOWN
-    return f"{line}; {more:,} of them are not listed here." if more > 0 else f"{line}."
+    some = len(counts) > _CLASSES_SHOWN
+    return f"{line}; the first {_CLASSES_SHOWN:,} are listed." if some else f"{line}."
 
 
 def _rejects_of(dataset: str | os.PathLike[str]) -> list[tuple[str, str]]:
-    """Return key and reason of each sample that packing left out."""
+    """Return key and reason of each sample that packing rejected."""
     path = Path(dataset)
     return [
         (reject.key, reject.reason)
@@ -166,7 +185,7 @@ def _rejects_of(dataset: str | os.PathLike[str]) -> list[tuple[str, str]]:
 
 
 def _rejects_line(rejects: Sequence[tuple[str, str]]) -> str:
-    line = f"{len(rejects):,} samples were left out when packing."
+    line = f"Packing rejected {len(rejects):,} sample{'s' * (len(rejects) != 1)}."
     if len(rejects) > _REJECTS_SHOWN:
         line += f" The first {_REJECTS_SHOWN:,} are listed."
     reasons = Counter(reason for _, reason in rejects).most_common(3)
@@ -174,12 +193,22 @@ def _rejects_line(rejects: Sequence[tuple[str, str]]) -> str:
     return line + (f" Most often: {'; '.join(often)}." if often else "")
 
 
+def _schema(path: str | os.PathLike[str], dataset: Dataset) -> list[tuple[str, str, str]]:
+    """Return name, kind and particulars of each field, sizes of images included."""
+    sizes = image_sizes(path) if len(dataset) else {}
+    fields = [(name, *_described(field)) for name, field in dataset.schema.items()]
+    return [
+        (name, kind, f"{text}; {sizes[name]}" if name in sizes else text)
+        for name, kind, text in fields
+    ]
+
+
 def _described(field: Field) -> tuple[str, str]:
     """Return kind and particulars of a field."""
     if isinstance(field, ImageField):
         if field.mask:
             classes = f", {len(field.classes):,} classes" if field.classes else ""
-            return "mask", f"a class a pixel{classes}"
+            return "mask", f"a class per pixel{classes}"
         return "image", "RGB" if field.channels == 3 else "grey"
     if isinstance(field, ScalarField):
         return field.dtype, f"{len(field.classes):,} classes" if field.classes else ""
@@ -203,10 +232,10 @@ class Histogram(NamedTuple):
 def _histograms(dataset: Dataset) -> Iterator[Histogram | None]:
     everything = np.arange(len(dataset))
     for name in dataset.schema.images:
-        stored = dataset.images(name, everything)
+        stored = dataset._images(name, everything)
         yield histogram(f"{name}: width, pixels", stored.widths, _format_count)
         yield histogram(f"{name}: height, pixels", stored.heights, _format_count)
-        yield histogram(f"{name}: bytes an image", stored.lengths, _format_bytes)
+        yield histogram(f"{name}: bytes per image", stored.lengths, _format_bytes)
 
 
 def _format_count(value: float) -> str:
@@ -223,10 +252,10 @@ def _format_bytes(value: float) -> str:
 def histogram(
     name: str, values: np.ndarray[Any, Any], text_of: Callable[[float], str]
 ) -> Histogram | None:
-    """Return the distribution of some numbers; None where there are none.
+    """Return the distribution of some numbers; None without numbers.
 
-    Bars are as wide as the rule of Freedman and Diaconis has them (`numpy.histogram_bin_edges`),
-    and at most 24.
+    The rule of Freedman and Diaconis gives the width of bars (`numpy.histogram_bin_edges`); there
+    are at most 24.
     """
     if len(values) == 0:
         return None
@@ -235,7 +264,7 @@ def histogram(
     ends = text_of(low), text_of(middle), text_of(high)
     if low == high:
         return Histogram(name, [(1.0, f"{text_of(low)}: {len(values):,}")], *ends)
-    # 100,000 of very many values give the same width of bars as all of them.
+    # 100,000 values give the same width of bars as all values.
     sampled = values[:: max(1, len(values) // 100_000)]
     edges = np.histogram_bin_edges(sampled, "fd", (low, high))
     whole = bool(np.all(values == np.round(values)))

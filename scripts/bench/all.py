@@ -50,6 +50,7 @@ MEASUREMENTS = {
     "unpacked": Measurement("load.py", ["unpacked", "--rounds", "3", "--epochs", "2"], 6),
     "cifar": Measurement("load.py", ["cifar", "--rounds", "2", "--epochs", "2"], 6, images=False),
     "figures": Measurement("figures.py", [*FIGURES, "--rounds", "3"], 20),
+    "accuracy": Measurement("accuracy.py", minutes=25),
     "raw": Measurement("figures.py", ["raw", "--rounds", "5"], 2),
     "dct-scale": Measurement("dct_scale.py", minutes=5, work=False),
     "read-blobs": Measurement("read_blobs.py", minutes=3, images=False),

@@ -57,6 +57,7 @@ def svg(found: Measured) -> str:
         left, below = MARGIN + NAMES, middle + 5
         text = escape(short(found, name))
         bar = f'x="{left}" y="{middle - 11}" width="{width}" height="22" rx="3"'
+        text = escape(short(found, name))
         lines += [
             f'<text{strong} x="{left - 10}" y="{below}" text-anchor="end">{text}</text>',
             f'<rect class="bar{own}" {bar}/>',

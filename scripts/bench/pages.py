@@ -315,6 +315,34 @@ def doctor_nothing(measured: Measured) -> list[str]:
     return markdown(heads, "rrrr", [list(map(str, cells))])
 
 
+def accuracy(found: Measured) -> list[str]:
+    """Top-1 of a network trained from the original files and from packs."""
+
+    def percent(share: float) -> str:
+        return f"{100 * share:.1f}"
+
+    def mean(figure: Figure) -> str:
+        return f"{percent(figure['mean'])} ({' to '.join(map(percent, figure['interval']))})"
+
+    labels = {
+        "original": "original files, PIL, stock `DataLoader`",
+        "jpeg": "`fastdata.pack(size=256, quality=90)`, `fastdata.loader`",
+        "raw": '`fastdata.pack(size=256, codec="raw")`, `fastdata.loader`',
+    }
+    rows = [
+        [
+            label,
+            ", ".join(map(percent, figure["top1"])),
+            mean(figure),
+            mean(figure["difference"]) if "difference" in figure else "",
+        ]
+        for name, label in labels.items()
+        if (figure := found.figure(name))
+    ]
+    heads = ["pixels from", "top-1 of each seed, %", "mean (95%)", "difference (95%)"]
+    return markdown(heads, "lrrr", rows)
+
+
 TABLES: Mapping[str, Table] = {
     "readme": Table("README.md", ["load", "pack", "accuracy"], load_tables.readme, origins=False),
     "load": Table("docs/benchmarks.md", ["load"], load_tables.load),
@@ -322,6 +350,7 @@ TABLES: Mapping[str, Table] = {
     "cifar": Table("docs/benchmarks.md", ["cifar"], load_tables.cifar),
     "unpacked": Table("docs/benchmarks.md", ["unpacked"], load_tables.unpacked),
     "pack": Table("docs/benchmarks.md", ["pack"], load_tables.pack),
+    "accuracy": Table("docs/benchmarks.md", ["accuracy"], accuracy),
     "asked": Table("docs/design/loading.md", ["load", "figures", "raw"], asked),
     "dct-scale": Table("docs/design/packing.md", ["dct-scale"], dct_scale),
     "read-blobs": Table("docs/design/format.md", ["read-blobs"], read_blobs),

@@ -83,7 +83,7 @@ def test_batches_are_those_of_the_files(
         of_ranks = [batches_of(loader) for loader in loaders]
         assert_same(joined(of_ranks), expected)
         if epoch == 0 and percent is not None:
-            counts = data.supplied[0].supply.counts()
+            counts = data._supplied[0].supply.counts()
             assert counts["removed_blocks"] > 0, "the cache was too large for this test"
     for loader in [*loaders, local]:
         loader.close()
@@ -261,7 +261,7 @@ def test_bytes_that_are_damaged_in_the_cache_come_anew(
     local = fastdata.open(packed / "jpegs")
     data = fastdata.open(f"{server.url}/jpegs")
     assert torch.equal(data[4].image, local[4].image)
-    reader, row = data.locate(4)
+    reader, row = data._locate(4)
     with open(reader.path, "r+b") as file:
         file.seek(int(reader.column("image.offset")[row]) + 200)
         file.write(b"damage" * 10)
@@ -274,7 +274,7 @@ def test_damage_in_files_that_were_removed_from_the_cache_is_an_error(
     """As the downloader that had them open has gone too; nobody waits for ever."""
     data = fastdata.open(f"{server.url}/jpegs")
     _ = data[4]
-    reader, row = data.locate(4)
+    reader, row = data._locate(4)
     with open(reader.path, "r+b") as file:
         file.seek(int(reader.column("image.offset")[row]) + 200)
         file.write(b"damage" * 10)
@@ -288,7 +288,7 @@ def test_damage_in_the_store_is_an_error_that_names_the_url(
     packed: Path, cache: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(packed / "jpegs", tmp_path / "served" / "jpegs")
-    reader, row = fastdata.open(tmp_path / "served" / "jpegs").locate(4)
+    reader, row = fastdata.open(tmp_path / "served" / "jpegs")._locate(4)
     with open(reader.path, "r+b") as file:
         file.seek(int(reader.column("image.offset")[row]) + 200)
         file.write(b"damage" * 10)
@@ -486,7 +486,7 @@ def test_folders_that_are_none_of_ours(
     url = f"{server.url}/jpegs"
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("all of it")
-    with pytest.raises(OptionError, match="not empty, and no cache"):
+    with pytest.raises(OptionError, match="neither empty nor a cache"):
         fastdata.open(url, cache_dir=tmp_path / "mine")
     assert (tmp_path / "mine" / "thesis.tex").exists()
     (tmp_path / "file").write_text("")
@@ -525,7 +525,7 @@ def test_what_is_removed_while_it_is_read_is_read_again(
     """As if the cache were emptied within every task: what came of holes is not handed out."""
     data = fastdata.open(f"{server.url}/raw.lmdb")
     local = fastdata.open(packed / "raw.lmdb")
-    supply = data.supplied[0].supply
+    supply = data._supplied[0].supply
     real_run, emptied = supply_module.Supply.run, set()
 
     def run(self: Any, read: Any) -> Any:

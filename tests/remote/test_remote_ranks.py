@@ -71,7 +71,7 @@ def test_a_cache_of_a_tenth_gives_the_batches_of_the_files(
         steps = zip(*loaders, strict=True)  # in step, as ranks of one training are
         found = [[(one.image.clone(), one.label.clone()) for one in step] for step in steps]
         assert_same(joined(list(map(list, zip(*found, strict=True)))), expected)
-    counts = data.supplied[0].supply.counts()
+    counts = data._supplied[0].supply.counts()
     assert counts["removed_blocks"] > 0, "the cache was too large for this test"
     for loader in loaders:
         loader.close()
@@ -118,7 +118,7 @@ def train_on_a_node(url: str, folder: str, cache_bytes: int) -> dict[str, Any]:
             for batch in loader:
                 epochs[-1].append((batch.image.clone().numpy(), batch.label.clone().numpy()))
                 torch.distributed.barrier()
-        return {"epochs": epochs, "removed": data.supplied[0].supply.counts()["removed_blocks"]}
+        return {"epochs": epochs, "removed": data._supplied[0].supply.counts()["removed_blocks"]}
 
 
 def test_process_groups_on_two_nodes(

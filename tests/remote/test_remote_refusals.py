@@ -200,7 +200,7 @@ def test_settings_of_the_environment(
 ) -> None:
     monkeypatch.setenv("FASTDATA_CACHE_BYTES", "5000000")
     data = fastdata.open(f"{server.url}/train", cache_dir=shared)
-    assert data.supplied[0].supply.cache_bytes == 5_000_000
+    assert data._supplied[0].supply.cache_bytes == 5_000_000
     monkeypatch.setenv("FASTDATA_STORAGE_OPTIONS", "region=x")
     with pytest.raises(OptionError, match="FASTDATA_STORAGE_OPTIONS is no JSON object, such as"):
         fastdata.open(f"{server.url}/train", cache_dir=shared)

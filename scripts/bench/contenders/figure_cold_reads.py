@@ -40,7 +40,7 @@ def with_fastdata(path: str, order: list[int]) -> Iterator[Any]:
     batches = [order[start : start + BATCH] for start in range(0, len(order), BATCH)]
     for number, batch in enumerate(batches):
         for later in batches[number + AHEAD : number + AHEAD + 1] if number else batches[:AHEAD]:
-            dataset.images("image", later).read_ahead()
+            dataset._images("image", later).read_ahead()
         for index in batch:
             yield reader.blob("image", index)
 

@@ -73,7 +73,7 @@ def distances(dataset: Any, pictures: list[Image.Image], name: str, given: dict[
     centred = name.startswith("centre")
     with opened as loader:
         for epoch in range(1 if centred else given["epochs"]):
-            images = dataset.images("image", every)
+            images = dataset._images("image", every)
             sizes = Geometry.of(images.heights, images.widths)
             geometry = planner.plan(sizes, SEED, SampleKeys(epoch, every))
             windows = list(zip(*(side.tolist() for side in geometry.region), strict=True))
