@@ -55,9 +55,8 @@ def test_every_table_stands_once_in_its_page_and_is_measured() -> None:
         found += [(name, page.relative_to(REPOSITORY).as_posix()) for name in names]
     assert sorted(found) == sorted((name, table.page) for name, table in pages.TABLES.items())
     sources = {source for table in pages.TABLES.values() for source in table.sources}
-    optional = {"accuracy"}
-    assert sources | optional == bench.MEASUREMENTS.keys() | optional
-    for source in sources - optional:
+    assert sources == bench.MEASUREMENTS.keys()
+    for source in sources:
         assert Measured.load(source).runs, source
 
 
