@@ -46,9 +46,9 @@ FIGURES = ["workers", "cifar", "gap", "first-batch", "cold", "memory", "psnr"]
 MEASUREMENTS = {
     "pack": Measurement("pack.py", ["--samples", "8000", "--rounds", "3"], 3),
     "load": Measurement("load.py", ["--rounds", "3", "--epochs", "3"], 22),
-    "evaluation": Measurement("load.py", ["evaluation", "--rounds", "2", "--epochs", "2"], 8),
+    "evaluation": Measurement("load.py", ["evaluation", "--rounds", "2", "--epochs", "1"], 7),
     "unpacked": Measurement("load.py", ["unpacked", "--rounds", "3", "--epochs", "2"], 6),
-    "cifar": Measurement("load.py", ["cifar", "--rounds", "2", "--epochs", "2"], 4, images=False),
+    "cifar": Measurement("load.py", ["cifar", "--rounds", "2", "--epochs", "2"], 6, images=False),
     "figures": Measurement("figures.py", [*FIGURES, "--rounds", "3"], 20),
     "accuracy": Measurement("accuracy.py", ["--seeds", "5"], 25),
     "raw": Measurement("figures.py", ["raw", "--rounds", "5"], 2),

@@ -164,13 +164,20 @@ class Datasets:
         """Return the originals packed by fastdata as JPEG to ``.lmdb`` or ``.h5``."""
         import fastdata
 
-        if self.small:
-            return self.noise(suffix)
         settings: dict[str, Any] = {"size": SIZE, "codec": "jpeg", "quality": QUALITY}
         originals = self.originals()
         return self.made(
             f"packed{suffix}", settings, lambda to: fastdata.pack(originals, to, **settings)
         )
+
+    def plain_lmdb(self) -> Path:
+        """Return an LMDB with a key for each image, as many training repositories write it.
+
+        That is fastdata's own of JPEGs; it stores small raw images otherwise.
+        """
+        if not self.small:
+            return self.packed(".lmdb")
+        return self.made("plain.lmdb", {}, lambda to: write_lmdb(labelled(self.images), to))
 
     def files(self) -> Path:
         """Return the folder of the packed JPEGs as files, in class folders."""
@@ -378,6 +385,18 @@ def labelled(files: Path) -> list[tuple[Path, int]]:
     names = [path.relative_to(files).parts[0] for path in paths]
     numbers = {name: number for number, name in enumerate(sorted(set(names)))}
     return list(zip(paths, map(numbers.__getitem__, names), strict=True))
+
+
+def write_lmdb(samples: list[tuple[Path, int]], path: Path) -> None:
+    """Write files and labels under the keys of fastdata's JPEGs."""
+    import lmdb
+
+    options: dict[str, Any] = {"subdir": False, "map_size": 1 << 30, "lib_version": 0}
+    with lmdb.open(str(path), **options) as environment, environment.begin(write=True) as writing:
+        for number, (file, _) in enumerate(samples):
+            writing.put(b"image/%010d" % number, file.read_bytes())
+        labels = np.array([label for _, label in samples], "<i8")
+        writing.put(b"column/label", labels.tobytes())
 
 
 def write_tars(samples: list[tuple[Path, int]], folder: Path, samples_a_tar: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from html import escape
 
 from cells import whole
-from load_tables import FASTDATA, README, cores, cpu, date, short
+from load_tables import FASTDATA, cores, cpu, date, of_readme, short
 from results import Measured
 
 WIDTH, ROW, TOP, MARGIN = 760, 34, 70, 24
@@ -36,10 +36,8 @@ STYLE = """
 
 def svg(found: Measured) -> str:
     """Return the picture of README's contenders, the fastest first."""
-    figures = {name: figure for name in README if (figure := found.figure(name))}
+    figures = of_readme(found)
     names = sorted(figures, key=lambda name: -figures[name]["median"])
-    if not names:
-        return ""
     scale = (WIDTH - 2 * MARGIN - NAMES - VALUES) / figures[names[0]]["median"]
     height = TOP + ROW * len(names) + 40
     title = "Images per second, JPEG to random crops of 224 px"

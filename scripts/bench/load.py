@@ -117,7 +117,7 @@ KNOWN: Mapping[str, Known] = {
         "torchvision",
         ["torch"],
         Datasets.files,
-        {"reads": "one padded tensor in memory; a batch's crops are one indexing"},
+        {"reads": "one padded array in memory; a batch's crops are one indexing"},
     ),
     "Hugging Face datasets": Known(
         "load_datasets.py",
@@ -130,8 +130,8 @@ KNOWN: Mapping[str, Known] = {
         "load_lmdb_cv2.py",
         "",
         ["lmdb", "cv2", "torch"],
-        _packed,
-        {**CV2_LINEAR, "reads": "fastdata's own file, through py-lmdb"},
+        Datasets.plain_lmdb,
+        {**CV2_LINEAR, "reads": "the same files, through py-lmdb; fastdata's own LMDB if JPEGs"},
     ),
     "WebDataset": Known(
         "load_webdataset.py",

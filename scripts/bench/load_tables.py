@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from statistics import fmean
 
 from cells import between, markdown, over, times, version, whole
-from results import Measured
+from results import Figure, Measured, Run
 
 FASTDATA, FFCV = "fastdata jpeg lmdb thread", "FFCV jpeg"
 TORCHVISION, ORIGINALS = "torchvision, pre-resized files", "torchvision, original files"
@@ -30,8 +30,8 @@ LABELS: Mapping[str, tuple[str, str]] = {
     "fastdata raw lmdb process": ("`fastdata.loader`, raw pixels, worker processes", ""),
     "FFCV raw": ("FFCV{}, raw pixels", "ffcv"),
     "torch, whole batches in memory": (
-        "`DataLoader` of torch{}, whole batches from one tensor in memory",
-        "torch",
+        "stock `DataLoader`, whole batches from one array in memory",
+        "",
     ),
     "torchvision, images in memory": (
         "torchvision{}, images in memory + `DataLoader`",
@@ -71,6 +71,12 @@ def short(found: Measured, name: str) -> str:
     if name == FASTDATA:
         return "fastdata"
     return label(found, name).partition(" `")[0].partition(",")[0]
+
+
+def of_readme(found: Measured) -> dict[str, Figure]:
+    """Return the figures of README's contenders that fastdata's newest run has."""
+    figures = _run(found)["figures"]
+    return {name: figures[name] for name in README if name in figures}
 
 
 def _rows(found: Measured, names: Iterable[str], base: str) -> list[list[str]]:
@@ -144,8 +150,7 @@ def readme(loaded: Measured, packed: Measured, accuracy: Measured) -> list[str]:
     """The short table: loading first, then a row each for packing and accuracy."""
     rows = [
         [label(loaded, name), whole(figure), over(loaded, name, TORCHVISION)]
-        for name in README
-        if (figure := loaded.figure(name))
+        for name, figure in of_readme(loaded).items()
     ]
     both = packed.figure(PACKED), packed.figure(FFCV_WRITER)
     if all(both):
@@ -163,19 +168,23 @@ def readme(loaded: Measured, packed: Measured, accuracy: Measured) -> list[str]:
 # -- single figures ----------------------------------------------------------------------------
 
 
+def _run(found: Measured) -> Run:
+    return found.run_of(FASTDATA) or found.runs[0]
+
+
 def date(found: Measured) -> str:
-    """Return the day of the newest run."""
-    return str(found.runs[0]["date"])
+    """Return the day on which fastdata was measured last."""
+    return str(_run(found)["date"])
 
 
 def cpu(found: Measured) -> str:
-    """Return the processor of the newest run."""
-    return str(found.runs[0]["machine"]["cpu"])
+    """Return the processor of that run."""
+    return str(_run(found)["machine"]["cpu"])
 
 
 def cores(found: Measured) -> str:
-    """Return the cores of the newest run."""
-    return str(found.runs[0]["machine"]["cores"])
+    """Return the cores of that run."""
+    return str(_run(found)["machine"]["cores"])
 
 
 def ratio(found: Measured, name: str, base: str) -> str:
@@ -185,6 +194,5 @@ def ratio(found: Measured, name: str, base: str) -> str:
 
 def picture(found: Measured) -> str:
     """Return README's picture with its text for those who do not see it."""
-    shown = [(short(found, name), whole(found.figure(name))) for name in README]
-    bars = [f"{name}: {rate}" for name, rate in shown if rate]
+    bars = [f"{short(found, name)}: {whole(figure)}" for name, figure in of_readme(found).items()]
     return f"![Images per second. {'; '.join(bars)}](docs/images/loading.svg)"

@@ -46,6 +46,8 @@ def main() -> None:
         samples = samples.shuffle(seed=0)
     batches = samples.repeat().map(cropped).batch(given["batch_size"]).to_iter_dataset()
     running = iter(batches.mp_prefetch(grain.MultiprocessingOptions(num_workers=given["workers"])))
+    for _ in range(given["workers"]):  # until all of them, which take seconds to start, work
+        next(running)
     report = time_epochs(
         lambda: islice(running, len(source) // given["batch_size"]),
         lambda batch: batch[0],

@@ -1,7 +1,7 @@
-"""Epochs of images of 32 x 32 in one tensor, cut whole batches at once; run by `load.py`.
+"""Epochs of images of 32 x 32 in one array, cut whole batches at once; run by `load.py`.
 
 What fast CIFAR scripts do without a library: the padded images lie in memory, and each worker of a
-stock DataLoader takes the pixels of a batch's crops by one indexing.
+stock DataLoader cuts all crops of a batch by one indexing.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from epochs import options, print_report, time_epochs
+from numpy.lib.stride_tricks import sliding_window_view
 from stored_epochs import labelled
 from torch.utils.data import DataLoader, Dataset, default_convert
 
@@ -22,22 +23,22 @@ class Batches(Dataset[Any]):
 
     def __init__(self, folder: str) -> None:
         paths, labels = zip(*labelled(folder), strict=True)
-        pixels = torch.from_numpy(np.stack([np.fromfile(path, np.uint8) for path in paths]))
-        images = pixels.view(-1, SIDE, SIDE, 3).permute(0, 3, 1, 2)
-        self.images = torch.nn.functional.pad(images, [PADDING] * 4)
+        pixels = np.stack([np.fromfile(path, np.uint8) for path in paths])
+        images = pixels.reshape(-1, SIDE, SIDE, 3).transpose(0, 3, 1, 2)
+        padded = np.pad(images, [(0, 0), (0, 0), (PADDING, PADDING), (PADDING, PADDING)])
+        windows = sliding_window_view(padded, (SIDE, SIDE), (2, 3))  # N, 3, top, left, row, column
+        self.windows = windows.transpose(0, 2, 3, 1, 4, 5)
         self.labels = torch.tensor(labels)
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def __getitems__(self, indices: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        chosen = torch.tensor(indices)[:, None, None, None]
-        places = torch.arange(SIDE) + torch.randint(2 * PADDING + 1, (2, len(indices), 1))
-        flipped = torch.rand(len(indices)) < 0.5
-        places[1, flipped] = places[1, flipped].flip(-1)
-        rows, columns = places[0][:, None, :, None], places[1][:, None, None, :]
-        channels = torch.arange(3)[:, None, None]
-        return self.images[chosen, channels, rows, columns], self.labels[indices]
+        top, left = torch.randint(2 * PADDING + 1, (2, len(indices))).numpy()
+        crops = self.windows[indices, top, left]
+        flipped = (torch.rand(len(indices)) < 0.5).numpy()
+        crops[flipped] = crops[flipped][..., ::-1]
+        return torch.from_numpy(crops), self.labels[indices]
 
 
 def main() -> None:
