@@ -239,10 +239,8 @@ def loader(
 
     Raises
     ------
-    OptionError
-        If an option has a value that cannot be used, or several splits are there and none is named.
-    MissingExtraError
-        If `decoder` or `backend` is not installed.
+    OptionError, MissingExtraError
+        If an option cannot be used, or if several splits are there and none is named.
     DatasetNotFoundError, FormatError, ShardCorruptError, SourceError
         If `dataset` is a path without a valid dataset; the message has the command to make one.
 
