@@ -85,10 +85,11 @@ def test_a_split_of_a_store_is_that_of_the_files(tmp_path: Path) -> None:
         with pytest.raises(OptionError, match=r"several splits: train \(40 samples\)"):
             loader_of(f"{server.url}/both", batch_size=8)
         for split, count in (("train", 40), ("val", 20)):
-            stored = loader_of(f"{server.url}/both", split=split, batch_size=8)
-            local = batches_of(loader_of(path, split=split, batch_size=8))
+            with loader_of(path, split=split, batch_size=8) as loader:
+                local = batches_of(loader)
             assert sum(len(label) for _, label in local) == count
-            assert_same(batches_of(stored), local)
+            with loader_of(f"{server.url}/both", split=split, batch_size=8) as loader:
+                assert_same(batches_of(loader), local)
 
 
 @pytest.mark.parametrize(("world_size", "percent"), [(1, 16), (4, 12), (2, None)])
