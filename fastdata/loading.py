@@ -142,13 +142,15 @@ def loader(
 ) -> Loader | DataLoader[Any] | CUDAPrefetcher:
     """Return an iterable of batches, in the place of torch's `DataLoader`.
 
-    >>> import fastdata                                       # doctest: +SKIP
-    >>> from fastdata import transforms as T
-    >>> loader = fastdata.loader(
-    ...     "train.lmdb", batch_size=256, shuffle=True, device="cuda",
-    ...     transform=[T.RandomResizedCrop(224), T.RandomHorizontalFlip()],
-    ... )
-    >>> for images, labels in loader: ...  # uint8 [256, 3, 224, 224], int64 [256]
+        import fastdata
+        from fastdata import transforms as T
+
+        loader = fastdata.loader(
+            "train.lmdb", batch_size=256, shuffle=True, device="cuda",
+            transform=[T.RandomResizedCrop(224), T.RandomHorizontalFlip()],
+        )
+        for images, labels in loader:  # uint8 [256, 3, 224, 224], int64 [256]
+            ...
 
     The options stand in groups: data (from `dataset`), order (from `shuffle`), transforms (from
     `transform`), workers (from `num_workers`), GPU and memory (from `device`), ranks (from `rank`),
@@ -237,10 +239,8 @@ def loader(
 
     Raises
     ------
-    OptionError
-        If an option has a value that cannot be used, or several splits are there and none is named.
-    MissingExtraError
-        If `decoder` or `backend` is not installed.
+    OptionError, MissingExtraError
+        If an option cannot be used, or if several splits are there and none is named.
     DatasetNotFoundError, FormatError, ShardCorruptError, SourceError
         If `dataset` is a path without a valid dataset; the message has the command to make one.
 

@@ -95,8 +95,7 @@ def check_one_split(dataset: Dataset, remedy: str) -> None:
     if len(counts) > 1:
         raise OptionError(
             f"{_place(dataset)} has several splits: {_listed(counts)}. Choose one: "
-            f"{remedy.format(split=next(iter(counts)))}, or take all of them: "
-            f"{remedy.format(split=ALL)}"
+            f"{remedy.format(split=next(iter(counts)))}, or load all: {remedy.format(split=ALL)}"
         )
 
 

@@ -104,7 +104,7 @@ def _warn(what: str | Callable[[], str], seconds: float, end: str = "") -> None:
     text = what if isinstance(what, str) else what()
     tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)
     with contextlib.nullcontext() if tqdm is None else tqdm.external_write_mode(sys.stderr):
-        log.warning("has been waiting for %s for %.0f s%s", text, seconds, end)
+        log.warning("fastdata has been waiting for %s for %.0f s%s", text, seconds, end)
 
 
 _LOOK_SECONDS = 0.1

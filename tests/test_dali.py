@@ -15,6 +15,7 @@ from memory_data import MemoryData, digest
 from samples import EVERY_KIND, decoded, encode, make_records, mask, photo, psnr, write_shard
 from worker_helpers import MEAN, PICTURES, RRC, STD, WindowByIndex, invert, kept, pictures
 
+import fastdata
 from fastdata import transforms as T  # noqa: N812
 from fastdata.errors import OptionError
 from fastdata.formats.writer import Record
@@ -32,6 +33,22 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Photographs of short side 256, as fastdata packs them: 4:2:0 with restart intervals."""
     records = pictures(32, "jpeg", (256, 300))
     return write_shard(tmp_path_factory.mktemp("photos") / "p.lmdb", records, PICTURES)
+
+
+def test_a_split_is_that_of_the_cpu_backend(tmp_path: Path) -> None:
+    images = ({"image": photo(40, 48, seed=k), "number": k, "split": k % 2} for k in range(9))
+    fields = {
+        "image": ImageField(),
+        "number": ScalarField(),
+        "split": ScalarField(classes=("train", "val")),
+    }
+    path = tmp_path / "a.lmdb"
+    fastdata.pack(images, path, fields=fields, codec="jpeg", num_workers=0, progress=False)
+    options: dict[str, Any] = {"split": "val", "transform": [T.RandomResizedCrop(32)]}
+    with by_cpu(path, **options) as cpu, by_dali(path, **options) as dali:
+        (expected,), (batch,) = cpu, dali
+    assert batch._fields == expected._fields == ("image", "number")
+    assert batch.number.tolist() == expected.number.tolist() == [1, 3, 5, 7]
 
 
 def decibels(path: Path, transform: Any, **options: Any) -> list[float]:

@@ -180,6 +180,7 @@ def test_the_example_of_the_readme_says_nothing_as_a_script(
     tmp_path: Path, warm_python: WarmPython
 ) -> None:
     example = next(b for b in blocks_of(REPOSITORY / "README.md") if b.language == "python")
-    docs_sources.folders(tmp_path / "images", docs_sources.make_pictures(40))
+    images = docs_sources.folders(tmp_path / "images", docs_sources.make_pictures(40))
+    fastdata.pack(images, tmp_path / "train.lmdb", progress=False)
     done = warm_python.run(example.text, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")

@@ -262,7 +262,7 @@ def test_a_command_line_names_a_script(
     [
         ([], "there is no script"),
         (["--epochs", "1"], "there is no script"),
-        (["missing.py"], "missing.py: there is no such file"),
+        (["missing.py"], "missing.py: no such file"),
         (["-m"], "-m needs the name of a module"),
         (["torchrun", "--nproc-per-node=2", "train.py"], "give the script itself"),
     ],

@@ -587,7 +587,7 @@ def test_a_kept_file_is_turned_when_it_is_read(tmp_path: Path) -> None:
 
 
 def test_keep_and_a_new_size_contradict_each_other(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="needs resize='none'"):
+    with pytest.raises(OptionError, match="use it with resize='none'"):
         fastdata.pack([JPEG], tmp_path / "x.lmdb", codec="keep", resize="short")
 
 

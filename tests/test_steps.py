@@ -258,15 +258,15 @@ def test_a_module_may_be_named_instead_of_a_file(
 def test_what_a_script_lacks_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     path = write(tmp_path, "number = 3\ndef build():\n    pass\n")
-    with pytest.raises(OptionError, match=r"missing\.py: there is no such file"):
+    with pytest.raises(OptionError, match=r"missing\.py: no such file"):
         run_script(f"{tmp_path / 'missing.py'}:build")
     with pytest.raises(OptionError, match="has no function 'other'"):
         run_script(f"{path}:other")
     with pytest.raises(OptionError, match="has no function 'number'"):
         run_script(f"{path}:number")
-    with pytest.raises(OptionError, match="returned NoneType, which is no loader"):
+    with pytest.raises(OptionError, match="returned NoneType, not a loader or a dataset"):
         run_script(f"{path}:build")
-    with pytest.raises(OptionError, match="there is no module 'user_missing'"):
+    with pytest.raises(OptionError, match="module 'user_missing' is neither"):
         run_script("user_missing:build")
 
 
@@ -279,7 +279,7 @@ def test_what_a_script_lacks_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ),
         ("return 1, 2, 3", r"returned \(int, int, int\), not"),
         ("return [1], [2]", r"returned \(list, list\), not"),
-        ("return step", "returned function, which is no loader"),
+        ("return step", "returned function, not a loader or a dataset"),
     ],
 )
 def test_what_is_no_loader_and_step_is_refused(tmp_path: Path, text: str, match: str) -> None:

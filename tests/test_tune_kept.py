@@ -185,7 +185,7 @@ def test_what_is_kept_for_a_scripts_data_is_shown_and_forgotten(
 @pytest.mark.parametrize(
     ("target", "code", "message"),
     [
-        ("absent.py:build", 2, "absent.py: there is no such file"),
+        ("absent.py:build", 2, "absent.py: no such file"),
         ("broken.py:nothing", 2, "has no function 'nothing'"),
         ("broken.py:build", 1, "broken.py:build raised ValueError: no data"),
     ],

@@ -85,7 +85,7 @@ def test_a_message_has_a_line_of_its_own_above_a_progress_bar(
         logging.getLogger("fastdata").removeHandler(handler)
     line = next(line for line in screen.getvalue().split("\n") if "waiting" in line)
     # The bar was cleared before: what is left of its line is blank.
-    assert line.rsplit("\r", 1)[1].startswith("has been waiting for a part")
+    assert line.rsplit("\r", 1)[1].startswith("fastdata has been waiting for a part")
 
 
 def test_a_downloader_that_does_not_answer_is_named(
@@ -113,4 +113,4 @@ def test_a_measurement_that_takes_long_says_so(
         runner.call("__bool__", seconds=30.0)
     finally:
         runner.close()
-    assert "has been waiting for a measurement, which may take 150 s" in caplog.text
+    assert "has been waiting for a measurement (at most 150 s)" in caplog.text

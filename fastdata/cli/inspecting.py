@@ -70,7 +70,7 @@ def _info_lines(summary: dict[str, Any]) -> list[str]:
         lines += _class_lines(field)
     if summary["options"]:
         options = " ".join(
-            f"{name}={'x'.join(map(str, value)) if isinstance(value, list) else value}"
+            f"{name}={_size(value) if isinstance(value, list) else value}"
             for name, value in summary["options"].items()
             if value is not None and name not in _INTERNAL_OPTIONS
         )
@@ -78,6 +78,11 @@ def _info_lines(summary: dict[str, Any]) -> list[str]:
     lines.append(f"digest: {summary['digest']}")
     lines += ["load it:", *(f"  {line}" for line in summary["load_code"].splitlines())]
     return lines
+
+
+def _size(sides: list[int]) -> str:
+    """Return height and width as ``--size`` takes them."""
+    return "x".join(map(str, sides if len(set(sides)) > 1 else sides[:1]))
 
 
 def _field_line(field: dict[str, Any]) -> str:

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, Literal
 
-from fastdata.errors import OptionError
+from fastdata.errors import OptionError, not_there
 from fastdata.steps import is_script_target, run_script
 
 __all__ = ["Script", "read_instead", "script_of", "users_traceback"]
@@ -184,7 +184,7 @@ def script_of(words: Sequence[str]) -> Script:
             raise OptionError(f"{name} is a function, which takes no arguments")
         return Script("function", name)
     if not os.path.isfile(name):
-        raise OptionError(f"{name}: there is no such file")
+        raise OptionError(not_there(name))
     return Script("file", name, tuple(arguments))
 
 

@@ -183,7 +183,7 @@ def _wait(ticket: Ticket, seconds: float) -> Any:
             )
         return False
 
-    wait_until(is_done, f"a measurement, which may take {seconds:.0f} s,")
+    wait_until(is_done, f"a measurement (at most {seconds:.0f} s)")
     return ticket.result()
 
 

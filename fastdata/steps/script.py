@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias, TypeGuard
 
-from fastdata.errors import OptionError, did_you_mean
+from fastdata.errors import OptionError, did_you_mean, not_there
 
 __all__ = ["Step", "is_script", "is_script_target", "run_script"]
 
@@ -53,7 +53,7 @@ def is_script_target(target: Any) -> TypeGuard[str]:
 
 def _check_file(path: str) -> None:
     if not os.path.isfile(path):
-        raise OptionError(f"{path}: there is no such file")
+        raise OptionError(not_there(path))
 
 
 def run_script(target: str) -> tuple[Any, Step | None]:
@@ -63,7 +63,7 @@ def run_script(target: str) -> tuple[Any, Step | None]:
     ``sys.path``, as Python runs a script.  It is the user's own code, and runs as such.  The step
     is None where the function returns no pair.
 
-    Raises an `OptionError` if there is no such file or function, or if it returns something else.
+    Raises an `OptionError` if the file or function is missing, or returns something else.
     """
     place, _, name = target.rpartition(":")
     _check_name(place, name)
@@ -79,7 +79,7 @@ def run_script(target: str) -> tuple[Any, Step | None]:
         data, step = returned
     if data is None or (callable(data) and not _can_be_read(data)):
         raise OptionError(
-            f"{target} returned {type(data).__name__}, which is no loader and no dataset. {_REMEDY}"
+            f"{target} returned {type(data).__name__}, not a loader or a dataset. {_REMEDY}"
         )
     return data, step
 
@@ -114,12 +114,10 @@ def _module(place: str) -> Any:
         except ModuleNotFoundError as error:
             if error.name is None or not (place == error.name or place.startswith(error.name)):
                 raise
-            raise OptionError(
-                f"there is no module {place!r} (of the folder or installed)"
-            ) from None
+            raise OptionError(f"module {place!r} is neither in this folder nor installed") from None
     path = Path(place)
     if not path.is_file():
-        raise OptionError(f"{place}: there is no such file")
+        raise OptionError(not_there(place))
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)

@@ -67,6 +67,31 @@ def crops_of(data: Any, **options: Any) -> Any:
 # -- the same batches --------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("cache")
+def test_a_split_of_a_store_is_that_of_the_files(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    fields = {
+        "image": fastdata.schema.ImageField(),
+        "label": fastdata.schema.ScalarField(),
+        "split": fastdata.schema.ScalarField(classes=("train", "val")),
+    }
+    rows = (
+        {"image": rng.integers(0, 255, (24, 24, 3), np.uint8), "label": k, "split": k % 3 == 0}
+        for k in range(60)
+    )
+    path = tmp_path / "served" / "both"
+    fastdata.pack(rows, path, fields=fields, shard_size=25, num_workers=0, progress=False)
+    with range_server(tmp_path / "served") as server:
+        with pytest.raises(OptionError, match=r"several splits: train \(40 samples\)"):
+            loader_of(f"{server.url}/both", batch_size=8)
+        for split, count in (("train", 40), ("val", 20)):
+            with loader_of(path, split=split, batch_size=8) as loader:
+                local = batches_of(loader)
+            assert sum(len(label) for _, label in local) == count
+            with loader_of(f"{server.url}/both", split=split, batch_size=8) as loader:
+                assert_same(batches_of(loader), local)
+
+
 @pytest.mark.parametrize(("world_size", "percent"), [(1, 16), (4, 12), (2, None)])
 def test_batches_are_those_of_the_files(
     server: RangeServer, packed: Path, cache: Path, world_size: int, percent: int | None
