@@ -586,7 +586,7 @@ def test_info_tells_what_is_inside(packed: Path) -> None:
         "raw 6",
         "label: int64, 2 classes",
         "cat  3",
-        "size=32x32",
+        "size=32",
         "quality=90",
         f"digest: {fastdata.open(packed).digest}",
         f'loader = fastdata.loader("{packed}"',
