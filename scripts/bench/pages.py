@@ -388,6 +388,8 @@ FIGURES: Mapping[str, tuple[str, Callable[[Measured], str]]] = {
     "load_vs_ffcv": _ratio("load", FASTDATA, FFCV),
     "load_vs_dali": _ratio("load", FASTDATA, "DALI CPU"),
     "raw_vs_ffcv": _ratio("load", "fastdata raw lmdb thread", "FFCV raw"),
+    "evaluation_vs_torchvision": _ratio("evaluation", FASTDATA, TORCHVISION),
+    "evaluation_vs_ffcv": _ratio("evaluation", FASTDATA, FFCV),
     "cifar_vs_ffcv": _ratio("cifar", "fastdata raw lmdb thread", "FFCV raw"),
     "pack_vs_ffcv": _ratio("pack", load_tables.PACKED, load_tables.FFCV_WRITER),
     # Of the default worker method.
