@@ -105,15 +105,23 @@ def _crop_needed(shards: Sequence[ShardReader]) -> int:
 
 
 def image_sizes(path: str | os.PathLike[str]) -> dict[str, str]:
-    """Return the `size_text` of each image field; none of a dataset in a store."""
+    """Return the `size_text` of each image field, with the number of images that were too small.
+
+    Of a dataset in a store it returns nothing.
+    """
     if is_url(path):
         return {}
     shards = list(open_shards(path, check=False).readers())
-    sides = {
-        name: [_spread(_joined(shards, f"{name}.{side}")) for side in ("height", "width")]
-        for name in shards[0].header.schema.images
-    }
-    return {name: size_text(*spreads) for name, spreads in sides.items()}
+    texts, least = {}, 0
+    match shards[0].header.options:
+        case {"resize": "short", "size": [int(side), _], "enlarge": False}:
+            least = side
+    for name in shards[0].header.schema.images:
+        height, width = (_joined(shards, f"{name}.{side}") for side in ("height", "width"))
+        small = int((np.minimum(height, width) < least).sum())
+        smaller = f"; {small:,} smaller than {least}, not enlarged (--enlarge)" if small else ""
+        texts[name] = size_text(_spread(height), _spread(width)) + smaller
+    return texts
 
 
 def size_text(height: Mapping[str, int], width: Mapping[str, int]) -> str:

@@ -271,6 +271,10 @@ def test_pack_prints_the_sizes_of_images_and_no_rate_of_a_few(tmp_path: Path, im
     text = run("pack", images, tmp_path / "out.lmdb", "--size", 32, "--workers", 0).stdout
     assert "\nimage: 32 x 37 typical (32 x 32-42), height x width\n" in text
     assert "images/s" not in text
+    larger = ["--size", 500, "--workers", 0]
+    text = run("pack", images, tmp_path / "small.lmdb", *larger).stdout
+    assert re.search(r"^image: .*; 6 smaller than 500, not enlarged \(--enlarge\)$", text, re.M)
+    assert "smaller" not in run("pack", images, tmp_path / "l.lmdb", *larger, "--enlarge").stdout
     found = run_json("pack", images, tmp_path / "again.lmdb", "--size", 32, "--workers", 0)
     assert found["images_per_second"] > 0
 
