@@ -17,6 +17,7 @@ from fastdata.printable import printable_lines
 
 __all__ = [
     "LACKING",
+    "PACKED",
     "PACK_ELSEWHERE",
     "DatasetNotFoundError",
     "DestinationExistsError",
@@ -48,6 +49,10 @@ __all__ = [
     "is_of_machine",
     "not_there",
 ]
+
+
+PACKED = (".lmdb", ".h5", ".hdf5")
+"""Suffixes of files that `fastdata.pack` makes."""
 
 
 class FastdataError(Exception):
@@ -230,7 +235,8 @@ def not_there(path: str | os.PathLike[str]) -> str:
     # By their stems first: any two short names with one suffix are alike.
     stem, stems = os.path.splitext(name)[0], {os.path.splitext(one)[0] for one in beside}
     alike = set(difflib.get_close_matches(stem, stems))
-    near = did_you_mean(name, sorted(n for n in beside if os.path.splitext(n)[0] in alike))
+    found = [one for one in sorted(beside) if os.path.splitext(one)[0] in alike]
+    near = did_you_mean(name, sorted(found, key=lambda one: not one.endswith(PACKED)))
     return f"{os.fspath(path)}: no such file or directory.{near}"
 
 

@@ -46,6 +46,9 @@ SCALAR_DTYPES = (
 )
 """dtypes that both NumPy and PyTorch have in full."""
 
+_CLASSES_SHOWN = 5
+"""Classes that a message about a difference names."""
+
 RESERVED_NAMES = frozenset(
     {"blobs", "column", "columns", "count", "fastdata", "header", "index", "key", "keys"}
 )
@@ -312,6 +315,19 @@ class Schema(Mapping[str, Field]):
         named = (name for name, value in scalars if value.classes is not None)
         return next((name for name in named if name != "split"), None)
 
+    def difference(self, other: Schema) -> str:
+        """Return what is not the same in another schema, for messages; "" if all is."""
+        parts = []
+        for name in dict.fromkeys([*self, *other]):
+            mine, theirs = self.get(name), other.get(name)
+            if mine is None or theirs is None:
+                parts.append(f"only the {'first' if theirs is None else 'second'} has {name!r}")
+            elif mine != theirs:
+                parts.append(f"{name!r} {_difference(mine, theirs)}")
+        if not parts and list(self) != list(other):
+            parts.append(f"their order is {', '.join(self)} and {', '.join(other)}")
+        return "; ".join(parts)
+
     @cached_property
     def sample_type(self) -> Any:
         """The named tuple type of a sample or a batch; see `record_type`."""
@@ -351,6 +367,25 @@ class Schema(Mapping[str, Field]):
             return cls(fields, stored=True)
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             raise FormatError(f"bad schema: {error}") from error
+
+
+def _difference(mine: Field, theirs: Field) -> str:
+    """Return how two fields of one name differ: the classes that only one has, if it is these."""
+    ours, others = (getattr(field, "classes", None) for field in (mine, theirs))
+    same = type(mine) is type(theirs) and all(
+        getattr(mine, name) == getattr(theirs, name)
+        for name in mine.__dataclass_fields__
+        if name != "classes"
+    )
+    if not same or ours is None or others is None:
+        return f"is {mine!r} and {theirs!r}"
+    only = [
+        ", ".join([name for name in one if name not in set(other)][:_CLASSES_SHOWN]) or "none"
+        for one, other in ((ours, others), (others, ours))
+    ]
+    if only == ["none", "none"]:
+        return "has the same classes in another order"
+    return f"has other classes: only in the first {only[0]}, only in the second {only[1]}"
 
 
 def _rebuild_record(names: tuple[str, ...], values: tuple[Any, ...]) -> Any:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastdata.errors import (
+    PACKED,
     DatasetNotFoundError,
     FormatError,
     OptionError,
@@ -37,9 +38,6 @@ __all__ = ["Location", "ShardRows", "ShardSet", "Supplied", "collect", "expand",
 
 Location: TypeAlias = "str | os.PathLike[str]"
 Indices: TypeAlias = NDArray[np.int64]
-
-_SUFFIXES = (".lmdb", ".h5", ".hdf5")
-"""Of files that `fastdata.pack` makes."""
 
 _LOOK_SECONDS = 1.0
 """Open shards are checked for having been overwritten at most so often, and so rarely that it
@@ -358,8 +356,9 @@ def _same_schema(schemas: Sequence[tuple[Path, Schema]]) -> Schema:
     for path, schema in schemas:
         if schema != expected:
             raise FormatError(
-                f"{path} and {first} have different fields: {schema!r} and {expected!r}. "
-                "Datasets opened as one must have the same fields and classes."
+                f"{path} and {first} have different fields: {schema.difference(expected)}. "
+                "Datasets opened as one must have the same fields and classes. Pack their images "
+                "together."
             )
     return expected
 
@@ -379,8 +378,10 @@ def expand(location: Location) -> list[Path]:
             f"{path} does not exist yet: its pack is unfinished. Run the same `fastdata pack` "
             "command again: it continues."
         )
-    make = f" Make it with: fastdata pack IMAGES {path}" if path.suffix in _SUFFIXES else ""
-    raise DatasetNotFoundError(not_there(path) + make)
+    message = not_there(path)
+    if path.suffix in PACKED and "Did you mean" not in message:
+        message += f" Make it with: fastdata pack IMAGES {path}"
+    raise DatasetNotFoundError(message)
 
 
 def _present(directory: Path, entry: ShardEntry) -> Path:

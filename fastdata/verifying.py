@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from fastdata.codecs.blobs import check_header
 from fastdata.errors import (
+    PACKED,
     FastdataError,
     FormatError,
     ImageError,
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
     from fastdata.remote import Supply
 
 __all__ = ["Damage", "VerifyReport", "verify"]
-
-_SUFFIXES = (".lmdb", ".h5", ".hdf5")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +133,7 @@ class _Verification:
                 raise
             self._add(path / MANIFEST, error)
             for shard in sorted(path.iterdir()):
-                if shard.suffix in _SUFFIXES:
+                if shard.suffix in PACKED:
                     self._listed(shard, None)
             return
         before = len(self.damage)

@@ -240,7 +240,7 @@ def test_a_result_of_another_machine_is_not_used(
         {"transform": [*RRC, T.ToDtype(torch.float16)]},
         {"transform": None, "batch_size": 1},
         {"dtype": torch.float32},
-        {"device": "cpu"},
+        {"device": "meta"},
         {"decoder": "pil"},
         {"decoder": "native"},
         {"shuffle": True},
@@ -257,6 +257,11 @@ def test_a_result_of_other_work_is_not_used(data: Path, changed: dict[str, Any])
     keep(data, **WITH)
     _, options = options_of(data, **{**WITH, **changed})
     assert resolve_auto_settings(fastdata.open(data), options) is options
+
+
+def test_the_processor_is_the_device_of_batches_without_one(data: Path) -> None:
+    keep(data, **WITH)
+    assert chosen(data, **WITH, device="cpu")[0] == 7
 
 
 @pytest.mark.parametrize(

@@ -191,7 +191,7 @@ def work(data: Any, options: LoaderOptions) -> dict[str, Any]:
         "order": _order(options),
         "transform": [identity_of(each) for each in as_tuple(transform)],
         "dtype": None if options.dtype is None else str(options.dtype),
-        "device": None if target is None else target.type,
+        "device": None if target is None or target.type == "cpu" else target.type,
         "backend": "dali" if options.backend == "dali" else "cpu",
         "decoder": [options.decoder, jpeg_decoder(options.decoder).name],
         "cache": [options.cache, options.cache_scope],
