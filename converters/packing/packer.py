@@ -124,8 +124,8 @@ class Packer:
         if overwrite and destination.is_file() and not _may_be_dataset(destination):
             raise DestinationExistsError(
                 f"{destination} is a file but not a dataset, so it is not replaced. Remove it "
-                "yourself, or choose another destination. (A pattern stands in quotes: without, "
-                "the shell makes names of it, the last of which is this.)"
+                "yourself, or choose another destination. If you gave a pattern, put it in quotes: "
+                "the shell replaced it by file names, and took the last one as the destination."
             )
 
     def _is_published(self) -> bool:

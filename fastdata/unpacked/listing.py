@@ -101,8 +101,8 @@ class Listing:
             if other.schema != first.schema:
                 raise FormatError(
                     f"{other.location} has other fields or classes than {first.location}: "
-                    f"{other.schema!r}, not {first.schema!r}. Datasets loaded as one must have the "
-                    "same: make one manifest for all"
+                    f"{other.schema.difference(first.schema)}. Datasets loaded as one must have "
+                    "the same: make one manifest for all"
                 )
         sources = [source for one in listings for source in one.sources]
         return Listing(sources, first.location).limited_to(min(one.max_pixels for one in listings))
