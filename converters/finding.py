@@ -28,6 +28,7 @@ from fastdata.regular_files import with_urls
 from fastdata.storage import Store
 
 from .base import FieldSpec, Source
+from .known_sets import recipe_for
 from .reading.fingerprints import FileSource
 from .reading.image_files import is_image_name
 from .reading.image_list import ImageListSource
@@ -270,6 +271,8 @@ def _recognised(location: Any, points: Mapping[str, EntryPoint]) -> type[Source]
         # One format may fail, say at a folder that cannot be listed, and another may not.
         try:
             if kind.recognises(location):
+                if kind.general and (recipe := recipe_for(location)):
+                    raise SourceError(f"{location}: {recipe}")
                 return kind
         except (DriveError, ResourceLimitError, StorageError):
             raise
@@ -277,6 +280,8 @@ def _recognised(location: Any, points: Mapping[str, EntryPoint]) -> type[Source]
             continue
     if path is not None and os.path.isfile(path) and os.path.getsize(path) == 0:
         raise SourceError(f"{os.fspath(path)}: the file is empty")
+    if recipe := recipe_for(location):
+        raise SourceError(f"{location}: {recipe}")
     raise SourceError(
         f"{repr(location) if path is None else os.fspath(path)}: not recognised. Expected a folder "
         "of images, or of class folders with images, a .csv or .tsv with the columns path,label, "

@@ -30,7 +30,6 @@ from ..packing.lock import DirectoryLock
 from ..packing.options import parse_shard_size
 from ..reading.exported import SIDE_FILE, write_exported
 from .base import Exporter, packed_samples
-from .datums import DatumExporter
 from .folder import FolderExporter
 from .parquet import ParquetExporter
 from .tfrecord import TFRecordExporter
@@ -45,7 +44,6 @@ FORMATS: dict[str, type[Exporter]] = {
         WebDatasetExporter,
         TFRecordExporter,
         ParquetExporter,
-        DatumExporter,
     )
 }
 
@@ -56,10 +54,9 @@ _MEANT_BY_SUFFIX = {
     ".tfrecord": "tfrecord",
     ".tfrecords": "tfrecord",
     ".parquet": "parquet",
-    ".mdb": "dali",
     ".zip": "export to a folder and zip that (`zip -r OUT.zip OUT`)",
     ".csv": "it contains manifest.csv, a list of the images",
-    ".lmdb": "`fastdata subset` copies to another dataset; format='dali' makes an LMDB for DALI",
+    ".lmdb": "`fastdata subset` copies to another dataset",
     ".h5": "`fastdata subset` copies to another dataset",
     ".hdf5": "`fastdata subset` copies to another dataset",
 }
@@ -140,11 +137,10 @@ def export(
         E.g. ``fastdata.open("train.lmdb")[:100]``.
     destination : path-like
         A new folder.  A name with a suffix, like ``out.tar``, is refused unless `format` is given.
-    format : {"folder", "webdataset", "tfrecord", "parquet", "dali"}, optional
+    format : {"folder", "webdataset", "tfrecord", "parquet"}, optional
         By default ``folder``.  ``folder``: image files in class folders, and a CSV that lists them.
         ``webdataset``: tar files.  ``tfrecord``: files of ``tf.train.Example``.
-        ``parquet``: tables as Hugging Face's ``datasets`` reads them.  ``dali``: an LMDB of
-        Caffe's Datum messages, for DALI's ``readers.caffe``.
+        ``parquet``: tables as Hugging Face's ``datasets`` reads them.
     shard_size : int or str, optional
         Samples or approximate bytes (``"2GB"``) per file, for formats with several files: by
         default 1 GB, 500 MB for ``parquet``.
