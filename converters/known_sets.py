@@ -50,8 +50,10 @@ _DATUM = (
     rf"|\x22{_LENGTH}(\xff\xd8\xff|\x89PNG)"
 )
 _OBJECT, _OBJECTS = r"\A\s*\{", r"\A\s*\[\s*\{"
-_NUMBER = r"-?\d+(\.\d+)?"
-_PAIRS = ("hr lr", "gt lq", "sharp blur", "clean noisy", "high low", "target input")
+_PAIRS = tuple(
+    f"*{good}*/data.mdb *{degraded}*/data.mdb"
+    for good, degraded in (("hr", "lr"), ("gt", "lq"), ("sharp", "blur"), ("clean", "noisy"))
+)
 
 KNOWN_SETS = (
     KnownSet("CUB-200-2011", "cub-200-2011", ("images.txt image_class_labels.txt",)),
@@ -64,48 +66,23 @@ KNOWN_SETS = (
     KnownSet("Tiny ImageNet", "tiny-imagenet", ("wnids.txt",)),
     KnownSet("a .mat file of MATLAB", "mat-files", ("*.mat",), (r"\AMATLAB ",), deep=False),
     KnownSet("an LMDB of Caffe's Datum messages", "caffe-datum-lmdb", ("*.mdb",), (_DATUM,)),
-    KnownSet(
-        "two LMDBs of pairs",
-        "paired-lmdb",
-        tuple("*{}*/data.mdb *{}*/data.mdb".format(*pair.split()) for pair in _PAIRS),
-    ),
-    KnownSet(
-        "labels of LabelMe",
-        "labelme",
-        ("*.json",),
-        (_OBJECT, r'"shapes"\s*:\s*\[', r'"(imagePath|points)"\s*:'),
-    ),
+    KnownSet("two LMDBs of pairs", "paired-lmdb", _PAIRS),
+    KnownSet("labels of LabelMe", "labelme", ("*.json",),
+             (_OBJECT, r'"shapes"\s*:\s*\[', r'"(imagePath|points)"\s*:')),
     KnownSet("labels of CVAT", "cvat", ("*.xml",), ("<annotations>", r"<(image|meta|version)\b")),
-    KnownSet(
-        "a table of run lengths",
-        "run-length-tables",
-        ("*.csv",),
-        (r'\A([^\n]*[,"])?(encodedpixels|rle|rle_mask)[,"\r\n]',),
-    ),
-    KnownSet(
-        "an export of Label Studio",
-        "label-studio",
-        ("*.json",),
-        (_OBJECTS, r'"annotations"\s*:\s*\[', r'"result"\s*:\s*\['),
-    ),
-    KnownSet(
-        "VisDrone",
-        "visdrone",
-        ("images annotations/*.txt",),
-        (rf"\A({_NUMBER},){{7}}{_NUMBER},?\s",),
-    ),
+    KnownSet("a table of run lengths", "run-length-tables", ("*.csv",),
+             (r'\A([^\n]*[,"])?(encodedpixels|rle|rle_mask)[,"\r\n]',)),
+    KnownSet("an export of Label Studio", "label-studio", ("*.json",),
+             (_OBJECTS, r'"annotations"\s*:\s*\[', r'"result"\s*:\s*\[')),
+    KnownSet("VisDrone", "visdrone", ("images annotations/*.txt",),
+             (r"\A(-?[\d.]+,){7}-?[\d.]+,?\s",)),
     KnownSet("KITTI", "kitti", ("label_2", "image_2"), but="semantic"),
     KnownSet("DOTA", "dota", ("labeltxt*",)),
-    KnownSet(
-        "BDD100K",
-        "bdd100k",
-        ("*.json", "labels/*/*.json"),
-        (_OBJECTS, r'"labels"\s*:\s*\[', r'"category"\s*:\s*"'),
-    ),
-    KnownSet(
-        "SageMaker Ground Truth", "sagemaker", ("*.manifest",), (r'\A\s*\{[^\n]*"source-ref"',)
-    ),
-)
+    KnownSet("BDD100K", "bdd100k", ("*.json", "labels/*/*.json"),
+             (_OBJECTS, r'"labels"\s*:\s*\[', r'"category"\s*:\s*"')),
+    KnownSet("SageMaker Ground Truth", "sagemaker", ("*.manifest",),
+             (r'\A\s*\{[^\n]*"source-ref"',)),
+)  # fmt: skip
 """The first that fits is named.  Names are compared without regard to case."""
 
 

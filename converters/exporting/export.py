@@ -39,28 +39,11 @@ __all__ = ["FORMATS", "ExportReport", "export"]
 
 FORMATS: dict[str, type[Exporter]] = {
     kind.name: kind
-    for kind in (
-        FolderExporter,
-        WebDatasetExporter,
-        TFRecordExporter,
-        ParquetExporter,
-    )
+    for kind in (FolderExporter, WebDatasetExporter, TFRecordExporter, ParquetExporter)
 }
 
-_MEANT_BY_SUFFIX = {
-    ".tar": "webdataset",
-    ".tgz": "webdataset",
-    ".gz": "webdataset",
-    ".tfrecord": "tfrecord",
-    ".tfrecords": "tfrecord",
-    ".parquet": "parquet",
-    ".zip": "export to a folder and zip that (`zip -r OUT.zip OUT`)",
-    ".csv": "it contains manifest.csv, a list of the images",
-    ".lmdb": "`fastdata subset` copies to another dataset",
-    ".h5": "`fastdata subset` copies to another dataset",
-    ".hdf5": "`fastdata subset` copies to another dataset",
-}
-"""What a destination's suffix suggests: a format, or what to do instead."""
+_FILES = (".tar", ".tgz", ".gz", ".tfrecord", ".parquet", ".zip", ".csv", ".mdb", ".lmdb", ".h5")
+"""Suffixes of files, which no export is."""
 
 _SIGNS = ("manifest.schema.json", SIDE_FILE)
 """Files that mark an export: no other folder is replaced."""
@@ -232,16 +215,11 @@ def _describe(files: Path, writer: Exporter) -> None:
 
 def _refuse_suffix(destination: Path) -> None:
     """Refuse the name of a file for a folder of images."""
-    suffix = destination.suffix.lower()
-    if suffix in _MEANT_BY_SUFFIX:
-        format = _MEANT_BY_SUFFIX[suffix]
-        if format in FORMATS:
-            remedy = f"pass format={format!r} (--format {format}) for a folder of such files"
-        else:
-            remedy = format
+    if destination.suffix.lower() in _FILES:
         raise OptionError(
-            f"{destination} would become a folder of image files. {remedy[0].upper()}{remedy[1:]}. "
-            "If you want this, pass format='folder' (--format folder)."
+            f"{destination} would become a folder of image files. Pass format= (--format) "
+            f"{', '.join(FORMATS)} if a folder is what you want. `fastdata subset` copies to "
+            "another dataset."
         )
 
 
