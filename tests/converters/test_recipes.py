@@ -109,6 +109,43 @@ def test_every_known_dataset_has_a_recipe() -> None:
     assert [known.anchor for known in KNOWN_SETS] == list(map(anchor_of, headings))
 
 
+VARIANTS = [
+    ("celeba", {"list_attr_celeba.csv": b"image_id,Bald\n000001.jpg,1\n", "img/0.jpg": b""}),
+    ("celeba", {"Anno/list_attr_celeba.txt": b"1\nBald\n000001.jpg 1\n", "img/0.jpg": b""}),
+    ("stanford-cars", {"devkit/cars_train_annos.mat": b"", "cars_train/0.jpg": b""}),
+    ("stanford-cars", {"cars_test_annos_withlabels.mat": b"", "cars_test/0.jpg": b""}),
+    ("stanford-dogs", {"Images/n02085620-Chihuahua/0.jpg": b"",
+                       "Annotation/n02085620-Chihuahua/0": b"<annotation/>"}),
+    ("stanford-dogs", {"images/Images/n02085620-Chihuahua/0.jpg": b"",
+                       "annotations/Annotation/n02085620-Chihuahua/0": b"<annotation/>"}),
+    ("svhn", {"test_32x32.mat": b"MATLAB 5.0 MAT-file"}),
+    ("mat-files", {"cat/0.jpg": b"", "dog/0.jpg": b"", "labels.mat": b"MATLAB 5.0 MAT-file"}),
+    ("paired-lmdb", {"train_GT.lmdb/data.mdb": b"x", "train_LQ.lmdb/data.mdb": b"x"}),
+    ("labelme", {"train/0.jpg": b"",
+                 "train/0.json": b'\xef\xbb\xbf{"shapes": [{"points": [[1, 2]]}]}'}),
+    ("cvat", {"images/0.jpg": b"", "train.xml": b"<?xml?><annotations>\n<version>1.1</version>"}),
+    ("run-length-tables", {"train.csv": b"ImageId,EncodedPixels\na.jpg,1 2\n", "img/0.jpg": b""}),
+    ("run-length-tables", {"train.csv": b'"id","rle_mask"\r\na,1 2\r\n', "img/0.png": b""}),
+    ("visdrone", {"images/0.jpg": b"", "annotations/0.txt": b"684,8,273,116,0,0,0,0,\n"}),
+    ("kitti", {"training/image_2/0.png": b"", "testing/image_2/0.png": b""}),
+    ("dota", {"train/images/P0.png": b"", "train/labelTxt-v1.5/P0.txt": b"imagesource:x\n"}),
+    ("bdd100k", {"labels/bdd100k_labels_images_val.json":
+                 b'[\n{"name": "0.jpg", "labels": [{"category": "car"}]}]', "images/0.jpg": b""}),
+]  # fmt: skip
+"""Other names that these datasets have."""
+
+
+@pytest.mark.parametrize(("anchor", "files"), VARIANTS)
+def test_other_layouts_of_known_datasets_are_refused(
+    tmp_path: Path, anchor: str, files: dict[str, bytes]
+) -> None:
+    for file, content in files.items():
+        (tmp_path / "in" / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / file).write_bytes(content)
+    with pytest.raises(SourceError, match=rf"this looks like .*{PAGE}#{anchor}$"):
+        fastdata.pack(tmp_path / "in", tmp_path / "x.lmdb", progress=False)
+
+
 OTHERS = {
     "class folders": {"cat/0.jpg": b"", "dog/1.jpg": b""},
     "COCO": {"annotations/a.json": b'{"images": [], "annotations": [], "categories": []}'},
