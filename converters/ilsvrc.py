@@ -223,7 +223,7 @@ def _order_of_meta(path: Path) -> list[str]:
     return order
 
 
-# -- MATLAB's level 5: only what meta.mat has; sizes are those of the bytes that are there ----
+# -- MATLAB's level 5, as far as meta.mat needs it; no claimed size is believed -------------
 
 
 def _element(data: bytes, at: int) -> tuple[int, bytes, int]:
