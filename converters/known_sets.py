@@ -10,16 +10,17 @@ import contextlib
 import fnmatch
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from .reading.image_files import is_image_name
 from .reading.locations import first_bytes, is_folder, path_of
 
-__all__ = ["KNOWN_SETS", "PAGE", "recipe_for"]
+__all__ = ["KNOWN_SETS", "PAGE", "START", "recipe_for", "recipe_in"]
 
 PAGE = "docs/recipes/datasets.md"
-_START = 1 << 16
+START = 1 << 16
 _MOST_FOLDERS, _MOST_FILES, _OPENED = 16, 1000, 16
 """Folders that are looked into on each level, names in a folder, and files that are opened."""
 
@@ -92,8 +93,17 @@ def recipe_for(location: Any) -> str:
     if path is None or not path.exists():
         return ""
     top, names = (path, _names(path)) if path.is_dir() else (path.parent, [path.name])
+    return recipe_in(names, lambda name: first_bytes(top / name, START))
+
+
+def recipe_in(names: list[str], head: Callable[[str], bytes]) -> str:
+    """Return the same for files and folders by their names, those of an archive for example.
+
+    names: relative to the top; images may be left out.
+    head: returns the first `START` bytes of a file.
+    """
     for known in KNOWN_SETS:
-        if _fits(known, top, names):
+        if _fits(known, names, head):
             return (
                 f"this looks like {known.title}, which a few lines of Python pack: "
                 f"{PAGE}#{known.anchor}"
@@ -118,7 +128,7 @@ def _names(top: Path, levels: int = 2) -> list[str]:
     return found
 
 
-def _fits(known: KnownSet, top: Path, names: list[str]) -> bool:
+def _fits(known: KnownSet, names: list[str], head: Callable[[str], bytes]) -> bool:
     """Tell whether the files of a dataset are there."""
 
     def found(pattern: str) -> list[str]:
@@ -126,16 +136,14 @@ def _fits(known: KnownSet, top: Path, names: list[str]) -> bool:
         fits = re.compile(start + fnmatch.translate(pattern), re.IGNORECASE).match
         return list(filter(fits, names))
 
+    def begins(name: str) -> bool:
+        text = head(name).decode("latin-1").removeprefix("\xef\xbb\xbf")
+        return all(re.search(one, text, re.IGNORECASE) for one in known.start)
+
     if known.but and found(known.but):
         return False
     for alternative in known.names:
         *_, last = there = list(map(found, alternative.split()))
-        if all(there) and (not known.start or any(_begins(top / n, known) for n in last[:_OPENED])):
+        if all(there) and (not known.start or any(map(begins, last[:_OPENED]))):
             return True
     return False
-
-
-def _begins(path: Path, known: KnownSet) -> bool:
-    """Tell whether the first bytes of a file are those of a dataset."""
-    text = first_bytes(path, _START).decode("latin-1").removeprefix("\xef\xbb\xbf")
-    return all(re.search(one, text, re.IGNORECASE) for one in known.start)
