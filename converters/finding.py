@@ -37,6 +37,7 @@ from .reading.options import Option
 from .reading.refusals import check_choice
 from .reading.spans import close_files
 from .reading.splits import has_folders_of_images, mixed_splits
+from .refusal import doubted, not_recognised
 from .signs import FORMATS, LISTS, Look
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "format_class",
     "format_names",
     "format_of",
+    "nearest_formats",
     "options_of",
     "own_options",
 ]
@@ -169,20 +171,14 @@ def _opened(chosen: type[Source], location: Any, given: _Given) -> Source:
     try:
         arguments = _checked(chosen, given.options)
         source = chosen(location, channels=given.channels, fields=given.fields, **arguments)
-    except SourceError as error:
-        if format is None and chosen.general:  # it recognises whatever no other format does
-            raise SourceError(f"{error}{_nearest(location)}") from None
-        raise
     finally:
         close_files()  # which may have been looked into
     source.format_options = arguments
     recognised = format is None and isinstance(location, (str, os.PathLike, Listing))
     if recognised and source.doubt:
         place = location.url if isinstance(location, Listing) else os.fspath(location)
-        raise SourceError(
-            f"{place}: not packed as {chosen.name}, since {source.doubt}. "
-            f"--format {chosen.name} packs it so all the same.{_nearest(location)}"
-        )
+        raise doubted(place, chosen.name, source.tree, source.doubt)
+    source.tree = None  # it is large, and not sent to workers
     if isinstance(source, FileSource):
         if recognised and has_folders_of_images(location):
             source.notes.append(
@@ -277,12 +273,7 @@ def _recognised(location: Any, points: Mapping[str, EntryPoint]) -> type[Source]
             continue
     if path is not None and os.path.isfile(path) and os.path.getsize(path) == 0:
         raise SourceError(f"{os.fspath(path)}: the file is empty")
-    raise SourceError(
-        f"{repr(location) if path is None else os.fspath(path)}: not recognised. Expected a folder "
-        "of images, or of class folders with images, a .csv or .tsv with the columns path,label, "
-        "another format that `fastdata formats` lists, or, from Python, an iterable or a torch "
-        f"Dataset.{_nearest(location)}"
-    )
+    raise not_recognised(location)
 
 
 def _asked(location: Any, points: Mapping[str, EntryPoint]) -> Iterator[type[Source]]:
@@ -296,7 +287,7 @@ def _asked(location: Any, points: Mapping[str, EntryPoint]) -> Iterator[type[Sou
             yield points[name].load()
 
 
-def _nearest(location: Any) -> str:
+def nearest_formats(location: Any) -> str:
     """Return the formats that a folder is nearest to, and what each misses, a line each."""
     folder = folder_at(location)
     if folder is None:

@@ -13,6 +13,7 @@ __all__ = [
     "SUFFIXES",
     "files_below",
     "ignored_files",
+    "is_hidden",
     "is_image_bytes",
     "is_image_name",
     "kind_of_image",
@@ -41,6 +42,23 @@ _STARTS: tuple[tuple[bytes, str], ...] = (
 def is_image_name(name: str) -> bool:
     """Tell whether torchvision would take a file of this name for an image."""
     return name.lower().endswith(SUFFIXES)
+
+
+_LEFT_BEHIND = frozenset(
+    (
+        *("__MACOSX", "@eaDir", "lost+found", "$RECYCLE.BIN", "System Volume Information"),
+        *("Thumbs.db", "desktop.ini", "Desktop.ini", "Icon\r"),
+    )
+)
+"""Folders and files that operating systems, servers and file managers write among data."""
+
+
+def is_hidden(name: str) -> bool:
+    """Tell whether a file or folder is never data: its name begins with a dot, or a system made it.
+
+    torchvision's ImageFolder takes folders whose names begin with a dot.
+    """
+    return name.startswith(".") or name in _LEFT_BEHIND
 
 
 def suffix_of(name: str) -> str:

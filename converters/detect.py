@@ -1,0 +1,453 @@
+"""Which folders of a tree are classes, and whether they are.
+
+Nearly every dataset is a folder of folders with images somewhere in them.  Taking masks, pairs,
+splits or years for classes packs without an error and trains without one.  So class folders are
+what is left if nothing speaks against them: names of splits and masks, images at several depths,
+lists and annotations beside the images, pictures that belong together.
+
+Wrapper folders are looked through.  If all folders are named like splits and have class folders in
+them, their names become the field ``split``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from fastdata.errors import OptionError, SourceError
+
+from .reading.image_files import is_image_name
+from .reading.locations import printable
+from .reading.picture_pairs import (
+    PICTURE_WORDS,
+    SPLIT_WORDS,
+    TARGET_WORDS,
+    belong_together,
+    is_reserved,
+    words,
+)
+from .reading.selection import joined
+from .refusal import Doubt, Way
+from .tree import Tree, join
+
+__all__ = ["ClassFolder", "ClassLayout", "class_layout", "unread_lists"]
+
+_USUAL_ORDER = ("train", "validation", "test", "query")
+_ANNOTATIONS = (
+    *(".json", ".jsonl", ".ndjson", ".geojson", ".xml", ".csv", ".tsv", ".txt", ".yaml", ".yml"),
+    *(".mat", ".npy", ".npz", ".pkl", ".pickle", ".parquet", ".feather", ".arrow"),
+    *(".xls", ".xlsx", ".lst", ".list", ".names", ".db", ".sqlite", ".manifest"),
+)
+_PROSE = re.compile(
+    r"(readme|licen[cs]e|copying|notice|notes?|citation|changelog|requirements|about|credits"
+    r"|attribution|acknowledge?ments?|terms|download|sources?|urls?|info|version)\b.*",
+    re.IGNORECASE,
+)
+
+
+class ClassFolder(NamedTuple):
+    """A folder of a class, in a split."""
+
+    split: int
+    name: str
+    path: str
+
+
+@dataclass
+class ClassLayout:
+    """Class folders, in the order of splits and then of names.
+
+    base: the folder that keys are relative to, below wrapper folders.
+    splits: values of the field ``split``; empty if there is no such field.
+    """
+
+    base: str
+    folders: list[ClassFolder]
+    splits: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    doubt: Doubt | None = None
+
+    @property
+    def classes(self) -> list[str]:
+        """Names of the classes, in the order of their numbers."""
+        return sorted({folder.name for folder in self.folders})
+
+
+def class_layout(tree: Tree, split: str) -> ClassLayout:
+    """Return which folders are classes, and what speaks against it.
+
+    split: "auto"; "none" if folders named like splits are classes; or the split to take.
+    """
+    base = _unwrapped(tree, "")
+    names = tree.folder(base).folders
+    if split == "none":
+        return _as_classes(tree, base, [("", base)])
+    if split != "auto":
+        if split not in names:
+            raise OptionError(
+                f"split={split}: no such folder in {_place(tree, base)}, which has "
+                f"{joined(map(printable, names), 12) or 'none'}"
+            )
+        layout = _as_classes(tree, base, [("", _unwrapped(tree, join(base, split)))])
+        layout.doubt = _doubt(tree, layout, "")
+        return layout
+    parts, left = _split_parts(tree, base)
+    layout = _as_classes(tree, base, parts or [("", base)])
+    layout.notes += left
+    layout.splits = [name for name, _ in parts]
+    layout.doubt = _doubt(tree, layout, base)
+    if base:
+        layout.notes.append(f"the wrapper folder {printable(base)} is no class: its folders are")
+    return layout
+
+
+def _unwrapped(tree: Tree, name: str) -> str:
+    """Return the first folder below wrappers: single folders that have no images in them."""
+    start = name
+    while True:
+        found = tree.folder(name)
+        if found.images or len(found.folders) != 1:
+            return name
+        inner = join(name, found.folders[0])
+        below = tree.folder(inner)
+        only_split = _part_of(found.folders[0]) and not _part_of(start.rpartition("/")[2])
+        if below.images or not below.folders or only_split:
+            return name
+        name = inner
+
+
+def _part_of(name: str) -> str:
+    """Return which part of a dataset a folder is by its name: "train", "validation", ...; or ""."""
+    return next((SPLIT_WORDS[word] for word in words(name) if word in SPLIT_WORDS), "")
+
+
+def _split_parts(tree: Tree, base: str) -> tuple[list[tuple[str, str]], list[str]]:
+    """Return the splits, each with the folder that its classes are in, and notes on what is left.
+
+    There are none unless all folders with images are called like splits and have class folders.
+    """
+    names = [name for name in tree.folder(base).folders if tree.count(join(base, name))]
+    copies = _copies(tree, base, names)
+    names = [name for name in names if name not in copies]
+    if not names or tree.folder(base).images or not all(map(_part_of, names)):
+        return [], []
+    parts: list[tuple[str, str]] = []
+    flat: list[tuple[str, str]] = []
+    for name in names:
+        part = _unwrapped(tree, join(base, name))
+        found = tree.folder(part)
+        (flat if found.images or not found.folders else parts).append((name, part))
+    unlabelled = all(_part_of(name) == "test" for name, _ in flat)
+    if not parts or not unlabelled:
+        return [], []
+    notes = [
+        f"{tree.count(part):,} images in {printable(part)} have no class folders and are left out"
+        for _, part in flat
+    ]
+    notes += [f"the folder {printable(n)} has the same files again and is left out" for n in copies]
+    return sorted(parts, key=lambda p: (_USUAL_ORDER.index(_part_of(p[0])), p[0])), notes
+
+
+def _copies(tree: Tree, base: str, names: Sequence[str]) -> list[str]:
+    """Return the folders that have all files of the others once more, as some archives do."""
+    for name in names:
+        path = join(base, name)
+        others = [other for other in names if other != name]
+        if len(others) > 1 and set(others) == set(tree.folder(path).folders):
+            inner = {file for other in others for file in _files(tree, path, other)}
+            if inner == {file for other in others for file in _files(tree, base, other)}:
+                return [name]
+    return []
+
+
+def _files(tree: Tree, base: str, name: str) -> Iterator[str]:
+    """Yield the images below a folder, relative to its parent."""
+    for path in tree.below(join(base, name)):
+        yield from (join(path[len(base) :].strip("/"), file) for file in tree.folder(path).images)
+
+
+def _as_classes(tree: Tree, base: str, parts: Sequence[tuple[str, str]]) -> ClassLayout:
+    """Return the folders in some folders as classes."""
+    folders = [
+        ClassFolder(number, name, join(path, name))
+        for number, (_, path) in enumerate(parts)
+        for name in tree.folder(path).folders
+    ]
+    if not folders:
+        raise SourceError(
+            f"{_place(tree, base)}: no class folders in it. Expected CLASS/IMAGE there; for images "
+            "without classes write a manifest: a .csv with the column path"
+        )
+    layout = ClassLayout(base, folders)
+    forms = {unicodedata.normalize("NFC", folder.name) for folder in folders}
+    if len(forms) < len({folder.name for folder in folders}):
+        layout.folders = [f._replace(name=unicodedata.normalize("NFC", f.name)) for f in folders]
+        layout.notes.append("class folders whose names differ only in the form of accents are one")
+    return layout
+
+
+def _place(tree: Tree, path: str) -> str:
+    return os.path.join(tree.place, path) if path else tree.place
+
+
+# -- what speaks against it --------------------------------------------------------------
+
+
+def _doubt(tree: Tree, layout: ClassLayout, base: str) -> Doubt | None:
+    """Return the first reason why these are hardly classes."""
+    reasons = (
+        _images_beside(tree, layout),
+        *(() if layout.splits else (_split_names(tree, layout),)),
+        _target_names(layout),
+        _places(tree, layout),
+        _unread_lists(tree, layout),
+        _numbered_folders(tree, layout),
+        _too_few(layout),
+        _pictures(tree, layout),
+    )
+    return next(filter(None, reasons), None)
+
+
+def _parents(layout: ClassLayout) -> list[str]:
+    """Return the folders that class folders are in."""
+    return sorted({folder.path.rpartition("/")[0] for folder in layout.folders})
+
+
+def _images_beside(tree: Tree, layout: ClassLayout) -> Doubt | None:
+    beside = [join(p, name) for p in _parents(layout) for name in tree.folder(p).images]
+    if not beside:
+        return None
+    shown = joined(map(printable, beside), 5)
+    return Doubt(f"{len(beside):,} images ({shown}) lie beside the folders")
+
+
+def _split_names(tree: Tree, layout: ClassLayout) -> Doubt | None:
+    """Tell whether some folders are splits: two of different parts, or one that is no train."""
+    names = layout.classes
+    parts = {name: _part_of(name) for name in names if _part_of(name)}
+    alone = [name for name in parts if len(words(name)) == 1 or name.lower() in SPLIT_WORDS]
+    if len(set(parts.values())) < 2 and not any(parts[name] != "train" for name in alone):
+        deeper = [f for f in layout.folders if f.name in alone and not tree.folder(f.path).images]
+        if not deeper and not (len(names) == 1 and parts):
+            return None
+    shown = joined(map(printable, parts), 4)
+    parent = layout.folders[0].path.rpartition("/")[0]
+    ways = [
+        Way("", f"--option split={name}", f"the classes in {name}")
+        if tree.folder(join(parent, name)).folders
+        else Way(join(parent, name), "", f"the images in {name}, without labels")
+        for name in parts
+    ]
+    what = "is a split" if len(parts) == 1 else "are splits"
+    return Doubt(f"{shown} {what} by name, not classes", tuple(ways[:2]))
+
+
+def _target_names(layout: ClassLayout) -> Doubt | None:
+    """Tell whether the folders are called as images and as what belongs to them."""
+    names = layout.classes
+    kinds = {name: set(words(name)) for name in names}
+    lowered = {name.lower() for name in names}
+    for name in names:  # CamVid: train and trainannot
+        stem = re.sub(r"(annot|masks?|gt|labels?)$", "", name.lower())
+        if stem != name.lower() and stem in lowered:
+            kinds[name] |= {"mask"}
+            kinds |= {n: kinds[n] | {"image"} for n in names if n.lower() == stem}
+    plain = [
+        name for name, found in kinds.items() if found & PICTURE_WORDS and not found & TARGET_WORDS
+    ]
+    targets = [name for name, found in kinds.items() if found & TARGET_WORDS]
+    if not plain or not targets:
+        return None
+    shown = joined(map(printable, [*plain, *targets]), 4)
+    return Doubt(
+        f"the folders {shown} are named like images and what belongs to them",
+        (_alone(layout, plain[0]), Way("", "--format masks", "images with their masks")),
+        plausible=False,
+    )
+
+
+def _alone(layout: ClassLayout, name: str) -> Way:
+    """Return the command for the images of one folder."""
+    path = next(folder.path for folder in layout.folders if folder.name == name)
+    return Way(path, "", f"the images in {name}, without labels")
+
+
+def _places(tree: Tree, layout: ClassLayout) -> Doubt | None:
+    """Tell whether images lie at several depths, or in several folders of a class."""
+    inside = {
+        folder.path: {
+            path[len(folder.path) + 1 :]
+            for path in tree.below(folder.path)
+            if tree.folder(path).images
+        }
+        for folder in layout.folders
+    }
+    direct = next((path for path, found in inside.items() if "" in found), "")
+    deeper = next((path for path, found in inside.items() if found and "" not in found), "")
+    mixed = next((path for path, found in inside.items() if "" in found and len(found) > 1), "")
+    if mixed:
+        return Doubt(f"{printable(mixed)!r} has images both in it and in folders of it")
+    if direct and deeper:
+        return Doubt(
+            f"images lie at different depths: directly in {printable(direct)!r}, and in folders "
+            f"of {printable(deeper)!r}"
+        )
+    inner = sorted(set().union(*inside.values())) if deeper else []
+    if len(inner) > 1 or (deeper and len(inside) == 1):
+        shown = printable(join(deeper, sorted(inside[deeper])[0]))
+        return Doubt(
+            f"images lie in folders of the folders, such as {shown!r}, and either may be the "
+            "classes"
+        )
+    return None
+
+
+def _unread_lists(tree: Tree, layout: ClassLayout) -> Doubt | None:
+    """Tell whether there are files that may say what the images are."""
+    found = unread_lists(tree, layout)
+    if not found:
+        return None
+    shown = joined(map(printable, found), 5)
+    most = f"{len(found):,} files, the first {shown}," if len(found) > 5 else shown
+    lists = [name for name in found if name.lower().endswith((".csv", ".tsv", ".txt", ".jsonl"))]
+    ways = [Way(name, "", "the images that it lists, with its labels") for name in lists[:1]]
+    return Doubt(f"{most} may say what the images are", tuple(ways))
+
+
+def unread_lists(tree: Tree, layout: ClassLayout) -> list[str]:
+    """Return the files above, beside and in class folders that may say what the images are."""
+    above = {parent for path in _parents(layout) for parent in _chain(path)}
+    inside = (path for folder in layout.folders for path in tree.below(folder.path))
+    classes = set(layout.classes)
+    found = []
+    for path in [*sorted(above), *inside]:
+        others = tree.folder(path).others
+        if {"manifest.csv", "manifest.schema.json"} <= set(others):  # what an export writes
+            others = [n for n in others if n not in ("manifest.csv", "manifest.schema.json")]
+        found += [
+            join(path, name)
+            for name in others
+            if is_annotation(name)
+            and not (path in above and _lists_classes(tree, path, name, classes))
+        ]
+    return found
+
+
+def _chain(path: str) -> Iterator[str]:
+    """Yield a folder and all folders above it."""
+    while path:
+        yield path
+        path = path.rpartition("/")[0]
+    yield ""
+
+
+def is_annotation(name: str) -> bool:
+    """Tell whether a file may say what images are, by its name."""
+    return (
+        name.lower().endswith(_ANNOTATIONS)
+        and not is_image_name(name)
+        and not _PROSE.fullmatch(name)
+    )
+
+
+def _lists_classes(tree: Tree, path: str, name: str, classes: set[str]) -> bool:
+    """Tell whether a text is a list of the classes: one in each line, alone or beside a number."""
+    if not name.endswith(".txt"):
+        return False
+    (data,) = tree.read([join(path, name)])
+    lines = (data or b"")[: 16 << 20].decode("utf-8", "surrogateescape").splitlines()
+    found = [
+        classes & {line.strip(), *line.split()[:1], *line.split()[-1:]} for line in lines if line
+    ]
+    return 0 < len(found) <= len(classes) and all(found)
+
+
+def _numbered_folders(tree: Tree, layout: ClassLayout) -> Doubt | None:
+    """Tell whether folders hold images by number, 1,000 each, or by the start of a hash."""
+    if len(layout.folders) < 2:
+        return None
+    names = layout.classes
+    stems = {
+        f.name: [os.path.splitext(image)[0] for image in tree.folder(f.path).images[:50]]
+        for f in layout.folders
+    }
+    if all(name.isdecimal() for name in names):
+        numbers = {n: [int(s) for s in found if s.isdecimal()] for n, found in stems.items()}
+        whole = all(len(numbers[n]) == len(stems[n]) > 0 for n in names)
+        if whole and any(
+            all(number // size * step == int(n) for n in names for number in numbers[n])
+            for size, step in _STEPS
+        ):
+            return Doubt(
+                f"folders such as {names[0]!r} hold images by their number", _deep(layout), False
+            )
+    hexed = all(re.fullmatch(r"[0-9a-f]{1,4}", name) for name in names)
+    if hexed and len({len(name) for name in names}) == 1 and len(names) >= 8:
+        hashes = any(c.isalpha() for n in names for c in n) and any(
+            c.isdigit() for n in names for c in n
+        )
+        if hashes and all(s.startswith(n) for n, found in stems.items() for s in found):
+            return Doubt(
+                f"folders such as {names[0]!r} hold images by their hash", _deep(layout), False
+            )
+    return None
+
+
+_STEPS = [(size, step) for size in (50, 100, 500, 1000, 2000, 5000, 10000) for step in (1, size)]
+
+
+def _deep(layout: ClassLayout) -> tuple[Way, ...]:
+    meaning = "all images in all folders, without labels"
+    return (Way(layout.base, "--format flat --option recursive=true", meaning),)
+
+
+def _too_few(layout: ClassLayout) -> Doubt | None:
+    if len(layout.classes) > 1 or layout.splits:
+        return None
+    name = layout.classes[0]
+    return Doubt(f"there is only one folder, {printable(name)!r}", (_alone(layout, name),))
+
+
+def _pictures(tree: Tree, layout: ClassLayout) -> Doubt | None:
+    """Tell whether the pictures of two folders belong together."""
+    within = _within_folders(tree, layout)
+    if within:
+        return Doubt(within, (Way("", "--format masks", "images with their masks"),), False)
+    folders = {
+        folder.path: tree.folder(path).images
+        for folder in layout.folders
+        for path in [next(p for p in tree.below(folder.path) if tree.folder(p).images)]
+        if tree.count(folder.path)
+    }
+    reason = belong_together(folders, tree.read)
+    if reason:
+        ways = (
+            Way("", "--format masks", "images with their masks"),
+            _alone(layout, layout.classes[0]),
+        )
+        return Doubt(printable(reason), ways, plausible=False)
+    named = [name for name in layout.classes if is_reserved(name)]
+    if named:
+        layout.notes.append(
+            f"{joined(map(printable, named), 4)}: taken for classes; no pictures of these folders "
+            "belong together"
+        )
+    return None
+
+
+def _within_folders(tree: Tree, layout: ClassLayout) -> str:
+    """Return why files of one folder belong together: ``0_colors.png`` and ``0_depth.png``."""
+    for folder in layout.folders[:64]:
+        ends: dict[str, set[str]] = {}
+        for name in tree.folder(folder.path).images[:200]:
+            parts = re.split(r"[-_. ]+(?=[A-Za-z]+$)", os.path.splitext(name)[0], maxsplit=1)
+            ends.setdefault(parts[0], set()).add(parts[1].lower() if len(parts) > 1 else "")
+        paired = [stem for stem, found in ends.items() if len(found) > 1 and found & TARGET_WORDS]
+        if len(paired) * 2 >= len(ends) > 0:
+            names = [n for n in tree.folder(folder.path).images if n.startswith(paired[0])][:2]
+            return f"{joined(map(printable, names))} in {folder.path!r} belong together"
+    return ""
