@@ -104,6 +104,8 @@ class ArchiveSource(ClassFoldersSource):
             if problem:
                 self._rejects[self.num_samples] = problem
             self.add(image.name, **tree.place_of(image.row), **image.labels)
+        for name in filter(is_image_name, tree.outside):
+            self.reject(name, "a name with .. in it is not taken")
 
     def values(self, files: list[str], numbers: dict[str, int]) -> tuple[Any, ...] | Deferred:
         if self.reader is not None:
@@ -151,6 +153,7 @@ class ArchiveTree(ListedTree):
     """The names in an archive.
 
     problems: why images cannot be read, by row.
+    outside: names with ``..`` in them, which are not taken.
     """
 
     def __init__(self, path: Path, kind: str) -> None:
@@ -159,10 +162,14 @@ class ArchiveTree(ListedTree):
         self._fields = ZipMember._fields if kind == "zip" else FileSpan._fields[1:]
         self._places = array("q")
         self.problems: dict[int, str] = {}
+        self.outside: list[str] = []
         for name, problem, numbers in archive_entries(path, kind):
             row = len(self._places) // len(self._fields)
-            self.add(name, row)
             self._places.extend(numbers)
+            if ".." in name.split("/"):
+                self.outside.append(name)
+                continue
+            self.add(name, row)
             if problem:
                 self.problems[row] = problem
         self.finish()
@@ -248,8 +255,6 @@ def archive_entries(path: Path, kind: str) -> Iterator[Entry]:
     for name, problem, place in _zipped(path) if kind == "zip" else _tarred(path, kind):
         parts = [part for part in name.split("/")[:-1] if part not in ("", ".")]
         last = name.rpartition("/")[2]
-        if ".." in parts:
-            problem = "a name with .. in it is not taken"
         yield "/".join([*parts, last]), problem, place
 
 

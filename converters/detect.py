@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from fastdata.errors import OptionError, SourceError
+from fastdata.errors import OptionError
 
 from .reading.image_files import is_image_name
 from .reading.locations import printable
@@ -31,7 +31,7 @@ from .reading.picture_pairs import (
     words,
 )
 from .reading.selection import joined
-from .refusal import Doubt, Way
+from .refusal import Doubt, Way, doubted
 from .tree import Tree, join
 
 __all__ = ["ClassFolder", "ClassLayout", "class_layout", "unread_lists"]
@@ -178,10 +178,10 @@ def _as_classes(tree: Tree, base: str, parts: Sequence[tuple[str, str]]) -> Clas
         for name in tree.folder(path).folders
     ]
     if not folders:
-        raise SourceError(
-            f"{_place(tree, base)}: no class folders in it. Expected CLASS/IMAGE there; for images "
-            "without classes write a manifest: a .csv with the column path"
-        )
+        ways = (Way(base, "--format flat", "the images, without labels"),)
+        reason = "there are no class folders in it; CLASS/IMAGE was expected"
+        known = ways if tree.folder(base).images else ()
+        raise doubted(tree.place, "folder", tree, Doubt(reason, known, plausible=False))
     layout = ClassLayout(base, folders)
     forms = {unicodedata.normalize("NFC", folder.name) for folder in folders}
     if len(forms) < len({folder.name for folder in folders}):
@@ -222,7 +222,7 @@ def _images_beside(tree: Tree, layout: ClassLayout) -> Doubt | None:
     if not beside:
         return None
     shown = joined(map(printable, beside), 5)
-    return Doubt(f"{len(beside):,} images ({shown}) lie beside the folders")
+    return Doubt(f"{len(beside):,} images ({shown}) beside the folders")
 
 
 def _split_names(tree: Tree, layout: ClassLayout) -> Doubt | None:
@@ -417,12 +417,10 @@ def _pictures(tree: Tree, layout: ClassLayout) -> Doubt | None:
     within = _within_folders(tree, layout)
     if within:
         return Doubt(within, (Way("", "--format masks", "images with their masks"),), False)
-    folders = {
-        folder.path: tree.folder(path).images
-        for folder in layout.folders
-        for path in [next(p for p in tree.below(folder.path) if tree.folder(p).images)]
-        if tree.count(folder.path)
-    }
+    folders = {}
+    for folder in layout.folders:
+        inner = (tree.folder(path).images for path in tree.below(folder.path))
+        folders[folder.path] = next(filter(None, inner), [])
     reason = belong_together(folders, tree.read)
     if reason:
         ways = (

@@ -29,6 +29,7 @@ from .reading.image_list import ImageListSource
 from .reading.locations import printable
 from .reading.options import Option, SplitFolder
 from .reading.selection import joined
+from .refusal import Doubt, Way, doubted
 from .tree import DiskTree, Tree, join
 
 __all__ = ["ClassFoldersSource", "FolderSource", "Taken"]
@@ -58,8 +59,6 @@ class ClassFoldersSource(ImageListSource):
         self, location: Path, *, split: SplitFolder = "auto", empty_classes: EmptyClasses = False
     ) -> dict[str, Field]:
         self.tree = tree = self.open_tree(location)
-        if not tree.count("") and not tree.folder("").folders:
-            raise SourceError(f"{tree.place}: no class folders in it, and no images")
         layout = class_layout(tree, split)
         self.doubt = layout.doubt
         self._refuse_empty(layout, empty_classes)
@@ -103,13 +102,16 @@ class ClassFoldersSource(ImageListSource):
             for name in tree.folder(inner).others
         )
         held = ", ".join(f"{count:,} {suffix}" for suffix, count in counts.most_common(5))
-        raise SourceError(
-            f"{place}: no class folders, as there is no image in {joined(map(printable, empty), 5)}"
+        reason = (
+            f"there is no image in {joined(map(printable, empty), 5)}"
             f"{f' (of other files: {held})' if held else ''}"
             f"{f'; and {layout.doubt.reason}' if layout.doubt else ''}. Images have one of the "
-            f"suffixes {', '.join(SUFFIXES)}. If these are classes all the same: --format "
-            f"{self.name} --option empty_classes=true"
+            f"suffixes {', '.join(SUFFIXES)}"
         )
+        options = f"--format {self.name} --option empty_classes=true"
+        way = Way("", options, "these folders are classes without images")
+        ways = (*(layout.doubt.ways[:2] if layout.doubt else ()), way)
+        raise doubted(place, self.name, tree, Doubt(reason, ways, plausible=False))
 
     def _note_rest(self, layout: ClassLayout) -> None:
         """Say what was understood, and name all files that are not used."""
@@ -169,12 +171,20 @@ class FolderSource(ClassFoldersSource):
         return DiskTree(location)
 
     def add_images(self, layout: ClassLayout, taken: Iterator[Taken]) -> None:
+        tree: DiskTree = self.tree  # type: ignore[assignment]
         self.root = Path(os.path.join(self.root, layout.base))
         for image in taken:
             self.add(image.name, **image.labels)
-        loops = getattr(self.tree, "loops", [])
+        loops = tree.loops
+        parents = {folder.path.rpartition("/")[0] for folder in layout.folders}
+        for loop in loops:
+            if os.path.dirname(os.path.relpath(loop, tree.root)) in parents:
+                raise SourceError(
+                    f"{loop} is a link to {os.path.realpath(loop)}, a folder above it, not to a "
+                    "class folder. Remove the link."
+                )
         if loops:
             self.notes.append(
                 f"{len(loops):,} links to a folder above left out, which would lead round in a "
-                f"circle: {joined(map(printable, loops), 5)}"
+                f"circle: {joined((printable(tree.relative(loop)) for loop in loops), 5)}"
             )

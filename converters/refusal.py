@@ -50,9 +50,9 @@ def doubted(place: str, format: str, tree: Tree, doubt: Doubt) -> SourceError:
     ways = [*doubt.ways]
     if doubt.plausible:
         ways.append(Way("", f"--format {format}", "the folders as classes, all the same"))
+    known = f"\nWhat may be meant:\n{_commands(place, ways)}" if ways else ""
     return SourceError(
-        f"{place}: not packed as class folders: {doubt.reason}.\n{drawing(tree)}\n"
-        f"What may be meant:\n{_commands(place, ways)}"
+        f"{place}: not packed as class folders: {doubt.reason}.\n{drawing(tree)}{known}"
     )
 
 

@@ -107,7 +107,7 @@ class DiskTree(Tree):
                 elif is_folder(entry):
                     here = _identity(entry.path)
                     if here in above:
-                        self.loops.append(os.path.join(self.root.name, name, entry.name))
+                        self.loops.append(entry.path)
                         continue
                     self._above[join(name, entry.name)] = above | {here}
                     found.folders.append(entry.name)
@@ -116,6 +116,10 @@ class DiskTree(Tree):
         for names in (found.folders, found.images, found.others):
             names.sort()
         return found
+
+    def relative(self, path: str) -> str:
+        """Return a path relative to the parent of the top folder."""
+        return os.path.relpath(path, self.root.parent)
 
     def read(self, names: Sequence[str]) -> list[bytes | None]:
         return list(map(self._read, names))

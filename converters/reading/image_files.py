@@ -58,7 +58,7 @@ def is_hidden(name: str) -> bool:
 
     torchvision's ImageFolder takes folders whose names begin with a dot.
     """
-    return name.startswith(".") or name in _LEFT_BEHIND
+    return (name.startswith(".") and name != "..") or name in _LEFT_BEHIND
 
 
 def suffix_of(name: str) -> str:

@@ -103,7 +103,10 @@ def belong_together(
         chosen = files[:: max(1, len(files) // _COMPARED)][:_COMPARED]
         contents = read([name for both in chosen for name in both])
         pictures = [_picture(data) for data in contents]
-        pairs = [(a, b) for a, b in zip(pictures[::2], pictures[1::2], strict=True) if a and b]
+        # A copy of a picture is not its mask, nor its better or worse version.
+        differ = [a != b for a, b in zip(contents[::2], contents[1::2], strict=True)]
+        both = zip(pictures[::2], pictures[1::2], differ, strict=True)
+        pairs = [(a, b) for a, b, different in both if a and b and different]
         kind = _kind_of(pairs, named)
         if kind:
             return (
