@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from fastdata.errors import OptionError
 
-from .reading.image_files import is_image_name
+from .reading.list_signs import HEAD_BYTES, describe_head
 from .reading.locations import printable
 from .reading.picture_pairs import (
     PICTURE_WORDS,
@@ -42,11 +42,12 @@ _ANNOTATIONS = (
     *(".mat", ".npy", ".npz", ".pkl", ".pickle", ".parquet", ".feather", ".arrow"),
     *(".xls", ".xlsx", ".lst", ".list", ".names", ".db", ".sqlite", ".manifest"),
 )
-_PROSE = re.compile(
-    r"(readme|licen[cs]e|copying|notice|notes?|citation|changelog|requirements|about|credits"
-    r"|attribution|acknowledge?ments?|terms|download|sources?|urls?|info|version)\b.*",
-    re.IGNORECASE,
+_NO_TEXT = (
+    *(".zip", ".tar", ".gz", ".tgz", ".7z", ".rar", ".gif", ".mp4", ".avi", ".mov", ".wav", ".svg"),
+    *(".pth", ".pt", ".ckpt", ".onnx", ".h5", ".hdf5", ".tfrecord", ".pdf", ".psd", ".bak", ".nii"),
 )
+_MOST_NAMED = 6
+"""Files to look into; one is enough for a doubt."""
 
 
 class ClassFolder(NamedTuple):
@@ -158,16 +159,16 @@ def _copies(tree: Tree, base: str, names: Sequence[str]) -> list[str]:
         path = join(base, name)
         others = [other for other in names if other != name]
         if len(others) > 1 and set(others) == set(tree.folder(path).folders):
-            inner = {file for other in others for file in _files(tree, path, other)}
-            if inner == {file for other in others for file in _files(tree, base, other)}:
+            both = [{i for one in others for i in _below(tree, top, one)} for top in (path, base)]
+            if both[0] == both[1]:
                 return [name]
     return []
 
 
-def _files(tree: Tree, base: str, name: str) -> Iterator[str]:
+def _below(tree: Tree, top: str, name: str) -> Iterator[str]:
     """Yield the images below a folder, relative to its parent."""
-    for path in tree.below(join(base, name)):
-        yield from (join(path[len(base) :].strip("/"), file) for file in tree.folder(path).images)
+    for image in _images_of(tree, join(top, name)):
+        yield image[len(top) :].lstrip("/")
 
 
 def _as_classes(tree: Tree, base: str, parts: Sequence[tuple[str, str]]) -> ClassLayout:
@@ -201,10 +202,10 @@ def _doubt(tree: Tree, layout: ClassLayout, base: str) -> Doubt | None:
     """Return the first reason why these are hardly classes."""
     reasons = (
         _images_beside(tree, layout),
-        *(() if layout.splits else (_split_names(tree, layout),)),
         _target_names(layout),
-        _places(tree, layout),
         _unread_lists(tree, layout),
+        *(() if layout.splits else (_split_names(tree, layout),)),
+        _places(tree, layout),
         _numbered_folders(tree, layout),
         _too_few(layout),
         _pictures(tree, layout),
@@ -322,19 +323,34 @@ def unread_lists(tree: Tree, layout: ClassLayout) -> list[str]:
     """Return the files above, beside and in class folders that may say what the images are."""
     above = {parent for path in _parents(layout) for parent in _chain(path)}
     inside = (path for folder in layout.folders for path in tree.below(folder.path))
-    classes = set(layout.classes)
-    found = []
-    for path in [*sorted(above), *inside]:
-        others = tree.folder(path).others
+    names: list[str] = []
+    for path in (*sorted(above), *inside):
+        folder = tree.folder(path)
+        others = folder.others
         if {"manifest.csv", "manifest.schema.json"} <= set(others):  # what an export writes
             others = [n for n in others if n not in ("manifest.csv", "manifest.schema.json")]
-        found += [
-            join(path, name)
-            for name in others
-            if is_annotation(name)
-            and not (path in above and _lists_classes(tree, path, name, classes))
-        ]
-    return found
+        stems = {os.path.splitext(image)[0] for image in folder.images} if others else set()
+        for name in others:
+            known = os.path.splitext(name)[0] in stems or len(names) >= _MOST_NAMED
+            if name.lower().endswith(_ANNOTATIONS) if known else _may_say(tree, layout, path, name):
+                names.append(join(path, name))
+    return names
+
+
+def _may_say(tree: Tree, layout: ClassLayout, path: str, name: str) -> bool:
+    """Tell whether a file may say what the images are, by its name and content."""
+    by_name = name.lower().endswith(_ANNOTATIONS)
+    if not by_name and name.lower().endswith(_NO_TEXT):
+        return False
+    images = (image for folder in layout.folders for image in _images_of(tree, folder.path))
+    kind = describe_head(name, tree.head(join(path, name), HEAD_BYTES), images).kind
+    return kind == "list" or (by_name and kind == "unknown")
+
+
+def _images_of(tree: Tree, top: str) -> Iterator[str]:
+    """Yield the images in a folder and below it, by their path."""
+    for path in tree.below(top):
+        yield from (join(path, name) for name in tree.folder(path).images)
 
 
 def _chain(path: str) -> Iterator[str]:
@@ -343,27 +359,6 @@ def _chain(path: str) -> Iterator[str]:
         yield path
         path = path.rpartition("/")[0]
     yield ""
-
-
-def is_annotation(name: str) -> bool:
-    """Tell whether a file may say what images are, by its name."""
-    return (
-        name.lower().endswith(_ANNOTATIONS)
-        and not is_image_name(name)
-        and not _PROSE.fullmatch(name)
-    )
-
-
-def _lists_classes(tree: Tree, path: str, name: str, classes: set[str]) -> bool:
-    """Tell whether a text is a list of the classes: one in each line, alone or beside a number."""
-    if not name.endswith(".txt"):
-        return False
-    (data,) = tree.read([join(path, name)])
-    lines = (data or b"")[: 16 << 20].decode("utf-8", "surrogateescape").splitlines()
-    found = [
-        classes & {line.strip(), *line.split()[:1], *line.split()[-1:]} for line in lines if line
-    ]
-    return 0 < len(found) <= len(classes) and all(found)
 
 
 def _numbered_folders(tree: Tree, layout: ClassLayout) -> Doubt | None:

@@ -110,6 +110,9 @@ class ClassFoldersSource(ImageListSource):
         )
         options = f"--format {self.name} --option empty_classes=true"
         way = Way("", options, "these folders are classes without images")
+        full = [folder.path for folder in layout.folders if folder.path not in empty]
+        if len(full) == 1 and len(tree.folder(full[0]).folders) > 1:
+            way = Way(full[0], "", f"the class folders in {full[0]}")
         ways = (*(layout.doubt.ways[:2] if layout.doubt else ()), way)
         raise doubted(place, self.name, tree, Doubt(reason, ways, plausible=False))
 

@@ -20,7 +20,7 @@ from fastdata.errors import SourceError
 from fastdata.regular_files import read_regular
 
 from .reading.image_files import is_hidden, is_image_name
-from .reading.locations import is_folder
+from .reading.locations import first_bytes, is_folder, stat_of
 
 __all__ = ["DiskTree", "Folder", "ListedTree", "Tree", "join"]
 
@@ -55,6 +55,11 @@ class Tree(abc.ABC):
     @abc.abstractmethod
     def read(self, names: Sequence[str]) -> list[bytes | None]:
         """Return the content of some files; None if one cannot be read."""
+
+    def head(self, name: str, size: int) -> bytes | None:
+        """Return the first bytes of a file; None if it cannot be read."""
+        (data,) = self.read([name])
+        return None if data is None else data[:size]
 
     def below(self, name: str) -> Iterator[str]:
         """Yield a folder and all folders below it, sorted by path."""
@@ -120,6 +125,11 @@ class DiskTree(Tree):
     def relative(self, path: str) -> str:
         """Return a path relative to the parent of the top folder."""
         return os.path.relpath(path, self.root.parent)
+
+    def head(self, name: str, size: int) -> bytes | None:
+        path = Path(self.place, name)
+        data = first_bytes(path, size)
+        return data if data or stat_of(path)[0] == 0 else None
 
     def read(self, names: Sequence[str]) -> list[bytes | None]:
         return list(map(self._read, names))

@@ -69,13 +69,13 @@ def suffix_of(name: str) -> str:
 def files_below(root: Path, place: str) -> Iterator[str]:
     """Yield the files of a folder and of those in it, relative to the root, in sorted order.
 
-    Links are followed; what is hidden (``._0.png`` of a Mac) is left out.
+    Links are followed; hidden files and folders are left out.
     """
     for folder, folders, files in os.walk(root / place, onerror=reraise, followlinks=True):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        folders[:] = sorted(name for name in folders if not is_hidden(name))
         inside = os.path.relpath(folder, root)
         for file in sorted(files):
-            if not file.startswith("."):
+            if not is_hidden(file):
                 yield file if inside == os.curdir else os.path.join(inside, file)
 
 

@@ -21,7 +21,8 @@ def put(root: Path, *names: str) -> Path:
     for name in names:
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(IMAGE if path.suffix in (".png", ".jpg") else b"cat 0\ndog 1\n")
+        text = b"id,style\n17,red\n" if path.suffix == ".csv" else b"cat 0\ndog 1\n"
+        path.write_bytes(IMAGE if path.suffix in (".png", ".jpg") else text)
     return root
 
 
@@ -108,11 +109,12 @@ def test_what_was_understood_is_said_once_and_before_packing(tmp_path: Path) -> 
 
 
 def test_other_formats_are_explained_only_where_that_is_asked_for(tmp_path: Path) -> None:
-    put(tmp_path, "JPEGImages/0.jpg", "notes/a.txt", "b.json")
-    brief = run("pack", str(tmp_path), str(tmp_path / "x.lmdb"))
-    assert brief.code == 1
+    put(tmp_path / "in", "JPEGImages/0.jpg", "notes/a.txt", "b.json")
+    source, dest = str(tmp_path / "in"), str(tmp_path / "x.lmdb")
+    brief = run("pack", source, dest)
+    assert brief.exit_code == 1
     assert "misses" not in brief.stderr
-    full = run("pack", str(tmp_path), str(tmp_path / "x.lmdb"), "--explain")
+    full = run("pack", source, dest, "--explain")
     lines = full.stderr.splitlines()
     assert any(re.match(r"  voc .*misses Annotations/\*\.xml", line) for line in lines), lines
 
