@@ -1,0 +1,264 @@
+"""Layouts as data, written to disk or into an archive, and what `fastdata.pack` makes of them.
+
+A `Layout` says what a user wants of a tree of files.  `outcome` packs it and compares.  The classes
+are read from the tree here, not by the product, and each packed image is found by its bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import tarfile
+import unicodedata
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+import numpy as np
+from layout_pictures import MASKS, Pic, encoded
+from PIL import Image
+
+import fastdata
+from fastdata.errors import FastdataError
+
+__all__ = ["Layout", "Outcome", "Tree", "outcome", "write"]
+
+Tree = Mapping[str, "Pic | str | bytes"]
+"""Files by name; a name that ends in a slash is an empty folder."""
+
+_JUNK = re.compile(
+    r"(^|/)(\.[^/]*|__MACOSX|@eaDir|lost\+found|Thumbs\.db|desktop\.ini)(/|$)", re.IGNORECASE
+)
+_IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".ppm", ".pgm")
+_COMMAND = re.compile(r"^\s*\W?fastdata (\w+) .*$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A tree of files and what is right to make of it.
+
+    Attributes
+    ----------
+    group : str
+        Its kind, such as "pairs" or "classes".
+    tree : Tree, or callable that returns one
+    expected : str
+        A format, "refused", or several of these with a slash between them.
+    says : str
+        What a refusal must contain, a regular expression.
+    level : int
+        Which folder in an image's path is its class, if these are class folders.
+    unused : str
+        A regular expression for the images that are not taken, beside hidden ones.
+    count : int
+        The samples of another format than ``folder``; -1 if any number is right.
+    labels : mapping
+        Of some images the class, by the end of their names, if a list has the labels.
+    note : str
+        What a note of the pack must contain, a regular expression.
+    archive : str
+        "zip", "tar" or "tar.gz" if the tree is in one.
+    """
+
+    group: str
+    tree: Tree | Callable[[], Tree]
+    expected: str
+    says: str = ""
+    level: int = -2
+    unused: str = ""
+    count: int = -1
+    labels: Mapping[str, str] = field(default_factory=dict)
+    note: str = ""
+    archive: str = ""
+
+    def files(self) -> Tree:
+        return self.tree() if callable(self.tree) else self.tree
+
+
+class Outcome(NamedTuple):
+    """What came of a layout; `faults` says what is not right, and `wrong` if data was misread."""
+
+    got: str
+    faults: tuple[str, ...]
+    wrong: bool
+
+
+def write(layout: Layout, root: Path) -> Path:
+    """Write a layout's files; return what is packed."""
+    root.mkdir(parents=True, exist_ok=True)
+    contents = {name: _content(name, content) for name, content in layout.files().items()}
+    if layout.archive == "zip":
+        with zipfile.ZipFile(root / "data.zip", "w") as archive:
+            for name, data in contents.items():
+                archive.writestr(name, data)
+        return root / "data.zip"
+    if layout.archive:
+        mode = "w:gz" if layout.archive == "tar.gz" else "w"
+        with tarfile.open(root / f"data.{layout.archive}", mode) as tar:
+            for name, data in contents.items():
+                info = tarfile.TarInfo(name)
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+        return root / f"data.{layout.archive}"
+    folder = root / "data"
+    folder.mkdir()
+    for name, data in contents.items():
+        path = folder / name
+        if name.endswith("/"):
+            path.mkdir(parents=True, exist_ok=True)
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return folder
+
+
+def _content(name: str, content: Pic | str | bytes) -> bytes:
+    if isinstance(content, Pic):
+        return encoded(content, name.rpartition(".")[2])
+    return content.encode() if isinstance(content, str) else content
+
+
+def outcome(layout: Layout, root: Path) -> Outcome:
+    """Pack a layout and compare what comes out with what is right."""
+    location, packed = write(layout, root), root / "out.lmdb"
+    wanted = layout.expected.split("/")
+    try:
+        report = fastdata.pack(
+            location, packed, progress=False, num_workers=0, codec="keep", resize="none"
+        )
+    except FastdataError as error:
+        faults = [*_refusal_faults(layout, location, str(error))] if "refused" in wanted else []
+        if "refused" not in wanted:
+            faults = [f"not {layout.expected}: {str(error).splitlines()[0]}"]
+        if [path for path in root.iterdir() if path != location]:
+            faults.append("something was written")
+        return Outcome("refused", tuple(faults), False)
+    found = re.match(r"read as (\w+)", report.read_as)
+    name = found[1] if found else report.read_as
+    name = "folder" if name == "archive" else name
+    dataset = fastdata.open(packed)
+    classes = dataset.classes if "label" in dataset.schema else None
+    shown = f"{name} {len(dataset)}" + (f" of {len(classes)} classes" if classes else "")
+    if name not in wanted:
+        return Outcome(shown, (f"not {layout.expected}",), True)
+    faults = [f"{report.num_rejected} rejects"] if report.num_rejected else []
+    faults += _sample_faults(layout, name, dataset)
+    wrong = bool(faults)
+    if layout.note and not any(re.search(layout.note, note) for note in report.notes):
+        faults.append(f"no note has {layout.note!r}")
+    return Outcome(shown, tuple(faults), wrong)
+
+
+# -- what is wrong with a refusal ----------------------------------------------------------
+
+
+def _refusal_faults(layout: Layout, location: Path, message: str) -> list[str]:
+    faults = []
+    if not re.search(layout.says, message.replace(str(location), "")):
+        faults.append(f"the message has no {layout.says!r}")
+    missing = [name for name in _top(layout) if name not in message]
+    if missing:
+        faults.append(f"the tree in the message has no {missing[0]}")
+    commands = [match[0] for match in _COMMAND.finditer(message)]
+    if not commands:
+        faults.append("no command")
+    elif not any(str(location) in command for command in commands):
+        faults.append("no command names the source")
+    return faults
+
+
+def _top(layout: Layout) -> list[str]:
+    """Return the first three names in the highest folder that has more than one."""
+    names = [PurePosixPath(name).parts for name in layout.files() if not _JUNK.search(name)]
+    depth = 0
+    while names and len({parts[: depth + 1] for parts in names}) == 1 and len(names[0]) > depth + 1:
+        depth += 1
+    folders = {parts[depth] for parts in names if len(parts) > depth + 1}
+    return sorted(folders)[:3]
+
+
+# -- what is wrong with samples ------------------------------------------------------------
+
+
+def _sample_faults(layout: Layout, format: str, dataset: Any) -> list[str]:
+    if format == "folder":
+        return _class_faults(layout, dataset)
+    faults = []
+    if layout.count >= 0 and len(dataset) != layout.count:
+        faults.append(f"{len(dataset)} samples, not {layout.count}")
+    if format == "masks":
+        faults += _mask_faults(layout, dataset)
+    for end, label in layout.labels.items():
+        places = [k for k, key in enumerate(dataset.keys) if Path(key).with_suffix("").name == end]
+        names = [dataset.classes[int(dataset[k].label)] for k in places if dataset.classes]
+        if names != [label]:
+            faults.append(f"the class of {end} is {names}, not {label!r}")
+    return faults
+
+
+def _class_faults(layout: Layout, dataset: Any) -> list[str]:
+    """Return how the classes of images differ from those that the tree gives them."""
+    class_of: dict[bytes, set[str]] = {}
+    counts: Counter[str] = Counter()
+    files = layout.files()
+    for name, content in files.items():
+        if _is_sample(layout, name):
+            label = PurePosixPath(name).parts[layout.level]
+            class_of.setdefault(_content(name, content), set()).add(label)
+            counts[label] += 1
+    if dataset.classes is None or "label" not in dataset.schema:
+        return ["no classes"]
+    if list(map(_plain, dataset.classes)) != sorted(map(_plain, counts)):
+        return [f"classes {', '.join(dataset.classes[:6])}, not {', '.join(sorted(counts)[:6])}"]
+    packed: Counter[str] = Counter()
+    for index, stored in enumerate(_stored(dataset)):
+        label = dataset.classes[int(dataset[index].label)]
+        packed[label] += 1
+        if stored in class_of and label not in class_of[stored]:
+            return [f"{dataset.keys[index]} is {label}, not {', '.join(class_of[stored])}"]
+    wanted = Counter({_plain(label): count for label, count in counts.items()})
+    found = Counter({_plain(label): count for label, count in packed.items()})
+    return [] if found == wanted else [f"{sum(found.values())} images, not {sum(wanted.values())}"]
+
+
+def _plain(name: str) -> str:
+    return unicodedata.normalize("NFC", name)
+
+
+def _is_sample(layout: Layout, name: str) -> bool:
+    image = name.lower().endswith(_IMAGES) and not _JUNK.search(name)
+    return image and not (layout.unused and re.search(layout.unused, name))
+
+
+def _stored(dataset: Any) -> list[bytes]:
+    return [bytes(shard.blob("image", k)) for shard in dataset.shards for k in range(len(shard))]
+
+
+def _mask_faults(layout: Layout, dataset: Any) -> list[str]:
+    """Return how masks differ from those of the scenes that the images show."""
+    files = layout.files()
+    scene_of = {
+        _content(name, pic): pic.scene
+        for name, pic in files.items()
+        if isinstance(pic, Pic) and pic.kind not in (*MASKS, "depth")
+    }
+    masks: dict[int, list[Any]] = {}
+    for name, pic in files.items():
+        if isinstance(pic, Pic) and pic.kind in MASKS and pic.kind != "fov":
+            data = np.asarray(Image.open(io.BytesIO(_content(name, pic))))
+            masks.setdefault(pic.scene, []).append(_foreground(data))
+    everything = [mask for found in masks.values() for mask in found]
+    for index, stored in enumerate(_stored(dataset)):
+        got = np.asarray(dataset[index].mask)[0] != 0
+        known = masks.get(scene_of[stored], []) if stored in scene_of else everything
+        if not any(got.shape == mask.shape and (got == mask).all() for mask in known):
+            return [f"the mask of {dataset.keys[index]} is another picture's"]
+    return []
+
+
+def _foreground(pixels: Any) -> Any:
+    flat = pixels.reshape(*pixels.shape[:2], -1).astype(int)
+    return (flat != 0).any(axis=2)
