@@ -27,6 +27,7 @@ from .reading.picture_pairs import (
     SPLIT_WORDS,
     TARGET_WORDS,
     belong_together,
+    belong_within,
     is_reserved,
     words,
 )
@@ -44,8 +45,36 @@ _ANNOTATIONS = (
 )
 _NO_TEXT = (
     *(".zip", ".tar", ".gz", ".tgz", ".7z", ".rar", ".gif", ".mp4", ".avi", ".mov", ".wav", ".svg"),
-    *(".pth", ".pt", ".ckpt", ".onnx", ".h5", ".hdf5", ".tfrecord", ".pdf", ".psd", ".bak", ".nii"),
+    *(
+        ".pth",
+        ".ckpt",
+        ".onnx",
+        ".tfrecord",
+        ".pdf",
+        ".psd",
+        ".bak",
+        ".tmp",
+        ".md5",
+        ".xmp",
+        ".aae",
+    ),
+    *(".cr2", ".nef", ".arw", ".dng", ".thm"),
 )
+_LABELS = frozenset(
+    [
+        "label",
+        "labels",
+        "annotation",
+        "annotations",
+        "target",
+        "targets",
+        "gt",
+        "metadata",
+        "attributes",
+        "index",
+    ]
+)
+"""Words in names of files that may say what images are, whatever their suffix."""
 _MOST_NAMED = 6
 """Files to look into; one is enough for a doubt."""
 
@@ -141,9 +170,15 @@ def _split_parts(tree: Tree, base: str) -> tuple[list[tuple[str, str]], list[str
     for name in names:
         part = _unwrapped(tree, join(base, name))
         found = tree.folder(part)
-        (flat if found.images or not found.folders else parts).append((name, part))
-    unlabelled = all(_part_of(name) == "test" for name, _ in flat)
-    if not parts or not unlabelled:
+        doubled = found.folders == [name] and not tree.folder(join(part, name)).folders
+        is_flat = found.images or not found.folders or doubled
+        (flat if is_flat else parts).append((name, part))
+    # Competitions have pictures to predict; other splits of the same part may have the classes.
+    known = {_part_of(name) for name, _ in parts}
+    spare = all(
+        "pred" in words(n) or (_part_of(n) in known and not _only_split(n)) for n, _ in flat
+    )
+    if not parts or not spare:
         return [], []
     notes = [
         f"{tree.count(part):,} images in {printable(part)} have no class folders and are left out"
@@ -227,14 +262,16 @@ def _images_beside(tree: Tree, layout: ClassLayout) -> Doubt | None:
 
 
 def _split_names(tree: Tree, layout: ClassLayout) -> Doubt | None:
-    """Tell whether some folders are splits: two of different parts, or one that is no train."""
+    """Tell whether folders are splits: two of different parts, or all, or a test beside classes."""
     names = layout.classes
     parts = {name: _part_of(name) for name in names if _part_of(name)}
-    alone = [name for name in parts if len(words(name)) == 1 or name.lower() in SPLIT_WORDS]
-    if len(set(parts.values())) < 2 and not any(parts[name] != "train" for name in alone):
-        deeper = [f for f in layout.folders if f.name in alone and not tree.folder(f.path).images]
-        if not deeper and not (len(names) == 1 and parts):
-            return None
+    different = len(set(parts.values())) > 1 or len(parts) == len(names)
+    held_out = any(
+        _only_split(name) and part in ("validation", "test") for name, part in parts.items()
+    )
+    deep = any(_only_split(f.name) and not tree.folder(f.path).images for f in layout.folders)
+    if not parts or not (different or held_out or deep):
+        return None
     shown = joined(map(printable, parts), 4)
     parent = layout.folders[0].path.rpartition("/")[0]
     ways = [
@@ -245,6 +282,11 @@ def _split_names(tree: Tree, layout: ClassLayout) -> Doubt | None:
     ]
     what = "is a split" if len(parts) == 1 else "are splits"
     return Doubt(f"{shown} {what} by name, not classes", tuple(ways[:2]))
+
+
+def _only_split(name: str) -> bool:
+    """Tell whether a name says nothing but which split it is."""
+    return len(words(name)) == 1 and name.lower() in SPLIT_WORDS
 
 
 def _target_names(layout: ClassLayout) -> Doubt | None:
@@ -261,7 +303,7 @@ def _target_names(layout: ClassLayout) -> Doubt | None:
         name for name, found in kinds.items() if found & PICTURE_WORDS and not found & TARGET_WORDS
     ]
     targets = [name for name, found in kinds.items() if found & TARGET_WORDS]
-    if not plain or not targets:
+    if not plain or not targets or len(plain) + len(targets) < len(names):
         return None
     shown = joined(map(printable, [*plain, *targets]), 4)
     return Doubt(
@@ -331,16 +373,21 @@ def unread_lists(tree: Tree, layout: ClassLayout) -> list[str]:
             others = [n for n in others if n not in ("manifest.csv", "manifest.schema.json")]
         stems = {os.path.splitext(image)[0] for image in folder.images} if others else set()
         for name in others:
-            known = os.path.splitext(name)[0] in stems or len(names) >= _MOST_NAMED
-            if name.lower().endswith(_ANNOTATIONS) if known else _may_say(tree, layout, path, name):
+            if os.path.splitext(name)[0] in stems:
+                says = not name.lower().endswith(_NO_TEXT)
+            elif len(names) >= _MOST_NAMED:
+                says = name.lower().endswith(_ANNOTATIONS)
+            else:
+                says = _may_say(tree, layout, path, name)
+            if says:
                 names.append(join(path, name))
     return names
 
 
 def _may_say(tree: Tree, layout: ClassLayout, path: str, name: str) -> bool:
     """Tell whether a file may say what the images are, by its name and content."""
-    by_name = name.lower().endswith(_ANNOTATIONS)
-    if not by_name and name.lower().endswith(_NO_TEXT):
+    by_name = name.lower().endswith(_ANNOTATIONS) or not _LABELS.isdisjoint(words(name))
+    if name.lower().endswith(_NO_TEXT):
         return False
     images = (image for folder in layout.folders for image in _images_of(tree, folder.path))
     kind = describe_head(name, tree.head(join(path, name), HEAD_BYTES), images).kind
@@ -362,35 +409,72 @@ def _chain(path: str) -> Iterator[str]:
 
 
 def _numbered_folders(tree: Tree, layout: ClassLayout) -> Doubt | None:
-    """Tell whether folders hold images by number, 1,000 each, or by the start of a hash."""
-    if len(layout.folders) < 2:
-        return None
+    """Tell whether folders are parts of one set: by number, by clip, or by the start of a hash."""
     names = layout.classes
+    if len(names) < 2:
+        return None
     stems = {
-        f.name: [os.path.splitext(image)[0] for image in tree.folder(f.path).images[:50]]
-        for f in layout.folders
+        folder.name: [os.path.splitext(image)[0] for image in tree.folder(folder.path).images[:50]]
+        for folder in layout.folders
     }
+    ends = {
+        (*words(name)[:-1],) for name in names if words(name)[-1:] and words(name)[-1].isdigit()
+    }
+    last = [words(name)[-1:] for name in names]
+    if len(ends) == 1 and all(end and end[0].isdigit() for end in last):
+        if not _PARTS.isdisjoint(next(iter(ends))):
+            return Doubt(
+                f"{names[0]!r} and {names[1]!r} are parts of one set by name", _deep(layout)
+            )
     if all(name.isdecimal() for name in names):
         numbers = {n: [int(s) for s in found if s.isdecimal()] for n, found in stems.items()}
-        whole = all(len(numbers[n]) == len(stems[n]) > 0 for n in names)
-        if whole and any(
-            all(number // size * step == int(n) for n in names for number in numbers[n])
-            for size, step in _STEPS
-        ):
-            return Doubt(
-                f"folders such as {names[0]!r} hold images by their number", _deep(layout), False
-            )
-    hexed = all(re.fullmatch(r"[0-9a-f]{1,4}", name) for name in names)
-    if hexed and len({len(name) for name in names}) == 1 and len(names) >= 8:
-        hashes = any(c.isalpha() for n in names for c in n) and any(
-            c.isdigit() for n in names for c in n
-        )
-        if hashes and all(s.startswith(n) for n, found in stems.items() for s in found):
-            return Doubt(
-                f"folders such as {names[0]!r} hold images by their hash", _deep(layout), False
-            )
+        if all(len(numbers[n]) == len(stems[n]) > 0 for n in names):
+            if any(
+                all(number // size * step == int(n) for n in names for number in numbers[n])
+                for size, step in _STEPS
+            ):
+                return Doubt(
+                    f"folders such as {names[0]!r} hold images by their number", _deep(layout)
+                )
+            padded = all(len(n) > 2 for n in names) and min(map(int, names)) < 2
+            if padded and all(found[:3] in ([0, 1, 2], [1, 2, 3]) for found in numbers.values()):
+                return Doubt(
+                    f"folders such as {names[0]!r} hold the frames of clips", _deep(layout)
+                )
+    hashed = all(re.fullmatch(r"[0-9a-f]{1,4}", name) for name in names)
+    if hashed and len({len(name) for name in names}) == 1:
+        if all(re.fullmatch(rf"{n}[0-9a-f]{{6,}}", s) for n, found in stems.items() for s in found):
+            return Doubt(f"folders such as {names[0]!r} hold images by their hash", _deep(layout))
     return None
 
+
+_PARTS = frozenset(
+    [
+        "clip",
+        "video",
+        "vid",
+        "batch",
+        "part",
+        "images",
+        "image",
+        "imgs",
+        "img",
+        "seq",
+        "sequence",
+        "shard",
+        "chunk",
+        "folder",
+        "set",
+        "subset",
+        "fold",
+        "session",
+        "disc",
+        "volume",
+        "block",
+        "chunk",
+    ]
+)
+"""Words before a number that say that folders are parts of one set."""
 
 _STEPS = [(size, step) for size in (50, 100, 500, 1000, 2000, 5000, 10000) for step in (1, size)]
 
@@ -409,9 +493,12 @@ def _too_few(layout: ClassLayout) -> Doubt | None:
 
 def _pictures(tree: Tree, layout: ClassLayout) -> Doubt | None:
     """Tell whether the pictures of two folders belong together."""
-    within = _within_folders(tree, layout)
-    if within:
-        return Doubt(within, (Way("", "--format masks", "images with their masks"),), False)
+    for folder in layout.folders[:64]:
+        within = belong_within(tree.folder(folder.path).images)
+        if within:
+            shown = " and ".join(map(printable, within))
+            way = Way("", "--format masks", "images with their masks")
+            return Doubt(f"{shown} in {folder.path!r} belong together", (way,), plausible=False)
     folders = {}
     for folder in layout.folders:
         inner = (tree.folder(path).images for path in tree.below(folder.path))
@@ -430,17 +517,3 @@ def _pictures(tree: Tree, layout: ClassLayout) -> Doubt | None:
             "belong together"
         )
     return None
-
-
-def _within_folders(tree: Tree, layout: ClassLayout) -> str:
-    """Return why files of one folder belong together: ``0_colors.png`` and ``0_depth.png``."""
-    for folder in layout.folders[:64]:
-        ends: dict[str, set[str]] = {}
-        for name in tree.folder(folder.path).images[:200]:
-            parts = re.split(r"[-_. ]+(?=[A-Za-z]+$)", os.path.splitext(name)[0], maxsplit=1)
-            ends.setdefault(parts[0], set()).add(parts[1].lower() if len(parts) > 1 else "")
-        paired = [stem for stem, found in ends.items() if len(found) > 1 and found & TARGET_WORDS]
-        if len(paired) * 2 >= len(ends) > 0:
-            names = [n for n in tree.folder(folder.path).images if n.startswith(paired[0])][:2]
-            return f"{joined(map(printable, names))} in {folder.path!r} belong together"
-    return ""

@@ -20,8 +20,8 @@ from .tree import DiskTree, Tree, join
 
 __all__ = ["Doubt", "Way", "doubted", "drawing", "not_recognised"]
 
-_LINES = 14
-_WIDE = 4
+_LINES = 18
+_WIDE = 6
 _DEEP = 3
 _LISTS = (".csv", ".tsv", ".jsonl", ".txt", ".json", ".parquet")
 
@@ -50,7 +50,8 @@ def doubted(place: str, format: str, tree: Tree, doubt: Doubt) -> SourceError:
     ways = [*doubt.ways]
     if doubt.plausible:
         ways.append(Way("", f"--format {format}", "the folders as classes, all the same"))
-    known = f"\nWhat may be meant:\n{_commands(place, ways)}" if ways else ""
+    lines = _commands(place, ways) or "  fastdata formats  # what pack reads"
+    known = f"\nWhat may be meant:\n{lines}"
     return SourceError(
         f"{place}: not packed as class folders: {doubt.reason}.\n{drawing(tree)}{known}"
     )
@@ -76,7 +77,8 @@ def not_recognised(location: Any) -> SourceError:
         ways.append(Way("", options, "all images in all folders, without labels"))
     elif top.folders:
         ways.append(Way(top.folders[0], "", "what is in this folder"))
-    known = f"What may be meant:\n{_commands(place, ways)}" if ways else ""
+    lines = _commands(place, ways) or "  fastdata formats  # what pack reads"
+    known = f"What may be meant:\n{lines}"
     return SourceError(
         f"{place}: not recognised: it is in none of the formats that `fastdata formats` lists, and "
         f"there are no class folders, CLASS/IMAGE, in it.\n{drawing(tree)}\n{known}"
@@ -93,17 +95,22 @@ def _some(tree: Tree) -> list[str]:
 
 
 def _commands(place: str, ways: Sequence[Way]) -> str:
-    """Return at most three commands, one a line, each with what it packs."""
-    lines = []
+    """Return at most three commands, one a line, each with what it packs.
+
+    Before the first one for a file inside an archive stands the command that extracts it.
+    """
+    lines: list[str] = []
     for way in ways[:3]:
-        source, first = place, ""
+        source = place
         inside = way.path or not way.options.startswith(("--format archive", "--option split"))
         if os.path.isfile(place) and inside:
             source, first = _extracted(place)
+            if first not in lines:
+                lines.append(first)
         source = os.path.join(source, way.path) if way.path else source
         stem = Path(os.path.abspath(source)).name.split(".")[0] or "images"
         words = [shlex.quote(source), shlex.quote(f"{stem}.lmdb"), *way.options.split()]
-        lines.append(f"  {first}fastdata pack {' '.join(words)}  # {printable(way.meaning)}")
+        lines.append(f"  fastdata pack {' '.join(words)}  # {printable(way.meaning)}")
     return "\n".join(lines)
 
 
@@ -112,8 +119,8 @@ def _extracted(archive: str) -> tuple[str, str]:
     folder = archive.split(".")[0] if "." in os.path.basename(archive) else f"{archive}.files"
     name, to = shlex.quote(archive), shlex.quote(folder)
     if archive.lower().endswith(".zip"):
-        return folder, f"unzip -q {name} -d {to} && "
-    return folder, f"mkdir {to} && tar -xf {name} -C {to} && "
+        return folder, f"  unzip -q {name} -d {to}"
+    return folder, f"  mkdir {to} && tar -xf {name} -C {to}"
 
 
 def drawing(tree: Tree) -> str:
