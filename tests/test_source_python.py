@@ -316,6 +316,153 @@ def test_paths_as_text_are_images_where_the_field_says_so(tmp_path: Path) -> Non
     assert captions.schema["image"] == StringField()
 
 
+# -- class names, and rows whose images are files -----------------------------------------
+
+
+CAT, DOG, EEL = "cat", "dog", "eel"
+
+
+def rows_of_files(root: Path, count: int = 6) -> list[dict[str, Any]]:
+    """Write images in a folder for each class, and return a row for each."""
+    files = sorted(image_folder(root, count, classes=(CAT, DOG)).rglob("*.jpg"))
+    return [{"image": path, "label": path.parent.name} for path in files]
+
+
+class Labelled(Pictures):
+    """A Dataset whose labels are the names of classes."""
+
+    def __init__(self, classes: list[str] | None = None) -> None:
+        super().__init__(4)
+        if classes is not None:
+            self.classes = classes
+
+    def __getitem__(self, index: int) -> Any:
+        return ONE, (CAT, DOG)[index % 2]
+
+
+@pytest.mark.parametrize("field", ["label", "target", "Class_ID"])
+def test_text_labels_of_a_list_are_classes(field: str) -> None:
+    names = [DOG] * 20 + [f" {CAT} "]  # the other class comes behind the samples that are peeked at
+    source = find_source([{"image": ONE, field: name} for name in names])
+    assert source.schema[field] == ScalarField(classes=(CAT, DOG))
+    assert source.notes == []
+
+
+@pytest.mark.parametrize(
+    ("make", "kept"),
+    [
+        (lambda: [{"image": ONE, "label": name} for name in (DOG, CAT, EEL)], [1, 0, 2]),
+        (lambda: Labelled([DOG, EEL, CAT]), [2, 0, 2, 0]),
+        (lambda: Labelled(), [CAT, DOG, CAT, DOG]),
+        (lambda: ((ONE, name) for name in (CAT, DOG)), [CAT, DOG]),
+    ],
+)
+def test_text_labels_become_numbers_where_all_names_are_known(
+    tmp_path: Path, make: Callable[[], Any], kept: list[Any]
+) -> None:
+    report = fastdata.pack(make(), tmp_path / "x.lmdb", num_workers=0, progress=False)
+    assert [sample.label for sample in fastdata.open(tmp_path / "x.lmdb")] == kept
+    if isinstance(kept[0], str):
+        assert report.notes[0].startswith("field 'label' stays text: its classes are known only")
+        assert "source_options=" in report.notes[0]
+
+
+@pytest.mark.parametrize("make", [list, iter, lambda rows: Labelled()])
+def test_the_option_classes_names_the_labels(tmp_path: Path, make: Callable[[Any], Any]) -> None:
+    (tmp_path / "names.txt").write_text(f"{DOG}\n{EEL}\n{CAT}\n")
+    for given in ([DOG, EEL, CAT], str(tmp_path / "names.txt")):
+        rows = [(ONE, name) for name in (CAT, DOG, CAT, DOG)]
+        options = {"classes": given}
+        path = tmp_path / "x.lmdb"
+        fastdata.pack(make(rows), path, source_options=options, num_workers=0, overwrite=True)
+        assert fastdata.open(path).classes == [DOG, EEL, CAT]
+        assert [sample.label for sample in fastdata.open(path)] == [2, 0, 2, 0]
+
+
+def test_a_label_beyond_the_class_names_is_rejected(tmp_path: Path) -> None:
+    labels = [0, 1, 2, -1, -2, EEL]
+    options = {"classes": [CAT, DOG]}
+    for indexed in (True, False):
+        rows: Any = [(ONE, label) for label in labels]
+        report = fastdata.pack(
+            rows if indexed else iter(rows), tmp_path / "x.lmdb", source_options=options,
+            num_workers=0, overwrite=True,
+        )  # fmt: skip
+        assert [reject.key for reject in report.rejects] == ["00000002", "00000004", "00000005"]
+        assert report.rejects[0].reason == "'label' is 2, and there are 2 classes: 0 to 1"
+        assert report.rejects[2].reason == "'label' is 'eel', which is none of its 2 classes"
+
+
+def test_classes_without_a_label_are_refused() -> None:
+    with pytest.raises(OptionError, match="classes=: none of the fields image, text is a label"):
+        find_source([{"image": ONE, "text": "a"}], options={"classes": [CAT]})
+
+
+def test_a_dataset_with_classes_gives_them_to_its_targets() -> None:
+    class Targets(Pictures):
+        classes = (CAT, DOG, EEL)
+
+        def __getitem__(self, index: int) -> Any:
+            return {"image": ONE, "target": index % 3, "split": 0}
+
+    assert find_source(Targets()).schema["target"] == ScalarField(classes=(CAT, DOG, EEL))
+
+
+def test_rows_of_files_are_indexed_and_have_their_paths_for_keys(tmp_path: Path) -> None:
+    rows = rows_of_files(tmp_path / "images")
+    report = fastdata.pack(
+        rows, tmp_path / "x.lmdb", codec="keep", shuffle=True, seed=3, num_workers=1, progress=False
+    )
+    dataset = fastdata.open(tmp_path / "x.lmdb")
+    keys = [str(row["image"].relative_to(tmp_path / "images")) for row in rows]
+    assert sorted(dataset.keys) == sorted(keys) != list(dataset.keys)
+    assert dataset.classes == [CAT, DOG]
+    assert [dataset.classes[s.label] for s in dataset] == [
+        key.split("/")[0] for key in dataset.keys
+    ]
+    assert report.source_bytes == sum(row["image"].stat().st_size for row in rows)
+
+
+def test_a_changed_file_changes_what_a_pack_of_rows_is_of(tmp_path: Path) -> None:
+    rows = rows_of_files(tmp_path / "images")
+    before = find_source(rows).fingerprints()
+    rows[2]["image"].write_bytes(png(7))
+    after = find_source(rows).fingerprints()
+    assert (before != after).tolist() == [False, False, True, False, False, False]
+    data = [{"image": png(k)} for k in range(3)]
+    before = find_source(data).fingerprints()
+    data[1]["image"] = png(9)
+    assert (find_source(data).fingerprints() != before).tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("name", ["path", "file", "picture", "image"])
+def test_the_only_files_of_rows_are_the_image(tmp_path: Path, name: str) -> None:
+    rows = [{name: str(row["image"]), "label": 1} for row in rows_of_files(tmp_path / "images")]
+    source = find_source(rows)
+    assert dict(source.schema) == {
+        "image" if name in ("path", "file") else name: IMAGE,
+        "label": INT,
+    }
+
+
+def test_a_row_that_is_unlike_the_others_is_rejected(tmp_path: Path) -> None:
+    rows = rows_of_files(tmp_path / "images", 24)
+    rows[20] = {"image": rows[20]["image"]}
+    rows[21]["image"] = tmp_path / "gone.jpg"
+    rows[22]["image"] = None
+    report = fastdata.pack(rows, tmp_path / "x.lmdb", size=16, num_workers=0)
+    assert report.num_samples == 21
+    assert [reject.key for reject in report.rejects] == [
+        str(rows[20]["image"].relative_to(tmp_path)),
+        "gone.jpg",
+        "00000022",
+    ]
+    assert "has the fields ['image'], not ['image', 'label']" in report.rejects[0].reason
+
+
+# -- masks, and Datasets -------------------------------------------------------------------
+
+
 def test_a_field_called_mask_is_one() -> None:
     source = find_source([{"image": ONE, "mask": ONE[:, :, 0], "mask_of_two": ONE[:, :, 0]}])
     assert dict(source.schema) == {

@@ -4,21 +4,41 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import os
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, TypeAlias, TypeGuard
 
 import numpy as np
 from PIL import Image
 
-from fastdata.errors import SourceError
-from fastdata.schema import ArrayField, Field, ScalarField, Schema
+from fastdata.errors import OptionError, SourceError
+from fastdata.schema import ArrayField, Field, ScalarField, Schema, StringField
 
 from ..base import FieldSpec, reason_of
-from .fields import convert, field_of, image_field, resolve_fields
-from .image_files import is_image_name
+from .class_names import classes_of_texts, read_class_names
+from .field_names import LABELS, first_called
+from .fields import convert, field_of, resolve_fields
+from .image_files import is_image_bytes, is_image_name
+from .options import Option
 
-__all__ = ["PEEK", "first_samples", "own_copy", "schema_of", "to_values", "with_features"]
+__all__ = [
+    "PEEK",
+    "ClassNames",
+    "are_names",
+    "first_samples",
+    "holds_files",
+    "is_file",
+    "own_copy",
+    "schema_of",
+    "to_values",
+    "values_of",
+]
+
+ClassNames: TypeAlias = Annotated[
+    str | Sequence[str] | None, Option("names of classes, or a text file with one a line")
+]
+"""The option ``classes=`` of sources from Python."""
 
 PEEK = 16
 """Samples from which fields are told."""
@@ -51,7 +71,7 @@ def first_samples(dataset: Any) -> list[Any]:
 
 def to_values(item: Any, schema: Schema) -> tuple[Any, ...]:
     """Bring what a dataset yields into the schema's form. Raises ValueError if it does not fit."""
-    values = _values(item, list(schema))
+    values = values_of(item, list(schema))
     if values.keys() != schema.keys():
         raise ValueError(f"the sample has the fields {list(values)}, not {list(schema)}")
     return tuple(convert(values[name], field, name) for name, field in schema.items())
@@ -80,47 +100,137 @@ def _is_tensor(value: Any) -> bool:
     return hasattr(value, "detach") and hasattr(value, "clone")
 
 
-def schema_of(samples: Sequence[Any], channels: int, fields: FieldSpec) -> Schema:
-    """Return the fields of some samples. Raises SourceError if there are none."""
+def schema_of(
+    samples: Sequence[Any],
+    channels: int,
+    fields: FieldSpec | None,
+    dataset: Any,
+    classes: str | Sequence[str] | None,
+    notes: list[str],
+) -> Schema:
+    """Return the fields of a dataset's first samples. Raises SourceError if there are none.
+
+    classes: as the option `ClassNames`.
+    notes: to which what the user should know is added.
+    """
     if not samples:
         raise SourceError("the iterable is empty: there is nothing to pack")
-    rows = [_values(sample, list(fields)) for sample in samples]
+    fields = fields or {}
+    rows = [values_of(sample, list(fields)) for sample in samples]
 
     def own(name: str) -> Field:
-        values = [row[name] for row in rows if name in row]
-        if name == "image" and all(map(_is_image_path, values)):
-            return image_field(name, channels)
-        return field_of(values, channels, name)
+        return field_of([row[name] for row in rows if name in row], channels, name)
 
-    return Schema(resolve_fields(rows[0], fields, channels, own))
+    resolved = resolve_fields(rows[0], fields, channels, own)
+    _name_features(resolved, dataset)
+    free = {name: value for name, value in rows[0].items() if fields.get(name, "label") == "label"}
+    _name_labels(resolved, free, dataset, classes, notes)
+    return Schema(resolved)
 
 
-def with_features(schema: Schema, dataset: Any) -> Schema:
-    """Return a schema with the class names that Hugging Face's ``datasets`` tells, in `features`.
+def _name_features(fields: dict[str, Field], dataset: Any) -> None:
+    """Give fields the class names that Hugging Face's ``datasets`` tells, in `features`.
 
     They are those of a ``ClassLabel``, or of a list of such.  Only fields of integers without
     class names get them.
     """
     features = getattr(dataset, "features", None)
     if not isinstance(features, Mapping):
-        return schema
-    fields = dict(schema)
-    for name, field in schema.items():
+        return
+    for name, field in fields.items():
         feature = features.get(name)
         names = getattr(getattr(feature, "feature", feature), "names", None)
         if not isinstance(field, (ScalarField, ArrayField)) or "int" not in field.dtype:
             continue
-        if field.classes is None and isinstance(names, (list, tuple)):
+        if field.classes is None and are_names(names):
             fields[name] = dataclasses.replace(field, classes=tuple(names))
-    return Schema(fields)
 
 
-def _is_image_path(value: Any) -> bool:
-    """Tell whether this is text that is the path of an image: only the user's own code says so."""
-    return isinstance(value, str) and is_image_name(value)
+def _name_labels(
+    fields: dict[str, Field],
+    first: Mapping[str, Any],
+    dataset: Any,
+    classes: str | Sequence[str] | None,
+    notes: list[str],
+) -> None:
+    """Give the label its class names; text becomes classes where all of it can be known.
+
+    first: the first sample's values of the fields that may be the label.
+    """
+    able = [name for name in first if isinstance(first[name], str) or _is_number(fields[name])]
+    label = first_called(able, LABELS)
+    if classes is not None:
+        names: Any = read_class_names(classes) if isinstance(classes, str) else tuple(classes)
+        if label is None:
+            raise OptionError(f"classes=: none of the fields {', '.join(fields)} is a label")
+    else:
+        names = getattr(dataset, "classes", None)
+    if label is None:
+        return
+    field = fields[label]
+    if are_names(names):
+        plain = field if isinstance(field, ScalarField) else ScalarField()
+        if plain.classes is None or classes is not None:
+            fields[label] = dataclasses.replace(plain, classes=tuple(names))
+    elif isinstance(first[label], str):
+        if isinstance(dataset, (list, tuple)):
+            texts = _texts(dataset, list(fields), label)
+            fields[label] = ScalarField(classes=classes_of_texts(texts, f"field {label!r}"))
+            return
+        fields[label] = StringField()
+        notes.append(
+            f"field {label!r} stays text: its classes are known only when all samples have been "
+            'read. Name them: source_options={"classes": ["cat", "dog", ...]}'
+        )
 
 
-def _values(item: Any, names: Sequence[str]) -> dict[str, Any]:
+def _is_number(field: Field) -> bool:
+    return isinstance(field, ScalarField) and "int" in field.dtype
+
+
+def _texts(rows: Iterable[Any], names: Sequence[str], label: str) -> Iterable[str]:
+    for row in rows:
+        text = values_of(row, names).get(label)
+        if isinstance(text, str) and text.strip():
+            yield text.strip()
+
+
+def are_names(classes: Any) -> TypeGuard[Sequence[str]]:
+    """Tell whether these are names of classes."""
+    return (
+        isinstance(classes, (list, tuple))
+        and len(classes) > 0
+        and all(isinstance(name, str) for name in classes)
+    )
+
+
+def is_file(value: Any) -> bool:
+    """Tell whether this is an image file: its path, also as text, or its bytes."""
+    if isinstance(value, str):
+        return is_image_name(value)
+    return isinstance(value, os.PathLike) or is_image_bytes(value)
+
+
+def holds_files(location: Any) -> bool:
+    """Tell whether this is a sequence of samples whose images are all files."""
+    if not isinstance(location, (list, tuple)) or not location:
+        return False
+    if hasattr(location, "_fields"):  # a named tuple is one sample
+        return False
+    rows = [values_of(item, ()) for item in location[:PEEK]]
+    return all(
+        any(map(is_file, row.values())) and not any(map(_is_picture, row.values())) for row in rows
+    )
+
+
+def _is_picture(value: Any) -> bool:
+    """Tell whether this is an image in memory."""
+    if isinstance(value, (np.ndarray, np.generic)) or _is_tensor(value):
+        return len(value.shape) > 1 and "uint8" in str(value.dtype)
+    return isinstance(value, Image.Image)
+
+
+def values_of(item: Any, names: Sequence[str]) -> dict[str, Any]:
     """Return a sample's values by field name."""
     named = _named(item)
     if named is not None:
