@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -45,35 +45,13 @@ _ANNOTATIONS = (
 )
 _NO_TEXT = (
     *(".zip", ".tar", ".gz", ".tgz", ".7z", ".rar", ".gif", ".mp4", ".avi", ".mov", ".wav", ".svg"),
-    *(
-        ".pth",
-        ".ckpt",
-        ".onnx",
-        ".tfrecord",
-        ".pdf",
-        ".psd",
-        ".bak",
-        ".tmp",
-        ".md5",
-        ".xmp",
-        ".aae",
-    ),
-    *(".cr2", ".nef", ".arw", ".dng", ".thm"),
+    *(".pth", ".ckpt", ".onnx", ".tfrecord", ".pdf", ".psd", ".bak", ".tmp", ".md5", ".xmp"),
+    *(".aae", ".cr2", ".nef", ".arw", ".dng", ".thm"),
 )
-_LABELS = frozenset(
-    [
-        "label",
-        "labels",
-        "annotation",
-        "annotations",
-        "target",
-        "targets",
-        "gt",
-        "metadata",
-        "attributes",
-        "index",
-    ]
-)
+_LABELS = {
+    *("label", "labels", "annotation", "annotations", "target", "targets", "gt", "metadata"),
+    *("attributes", "index"),
+}
 """Words in names of files that may say what images are, whatever their suffix."""
 _MOST_NAMED = 6
 """Files to look into; one is enough for a doubt."""
@@ -173,10 +151,11 @@ def _split_parts(tree: Tree, base: str) -> tuple[list[tuple[str, str]], list[str
         doubled = found.folders == [name] and not tree.folder(join(part, name)).folders
         is_flat = found.images or not found.folders or doubled
         (flat if is_flat else parts).append((name, part))
-    # Competitions have pictures to predict; other splits of the same part may have the classes.
-    known = {_part_of(name) for name, _ in parts}
+    # Competitions have pictures to predict; another folder of the same split may have the classes.
+    known = {_part_of(name) for name, _ in parts if _only_split(name)}
     spare = all(
-        "pred" in words(n) or (_part_of(n) in known and not _only_split(n)) for n, _ in flat
+        "pred" in words(name) or (_part_of(name) in known and not _only_split(name))
+        for name, _ in flat
     )
     if not parts or not spare:
         return [], []
@@ -262,14 +241,15 @@ def _images_beside(tree: Tree, layout: ClassLayout) -> Doubt | None:
 
 
 def _split_names(tree: Tree, layout: ClassLayout) -> Doubt | None:
-    """Tell whether folders are splits: two of different parts, or all, or a test beside classes."""
+    """Tell whether folders are splits: two of different parts, all, or a test beside classes."""
     names = layout.classes
     parts = {name: _part_of(name) for name in names if _part_of(name)}
-    different = len(set(parts.values())) > 1 or len(parts) == len(names)
-    held_out = any(
-        _only_split(name) and part in ("validation", "test") for name, part in parts.items()
-    )
-    deep = any(_only_split(f.name) and not tree.folder(f.path).images for f in layout.folders)
+    rest = {word for name in parts for word in words(name) if word not in SPLIT_WORDS}
+    versions = all(len(word) == 1 or word.isdigit() or is_reserved(word) for word in rest)
+    different = len(set(parts.values())) > 1 or (len(parts) == len(names) and versions)
+    alone = {name for name in parts if _only_split(name)}
+    held_out = any(parts[name] in ("validation", "test") for name in alone)
+    deep = any(f.name in alone and not tree.folder(f.path).images for f in layout.folders)
     if not parts or not (different or held_out or deep):
         return None
     shown = joined(map(printable, parts), 4)
@@ -414,66 +394,45 @@ def _numbered_folders(tree: Tree, layout: ClassLayout) -> Doubt | None:
     if len(names) < 2:
         return None
     stems = {
-        folder.name: [os.path.splitext(image)[0] for image in tree.folder(folder.path).images[:50]]
+        folder.name: [os.path.splitext(image)[0] for image in tree.folder(folder.path).images]
         for folder in layout.folders
     }
-    ends = {
-        (*words(name)[:-1],) for name in names if words(name)[-1:] and words(name)[-1].isdigit()
-    }
-    last = [words(name)[-1:] for name in names]
-    if len(ends) == 1 and all(end and end[0].isdigit() for end in last):
-        if not _PARTS.isdisjoint(next(iter(ends))):
-            return Doubt(
-                f"{names[0]!r} and {names[1]!r} are parts of one set by name", _deep(layout)
-            )
+    split = [words(name) for name in names]
+    starts = {tuple(parts[:-1]) for parts in split}
+    counted = len(starts) == 1 and all(parts and parts[-1].isdigit() for parts in split)
+    if counted and not _PARTS.isdisjoint(next(iter(starts))):
+        return Doubt(f"{names[0]!r} and {names[1]!r} are parts of one set by name", _deep(layout))
+    reason = ""
     if all(name.isdecimal() for name in names):
-        numbers = {n: [int(s) for s in found if s.isdecimal()] for n, found in stems.items()}
-        if all(len(numbers[n]) == len(stems[n]) > 0 for n in names):
-            if any(
-                all(number // size * step == int(n) for n in names for number in numbers[n])
-                for size, step in _STEPS
-            ):
-                return Doubt(
-                    f"folders such as {names[0]!r} hold images by their number", _deep(layout)
-                )
-            padded = all(len(n) > 2 for n in names) and min(map(int, names)) < 2
-            if padded and all(found[:3] in ([0, 1, 2], [1, 2, 3]) for found in numbers.values()):
-                return Doubt(
-                    f"folders such as {names[0]!r} hold the frames of clips", _deep(layout)
-                )
-    hashed = all(re.fullmatch(r"[0-9a-f]{1,4}", name) for name in names)
-    if hashed and len({len(name) for name in names}) == 1:
-        if all(re.fullmatch(rf"{n}[0-9a-f]{{6,}}", s) for n, found in stems.items() for s in found):
-            return Doubt(f"folders such as {names[0]!r} hold images by their hash", _deep(layout))
-    return None
+        reason = _numbers(names, stems)
+    elif all(re.fullmatch(r"[0-9a-f]{2,4}", name) for name in names):
+        begin = (re.fullmatch(rf"{n}[0-9a-f]{{6,}}", stem) for n in names for stem in stems[n])
+        reason = "images by the start of their hash" if all(begin) else ""
+    return Doubt(f"folders such as {names[0]!r} hold {reason}", _deep(layout)) if reason else None
 
 
-_PARTS = frozenset(
-    [
-        "clip",
-        "video",
-        "vid",
-        "batch",
-        "part",
-        "images",
-        "image",
-        "imgs",
-        "img",
-        "seq",
-        "sequence",
-        "shard",
-        "chunk",
-        "folder",
-        "set",
-        "subset",
-        "fold",
-        "session",
-        "disc",
-        "volume",
-        "block",
-        "chunk",
-    ]
-)
+def _numbers(names: Sequence[str], stems: Mapping[str, Sequence[str]]) -> str:
+    """Return what folders with numbers for names hold; "" if they may be classes."""
+    numbers = {n: sorted(int(s) for s in stems[n] if s.isdecimal()) for n in names}
+    if not all(len(numbers[n]) == len(stems[n]) > 0 for n in names):
+        return ""
+    inside = [(number, int(n)) for n in names for number in numbers[n]]
+    if any(all(k // size * step == n for k, n in inside) for size, step in _STEPS):
+        return "images by their number"
+    padded = all(len(n) > 2 for n in names) and min(map(int, names)) < 2
+    if padded and all(found[:3] in ([0, 1, 2], [1, 2, 3]) for found in numbers.values()):
+        return "the frames of clips"
+    sizes = {len(numbers[n]) for n in sorted(names, key=int)[:-1]}
+    running = [number for n in sorted(names, key=int) for number in numbers[n]]
+    if len(names) > 3 and len(sizes) == 1 and running == list(range(running[0], running[-1] + 1)):
+        return "images that are numbered through all folders"
+    return ""
+
+
+_PARTS = {
+    *("clip", "video", "vid", "batch", "part", "images", "image", "imgs", "img", "seq", "sequence"),
+    *("shard", "chunk", "folder", "set", "subset", "fold", "session", "disc", "volume", "block"),
+}
 """Words before a number that say that folders are parts of one set."""
 
 _STEPS = [(size, step) for size in (50, 100, 500, 1000, 2000, 5000, 10000) for step in (1, size)]

@@ -58,6 +58,14 @@ _NEAREST = 3
 _STORED = ("folder", "litdata", "manifest", "mds", "parquet", "tfrecord", "webdataset")
 """Formats that are read out of a store."""
 
+_COVERS = {
+    ("archive", "webdataset"),
+    ("cifar", "webdataset"),
+    ("fastdata", "hdf5"),
+    ("fastdata", "lmdb"),
+}
+"""Formats of which the first is a special case of the second."""
+
 _BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
@@ -259,23 +267,47 @@ def _points() -> dict[str, EntryPoint]:
 
 
 def _recognised(location: Any, points: Mapping[str, EntryPoint]) -> type[Source]:
+    """Return the class of the format that a location is in; `SourceError` if none or two fit."""
     path = location if isinstance(location, (str, os.PathLike)) else None
     if path is not None and not (os.path.exists(path) or is_pattern(path)):
         raise SourceError(not_there(path))
     if path is not None and is_pattern(path) and not files_at(path):
         raise SourceError(f"{os.fspath(path)}: no file is called so. Quote patterns in a shell.")
+    found: type[Source] | None = None
     for kind in _asked(location, points):
-        # One format may fail, say at a folder that cannot be listed, and another may not.
-        try:
-            if kind.recognises(location):
-                return kind
-        except (DriveError, ResourceLimitError, StorageError):
-            raise
-        except OSError:
+        if found is not None and (kind.general or (found.name, kind.name) in _COVERS):
             continue
+        if not _recognises(kind, location):
+            continue
+        if found is not None:
+            raise SourceError(
+                f"{location}: may be in the format {found.name!r} ({found.summary}) or in "
+                f"{kind.name!r} ({kind.summary}). Name it: --format {found.name} or --format "
+                f"{kind.name}"
+            )
+        if kind.general or not _is_ours(points[kind.name]):
+            return kind
+        found = kind
+    if found is not None:
+        return found
     if path is not None and os.path.isfile(path) and os.path.getsize(path) == 0:
         raise SourceError(f"{os.fspath(path)}: the file is empty")
     raise not_recognised(location)
+
+
+def _recognises(kind: type[Source], location: Any) -> bool:
+    """Tell whether a format takes a location.  A folder that cannot be listed is an error."""
+    try:
+        return kind.recognises(location)
+    except (DriveError, ResourceLimitError, StorageError):
+        raise
+    except OSError as error:
+        if kind.general and error.filename and os.path.isdir(error.filename):
+            raise SourceError(
+                f"{error.filename}: cannot be listed: {error.strerror}. Permit reading it, or "
+                "look at the drive"
+            ) from error
+        return False
 
 
 def _asked(location: Any, points: Mapping[str, EntryPoint]) -> Iterator[type[Source]]:
