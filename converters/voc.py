@@ -87,8 +87,10 @@ class VocSource(XmlSource):
             return mask | self.read_objects(
                 map(str, annotations.glob("*.xml")),
                 classes_of_lists(self.root / "ImageSets" / "Main"),
-                **{"classes": classes, "one_based": one_based},
-                **{"check_size": check_size, "empty": empty},
+                classes=classes,
+                one_based=one_based,
+                check_size=check_size,
+                empty=empty,
             )
         if not masks:
             self.notes.append(f"no folder {annotations}: only the images")

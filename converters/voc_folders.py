@@ -66,8 +66,10 @@ class VocFoldersSource(XmlSource):
         files = (name for part in folders for name in files_below(self.root, part.others))
         objects = self.read_objects(
             (os.path.join(self.root, name) for name in files if name.endswith(".xml")),
-            **{"classes": classes, "one_based": one_based},
-            **{"check_size": check_size, "empty": empty},
+            classes=classes,
+            one_based=one_based,
+            check_size=check_size,
+            empty=empty,
         )
         return {**objects, **self.split_field()}
 
