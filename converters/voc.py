@@ -13,43 +13,36 @@ Development Kit", sections 2 and 3.  Boxes there are of the pixels within, count
 
 from __future__ import annotations
 
-import math
 import os
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
-
 from fastdata.errors import OptionError, SourceError
 from fastdata.schema import Field, ImageField
 
-from .base import hash_fields, reject_reason
+from .base import reject_reason
 from .reading.annotations.voc_files import (
-    FROM_ZERO,
     VocReader,
+    XmlSource,
     classes_of_lists,
     names_in_list,
-    object_fields,
     splits_of,
-    survey,
     voc_root,
     voc_roots,
 )
-from .reading.class_names import classes_of_texts, numbered, read_class_names
 from .reading.image_files import BOTH_CASES, ignored_files, is_image_name, suffix_of
-from .reading.image_list import ImageListSource
 from .reading.locations import path_inside
+from .reading.named_files import find_named
 from .reading.options import AllowEmpty, CheckSize, ClassFile, OneBased, Option
-from .reading.selection import left_out
 
 __all__ = ["VocSource"]
 
 _MASKS = {"": "", "classes": "SegmentationClass", "instances": "SegmentationObject"}
 
 
-class VocSource(ImageListSource):
+class VocSource(XmlSource):
     """Images with the boxes, classes and flags of their objects."""
 
     name = "voc"
@@ -67,9 +60,6 @@ class VocSource(ImageListSource):
         split: Annotated[
             str | None, Option("the list to take, e.g. trainval; default: all images")
         ] = None,
-        sets: Annotated[
-            str | None, Option("the folder of lists in ImageSets: Main, or with masks Segmentation")
-        ] = None,
         masks: Annotated[
             str | None,
             Option(
@@ -86,30 +76,26 @@ class VocSource(ImageListSource):
         self._masks = _MASKS[masks or ""]
         if self._masks and not (self.root / self._masks).is_dir():
             raise OptionError(f"masks={masks}: there is no folder {self.root / self._masks}")
-        lists = self.root / "ImageSets" / (sets or ("Segmentation" if masks else "Main"))
+        lists = self.root / "ImageSets" / ("Segmentation" if masks else "Main")
         if split:
             self._read_list(lists, split)
         else:
             self._read_folder(lists)
-        self._reject_doubles()
-        found: dict[str, Field] = {}
-        if self._masks:
-            found["mask"] = ImageField(channels=1, mask=True)
-        names: tuple[str, ...] = ()
-        least = math.inf
-        boxed = (self.root / "Annotations").is_dir()
-        if boxed:
-            names, least = self._classes(classes)
-            found |= object_fields(names)
-            self.notes += left_out("of annotations", ("pose", "occluded", "parts", "actions"))
-        elif not masks:
-            self.notes.append(f"no folder {self.root / 'Annotations'}: only the images")
-        if one_based is None:
-            one_based = least >= 1
-            if not one_based:
-                self.notes.append(FROM_ZERO)
-        self.reader = VocReader(numbered(names), int(one_based), check_size, empty, boxed)
-        return found
+        mask: dict[str, Field] = {"mask": ImageField(channels=1, mask=True)} if masks else {}
+        annotations = self.root / "Annotations"
+        if annotations.is_dir():
+            return mask | self.read_objects(
+                map(str, annotations.glob("*.xml")),
+                classes_of_lists(self.root / "ImageSets" / "Main"),
+                classes=classes,
+                one_based=one_based,
+                check_size=check_size,
+                empty=empty,
+            )
+        if not masks:
+            self.notes.append(f"no folder {annotations}: only the images")
+        self.reader = VocReader({}, 1, check_size, empty, boxed=False)
+        return mask
 
     def _read_folder(self, lists: Path) -> None:
         """Take all images, or those that have a mask."""
@@ -117,7 +103,7 @@ class VocSource(ImageListSource):
         for name in sorted(entry.name for entry in os.scandir(self.root / "JPEGImages")):
             if not is_image_name(name):
                 ignored[suffix_of(name)] += 1
-            elif not self._masks or (self.root / self._masks / f"{Path(name).stem}.png").is_file():
+            elif not self._masks or (self.root / self.files_of([name], {})[-1]).is_file():
                 self.add(name)
         if not self.num_samples:
             raise SourceError(f"{self.root}: there are no images in JPEGImages to be packed")
@@ -129,18 +115,26 @@ class VocSource(ImageListSource):
 
     def _read_list(self, lists: Path, split: str) -> None:
         """Take the images that a list names."""
-        others = 0
+        others, seen = 0, set()
         for number, name in names_in_list(lists, split):
             if name is None:
                 others += 1
                 continue
             try:
-                image = path_inside(self.root / "JPEGImages", name)
-                suffix = next((s for s in BOTH_CASES if os.path.exists(f"{image}{s}")), None)
-                if suffix is None:
-                    shown = ", ".join(BOTH_CASES)
-                    raise SourceError(f"there is no image {image} with one of {shown}")
-                self.add(name + suffix)
+                images = self.root / "JPEGImages"
+                path_inside(images, name)
+                tried = (find_named(images, f"{name}{suffix}") for suffix in BOTH_CASES)
+                image = next(filter(os.path.exists, tried), None)
+                if image is None:
+                    raise SourceError(
+                        f"there is no image {images / name} with one of {', '.join(BOTH_CASES)}"
+                    )
+                image = os.path.relpath(image, images)
+                if image in seen:
+                    self.reject(image, "the list names it before")
+                else:
+                    self.add(image)
+                seen.add(image)
             except (OSError, SourceError) as error:
                 key = f"{name} ({split}.txt, line {number})"
                 self.reject(key, reject_reason(key, error))
@@ -149,30 +143,14 @@ class VocSource(ImageListSource):
         if others:
             self.notes.append(f"{others} images of {split}.txt left out, which it marks -1")
 
-    def _reject_doubles(self) -> None:
-        """Reject images that a list names again."""
-        names = (self.names_of(row)[0] for row in range(self.num_samples))
-        hashes = np.fromiter(map(hash_fields, names), np.uint64, self.num_samples)
-        first = np.unique(hashes, return_index=True)[1]
-        for row in np.setdiff1d(np.arange(self.num_samples), first).tolist():
-            self._rejects.setdefault(row, "the list names it before")
-
-    def _classes(self, given: str | None) -> tuple[tuple[str, ...], float]:
-        """Return the classes, and where the first box begins, if annotations are read for them."""
-        if given is not None:
-            return read_class_names(given), math.inf
-        if own := classes_of_lists(self.root / "ImageSets" / "Main"):
-            return own, math.inf
-        rows = (row for row in range(self.num_samples) if row not in self._rejects)
-        xml_files = (self.files_of(self.names_of(row), {})[1] for row in rows)
-        found, least = survey(os.path.join(self.root, name) for name in xml_files)
-        names = classes_of_texts(found, str(self.root / "Annotations"))
-        if not names:
-            self.notes.append("no objects in any annotation file")
-        return names, least
-
     def files_of(self, names: list[str], numbers: Mapping[str, int]) -> list[str]:
         stem = os.path.splitext(names[0])[0]
-        mask = [os.path.join(self._masks, f"{stem}.png")] if self._masks else []
-        image, annotation = os.path.join("JPEGImages", names[0]), f"Annotations/{stem}.xml"
-        return [image, annotation, *mask]
+        others = [f"Annotations/{stem}.xml"] + [f"{self._masks}/{stem}.png"] * bool(self._masks)
+        return [os.path.join("JPEGImages", names[0]), *map(self._called, others)]
+
+    def _called(self, name: str) -> str:
+        """Return what a file is called whose name comes from an image's."""
+        try:
+            return os.path.relpath(find_named(self.root, name), self.root)
+        except SourceError:  # of a reject, whose name leads elsewhere
+            return name

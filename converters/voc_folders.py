@@ -16,25 +16,16 @@ from typing import Any
 from fastdata.errors import SourceError
 from fastdata.schema import Field
 
-from .reading.annotations.voc_files import (
-    FROM_ZERO,
-    VocReader,
-    object_fields,
-    survey,
-    voc_roots,
-    xml_folders,
-)
-from .reading.class_names import classes_of_texts, numbered
+from .reading.annotations.voc_files import XmlSource, voc_roots, xml_folders
 from .reading.image_files import files_below, is_image_name
-from .reading.image_list import ImageListSource
+from .reading.named_files import find_named
 from .reading.options import AllowEmpty, CheckSize, ClassFile, OneBased, SplitOption
-from .reading.selection import left_out
 from .reading.splits import FolderPair
 
 __all__ = ["VocFoldersSource"]
 
 
-class VocFoldersSource(ImageListSource):
+class VocFoldersSource(XmlSource):
     """Images with the boxes, classes and flags of their objects."""
 
     name = "voc_folders"
@@ -72,28 +63,24 @@ class VocFoldersSource(ImageListSource):
             raise SourceError(
                 f"{location}: no images in {', '.join(part.images for part in folders)}"
             )
-        count = self.num_samples if classes is None or one_based is None else 0
-        found, least = survey(os.path.join(location, self.names_of(k)[1]) for k in range(count))
-        known = classes_of_texts(found, str(location), classes)
-        if one_based is None:
-            one_based = least >= 1
-            self.notes.append(
-                "boxes are of pixels counted from 1, as VOC's (--option one_based=false takes "
-                "their numbers as they are)"
-                if one_based
-                else FROM_ZERO
-            )
-        self.notes += left_out("of annotations", ("pose", "occluded", "parts", "actions"))
-        self.reader = VocReader(numbered(known), int(one_based), check_size, empty)
-        return {**object_fields(known), **self.split_field()}
+        files = (name for part in folders for name in files_below(self.root, part.others))
+        objects = self.read_objects(
+            (os.path.join(self.root, name) for name in files if name.endswith(".xml")),
+            classes=classes,
+            one_based=one_based,
+            check_size=check_size,
+            empty=empty,
+        )
+        return {**objects, **self.split_field()}
 
     def _add_all(self, part: FolderPair) -> None:
         """Add the images of a folder; note XML files of no image."""
         taken = 0
         for name in filter(is_image_name, files_below(self.root, part.images)):
             stem = os.path.splitext(os.path.relpath(name, part.images))[0]
-            annotation = os.path.normpath(os.path.join(part.others, f"{stem}.xml"))
-            taken += os.path.isfile(os.path.join(self.root, annotation))
+            annotation = find_named(self.root, os.path.normpath(f"{part.others}/{stem}.xml"))
+            taken += os.path.isfile(annotation)
+            annotation = os.path.relpath(annotation, self.root)
             self.add(name, annotation, **self.split_number(part.split))
         files = files_below(self.root, part.others)
         others = sum(name.endswith(".xml") for name in files) - taken

@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,20 +19,21 @@ from fastdata.errors import OptionError, SourceError
 from fastdata.regular_files import open_regular, read_regular
 from fastdata.schema import ArrayField, Field
 
-from ..class_names import MOST_CLASSES
+from ..class_names import MOST_CLASSES, classes_of_texts, numbered, read_class_names
 from ..fields import BOXES
 from ..image_files import is_image_name
+from ..image_list import ImageListSource
 from ..locations import start_of_first
+from ..selection import left_out
 from ..splits import FolderPair, has_images, pairs_of_splits, pairs_within
 from .annotated import frame_of
 from .safe_xml import parse_xml
 
 __all__ = [
-    "FROM_ZERO",
     "VocReader",
+    "XmlSource",
     "classes_of_lists",
     "names_in_list",
-    "object_fields",
     "splits_of",
     "survey",
     "voc_root",
@@ -42,23 +44,50 @@ __all__ = [
 _FLAGS = {"": False, "0": False, "1": True, "Unspecified": False}
 _FLAGGED = re.compile(r"(\S+)\s+(-1|0|1)")
 _LONGEST = 4096
-FROM_ZERO = (
-    "boxes begin at 0, so their numbers are taken as they are (--option one_based=true counts from "
-    "1, as VOC does)"
-)
 _IMAGES = ("images", "image", "imgs", "img", "jpegimages")
 _ANNOTATIONS = ("annotations", "annotation", "xmls", "xml", "labels")
 _XML = re.compile(rb"<annotation\b.*?<(object|filename|size|folder)\b", re.DOTALL)
 
 
-def object_fields(classes: tuple[str, ...]) -> dict[str, Field]:
-    """Return the fields that XML files give an image."""
-    return {
-        "boxes": BOXES,
-        "labels": ArrayField("int64", (None,), classes=classes),
-        "difficult": ArrayField("bool", (None,)),
-        "truncated": ArrayField("bool", (None,)),
-    }
+class XmlSource(ImageListSource):
+    """Images whose objects are in VOC's XML files."""
+
+    def read_objects(
+        self,
+        files: Iterable[str],
+        own: tuple[str, ...] = (),
+        *,
+        classes: str | None,
+        one_based: bool | None,
+        check_size: bool,
+        empty: bool,
+    ) -> dict[str, Field]:
+        """Set the reader, and return the fields of objects.
+
+        files: the XML files of all splits, so that each split has the same classes.
+        own: the classes, if the dataset names them.
+        """
+        names = own if classes is None else read_class_names(classes)
+        if not names or (one_based is None and not own):
+            found, least = survey(files)
+            names = names or classes_of_texts(found, str(self.root))
+            if one_based is None:
+                one_based = least >= 1
+                how = "1, as VOC's" if one_based else "0"
+                self.notes.append(
+                    f"pixels of boxes are counted from {how} (--option one_based="
+                    f"{str(not one_based).lower()} counts from {int(not one_based)})"
+                )
+        if not names:
+            self.notes.append("no objects in any annotation file")
+        self.notes += left_out("of annotations", ("pose", "occluded", "parts", "actions"))
+        self.reader = VocReader(numbered(names), int(one_based is not False), check_size, empty)
+        return {
+            "boxes": BOXES,
+            "labels": ArrayField("int64", (None,), classes=names),
+            "difficult": ArrayField("bool", (None,)),
+            "truncated": ArrayField("bool", (None,)),
+        }
 
 
 @dataclass(frozen=True)
@@ -124,7 +153,7 @@ def survey(paths: Iterable[str]) -> tuple[set[str], float]:
     for path in paths:
         with contextlib.suppress(OSError, SourceError):  # the worker that reads it rejects it
             root = parse_xml(read_regular(path), path)
-            found |= {_text(element, "name") for element in root.findall("object")} - {""}
+            found |= {_text(element, "name") for element in root.iterfind("object")} - {""}
             for box in root.iterfind("object/bndbox"):
                 for side in ("xmin", "ymin"):
                     with contextlib.suppress(ValueError):
@@ -135,7 +164,7 @@ def survey(paths: Iterable[str]) -> tuple[set[str], float]:
 
 
 def _text(element: Element, name: str) -> str:
-    return (element.findtext(name) or "").strip()
+    return unicodedata.normalize("NFC", (element.findtext(name) or "").strip())
 
 
 def _flag(element: Element, name: str) -> bool:
