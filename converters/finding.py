@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 import os
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -30,11 +31,13 @@ from fastdata.storage import Store
 from .base import FieldSpec, Source
 from .reading.file_sets import check_file_set
 from .reading.fingerprints import FileSource
-from .reading.image_files import is_image_name
+from .reading.image_files import files_below, is_hidden, is_image_name
 from .reading.image_list import ImageListSource
+from .reading.list_signs import describe_list
 from .reading.locations import files_at, folder_at, is_pattern
 from .reading.mirror import Listing, Mirror, StoredFiles
 from .reading.options import Option
+from .reading.picture_pairs import is_generic
 from .reading.refusals import check_choice
 from .reading.spans import close_files
 from .reading.splits import has_folders_of_images, mixed_splits
@@ -55,6 +58,7 @@ __all__ = [
 _GROUP = "fastdata.converters"
 _COMMON = ("self", "location", "channels", "fields")
 _NEAREST = 3
+_LOOKED_AT = 2_000
 _STORED = ("folder", "litdata", "manifest", "mds", "parquet", "tfrecord", "webdataset")
 """Formats that are read out of a store."""
 
@@ -161,8 +165,37 @@ def find_source(
         return _of_store(StoredFiles(location, ""), given)
     if isinstance(location, StoredFiles):
         return _of_store(location, given)
-    chosen = _recognised(location, _points()) if format is None else format_class(format)
+    if format is not None:
+        return _opened(format_class(format), location, given)
+    chosen = _recognised(location, _points())
+    inner = _wrapped(location) if chosen.general else None
+    if inner is not None:
+        with contextlib.suppress(SourceError):
+            below = _recognised(inner, _points())
+            pictures = below.name == "flat" and is_generic(inner.name)
+            if pictures or not below.general or below.name == "manifest":
+                source = _opened(below, inner, given)
+                source.notes.append(f"{inner.name} is the only folder there, and was looked into")
+                return source
     return _opened(chosen, location, given)
+
+
+def _wrapped(location: Any) -> Path | None:
+    """Return the only folder in a folder that has no other files than prose, at any depth."""
+    folder = folder_at(location)
+    inner = None
+    while folder is not None:
+        names = sorted(name for name in os.listdir(folder) if not is_hidden(name))
+        folders = [name for name in names if (folder / name).is_dir()]
+        if len(folders) != 1:
+            break
+        some = itertools.islice(files_below(folder, "."), _LOOKED_AT)
+        images = [os.path.normpath(name) for name in some if is_image_name(name)]
+        beside = (describe_list(folder / n, images).kind for n in names if n not in folders)
+        if any(kind != "prose" for kind in beside):
+            break
+        inner = folder = folder / folders[0]
+    return inner
 
 
 class _Given(NamedTuple):
@@ -271,6 +304,8 @@ def _recognised(location: Any, points: Mapping[str, EntryPoint]) -> type[Source]
     path = location if isinstance(location, (str, os.PathLike)) else None
     if path is not None and not (os.path.exists(path) or is_pattern(path)):
         raise SourceError(not_there(path))
+    if path is not None:
+        _check_listed(path)
     if path is not None and is_pattern(path) and not files_at(path):
         raise SourceError(f"{os.fspath(path)}: no file is called so. Quote patterns in a shell.")
     found: type[Source] | None = None
@@ -295,18 +330,27 @@ def _recognised(location: Any, points: Mapping[str, EntryPoint]) -> type[Source]
     raise not_recognised(location)
 
 
+def _check_listed(path: str | os.PathLike[str]) -> None:
+    """Raise why a folder cannot be listed; each format would take it for an empty one."""
+    if not os.path.isdir(path):
+        return
+    try:
+        with os.scandir(path):
+            pass
+    except OSError as error:
+        raise SourceError(
+            f"{os.fspath(path)}: the folder cannot be listed: {error.strerror}. Permit reading it, "
+            "or look at the drive"
+        ) from error
+
+
 def _recognises(kind: type[Source], location: Any) -> bool:
-    """Tell whether a format takes a location.  A folder that cannot be listed is an error."""
+    """Tell whether a format takes a location; one may fail, say at a folder that is forbidden."""
     try:
         return kind.recognises(location)
     except (DriveError, ResourceLimitError, StorageError):
         raise
-    except OSError as error:
-        if kind.general and error.filename and os.path.isdir(error.filename):
-            raise SourceError(
-                f"{error.filename}: cannot be listed: {error.strerror}. Permit reading it, or "
-                "look at the drive"
-            ) from error
+    except OSError:
         return False
 
 

@@ -27,6 +27,7 @@ __all__ = [
     "TARGET_WORDS",
     "belong_together",
     "belong_within",
+    "is_generic",
     "is_reserved",
     "words",
 ]
@@ -66,6 +67,8 @@ RESERVED = frozenset(SPLIT_WORDS) | PICTURE_WORDS | TARGET_WORDS | _PAIR_WORDS
 """Words in names of folders that may be no classes; pictures then decide."""
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_UNIQUE = re.compile("[1-9][0-9]{9}|(?=[a-f]*[0-9])[0-9a-f]{16}")
+"""A time or a hash in a name: two pictures have the same one if they are of one thing."""
 _SAMPLE = 200
 """Names of a folder to compare with those of others."""
 _FOLDERS = 48
@@ -87,6 +90,16 @@ def words(name: str) -> list[str]:
 def is_reserved(name: str) -> bool:
     """Tell whether a name has a word of pairs, masks or splits; a number behind it may stay."""
     return not RESERVED.isdisjoint(words(name))
+
+
+def is_generic(name: str) -> bool:
+    """Tell whether a folder's name says that it has pictures, and not of what: no class has it."""
+    return bool(PICTURE_WORDS & set(words(name))) or name.lower() in (
+        "data",
+        "dataset",
+        "png",
+        "jpg",
+    )
 
 
 class _Pair(NamedTuple):
@@ -114,6 +127,8 @@ def belong_together(
         files = pair.files
         chosen = files[:: max(1, len(files) // _COMPARED)][:_COMPARED]
         contents = read([name for both in chosen for name in both])
+        if len(files) > 3 and all(_UNIQUE.search(name) for both in files for name in both):
+            return f"{pair.folders[0]!r} and {pair.folders[1]!r} have files of the same names"
         copies = sum(a == b for a, b in zip(contents[::2], contents[1::2], strict=True))
         if copies >= 4:
             return f"{pair.folders[0]!r} and {pair.folders[1]!r} hold the same pictures"
@@ -174,7 +189,7 @@ def _shared_stems(folders: Mapping[str, Sequence[str]]) -> Iterator[_Pair]:
 
 def _known(stem: str, known: Mapping[str, str]) -> str | None:
     """Return a stem that is known, perhaps without its last word: ``1400 1`` is one of ``1400``."""
-    for _ in range(3):
+    for _ in range(5):
         if stem in known:
             return stem
         stem = stem.rpartition(" ")[0]
@@ -199,6 +214,7 @@ class _Look(NamedTuple):
     size: tuple[int, int]
     thumbnails: tuple[NDArray[np.float32], NDArray[np.float32]]
     flat: bool
+    grey: bool
 
 
 def _look(data: bytes | None) -> _Look | None:
@@ -206,15 +222,17 @@ def _look(data: bytes | None) -> _Look | None:
     if data is None:
         return None
     try:
-        pixels = decode_image(data, 1, max_pixels=1 << 26).pixels[:, :, 0]
+        colours = decode_image(data, 3, max_pixels=1 << 26).pixels
     except Exception:  # a damaged file is evidence of nothing; packing rejects it
         return None
+    pixels = colours[:, :, 1]
+    grey = bool((np.ptp(colours[::4, ::4].astype(np.int16), axis=2) <= 2).all())
     large = cv2.resize(pixels, (4 * _SIDE, 4 * _SIDE), interpolation=cv2.INTER_AREA)
     values = large.astype(np.float32)
     edges = np.zeros_like(values)
     edges[:-1] += np.abs(np.diff(values, axis=0))
     edges[:, :-1] += np.abs(np.diff(values, axis=1))
-    return _Look(pixels.shape[:2], (_thumbnail(values), _thumbnail(edges)), _is_flat(pixels))
+    return _Look(pixels.shape[:2], (_thumbnail(values), _thumbnail(edges)), _is_flat(pixels), grey)
 
 
 def _thumbnail(values: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -242,6 +260,9 @@ def _kind_of(pairs: Sequence[tuple[_Look, _Look]], named: bool) -> str:
     flat = [all(look.flat for look in side) for side in (ones, others)]
     if named and flat[0] != flat[1] and all(a.size == b.size for a, b in pairs):
         return "one of them has flat pictures of few values, as masks are"
+    grey = [all(look.grey for look in side) for side in (ones, others)]
+    if named and grey[0] != grey[1] and all(a.size == b.size for a, b in pairs):
+        return "one of them has grey pictures, as depth maps and thermal images are"
     least = _FIRST_IF_NAMED if named else _FIRST
     for kind in range(2):
         table = np.array([[a.thumbnails[kind] @ b.thumbnails[kind] for b in others] for a in ones])

@@ -165,7 +165,7 @@ def _refusal_faults(layout: Layout, location: Path, message: str) -> list[str]:
     commands = [match[0] for match in _COMMAND.finditer(message)]
     if not commands:
         faults.append("no command")
-    elif not any(str(location) in command for command in commands):
+    elif str(location) not in message.partition("What may be meant:")[2]:
         faults.append("no command names the source")
     return faults
 
