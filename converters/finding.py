@@ -64,8 +64,10 @@ _STORED = ("folder", "litdata", "manifest", "mds", "parquet", "tfrecord", "webda
 
 _COVERS = {
     ("archive", "webdataset"),
+    ("caffe", "lmdb"),
     ("cifar", "webdataset"),
     ("fastdata", "hdf5"),
+    ("masks", "voc"),
     ("fastdata", "lmdb"),
 }
 """Formats of which the first is a special case of the second."""

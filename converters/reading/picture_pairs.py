@@ -152,7 +152,7 @@ def belong_within(names: Sequence[str]) -> list[str]:
     """
     found: dict[str, list[str]] = {}
     inner = PICTURE_WORDS | TARGET_WORDS | _VERSION_WORDS
-    for name in names[:_SAMPLE]:
+    for name in dict.fromkeys(names[:_SAMPLE]):
         stem = os.path.splitext(name)[0]
         found.setdefault(" ".join(w for w in words(stem) if w not in inner), []).append(name)
     paired = [group for group in found.values() if len(group) > 1 and _differ(group, inner)]
