@@ -29,6 +29,7 @@ from fastdata.regular_files import with_urls
 from fastdata.storage import Store
 
 from .base import FieldSpec, Source
+from .known_sets import recipe_for
 from .reading.file_sets import check_file_set
 from .reading.fingerprints import FileSource
 from .reading.image_files import files_below, is_hidden, is_image_name
@@ -64,7 +65,6 @@ _STORED = ("folder", "litdata", "manifest", "mds", "parquet", "tfrecord", "webda
 
 _COVERS = {
     ("archive", "webdataset"),
-    ("caffe", "lmdb"),
     ("cifar", "webdataset"),
     ("fastdata", "hdf5"),
     ("masks", "voc"),
@@ -322,6 +322,8 @@ def _recognised(location: Any, points: Mapping[str, EntryPoint]) -> type[Source]
                 f"{kind.name!r} ({kind.summary}). Name it: --format {found.name} or --format "
                 f"{kind.name}"
             )
+        if kind.general and (recipe := recipe_for(location)):
+            raise SourceError(f"{location}: {recipe}")
         if kind.general or not _is_ours(points[kind.name]):
             return kind
         found = kind
@@ -329,6 +331,8 @@ def _recognised(location: Any, points: Mapping[str, EntryPoint]) -> type[Source]
         return found
     if path is not None and os.path.isfile(path) and os.path.getsize(path) == 0:
         raise SourceError(f"{os.fspath(path)}: the file is empty")
+    if recipe := recipe_for(location):
+        raise SourceError(f"{location}: {recipe}")
     raise not_recognised(location)
 
 

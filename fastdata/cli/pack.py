@@ -194,11 +194,10 @@ Exit codes: 0 done; 2 wrong usage."""
 _FORMATS = {
     "Folders and lists of images": "flat folder archive manifest hf_folder dataset imagefolder "
     "iterable",
-    "Files of many samples": "arrow beton caffe fastdata hdf5 litdata lmdb mds numpy paired_lmdb "
+    "Files of many samples": "arrow beton fastdata hdf5 litdata lmdb mds numpy "
     "parquet recordio tfrecord torch webdataset zarr",
-    "Annotations: boxes, masks, keypoints": "coco cvat labelme masks voc voc_folders yolo",
-    "Published datasets, as downloaded": "celeba cifar cub flowers idx ilsvrc mat mvtec stanford "
-    "svhn tiny_imagenet widerface",
+    "Annotations: boxes, masks, keypoints": "coco masks voc voc_folders yolo",
+    "Published datasets, as downloaded": "cifar idx ilsvrc mvtec",
 }
 
 
