@@ -16,13 +16,13 @@ from fastdata.schema import Field, ImageField, ScalarField, Schema
 
 from .base import FieldSpec, Reject, Sample, reason_of
 from .reading.class_names import named_classes
-from .reading.deferred import DeferredRecord
 from .reading.exported import read_exported
 from .reading.fields import resolve_fields
 from .reading.image_files import is_image_bytes
 from .reading.lmdb_files import LmdbSource, first_values, is_ours, lmdb_at
 from .reading.options import ClassFile, Option
 from .reading.records.datum import datum_class, parse_datum
+from .scan import Keyed, RowValues, read
 
 __all__ = ["CaffeSource"]
 
@@ -97,7 +97,7 @@ class CaffeSource(LmdbSource):
     def __getitem__(self, index: int) -> Sample | Reject:
         if index in self.index.rejects:
             return self.index.rejects[index]
-        return Sample(self.key_at(index), DeferredRecord(self.index.span(index), self._decoder))
+        return Sample(self.key_at(index), RowValues((self.index.span(index),), self._decoder))
 
 
 class DatumDecoder(NamedTuple):
@@ -107,9 +107,8 @@ class DatumDecoder(NamedTuple):
     parts: tuple[str, ...]  # of each field: "data" or "label"
     exported: bool  # whether fastdata wrote it, with a key
 
-    def decode(self, data: bytes) -> tuple[tuple[Any, ...], str | None]:
-        """Return values and key; raises ValueError for damage, or where a label is missing."""
-        datum = parse_datum(data)
+    def __call__(self, places: tuple[Any, ...]) -> tuple[Any, ...] | Keyed:
+        datum = parse_datum(read(places[0]))
         key = datum.key.decode() if self.exported and datum.HasField("key") else None
         if "label" in self.parts and not datum.HasField("label"):
             raise ValueError("the Datum has no label")
@@ -119,7 +118,8 @@ class DatumDecoder(NamedTuple):
                 return datum.label
             return datum.data if datum.encoded else _pixels(datum, self.reverse)
 
-        return tuple(map(value, self.parts)), key
+        values = tuple(map(value, self.parts))
+        return values if key is None else Keyed(key, values)
 
 
 def _may_be_datum(value: bytes) -> bool:
