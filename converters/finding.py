@@ -237,8 +237,8 @@ def _opened(chosen: type[Source], location: Any, given: _Given) -> Source:
 
 def _of_store(files: StoredFiles, given: _Given) -> Source:
     """Return the source that reads what is in a store: by the rules for files, on a mirror."""
-    from .reading.scanned import ScannedSource
     from .reading.tables.table_source import TableSource
+    from .scan import ScanSource
     from .stored_folder import StoredFolderSource
 
     if given.format is not None and given.format not in _STORED:
@@ -267,7 +267,7 @@ def _of_store(files: StoredFiles, given: _Given) -> Source:
     if chosen.name == "folder":
         mirror.close()
         return _opened(StoredFolderSource, listing, given)
-    source.mirror, source.downloads_files = mirror, isinstance(source, ScannedSource)
+    source.mirror, source.downloads_files = mirror, isinstance(source, ScanSource)
     reads_here = isinstance(source, TableSource) and not source.layout.images
     source.reads_by_network = not (source.downloads_files or reads_here)
     source.notes = [*map(with_urls, source.notes), *mirror.notes]

@@ -16,7 +16,7 @@ from ..annotations.annotated import frame_of
 
 __all__ = ["BoxForm", "box_form", "likely_unit"]
 
-_FORMS = ("xyxy", "xywh", "cxcywh")
+_FORMS = ("xyxy", "xywh", "cxcywh", "yxyx")
 UNITS = ("pixels", "normalised")
 
 
@@ -24,7 +24,7 @@ class BoxForm(NamedTuple):
     """What the four numbers of a box are."""
 
     # ``xyxy``: left, top, right, bottom.  ``xywh``: left, top, width, height.  ``cxcywh``: the
-    # centre, then width and height.  "" where it is not known
+    # centre, then width and height.  ``yxyx``: top, left, bottom, right.  "" where it is not known
     form: str = ""
     unit: str = ""  # ``pixels``, ``normalised`` (parts of the image's width and height), or ""
     check_size: bool = True  # whether an image of another size than the list says is rejected
@@ -84,8 +84,8 @@ def likely_unit(largest: float, whole: bool, place: str) -> str:
 def corners(boxes: NDArray[np.float64], form: str) -> NDArray[np.float64]:
     """Return boxes of any form as left, top, right, bottom."""
     boxes = boxes.reshape(-1, 4)
-    if form == "xyxy":
-        return boxes
+    if form in ("xyxy", "yxyx"):
+        return boxes if form == "xyxy" else boxes[:, [1, 0, 3, 2]]
     first, size = boxes[:, :2], boxes[:, 2:]
     start = first if form == "xywh" else first - size / 2
     return np.concatenate([start, start + size], 1)
