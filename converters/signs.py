@@ -92,8 +92,12 @@ FORMATS = {
     "tfrecord": _files("*", images="beside"),
     "tiny_imagenet": Signs(("wnids.txt",)),
     "torch": _files("*.pt*", images="beside"),
-    "voc": Signs(_inside(("VOC*", "VOCdevkit/VOC*"), "JPEGImages")),
-    "voc_folders": Signs(_inside(_SPLITS, "*.xml", "annotation*", "xml*", "label*")),
+    "voc": Signs(
+        (
+            *_inside(("VOC*", "VOCdevkit/VOC*"), "JPEGImages"),
+            *_inside(_SPLITS, "*.xml", "annotation*", "xml*", "label*"),
+        )
+    ),
     "webdataset": _files("*.tar*", "*.tgz*", images="nowhere"),
     "widerface": Signs(file=("*.txt",)),
     "yolo": Signs(

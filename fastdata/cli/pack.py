@@ -176,7 +176,7 @@ _FORMATS = {
     "iterable",
     "Files of many samples": "arrow beton caffe fastdata hdf5 litdata lmdb mds numpy paired_lmdb "
     "parquet recordio tfrecord torch webdataset zarr",
-    "Annotations: boxes, masks, keypoints": "coco cvat labelme masks voc voc_folders yolo",
+    "Annotations: boxes, masks": "coco cvat labelme masks voc yolo",
     "Published datasets, as downloaded": "celeba cifar cub flowers idx ilsvrc mat mvtec stanford "
     "svhn tiny_imagenet widerface",
 }
