@@ -80,8 +80,12 @@ FORMATS = {
     "recordio": _files("*.rec*", images="beside"),
     "tfrecord": _files("*", images="beside"),
     "torch": _files("*.pt*", images="beside"),
-    "voc": Signs(_inside(("VOC*", "VOCdevkit/VOC*"), "JPEGImages")),
-    "voc_folders": Signs(_inside(_SPLITS, "*.xml", "annotation*", "xml*", "label*")),
+    "voc": Signs(
+        (
+            *_inside(("VOC*", "VOCdevkit/VOC*"), "JPEGImages"),
+            *_inside(_SPLITS, "*.xml", "annotation*", "xml*", "label*"),
+        )
+    ),
     "webdataset": _files("*.tar*", "*.tgz*", images="nowhere"),
     "yolo": Signs(
         ("*.yaml", "*.yml", "*.names", "classes.txt", *_inside(_SPLITS, "labels")),

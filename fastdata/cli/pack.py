@@ -196,7 +196,7 @@ _FORMATS = {
     "iterable",
     "Files of many samples": "arrow beton fastdata hdf5 litdata lmdb mds numpy "
     "parquet recordio tfrecord torch webdataset zarr",
-    "Annotations: boxes, masks, keypoints": "coco masks voc voc_folders yolo",
+    "Annotations: boxes, masks": "coco masks voc yolo",
     "Published datasets, as downloaded": "cifar idx ilsvrc mvtec",
 }
 

@@ -123,4 +123,4 @@ def test_other_xml_files_are_not_taken_for_it(tmp_path: Path, pictures: list[Pic
     (tmp_path / "annotations/sheet.xml").write_text("<svg><annotation/></svg>")
     assert format_of(tmp_path).name == "folder"
     (tmp_path / "annotations/sheet.xml").write_text(annotation(pictures[0]))
-    assert find_source(tmp_path).name == "voc_folders"
+    assert find_source(tmp_path).name == "voc"
