@@ -39,6 +39,7 @@ from fastdata.errors import (
 from fastdata.regular_files import Mirror
 from fastdata.schema import Field, Schema
 
+from .reading.box_forms import BoxNumbers
 from .reading.selection import joined
 
 if TYPE_CHECKING:
@@ -134,6 +135,8 @@ class Source(abc.ABC):
     parts : tuple of str
         Patterns of the required files and folders of this format; ``|`` separates
         alternatives.  They show the nearest formats for an unknown source.
+    box_forms : mapping
+        By field, what boxes are that are not left, top, right and bottom in pixels.
     format_options : mapping
         The format's own options; part of the identity of a pack.
     packed_with : mapping or None
@@ -153,6 +156,7 @@ class Source(abc.ABC):
     downloads_files: bool = False
     format_options: Mapping[str, Any] = MappingProxyType({})
     packed_with: Mapping[str, Any] | None = None
+    box_forms: Mapping[str, BoxNumbers] = MappingProxyType({})
     summary: ClassVar[str] = ""
     general: ClassVar[bool] = False
     schema: Schema

@@ -39,8 +39,9 @@ from .base import (
     hash_fields,
 )
 from .packing.boxes import image_with_boxes
+from .reading.box_forms import BoxesOption
+from .reading.field_names import is_image_name, is_mask_name
 from .reading.fingerprints import hash_samples
-from .reading.image_files import is_image_name
 from .reading.locations import printable, stat_of
 from .reading.python_samples import (
     PEEK,
@@ -80,11 +81,14 @@ class IterableSource(Source):
         channels: int = 3,
         fields: FieldSpec | None = None,
         classes: ClassNames = None,
+        boxes: BoxesOption = (),
     ) -> None:
         self._iterator = iter(location)
         self.notes = []
         self._peeked = list(map(own_copy, itertools.islice(self._iterator, PEEK)))
-        self.schema = schema_of(self._peeked, channels, fields, location, classes, self.notes)
+        self.schema, self.box_forms = schema_of(
+            self._peeked, channels, fields, location, classes, boxes, self.notes
+        )
 
     def count(self) -> None:
         return None
@@ -116,12 +120,15 @@ class DatasetSource(IndexedSource):
         channels: int = 3,
         fields: FieldSpec | None = None,
         classes: ClassNames = None,
+        boxes: BoxesOption = (),
     ) -> None:
         self._dataset = location
         self.notes = []
         self.num_samples = len(location)
         first = first_samples(location)
-        self.schema = schema_of(first, channels, fields, location, classes, self.notes)
+        self.schema, self.box_forms = schema_of(
+            first, channels, fields, location, classes, boxes, self.notes
+        )
         self._token = new_token()
         weakref.finalize(self, unregister, self._token)
 
@@ -160,6 +167,7 @@ class RowsSource(IndexedSource):
         channels: int = 3,
         fields: FieldSpec | None = None,
         classes: ClassNames = None,
+        boxes: BoxesOption = (),
     ) -> None:
         listed = _is_image_folder(location)
         self._rows: Sequence[Any] = location.samples if listed else location
@@ -167,16 +175,15 @@ class RowsSource(IndexedSource):
         self.num_samples = len(self._rows)
         if listed and classes is None:
             classes = tuple(map(printable, location.classes))
-        first = self._rows[:PEEK]
-        schema = schema_of(first, channels, fields, self._rows, classes, self.notes)
-        self._names = list(schema)
-        if not schema.images:
-            path = next(
-                n for n, value in values_of(first[0], self._names).items() if is_file(value)
-            )
-            new = path if "image" in schema else "image"
-            kept = {new if n == path else n: field for n, field in schema.items()}
-            schema = Schema({**kept, new: ImageField(channels=channels)})
+        first, names = self._rows[:PEEK], list(fields or {})
+        given = values_of(first[0], names)
+        old = "" if any(map(_is_image, given, given.values())) else _path_among(given)
+        if old:
+            first = [_renamed(values_of(row, names), old) for row in first]
+        schema, self.box_forms = schema_of(
+            first, channels, fields, self._rows, classes, boxes, self.notes
+        )
+        self._names = [old if name == "image" and old else name for name in schema]
         self.schema = schema
         self._is_image = [isinstance(field, ImageField) for field in schema.values()]
         self._main = self._names[list(schema).index(image_with_boxes(schema))]
@@ -225,6 +232,21 @@ class RowsSource(IndexedSource):
                 yield value
 
 
+def _is_image(name: str, value: Any) -> bool:
+    """Tell whether a value is an image by its kind or its name, not only by its file's name."""
+    named = is_image_name(name) or is_mask_name(name)
+    return is_file(value) and (named or not isinstance(value, str))
+
+
+def _path_among(row: Mapping[str, Any]) -> str:
+    """Return the field whose text is the path of an image, which is called ``image`` then."""
+    return next((name for name, value in row.items() if is_file(value) and "image" not in row), "")
+
+
+def _renamed(row: Mapping[str, Any], old: str) -> dict[str, Any]:
+    return {"image" if name == old else name: value for name, value in row.items()}
+
+
 ImageFolderSource = RowsSource
 """The name that the entry point has."""
 
@@ -269,7 +291,7 @@ def _is_image_folder(location: Any) -> bool:
         and isinstance(samples[0], tuple)
         and len(samples[0]) == 2
         and isinstance(samples[0][0], (str, os.PathLike))
-        and is_image_name(os.fspath(samples[0][0]))
+        and is_file(os.fspath(samples[0][0]))
         and are_names(getattr(location, "classes", None))
         and all(getattr(location, name, None) is None for name in _TRANSFORMS)
     )

@@ -78,7 +78,7 @@ class _Fitted(Source):
         self.name = location.name  # type: ignore[misc]
         self.schema = schema
         self.num_samples = location.num_samples
-        self.notes = location.notes
+        self.notes, self.box_forms = location.notes, location.box_forms
         self.format_options = location.format_options
         self.packed_with = location.packed_with
 

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
+import io
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, TypeAlias, TypeGuard
 
 import numpy as np
 from PIL import Image
 
 from fastdata.errors import OptionError, SourceError
-from fastdata.schema import ArrayField, Field, ScalarField, Schema, StringField
+from fastdata.regular_files import read_regular
+from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema, StringField
 
 from ..base import FieldSpec, reason_of
+from .box_forms import BoxNumbers, parse_boxes
 from .class_names import classes_of_texts, read_class_names
 from .field_names import LABELS, first_called
-from .fields import convert, field_of, resolve_fields
+from .fields import convert, field_of, image_field, resolve_boxes, resolve_fields, to_numpy
 from .image_files import is_image_bytes, is_image_name
 from .options import Option
 
@@ -106,11 +111,14 @@ def schema_of(
     fields: FieldSpec | None,
     dataset: Any,
     classes: str | Sequence[str] | None,
+    boxes: Sequence[str],
     notes: list[str],
-) -> Schema:
-    """Return the fields of a dataset's first samples. Raises SourceError if there are none.
+) -> tuple[Schema, dict[str, BoxNumbers]]:
+    """Return the fields of a dataset's first samples, and what boxes are; see `resolve_boxes`.
 
-    classes: as the option `ClassNames`.
+    Raises SourceError if there are no samples.
+
+    classes, boxes: as the options `ClassNames` and `BoxesOption`.
     notes: to which what the user should know is added.
     """
     if not samples:
@@ -118,14 +126,65 @@ def schema_of(
     fields = fields or {}
     rows = [values_of(sample, list(fields)) for sample in samples]
 
+    unnamed = _named(samples[0]) is None
+    columns = {name: [row[name] for row in rows if name in row] for name in rows[0]}
+    first = next(iter(columns), "")
+
     def own(name: str) -> Field:
-        return field_of([row[name] for row in rows if name in row], channels, name)
+        values = columns[name]
+        if name != first and (unnamed or name.lower() in LABELS):
+            if _are_masks(values, rows[0]):
+                return ImageField(channels=1, mask=True)
+            if all(map(is_file, values)):
+                return image_field(name, channels)
+        return field_of(values, channels, name, notes, leading=unnamed and name == first)
 
     resolved = resolve_fields(rows[0], fields, channels, own)
+    if unnamed and len(fields) != len(rows[0]):
+        masks = [n for n, field in resolved.items() if n not in fields and is_mask(field)]
+        if len(masks) == 1 and "mask" not in resolved:
+            resolved = {"mask" if n in masks else n: field for n, field in resolved.items()}
+            notes.append("the second of two images has class numbers, and is the field 'mask'")
+            rows[0] = dict(zip(resolved, rows[0].values(), strict=True))
     _name_features(resolved, dataset)
     free = {name: value for name, value in rows[0].items() if fields.get(name, "label") == "label"}
     _name_labels(resolved, free, dataset, classes, notes)
-    return Schema(resolved)
+    columns = dict(zip(resolved, columns.values(), strict=True))
+    forms = resolve_boxes(resolved, columns, parse_boxes(boxes, whole=True), fields, notes)
+    return Schema(resolved), forms
+
+
+def _are_masks(values: Sequence[Any], sample: Mapping[str, Any]) -> bool:
+    """Tell whether these, which are not called masks, are masks of a sample's first value.
+
+    Images of one channel of 8 bits are, and arrays of whole numbers of the image's size.
+    """
+    image, *_ = sample.values()
+    if not _is_picture(image) and not is_file(image):
+        return False
+    if all(map(is_file, values)):
+        with contextlib.suppress(OSError), _opened(values[0]) as mask:
+            return mask.mode in ("L", "1", "P")
+        return False
+    if all(isinstance(value, Image.Image) for value in values):
+        return all(value.mode in ("L", "1", "P") for value in values)
+    if not all(isinstance(value, np.ndarray) or _is_tensor(value) for value in values):
+        return False
+    array = to_numpy(values[0])
+    size = image.size[::-1] if isinstance(image, Image.Image) else getattr(image, "shape", ())
+    plain = array.dtype.kind in "biu" and array.ndim in (2, 3) and array.ndim - 1 <= len(size)
+    return plain and array.squeeze().ndim == 2 and array.squeeze().shape in (size[:2], size[-2:])
+
+
+def _opened(file: Any) -> Image.Image:
+    """Open an image file, of which only the head is read."""
+    plain = isinstance(file, (str, os.PathLike))
+    return Image.open(io.BytesIO(read_regular(Path(file)) if plain else file))
+
+
+def is_mask(field: Field) -> bool:
+    """Tell whether a field holds masks."""
+    return isinstance(field, ImageField) and field.mask
 
 
 def _name_features(fields: dict[str, Field], dataset: Any) -> None:
@@ -226,7 +285,7 @@ def holds_files(location: Any) -> bool:
 def _is_picture(value: Any) -> bool:
     """Tell whether this is an image in memory."""
     if isinstance(value, (np.ndarray, np.generic)) or _is_tensor(value):
-        return len(value.shape) > 1 and "uint8" in str(value.dtype)
+        return len(value.shape) > 2 or (len(value.shape) == 2 and "uint8" in str(value.dtype))
     return isinstance(value, Image.Image)
 
 
