@@ -7,7 +7,9 @@ are read from the tree here, not by the product, and each packed image is found 
 from __future__ import annotations
 
 import io
+import os
 import re
+import shlex
 import tarfile
 import unicodedata
 import zipfile
@@ -51,6 +53,8 @@ class Layout:
         What a refusal must contain, a regular expression.
     level : int
         Which folder in an image's path is its class, if these are class folders.
+    split : int, optional
+        Which folder in an image's path is its split.
     unused : str
         A regular expression for the images that are not taken, beside hidden ones.
     count : int
@@ -60,7 +64,8 @@ class Layout:
     note : str
         What a note of the pack must contain, a regular expression.
     archive : str
-        "zip", "tar" or "tar.gz" if the tree is in one.
+        "zip", "tar" or "tar.gz" if the tree is in one; "zip gbk" and "zip backslash" are zip files
+        as some programs for Windows write them.
     """
 
     group: str
@@ -68,6 +73,7 @@ class Layout:
     expected: str
     says: str = ""
     level: int = -2
+    split: int | None = None
     unused: str = ""
     count: int = -1
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -90,11 +96,8 @@ def write(layout: Layout, root: Path) -> Path:
     """Write a layout's files; return what is packed."""
     root.mkdir(parents=True, exist_ok=True)
     contents = {name: _content(name, content) for name, content in layout.files().items()}
-    if layout.archive == "zip":
-        with zipfile.ZipFile(root / "data.zip", "w") as archive:
-            for name, data in contents.items():
-                archive.writestr(name, data)
-        return root / "data.zip"
+    if layout.archive.startswith("zip"):
+        return _zipped(contents, root / "data.zip", layout.archive)
     if layout.archive:
         mode = "w:gz" if layout.archive == "tar.gz" else "w"
         with tarfile.open(root / f"data.{layout.archive}", mode) as tar:
@@ -115,14 +118,37 @@ def write(layout: Layout, root: Path) -> Path:
     return folder
 
 
+def _zipped(contents: Mapping[str, bytes], path: Path, kind: str) -> Path:
+    stored: dict[bytes, bytes] = {}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in contents.items():
+            if kind == "zip gbk":  # ASCII of the same length first, as zipfile would write UTF-8
+                encoded_name = name.encode("gbk")
+                name = f"{len(stored):0{len(encoded_name)}}"
+                stored[name.encode()] = encoded_name
+            info = zipfile.ZipInfo(name)
+            if kind == "zip backslash":
+                info.filename = name.replace("/", "\\")
+            archive.writestr(info, data)
+    if stored:
+        data = path.read_bytes()
+        for name, other in stored.items():
+            data = data.replace(name, other)
+        path.write_bytes(data)
+    return path
+
+
 def _content(name: str, content: Pic | str | bytes) -> bytes:
     if isinstance(content, Pic):
         return encoded(content, name.rpartition(".")[2])
     return content.encode() if isinstance(content, str) else content
 
 
-def outcome(layout: Layout, root: Path) -> Outcome:
-    """Pack a layout and compare what comes out with what is right."""
+def outcome(layout: Layout, root: Path, run_commands: bool = False) -> Outcome:
+    """Pack a layout and compare what comes out with what is right.
+
+    run_commands: whether the commands of a refusal are run, too.
+    """
     location, packed = write(layout, root), root / "out.lmdb"
     wanted = layout.expected.split("/")
     try:
@@ -135,6 +161,8 @@ def outcome(layout: Layout, root: Path) -> Outcome:
             faults = [f"not {layout.expected}: {str(error).splitlines()[0]}"]
         if [path for path in root.iterdir() if path != location]:
             faults.append("something was written")
+        if run_commands:
+            faults += _command_faults(str(error), root / "commands")
         return Outcome("refused", tuple(faults), False)
     found = re.match(r"read as (\w+)", report.read_as)
     name = found[1] if found else report.read_as
@@ -170,6 +198,27 @@ def _refusal_faults(layout: Layout, location: Path, message: str) -> list[str]:
     return faults
 
 
+def _command_faults(message: str, folder: Path) -> list[str]:
+    """Return which of a message's commands fail, run in an empty folder."""
+    from click.testing import CliRunner
+
+    from fastdata.cli import main
+
+    faults = []
+    folder.mkdir()
+    here = os.getcwd()
+    os.chdir(folder)
+    for match in _COMMAND.finditer(message):
+        words = shlex.split(match[0].strip())[1:]
+        if words[0] != "pack" or "--explain" in words:
+            continue
+        done = CliRunner().invoke(main, [*words, "--num-workers", "0", "--overwrite"])
+        if done.exit_code:
+            faults.append(f"{match[0].strip()}: exit code {done.exit_code}")
+    os.chdir(here)
+    return faults
+
+
 def _top(layout: Layout) -> list[str]:
     """Return the first three names in the highest folder that has more than one."""
     names = [PurePosixPath(name).parts for name in layout.files() if not _JUNK.search(name)]
@@ -202,23 +251,33 @@ def _sample_faults(layout: Layout, format: str, dataset: Any) -> list[str]:
 def _class_faults(layout: Layout, dataset: Any) -> list[str]:
     """Return how the classes of images differ from those that the tree gives them."""
     class_of: dict[bytes, set[str]] = {}
+    split_of: dict[bytes, str] = {}
     counts: Counter[str] = Counter()
     files = layout.files()
     for name, content in files.items():
         if _is_sample(layout, name):
             label = PurePosixPath(name).parts[layout.level]
             class_of.setdefault(_content(name, content), set()).add(label)
+            if layout.split is not None:
+                split_of[_content(name, content)] = PurePosixPath(name).parts[layout.split]
             counts[label] += 1
     if dataset.classes is None or "label" not in dataset.schema:
         return ["no classes"]
     if list(map(_plain, dataset.classes)) != sorted(map(_plain, counts)):
         return [f"classes {', '.join(dataset.classes[:6])}, not {', '.join(sorted(counts)[:6])}"]
     packed: Counter[str] = Counter()
+    pairs: set[tuple[str, int]] = set()
     for index, stored in enumerate(_stored(dataset)):
         label = dataset.classes[int(dataset[index].label)]
         packed[label] += 1
+        if layout.split is not None:
+            if "split" not in dataset.schema:
+                return ["no field 'split'"]
+            pairs.add((split_of.get(stored, ""), int(dataset[index].split)))
         if stored in class_of and label not in class_of[stored]:
             return [f"{dataset.keys[index]} is {label}, not {', '.join(class_of[stored])}"]
+    if len(pairs) != len(set(split_of.values())) or len(pairs) != len({one for _, one in pairs}):
+        return [f"the splits of folders are {sorted(pairs)}"]
     wanted = Counter({_plain(label): count for label, count in counts.items()})
     found = Counter({_plain(label): count for label, count in packed.items()})
     return [] if found == wanted else [f"{sum(found.values())} images, not {sum(wanted.values())}"]
