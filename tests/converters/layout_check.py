@@ -59,6 +59,8 @@ class Layout:
         A regular expression for the images that are not taken, beside hidden ones.
     count : int
         The samples of another format than ``folder``; -1 if any number is right.
+    rejects : int
+        Images that are rejected.
     labels : mapping
         Of some images the class, by the end of their names, if a list has the labels.
     note : str
@@ -76,6 +78,7 @@ class Layout:
     split: int | None = None
     unused: str = ""
     count: int = -1
+    rejects: int = 0
     labels: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
     archive: str = ""
@@ -144,10 +147,10 @@ def _content(name: str, content: Pic | str | bytes) -> bytes:
     return content.encode() if isinstance(content, str) else content
 
 
-def outcome(layout: Layout, root: Path, run_commands: bool = False) -> Outcome:
+def outcome(layout: Layout, root: Path, thorough: bool = False) -> Outcome:
     """Pack a layout and compare what comes out with what is right.
 
-    run_commands: whether the commands of a refusal are run, too.
+    thorough: whether it is opened as it lies, too, and the commands of a refusal are run.
     """
     location, packed = write(layout, root), root / "out.lmdb"
     wanted = layout.expected.split("/")
@@ -161,7 +164,9 @@ def outcome(layout: Layout, root: Path, run_commands: bool = False) -> Outcome:
             faults = [f"not {layout.expected}: {str(error).splitlines()[0]}"]
         if [path for path in root.iterdir() if path != location]:
             faults.append("something was written")
-        if run_commands:
+        if thorough and not layout.archive and (opened := _opened(location)) is not None:
+            faults.append(f"fastdata.open reads {opened}")
+        if thorough:
             faults += _command_faults(str(error), root / "commands")
         return Outcome("refused", tuple(faults), False)
     found = re.match(r"read as (\w+)", report.read_as)
@@ -172,12 +177,26 @@ def outcome(layout: Layout, root: Path, run_commands: bool = False) -> Outcome:
     shown = f"{name} {len(dataset)}" + (f" of {len(classes)} classes" if classes else "")
     if name not in wanted:
         return Outcome(shown, (f"not {layout.expected}",), True)
-    faults = [f"{report.num_rejected} rejects"] if report.num_rejected else []
+    rejected = report.num_rejected
+    faults = [f"{rejected} rejects"] if rejected not in (0, layout.rejects) else []
     faults += _sample_faults(layout, name, dataset)
+    if thorough and name in ("folder", "flat") and not layout.archive:
+        opened, same = _opened(location), f"{len(dataset)} images, classes {dataset.classes}"
+        if opened != same:
+            faults.append(f"fastdata.open reads {opened}, not {same}")
     wrong = bool(faults)
     if layout.note and not any(re.search(layout.note, note) for note in report.notes):
         faults.append(f"no note has {layout.note!r}")
     return Outcome(shown, tuple(faults), wrong)
+
+
+def _opened(location: Path) -> str | None:
+    """Return what `fastdata.open` reads of files as they lie; None if it refuses them."""
+    try:
+        dataset = fastdata.open(location)
+    except FastdataError:
+        return None
+    return f"{len(dataset)} images, classes {dataset.classes}"
 
 
 # -- what is wrong with a refusal ----------------------------------------------------------
