@@ -35,6 +35,8 @@ _JUNK = re.compile(
     r"(^|/)(\.[^/]*|__MACOSX|@eaDir|lost\+found|Thumbs\.db|desktop\.ini)(/|$)", re.IGNORECASE
 )
 _IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".ppm", ".pgm")
+_SHOWN = 4
+"""So deep a refusal shows the tree at least."""
 _COMMAND = re.compile(r"^\s*\W?fastdata (\w+) .*$", re.MULTILINE)
 
 
@@ -166,7 +168,7 @@ def outcome(layout: Layout, root: Path, thorough: bool = False) -> Outcome:
             faults.append("something was written")
         if thorough and not layout.archive and (opened := _opened(location)) is not None:
             faults.append(f"fastdata.open reads {opened}")
-        if thorough:
+        if thorough and not layout.archive:
             faults += _command_faults(str(error), root / "commands")
         return Outcome("refused", tuple(faults), False)
     found = re.match(r"read as (\w+)", report.read_as)
@@ -212,7 +214,7 @@ def _refusal_faults(layout: Layout, location: Path, message: str) -> list[str]:
     commands = [match[0] for match in _COMMAND.finditer(message)]
     if not commands:
         faults.append("no command")
-    elif not any(str(location) in command for command in commands):
+    elif _top(layout) and not any(str(location.with_name("data")) in one for one in commands):
         faults.append("no command names the source")
     return faults
 
@@ -228,12 +230,12 @@ def _command_faults(message: str, folder: Path) -> list[str]:
     here = os.getcwd()
     os.chdir(folder)
     for match in _COMMAND.finditer(message):
-        words = shlex.split(match[0].strip())[1:]
+        words = shlex.split(match[0], comments=True)[1:]
         if words[0] != "pack" or "--explain" in words:
             continue
         done = CliRunner().invoke(main, [*words, "--num-workers", "0", "--overwrite"])
         if done.exit_code:
-            faults.append(f"{match[0].strip()}: exit code {done.exit_code}")
+            faults.append(f"exit code {done.exit_code} of {match[0].strip()}")
     os.chdir(here)
     return faults
 
@@ -245,7 +247,7 @@ def _top(layout: Layout) -> list[str]:
     while names and len({parts[: depth + 1] for parts in names}) == 1 and len(names[0]) > depth + 1:
         depth += 1
     folders = {parts[depth] for parts in names if len(parts) > depth + 1}
-    return sorted(folders)[:3]
+    return sorted(folders)[:3] if depth < _SHOWN else []
 
 
 # -- what is wrong with samples ------------------------------------------------------------

@@ -15,6 +15,7 @@ import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from layout_check import Layout, Outcome, Tree, outcome
@@ -156,11 +157,10 @@ SEGMENTATION: dict[str, Layout] = {
         {name: pic for i, c in enumerate(("COVID", "Normal"))
          for name, pic in side({f"{c}/images": (("photo"), f"{c}-{{k}}.png"), f"{c}/masks": ("binary", f"{c}-{{k}}.png")}, 4, "", 40 * i).items()}
         | {"COVID.metadata.xlsx": b"PK\3\4" + bytes(40), "README.md.txt": "COVID\n"}, "masks"),
-    "KITTI semantics": refused(
-        "segmentation",
+    "KITTI semantics": maybe_masks(
         side({"training/image_2": ("photo", "{k:06}_10.png"), "training/semantic": ("ids", "{k:06}_10.png"),
               "training/semantic_rgb": ("colours", "{k:06}_10.png"), "training/instance": ("ids", "{k:06}_10.png")})
-        | plain("testing/image_2", pattern="{k:06}_10.png", start=100), "semantic"),
+        | plain("testing/image_2", pattern="{k:06}_10.png", start=100), 8, "semantic"),
     "KITTI semantics, training only": maybe_masks(
         side({"image_2": ("photo", "{k:06}_10.png"), "semantic": ("ids", "{k:06}_10.png"), "semantic_rgb": ("colours", "{k:06}_10.png"), "instance": ("ids", "{k:06}_10.png")}), 8, "semantic"),
     "ISIC 2018, task 1": maybe_masks(
@@ -377,7 +377,7 @@ PAIRS: dict[str, Layout] = {
         "pairs", {f"data/nyu2_train/{room}_out/{k}.{end}": Pic(40 * i + k, how) for i, room in enumerate(("basement_0001a", "bedroom_0004")) for k in range(1, 7) for end, how in (("jpg", "photo"), ("png", "depth"))}
         | {f"data/nyu2_test/{k:05}_{end}.png": Pic(300 + k, how) for k in range(6) for end, how in (("colors", "photo"), ("depth", "depth"))}
         | {"data/nyu2_train.csv": "data/nyu2_train/basement_0001a_out/1.jpg,data/nyu2_train/basement_0001a_out/1.png\n", "data/nyu2_test.csv": "data/nyu2_test/00000_colors.png,data/nyu2_test/00000_depth.png\n"}, "nyu2_train"),
-    "nyu2_test: _colors, _depth in one folder": refused("pairs", {f"nyu2_test/{k:05}_{end}.png": Pic(k, how) for k in range(8) for end, how in (("colors", "photo"), ("depth", "depth"))}, "depth"),
+    "nyu2_test: _colors, _depth in one folder": refused("pairs", {f"nyu2_test/{k:05}_{end}.png": Pic(k, how) for k in range(8) for end, how in (("colors", "photo"), ("depth", "depth"))}, "depth|one folder"),
     "rgb, depth": refused("pairs", side({"rgb": ("photo", JPG), "depth": ("depth", PNG)}), "depth"),
     "rgb, depth with other stems (TUM)": refused(
         "pairs", {f"rgb/1305031102.{175304 + 33 * k}.png": Pic(3, "photo", (48, 36), k) for k in range(8)} | {f"depth/1305031102.{160407 + 33 * k}.png": Pic(3, "depth", (48, 36), k) for k in range(8)}
@@ -634,7 +634,7 @@ LISTS: dict[str, Layout] = {
     "SVHN format of Roboflow: _classes.csv in splits": Layout("lists", {f"{s}/{k:04}.jpg": Pic(90 * i + k) for i, s in enumerate(("train", "valid")) for k in range(1, 5)} | {f"{s}/_classes.csv": "filename, cat, dog\n" + "".join(f"{k:04}.jpg, {k % 2}, {1 - k % 2}\n" for k in range(1, 5)) for s in ("train", "valid")}, "manifest/refused", says="_classes.csv", count=8),
     "Roboflow, CreateML": Layout("lists", {f"{s}/{k:04}.jpg": Pic(90 * i + k) for i, s in enumerate(("train", "valid")) for k in range(1, 5)} | {f"{s}/_annotations.createml.json": json.dumps([{"image": f"{k:04}.jpg", "annotations": [{"label": "dog", "coordinates": {"x": 9, "y": 9, "width": 6, "height": 8}}]} for k in range(1, 5)]) for s in ("train", "valid")}, "manifest/coco/createml/refused", says="createml"),
     "iNaturalist: train_mini and its JSON": Layout("lists", {f"train_mini/{i:05}_Animalia_{c}/{k}.jpg": Pic(40 * i + k) for i, c in enumerate(("Apis", "Bombus")) for k in range(4)} | {"train_mini.json": json.dumps({"images": [], "annotations": [], "categories": [], "info": {}})}, "coco/refused", says="train_mini.json"),
-    "LFW (Kaggle) with its tables": Layout("lists", {f"lfw-deepfunneled/lfw-deepfunneled/{p}/{p}_000{k}.jpg": Pic(40 * i + k) for i, p in enumerate(("Aaron_Eckhart", "Zico")) for k in (1, 2)} | {"people.csv": "name,images\nAaron_Eckhart,2\nZico,2\n", "pairs.csv": "name,imagenum1,imagenum2,\nZico,1,2,\n", "lfw_readme.csv": "x\n"}, "refused", says="pairs.csv|people.csv"),
+    "LFW (Kaggle) with its tables": Layout("lists", {f"lfw-deepfunneled/lfw-deepfunneled/{p}/{p}_000{k}.jpg": Pic(40 * i + k) for i, p in enumerate(("Aaron_Eckhart", "Zico")) for k in (1, 2)} | {"people.csv": "name,images\nAaron_Eckhart,2\nZico,2\n", "pairs.csv": "name,imagenum1,imagenum2,\nZico,1,2,\n", "lfw_readme.csv": "x\n"}, "refused", says=r"\.csv"),
     "SUN397: outdoor and indoor": refused("lists", {f"a/{c}/sun_{i}{k}.jpg": Pic(40 * i + k) for i, c in enumerate(("abbey", "apartment_building/outdoor", "athletic_field/outdoor")) for k in range(3)} | {"ClassName.txt": "/a/abbey\n/a/apartment_building/outdoor\n/a/athletic_field/outdoor\n"}, "ClassName.txt|a"),
     "Food-101": Layout("lists", classes("pizza", "ramen", pattern="images/{c}/{k}.jpg") | {"meta/classes.txt": "pizza\nramen\n", "meta/train.txt": "pizza/1\nramen/1\n", "meta/test.txt": "pizza/2\n", "meta/labels.txt": "Pizza\nRamen\n", "meta/train.json": '{"pizza": ["pizza/1"]}', "README.txt": "Food", "license_agreement.txt": "x"}, "refused", says="meta"),
 }  # fmt: skip
@@ -645,10 +645,12 @@ HARD: dict[str, Layout] = {
     "train with classes, test flat": refused("hard", classes("cat", "dog", pattern="train/{c}/{k}.jpg") | plain("test", start=300), "test"),
     "train with classes, val flat (ImageNet)": refused("hard", classes("n01440764", "n01443537", pattern="train/{c}/{k}.jpg") | plain("val", start=300), "val"),
     "classes and loose pictures": refused("hard", classes("cat", "dog") | {"0.jpg": Pic(999)}, "0.jpg"),
-    "the data and a copy of it: yes, no, brain_tumor_dataset": refused("hard", classes("yes", "no") | classes("yes", "no", pattern="brain_tumor_dataset/{c}/{k}.jpg"), "brain_tumor_dataset"),
-    "Chest X-Ray (Kaggle, twice in it)": refused(
-        "hard", {f"chest_xray/{w}{s}/{c}/{k}.jpg": Pic(300 * j + 40 * i + k) for w in ("", "chest_xray/") for j, s in enumerate(("train", "val")) for i, c in enumerate(("NORMAL", "PNEUMONIA")) for k in range(2)}, "chest_xray"),
-    "PlantVillage (Kaggle, twice in it)": refused("hard", classes("Pepper_bell", "Potato", pattern="PlantVillage/{c}/{k}.jpg") | classes("Pepper_bell", "Potato", pattern="PlantVillage/PlantVillage/{c}/{k}.jpg"), "PlantVillage"),
+    "the data and a copy of it: yes, no, brain_tumor_dataset": Layout("hard", classes("yes", "no") | classes("yes", "no", pattern="brain_tumor_dataset/{c}/{k}.jpg"), "folder/refused", says="brain_tumor_dataset", unused="brain_tumor_dataset/", note="brain_tumor_dataset"),
+    "Chest X-Ray (Kaggle, twice in it)": Layout(
+        "hard", {f"chest_xray/{w}{s}/{c}/{k}.jpg": Pic(300 * j + 40 * i + k) for w in ("", "chest_xray/") for j, s in enumerate(("train", "val")) for i, c in enumerate(("NORMAL", "PNEUMONIA")) for k in range(2)}, "folder/refused", says="chest_xray", unused="chest_xray/chest_xray", note="chest_xray"),
+    "Chest X-Ray twice, and the second has other pictures": refused(
+        "hard", {f"chest_xray/{w}{s}/{c}/{k}.jpg": Pic(300 * j + 40 * i + k + 1000 * bool(w)) for w in ("", "chest_xray/") for j, s in enumerate(("train", "val")) for i, c in enumerate(("NORMAL", "PNEUMONIA")) for k in range(2)}, "chest_xray"),
+    "PlantVillage (Kaggle, twice in it)": Layout("hard", classes("Pepper_bell", "Potato", pattern="PlantVillage/{c}/{k}.jpg") | classes("Pepper_bell", "Potato", pattern="PlantVillage/PlantVillage/{c}/{k}.jpg"), "folder/refused", says="PlantVillage", unused="PlantVillage/PlantVillage/", note="PlantVillage"),
     "PlantVillage: color, grayscale, segmented": refused("hard", {f"plantvillage dataset/{v}/{c}/{k}.jpg": Pic(40 * i + k, how) for v, how in (("color", "photo"), ("grayscale", "gray"), ("segmented", "dark")) for i, c in enumerate(("Apple___scab", "Corn___rust")) for k in range(4)}, "grayscale"),
     "domains: PACS": refused("hard", {f"{d}/{c}/{k}.jpg": Pic(300 * j + 40 * i + k) for j, d in enumerate(("art_painting", "cartoon", "photo", "sketch")) for i, c in enumerate(("dog", "elephant", "giraffe")) for k in range(2)}, "cartoon"),
     "domains: Office-31": refused("hard", {f"{d}/images/{c}/{k}.jpg": Pic(300 * j + 40 * i + k) for j, d in enumerate(("amazon", "dslr", "webcam")) for i, c in enumerate(("bike", "mug")) for k in range(2)}, "dslr"),
@@ -675,8 +677,8 @@ KAGGLE_TREES: dict[str, Layout] = {
     "Stanford Cars (Kaggle) with its tables": refused("kaggle", {f"car_data/car_data/{s}/{c}/{k:05}.jpg": Pic(300 * j + 40 * i + k) for j, s in enumerate(("train", "test")) for i, c in enumerate(("AM General Hummer SUV 2000", "Acura RL Sedan 2012")) for k in range(3)} | {"anno_train.csv": "00001.jpg,39,116,569,375,14\n", "anno_test.csv": "00001.jpg,30,52,246,147,181\n", "names.csv": "AM General Hummer SUV 2000\n"}, "anno_train.csv|anno_test.csv"),
     "sports (Kaggle): splits and a table": Layout("kaggle", {f"{s}/{c}/{k:03}.jpg": Pic(300 * j + 40 * i + k) for j, s in enumerate(("train", "valid", "test")) for i, c in enumerate(("air hockey", "judo")) for k in range(1, 4)} | {"sports.csv": "class id,filepaths,labels,data set\n0,train/air hockey/001.jpg,air hockey,train\n", "EfficientNetB0-sports.h5": b"\x89HDF\r\n\x1a\n" + bytes(64)}, "manifest/refused", says="sports.csv"),
     "garbage (Kaggle) with its lists": refused("kaggle", classes("cardboard", "glass", "metal", pattern="Garbage classification/Garbage classification/{c}/{c}{k}.jpg") | {"one-indexed-files.txt": "glass1.jpg 1\nmetal1.jpg 4\n", "zero-indexed-files.txt": "glass1.jpg 0\n"}, "indexed-files"),
-    "10 monkeys (Kaggle) with monkey_labels.txt": refused("kaggle", {f"{s}/{s}/{c}/{c}0{k}.jpg": Pic(300 * j + 40 * i + k) for j, s in enumerate(("training", "validation")) for i, c in enumerate(("n0", "n1")) for k in range(3)} | {"monkey_labels.txt": "Label, Latin Name, Common Name, Train Images, Validation Images\nn0, alouatta_palliata, mantled_howler, 131, 26\n"}, "monkey_labels.txt"),
-    "malaria (Kaggle, twice in it)": refused("kaggle", classes("Parasitized", "Uninfected", pattern="cell_images/{c}/{k}.png") | classes("Parasitized", "Uninfected", pattern="cell_images/cell_images/{c}/{k}.png"), "cell_images"),
+    "10 monkeys (Kaggle) with monkey_labels.txt": Layout("kaggle", {f"{s}/{s}/{c}/{c}0{k}.jpg": Pic(300 * j + 40 * i + k) for j, s in enumerate(("training", "validation")) for i, c in enumerate(("n0", "n1")) for k in range(3)} | {"monkey_labels.txt": "Label, Latin Name, Common Name, Train Images, Validation Images\nn0, alouatta_palliata, mantled_howler, 131, 26\n"}, "folder/refused", says="monkey_labels.txt"),
+    "malaria (Kaggle, twice in it)": Layout("kaggle", classes("Parasitized", "Uninfected", pattern="cell_images/{c}/{k}.png") | classes("Parasitized", "Uninfected", pattern="cell_images/cell_images/{c}/{k}.png"), "folder/refused", says="cell_images", unused="cell_images/cell_images/", note="cell_images"),
     "drivers (Kaggle): imgs and a list": Layout("kaggle", classes("c0", "c1", "c2", pattern="imgs/train/{c}/img_{k}.jpg") | plain("imgs/test", pattern="img_9{k}.jpg", start=300) | {"driver_imgs_list.csv": "subject,classname,img\np002,c0,img_0.jpg\n", "sample_submission.csv": "img,c0\n"}, "manifest/refused", says="driver_imgs_list.csv"),
     "blood cells (Kaggle): images and labels.csv": refused("kaggle", {f"dataset2-master/dataset2-master/images/{s}/{c}/_0_{k}.jpeg": Pic(300 * j + 40 * i + k) for j, s in enumerate(("TRAIN", "TEST", "TEST_SIMPLE")) for i, c in enumerate(("EOSINOPHIL", "LYMPHOCYTE")) for k in range(3)} | {"dataset2-master/dataset2-master/labels.csv": ",Image,Category\n,0,NEUTROPHIL\n,1,NEUTROPHIL\n"}, "labels.csv"),
     "monkeypox (Kaggle): originals, augmented, folds": refused("kaggle", {f"{d}/{d}/{c}/{k}.jpg": Pic(300 * j + 40 * i + k, how) for j, (d, how) in enumerate((("Original Images", "photo"), ("Augmented Images", "blur"))) for i, c in enumerate(("Monkey Pox", "Others")) for k in range(3)}, "Augmented Images"),
@@ -711,7 +713,7 @@ MORE: dict[str, Layout] = {
     "an image folder and saliency maps": refused("pairs", side({"stimuli": ("photo", JPG), "maps": ("depth", JPG)}), "maps"),
     "normals: rgb, normals": refused("pairs", side({"rgb": "photo", "normals": "warm"}), "normals"),
     "exposures: short, long": refused("pairs", side({"short": "dark", "long": "photo"}), "long"),
-    "exposures in one folder for each scene": refused("pairs", {f"scene{k:03}/{name}.jpg": Pic(k, how) for k in range(8) for name, how in (("under", "dark"), ("normal", "photo"), ("over", "haze"))}, ""),
+    "exposures in one folder for each scene": Layout("pairs", {f"scene{k:03}/{name}.jpg": Pic(k, how) for k in range(8) for name, how in (("under", "dark"), ("normal", "photo"), ("over", "haze"))}, "folder/refused"),
     "scans: low_dose, full_dose": refused("pairs", side({"low_dose": ("noise", PNG), "full_dose": ("gray", PNG)}), "full_dose"),
     "faces with and without masks of the same people": refused("pairs", side({"with_mask": ("changed", JPG), "without_mask": ("photo", JPG)}), "without_mask"),
     "face masks, same people, two splits": refused("pairs", in_splits(("train", "test"), {"with_mask": ("changed", JPG), "without_mask": ("photo", JPG)}), "without_mask"),
@@ -721,7 +723,7 @@ MORE: dict[str, Layout] = {
     "zebra and horse under neutral names: domain1, domain2": Layout("hard", classes("domain1", "domain2", n=8), "folder/refused", says="domain1"),
     "multi-view objects on a marked turntable": Layout("hard", {f"obj{i}/{k:03}.jpg": Pic(40 * i, background=k) for i in range(5) for k in range(10)}, "folder/refused", says="obj0"),
     "equal classes numbered through: 0/0..5, 1/6..11": Layout("hard", {f"{k // 6}/{k}.png": Pic(k) for k in range(24)}, "folder/flat/refused", count=24),
-    "a class folder with a table of its classes": refused("lists", classes("cat", "dog") | {"classes.csv": "id,name,species\n0,cat,Felis\n1,dog,Canis\n"}, "classes.csv"),
+    "a class folder with a table of its classes": Layout("lists", classes("cat", "dog") | {"classes.csv": "id,name,species\n0,cat,Felis\n1,dog,Canis\n"}, "folder/refused", says="classes.csv"),
     "notes.txt that is a list": Layout("lists", AB | {"notes.txt": AB_ROWS.replace(",", " ")}, "manifest/refused", says="notes.txt"),
     "README.txt that is a list": Layout("lists", AB | {"README.txt": AB_ROWS.replace(",", "\t")}, "manifest/refused", says="README.txt"),
     "README.csv": refused("lists", AB | {"README.csv": "path,label\n" + AB_ROWS}, "README.csv"),
@@ -743,8 +745,13 @@ MORE: dict[str, Layout] = {
 def zipped(names: dict[str, Layout], archive: str, *chosen: str) -> dict[str, Layout]:
     """Return some layouts in an archive."""
     return {
-        f"{name}, .{archive}": Layout(
-            **{**vars(names[name]), "archive": archive, "group": "archives"}
+        f"{name}, .{archive}": replace(
+            names[name],
+            archive=archive,
+            group="archives",
+            expected=names[name]
+            .expected.replace("masks/refused", "masks")
+            .replace("masks", "masks/refused"),
         )
         for name in chosen
     }
