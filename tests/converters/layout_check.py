@@ -7,7 +7,9 @@ are read from the tree here, not by the product, and each packed image is found 
 from __future__ import annotations
 
 import io
+import os
 import re
+import shlex
 import tarfile
 import unicodedata
 import zipfile
@@ -33,6 +35,8 @@ _JUNK = re.compile(
     r"(^|/)(\.[^/]*|__MACOSX|@eaDir|lost\+found|Thumbs\.db|desktop\.ini)(/|$)", re.IGNORECASE
 )
 _IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".ppm", ".pgm")
+_SHOWN = 4
+"""So deep a refusal shows the tree at least."""
 _COMMAND = re.compile(r"^\s*\W?fastdata (\w+) .*$", re.MULTILINE)
 
 
@@ -51,16 +55,21 @@ class Layout:
         What a refusal must contain, a regular expression.
     level : int
         Which folder in an image's path is its class, if these are class folders.
+    split : int, optional
+        Which folder in an image's path is its split.
     unused : str
         A regular expression for the images that are not taken, beside hidden ones.
     count : int
         The samples of another format than ``folder``; -1 if any number is right.
+    rejects : int
+        Images that are rejected.
     labels : mapping
         Of some images the class, by the end of their names, if a list has the labels.
     note : str
         What a note of the pack must contain, a regular expression.
     archive : str
-        "zip", "tar" or "tar.gz" if the tree is in one.
+        "zip", "tar" or "tar.gz" if the tree is in one; "zip gbk" and "zip backslash" are zip files
+        as some programs for Windows write them.
     """
 
     group: str
@@ -68,8 +77,10 @@ class Layout:
     expected: str
     says: str = ""
     level: int = -2
+    split: int | None = None
     unused: str = ""
     count: int = -1
+    rejects: int = 0
     labels: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
     archive: str = ""
@@ -90,11 +101,8 @@ def write(layout: Layout, root: Path) -> Path:
     """Write a layout's files; return what is packed."""
     root.mkdir(parents=True, exist_ok=True)
     contents = {name: _content(name, content) for name, content in layout.files().items()}
-    if layout.archive == "zip":
-        with zipfile.ZipFile(root / "data.zip", "w") as archive:
-            for name, data in contents.items():
-                archive.writestr(name, data)
-        return root / "data.zip"
+    if layout.archive.startswith("zip"):
+        return _zipped(contents, root / "data.zip", layout.archive)
     if layout.archive:
         mode = "w:gz" if layout.archive == "tar.gz" else "w"
         with tarfile.open(root / f"data.{layout.archive}", mode) as tar:
@@ -115,14 +123,37 @@ def write(layout: Layout, root: Path) -> Path:
     return folder
 
 
+def _zipped(contents: Mapping[str, bytes], path: Path, kind: str) -> Path:
+    stored: dict[bytes, bytes] = {}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in contents.items():
+            if kind == "zip gbk":  # ASCII of the same length first, as zipfile would write UTF-8
+                encoded_name = name.encode("gbk")
+                name = f"{len(stored):0{len(encoded_name)}}"
+                stored[name.encode()] = encoded_name
+            info = zipfile.ZipInfo(name)
+            if kind == "zip backslash":
+                info.filename = name.replace("/", "\\")
+            archive.writestr(info, data)
+    if stored:
+        data = path.read_bytes()
+        for name, other in stored.items():
+            data = data.replace(name, other)
+        path.write_bytes(data)
+    return path
+
+
 def _content(name: str, content: Pic | str | bytes) -> bytes:
     if isinstance(content, Pic):
         return encoded(content, name.rpartition(".")[2])
     return content.encode() if isinstance(content, str) else content
 
 
-def outcome(layout: Layout, root: Path) -> Outcome:
-    """Pack a layout and compare what comes out with what is right."""
+def outcome(layout: Layout, root: Path, thorough: bool = False) -> Outcome:
+    """Pack a layout and compare what comes out with what is right.
+
+    thorough: whether it is opened as it lies, too, and the commands of a refusal are run.
+    """
     location, packed = write(layout, root), root / "out.lmdb"
     wanted = layout.expected.split("/")
     try:
@@ -135,6 +166,10 @@ def outcome(layout: Layout, root: Path) -> Outcome:
             faults = [f"not {layout.expected}: {str(error).splitlines()[0]}"]
         if [path for path in root.iterdir() if path != location]:
             faults.append("something was written")
+        if thorough and not layout.archive and (opened := _opened(location)) is not None:
+            faults.append(f"fastdata.open reads {opened}")
+        if thorough and not layout.archive:
+            faults += _command_faults(str(error), root / "commands")
         return Outcome("refused", tuple(faults), False)
     found = re.match(r"read as (\w+)", report.read_as)
     name = found[1] if found else report.read_as
@@ -144,12 +179,26 @@ def outcome(layout: Layout, root: Path) -> Outcome:
     shown = f"{name} {len(dataset)}" + (f" of {len(classes)} classes" if classes else "")
     if name not in wanted:
         return Outcome(shown, (f"not {layout.expected}",), True)
-    faults = [f"{report.num_rejected} rejects"] if report.num_rejected else []
+    rejected = report.num_rejected
+    faults = [f"{rejected} rejects"] if rejected not in (0, layout.rejects) else []
     faults += _sample_faults(layout, name, dataset)
+    if thorough and name in ("folder", "flat") and not layout.archive:
+        opened, same = _opened(location), f"{len(dataset)} images, classes {dataset.classes}"
+        if opened != same:
+            faults.append(f"fastdata.open reads {opened}, not {same}")
     wrong = bool(faults)
     if layout.note and not any(re.search(layout.note, note) for note in report.notes):
         faults.append(f"no note has {layout.note!r}")
     return Outcome(shown, tuple(faults), wrong)
+
+
+def _opened(location: Path) -> str | None:
+    """Return what `fastdata.open` reads of files as they lie; None if it refuses them."""
+    try:
+        dataset = fastdata.open(location)
+    except FastdataError:
+        return None
+    return f"{len(dataset)} images, classes {dataset.classes}"
 
 
 # -- what is wrong with a refusal ----------------------------------------------------------
@@ -165,8 +214,29 @@ def _refusal_faults(layout: Layout, location: Path, message: str) -> list[str]:
     commands = [match[0] for match in _COMMAND.finditer(message)]
     if not commands:
         faults.append("no command")
-    elif str(location) not in message.partition("What may be meant:")[2]:
+    elif _top(layout) and not any(str(location.with_name("data")) in one for one in commands):
         faults.append("no command names the source")
+    return faults
+
+
+def _command_faults(message: str, folder: Path) -> list[str]:
+    """Return which of a message's commands fail, run in an empty folder."""
+    from click.testing import CliRunner
+
+    from fastdata.cli import main
+
+    faults = []
+    folder.mkdir()
+    here = os.getcwd()
+    os.chdir(folder)
+    for match in _COMMAND.finditer(message):
+        words = shlex.split(match[0], comments=True)[1:]
+        if words[0] != "pack" or "--explain" in words:
+            continue
+        done = CliRunner().invoke(main, [*words, "--num-workers", "0", "--overwrite"])
+        if done.exit_code:
+            faults.append(f"exit code {done.exit_code} of {match[0].strip()}")
+    os.chdir(here)
     return faults
 
 
@@ -177,7 +247,7 @@ def _top(layout: Layout) -> list[str]:
     while names and len({parts[: depth + 1] for parts in names}) == 1 and len(names[0]) > depth + 1:
         depth += 1
     folders = {parts[depth] for parts in names if len(parts) > depth + 1}
-    return sorted(folders)[:3]
+    return sorted(folders)[:3] if depth < _SHOWN else []
 
 
 # -- what is wrong with samples ------------------------------------------------------------
@@ -202,23 +272,33 @@ def _sample_faults(layout: Layout, format: str, dataset: Any) -> list[str]:
 def _class_faults(layout: Layout, dataset: Any) -> list[str]:
     """Return how the classes of images differ from those that the tree gives them."""
     class_of: dict[bytes, set[str]] = {}
+    split_of: dict[bytes, str] = {}
     counts: Counter[str] = Counter()
     files = layout.files()
     for name, content in files.items():
         if _is_sample(layout, name):
             label = PurePosixPath(name).parts[layout.level]
             class_of.setdefault(_content(name, content), set()).add(label)
+            if layout.split is not None:
+                split_of[_content(name, content)] = PurePosixPath(name).parts[layout.split]
             counts[label] += 1
     if dataset.classes is None or "label" not in dataset.schema:
         return ["no classes"]
     if list(map(_plain, dataset.classes)) != sorted(map(_plain, counts)):
         return [f"classes {', '.join(dataset.classes[:6])}, not {', '.join(sorted(counts)[:6])}"]
     packed: Counter[str] = Counter()
+    pairs: set[tuple[str, int]] = set()
     for index, stored in enumerate(_stored(dataset)):
         label = dataset.classes[int(dataset[index].label)]
         packed[label] += 1
+        if layout.split is not None:
+            if "split" not in dataset.schema:
+                return ["no field 'split'"]
+            pairs.add((split_of.get(stored, ""), int(dataset[index].split)))
         if stored in class_of and label not in class_of[stored]:
             return [f"{dataset.keys[index]} is {label}, not {', '.join(class_of[stored])}"]
+    if len(pairs) != len(set(split_of.values())) or len(pairs) != len({one for _, one in pairs}):
+        return [f"the splits of folders are {sorted(pairs)}"]
     wanted = Counter({_plain(label): count for label, count in counts.items()})
     found = Counter({_plain(label): count for label, count in packed.items()})
     return [] if found == wanted else [f"{sum(found.values())} images, not {sum(wanted.values())}"]

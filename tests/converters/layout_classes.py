@@ -62,8 +62,12 @@ PLANTS = ("Pepper__bell___Bacterial_spot", "Pepper__bell___healthy", "Tomato_Lea
 SCENES = ("buildings", "forest", "glacier", "mountain", "sea", "street")
 
 
-def folder(tree: Tree, level: int = -2, note: str = "") -> Layout:
-    return Layout("classes", tree, "folder", level=level, note=note)
+def folder(tree: Tree, level: int = -2, note: str = "", split: int | None = None) -> Layout:
+    return Layout("classes", tree, "folder", level=level, note=note, split=split)
+
+
+def split(names: tuple[str, ...], labels: tuple[str, ...], n: int = 3, root: str = "") -> Layout:
+    return folder(splits(names, labels, n, root), split=root.count("/"))
 
 
 CLASSES: dict[str, Layout] = {
@@ -77,21 +81,21 @@ CLASSES: dict[str, Layout] = {
     "grades: A, B": folder(own("A", "B", n=8)),
     "letters: a, b": folder(classes("a", "b", n=8)),
     "rooms: clean, messy": folder(classes("clean", "messy", n=8)),
-    "rooms in splits: clean, messy": folder(splits(("train", "val"), ("clean", "messy"), 8)),
+    "rooms in splits: clean, messy": split(("train", "val"), ("clean", "messy"), 8),
     "plates: cleaned, dirty": folder(splits(("train",), ("cleaned", "dirty"), 8)),
     "vehicles: train, bus, car": folder(classes("train", "bus", "car")),
     "vehicles: train among eight": folder(
         classes("airplane", "bicycle", "boat", "bus", "car", "motorcycle", "train", "truck")
     ),
-    "vehicles in splits: train/train": folder(splits(("train", "test"), ("train", "bus", "car"))),
+    "vehicles in splits: train/train": split(("train", "test"), ("train", "bus", "car")),
     "COCO's things: train, bench, frisbee": folder(classes("bench", "frisbee", "train", "tv", "cell phone")),
     "digits: 0 to 9": folder(classes(*"0123456789")),
-    "digits in splits": folder(splits(("train", "test"), tuple("0123456789"), 2)),
+    "digits in splits": split(("train", "test"), tuple("0123456789"), 2),
     "numbers without zeros: 1 to 12": folder(classes(*map(str, range(1, 13)), n=2)),
     "ImageNet: n01440764": folder(own("n01440764", "n02102040", "n03000684")),
     "single letters: x, y": folder(classes("x", "y", n=8)),
     "real, fake": folder(classes("real", "fake", n=8)),
-    "real and fake faces in splits": folder(splits(("train", "valid", "test"), ("fake", "real"), 6)),
+    "real and fake faces in splits": split(("train", "valid", "test"), ("fake", "real"), 6),
     "training_real, training_fake": folder(classes("training_real", "training_fake", n=8)),
     "products: input, output, cable": folder(own("input", "output", "cable")),
     "products: input, output": folder(own("input", "output", n=8)),
@@ -103,9 +107,7 @@ CLASSES: dict[str, Layout] = {
     "face masks: three classes": folder(classes(*FACES, n=8)),
     "face masks: Mask, NoMask": folder(classes("Mask", "NoMask", n=8)),
     "face masks: mask, no_mask": folder(classes("mask", "no_mask", n=8)),
-    "face masks, wrapped and split": folder(
-        splits(("Train", "Validation", "Test"), ("WithMask", "WithoutMask"), 4, "Face Mask Dataset/")
-    ),
+    "face masks, wrapped and split": split(("Train", "Validation", "Test"), ("WithMask", "WithoutMask"), 4, "Face Mask Dataset/"),
     "carnival: mask, costume, hat": folder(own("mask", "costume", "hat")),
     "tyres: Depth, Flat, Worn": folder(own("Depth", "Flat", "Worn")),
     "rgb in other words: rgba_led, rgb_strip, bulb": folder(own("rgba_led", "rgb_strip", "bulb")),
@@ -121,9 +123,7 @@ CLASSES: dict[str, Layout] = {
     "ground: ground, truth tables": folder(own("ground", "grass", "gravel")),
     "weather: rain, norain": folder(classes("rain", "norain", n=8)),
     "weather: day, night": folder(classes("day", "night", n=8)),
-    "watermark, no-watermark of other pictures": folder(
-        splits(("train", "valid"), ("watermark", "no-watermark"), 8)
-    ),
+    "watermark, no-watermark of other pictures": split(("train", "valid"), ("watermark", "no-watermark"), 8),
     "before, after of other pictures": folder(own("before", "after", n=8)),
     "tests: positive, negative": folder(classes("Positive", "Negative", n=8)),
     "tests: test_strip, swab": folder(own("test_strip", "swab", "vial")),
@@ -131,7 +131,7 @@ CLASSES: dict[str, Layout] = {
     "moths: a genus called Data": folder(own("data_moth", "image_moth", "emperor_moth")),
     "yes, no": folder(classes("yes", "no", n=8)),
     "ok, ng": folder(classes("OK", "NG", n=8)),
-    "one class": folder(classes("cat"), note=""),
+    "one class": Layout("classes", classes("cat"), "flat/folder/refused", says="cat", count=4),
     # -- names that are hard to write
     "blanks": folder(classes("african elephant", "polar bear")),
     "unicode": folder(classes("猫", "狗", "鳥")),
@@ -184,10 +184,8 @@ CLASSES: dict[str, Layout] = {
         classes("cat", "dog", pattern="pets/{c}/{k}.jpg") | {"README.md": "# Pets\n"}
     ),
     "PlantVillage (Kaggle)": folder(classes(*PLANTS, pattern="archive/PlantVillage/PlantVillage/{c}/{k}.JPG")),
-    "Intel scenes": folder(
-        splits(("seg_train/seg_train", "seg_test/seg_test"), SCENES, 2)
-    ),
-    "Intel scenes, wrapped": folder(splits(("seg_train/seg_train", "seg_test/seg_test"), SCENES, 2, "archive/")),
+    "Intel scenes": split(("seg_train/seg_train", "seg_test/seg_test"), SCENES, 2),
+    "Intel scenes, wrapped": split(("seg_train/seg_train", "seg_test/seg_test"), SCENES, 2, "archive/"),
     "Intel scenes with seg_pred": Layout(
         "classes",
         splits(("seg_train/seg_train", "seg_test/seg_test"), SCENES, 2)
@@ -212,35 +210,25 @@ CLASSES: dict[str, Layout] = {
         own("BACKGROUND_Google", "Faces_easy", "ant", root="caltech-101/101_ObjectCategories/")
     ),
     "Caltech 256": folder(own("001.ak47", "002.american-flag", root="256_ObjectCategories/")),
-    "Chest X-Ray": folder(
-        splits(("train", "val", "test"), ("NORMAL", "PNEUMONIA"), 3, "chest_xray/")
-    ),
+    "Chest X-Ray": split(("train", "val", "test"), ("NORMAL", "PNEUMONIA"), 3, "chest_xray/"),
     "Chest X-Ray (Kaggle, with __MACOSX)": folder(
         splits(("train", "val", "test"), ("NORMAL", "PNEUMONIA"), 3, "chest_xray/chest_xray/")
         | {"chest_xray/__MACOSX/chest_xray/train/NORMAL/._000.jpg": b"\0\5\x16\7" + bytes(60)}
     ),
-    "train, valid, test": folder(splits(("train", "valid", "test"), ("cat", "dog"))),
-    "train, test only": folder(splits(("train", "test"), ("cat", "dog"))),
-    "Training, Testing: brain tumours": folder(
-        splits(("Training", "Testing"), ("glioma", "meningioma", "notumor", "pituitary"))
-    ),
-    "training_set, test_set: cats and dogs": folder(
-        splits(("training_set", "test_set"), ("cats", "dogs"))
-    ),
-    "training_set/training_set (Kaggle)": folder(
-        splits(("training_set/training_set", "test_set/test_set"), ("cats", "dogs"))
-    ),
-    "train, validation (cats_and_dogs_filtered)": folder(
-        splits(("train", "validation"), ("cats", "dogs"), 4, "cats_and_dogs_filtered/")
-    ),
+    "train, valid, test": split(("train", "valid", "test"), ("cat", "dog")),
+    "train, test only": split(("train", "test"), ("cat", "dog")),
+    "Training, Testing: brain tumours": split(("Training", "Testing"), ("glioma", "meningioma", "notumor", "pituitary")),
+    "training_set, test_set: cats and dogs": split(("training_set", "test_set"), ("cats", "dogs")),
+    "training_set/training_set (Kaggle)": split(("training_set/training_set", "test_set/test_set"), ("cats", "dogs")),
+    "train, validation (cats_and_dogs_filtered)": split(("train", "validation"), ("cats", "dogs"), 4, "cats_and_dogs_filtered/"),
     "a class that is missing in valid": folder(
         splits(("train",), ("cat", "dog", "emu")) | {f"valid/{c}/{k}.jpg": Pic(700 + 9 * i + k) for i, c in enumerate(("cat", "dog")) for k in range(2)}
     ),
-    "data/train, data/test": folder(splits(("train", "test"), ("cat", "dog"), 3, "data/")),
+    "data/train, data/test": split(("train", "test"), ("cat", "dog"), 3, "data/"),
     "data/{cat,dog} and a README": folder(classes("cat", "dog", pattern="data/{c}/{k}.jpg") | {"README.txt": "pets"}),
-    "AFHQ": folder(splits(("train", "val"), ("cat", "dog", "wild"), 3, "afhq/")),
-    "CelebA-HQ of StarGAN": folder(splits(("train", "val"), ("female", "male"), 3, "celeba_hq/")),
-    "imagewoof2-160": folder(splits(("train", "val"), ("n02086240", "n02087394"), 3, "imagewoof2-160/")),
+    "AFHQ": split(("train", "val"), ("cat", "dog", "wild"), 3, "afhq/"),
+    "CelebA-HQ of StarGAN": split(("train", "val"), ("female", "male"), 3, "celeba_hq/"),
+    "imagewoof2-160": split(("train", "val"), ("n02086240", "n02087394"), 3, "imagewoof2-160/"),
     "rock, paper, scissors": folder(classes("rock", "paper", "scissors", pattern="rps/rps/{c}/{c}-{k}.png")),
     # -- nested
     "an inner folder of one name": folder(classes("cat", "dog", pattern="{c}/images/{k}.jpg"), level=0),
@@ -267,6 +255,110 @@ CLASSES: dict[str, Layout] = {
     ),
     "drawings and photos in one tree: QuickDraw": folder(
         {f"{c}/{k}.png": Pic(40 * i + k, "edges") for i, c in enumerate(("cat", "dog", "emu")) for k in range(8)}
+    ),
+    # -- names of splits
+    "splits: TRAIN, TEST": split(("TRAIN", "TEST"), ("O", "R")),
+    "splits: Train, Valid, Test": split(("Train", "Valid", "Test"), ("cat", "dog")),
+    "splits: train_images, test_images": split(("train_images", "test_images"), ("cat", "dog")),
+    "splits: train_data, test_data": split(("train_data", "test_data"), ("cat", "dog")),
+    "splits: train_set, val_set": split(("train_set", "val_set"), ("cat", "dog")),
+    "splits: dataset_train, dataset_test": split(("dataset_train", "dataset_test"), ("cat", "dog")),
+    "splits: Training_Data, Testing_Data": split(("Training_Data", "Testing_Data"), ("cat", "dog")),
+    "splits: train-224, test-224": split(("train-224", "test-224"), ("cat", "dog")),
+    "splits: train_another, validation_another, test, test_another (hurricanes)": split(
+        ("train_another", "validation_another", "test", "test_another"), ("damage", "no_damage"), 2
+    ),
+    "splits: train, dev": split(("train", "dev"), ("cat", "dog")),
+    "splits: validation and training (10 monkeys)": split(
+        ("training/training", "validation/validation"), ("n0", "n1", "n2"), 3
+    ),
+    "splits of one class each": split(("train", "val"), ("cat",)),
+    "splits: left, right in each": split(("train", "val"), ("left", "right"), 8),
+    "splits: A to C in each": split(("train", "test"), ("A", "B", "C"), 8),
+    "splits: train, test with a README in each": folder(
+        splits(("train", "test"), ("cat", "dog")) | {"train/README.txt": "Pictures.\n", "test/README.txt": "Pictures.\n"},
+        split=0,
+    ),
+    # -- Kaggle and others, as they are unpacked
+    "Microsoft's PetImages": folder(
+        classes("Cat", "Dog", pattern="PetImages/{c}/{k}.jpg")
+        | {"readme[1].txt": "Thank you.\n", "MSR-LA - 3467.docx": b"PK\3\4" + bytes(40), "PetImages/Cat/Thumbs.db": b"\xd0\xcf\x11\xe0"}
+    ),
+    "rice, with a request for citation": folder(
+        classes("Arborio", "Basmati", "Ipsala", pattern="Rice_Image_Dataset/{c}/{c} ({k}).jpg")
+        | {"Rice_Image_Dataset/Rice_Citation_Request.txt": "1: Koklu, M., Cinar, I. (2021). Classification of rice varieties.\n"}
+    ),
+    "flowers-recognition": folder(classes("daisy", "dandelion", "rose", pattern="flowers/{c}/{k}_a.jpg")),
+    "animals-10 and translate.py": folder(classes("cane", "cavallo", "gatto", pattern="raw-img/{c}/{k}.jpeg") | {"translate.py": "translate = {'cane': 'dog'}\n"}),
+    "OCT2017, a blank at the end": split(("train", "val", "test"), ("CNV", "DME", "DRUSEN", "NORMAL"), 2, "OCT2017 /"),
+    "Alzheimer, an apostrophe": split(("train", "test"), ("MildDemented", "NonDemented"), 3, "Alzheimer's Dataset/"),
+    "sign language: A/A1.jpg": folder(classes(*LETTERS[:6], n=8, pattern="asl_alphabet_train/asl_alphabet_train/{c}/{c}{k}.jpg")),
+    "sign language (Kaggle) with its flat test": Layout(
+        "classes",
+        classes(*LETTERS[:6], n=8, pattern="asl_alphabet_train/asl_alphabet_train/{c}/{c}{k}.jpg")
+        | {f"asl_alphabet_test/asl_alphabet_test/{c}_test.jpg": Pic(3000 + i) for i, c in enumerate(LETTERS[:6])},
+        "folder/refused", says="asl_alphabet_test", unused="_test/", note="asl_alphabet_test",
+    ),
+    "vegetables": split(("test", "train", "validation"), ("Bean", "Bitter_Gourd"), 3, "Vegetable Images/"),
+    "chess": folder(classes("Bishop", "King", "Pawn", pattern="Chessman-image-dataset/Chess/{c}/{k:08}.jpg")),
+    "FER-2013": split(("train", "test"), ("angry", "happy", "sad"), 3),
+    "FER-2013, images/images": split(("train", "validation"), ("angry", "happy"), 3, "images/images/"),
+    "waste: DATASET/DATASET": split(("TRAIN", "TEST"), ("O", "R"), 3, "DATASET/DATASET/"),
+    "CIFAKE": split(("train", "test"), ("FAKE", "REAL"), 8),
+    "tomato leaves and a script": folder(splits(("train", "val"), ("Leaf_Mold", "healthy"), 3, "tomato/") | {"tomato/cnn_train.py": "x = 1\n"}, split=1),
+    "concrete: archive/Positive, archive/Negative": folder(classes("Positive", "Negative", n=8, pattern="archive/{c}/{k:05}.jpg")),
+    "a repository of Hugging Face": folder(
+        splits(("train", "test"), ("cat", "dog"), 3, "data/") | {"README.md": "---\nlicense: mit\n---\n", ".gitattributes": "*.jpg lfs\n"}, split=1
+    ),
+    "a repository of GitHub: master": folder(
+        classes("cat", "dog", pattern="pets-master/images/{c}/{k}.jpg")
+        | {"pets-master/README.md": "# Pets\n", "pets-master/LICENSE": "MIT", "pets-master/.gitignore": "x"}
+    ),
+    "a wrapper beside a PDF": folder(classes("cat", "dog", pattern="pets/{c}/{k}.jpg") | {"paper.pdf": b"%PDF-1.4\n"}),
+    "classes.txt in another order": Layout("classes", CAT_DOG | {"classes.txt": "dog\ncat\n"}, "folder/refused", says="classes.txt"),
+    "classes.txt above a wrapper": folder(classes("cat", "dog", pattern="pets/{c}/{k}.jpg") | {"classes.txt": "cat\ndog\n"}),
+    "classes.txt in splits": folder(splits(("train", "val"), ("cat", "dog")) | {"classes.txt": "cat\ndog\n"}, split=0),
+    # -- numbers of files
+    "MNIST as files: numbers through all classes": folder(
+        {f"{k % 3}/{k}.png": Pic(k, "gray", (28, 28)) for k in range(24)}
+    ),
+    "sorted by class: numbers go on, sizes differ": folder(
+        {f"{c}/{k:05}.png": Pic(k) for c, (a, b) in enumerate(((0, 5), (5, 12), (12, 15))) for k in range(a, b)}
+    ),
+    "coins: years": folder(classes("1999", "2004", "2011", n=5)),
+    # -- flat pictures in every folder
+    "handwriting: A to F, black and white": folder(
+        {f"{c}/{k}.png": Pic(40 * i + k, "binary", (28, 28)) for i, c in enumerate("ABCDEF") for k in range(8)}
+    ),
+    "digits: black and white": folder(
+        {f"{c}/{k}.png": Pic(40 * i + k, "binary", (28, 28)) for i, c in enumerate("0123456789") for k in range(8)}
+    ),
+    "icons: left, right, up": folder(
+        {f"{c}/icon_{k}.png": Pic(40 * i + k, "colours", (32, 32)) for i, c in enumerate(("left", "right", "up")) for k in range(8)}
+    ),
+    "icons and photos": folder(
+        {f"{c}/{c}_{k}.png": Pic(40 * i + k, kind) for i, (c, kind) in enumerate((("icon", "colours"), ("photo", "photo"))) for k in range(8)}
+    ),
+    "maps, charts, photographs": folder(
+        {f"{c}/{c}_{k}.png": Pic(40 * i + k, kind) for i, (c, kind) in enumerate((("map", "colours"), ("chart", "binary"), ("photograph", "photo"))) for k in range(8)}
+    ),
+    "gray scans: clean, stained": folder(
+        {f"{c}/{k:03}.png": Pic(40 * i + k, "gray") for i, c in enumerate(("clean", "stained")) for k in range(8)}
+    ),
+    "dark pictures: day, night of other places": folder(
+        {f"{c}/{k:03}.jpg": Pic(40 * i + k, kind) for i, (c, kind) in enumerate((("day", "photo"), ("night", "night"))) for k in range(8)}
+    ),
+    "blurred pictures of other scenes: blur, sharp": folder(
+        {f"{c}/{k:03}.jpg": Pic(40 * i + k, kind) for i, (c, kind) in enumerate((("sharp", "photo"), ("blur", "blur"))) for k in range(8)}
+    ),
+    "noisy pictures of other scenes: clean, noisy": folder(
+        {f"{c}/{k:03}.png": Pic(40 * i + k, kind) for i, (c, kind) in enumerate((("clean", "photo"), ("noisy", "noise"))) for k in range(8)}
+    ),
+    "one picture in two classes": folder(
+        classes("beach", "sunset", n=10) | {"beach/twice.jpg": Pic(950), "sunset/twice.jpg": Pic(950)}
+    ),
+    "portraits before one wall: happy, sad": folder(
+        {f"{c}/p{k:02}.jpg": Pic(300 + 40 * i + k, background=5) for i, c in enumerate(("happy", "sad")) for k in range(10)}
     ),
 }  # fmt: skip
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 from layout_check import outcome
-from recognition_layouts import LAYOUTS
+from recognition_layouts import LAYOUTS, THOROUGH
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_layout_is_read_right_or_refused(tmp_path: Path, name: str) -> None:
-    done = outcome(LAYOUTS[name], tmp_path / "in")
+    done = outcome(LAYOUTS[name], tmp_path / "in", name in THOROUGH)
     assert not done.faults, (done.got, *done.faults)

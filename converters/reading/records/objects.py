@@ -18,9 +18,9 @@ from fastdata.errors import SourceError
 from fastdata.schema import ArrayField, Field
 
 from ..annotations.annotated import check_parts, frame_of
+from ..box_forms import BoxNumbers
 from ..class_names import MOST_CLASSES
 from ..fields import BOXES
-from ..box_forms import BoxNumbers
 from ..lists.boxed_image import BoxForm, box_form
 from .examples import values_of
 
