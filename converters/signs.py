@@ -15,7 +15,7 @@ import os
 from fnmatch import fnmatchcase
 from typing import Any, Literal, NamedTuple
 
-from .reading.image_files import is_image_name
+from .reading.image_files import is_hidden, is_image_name
 from .reading.locations import folder_at, is_folder, is_pattern, path_of
 from .reading.splits import has_folders_of_images, has_images
 
@@ -80,8 +80,12 @@ FORMATS = {
     "recordio": _files("*.rec*", images="beside"),
     "tfrecord": _files("*", images="beside"),
     "torch": _files("*.pt*", images="beside"),
-    "voc": Signs(_inside(("VOC*", "VOCdevkit/VOC*"), "JPEGImages")),
-    "voc_folders": Signs(_inside(_SPLITS, "*.xml", "annotation*", "xml*", "label*")),
+    "voc": Signs(
+        (
+            *_inside(("VOC*", "VOCdevkit/VOC*"), "JPEGImages"),
+            *_inside(_SPLITS, "*.xml", "annotation*", "xml*", "label*"),
+        )
+    ),
     "webdataset": _files("*.tar*", "*.tgz*", images="nowhere"),
     "yolo": Signs(
         ("*.yaml", "*.yml", "*.names", "classes.txt", *_inside(_SPLITS, "labels")),
@@ -152,6 +156,8 @@ class Look:
             files, folders = [], []
             with os.scandir(folder) as entries:
                 for entry in entries:
+                    if is_hidden(entry.name) and entry.name not in (".zgroup", ".zarray"):
+                        continue
                     if is_folder(entry):
                         folders.append(entry.name)
                     elif not is_image_name(entry.name):

@@ -11,7 +11,7 @@ import contextlib
 import os
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fastdata.errors import SourceError
 from fastdata.regular_files import open_regular
@@ -29,22 +29,24 @@ BLOCK_BYTES = 1 << 16
 _STEP = 1 << 16
 _KEPT = 64
 
+T = TypeVar("T")
+
 
 class ForwardReader:
-    """Reads pieces of a file, perhaps compressed by gzip or zlib; for one thread.
+    """Reads pieces of a file, perhaps compressed; for one thread.
 
     `size` is the file's in bytes, 0 for a missing file; None if it is `compressed`, as only reading
-    to the end would determine it.
+    to the end would determine it.  `codec` is as `open_inflated` takes it.
     """
 
-    def __init__(self, path: Path, *, compressed: bool) -> None:
-        self.path, self.name = path, os.fspath(path)
+    def __init__(self, path: Path, *, compressed: bool, codec: str | None = None) -> None:
+        self.path, self.name, self._codec = path, os.fspath(path), codec
         self.size = None if compressed else stat_of(path)[0]
         self._open = contextlib.ExitStack()
         self._stream: Any = None
         self._at = 0
 
-    def __enter__(self) -> ForwardReader:
+    def __enter__(self: T) -> T:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -95,7 +97,7 @@ class ForwardReader:
         if self._stream is None:
             # Not by `read_at`, whose descriptors live on.
             if self.size is None:
-                self._stream = self._open.enter_context(open_inflated(self.path))
+                self._stream = self._open.enter_context(open_inflated(self.path, self._codec))
             else:
                 raw = open(self.path, "rb", buffering=0, opener=open_regular)  # noqa: SIM115
                 self._stream = self._open.enter_context(raw)

@@ -293,11 +293,11 @@ LAYOUTS: dict[str, Layout] = {
         {"train/a_jpg.rf.1.jpg": None, "train/a_jpg.rf.1.xml": voc_xml("a_jpg.rf.1.jpg"),
          "valid/b_jpg.rf.1.jpg": None, "valid/b_jpg.rf.1.xml": voc_xml("b_jpg.rf.1.jpg"),
          "README.roboflow.txt": "dogs"},
-        "voc_folders", 2,
+        "voc", 2,
     ),
     "images and annotations of XML": Layout(
         {"images/road0.png": None, "annotations/road0.xml": voc_xml("road0.png", "light")},
-        "voc_folders", 1,
+        "voc", 1,
     ),
     "COCO 2017 (val)": Layout(
         {"annotations/instances_val2017.json": coco(["1.jpg", "2.jpg"]), **images("val2017/{}.jpg", "1", "2")},

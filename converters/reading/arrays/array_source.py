@@ -138,14 +138,12 @@ class ArraySource(FileSource, IndexedSource):
         resolved: dict[str, Field] = {}
         parts: list[_Part] = []
         left_out: list[str] = []
-        arrays = options.arrays
         for file in files:
-            chosen, left = chosen_arrays(file.where, file.columns, arrays or file.usual)
-            arrays = tuple(f"{field}={array}" for field, array in chosen.items())
+            chosen, left = chosen_arrays(file.where, file.columns, options.arrays or file.usual)
             for array in chosen.values():
                 self.notes += file.columns[array].prepare()
             fields, part = _part_of(file, chosen, options)
-            if parts and fields != resolved:
+            if parts and list(fields.items()) != list(resolved.items()):
                 raise SourceError(
                     f"{file.where}: its arrays are of other kinds than those of the first file: "
                     f"{fields}, not {resolved}"
