@@ -46,6 +46,7 @@ __all__ = [
     "Scan",
     "ScanSource",
     "read",
+    "read_start",
 ]
 
 T = TypeVar("T")
@@ -98,6 +99,13 @@ class RowValues(Deferred):
 def read(value: FileSpan | bytes) -> bytes:
     """Return the bytes of a piece; raises SourceError if the file ends before."""
     return value if isinstance(value, bytes) else read_at(*value)
+
+
+def read_start(value: FileSpan | bytes, most: int) -> bytes:
+    """Return the first bytes of a piece."""
+    if isinstance(value, bytes):
+        return value[:most]
+    return read_at(value.path, value.offset, min(value.length, most))
 
 
 class IncompleteError(SourceError):

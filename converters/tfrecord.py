@@ -35,7 +35,7 @@ from .reading.records.examples import (
 )
 from .reading.records.framing import crc32c, frame_rows, has_frames, is_compressed, record_of
 from .reading.records.objects import Objects, class_names, find_objects
-from .reading.records.tfds import INFO, REMEDY, read_description
+from .reading.records.tfds import INFO, read_description
 from .reading.refusals import no_files, require
 from .reading.selection import FEATURES
 from .reading.spans import FileSpan
@@ -259,7 +259,8 @@ def _counted_rows(
     if stop is None and is_whole and count != counts[input.number]:
         raise IncompleteError(
             f"{input.path}: has {count:,} records, and {INFO} says "
-            f"{counts[input.number]:,}. {REMEDY}"
+            f"{counts[input.number]:,}. Bring the file again, or name files in a pattern in quotes "
+            "to pack what is there."
         )
 
 
