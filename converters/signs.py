@@ -81,7 +81,7 @@ FORMATS = {
     "lmdb": Signs(("data.mdb", "manifest.json"), _ANY),
     "masks": Signs(_ANY),
     "mat": _files("*.mat*", images="nowhere"),
-    "mds": Signs(("index.json",), ("index.json",)),
+    "mds": Signs(("index.json", "*.mds*", "*/index.json"), ("index.json",)),
     "mvtec": Signs(_inside(("*",), "ground_truth")),
     "numpy": _files("*.npy*", "*.npz*", images="nowhere"),
     "paired_lmdb": Signs(("*/data.mdb",)),
