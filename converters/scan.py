@@ -46,7 +46,6 @@ __all__ = [
     "Scan",
     "ScanSource",
     "read",
-    "read_start",
 ]
 
 T = TypeVar("T")
@@ -99,13 +98,6 @@ class RowValues(Deferred):
 def read(value: FileSpan | bytes) -> bytes:
     """Return the bytes of a piece; raises SourceError if the file ends before."""
     return value if isinstance(value, bytes) else read_at(*value)
-
-
-def read_start(value: FileSpan | bytes, most: int) -> bytes:
-    """Return the first bytes of a piece."""
-    if isinstance(value, bytes):
-        return value[:most]
-    return read_at(value.path, value.offset, min(value.length, most))
 
 
 class IncompleteError(SourceError):
@@ -233,7 +225,7 @@ class Scan:
 
 
 class ScanSource(FileSource):
-    """The source of a scan; a format is a subclass that determines all of it at construction."""
+    """The source of a scan.  A format is a subclass whose constructor calls this one."""
 
     def __init__(
         self,

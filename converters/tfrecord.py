@@ -179,7 +179,7 @@ class TFRecordSource(ScanSource):
 
 
 class ExampleReader(NamedTuple):
-    """Reads an Example, and what is known of its file: the split."""
+    """Reads an Example; the split of its file, if any, is its last value."""
 
     schema: Mapping[str, Field]
     features: tuple[str, ...]  # of each field but boxes, labels and split, which come last
@@ -216,7 +216,7 @@ class ExampleReader(NamedTuple):
 def _all_classes(
     scan: Scan, parse: Callable[[tuple[Any, ...]], dict[str, Any]], notes: list[str]
 ) -> tuple[str, ...] | None:
-    """Return the names of the classes of objects, for which all records are read."""
+    """Read all records for the names of the classes of their objects."""
     place = scan.paths[0]
     if mirror_of(place) is not None and len(scan.paths) > 1:
         raise SourceError(

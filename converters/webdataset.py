@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from fastdata.errors import SourceError
 from fastdata.schema import Schema
@@ -37,7 +36,7 @@ from .reading.tar.members import (
     main_suffixes,
     member_fields,
 )
-from .scan import Found, Input, Row, Scan, ScanSource, read_start
+from .scan import Found, Input, Row, Scan, ScanSource, read
 
 __all__ = ["WebDatasetSource"]
 
@@ -87,9 +86,11 @@ class WebDatasetSource(ScanSource):
         exported = None if members else read_exported(paths, self.name)
 
         def start_of(values: tuple[Any, ...]) -> dict[str, bytes]:
-            return {suffix: read_start(at, _PEEK_BYTES) for suffix, at in values[0].items()}
+            return {suffix: read(at) for suffix, at in values[0].items()}
 
-        first = Scan(paths, _rows, codecs).first(start_of, paths[0], "sample can be read")
+        first = Scan(paths, _Archives().rows, codecs).first(
+            start_of, paths[0], "sample can be read"
+        )
         if exported is not None:
             chosen = exported_members(exported)
             resolved = exported.resolve_fields(fields, channels)
@@ -103,7 +104,7 @@ class WebDatasetSource(ScanSource):
         entries = tuple(chosen.values())
         main = None if exported is None else main_suffixes(chosen)
         super().__init__(
-            Scan(paths, partial(_rows, chosen=entries, main=main), codecs),
+            Scan(paths, _Archives(entries, main).rows, codecs),
             schema,
             MembersReader(schema, entries),
             notes=notes,
@@ -131,80 +132,79 @@ class _Group:
         self.members: dict[str, FileSpan | bytes] = {}
         self.held = 0  # bytes of members that are in memory
 
-
-def _rows(
-    input: Input,
-    start: int,
-    stop: int | None,
-    chosen: Sequence[ChosenMember] | None = None,
-    main: Sequence[str] | None = None,
-) -> Iterator[Found]:
-    """Yield the samples of an archive, with the members that `chosen` names, in its order.
-
-    Without `chosen` a row is a dict of the first bytes of all members.  `main` has the suffixes of
-    an export's main image; its rows end with the sample's name and its JSON member.
-    """
-    wanted = {suffix for entry in chosen or () for suffix in entry.suffixes} | {"json"}
-    seen = KeySet() if stop is None else None
-    group: _Group | None = None
-    try:
-        for member in members(input, start, stop):
-            match = _NAME.fullmatch(member.name)
-            if match is None or _META.match(member.name) or member.kind == "folder":
-                continue
-            key, suffix = match[1].removeprefix(b"./"), match[2].decode("utf-8", "replace").lower()
-            if group is None or key != group.key:
-                if group is not None:
-                    yield _row_of(input, group, chosen, main)
-                is_new = seen is None or seen.add(key)
-                problem = "" if is_new else "its key has come before in this file"
-                group = _Group(key, member.start, problem)
-            group.end = member.end
-            if chosen is None or suffix in wanted:
-                _take(input, group, member, suffix, MAX_RECORD if chosen else _PEEK_BYTES)
-    except (OSError, SourceError) as error:
-        if group is not None and isinstance(error, BehindEndError):
-            yield _row_of(input, group, chosen, main)
-            group = None
-        # What came of the group is there, but it may not be all.
-        name = "" if group is None else f"/{group.key.decode('utf-8', 'replace')}"
-        yield start, start, Reject(f"{input.shown}{name}", reject_reason(input.path, error))
-        return
-    if group is not None:
-        yield _row_of(input, group, chosen, main)
-
-
-def _take(input: Input, group: _Group, member: Member, suffix: str, most: int) -> None:
-    """Add a member to its group; of a compressed archive, `most` bytes at most."""
-    if member.kind != "file":
-        group.problem = f"{suffix} is a {member.kind}, which is not read"
-    elif suffix in group.members:
-        group.problem = f"two members {suffix}"
-    else:
-        size = min(member.size, most) if input.size is None else member.size
-        group.held += size if input.size is None else 0
-        if group.held > MAX_RECORD:
-            group.problem = f"more than {MAX_RECORD:,} bytes"
+    def add(self, input: Input, member: Member, suffix: str, most: int | None) -> None:
+        """Add a member, or at most its first bytes."""
+        size = member.size if most is None else min(member.size, most)
+        self.held += size if input.size is None else 0
+        if member.kind != "file":
+            self.problem = f"{suffix} is a {member.kind}, which is not read"
+        elif suffix in self.members:
+            self.problem = f"two members {suffix}"
+        elif self.held > MAX_RECORD:
+            self.problem = f"more than {MAX_RECORD:,} bytes"
         else:
-            group.members[suffix] = input.piece(member.offset, size)
+            self.members[suffix] = input.piece(member.offset, size)
 
 
-def _row_of(
-    input: Input,
-    group: _Group,
-    chosen: Sequence[ChosenMember] | None,
-    main: Sequence[str] | None,
-) -> Found:
-    """Return the row of a group, or why it is not a sample."""
-    found, name = group.members, group.key.decode("utf-8", "replace")
-    places = [next((found[s] for s in e.suffixes if s in found), None) for e in chosen or ()]
-    reason = group.problem
-    if None in places and not reason and chosen is not None:
-        reason = f"there is no member {' or '.join(chosen[places.index(None)].suffixes)}"
-    if reason:
-        reason = f"{reason} (the sample is at byte {group.start:,})"
-        return group.start, group.end, Reject(f"{input.shown}/{name}", reason)
-    about: tuple[Any, ...] = () if chosen is not None else (found,)
-    if main is not None:
-        about = f"{name}.{next((s for s in main if s in found), '')}", found.get("json")
-    return group.start, group.end, Row(f"{input.shown}/{name}", (*places, *about))
+class _Archives(NamedTuple):
+    """How the members of archives become rows.
+
+    chosen: the members that are taken, in their order; without it a row is a dict of the first
+        bytes of all members.
+    main: the suffixes of an export's main image; its rows end with the sample's name and its JSON
+        member.
+    """
+
+    chosen: tuple[ChosenMember, ...] | None = None
+    main: Sequence[str] | None = None
+
+    def rows(self, input: Input, start: int, stop: int | None) -> Iterator[Found]:
+        """Yield the samples of an archive."""
+        wanted = {suffix for entry in self.chosen or () for suffix in entry.suffixes} | {"json"}
+        most = None if self.chosen is not None else _PEEK_BYTES
+        seen = KeySet() if stop is None else None
+        group: _Group | None = None
+        try:
+            for member in members(input, start, stop):
+                match = _NAME.fullmatch(member.name)
+                if match is None or _META.match(member.name) or member.kind == "folder":
+                    continue
+                key = match[1].removeprefix(b"./")
+                suffix = match[2].decode("utf-8", "replace").lower()
+                if group is None or key != group.key:
+                    if group is not None:
+                        yield self._row(input, group)
+                    is_new = seen is None or seen.add(key)
+                    problem = "" if is_new else "its key has come before in this file"
+                    group = _Group(key, member.start, problem)
+                group.end = member.end
+                if self.chosen is None or suffix in wanted:
+                    group.add(input, member, suffix, most)
+        except (OSError, SourceError) as error:
+            if group is not None and isinstance(error, BehindEndError):
+                yield self._row(input, group)
+                group = None
+            # What came of the group is there, but it may not be all.
+            name = "" if group is None else f"/{group.key.decode('utf-8', 'replace')}"
+            yield start, start, Reject(f"{input.shown}{name}", reject_reason(input.path, error))
+            return
+        if group is not None:
+            yield self._row(input, group)
+
+    def _row(self, input: Input, group: _Group) -> Found:
+        """Return the row of a group, or why it is not a sample."""
+        found, name = group.members, group.key.decode("utf-8", "replace")
+        values: list[Any] = [] if self.chosen is not None else [found]
+        reason = group.problem
+        for entry in self.chosen or ():
+            values.append(next((found[s] for s in entry.suffixes if s in found), None))
+            if values[-1] is None and not reason:
+                reason = f"there is no member {' or '.join(entry.suffixes)}"
+        if self.main is not None:
+            values += [f"{name}.{next((s for s in self.main if s in found), '')}"]
+            values += [found.get("json")]
+        key = f"{input.shown}/{name}"
+        if reason:
+            reason = f"{reason} (the sample is at byte {group.start:,})"
+            return group.start, group.end, Reject(key, reason)
+        return group.start, group.end, Row(key, tuple(values))

@@ -53,7 +53,7 @@ class Objects(NamedTuple):
     def values(self, example: Mapping[str, Any], image: bytes) -> tuple[Any, ...]:
         """Return boxes, in pixels of the image file, and labels.
 
-        Raises ValueError if features have different lengths, or what cannot be.
+        Raises ValueError if features have different lengths or impossible values.
         """
         boxes = self._boxes(example)
         size = [_listed(example, name) for name in _SIZE]
@@ -70,7 +70,7 @@ class Objects(NamedTuple):
         if self.boxes:
             numbers = np.array(_listed(example, self.boxes), np.float64)
             if len(numbers) % 4:
-                raise ValueError(f"{self.boxes} has {len(numbers)} values, which are no boxes")
+                raise ValueError(f"{self.boxes} has {len(numbers)} values, not four for each box")
             return corners(numbers, self.form.form)
         sides = [_listed(example, name) for name in _SIDES]
         counts = {len(side) for side in sides}
@@ -94,7 +94,7 @@ class Objects(NamedTuple):
         found = [known.get(one, -1) if by_text else one for one in shown]
         bad = [s for s, f in zip(shown, found, strict=True) if not 0 <= f < len(self.names)]
         if bad:
-            raise ValueError(f"the class {bad[0]!r} is none of those known")
+            raise ValueError(f"the class {bad[0]!r} is not known")
         return np.array(found, np.int64)
 
 

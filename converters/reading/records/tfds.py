@@ -26,7 +26,7 @@ _LARGEST = 64 << 20
 
 
 class Described(NamedTuple):
-    """What is known of files beside their records."""
+    """The description of a set of files."""
 
     splits: list[str]  # of each file
     counts: list[int]  # of records in each file, as the folder says; empty if it does not
@@ -35,7 +35,7 @@ class Described(NamedTuple):
 
 
 def read_description(folder: Path | None, paths: Sequence[Path]) -> Described:
-    """Return what a folder says of its files; of one that says nothing, splits by names alone.
+    """Return the description that a folder has of its files; else splits by the names alone.
 
     Raises SourceError if there are files that it does not name.
     """
@@ -56,8 +56,8 @@ def read_description(folder: Path | None, paths: Sequence[Path]) -> Described:
         found = pattern.fullmatch(path.name)
         if found is None or int(found[2]) >= len(lengths[found[1]]):
             raise SourceError(
-                f"{place}: does not name {path.name}. Move away what is not of this dataset, or "
-                "name the files to pack in a pattern in quotes."
+                f"{place}: does not name {path.name}. Move away files of other datasets, or name "
+                "the files to pack in a pattern in quotes."
             )
         splits.append(found[1])
         counts.append(lengths[found[1]][int(found[2])])
