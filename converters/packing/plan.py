@@ -226,7 +226,7 @@ def _samples_of(nbytes: int, source: Source, options: PackOptions, total: int) -
         some = list(itertools.islice(source, _SPREAD))
     sizes = [
         sum(len(value.data) for value in record.values if isinstance(value, EncodedImage))
-        for record in encode_chunk(some, source.schema, options.encode).records
+        for record in encode_chunk(some, source.schema, options.encode, source.box_forms).records
         if isinstance(record, Record)
     ]
     return max(1, round(nbytes * len(sizes) / sum(sizes))) if sum(sizes) else total
@@ -244,7 +244,7 @@ class SourceRange(Source):
         self.name = source.name  # type: ignore[misc]
         self.reads_by_network = source.reads_by_network
         self.downloads_files, self.mirror = source.downloads_files, source.mirror
-        self.schema, self.notes = source.schema, []
+        self.schema, self.box_forms, self.notes = source.schema, source.box_forms, []
         self.num_samples = None if files else stop - start
         self.first = 0 if files else start
         """The position of its first sample; where that is known of none, in this."""

@@ -16,7 +16,6 @@ how it is read
 ``compression``      files that are compressed as a whole
 ``forward_reader``   pieces of what is compressed, from the front to the end
 ``image_list``       sources of image files, with what belongs to each
-``lmdb_files``       LMDB files of others: an index of keys and places
 ``fingerprints``     what samples are made from, for resuming
 
 what becomes a field

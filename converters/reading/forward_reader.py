@@ -1,8 +1,8 @@
 """Pieces of compressed data, read from the front to the end, in bounded memory.
 
-`ForwardReader` reads whole files, compressed or not; `InflatedPiece` reads zlib data inside a
-file, such as a member of an ``.npz`` or an array of a ``.mat``.  Data between two pieces are
-decompressed and dropped, so pieces are read in ascending order; going back restarts.
+`ForwardReader` reads whole files, compressed or not; `InflatedPiece` reads a member of an ``.npz``.
+Data between two pieces are decompressed and dropped, so pieces are read in ascending order; going
+back restarts.
 """
 
 from __future__ import annotations
@@ -21,13 +21,11 @@ from .compression import open_inflated
 from .locations import stat_of
 from .spans import check_length, read_at
 
-__all__ = ["BLOCK_BYTES", "RAW", "ZLIB", "ForwardReader", "InflatedPiece"]
+__all__ = ["BLOCK_BYTES", "ForwardReader", "InflatedPiece"]
 
 BLOCK_BYTES = 1 << 16
 """How much of pixels a source reads at once."""
 
-RAW, ZLIB = -15, 15
-"""What a piece begins with: nothing, as in zip archives, or zlib's head."""
 _STEP = 1 << 16
 _KEPT = 64
 
@@ -137,17 +135,16 @@ class InflatedPiece:
         path: Path,
         offset: int,
         packed: int,
-        bits: int,
-        crc: int | None = None,
-        size: int | None = None,
+        crc: int,
+        size: int,
     ) -> None:
-        self.path, self._offset, self._packed, self._bits = path, offset, packed, bits
+        self.path, self._offset, self._packed = path, offset, packed
         self._wanted_crc, self._size = crc, size
         self._damaged_at: int | None = None
         self._begin()
 
     def _begin(self) -> None:
-        self._inflater = zlib.decompressobj(self._bits)
+        self._inflater = zlib.decompressobj(-15)  # without a head, as in zip archives
         self._fed = self._crc = self._start = 0
         self._buffer = b""
 
@@ -190,8 +187,7 @@ class InflatedPiece:
             if not data and (self._inflater.eof or self._fed == self._packed):
                 problem = problem or f"an array ends after {end:,} bytes"
         self._crc = zlib.crc32(data, self._crc)
-        whole = self._size is not None and end + len(data) >= self._size
-        if whole and self._wanted_crc not in (None, self._crc):
+        if end + len(data) >= self._size and self._wanted_crc != self._crc:
             problem = "the checksum of an array is wrong: rows before may be damaged too"
         if problem:
             self._damaged_at = end

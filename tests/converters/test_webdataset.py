@@ -352,8 +352,9 @@ def test_other_compression_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_other_folders_and_files_are_not_taken_for_it(tmp_path: Path) -> None:
-    (tmp_path / "root" / "cat").mkdir(parents=True)
-    (tmp_path / "root" / "cat" / "0.jpg").write_bytes(PICTURES[0].data)
+    for name in ("cat", "dog"):
+        (tmp_path / "root" / name).mkdir(parents=True)
+        (tmp_path / "root" / name / "0.jpg").write_bytes(PICTURES[0].data)
     write_tar(tmp_path / "root" / "images.tar", [("0.jpg", PICTURES[0].data)])
     assert find_source(tmp_path / "root").name == "folder"
     (tmp_path / "a.tar").write_bytes(b"text that is no archive" * 100)

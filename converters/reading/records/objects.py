@@ -18,9 +18,10 @@ from fastdata.errors import SourceError
 from fastdata.schema import ArrayField, Field
 
 from ..annotations.annotated import check_parts, frame_of
+from ..box_forms import BoxNumbers
 from ..class_names import MOST_CLASSES
 from ..fields import BOXES
-from ..lists.boxed_image import BoxForm, box_form, corners
+from ..lists.boxed_image import BoxForm, box_form
 from .examples import values_of
 
 __all__ = ["Objects", "class_names", "find_objects"]
@@ -71,7 +72,7 @@ class Objects(NamedTuple):
             numbers = np.array(_listed(example, self.boxes), np.float64)
             if len(numbers) % 4:
                 raise ValueError(f"{self.boxes} has {len(numbers)} values, not four for each box")
-            return corners(numbers, self.form.form)
+            return BoxNumbers(self.form.form, "pixels").corners(numbers, 1, 1)
         sides = [_listed(example, name) for name in _SIDES]
         counts = {len(side) for side in sides}
         if len(counts) > 1:
