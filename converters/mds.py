@@ -33,7 +33,7 @@ from .reading.chunks.chunk_source import (
 from .reading.chunks.column_choice import RefusedColumnError, guessed_field
 from .reading.compression import check_codec
 from .reading.deferred import array_of, json_text
-from .reading.locations import first_bytes, stat_of
+from .reading.locations import first_bytes, folder_at, stat_of
 from .reading.options import ClassFile, ColumnsOption, Option
 from .scan import ScanSource
 
@@ -62,7 +62,7 @@ class MDSSource(ScanSource):
     @classmethod
     def recognises(cls, location: Any) -> bool:
         index = index_path(location)
-        return index is not None and b'"column_encodings"' in first_bytes(index, 1 << 16)
+        return _is_index(index) if index is not None else _lacks_index(location)
 
     def __init__(
         self,
@@ -76,7 +76,11 @@ class MDSSource(ScanSource):
     ) -> None:
         path = index_path(location)
         if path is None:
-            raise SourceError(f"{location}: no index.json there, which MDS has beside its shards")
+            raise SourceError(
+                f"{location}: no index.json there, which MDS has beside its shards. If folders in "
+                "it have one each, merge them: streaming.base.util.merge_index(FOLDER); else copy "
+                "the one that was written with the shards"
+            )
         index, hashes = ChunkIndex(path), list[dict[str, str]]()
         if index.content.get("version") != 2:
             version = index.content.get("version")
@@ -97,6 +101,19 @@ class MDSSource(ScanSource):
             index, scan, reader, names, field_for, columns, fields, channels, classes
         )
         super().__init__(scan, schema, reader, notes=notes, beside=[path])
+
+
+def _is_index(path: Path) -> bool:
+    return b'"column_encodings"' in first_bytes(path, 1 << 16)
+
+
+def _lacks_index(location: Any) -> bool:
+    """Tell whether there are shards without their index, or parts whose indexes were not merged."""
+    folder = folder_at(location)
+    if folder is None:
+        return False
+    shards = (path for path in folder.glob("*.mds*") if path.is_file())
+    return any(shards) or any(map(_is_index, folder.glob("*/index.json")))
 
 
 def _columns_of(

@@ -73,7 +73,7 @@ FORMATS = {
     "litdata": Signs(("index.json",), ("index.json",)),
     "lmdb": Signs(("data.mdb",), _ANY),
     "masks": Signs(_ANY),
-    "mds": Signs(("index.json",), ("index.json",)),
+    "mds": Signs(("index.json", "*.mds*", "*/index.json"), ("index.json",)),
     "mvtec": Signs(_inside(("*",), "ground_truth")),
     "numpy": _files("*.npy*", "*.npz*", images="nowhere"),
     "parquet": _files(*_inside(("*", "*/*"), "*.parquet", "*.pq"), images="nowhere"),

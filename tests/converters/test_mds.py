@@ -139,6 +139,19 @@ def test_unpacked_shards_beside_packed_ones_are_taken(
     assert sum(1 for _ in source) == 12
 
 
+@pytest.mark.parametrize("parts", [False, True])
+def test_shards_without_an_index_are_told_how_to_get_one(
+    tmp_path: Path, pictures: list[Picture], parts: bool
+) -> None:
+    folder = tmp_path / "00" if parts else tmp_path
+    folder.mkdir(exist_ok=True)
+    plain(folder, pictures)
+    if not parts:
+        (folder / "index.json").unlink()
+    with pytest.raises(SourceError, match=r"MDS.*streaming\.base\.util\.merge_index"):
+        find_source(tmp_path)
+
+
 # -- damage --------------------------------------------------------------------------
 
 
