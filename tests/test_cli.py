@@ -645,7 +645,7 @@ def test_info_of_the_classes_of_boxes(tmp_path: Path) -> None:
 FORMAT_GROUPS = (
     "Folders and lists of images",
     "Files of many samples",
-    "Annotations: boxes, masks, keypoints",
+    "Annotations: boxes, masks",
     "Published datasets, as downloaded",
 )
 
