@@ -107,9 +107,10 @@ class YoloSource(ImageListSource):
                 self._add(name, split)
 
     def _add(self, name: str, split: dict[str, int]) -> None:
-        label = os.path.relpath(find_named(self.root, label_of(name)), self.root)
-        self._unlabelled += not os.path.isfile(os.path.join(self.root, label))
-        self.add(name, label, **split)
+        label = find_named(self.root, label_of(name))
+        labels = [os.path.relpath(label, self.root)] * os.path.isfile(label)
+        self._unlabelled += not labels
+        self.add(name, *labels, **split)
 
     def _check_counts(self, expected: bool) -> None:
         if not self.num_samples:
@@ -117,7 +118,7 @@ class YoloSource(ImageListSource):
         if self._unlabelled == self.num_samples:
             raise SourceError(
                 f"{self.root}: none of {self.num_samples:,} images has a label file; of "
-                f"{self.names_of(0)[0]} expected {self.names_of(0)[1]}"
+                f"{self.names_of(0)[0]} expected {label_of(self.names_of(0)[0])}"
             )
         if self._unlabelled:
             self.notes.append(
@@ -139,8 +140,8 @@ class YoloSource(ImageListSource):
         """Return how many numbers the lines of the first label files have."""
         widths: set[int] = set()
         for index in range(min(self.num_samples, 50)):
-            if index not in self._rejects:
-                text = first_bytes(self.root / self.names_of(index)[1], 1 << 16)
+            for label in self.names_of(index)[1:]:
+                text = first_bytes(self.root / label, 1 << 16)
                 widths |= {len(line.split()) for line in text.splitlines()}
         return widths - {0}
 
@@ -155,7 +156,7 @@ _BEYOND = 0.01
 
 @dataclass(frozen=True)
 class YoloReader:
-    """How a worker reads an image and its label file, which may be missing."""
+    """How a worker reads an image and its label file, if it has one."""
 
     classes: int | None  # how many there are, where that is known
     masks: str | None
@@ -163,16 +164,17 @@ class YoloReader:
 
     def read(self, files: list[str], known: dict[str, Any]) -> dict[str, Any]:
         """Return the values of an image; errors name file and line."""
-        image, labels = files
+        image, *labels = files
         data = read_regular(image)
         frame = upright_frame_of(data)
         found = []
-        for number, line in _lines(labels):
-            try:
-                found.append(self._parsed(line.split(), frame))
-            except ValueError as error:
-                place = f"{os.path.basename(labels)}, line {number}"
-                raise SourceError(f"{place}: {error}") from None
+        for path in labels:
+            for number, line in _lines(path):
+                try:
+                    found.append(self._parsed(line.split(), frame))
+                except ValueError as error:
+                    place = f"{os.path.basename(path)}, line {number}"
+                    raise SourceError(f"{place}: {error}") from None
         return {"image": data, **object_values(found, frame, self.masks)}
 
     def _parsed(self, parts: list[str], frame: Frame) -> Shape:
@@ -213,13 +215,11 @@ def _class_number(text: str, classes: int | None) -> int:
 
 
 def _lines(path: str) -> list[tuple[int, str]]:
-    """Return the lines of a label file; none where there is no file, which is no object."""
+    """Return the lines of a label file."""
+    if os.path.getsize(path) > _LARGEST:
+        raise SourceError(f"{os.path.basename(path)}: too large for a label file")
     try:
-        if os.path.getsize(path) > _LARGEST:
-            raise SourceError(f"{os.path.basename(path)}: too large for a label file")
         text = read_regular(path).decode("utf-8-sig")
-    except FileNotFoundError:
-        return []
     except UnicodeDecodeError:
         raise SourceError(f"{os.path.basename(path)}: not a text in UTF-8") from None
     return [(k, line) for k, line in enumerate(text.splitlines(), 1) if line.strip()]
