@@ -83,3 +83,55 @@ def test_the_example_can_be_chosen_by_name_and_refuses_fields(tmp_path: Path) ->
 def test_the_example_is_listed_among_the_formats_of_other_packages() -> None:
     listed = run("formats").stdout.partition("Formats of other packages:\n")[2]
     assert listed.splitlines()[0].split() == ["jsonl"]
+
+
+BROKEN = """
+from fastdata.converters.base import Source
+
+class Broken(Source):
+    name = "broken"
+
+    @classmethod
+    def recognises(cls, location):
+        raise KeyError("no such thing")
+
+    def __init__(self, location, *, channels=3, fields=None):
+        pass
+
+    def __iter__(self):
+        return iter(())
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "text", "problem"),
+    [
+        (1, "import a_package_that_is_not_there", "cannot be imported: ModuleNotFoundError"),
+        (2, "raise SystemError('of C code')", "cannot be imported: SystemError: of C code"),
+        (3, BROKEN, r"its recognises\(\) failed: KeyError: 'no such thing'"),
+    ],
+)
+def test_a_format_that_fails_is_named_and_left_out(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    number: int,
+    text: str,
+    problem: str,
+) -> None:
+    metadata = tmp_path / "site" / f"broken{number}-0.1.dist-info"
+    metadata.mkdir(parents=True)
+    (tmp_path / "site" / f"broken{number}.py").write_text(text)
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: broken{number}\nVersion: 1\n")
+    entry = f"[fastdata.converters]\nbroken = broken{number}:Broken\n"
+    (metadata / "entry_points.txt").write_text(entry)
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    for name in ("ant", "bee"):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        Image.new("RGB", (20, 20)).save(tmp_path / "images" / name / "0.png")
+    report = fastdata.pack(tmp_path / "images", tmp_path / "x.lmdb", num_workers=0, progress=False)
+    assert report.num_samples == 2
+    assert len(fastdata.open(tmp_path / "images")) == 2
+    assert run("formats").exit_code == 0
+    messages = [record.getMessage() for record in caplog.records]
+    assert any(re.search(f"format 'broken' of another package.*{problem}", m) for m in messages)
