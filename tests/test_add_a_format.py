@@ -63,18 +63,25 @@ def test_the_example_packs_and_lists_what_is_missing(tmp_path: Path) -> None:
     assert [int(sample.image[0, 9, 9]) for sample in dataset] == [int(t[-1]) for t in texts]
 
 
+def test_the_example_is_short() -> None:
+    (code,) = [b for b in blocks_of(README) if "class JsonLinesSource" in b.text]
+    assert len(code.text.splitlines()) <= 40
+
+
 @pytest.mark.usefixtures("plugin")
-def test_the_example_can_be_chosen_by_name_and_refuses_fields(tmp_path: Path) -> None:
+def test_the_example_can_be_chosen_by_name_opened_and_refuses_fields(tmp_path: Path) -> None:
     make_source(tmp_path / "captions")
     (tmp_path / "captions" / "more").mkdir()  # now the folder format would take it
     options = {"format": "jsonl", "num_workers": 0, "progress": False}
     report = fastdata.pack(tmp_path / "captions", tmp_path / "out.lmdb", **options)  # type: ignore[arg-type]
     assert report.num_samples == 5
-    with pytest.raises(OptionError, match="the fields image and text"):
+    opened = fastdata.open(tmp_path / "captions", format="jsonl")
+    assert [opened[i].text for i in range(5)] == [f"picture {i}" for i in range(5)]
+    with pytest.raises(OptionError, match=r"fields \['txt'\] are not in the source"):
         fastdata.pack(
             tmp_path / "captions",
             tmp_path / "b.lmdb",
-            fields={"text": "int"},
+            fields={"txt": "int"},
             **options,  # type: ignore[arg-type]
         )
 
@@ -82,7 +89,7 @@ def test_the_example_can_be_chosen_by_name_and_refuses_fields(tmp_path: Path) ->
 @pytest.mark.usefixtures("plugin")
 def test_the_example_is_listed_among_the_formats_of_other_packages() -> None:
     listed = run("formats").stdout.partition("Formats of other packages:\n")[2]
-    assert listed.splitlines()[0].split() == ["jsonl"]
+    assert listed.splitlines()[0].split(maxsplit=1) == ["jsonl", "images with a metadata.jsonl"]
 
 
 BROKEN = """
