@@ -21,7 +21,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 import xxhash
@@ -41,6 +41,9 @@ from fastdata.schema import Field, Schema
 
 from .reading.box_forms import BoxNumbers
 from .reading.selection import joined
+
+if TYPE_CHECKING:
+    from .refusal import Doubt
 
 __all__ = [
     "Deferred",
@@ -124,7 +127,9 @@ class Source(abc.ABC):
         None if only reading to the end would determine it.
     notes : list of str
         Remarks for the user, e.g. on files left out.
-    doubt : str
+    tree : Tree or None
+        The folders that the source was found in; None once the source is opened.
+    doubt : Doubt or None
         Evidence against this format in a source that matches it; the source is then refused
         unless the user names the format.
     parts : tuple of str
@@ -158,7 +163,8 @@ class Source(abc.ABC):
     parts: ClassVar[tuple[str, ...]] = ()
     num_samples: int | None = None
     notes: list[str]
-    doubt: str = ""
+    tree: Any = None
+    doubt: Doubt | None = None
 
     @classmethod
     @abc.abstractmethod

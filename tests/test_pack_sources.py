@@ -137,5 +137,5 @@ def test_files_that_are_no_source_are_refused(tmp_path: Path) -> None:
         with pytest.raises(SourceError, match="not recognised"):
             find_source(location)
     (tmp_path / "texts" / "list.csv").write_text("path\n../a.jpg\n")
-    with pytest.raises(SourceError, match=r"manifest \(.*has its parts; --format manifest"):
+    with pytest.raises(SourceError, match=r"fastdata pack \S+/list.csv list.lmdb"):
         find_source(tmp_path / "texts")
