@@ -318,6 +318,58 @@ CLASSES: dict[str, Layout] = {
     "classes.txt in another order": Layout("classes", CAT_DOG | {"classes.txt": "dog\ncat\n"}, "folder/refused", says="classes.txt"),
     "classes.txt above a wrapper": folder(classes("cat", "dog", pattern="pets/{c}/{k}.jpg") | {"classes.txt": "cat\ndog\n"}),
     "classes.txt in splits": folder(splits(("train", "val"), ("cat", "dog")) | {"classes.txt": "cat\ndog\n"}, split=0),
+    # -- words that mean something else in other trees; files of the same names, 8 in a class
+    **{
+        f"words: {', '.join(names)}": folder(classes(*names, n=8))
+        for names in (
+            ("bullet_train", "gasmask", "ski_mask", "screen"),
+            ("train_interior", "train_station", "clean_room", "control_room"),
+            ("left_shoe", "right_shoe"), ("left_eye", "right_eye", "nose"), ("open", "closed"),
+            ("left_hemisphere", "right_hemisphere"), ("A", "B", "AB", "O"), ("A", "B", "C", "D", "E"),
+            ("original", "fake", "copy"), ("raw", "cooked"), ("reference", "sample"),
+            ("hazy", "clear", "rainy", "snowy"), ("foggy", "clear"), ("shallow", "deep"), ("GT", "sedan", "SUV"),
+            ("HR", "IT", "Sales"), ("annotation", "drawing", "text"), ("test_tube", "flask", "beaker"),
+            ("indoor", "outdoor"), ("clip", "pin", "screw"), ("fold", "crease", "tear"), ("trainer", "boot", "sandal"),
+            ("0-10", "11-20", "21-30"), ("no_damage", "minor", "major"), ("normal", "abnormal"), ("good", "bad"),
+            ("defect", "ok"), ("male", "female"), ("benign", "malignant"), ("pass", "fail"), ("on", "off"),
+            ("front", "back"), ("front", "back", "left", "right", "top"), ("inside", "outside"), ("dry", "wet"),
+            ("high_quality", "low_quality"), ("high_risk", "low_risk"), ("label_ok", "label_missing"),
+            ("with_label", "without_label"), ("mask_on", "mask_off"), ("depth_1", "depth_2", "depth_3"),
+            ("class_0", "class_1"), ("class0", "class1", "class10"), ("c0", "c1", "c2"), ("level1", "level2"),
+            ("grade_A", "grade_B"), ("type_A", "type_B"), ("model_a", "model_b"), ("visible", "hidden"),
+            ("short", "long"), ("light", "dark"), ("source", "sink"), ("target", "decoy"), ("input_jack", "output_jack"),
+            ("photo", "painting", "sketch"), ("real", "synthetic"), ("color", "gray"), ("day", "dusk", "night"),
+            ("healthy", "unhealthy"), ("early", "late"), ("start", "end"), ("x", "o"), ("T1", "T2", "FLAIR"),
+            ("rain", "snow", "sun"), ("rgb", "cmyk"), ("mat", "rug"), ("data", "voice"), ("image", "no_image"),
+        )
+    },
+    "words in splits: left, right, straight": split(("train", "val"), ("left", "right", "straight"), 8),
+    "words in splits: mask, no_mask": split(("train", "test"), ("mask", "no_mask"), 8),
+    "words in splits: high, low": split(("train", "test"), ("high", "low"), 8),
+    "words in splits: input, output": split(("train", "test"), ("input", "output"), 8),
+    "ORL faces: s1 to s6": folder(views("s1", "s2", "s3", "s4", "s5", "s6", n=10)),
+    "persons: id_00000002": folder(classes("id_00000002", "id_00000003", "id_00000010", n=5)),
+    "chess squares: a1/a1_1.jpg": folder(own("a1", "a2", "b1", "b2")),
+    "driver states: c0/img_7.jpg": folder(
+        {f"c{k % 3}/img_{k}.jpg": Pic(k) for k in range(24)}
+    ),
+    "frames of one video, cut by class": folder(
+        {f"{c}/frame_{k:04}.jpg": Pic(8, "photo", (48, 36), k) for c, (a, b) in {"run": (0, 9), "walk": (9, 20)}.items() for k in range(a, b)}
+    ),
+    "frames of one video, two classes in turns": folder(
+        {f"{('run', 'walk')[k % 2]}/frame_{k:04}.jpg": Pic(8, "photo", (48, 36), k) for k in range(24)}
+    ),
+    **{
+        f"unlike pictures of one name: {', '.join(names)}": folder(
+            {f"{c}/{k:04}.jpg": Pic(40 * i + k, kind) for i, (c, kind) in enumerate(zip(names, kinds, strict=True)) for k in range(8)}
+        )
+        for names, kinds in (
+            (("clear", "fog"), ("photo", "depth")), (("photo", "xray"), ("photo", "depth")),
+            (("color", "gray"), ("photo", "gray")), (("painting", "sketch"), ("photo", "edges")),
+            (("light", "dark"), ("photo", "dark")), (("photo", "negative"), ("photo", "gray")),
+            (("fresh", "stale"), ("photo", "warm")), (("rain", "dry"), ("rain", "photo")),
+        )
+    },
     # -- numbers of files
     "MNIST as files: numbers through all classes": folder(
         {f"{k % 3}/{k}.png": Pic(k, "gray", (28, 28)) for k in range(24)}

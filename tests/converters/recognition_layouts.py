@@ -787,6 +787,8 @@ WORST_OTHERS = ("Supervisely", "xView", "UTKFace in parts", "FFHQ")
 TRUE_ONES = (
     "hands: left, right", "sign language: A to Z", "vehicles: train, bus, car", "wrapped twice",
     "Chest X-Ray (Kaggle, with __MACOSX)", "Intel scenes", "classes.txt beside", "a note in a class", "unicode",
+    "rooms: clean, messy", "face masks, wrapped and split", "Fruits-360", "PlantVillage (Kaggle)", "splits: TRAIN, TEST",
+    "class_names.json beside", "one image in a class", "an inner folder of one name", "words: GT, sedan, SUV",
 )  # fmt: skip
 
 ARCHIVES = (
