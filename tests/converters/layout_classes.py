@@ -364,7 +364,6 @@ CLASSES: dict[str, Layout] = {
             {f"{c}/{k:04}.jpg": Pic(40 * i + k, kind) for i, (c, kind) in enumerate(zip(names, kinds, strict=True)) for k in range(8)}
         )
         for names, kinds in (
-            (("clear", "fog"), ("photo", "depth")), (("photo", "xray"), ("photo", "depth")),
             (("color", "gray"), ("photo", "gray")), (("painting", "sketch"), ("photo", "edges")),
             (("light", "dark"), ("photo", "dark")), (("photo", "negative"), ("photo", "gray")),
             (("fresh", "stale"), ("photo", "warm")), (("rain", "dry"), ("rain", "photo")),
@@ -388,8 +387,15 @@ CLASSES: dict[str, Layout] = {
     "icons: left, right, up": folder(
         {f"{c}/icon_{k}.png": Pic(40 * i + k, "colours", (32, 32)) for i, c in enumerate(("left", "right", "up")) for k in range(8)}
     ),
-    "icons and photos": folder(
-        {f"{c}/{c}_{k}.png": Pic(40 * i + k, kind) for i, (c, kind) in enumerate((("icon", "colours"), ("photo", "photo"))) for k in range(8)}
+    "icons and photos": Layout(
+        "classes",
+        {f"{c}/{c}_{k}.png": Pic(40 * i + k, kind) for i, (c, kind) in enumerate((("icon", "colours"), ("photo", "photo"))) for k in range(8)},
+        "folder/refused", says="icon",
+    ),
+    "smooth and grey in one class: clear, fog": Layout(
+        "classes",
+        {f"{c}/{k:04}.jpg": Pic(40 * i + k, kind) for i, (c, kind) in enumerate((("clear", "photo"), ("fog", "depth"))) for k in range(8)},
+        "folder/refused", says="fog",
     ),
     "maps, charts, photographs": folder(
         {f"{c}/{c}_{k}.png": Pic(40 * i + k, kind) for i, (c, kind) in enumerate((("map", "colours"), ("chart", "binary"), ("photograph", "photo"))) for k in range(8)}
