@@ -13,7 +13,7 @@ __all__ = ["CLASSES", "HIDDEN", "classes"]
 def classes(
     *names: str, n: int = 4, pattern: str = "{c}/{k:03}.jpg", start: int = 0, suffix: str = ""
 ) -> dict[str, Pic | str | bytes]:
-    """Return class folders: pictures that have nothing in common, though they may be called alike."""
+    """Return class folders: pictures that have nothing in common, though their names may agree."""
     return {
         pattern.format(c=name, k=k) + suffix: Pic(start + 40 * i + k)
         for i, name in enumerate(names)
@@ -150,25 +150,25 @@ CLASSES: dict[str, Layout] = {
     "bmp and webp": folder({f"{c}/{k}.{s}": Pic(40 * i + k) for i, c in enumerate(("cat", "dog")) for k, s in enumerate(("bmp", "webp", "jpg"))}),
     "grey pictures": folder({f"{c}/{k}.png": Pic(40 * i + k, "gray") for i, c in enumerate(("cat", "dog")) for k in range(8)}),
     "uppercase suffixes": folder(classes("cat", "dog", pattern="{c}/{k}.JPG")),
-    # -- what lies beside
+    # -- other files
     "a note in a class": folder(CAT_DOG | {"cat/notes.txt": "Taken in May by Ann.\nSome are blurred.\n"}, note="notes.txt|txt"),
-    "notes beside": folder(CAT_DOG | {"notes.txt": "We took these in the garden.\nThanks to Bob.\n"}),
+    "notes next to": folder(CAT_DOG | {"notes.txt": "We took these in the garden.\nThanks to Bob.\n"}),
     "README, LICENSE": folder(CAT_DOG | {"README.md": "# Cats\n", "LICENSE": "MIT", "LICENSE.txt": "MIT"}),
     "Roboflow's two READMEs": folder(
         splits(("train", "valid", "test"), ("cat", "dog"))
         | {"README.dataset.txt": "# cats > 1\nhttps://universe.roboflow.com\n",
            "README.roboflow.txt": "cats - v1\n==============\nThe dataset includes 12 images.\n"}
     ),
-    "classes.txt beside": folder(CAT_DOG | {"classes.txt": "cat\ndog\n"}),
+    "classes.txt next to": folder(CAT_DOG | {"classes.txt": "cat\ndog\n"}),
     "classes.txt with numbers": folder(CAT_DOG | {"classes.txt": "0 cat\n1 dog\n"}),
     "labels.txt of Teachable Machine": folder(CAT_DOG | {"labels.txt": "0 cat\n1 dog\n"}),
-    "class_names.json beside": folder(CAT_DOG | {"class_names.json": '["cat", "dog"]'}),
-    "class_indices.json beside": folder(CAT_DOG | {"class_indices.json": '{"0": "cat", "1": "dog"}'}),
-    "class_to_idx.json beside": folder(CAT_DOG | {"class_to_idx.json": '{"cat": 0, "dog": 1}'}),
+    "class_names.json next to": folder(CAT_DOG | {"class_names.json": '["cat", "dog"]'}),
+    "class_indices.json next to": folder(CAT_DOG | {"class_indices.json": '{"0": "cat", "1": "dog"}'}),
+    "class_to_idx.json next to": folder(CAT_DOG | {"class_to_idx.json": '{"cat": 0, "dog": 1}'}),
     "words.txt of wnids": folder(
         own("n01440764", "n02102040") | {"words.txt": "n01440764\ttench\nn02102040\tspringer\n"}
     ),
-    "a script and a model beside": folder(
+    "a script and a model next to": folder(
         CAT_DOG | {"train.py": "import torch\n", "model.h5": b"\x89HDF\r\n\x1a\n" + bytes(64), "requirements.txt": "torch\n"}
     ),
     "a PDF and a README.pdf": folder(CAT_DOG | {"paper.pdf": b"%PDF-1.4\n"}),
@@ -236,7 +236,7 @@ CLASSES: dict[str, Layout] = {
         {f"{s}/{c}/images/{k}.jpg": Pic(300 * j + 40 * i + k) for j, s in enumerate(("train", "val")) for i, c in enumerate(("cat", "dog")) for k in range(3)},
         level=1,
     ),
-    # -- pictures that are alike, and are classes
+    # -- similar pictures that are classes
     "COIL: objects on a turntable": folder(views("obj1", "obj2", "obj3", "obj4", "obj5", n=12)),
     "a door before a fixed camera: open, closed": folder(
         {f"{c}/{k:04}.jpg": Pic(300 + 40 * i + k, background=3) for i, c in enumerate(("open", "closed")) for k in range(10)}
@@ -314,7 +314,7 @@ CLASSES: dict[str, Layout] = {
         classes("cat", "dog", pattern="pets-master/images/{c}/{k}.jpg")
         | {"pets-master/README.md": "# Pets\n", "pets-master/LICENSE": "MIT", "pets-master/.gitignore": "x"}
     ),
-    "a wrapper beside a PDF": folder(classes("cat", "dog", pattern="pets/{c}/{k}.jpg") | {"paper.pdf": b"%PDF-1.4\n"}),
+    "a wrapper next to a PDF": folder(classes("cat", "dog", pattern="pets/{c}/{k}.jpg") | {"paper.pdf": b"%PDF-1.4\n"}),
     "classes.txt in another order": Layout("classes", CAT_DOG | {"classes.txt": "dog\ncat\n"}, "folder/refused", says="classes.txt"),
     "classes.txt above a wrapper": folder(classes("cat", "dog", pattern="pets/{c}/{k}.jpg") | {"classes.txt": "cat\ndog\n"}),
     "classes.txt in splits": folder(splits(("train", "val"), ("cat", "dog")) | {"classes.txt": "cat\ndog\n"}, split=0),
