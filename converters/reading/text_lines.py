@@ -6,6 +6,7 @@ after some MB.
 
 from __future__ import annotations
 
+import codecs
 import csv
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,15 @@ from pathlib import Path
 from fastdata.errors import FastdataError, SourceError
 from fastdata.regular_files import open_regular
 
-__all__ = ["MOST_IN_CELL", "MOST_IN_ROW", "csv_rows", "text_lines", "too_long"]
+__all__ = [
+    "MOST_IN_CELL",
+    "MOST_IN_ROW",
+    "csv_rows",
+    "decoded",
+    "encoding_of",
+    "text_lines",
+    "too_long",
+]
 
 MOST_IN_CELL = 1 << 20
 """Maximum characters of a cell, or of a line without cells."""
@@ -29,6 +38,30 @@ def too_long(path: Path, place: str) -> SourceError:
         f"{MOST_IN_ROW:,}: no list of images, or a quote that is never closed. Put large values "
         "in Parquet, or in files that the list names"
     )
+
+
+def encoding_of(head: bytes) -> str:
+    """Return the encoding of a text by its first bytes: UTF-8, UTF-16 or cp1252.
+
+    UTF-16 is known by its byte-order mark; UTF-8 may be cut in the middle of a character.
+    """
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head)
+    except UnicodeDecodeError:
+        return "cp1252"
+    return "utf-8-sig"
+
+
+def decoded(head: bytes) -> str | None:
+    """Return the start of a file as text; None if it is none."""
+    encoding = encoding_of(head)
+    if encoding == "utf-16":
+        head = head[: len(head) // 2 * 2]
+    elif b"\0" in head:
+        return None
+    return head.decode(encoding, "replace")
 
 
 def text_lines(

@@ -232,14 +232,14 @@ def test_several_labels_in_a_cell(
 
 @pytest.mark.parametrize("no", ["-1", "0"])
 def test_columns_of_flags_become_labels(tmp_path: Path, pictures: list[Picture], no: str) -> None:
-    """As CelebA's list_attr_celeba.txt: the count, names, then 1 and -1."""
+    """As CelebA's flags.txt: the count, names, then 1 and -1."""
     write_images(tmp_path / "img_align_celeba", pictures)
     flags = np.random.default_rng(3).integers(0, 2, (6, 3))
     lines = ["6", "5_o_Clock_Shadow Bald Young"]
     for p, row in zip(pictures, flags, strict=True):
         lines.append(f"{p.name}.jpg " + " ".join("1" if f else no for f in row))
-    (tmp_path / "list_attr_celeba.txt").write_text(" \n".join(lines) + "\n")
-    path = tmp_path / "list_attr_celeba.txt"
+    (tmp_path / "flags.txt").write_text(" \n".join(lines) + "\n")
+    path = tmp_path / "flags.txt"
     _, data = pack(path, tmp_path / "x.lmdb", labels="columns")
     assert data.schema["labels"].classes == ("5_o_Clock_Shadow", "Bald", "Young")
     found = np.array([np.isin(range(3), sample.labels) for sample in data])

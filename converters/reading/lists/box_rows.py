@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 from fastdata.errors import OptionError, SourceError
 from fastdata.schema import ArrayField, Field, ImageField, Schema
 
+from ..box_forms import likely_unit
 from ..class_names import MOST_CLASSES, check_number
 from ..fields import BOXES
 from ..image_list import DeferredSample
 from ..small_memory import StringTable
-from .boxed_image import BoxForm, likely_unit
+from .boxed_image import BoxForm
 from .columns import LABELS, BoxRoles
 from .image_finder import ImageFinder, folders_of
 

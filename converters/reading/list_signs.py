@@ -1,0 +1,210 @@
+"""What a file beside images is: a list of them, a list of classes, prose, or something else.
+
+A file that may say what the images are must not be left out without a refusal.  So a file is prose
+only if its name or its text shows that, and everything in doubt is ``unknown``.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from .image_files import SUFFIXES, is_image_name
+from .locations import first_bytes
+from .text_lines import decoded
+
+__all__ = ["HEAD_BYTES", "ListKind", "describe_head", "describe_list", "is_submission"]
+
+HEAD_BYTES = 1 << 20
+_LEAST_SHARE = 0.1
+"""Share of the lines that must name images by ids: the files of the others may be missing."""
+
+_DOCUMENTS = re.compile(
+    r"(readme|licen[cs]e|copying|copyright|notice|citation|changelog|changes|requirements|credits"
+    r"|attribution|(md5|sha(1|256|512)|check)(sums?)?)(?![a-z]).*"
+    r"|.*\.(md|rst|pdf|html?|docx?|rtf|tex|bib|url|md5|sha(1|256|512)|py|ipynb|sh|m|toml)",
+    re.IGNORECASE,
+)
+_NOTES = re.compile(
+    r"(notes?|about|info|description|terms|sources?|urls?|download|authors?|contact)\b[^.]*(\.txt)?",
+    re.IGNORECASE,
+)
+_SUBMISSION = re.compile(r"sample.?submission.*|submission.?(sample|format).*", re.IGNORECASE)
+_TEXT_SUFFIXES = ("", ".txt", ".text", ".log", ".lst", ".list", ".names", ".dat")
+_TABLE_SUFFIXES = (".csv", ".tsv", *_TEXT_SUFFIXES)
+_JSON_SUFFIXES = (".json", ".jsonl", ".ndjson", ".geojson")
+_JSON_TEXT = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
+_SUFFIX = re.compile("(?:{})$".format("|".join(map(re.escape, SUFFIXES))), re.IGNORECASE)
+
+
+class ListKind(NamedTuple):
+    """What a file is.
+
+    list: a table or a text in which a column names images; the format ``manifest`` may read it.
+    classes: the names of the classes, and nothing of single images.
+    prose: it says nothing of single images.
+    unknown: it may be annotations.
+    """
+
+    kind: Literal["list", "classes", "prose", "unknown"]
+    reason: str  # goes on behind the name of the file: "names 12 of the images"
+
+
+def is_submission(name: str) -> bool:
+    """Tell whether a file is the example of a result that competitions of Kaggle have."""
+    return _SUBMISSION.fullmatch(name) is not None
+
+
+def describe_list(path: Path, images: Iterable[str]) -> ListKind:
+    """Return what a file is, by its name and its first MB; see `describe_head`."""
+    head = first_bytes(path, HEAD_BYTES)
+    empty = not head and path.is_file() and path.stat().st_size == 0
+    return describe_head(path.name, head if head or empty else None, images)
+
+
+def describe_head(name: str, head: bytes | None, images: Iterable[str]) -> ListKind:
+    """Return what a file is, by its name and its first MB; None if it cannot be read.
+
+    images: paths of the images, with ``/``; the names of their folders may be classes.  They are
+        read once, and only if the text may name them.
+    """
+    suffix = os.path.splitext(name)[1].lower()
+    if is_submission(name):
+        return ListKind("prose", "is the example of a submission, whose labels are no labels")
+    if _DOCUMENTS.fullmatch(name):
+        return ListKind("prose", "is a document by its name")
+    if head is None:
+        return ListKind("unknown", "cannot be read")
+    if not head:
+        return ListKind("prose", "is empty")
+    text = decoded(head)
+    if text is None or suffix not in (*_TABLE_SUFFIXES, *_JSON_SUFFIXES):
+        return ListKind("unknown", "may have annotations")
+    if len(head) == HEAD_BYTES:  # the last line may be cut
+        text = text[: text.rfind("\n")] if "\n" in text else text
+    if suffix in _JSON_SUFFIXES or text.lstrip()[:1] in ("{", "<"):
+        return _describe_json(text.lstrip(), suffix, images)
+    rows = _rows(text)
+    names, ids = _named(rows, images)
+    if names.files:
+        return ListKind("list", f"names {names.files:,} of the images looked for")
+    if rows and names.lists_classes([[line.strip(), row[0], row[-1]] for line, row in rows]):
+        return ListKind("classes", "names the classes")
+    if ids:
+        return ListKind("list", f"has ids of images in {ids:,} lines")
+    if suffix in _TEXT_SUFFIXES and _is_prose(name, rows):
+        return ListKind("prose", "is prose")
+    return ListKind("unknown", "may have labels, but names none of the images")
+
+
+class _Images:
+    """What a text names of the images.
+
+    files, ids: how many of the wanted names are those of images, with and without a suffix.
+    """
+
+    def __init__(self, wanted: set[str], images: Iterable[str]) -> None:
+        self.files, self.ids = 0, set[str]()
+        self.folders, self.parents = set[str](), set[str]()
+        folder = None
+        for image in images:
+            parent, _, name = image.rpartition("/")
+            if parent != folder:
+                folder = parent
+                parts = _composed(parent).split("/")
+                self.folders.update(parts)
+                self.parents.add(parts[-1])
+            name = _composed(name)
+            if name in wanted:
+                self.files += 1
+            stem = _SUFFIX.sub("", name)
+            if stem in wanted:
+                self.ids.add(stem)
+
+    def lists_classes(self, lines: Sequence[Sequence[str]]) -> bool:
+        """Tell whether each line has a class that no other line has, or all classes have a line."""
+        classes = self.folders - {""}
+        if not classes:
+            return False
+        for below in (lines, lines[1:]):  # with or without a header
+            found = [next((cell for cell in line if cell in classes), None) for line in below]
+            known = [name for name in found if name is not None]
+            if not known or len(set(known)) < len(known):
+                return False
+            if len(known) == len(found) or set(known) >= self.parents:
+                return True
+        return False
+
+
+def _composed(name: str) -> str:
+    return name if name.isascii() else unicodedata.normalize("NFC", name)
+
+
+def _last_part(cell: str) -> str:
+    """Return the name of a file in a cell, without its folders."""
+    return _composed(cell.strip().replace("\\", "/").rpartition("/")[2])
+
+
+def _named(rows: list[tuple[str, list[str]]], images: Iterable[str]) -> tuple[_Images, int]:
+    """Return what rows name of the images, and how many lines have ids of images."""
+    wanted = {_last_part(cell) for _, row in rows for cell in row} - {""}
+    found = _Images(wanted, images)
+    columns = Counter(
+        k for _, row in rows for k, cell in enumerate(row) if _last_part(cell) in found.ids
+    )
+    most = max(columns.values(), default=0)
+    return found, most if most > _LEAST_SHARE * len(rows) else 0
+
+
+def _rows(text: str) -> list[tuple[str, list[str]]]:
+    """Return lines with their cells."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    body = lines[1:3] or lines
+    sign = next((s for s in "\t;|," if body and all(s in line for line in body)), "")
+    if not sign:
+        return [(line, line.split()) for line in lines]
+    reader = csv.reader((line.replace("\0", " ") for line in lines), delimiter=sign)
+    rows = []
+    try:
+        for row in reader:
+            rows.append((sign.join(row), [cell.strip() for cell in row]))
+    except csv.Error:  # a quote that is never closed
+        return [(line, [cell.strip(' "') for cell in line.split(sign)]) for line in lines]
+    return rows
+
+
+def _is_prose(name: str, rows: list[tuple[str, list[str]]]) -> bool:
+    """Tell whether lines are sentences: no paths, and no columns."""
+    words = [line.split() for line, _ in rows]
+    if any(is_image_name(word.strip("\"'(),;:")) for line in words for word in line):
+        return False
+    widths = {len(row) for _, row in rows}
+    if len(rows) > 1 and len(widths) == 1 and widths != {1}:
+        return False
+    if _NOTES.fullmatch(name):
+        return not all(len(line) == 1 for line in words)
+    return 2 * sum(len(line) >= 4 for line in words) >= len(words) and any(
+        word.isalpha() and len(word) > 3 for line in words for word in line
+    )
+
+
+def _describe_json(text: str, suffix: str, images: Iterable[str]) -> ListKind:
+    """Return what JSON is: a list of objects that name images, or anything else."""
+    if text.startswith("<"):
+        return ListKind("unknown", "may have annotations")
+    texts = _JSON_TEXT.findall(text)
+    names, ids = _named([(cell, [cell]) for cell in texts], images)
+    rows = suffix != ".geojson" and (
+        text[:1] == "[" if suffix == ".json" else text[:1] == "{" and suffix != ""
+    )
+    if rows and (names.files or ids):
+        return ListKind("list", "names images")
+    if texts and not names.files and names.lists_classes([[cell] for cell in texts]):
+        return ListKind("classes", "names the classes")
+    return ListKind("unknown", "may have annotations")
