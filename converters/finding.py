@@ -31,7 +31,7 @@ from fastdata.regular_files import with_urls
 from fastdata.storage import Store
 
 from .base import FieldSpec, Source, reason_of
-from .known_sets import recipe_for
+from .known_sets import START, recipe_for, recipe_in
 from .reading.file_sets import check_file_set
 from .reading.fingerprints import FileSource
 from .reading.image_files import files_below, is_hidden, is_image_name
@@ -235,6 +235,10 @@ def _opened(chosen: type[Source], location: Any, given: _Given) -> Source:
     if recognised and source.doubt:
         place = location.url if isinstance(location, Listing) else os.fspath(location)
         raise doubted(place, chosen.name, source.tree, source.doubt)
+    if recognised and source.tree is not None and not isinstance(location, Listing):
+        tree = source.tree
+        if recipe := recipe_in(tree.names(), lambda name: tree.head(name, START) or b""):
+            raise SourceError(f"{os.fspath(location)}: {recipe}")
     source.tree = None  # it is large, and not sent to workers
     if isinstance(source, FileSource):
         source.notes += check_file_set(source.files_read, location)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .reading.image_files import is_image_name
-from .reading.locations import first_bytes, is_folder, path_of
+from .reading.locations import first_bytes, is_folder, path_of, printable
 
 __all__ = ["KNOWN_SETS", "PAGE", "START", "recipe_for", "recipe_in"]
 
@@ -103,9 +103,9 @@ def recipe_in(names: list[str], head: Callable[[str], bytes]) -> str:
     head: returns the first `START` bytes of a file.
     """
     for known in KNOWN_SETS:
-        if _fits(known, names, head):
+        if sign := _sign(known, names, head):
             return (
-                f"this looks like {known.title}, which a few lines of Python pack: "
+                f"this looks like {known.title} ({sign}), which a few lines of Python pack: "
                 f"{PAGE}#{known.anchor}"
             )
     return ""
@@ -128,8 +128,8 @@ def _names(top: Path, levels: int = 2) -> list[str]:
     return found
 
 
-def _fits(known: KnownSet, names: list[str], head: Callable[[str], bytes]) -> bool:
-    """Tell whether the files of a dataset are there."""
+def _sign(known: KnownSet, names: list[str], head: Callable[[str], bytes]) -> str:
+    """Return the first file that shows that it is this dataset; "" if it is another."""
 
     def found(pattern: str) -> list[str]:
         start = "(.*/)?" if known.deep else "(?!.*/)"
@@ -141,9 +141,9 @@ def _fits(known: KnownSet, names: list[str], head: Callable[[str], bytes]) -> bo
         return all(re.search(one, text, re.IGNORECASE) for one in known.start)
 
     if known.but and found(known.but):
-        return False
+        return ""
     for alternative in known.names:
         *_, last = there = list(map(found, alternative.split()))
         if all(there) and (not known.start or any(map(begins, last[:_OPENED]))):
-            return True
-    return False
+            return printable(there[0][0])
+    return ""
