@@ -107,9 +107,11 @@ class IlsvrcSource(ImageListSource):
             classes = classes or sorted(set(listing.values()))
         found = self._class_fields(classes, words, names, chosen)
         for synset in train if "train" in chosen else []:
-            self._add_synset(synset, os.path.join("train", synset), "train")
+            for name in _images(data / "train" / synset):
+                path = os.path.join("train", synset, name)
+                self.add(path, label=self._numbers_of[synset], split=0)
         if "val" in chosen:
-            self._add_listed("val", "val", listing, places[0])
+            self._add_validation(listing, places[0])
             for place in places[1:]:
                 self.beside.append(place)
                 self.notes.append(f"numbers in {_TRUTH} are synsets of {place}")
@@ -136,33 +138,22 @@ class IlsvrcSource(ImageListSource):
         self.splits, self.with_split = splits, len(splits) > 1
         return {"label": ScalarField(classes=classes), **self.split_field()}
 
-    def _add_synset(self, synset: str, folder: str, split: str) -> None:
-        """Add the images of a folder, in sorted order."""
-        number = self._numbers_of[synset]
-        for name in _images(self.root / folder):
-            self.add(os.path.join(folder, name), label=number, split=self.splits.index(split))
-
-    def _add_listed(self, folder: str, split: str, synsets: Mapping[str, str], place: Path) -> None:
-        """Add the images of a folder whose synsets are in a list.
-
-        synsets: by name of the file, with suffix or without.
-        """
+    def _add_validation(self, synsets: Mapping[str, str], place: Path) -> None:
+        """Add the images of ``val``; their synsets are in a list, by names without suffix."""
         self.beside.append(place)
-        number = self.splits.index(split)
         seen = 0
-        for name in _images(self.root / folder):
-            path = os.path.join(folder, name)
-            stem = os.path.splitext(name)[0]
-            synset = synsets.get(name) or synsets.get(stem)
+        for name in _images(self.root / "val"):
+            path = os.path.join("val", name)
+            synset = synsets.get(os.path.splitext(name)[0])
             if synset in self._numbers_of:
-                self.add(path, label=self._numbers_of[synset], split=number)
+                self.add(path, label=self._numbers_of[synset], split=len(self.splits) - 1)
                 seen += 1
             elif synset is None:
                 self.reject(path, f"{place.name} does not list it")
             else:
                 self.reject(path, f"{place.name} has {synset!r:.60} for it, but the classes do not")
         if not seen:
-            raise SourceError(f"{place}: names none of the images in {self.root / folder}")
+            raise SourceError(f"{place}: names none of the images in {self.root / 'val'}")
         if len(synsets) > seen:
             self.notes.append(
                 f"{len(synsets) - seen:,} of the {len(synsets):,} images that {place.name} lists "
