@@ -19,6 +19,7 @@ from fastdata.errors import SourceError
 from fastdata.schema import Schema
 
 from .base import FieldSpec, Reject, reject_reason
+from .reading.box_forms import BoxesOption, BoxNumbers
 from .reading.class_names import named_classes
 from .reading.compression import compression_of, inflated_start, other_compression
 from .reading.exported import read_exported
@@ -78,12 +79,14 @@ class WebDatasetSource(ScanSource):
         classes: Annotated[
             str | None, Option("a file with names of classes 0, 1, ...; cls may then hold them too")
         ] = None,
+        boxes: BoxesOption = (),
     ) -> None:
         paths, notes = files_at(location, _SUFFIXES), list[str]()
         if not paths:
             raise no_files(location, "tar files")
         codecs = ["auto" if it else "" for it in map_files(_is_compressed, paths)]
         exported = None if members else read_exported(paths, self.name)
+        forms: dict[str, BoxNumbers] = {}
 
         def start_of(values: tuple[Any, ...]) -> dict[str, bytes]:
             return {suffix: read(at) for suffix, at in values[0].items()}
@@ -99,7 +102,7 @@ class WebDatasetSource(ScanSource):
                 exported.check_place(";".join(entry.suffixes), entry.suffixes, known, paths[0])
         else:
             chosen = choose_members(members, first, notes, str(paths[0]))
-            resolved = member_fields(chosen, first, fields or {}, channels)
+            resolved, forms = member_fields(chosen, first, fields or {}, channels, boxes, notes)
         schema = Schema(named_classes(resolved, "label", classes), stored=exported is not None)
         entries = tuple(chosen.values())
         main = None if exported is None else main_suffixes(chosen)
@@ -109,6 +112,7 @@ class WebDatasetSource(ScanSource):
             MembersReader(schema, entries),
             notes=notes,
             exported=exported,
+            box_forms=forms,
         )
 
 

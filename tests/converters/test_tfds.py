@@ -119,9 +119,7 @@ def test_boxes_whose_form_is_not_certain_are_refused_unless_it_is_named(
     if form is not None:
         box = {**BOX, "boundingBox": {"bboxFormat": form}}
         (folder / "features.json").write_text(json.dumps(features_of(box)))
-    with pytest.raises(
-        SourceError, match=r"'bbox': its boxes may be of several forms.*boxes="
-    ):
+    with pytest.raises(SourceError, match=r"'bbox': its boxes may be of several forms.*boxes="):
         find_source(folder)
     data, _ = pack(folder, tmp_path / "a.lmdb", boxes="xyxy,normalised")
     assert np.asarray(data[0].bbox).tolist() == [[4, 4, 12, 8], [0, 0, 16, 4]]
