@@ -206,6 +206,17 @@ def test_a_key_ends_at_the_first_dot_of_the_file_name(tmp_path: Path) -> None:
     assert list(keys) == ["a.tar/a.b/0001", "a.tar/a.b/0002", "a.tar/0004"]
 
 
+def test_backslashes_in_names_are_slashes_if_there_are_no_slashes(tmp_path: Path) -> None:
+    data = PICTURES[0].data
+    write_tar(tmp_path / "a.tar", [("v1.0\\0.jpg", data), ("v1.0\\1.jpg", data)])
+    report = pack(tmp_path / "a.tar", tmp_path / "a.lmdb")
+    assert list(fastdata.open(tmp_path / "a.lmdb").keys) == ["a.tar/v1.0/0", "a.tar/v1.0/1"]
+    assert any("is read as /" in note for note in report.notes)
+    write_tar(tmp_path / "b.tar", [("a\\0.jpg", data), ("a/1.jpg", data)])
+    pack(tmp_path / "b.tar", tmp_path / "b.lmdb")
+    assert list(fastdata.open(tmp_path / "b.lmdb").keys) == ["b.tar/a\\0", "b.tar/a/1"]
+
+
 def test_a_sample_without_one_of_its_members_is_a_reject(tmp_path: Path) -> None:
     picture = PICTURES[0].data
     given = [("0.jpg", picture), ("0.cls", b"1"), ("1.jpg", picture), ("README.md", b"hello")]
