@@ -10,7 +10,7 @@ writer, encodings) of ``mosaicml/streaming``, 0.13.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,9 +20,10 @@ import xxhash
 
 from fastdata.errors import SourceError
 from fastdata.regular_files import open_regular
-from fastdata.schema import Field, ImageField, ScalarField, StringField
+from fastdata.schema import Field, ImageField, ScalarField, Schema, StringField
 
 from .base import FieldSpec
+from .reading.box_forms import BoxesOption
 from .reading.chunks.chunk_source import (
     ChunkIndex,
     ChunkReader,
@@ -30,7 +31,8 @@ from .reading.chunks.chunk_source import (
     raw_image,
     resolve_columns,
 )
-from .reading.chunks.column_choice import RefusedColumnError, guessed_field
+from .reading.chunks.column_choice import RefusedColumnError
+from .reading.class_names import named_classes
 from .reading.compression import check_codec
 from .reading.deferred import array_of, json_text
 from .reading.locations import first_bytes, folder_at, stat_of
@@ -72,6 +74,7 @@ class MDSSource(ScanSource):
         fields: FieldSpec | None = None,
         columns: ColumnsOption = (),
         classes: ClassFile = None,
+        boxes: BoxesOption = (),
         check: Annotated[bool, Option("compare the hashes that the index has of shards")] = True,
     ) -> None:
         path = index_path(location)
@@ -96,11 +99,13 @@ class MDSSource(ScanSource):
         verify = partial(_verify, index, hashes if check else [], {})
         scan = index.scan(partial(index.rows, verify))
         reader = ChunkReader(encodings, sizes, decode)
-        field_for = partial(_field_for, channels)
-        schema, reader, notes = resolve_columns(
-            index, scan, reader, names, field_for, columns, fields, channels, classes
+        own = partial(_field_for, channels)
+        resolved, reader, forms, notes = resolve_columns(
+            index, scan, reader, names, own, columns, fields, channels, boxes
         )
-        super().__init__(scan, schema, reader, notes=notes, beside=[path])
+        schema = Schema(named_classes(resolved, "label", classes))
+        reader = reader._replace(schema=schema)
+        super().__init__(scan, schema, reader, notes=notes, beside=[path], box_forms=forms)
 
 
 def _is_index(path: Path) -> bool:
@@ -178,9 +183,9 @@ def _verify(
     verified[number] = status
 
 
-def _field_for(channels: int, encoding: str, values: Callable[[], list[Any]]) -> Field:
-    """Return the field for a column, by its encoding or else by some values."""
-    kind, _, about = encoding.partition(":")
+def _field_for(channels: int, encoding: str) -> Field | None:
+    """Return the field for a column by its encoding, or None if its values determine it."""
+    kind = encoding.partition(":")[0]
     if kind in ("jpeg", "png", "pil"):
         return ImageField(channels=channels)
     if kind in _SCALARS:
@@ -196,15 +201,7 @@ def _field_for(channels: int, encoding: str, values: Callable[[], list[Any]]) ->
         raise RefusedColumnError(
             f"is encoded as {encoding!r}, of which one sample cannot be made a field"
         )
-    if kind == "ndarray" and about.count(":") == 1:
-        try:
-            dtype, shape = _array_type(about)
-            # An array of that shape that takes no memory.
-            like = np.broadcast_to(np.zeros((), dtype), shape or ())
-        except ValueError as error:
-            raise RefusedColumnError(f"is encoded as {encoding[:60]!r}: {error}") from error
-        return guessed_field([like], channels)
-    return guessed_field(values(), channels)
+    return None
 
 
 def _hash_file(path: Path, names: Sequence[str]) -> dict[str, str]:

@@ -19,6 +19,7 @@ from fastdata.errors import SourceError
 from fastdata.schema import Schema
 
 from .base import FieldSpec, Reject, reject_reason
+from .reading.box_forms import BoxesOption, BoxNumbers
 from .reading.class_names import named_classes
 from .reading.compression import compression_of, inflated_start, other_compression
 from .reading.exported import read_exported
@@ -78,14 +79,19 @@ class WebDatasetSource(ScanSource):
         classes: Annotated[
             str | None, Option("a file with names of classes 0, 1, ...; cls may then hold them too")
         ] = None,
+        boxes: BoxesOption = (),
     ) -> None:
         paths, notes = files_at(location, _SUFFIXES), list[str]()
         if not paths:
             raise no_files(location, "tar files")
         codecs = ["auto" if it else "" for it in map_files(_is_compressed, paths)]
         exported = None if members else read_exported(paths, self.name)
+        forms: dict[str, BoxNumbers] = {}
+
+        names: list[str] = []
 
         def start_of(values: tuple[Any, ...]) -> dict[str, bytes]:
+            names.extend((values[1], *values[0]))
             return {suffix: read(at) for suffix, at in values[0].items()}
 
         first = Scan(paths, _Archives().rows, codecs).first(
@@ -99,16 +105,20 @@ class WebDatasetSource(ScanSource):
                 exported.check_place(";".join(entry.suffixes), entry.suffixes, known, paths[0])
         else:
             chosen = choose_members(members, first, notes, str(paths[0]))
-            resolved = member_fields(chosen, first, fields or {}, channels)
+            resolved, forms = member_fields(chosen, first, fields or {}, channels, boxes, notes)
         schema = Schema(named_classes(resolved, "label", classes), stored=exported is not None)
         entries = tuple(chosen.values())
+        turned = "\\" in "".join(names) and "/" not in "".join(names)
+        if turned:
+            notes.append("names of members have \\ between their parts, which is read as /")
         main = None if exported is None else main_suffixes(chosen)
         super().__init__(
-            Scan(paths, _Archives(entries, main).rows, codecs),
+            Scan(paths, _Archives(entries, main, turned).rows, codecs),
             schema,
             MembersReader(schema, entries),
             notes=notes,
             exported=exported,
+            box_forms=forms,
         )
 
 
@@ -150,13 +160,15 @@ class _Archives(NamedTuple):
     """How the members of archives become rows.
 
     chosen: the members that are taken, in their order; without it a row is a dict of the first
-        bytes of all members.
+        bytes of all members, and the sample's name.
     main: the suffixes of an export's main image; its rows end with the sample's name and its JSON
         member.
+    turned: whether names have backslashes in place of slashes.
     """
 
     chosen: tuple[ChosenMember, ...] | None = None
     main: Sequence[str] | None = None
+    turned: bool = False
 
     def rows(self, input: Input, start: int, stop: int | None) -> Iterator[Found]:
         """Yield the samples of an archive."""
@@ -166,8 +178,9 @@ class _Archives(NamedTuple):
         group: _Group | None = None
         try:
             for member in members(input, start, stop):
-                match = _NAME.fullmatch(member.name)
-                if match is None or _META.match(member.name) or member.kind == "folder":
+                whole = member.name.replace(b"\\", b"/") if self.turned else member.name
+                match = _NAME.fullmatch(whole)
+                if match is None or _META.match(whole) or member.kind == "folder":
                     continue
                 key = match[1].removeprefix(b"./")
                 suffix = match[2].decode("utf-8", "replace").lower()
@@ -194,7 +207,7 @@ class _Archives(NamedTuple):
     def _row(self, input: Input, group: _Group) -> Found:
         """Return the row of a group, or why it is not a sample."""
         found, name = group.members, group.key.decode("utf-8", "replace")
-        values: list[Any] = [] if self.chosen is not None else [found]
+        values: list[Any] = [] if self.chosen is not None else [found, name]
         reason = group.problem
         for entry in self.chosen or ():
             values.append(next((found[s] for s in entry.suffixes if s in found), None))
