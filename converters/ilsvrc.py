@@ -28,7 +28,7 @@ from .base import reason_of
 from .reading.image_files import is_image_name
 from .reading.image_list import ImageListSource
 from .reading.lists.rows import read_mapping
-from .reading.locations import folders_in, printable
+from .reading.locations import folders_in
 from .reading.options import Option
 from .reading.refusals import require
 from .reading.selection import joined
@@ -62,16 +62,8 @@ class IlsvrcSource(ImageListSource):
         location: Path,
         *,
         split: Annotated[
-            str | None,
-            Option("take only this split; default: train and val", ("train", "val", "test")),
+            str | None, Option("take only this split; default: both", ("train", "val"))
         ] = None,
-        names: Annotated[
-            str,
-            Option(
-                "what classes are called: synsets (n01440764), or words (tench, Tinca tinca)",
-                ("synsets", "words"),
-            ),
-        ] = "synsets",
         synsets: Annotated[
             str | None, Option("a file of synsets in the order of the ground truth's numbers")
         ] = None,
@@ -81,81 +73,57 @@ class IlsvrcSource(ImageListSource):
             raise SourceError(f"{location}: expected train/<synset> and val/{_VAL}*.JPEG in it")
         self._places = list(dict.fromkeys([location, *data.parents[:3], data]))
         mapping = self._find(_MAPPING)
-        words = read_mapping(mapping) if mapping is not None else {}
         train = _synset_folders(data / "train")
-        classes = sorted({*train, *words})
+        classes = sorted({*train, *(read_mapping(mapping) if mapping is not None else ())})
         there = [s for s, has in (("train", train), ("val", _has_flat_val(data))) if has]
-        chosen = there if split is None else [split]
-        self.root = data
-        if split == "test":
-            for name in sorted(os.listdir(data / "test")):
-                self.add(os.path.join("test", name))
-            return {}
         if split is not None and split not in there:
             raise OptionError(f"split={split}: {data} has {joined(there)}")
+        self.root = data
+        self.splits = there if split is None else [split]
+        self.with_split = len(self.splits) > 1
         listing: dict[str, str] = {}
-        places: list[Path] = []
-        if "val" in chosen:
+        if "val" in self.splits:
             places, listing = self._validation(synsets)
-            classes = classes or sorted(set(listing.values()))
-        found = self._class_fields(classes, words, names, chosen)
-        for synset in train if "train" in chosen else []:
-            self._add_synset(synset, os.path.join("train", synset), "train")
-        if "val" in chosen:
-            self._add_listed("val", "val", listing, places[0])
-            for place in places[1:]:
-                self.beside.append(place)
-                self.notes.append(f"numbers in {_TRUTH} are synsets of {place}")
-        if split is None and (data / "test").is_dir():
-            self.notes.append("test left out, which has no labels (--option split=test takes it)")
-        return found
+            self.beside += places
+            self.notes += [f"numbers in {_TRUTH} are synsets of {place}" for place in places[1:]]
+        numbers = {name: k for k, name in enumerate(classes or sorted(set(listing.values())))}
+        for synset in train if "train" in self.splits else []:
+            for name in _images(data / "train" / synset):
+                self._add(f"train/{synset}/{name}", numbers[synset], "train")
+        if "val" in self.splits:
+            self._add_listed(listing, numbers, places[0])
+        if (data / "test").is_dir():
+            self.notes.append(f"test left out, which has no labels: pack {data / 'test'} by itself")
+        return {"label": ScalarField(classes=tuple(numbers)), **self.split_field()}
+
+    def _add(self, path: str, label: int, split: str) -> None:
+        self.add(path, label=label, split=self.splits.index(split))
 
     def _find(self, *names: str) -> Path | None:
         found = (place / name for place in self._places for name in names)
         return next((path for path in found if path.is_file()), None)
 
-    def _class_fields(
-        self, synsets: list[str], words: Mapping[str, str], names: str, splits: list[str]
-    ) -> dict[str, Field]:
-        """Number the classes and splits; return their fields.
-
-        names: the option: ``synsets`` or ``words``.
-        """
-        synsets = sorted(synsets)
-        self._numbers_of = {synset: k for k, synset in enumerate(synsets)}
-        if names == "words" and (lost := [s for s in synsets if s not in words]):
-            raise OptionError(f"names=words: {self.root} has no words for {joined(lost, 5)}")
-        classes = tuple(words[s] for s in synsets) if names == "words" else tuple(synsets)
-        self.splits, self.with_split = splits, len(splits) > 1
-        return {"label": ScalarField(classes=classes), **self.split_field()}
-
-    def _add_synset(self, synset: str, folder: str, split: str) -> None:
-        """Add the images of a folder, in sorted order."""
-        number = self._numbers_of[synset]
-        for name in _images(self.root / folder):
-            self.add(os.path.join(folder, name), label=number, split=self.splits.index(split))
-
-    def _add_listed(self, folder: str, split: str, synsets: Mapping[str, str], place: Path) -> None:
-        """Add the images of a folder whose synsets are in a list.
+    def _add_listed(
+        self, synsets: Mapping[str, str], numbers: Mapping[str, int], place: Path
+    ) -> None:
+        """Add the validation images.
 
         synsets: by name of the file, with suffix or without.
+        place: the list that has them.
         """
-        self.beside.append(place)
-        number = self.splits.index(split)
         seen = 0
-        for name in _images(self.root / folder):
-            path = os.path.join(folder, name)
-            stem = os.path.splitext(name)[0]
-            synset = synsets.get(name) or synsets.get(stem)
-            if synset in self._numbers_of:
-                self.add(path, label=self._numbers_of[synset], split=number)
+        for name in _images(self.root / "val"):
+            synset = synsets.get(name) or synsets.get(os.path.splitext(name)[0], "")
+            if synset in numbers:
+                self._add(f"val/{name}", numbers[synset], "val")
                 seen += 1
-            elif synset is None:
-                self.reject(path, f"{place.name} does not list it")
+            elif not synset:
+                self.reject(f"val/{name}", f"{place.name} does not list it")
             else:
-                self.reject(path, f"{place.name} has {synset!r:.60} for it, but the classes do not")
+                reason = f"{place.name} has {synset!r:.60} for it, but the classes do not"
+                self.reject(f"val/{name}", reason)
         if not seen:
-            raise SourceError(f"{place}: names none of the images in {self.root / folder}")
+            raise SourceError(f"{place}: names none of the images in {self.root / 'val'}")
         if len(synsets) > seen:
             self.notes.append(
                 f"{len(synsets) - seen:,} of the {len(synsets):,} images that {place.name} lists "
@@ -240,10 +208,7 @@ def _synset_folders(folder: Path) -> list[str]:
 
 
 def _images(folder: Path) -> list[str]:
-    if not folder.is_dir():
-        raise SourceError(f"{printable(str(folder))}: the folder does not exist")
-    with os.scandir(folder) as entries:
-        return sorted(entry.name for entry in entries if is_image_name(entry.name))
+    return sorted(filter(is_image_name, os.listdir(folder)))
 
 
 def _data_folder(folder: Path) -> Path | None:

@@ -36,6 +36,7 @@ from .reading.image_list import ImageListSource
 from .reading.locations import first_bytes, folders_in, printable
 from .reading.named_files import find_named
 from .reading.options import ImageFolder, Option, SplitOption
+from .reading.picture_pairs import words
 from .reading.selection import left_out
 from .reading.splits import (
     SPLIT_NAMES,
@@ -167,8 +168,8 @@ def _folder_of(pair: FolderPair, name: str) -> str:
 _LOSSLESS = (".png", ".PNG", ".bmp", ".BMP", ".tif", ".tiff", ".TIF", ".ppm", ".pgm", ".gif")
 _SUFFIXES = (*_LOSSLESS, ".webp", ".jpg", ".jpeg", ".JPG")
 _IMAGES, _MASKS, _LESS = (
-    frozenset(words.split())
-    for words in (
+    frozenset(text.split())
+    for text in (
         "image images img imgs photo photos picture pictures frame frames input inputs original "
         "originals",
         "mask masks label labels ann annot annots annotation annotations gt gts groundtruth truth "
@@ -178,7 +179,6 @@ _IMAGES, _MASKS, _LESS = (
 )
 """Words of folders of images, of masks, and of masks that stand behind others: ``2nd_manual``."""
 _SPLITS = frozenset((*SPLIT_NAMES, "tr", "te"))
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
 Ending: TypeAlias = tuple[str, str]
 """What the names of images, and those of their masks, end in."""
@@ -199,9 +199,9 @@ class _Named:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        words = _WORD.findall(re.sub(r"(?<=[a-z])annot$", "_annot", name))
-        self.words = frozenset(map(str.lower, words))
-        self.rest = [word for word in words if word.lower() not in _IMAGES | _MASKS]
+        found = words(re.sub(r"(?<=[a-z])annot$", "_annot", name))
+        self.words = frozenset(found)
+        self.rest = [word for word in found if word not in _IMAGES | _MASKS]
         # Of several folders of masks: those by hand, then others, then pictures of them.
         self.rank = 2 if self.words & _LESS else int("manual" not in self.words)
 
