@@ -2,7 +2,6 @@
 
 =====================  ==========================================================
 ``annotated``          size and orientation: of which picture annotations are
-``shapes``             objects in one form, and the fields and masks made of them
 ``regions``            polygons and run lengths painted, as ``pycocotools`` does
 ``coco_*``             COCO and LVIS: its files, and its annotations
 ``masks``              masks of classes, and tables of their colours
