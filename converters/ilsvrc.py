@@ -64,9 +64,6 @@ class IlsvrcSource(ImageListSource):
         split: Annotated[
             str | None, Option("take only this split; default: both", ("train", "val"))
         ] = None,
-        synsets: Annotated[
-            str | None, Option("a file of synsets in the order of the ground truth's numbers")
-        ] = None,
     ) -> dict[str, Field]:
         data = _data_folder(location)
         if data is None:
@@ -83,7 +80,7 @@ class IlsvrcSource(ImageListSource):
         self.with_split = len(self.splits) > 1
         listing: dict[str, str] = {}
         if "val" in self.splits:
-            places, listing = self._validation(synsets)
+            places, listing = self._validation()
             self.beside += places
             self.notes += [f"numbers in {_TRUTH} are synsets of {place}" for place in places[1:]]
         numbers = {name: k for k, name in enumerate(classes or sorted(set(listing.values())))}
@@ -130,7 +127,7 @@ class IlsvrcSource(ImageListSource):
                 "are not there"
             )
 
-    def _validation(self, order: str | None) -> tuple[list[Path], dict[str, str]]:
+    def _validation(self) -> tuple[list[Path], dict[str, str]]:
         """Return the lists of the validation images, and the synset of each by its name."""
         solution = self._find(_SOLUTION)
         if solution is not None:
@@ -143,16 +140,12 @@ class IlsvrcSource(ImageListSource):
             )
         beside = truth.with_name(_META)
         meta = beside if beside.is_file() else self._find(_META, f"{_DEVKIT}/{_META}")
-        if order is not None:
-            source, numbered = Path(order), _order_given(order)
-        elif meta is not None:
-            source, numbered = meta, _order_of_meta(meta)
-        else:
-            raise OptionError(
+        if meta is None:
+            raise SourceError(
                 f"{truth}: its numbers are of the order in the development kit's {_META}, not of "
-                f"sorted synsets. Put {_META} into its folder, or name that order: --option "
-                "synsets=FILE, with a synset a line"
+                f"sorted synsets. Put {_META} into its folder"
             )
+        numbered = _order_of_meta(meta)
         found: dict[str, str] = {}
         for image, (number, line) in enumerate(text_lines(truth), 1):
             text = line.strip()
@@ -162,18 +155,7 @@ class IlsvrcSource(ImageListSource):
                     f"{text[:40]!r}"
                 )
             found[f"{_VAL}{image:08}"] = numbered[int(text) - 1]
-        return [truth, source], found
-
-
-def _order_given(path: str) -> list[str]:
-    """Return the synsets of a text file, in its order."""
-    numbered = [line.strip() for _, line in text_lines(Path(path), refusal=OptionError)]
-    if not all(map(_is_synset, numbered)) or numbered == sorted(numbered):
-        raise OptionError(
-            f"synsets={path}: expected synsets (n01440764), one a line, in the order of "
-            f"{_META}; sorted ones are not in it"
-        )
-    return numbered
+        return [truth, meta], found
 
 
 def _order_of_meta(path: Path) -> list[str]:

@@ -87,7 +87,6 @@ class MaskFoldersSource(ImageListSource):
         classes: Annotated[
             str | None, Option("a file with names of classes, one a line, or name,r,g,b")
         ] = None,
-        lossy: Annotated[bool, Option("whether a JPEG is taken for a mask")] = False,
     ) -> dict[str, Field]:
         if not location.is_dir():
             raise SourceError(f"{location}: not a folder")
@@ -113,9 +112,9 @@ class MaskFoldersSource(ImageListSource):
             self.notes.append(
                 "lists in ImageSets are not read (--format voc --option masks=classes reads them)"
             )
-        table = class_table(location, self._mask_paths, classes, which, lossy, self.notes)
+        table = class_table(location, self._mask_paths, classes, which, self.notes)
         self.beside += [table.path] if table.path is not None else []
-        self.reader = MaskReader(table.colours, len(table.names) or None, lossy)
+        self.reader = MaskReader(table.colours, len(table.names) or None)
         found: dict[str, Field] = {
             "mask": ImageField(channels=1, mask=True, classes=table.names or None)
         }
