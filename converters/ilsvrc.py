@@ -72,86 +72,63 @@ class IlsvrcSource(ImageListSource):
         location: Path,
         *,
         split: Annotated[
-            str | None,
-            Option("take only this split; default: train and val", ("train", "val", "test")),
+            str | None, Option("take only this split; default: both", ("train", "val"))
         ] = None,
-        names: Annotated[
-            str,
-            Option(
-                "what classes are called: synsets (n01440764), or words (tench, Tinca tinca)",
-                ("synsets", "words"),
-            ),
-        ] = "synsets",
     ) -> dict[str, Field]:
         data = _data_folder(location)
         if data is None:
             raise SourceError(f"{location}: expected train/<synset> and val/{_VAL}*.JPEG in it")
         self._places = list(dict.fromkeys([location, *data.parents[:3], data]))
         mapping = self._find(_MAPPING)
-        words = read_mapping(mapping) if mapping is not None else {}
         train = _synset_folders(data / "train")
-        classes = sorted({*train, *words})
+        classes = sorted({*train, *(read_mapping(mapping) if mapping is not None else ())})
         there = [s for s, has in (("train", train), ("val", _has_flat_val(data))) if has]
-        chosen = there if split is None else [split]
-        self.root = data
-        if split == "test":
-            for name in sorted(os.listdir(data / "test")):
-                self.add(os.path.join("test", name))
-            return {}
         if split is not None and split not in there:
             raise OptionError(f"split={split}: {data} has {joined(there)}")
+        self.root = data
+        self.splits = there if split is None else [split]
+        self.with_split = len(self.splits) > 1
         listing: dict[str, str] = {}
-        places: list[Path] = []
-        if "val" in chosen:
+        if "val" in self.splits:
             places, listing = self._validation()
-            classes = classes or sorted(set(listing.values()))
-        found = self._class_fields(classes, words, names, chosen)
-        for synset in train if "train" in chosen else []:
+            self.beside += places
+            self.notes += [f"numbers in {_TRUTH} are synsets of {place}" for place in places[1:]]
+        numbers = {name: k for k, name in enumerate(classes or sorted(set(listing.values())))}
+        for synset in train if "train" in self.splits else []:
             for name in _images(data / "train" / synset):
-                path = os.path.join("train", synset, name)
-                self.add(path, label=self._numbers_of[synset], split=0)
-        if "val" in chosen:
-            self._add_validation(listing, places[0])
-            for place in places[1:]:
-                self.beside.append(place)
-                self.notes.append(f"numbers in {_TRUTH} are synsets of {place}")
-        if split is None and (data / "test").is_dir():
-            self.notes.append("test left out, which has no labels (--option split=test takes it)")
-        return found
+                self._add(f"train/{synset}/{name}", numbers[synset], "train")
+        if "val" in self.splits:
+            self._add_listed(listing, numbers, places[0])
+        if (data / "test").is_dir():
+            self.notes.append(f"test left out, which has no labels: pack {data / 'test'} by itself")
+        return {"label": ScalarField(classes=tuple(numbers)), **self.split_field()}
+
+    def _add(self, path: str, label: int, split: str) -> None:
+        self.add(path, label=label, split=self.splits.index(split))
 
     def _find(self, *names: str) -> Path | None:
         found = (place / name for place in self._places for name in names)
         return next((path for path in found if path.is_file()), None)
 
-    def _class_fields(
-        self, synsets: list[str], words: Mapping[str, str], names: str, splits: list[str]
-    ) -> dict[str, Field]:
-        """Number the classes and splits; return their fields.
+    def _add_listed(
+        self, synsets: Mapping[str, str], numbers: Mapping[str, int], place: Path
+    ) -> None:
+        """Add the validation images.
 
-        names: the option: ``synsets`` or ``words``.
+        synsets: by name of the file, with suffix or without.
+        place: the list that has them.
         """
-        synsets = sorted(synsets)
-        self._numbers_of = {synset: k for k, synset in enumerate(synsets)}
-        if names == "words" and (lost := [s for s in synsets if s not in words]):
-            raise OptionError(f"names=words: {self.root} has no words for {joined(lost, 5)}")
-        classes = tuple(words[s] for s in synsets) if names == "words" else tuple(synsets)
-        self.splits, self.with_split = splits, len(splits) > 1
-        return {"label": ScalarField(classes=classes), **self.split_field()}
-
-    def _add_validation(self, synsets: Mapping[str, str], place: Path) -> None:
-        """Add the images of ``val``; their synsets are in a list, by names without suffix."""
-        self.beside.append(place)
         seen = 0
         for name in _images(self.root / "val"):
-            path = os.path.join("val", name)
-            synset = synsets.get(os.path.splitext(name)[0])
-            if synset in self._numbers_of:
-                self.add(path, label=self._numbers_of[synset], split=len(self.splits) - 1)
+            synset = synsets.get(name) or synsets.get(os.path.splitext(name)[0], "")
+            if synset in numbers:
+                self._add(f"val/{name}", numbers[synset], "val")
                 seen += 1
-            elif synset is None:
-                self.reject(path, f"{place.name} does not list it")
+            elif not synset:
+                self.reject(f"val/{name}", f"{place.name} does not list it")
             else:
-                self.reject(path, f"{place.name} has {synset!r:.60} for it, but the classes do not")
+                reason = f"{place.name} has {synset!r:.60} for it, but the classes do not"
+                self.reject(f"val/{name}", reason)
         if not seen:
             raise SourceError(f"{place}: names none of the images in {self.root / 'val'}")
         if len(synsets) > seen:
@@ -176,7 +153,7 @@ class IlsvrcSource(ImageListSource):
         if meta is None:
             raise SourceError(
                 f"{truth}: its numbers are of the order in the development kit's {_META}, not of "
-                f"sorted synsets. Put {_META} into its folder."
+                f"sorted synsets. Put {_META} into its folder"
             )
         numbered = _order_of_meta(meta)
         found: dict[str, str] = {}
