@@ -12,6 +12,7 @@ from fastdata.errors import SourceError
 from fastdata.schema import ArrayField, ScalarField, Schema
 
 from ..base import Deferred, Reject, Sample, Source
+from ..reading.class_names import numbers_by_name
 
 __all__ = ["fitted"]
 
@@ -20,7 +21,7 @@ def fitted(source: Source, schema: Schema) -> Source:
     """Return a source with this schema; `SourceError` where its fields or classes do not fit."""
     if source.schema == schema:
         return source
-    tables: dict[int, np.ndarray[Any, Any]] = {}
+    tables: dict[int, Mapping[int, int]] = {}
     if list(source.schema) != list(schema):
         raise SourceError(
             f"the source has the fields {', '.join(source.schema)}, but the dataset has "
@@ -33,11 +34,19 @@ def fitted(source: Source, schema: Schema) -> Source:
         table = _renumbering(name, found, wanted)
         if table is not None:
             tables[place] = table
+            if getattr(found, "classes", None) is None:
+                source.notes.append(
+                    f"the numbers of {name!r} are taken for names of the dataset's classes, some "
+                    "of which are called by numbers"
+                )
     return _Fitted(source, schema, tables)
 
 
-def _renumbering(name: str, found: Any, wanted: Any) -> np.ndarray[Any, Any] | None:
-    """Return the dataset's number of each class of the source; None where it has no names."""
+def _renumbering(name: str, found: Any, wanted: Any) -> Mapping[int, int] | None:
+    """Return the dataset's number of each class of the source; None if they are the same.
+
+    Numbers without names are those of the dataset, unless its classes are called by numbers.
+    """
     numbers = isinstance(found, (ScalarField, ArrayField)) and type(found) is type(wanted)
     if not numbers or dataclasses.replace(found, classes=wanted.classes) != wanted:
         raise SourceError(
@@ -45,18 +54,19 @@ def _renumbering(name: str, found: Any, wanted: Any) -> np.ndarray[Any, Any] | N
             "be the same"
         )
     if found.classes is None:
-        return None  # class numbers without names are those of the dataset
+        called = {int(n): k for k, n in enumerate(wanted.classes) if n.isdecimal()}
+        same = called == dict(enumerate(range(len(wanted.classes))))
+        return called if called and not same else None
     if wanted.classes is None:
         raise SourceError(f"field {name!r} has class names in the source, but not in the dataset")
-    new = [repr(c) for c in found.classes if c not in wanted.classes]
+    numbers_of = numbers_by_name(wanted.classes)
+    new = [repr(c) for c in found.classes if c not in numbers_of]
     if new:
         raise SourceError(
             f"field {name!r}: the dataset has no class {', '.join(new[:10])}"
             f"{' ...' * (len(new) > 10)}. Its classes are fixed: pack old and new images together."
         )
-    # Arrays keep their type.
-    dtype = wanted.dtype if isinstance(wanted, ArrayField) else np.int64
-    return np.array([wanted.classes.index(c) for c in found.classes], dtype)
+    return {number: numbers_of[name] for number, name in enumerate(found.classes)}
 
 
 class _Fitted(Source):
@@ -65,7 +75,7 @@ class _Fitted(Source):
     name = "fitted"
 
     def __init__(
-        self, location: Source, schema: Schema, tables: Mapping[int, np.ndarray[Any, Any]]
+        self, location: Source, schema: Schema, tables: Mapping[int, Mapping[int, int]]
     ) -> None:
         self._source = location
         self._tables = dict(tables)
@@ -116,7 +126,7 @@ class _Fitted(Source):
 class Renumbered(Deferred):
     """A sample that the worker reads and then renumbers."""
 
-    def __init__(self, values: Deferred, tables: Mapping[int, np.ndarray[Any, Any]]) -> None:
+    def __init__(self, values: Deferred, tables: Mapping[int, Mapping[int, int]]) -> None:
         self.values, self.tables = values, tables
 
     def load(self) -> tuple[Any, ...]:
@@ -127,13 +137,15 @@ class Renumbered(Deferred):
 
 
 def _renumbered(
-    values: tuple[Any, ...], tables: Mapping[int, np.ndarray[Any, Any]]
+    values: tuple[Any, ...], tables: Mapping[int, Mapping[int, int]]
 ) -> tuple[Any, ...]:
     changed = list(values)
     for place, table in tables.items():
         numbers = np.asarray(changed[place], np.int64)
-        wrong = numbers[(numbers < 0) | (numbers >= len(table))]
-        if wrong.size:
-            raise ValueError(f"the source has no class {wrong.flat[0]}, only 0 to {len(table) - 1}")
-        changed[place] = table[numbers]
+        try:
+            new = [table[number] for number in numbers.ravel().tolist()]
+        except KeyError as error:
+            known = ", ".join(map(str, list(table)[:10])) + " ..." * (len(table) > 10)
+            raise ValueError(f"the source has no class {error}, only {known}") from None
+        changed[place] = np.array(new, np.int64).reshape(numbers.shape)
     return tuple(changed)

@@ -38,7 +38,8 @@ from fastdata.regular_files import read_regular
 from fastdata.schema import Field, ImageField, Schema
 
 from ..base import Deferred, Reject, Sample
-from ..reading.fields import convert, to_numpy
+from ..reading.class_names import convert_checked
+from ..reading.fields import to_numpy
 from ..reading.spans import FileSpan
 from .boxes import Placement, image_with_boxes, place_boxes
 from .options import EncodeOptions
@@ -132,7 +133,7 @@ def _encode_sample(sample: Sample, plan: _Plan, options: EncodeOptions) -> tuple
     placements: dict[str, Placement] = {}
     for value, (name, field) in zip(given, plan.fields, strict=True):
         if not isinstance(field, ImageField):
-            values.append(convert(value, field, name))
+            values.append(convert_checked(value, field, name))
             continue
         if isinstance(value, Path):
             value = read_regular(value)

@@ -25,7 +25,7 @@ from fastdata.codecs.limits import MAX_PIXELS
 from fastdata.converters.base import IndexedSource, Sample, hash_fields
 from fastdata.converters.finding import find_source
 from fastdata.converters.opening import needs_packing, pack_command, unpacked_location
-from fastdata.converters.reading.fields import convert
+from fastdata.converters.reading.class_names import convert_checked
 from fastdata.converters.reading.locations import stat_of
 from fastdata.distributed import rank_and_world_size
 from fastdata.errors import FileCorruptError, FormatError, SourceError
@@ -177,7 +177,7 @@ class Listing:
             self._refuse(position, "its images are not files of their own")
         try:
             return tuple(
-                value if isinstance(field, ImageField) else convert(value, field, name)
+                value if isinstance(field, ImageField) else convert_checked(value, field, name)
                 for value, (name, field) in zip(sample.values, self._fields, strict=True)
             )
         except ValueError as error:

@@ -28,7 +28,7 @@ from fastdata.schema import (
 )
 
 from ...base import FieldSpec, IndexedSource, Reject, Sample, reason_of, reject_reason
-from ..class_names import MOST_CLASSES, classes_of_texts, named_classes, numbered
+from ..class_names import MOST_CLASSES, classes_of_texts, named_classes, numbers_by_name
 from ..deferred import DeferredValues
 from ..fields import check_names, named_field
 from ..fingerprints import FileSource
@@ -279,7 +279,9 @@ def _part_of(
         if name == "label" and is_text and fields.get(name, "label") == "label":
             what = f"{where}: {found.label!r}"
             names = classes_of_texts(_texts(where, found), what, options.classes)
-            columns[name] = ConvertedColumn(found, functools.partial(_numbers, numbered(names)))
+            columns[name] = ConvertedColumn(
+                found, functools.partial(_numbers, numbers_by_name(names))
+            )
             field = ScalarField(classes=names)
         elif field is None:
             field = _field_of(where, name, found, channels, is_text)

@@ -23,7 +23,7 @@ from fastdata.errors import OptionError, SourceError
 from fastdata.schema import Field, ScalarField, Schema, StringField
 
 from ...base import FieldSpec, IndexedSource, Reject, Sample, reason_of, reject_reason
-from ..class_names import classes_of_texts, named_classes, numbered
+from ..class_names import classes_of_texts, named_classes, numbers_by_name
 from ..exported import Exported, read_exported
 from ..fingerprints import FileSource
 from ..lists.image_finder import folder_named
@@ -51,7 +51,7 @@ class _Columns(NamedTuple):
     """The columns of a file, as those of some others are."""
 
     schema: Any
-    features: dict[str, Any]  # what ``datasets`` says of them
+    features: dict[str, Any]  # their description by ``datasets``
     file: int  # the first such file
 
 
@@ -210,7 +210,7 @@ class TableSource(FileSource, IndexedSource):
                 resolved[name] = ScalarField(classes=names)
         self._add_split(resolved, chosen, [splits[k] for k in taken])
         numbers = {
-            name: numbered(field.classes)
+            name: numbers_by_name(field.classes)
             for name, field in resolved.items()
             if isinstance(field, ScalarField) and field.classes and self._is_text(chosen, name)
         }
@@ -313,7 +313,7 @@ class TableSource(FileSource, IndexedSource):
                 continue
             if name in self.layout.numbers:  # text
                 continue
-            numbers = numbered(field.classes)
+            numbers = numbers_by_name(field.classes)
             for kind, (_, features, file) in enumerate(kinds_of_files):
                 names = class_names_of(features, chosen[name], self.paths[file])
                 if names == field.classes or (names is None and named):
@@ -431,7 +431,7 @@ def _add_new(columns: _Columns, known: list[_Columns]) -> int:
 
 
 def _of_all(kinds_of_files: Sequence[_Columns]) -> tuple[Any, dict[str, Any]]:
-    """Return the columns of all files as one schema, and what ``datasets`` says of them."""
+    """Return the columns of all files as one schema, with their description by ``datasets``."""
     schema, features, _ = kinds_of_files[0]
     for other, of_others, _ in kinds_of_files[1:]:
         for field in other:
