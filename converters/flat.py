@@ -16,7 +16,14 @@ from typing import Annotated, Any
 from fastdata.errors import SourceError
 from fastdata.schema import Field
 
-from .reading.image_files import BOTH_CASES, ignored_files, is_image_name, reraise, suffix_of
+from .reading.image_files import (
+    BOTH_CASES,
+    ignored_files,
+    is_hidden,
+    is_image_name,
+    reraise,
+    suffix_of,
+)
 from .reading.image_list import ImageListSource
 from .reading.lists.list_files import has_own_images, list_of_folder, lists_of_folder
 from .reading.locations import printable
@@ -51,9 +58,9 @@ class FlatSource(ImageListSource):
             raise SourceError(f"{self.root}: not a folder")
         ignored: Counter[str] = Counter()
         for folder, inner, files in os.walk(self.root, onerror=reraise, followlinks=True):
-            inner.sort()
+            inner[:] = sorted(name for name in inner if not is_hidden(name))
             below = os.path.relpath(folder, self.root)
-            files.sort()
+            files = sorted(name for name in files if not is_hidden(name))
             others = [file for file in files if not is_image_name(file)]
             ignored.update(map(suffix_of, others))
             if not alone:

@@ -340,7 +340,7 @@ def test_numbers_are_names_if_the_classes_are_called_by_numbers(tmp_path: Path) 
     data = fastdata.open(path)
     assert [data.classes[s.label] for s in data] == ["3", "other", "1", "2", "1", "2", "3"]
     assert [reject.reason for reject in report.rejects] == [
-        "the source has no class 4, only 1, 2, 3"
+        "'label' is 4, and the dataset has no such class"
     ]
 
 
@@ -363,6 +363,22 @@ def test_classes_are_compared_whatever_the_form_of_their_accents(tmp_path: Path)
     )
     assert done.exit_code == 0, done.output
     assert len(fastdata.open(tmp_path / "b.lmdb")) == 2
+
+
+def test_labels_of_rows_are_matched_by_name(tmp_path: Path) -> None:
+    def rows(*labels: Any) -> list[dict[str, Any]]:
+        pixels = np.zeros((20, 20, 3), np.uint8)
+        return [{"image": pixels, "label": label} for label in labels]
+
+    path = tmp_path / "a.lmdb"
+    fastdata.pack(rows(*"abc"), path, num_workers=0, progress=False)
+    fastdata.append(path, rows(*"cbc"), num_workers=0)
+    options = {"classes": ["c", "a"]}
+    report = fastdata.append(path, rows(0, "a", 7, -1), num_workers=0, source_options=options)
+    assert [sample.label for sample in fastdata.open(path)] == [0, 1, 2, 2, 1, 2, 2, 0, -1]
+    assert [reject.reason for reject in report.rejects] == [
+        "'label' is 7, and there are 2 classes: 0 to 1"
+    ]
 
 
 def test_a_dataset_is_appended_byte_for_byte(whole: Path, images: Path, tmp_path: Path) -> None:

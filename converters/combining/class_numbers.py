@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fastdata.errors import SourceError
-from fastdata.schema import ArrayField, ScalarField, Schema
+from fastdata.schema import ArrayField, Field, ScalarField, Schema
 
 from ..base import Deferred, Reject, Sample, Source
-from ..reading.class_names import numbers_by_name
+from ..reading.class_names import numbered
+from ..reading.fields import convert
 
 __all__ = ["fitted"]
 
@@ -21,7 +22,7 @@ def fitted(source: Source, schema: Schema) -> Source:
     """Return a source with this schema; `SourceError` where its fields or classes do not fit."""
     if source.schema == schema:
         return source
-    tables: dict[int, Mapping[int, int]] = {}
+    tables: dict[int, _Table] = {}
     if list(source.schema) != list(schema):
         raise SourceError(
             f"the source has the fields {', '.join(source.schema)}, but the dataset has "
@@ -33,22 +34,22 @@ def fitted(source: Source, schema: Schema) -> Source:
             continue
         table = _renumbering(name, found, wanted)
         if table is not None:
-            tables[place] = table
+            tables[place] = _Table(name, found, table)
             if getattr(found, "classes", None) is None:
                 source.notes.append(
-                    f"the numbers of {name!r} are taken for names of the dataset's classes, some "
-                    "of which are called by numbers"
+                    f"the numbers of {name!r} are names of classes, as the dataset has classes "
+                    "that are called by numbers"
                 )
     return _Fitted(source, schema, tables)
 
 
-def _renumbering(name: str, found: Any, wanted: Any) -> Mapping[int, int] | None:
+def _renumbering(name: str, found: Any, wanted: Any) -> dict[int, int] | None:
     """Return the dataset's number of each class of the source; None if they are the same.
 
     Numbers without names are those of the dataset, unless its classes are called by numbers.
     """
-    numbers = isinstance(found, (ScalarField, ArrayField)) and type(found) is type(wanted)
-    if not numbers or dataclasses.replace(found, classes=wanted.classes) != wanted:
+    fits = isinstance(found, (ScalarField, ArrayField)) and type(found) is type(wanted)
+    if not fits or dataclasses.replace(found, classes=wanted.classes) != wanted:
         raise SourceError(
             f"field {name!r} is {found!r} in the source, but {wanted!r} in the dataset: they must "
             "be the same"
@@ -56,17 +57,26 @@ def _renumbering(name: str, found: Any, wanted: Any) -> Mapping[int, int] | None
     if found.classes is None:
         called = {int(n): k for k, n in enumerate(wanted.classes) if n.isdecimal()}
         same = called == dict(enumerate(range(len(wanted.classes))))
-        return called if called and not same else None
+        return {**called, -1: -1} if called and not same else None
     if wanted.classes is None:
         raise SourceError(f"field {name!r} has class names in the source, but not in the dataset")
-    numbers_of = numbers_by_name(wanted.classes)
-    new = [repr(c) for c in found.classes if c not in numbers_of]
+    numbers = numbered(wanted.classes)
+    new = [repr(c) for c in found.classes if c not in numbers]
     if new:
         raise SourceError(
             f"field {name!r}: the dataset has no class {', '.join(new[:10])}"
             f"{' ...' * (len(new) > 10)}. Its classes are fixed: pack old and new images together."
         )
-    return {number: numbers_of[name] for number, name in enumerate(found.classes)}
+    # -1 stands for no label.
+    return {**{number: numbers[name] for number, name in enumerate(found.classes)}, -1: -1}
+
+
+class _Table(NamedTuple):
+    """How the class numbers of one field change."""
+
+    name: str
+    field: Field  # of the source
+    numbers: Mapping[int, int]  # of the dataset, for each class of the source
 
 
 class _Fitted(Source):
@@ -74,15 +84,13 @@ class _Fitted(Source):
 
     name = "fitted"
 
-    def __init__(
-        self, location: Source, schema: Schema, tables: Mapping[int, Mapping[int, int]]
-    ) -> None:
+    def __init__(self, location: Source, schema: Schema, tables: Mapping[int, _Table]) -> None:
         self._source = location
         self._tables = dict(tables)
         self.name = location.name  # type: ignore[misc]
         self.schema = schema
         self.num_samples = location.num_samples
-        self.notes = location.notes
+        self.notes, self.box_forms = location.notes, location.box_forms
         self.format_options = location.format_options
         self.packed_with = location.packed_with
 
@@ -126,7 +134,7 @@ class _Fitted(Source):
 class Renumbered(Deferred):
     """A sample that the worker reads and then renumbers."""
 
-    def __init__(self, values: Deferred, tables: Mapping[int, Mapping[int, int]]) -> None:
+    def __init__(self, values: Deferred, tables: Mapping[int, _Table]) -> None:
         self.values, self.tables = values, tables
 
     def load(self) -> tuple[Any, ...]:
@@ -136,16 +144,13 @@ class Renumbered(Deferred):
         return _renumbered(values, self.tables)
 
 
-def _renumbered(
-    values: tuple[Any, ...], tables: Mapping[int, Mapping[int, int]]
-) -> tuple[Any, ...]:
+def _renumbered(values: tuple[Any, ...], tables: Mapping[int, _Table]) -> tuple[Any, ...]:
     changed = list(values)
-    for place, table in tables.items():
-        numbers = np.asarray(changed[place], np.int64)
+    for place, (name, field, numbers) in tables.items():
+        found = convert(changed[place], field, name)
         try:
-            new = [table[number] for number in numbers.ravel().tolist()]
+            new = [numbers[number] for number in np.ravel(found).tolist()]
         except KeyError as error:
-            known = ", ".join(map(str, list(table)[:10])) + " ..." * (len(table) > 10)
-            raise ValueError(f"the source has no class {error}, only {known}") from None
-        changed[place] = np.array(new, np.int64).reshape(numbers.shape)
+            raise ValueError(f"{name!r} is {error}, and the dataset has no such class") from None
+        changed[place] = np.array(new, np.int64).reshape(found.shape)
     return tuple(changed)

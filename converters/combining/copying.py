@@ -20,7 +20,7 @@ from ..opening import open_packed
 from ..packing.driver import pack
 from ..packing.options import Container
 from ..packing.report import PackReport
-from ..reading.class_names import numbers_by_name
+from ..reading.class_names import numbered
 
 __all__ = ["merge", "subset"]
 
@@ -280,7 +280,7 @@ def _meets(
 
 
 def _number(name: str, field: ScalarField | ArrayField, value: Any) -> Any:
-    if isinstance(value, str) and value in (by_name := numbers_by_name(field.classes or ())):
+    if isinstance(value, str) and value in (by_name := numbered(field.classes or ())):
         return by_name[value]
     if field.dtype == "bool" and isinstance(value, str):
         value = {"false": 0, "true": 1}.get(value.lower(), value)

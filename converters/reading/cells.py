@@ -73,7 +73,10 @@ def cell_of(
         number: int | float | bool = value.item()
         if classes is None:
             return number
-        return classes[int(number)] if 0 <= number < len(classes) else number
+        if 0 <= number < len(classes):
+            return classes[int(number)]
+        assert field.classes is not None
+        return number if str(number) not in field.classes else _unlike(int(number), field.classes)
     if isinstance(field, BytesField):
         return base64.b64encode(value).decode("ascii")
     if isinstance(field, ArrayField):

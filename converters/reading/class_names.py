@@ -7,24 +7,17 @@ import os
 import unicodedata
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any
-
-import numpy as np
 
 from fastdata.errors import OptionError, SourceError
 from fastdata.regular_files import read_regular
-from fastdata.schema import ArrayField, Field, ScalarField
-
-from .fields import convert
+from fastdata.schema import Field, ScalarField
 
 __all__ = [
     "MOST_CLASSES",
     "check_different",
     "classes_of_texts",
-    "convert_checked",
     "named_classes",
     "numbered",
-    "numbers_by_name",
     "of_one_number",
     "one_form",
     "read_class_names",
@@ -66,11 +59,6 @@ def check_different(names: Iterable[str], place: object) -> None:
 
 
 def numbered(names: Iterable[str]) -> dict[str, int]:
-    """Return the numbers of classes by their names."""
-    return {name: number for number, name in enumerate(names)}
-
-
-def numbers_by_name(names: Iterable[str]) -> dict[str, int]:
     """Return the numbers of classes by their names, with composed and decomposed accents."""
     found: dict[str, int] = {}
     for number, name in enumerate(names):
@@ -117,24 +105,6 @@ def named_classes(
         raise OptionError(f"classes={os.fspath(path)}: there is no field {name!r} of class numbers")
     names = known.get(os.fspath(path)) or read_class_names(path)
     return {**fields, name: dataclasses.replace(field, classes=names)}
-
-
-def convert_checked(value: Any, field: Field, name: str) -> Any:
-    """Return a value as `convert` does; refuse labels without a class, and NaN as a label."""
-    if type(value) is int and type(field) is ScalarField and 0 <= value < len(field.classes or ()):
-        return convert(value, field, name)  # a label, in half of the time that it takes below
-    value = convert(value, field, name)
-    classes = field.classes if isinstance(field, (ScalarField, ArrayField)) else None
-    if classes is not None:
-        wrong = [v for v in np.ravel(value).tolist() if not 0 <= v < len(classes)]
-        if wrong:
-            raise ValueError(
-                f"{name!r} is {wrong[0]}, and its classes are 0 to {len(classes) - 1}: is the "
-                f"first class 1, or a name missing? --field {name}=int keeps numbers without names"
-            )
-    elif name == "label" and isinstance(field, ScalarField) and value != value:
-        raise ValueError(f"{name!r} is NaN: the label is missing")
-    return value
 
 
 def classes_of_texts(

@@ -233,7 +233,7 @@ def test_classes_are_named_by_a_file_and_others_are_rejects(tmp_path: Path) -> N
     assert column(tmp_path / "a.lmdb") == [0, 1, 1]
     (reject,) = report.rejects
     assert reject.key == "train-images-idx3-ubyte[2]"
-    assert "'label' is 2, and its classes are 0 to 1" in reject.reason
+    assert "'label' is 2, and there are 2 classes: 0 to 1" in reject.reason
 
 
 # -- damage -------------------------------------------------------------------------

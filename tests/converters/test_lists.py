@@ -232,14 +232,14 @@ def test_several_labels_in_a_cell(
 
 @pytest.mark.parametrize("no", ["-1", "0"])
 def test_columns_of_flags_become_labels(tmp_path: Path, pictures: list[Picture], no: str) -> None:
-    """As CelebA's list_attr_celeba.txt: the count, names, then 1 and -1."""
+    """As CelebA's flags.txt: the count, names, then 1 and -1."""
     write_images(tmp_path / "img_align_celeba", pictures)
     flags = np.random.default_rng(3).integers(0, 2, (6, 3))
     lines = ["6", "5_o_Clock_Shadow Bald Young"]
     for p, row in zip(pictures, flags, strict=True):
         lines.append(f"{p.name}.jpg " + " ".join("1" if f else no for f in row))
-    (tmp_path / "list_attr_celeba.txt").write_text(" \n".join(lines) + "\n")
-    path = tmp_path / "list_attr_celeba.txt"
+    (tmp_path / "flags.txt").write_text(" \n".join(lines) + "\n")
+    path = tmp_path / "flags.txt"
     _, data = pack(path, tmp_path / "x.lmdb", labels="columns")
     assert data.schema["labels"].classes == ("5_o_Clock_Shadow", "Bald", "Young")
     found = np.array([np.isin(range(3), sample.labels) for sample in data])
@@ -272,7 +272,7 @@ def test_numbers_beyond_the_named_classes_are_rejected(
         path, tmp_path / "x.lmdb", **options, **({"labels": "bar"} if several else {})
     )
     assert np.concatenate([np.atleast_1d(s.label) for s in data]).tolist() == [0, 1, 2, 3, 4]
-    assert "'label' is 5, and its classes are 0 to 4" in report.rejects[0].reason
+    assert "'label' is 5, and there are 5 classes: 0 to 4" in report.rejects[0].reason
     boxed = [("path", "x1", "y1", "x2", "y2", "label")] + [(r[0], 1, 2, 3, 4, r[1]) for r in rows]
     path = write_rows(tmp_path / "b.csv", boxed)
     report, data = pack(path, tmp_path / "y.lmdb", **options)

@@ -28,7 +28,7 @@ from fastdata.schema import (
 )
 
 from ...base import FieldSpec, IndexedSource, Reject, Sample, reason_of, reject_reason
-from ..class_names import MOST_CLASSES, classes_of_texts, named_classes, numbers_by_name
+from ..class_names import MOST_CLASSES, classes_of_texts, named_classes, numbered
 from ..deferred import DeferredValues
 from ..fields import check_names, named_field
 from ..fingerprints import FileSource
@@ -129,13 +129,11 @@ class ArraySource(FileSource, IndexedSource):
         files: Iterable[ArrayFile],
         options: ArrayOptions,
         splits: Sequence[str] = (),
-        label_names: tuple[str, ...] | None = None,
     ) -> None:
         """Determine `schema`, `notes` and samples.
 
-        Each file belongs to one of the `splits`, if given; `label_names` are the default names of
-        classes.  Raises OptionError or SourceError if an array does not fit its field, or files
-        differ.
+        Each file belongs to one of the `splits`, if given.  Raises OptionError or SourceError if
+        an array does not fit its field, or files differ.
         """
         resolved: dict[str, Field] = {}
         parts: list[_Part] = []
@@ -157,8 +155,6 @@ class ArraySource(FileSource, IndexedSource):
             left_out += [f"{file.where}: {note}" for note in ARRAYS.left_out(map(printable, left))]
         self.notes += left_out
         resolved = named_classes(resolved, "label", options.classes)
-        if label_names and "label" in resolved and options.classes is None:
-            resolved["label"] = ScalarField(classes=label_names)
         if splits:
             parts = self._add_splits(resolved, parts, tuple(splits))
         for part in parts:
@@ -279,9 +275,7 @@ def _part_of(
         if name == "label" and is_text and fields.get(name, "label") == "label":
             what = f"{where}: {found.label!r}"
             names = classes_of_texts(_texts(where, found), what, options.classes)
-            columns[name] = ConvertedColumn(
-                found, functools.partial(_numbers, numbers_by_name(names))
-            )
+            columns[name] = ConvertedColumn(found, functools.partial(_numbers, numbered(names)))
             field = ScalarField(classes=names)
         elif field is None:
             field = _field_of(where, name, found, channels, is_text)

@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 from fastdata.errors import OptionError, SourceError
 from fastdata.schema import ArrayField, Field, ImageField, Schema
 
-from ..class_names import MOST_CLASSES, numbers_by_name, of_one_number, one_form
+from ..box_forms import likely_unit
+from ..class_names import MOST_CLASSES, numbered, of_one_number, one_form
 from ..fields import BOXES
 from ..image_list import DeferredSample
 from ..small_memory import StringTable
-from .boxed_image import BoxForm, likely_unit
+from .boxed_image import BoxForm
 from .columns import LABELS, BoxRoles
 from .image_finder import ImageFinder, folders_of
 
@@ -194,7 +195,7 @@ class BoxSamples:
         numeric = numeric and not of_one_number(self._texts)
         if names is None and not numeric:
             names = one_form(self._texts)
-        numbers = numbers_by_name(names or ())
+        numbers = numbered(names or ())
         self._unknown = {number: text for text, number in self._texts.items()}
         self._final = np.zeros(len(self._texts), np.int64)
         for text, number in self._texts.items():
@@ -298,7 +299,7 @@ class ObjectCells:
         if not self._keys[0]:
             raise SourceError("the column 'objects' has no bbox; take it out, or rename it")
         names = self._classes or one_form(self._names) or None
-        self._numbers = numbers_by_name(names or ())
+        self._numbers = numbered(names or ())
         fields: dict[str, Field] = {"boxes": BOXES}
         if self.labelled:
             fields["labels"] = ArrayField("int64", (None,), classes=names)

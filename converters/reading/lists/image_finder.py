@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fastdata.errors import OptionError, SourceError
 
-from ..image_files import BOTH_CASES, SUFFIXES, is_image_name
+from ..image_files import BOTH_CASES, SUFFIXES, is_hidden, is_image_name
 from ..locations import folders_in, printable, stat_of
 from ..selection import joined
 from .outside import OutsideFiles
@@ -110,7 +110,7 @@ class ImageFinder:
             names = folders_in(self.root)
         except OSError:
             return []
-        return [name for name in names if not name.startswith(".")][:_TRIED_FOLDERS]
+        return [name for name in names if not is_hidden(name)][:_TRIED_FOLDERS]
 
     def _one_of(self, folder: str, name: str, suffixes: Iterable[str]) -> str:
         """Return the file that a name without suffix stands for; the first if there is none."""

@@ -22,7 +22,7 @@ from fastdata.schema import (
 )
 
 from ..cells import ColumnGuess, labels_of, parse_array, parse_bytes
-from ..class_names import MOST_CLASSES, numbers_by_name
+from ..class_names import MOST_CLASSES, numbered
 from ..fields import convert, named_field
 from ..small_memory import StringTable
 from ..splits import split_classes
@@ -106,7 +106,7 @@ class RowSamples:
         order = sorted(fields, key=lambda name: name != main)
         self.schema = Schema({name: fields[name] for name in order})
         self._numbers = {
-            name: numbers_by_name(field.classes)
+            name: numbered(field.classes)
             for name, field in fields.items()
             if isinstance(field, (ScalarField, ArrayField)) and field.classes is not None
         }

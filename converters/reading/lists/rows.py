@@ -1,19 +1,19 @@
-"""Rows of lists on their way: those of a split, flags as labels, tables that share their keys."""
+"""Rows of lists on their way: those of a split, flags as labels, short lists of two columns."""
 
 from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from fastdata.errors import OptionError, SourceError
 
 from ..selection import joined
 from ..text_lines import text_lines
 
-__all__ = ["FlagTable", "join_flags", "keyed_lines", "read_mapping", "rows_by_key", "rows_of_split"]
+__all__ = ["FlagTable", "join_flags", "read_mapping", "rows_of_split"]
 
 # -- one split --------------------------------------------------------------------------
 
@@ -113,46 +113,22 @@ def join_flags(
     )
 
 
-# -- tables that share their keys, read side by side, without holding them -----------
+# -- short lists of two columns ----------------------------------------------------------
 
 
-Row = TypeVar("Row")
 _MOST = 1 << 20
 
 
-def keyed_lines(path: Path, separator: str | None = None) -> Iterator[tuple[str, str]]:
-    """Yield the first word of each line, and the rest of it."""
-    for number, line in text_lines(path):
-        key, *rest = line.strip().split(separator, 1)
-        if not rest:
-            raise SourceError(f"{path}, line {number}: expected two columns, found {line[:60]!r}")
-        yield key.strip(), rest[0].strip()
-
-
-def read_mapping(path: Path, separator: str | None = None) -> dict[str, str]:
+def read_mapping(path: Path) -> dict[str, str]:
     """Return the rest of each line by its first word; a short list, such as one of classes."""
     found: dict[str, str] = {}
-    for key, rest in keyed_lines(path, separator):
+    for number, line in text_lines(path):
+        key, *rest = line.strip().split(None, 1)
+        if not rest:
+            raise SourceError(f"{path}, line {number}: expected two columns, found {line[:60]!r}")
         if key in found:
             raise SourceError(f"{path}: {key!r} stands twice")
-        found[key] = rest
+        found[key] = rest[0]
         if len(found) > _MOST:
             raise SourceError(f"{path}: more than {_MOST:,} lines")
     return found
-
-
-def rows_by_key(
-    tables: Mapping[Path, Iterable[tuple[str, Row]]],
-) -> Iterator[tuple[str, list[Row]]]:
-    """Yield each key with what the tables have of it, in their common order."""
-    paths = list(tables)
-    rows = itertools.zip_longest(*tables.values())
-    for number, row in enumerate(rows, 1):
-        keys = [cells[0] if cells is not None else "its end" for cells in row]
-        for path, key in zip(paths, keys, strict=True):
-            if key != keys[0]:
-                raise SourceError(
-                    f"{path}, row {number}: {key!r:.60}, where {paths[0].name} has "
-                    f"{keys[0]!r:.60}. They must list the same images in the same order; sort both"
-                )
-        yield keys[0], [cells[1] for cells in row]

@@ -23,7 +23,7 @@ from fastdata.errors import OptionError, SourceError
 from fastdata.schema import Field, ScalarField, Schema, StringField
 
 from ...base import FieldSpec, IndexedSource, Reject, Sample, reason_of, reject_reason
-from ..class_names import classes_of_texts, named_classes, numbers_by_name
+from ..class_names import classes_of_texts, named_classes, numbered
 from ..exported import Exported, read_exported
 from ..fingerprints import FileSource
 from ..lists.image_finder import folder_named
@@ -159,7 +159,7 @@ class TableSource(FileSource, IndexedSource):
                 resolved[name] = ScalarField(classes=names)
         self._add_split(resolved, chosen, [splits[k] for k in taken])
         numbers = {
-            name: numbers_by_name(field.classes)
+            name: numbered(field.classes)
             for name, field in resolved.items()
             if isinstance(field, ScalarField) and field.classes and self._is_text(chosen, name)
         }
