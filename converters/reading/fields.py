@@ -419,6 +419,8 @@ def convert(value: Any, field: Field, name: str) -> Any:
         value = _class_number(value, field.classes, name)
     if type(value) is int and isinstance(field, ScalarField) and field.dtype == "int64":
         # A label, in a tenth of the time that it takes below.
+        if field.classes is not None and _NO_LABEL <= value < len(field.classes):
+            return np.int64(value)
         with contextlib.suppress(OverflowError):
             return _checked(np.int64(value), field, name)
     if isinstance(field, BytesField):
