@@ -11,8 +11,10 @@ expected result, the result, and its faults:
 
 from __future__ import annotations
 
+import io
 import json
 import sys
+import tarfile
 import tempfile
 import warnings
 from collections import Counter
@@ -22,7 +24,7 @@ from pathlib import Path
 
 from layout_check import Layout, Outcome, Tree, outcome
 from layout_classes import CLASSES, HIDDEN, classes
-from layout_pictures import Pic
+from layout_pictures import Pic, encoded
 
 __all__ = ["LAYOUTS", "THOROUGH"]
 
@@ -756,6 +758,111 @@ MORE: dict[str, Layout] = {
 }  # fmt: skip
 
 
+def img2dataset() -> Tree:
+    """Return shards of img2dataset: a tar, a Parquet file and statistics for each."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    files: Files = {}
+    for shard in range(2):
+        tar, table = io.BytesIO(), io.BytesIO()
+        with tarfile.open(fileobj=tar, mode="w") as archive:
+            for k in range(4):
+                key = f"{shard:05}{k:04}"
+                meta = json.dumps({"caption": "a cat", "key": key, "status": "success"})
+                for end, data in (
+                    ("jpg", encoded(Pic(40 * shard + k), "jpg")),
+                    ("txt", b"a cat"),
+                    ("json", meta.encode()),
+                ):
+                    info = tarfile.TarInfo(f"{key}.{end}")
+                    info.size = len(data)
+                    archive.addfile(info, io.BytesIO(data))
+        keys = [f"{shard:05}{k:04}" for k in range(4)]
+        pq.write_table(
+            pa.table(
+                {
+                    "url": ["http://a"] * 4,
+                    "caption": ["a cat"] * 4,
+                    "key": keys,
+                    "status": ["success"] * 4,
+                }
+            ),
+            table,
+        )
+        files |= {
+            f"{shard:05}.tar": tar.getvalue(),
+            f"{shard:05}.parquet": table.getvalue(),
+            f"{shard:05}_stats.json": '{"count": 4, "successes": 4}',
+        }
+    return files
+
+
+def folder(tree: Tree) -> Layout:
+    return Layout("classes", tree, "folder")
+
+
+OTHERS: dict[str, Layout] = {
+    # -- segmentation and saliency
+    "BKAI polyps: train/train, train_gt/train_gt": maybe_masks(side({"train/train": ("photo", "{k}.jpeg"), "train_gt/train_gt": ("colours", "{k}.jpeg")}) | plain("test/test", pattern="t{k}.jpeg", start=300), 8, "train_gt"),
+    "iSAID: images, Instance_masks, Semantic_masks": maybe_masks(in_splits(("train", "val"), {"images": ("photo", "P{k:04}.png"), "Semantic_masks": ("colours", "P{k:04}_instance_color_RGB.png"), "Instance_masks": ("colours", "P{k:04}_instance_id_RGB.png")}), 16, "Semantic_masks"),
+    "Mapillary: images, instances, labels, panoptic": maybe_masks(in_splits(("training", "validation"), {"images": PHOTO, "instances": ("ids", PNG), "labels": ("palette", PNG), "panoptic": ("colours", PNG)}), 16, "labels"),
+    "LIP: TrainVal_images, TrainVal_parsing_annotations": maybe_masks(side({"TrainVal_images": PHOTO, "TrainVal_parsing_annotations": ("ids", PNG)}), 8, "parsing"),
+    "CIHP: Images, Categories, Instances": maybe_masks(side({"Images": PHOTO, "Category_ids": ("ids", PNG), "Instance_ids": ("ids", PNG), "Human_ids": ("binary", PNG)}), 8, "Category_ids"),
+    "DUT-OMRON: DUT-OMRON-image, pixelwiseGT-new-PNG": maybe_masks(side({"DUT-OMRON-image": PHOTO, "pixelwiseGT-new-PNG": MASK}), 8, "pixelwiseGT"),
+    "BSDS500: images and .mat": refused("segmentation", {k: v for i, s in enumerate(("train", "val", "test")) for k, v in (plain(f"images/{s}", pattern="{k}.jpg", start=90 * i) | {f"groundTruth/{s}/{k}.mat": KEY for k in range(1, 9)}).items()}, "groundTruth|mat"),
+    "BSDS300: images in splits": Layout("segmentation", plain("images/train", pattern="{k}.jpg") | plain("images/test", pattern="t{k}.jpg", start=90), "flat/refused", says="train", count=16),
+    "crops: image, label, image_aug, label_aug": maybe_masks(side({"image": PHOTO, "label": MASK, "image_aug": ("blur", JPG), "label_aug": MASK}), -1, "label"),
+    # -- change, depth, views
+    "SECOND: im1, im2, label1, label2": refused("pairs", side({"im1": "photo", "im2": "changed", "label1": "colours", "label2": "colours"}), "im1|label1"),
+    "LEVIR-CD, lower case: a, b, mask": refused("pairs", side({"a": "photo", "b": "changed", "mask": "binary"}), "mask"),
+    "bitemporal: pre, post": refused("pairs", side({"pre": "photo", "post": "changed"}), "post"),
+    "bitemporal: 2016, 2018, change": refused("pairs", side({"2016": "photo", "2018": "changed", "change": "binary"}), "change"),
+    "7-Scenes: color, depth and pose in one folder": refused("pairs", {f"chess/seq-0{c}/frame-{k:06}.{end}": v for c in (1, 2) for k in range(5) for end, v in (("color.png", Pic(40 * c, "photo", (48, 36), k)), ("depth.png", Pic(40 * c, "depth", (48, 36), k)), ("pose.txt", "1 0 0 0\n0 1 0 0\n"))}, "pose.txt|txt"),
+    "7-Scenes without poses": refused("pairs", {f"seq-0{c}/frame-{k:06}.{end}.png": Pic(40 * c, how, (48, 36), k) for c in (1, 2) for k in range(6) for end, how in (("color", "photo"), ("depth", "depth"))}, "seq-01|depth"),
+    "ScanNet: color, depth, pose": refused("pairs", {f"scene000{c}_00/{part}/{k}.{end}": v for c in range(2) for k in range(5) for part, end, v in (("color", "jpg", Pic(40 * c, "photo", (48, 36), k)), ("depth", "png", Pic(40 * c, "depth", (48, 36), k)), ("pose", "txt", "1 0 0 0\n"))}, "pose|txt"),
+    "KITTI odometry": refused("pairs", {f"sequences/0{c}/{cam}/{k:06}.png": Pic(40 * c, how, (48, 36), k) for c in range(2) for k in range(5) for cam, how in (("image_2", "photo"), ("image_3", "right"))} | {f"sequences/0{c}/times.txt": "0.0\n0.1\n" for c in range(2)} | {f"poses/0{c}.txt": "1 0 0 0 0 1 0 0 0 0 1 0\n" for c in range(2)}, "times.txt|poses|recipe"),
+    "NeRF: train, val and transforms_train.json": refused("annotations", plain("train", pattern="r_{k}.png") | plain("val", pattern="r_{k}.png", start=90) | {f"transforms_{s}.json": '{"camera_angle_x": 0.69, "frames": [{"file_path": "./train/r_1"}]}' for s in ("train", "val")}, "transforms"),
+    "COLMAP: images, sparse": refused("annotations", plain("images") | {"sparse/0/cameras.bin": bytes(40), "sparse/0/images.bin": bytes(40), "sparse/0/points3D.bin": bytes(40)}, "sparse|bin"),
+    # -- annotations
+    "fMoW: a JSON for each picture of a class": refused("annotations", {f"train/{c}/{c}_{i}/{c}_{i}_0_rgb.{e}": v for j, c in enumerate(("airport", "zoo")) for i in range(3) for e, v in (("jpg", Pic(40 * j + i)), ("json", '{"gsd": 0.5, "bounding_boxes": []}'))}, "json"),
+    "BigEarthNet: a folder of bands for each patch": refused("annotations", {f"S2A_MSIL2A_20170613T101031_{i}_45/S2A_MSIL2A_20170613T101031_{i}_45_{b}.tif": Pic(10 * i, "gray") for i in range(4) for b in ("B01", "B02", "B03")} | {f"S2A_MSIL2A_20170613T101031_{i}_45/labels_metadata.json": '{"labels": ["Sea"]}' for i in range(4)}, "labels_metadata.json"),
+    "IMDB-WIKI: folders of the number and imdb.mat": refused("annotations", {f"imdb_crop/{i:02}/nm00001{i:02}_rm{k}_1899-5-10_1968.jpg": Pic(20 * i + k) for i in range(3) for k in range(3)} | {"imdb_crop/imdb.mat": KEY}, "mat"),
+    "FairFace: train, val and two tables": Layout("lists", plain("train", pattern="{k}.jpg") | plain("val", pattern="{k}.jpg", start=90) | {f"fairface_label_{s}.csv": "file,age,gender,race,service_test\n" + "".join(f"{s}/{k}.jpg,20-29,Male,White,True\n" for k in range(1, 9)) for s in ("train", "val")}, "manifest/refused", says="fairface_label"),
+    "AffectNet: images and .npy": refused("annotations", {k: v for s in ("train_set", "val_set") for k, v in (plain(f"{s}/images", pattern="{k}.jpg", start=90 * (s == "val_set")) | {f"{s}/annotations/{k}_{e}.npy": NPY for k in range(1, 9) for e in ("exp", "val")}).items()}, "npy|annotations"),
+    "RAF-DB (Kaggle): class folders and tables": Layout("lists", {f"DATASET/{s}/{c}/{s}_{c}{k}.jpg": Pic(300 * j + 40 * c + k) for j, s in enumerate(("train", "test")) for c in (1, 2, 3) for k in range(3)} | {f"{s}_labels.csv": f"image,label\n{s}_10.jpg,1\n{s}_20.jpg,2\n" for s in ("train", "test")}, "manifest/refused", says="_labels.csv"),
+    "Datumaro": refused("detection", plain("images/default") | {"annotations/default.json": '{"info": {}, "categories": {"label": {"labels": [{"name": "cat"}]}}, "items": [{"id": "0001", "annotations": [], "image": {"path": "0001.jpg"}}]}'}, "json|annotations"),
+    "VoTT": refused("detection", plain("vott-json-export") | {"vott-json-export/cats-export.json": '{"name": "cats", "assets": {"1": {"asset": {"name": "0001.jpg"}, "regions": []}}}'}, "export.json"),
+    "YOLO in rotated boxes: images, labelTxt": refused("detection", plain("images") | texts("labelTxt/{k:04}.txt", "2 3 10 3 10 12 2 12 plane 0\n"), "recipe|labelTxt"),
+    "ImageNet-C: corruption/severity/class": refused("annotations", {f"{c}/{v}/{w}/{k}.JPEG": Pic(40 * i + k, how) for c, how in (("gaussian_noise", "noise"), ("fog", "haze")) for v in (1, 2) for i, w in enumerate(("n01440764", "n01443537")) for k in range(3)}, "gaussian_noise|fog"),
+    "ObjectNet: images and mappings": refused("lists", classes("air_freshener", "alarm_clock", pattern="objectnet-1.0/images/{c}/{k}.png") | {"objectnet-1.0/mappings/folder_to_objectnet_label.json": '{"air_freshener": "Air freshener"}', "objectnet-1.0/mappings/imagenet_to_label_2012_v2": "tench\n", "objectnet-1.0/README": "x"}, "mappings"),
+    "imagenette2 with noisy_imagenette.csv": Layout("lists", {f"{s}/{c}/{c}_{k}.JPEG": Pic(300 * j + 40 * i + k) for j, s in enumerate(("train", "val")) for i, c in enumerate(("n01440764", "n02102040")) for k in range(3)} | {"noisy_imagenette.csv": "path,noisy_labels_0,noisy_labels_50,is_valid\n" + "".join(f"{s}/{c}/{c}_{k}.JPEG,{c},n02102040,{s == 'val'}\n" for s in ("train", "val") for c in ("n01440764", "n02102040") for k in range(3))}, "manifest/refused", says="noisy_imagenette.csv", count=12),
+    "fastai's mnist_sample: train, valid and labels.csv": Layout("lists", {f"{s}/{c}/{k}.png": Pic(300 * j + 40 * c + k, "gray", (28, 28)) for j, s in enumerate(("train", "valid")) for c in (3, 7) for k in range(3)} | {"labels.csv": "name,label\n" + "".join(f"{s}/{c}/{k}.png,{int(c == 7)}\n" for s in ("train", "valid") for c in (3, 7) for k in range(3))}, "manifest/refused", says="labels.csv", count=12),
+    "MARS: bbox_train, bbox_test of persons": Layout("re-identification", {f"{s}/{i:04}/{i:04}C1T0001F{k:03}.jpg": Pic(300 * j + 40 * i + k) for j, s in enumerate(("bbox_train", "bbox_test")) for i in range(3) for k in range(3)}, "folder/refused", says="bbox_train"),
+    "iLIDS-VID: cam1/person, cam2/person": refused("re-identification", {f"sequences/{cam}/person{i:03}/{cam}_person{i:03}_{k:05}.png": Pic(40 * i, how, (48, 36), k) for cam, how in (("cam1", "photo"), ("cam2", "warm")) for i in (1, 2, 13) for k in range(4)}, "cam1"),
+    "img2dataset: tar, Parquet and statistics": Layout("annotations", img2dataset, "webdataset", count=8),
+    # -- true class folders of public datasets
+    "NWPU-RESISC45": folder(classes("airplane", "airport", "bridge", pattern="NWPU-RESISC45/{c}/{c}_{k:03}.jpg")),
+    "UC Merced": folder(classes("agricultural", "airplane", pattern="UCMerced_LandUse/Images/{c}/{c}{k:02}.jpg") | {"UCMerced_LandUse/readme.txt": "UC Merced Land Use Dataset\n"}),
+    "PatternNet": folder(classes("airplane", "baseball_field", pattern="PatternNet/images/{c}/{c}{k:03}.jpg") | {"PatternNet/patternnet_description.pdf": b"%PDF-1.4\n"}),
+    "VGGFace2": folder(classes("n000002", "n000003", pattern="train/{c}/{k:04}_01.jpg")),
+    "CASIA-WebFace: numbers go on through the persons": folder({f"casia-webface/{c:06}/{k:08}.jpg": Pic(k) for c, (a, b) in enumerate(((1, 6), (6, 13), (13, 16), (16, 20))) for k in range(a, b)}),
+    "ImageNet-R": folder(classes("n01443537", "n01484850", pattern="imagenet-r/{c}/art_{k}.jpg") | {"imagenet-r/README.txt": "ImageNet-R\n"}),
+    "ImageNet-Sketch": folder(classes("n01440764", "n01443537", pattern="sketch/{c}/sketch_{k}.JPEG")),
+    "ImageNetV2: 0 to 11": folder(classes(*map(str, range(12)), n=2, pattern="imagenetv2-matched-frequency-format-val/{c}/{k}ab.jpeg")),
+    "mnist_png: training, testing": replace(folder({f"mnist_png/{s}/{c}/{10 * k + c}.png": Pic(300 * j + 40 * c + k, "gray", (28, 28)) for j, s in enumerate(("training", "testing")) for c in range(10) for k in range(2)}), split=1),
+    "fastai's cifar10 and labels.txt": replace(folder({f"cifar10/{s}/{c}/{k:04}_{c}.png": Pic(300 * j + 40 * i + k) for j, s in enumerate(("train", "test")) for i, c in enumerate(("airplane", "frog")) for k in range(3)} | {"cifar10/labels.txt": "airplane\nfrog\n"}), split=1),
+    "ExDark": folder(classes("Bicycle", "Boat", "Bottle", pattern="ExDark/{c}/2015_{k:05}.jpg")),
+    "Describable textures, images only": folder(classes("banded", "blotchy", "grid", pattern="dtd/images/{c}/{c}_{k:04}.jpg")),
+    "AID": folder(classes("Airport", "BareLand", "Beach", pattern="AID/{c}/{c}_{k}.jpg")),
+    "Kvasir v2": folder(classes("dyed-lifted-polyps", "normal-cecum", "polyps", pattern="kvasir-dataset-v2/{c}/{k}a.jpg")),
+    "LC25000": folder(classes("colon_aca", "colon_n", pattern="lung_colon_image_set/colon_image_sets/{c}/{c}{k}.jpeg")),
+    "LC25000, both": refused("annotations", classes("colon_aca", "colon_n", pattern="lung_colon_image_set/colon_image_sets/{c}/{c}{k}.jpeg") | classes("lung_aca", "lung_n", "lung_scc", pattern="lung_colon_image_set/lung_image_sets/{c}/{c}{k}.jpeg", start=300), "colon_image_sets"),
+    "Real and fake faces (Kaggle)": folder(classes("training_fake", "training_real", n=8, pattern="real_and_fake_face/{c}/{k}.jpg")),
+    "Sketchy: photo/class, sketch/class": refused("pairs", {f"{d}/{c}/n0{k}.jpg": Pic(40 * i + k, how) for d, how in (("photo", "photo"), ("sketch", "edges")) for i, c in enumerate(("airplane", "ape")) for k in range(6)}, "sketch"),
+}  # fmt: skip
+
+
 def zipped(names: dict[str, Layout], archive: str, *chosen: str) -> dict[str, Layout]:
     """Return some layouts in an archive."""
     return {
@@ -816,7 +923,7 @@ ARCHIVES = (
 )
 
 LAYOUTS: dict[str, Layout] = {
-    **SEGMENTATION, **PAIRS, **REID, **ANNOTATIONS, **LISTS, **HARD, **KAGGLE_TREES, **MORE, **HIDDEN, **CLASSES, **ARCHIVES,
+    **SEGMENTATION, **PAIRS, **REID, **ANNOTATIONS, **LISTS, **HARD, **KAGGLE_TREES, **MORE, **OTHERS, **HIDDEN, **CLASSES, **ARCHIVES,
 }  # fmt: skip
 """Every layout by its name."""
 
