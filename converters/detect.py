@@ -412,19 +412,21 @@ def _numbered_folders(tree: Tree, layout: ClassLayout) -> Doubt | None:
     names = layout.classes
     if len(names) < 2:
         return None
-    stems = {
-        folder.name: [os.path.splitext(image)[0] for image in tree.folder(folder.path).images]
-        for folder in layout.folders
-    }
     split = [words(name) for name in names]
     starts = {tuple(parts[:-1]) for parts in split}
     counted = len(starts) == 1 and all(parts and parts[-1].isdigit() for parts in split)
     if counted and not _PARTS.isdisjoint(next(iter(starts))):
         return Doubt(f"{names[0]!r} and {names[1]!r} are parts of one set by name", _deep(layout))
+    if not all(re.fullmatch(r"[0-9]+|[0-9a-f]{2,4}", name) for name in names):
+        return None
     reason = ""
+    stems = {
+        folder.name: [os.path.splitext(image)[0] for image in tree.folder(folder.path).images]
+        for folder in layout.folders
+    }
     if all(name.isdecimal() for name in names):
         reason = _numbers(names, stems)
-    elif all(re.fullmatch(r"[0-9a-f]{2,4}", name) for name in names):
+    else:
         begin = (re.fullmatch(rf"{n}[0-9a-f]{{6,}}", stem) for n in names for stem in stems[n])
         reason = "images by the start of their hash" if all(begin) else ""
     return Doubt(f"folders such as {names[0]!r} hold {reason}", _deep(layout)) if reason else None
@@ -489,7 +491,8 @@ def _pictures(tree: Tree, layout: ClassLayout) -> Doubt | None:
         if within:
             shown = " and ".join(map(printable, within))
             way = Way("", "--format masks", "images with their masks")
-            return Doubt(f"{shown} in {folder.path!r} belong together", (way,), plausible=False)
+            ways = (way, *_deep(layout))
+            return Doubt(f"{shown} in {folder.path!r} belong together", ways, plausible=False)
     for split in range(max(1, len(layout.splits))):
         folders: dict[str, list[str]] = {}
         for folder in (folder for folder in layout.folders if folder.split == split):
@@ -503,6 +506,7 @@ def _pictures(tree: Tree, layout: ClassLayout) -> Doubt | None:
             ways = (
                 Way("", "--format masks", "images with their masks"),
                 _alone(layout, layout.classes[0]),
+                _deep(layout)[0],
             )
             return Doubt(printable(reason), ways, plausible=False)
     named = [name for name in layout.classes if is_reserved(name)]
