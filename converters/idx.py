@@ -1,8 +1,8 @@
 """MNIST and the datasets in its format: Fashion-MNIST, EMNIST, QMNIST, K-MNIST.
 
-``reading/classic/idx_files.py`` reads the files, which are arrays of pixels and of labels.  Images
-are read in blocks.  EMNIST's are turned upright: its files have rows and columns exchanged
-("EMNIST: an extension of MNIST to handwritten letters", section II).
+``reading/classic/idx_files.py`` finds the files, which are arrays of pixels and of labels.
+EMNIST's are turned upright: its files have rows and columns exchanged ("EMNIST: an extension of
+MNIST to handwritten letters", section II).
 
 Only EMNIST has files with the names of its classes.  MNIST and Fashion-MNIST have the same file
 names; the names of their folders tell them apart.  Sources: the README of Fashion-MNIST; Cohen,
@@ -12,28 +12,22 @@ Afshar, Tapson and van Schaik, "EMNIST: an extension of MNIST to handwritten let
 from __future__ import annotations
 
 import string
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
+
+import numpy as np
 
 from fastdata.errors import OptionError, SourceError
 from fastdata.regular_files import read_regular
 from fastdata.schema import Field, ImageField, ScalarField, Schema
 
-from .base import FieldSpec, IndexedSource, Reject, Sample, reject_reason
+from .base import FieldSpec
+from .reading.arrays.array_source import ArraySource
 from .reading.class_names import named_classes
-from .reading.classic.idx_files import (
-    IdxPair,
-    IdxPart,
-    find_pairs,
-    is_images,
-    read_head,
-)
+from .reading.classic.idx_files import IdxPair, find_pairs, is_images, part_of, read_head
 from .reading.fields import resolve_fields
-from .reading.fingerprints import FileSource
 from .reading.locations import printable
 from .reading.options import Option
-from .reading.refusals import not_seekable
 from .reading.selection import left_out
 
 __all__ = ["IdxSource"]
@@ -56,7 +50,7 @@ _KNOWN_CLASSES = {
 """Letters count from 1, so 0 is not a class."""
 
 
-class IdxSource(FileSource, IndexedSource):
+class IdxSource(ArraySource):
     """IDX files of images and labels, gzip-compressed or not."""
 
     name = "idx"
@@ -103,34 +97,33 @@ class IdxSource(FileSource, IndexedSource):
             if len(pairs) > 1:
                 raise OptionError(f"labels={labels}: these would be of {len(pairs)} files")
             pairs = [pairs[0]._replace(labels=Path(labels))]
-        self._parts = [IdxPart.of(pair) for pair in pairs]
-        self.num_samples = sum(part.num_samples for part in self._parts)
-        with_labels = [part.labels is not None for part in self._parts]
-        if any(with_labels) and not all(with_labels):
-            bare = next(part for part in self._parts if part.labels is None)
-            raise SourceError(f"{bare.pair.images}: no labels beside it, and others have some")
-        emnist = pairs[0].dataset.startswith("emnist")
-        self._transpose = emnist if transpose is None else transpose
+        bare = [pair.images for pair in pairs if pair.labels is None]
+        if bare and len(bare) < len(pairs):
+            raise SourceError(f"{bare[0]}: no labels beside it, and others have some")
+        if transpose is None:
+            transpose = pairs[0].dataset.startswith("emnist")
+        parts = [part_of(pair, _upright if transpose else None) for pair in pairs]
         resolved: dict[str, Field] = {"image": ImageField(channels=channels)}
-        if all(with_labels):
-            resolved["label"] = ScalarField()
-            resolved = named_classes(resolved, "label", classes, _KNOWN_CLASSES)
-            if classes is None:
-                names = _names_of_classes(self._parts[0])
-                resolved["label"] = ScalarField(classes=names)
-                if names is None:
-                    self.notes.append(
-                        "the classes have no names here: --option classes=mnist, or fashion, ..."
-                    )
-        else:
+        if bare:
             self.notes.append("no file of labels beside the images (--option labels=FILE)")
+        else:
+            names = _names_of_classes(pairs[0]) if classes is None else None
+            resolved["label"] = ScalarField(classes=names)
+            resolved = named_classes(resolved, "label", classes, _KNOWN_CLASSES)
+            if classes is None and names is None:
+                self.notes.append(
+                    "the classes have no names here: --option classes=mnist, or fashion, ..."
+                )
         if split == "all":
             resolved["split"] = ScalarField(classes=("train", "test"))
+            parts = [part.in_split(number) for number, part in enumerate(parts)]
         self.schema = Schema(resolve_fields(resolved, fields, channels, resolved.__getitem__))
-        if self._transpose:
+        if transpose:
             self.notes.append("rows and columns exchanged, as EMNIST needs (--option transpose=)")
-        if len(self._parts[0].head.shape) == 3 and channels == 3:
+        if len(parts[0].columns[0].shape) == 3 and channels == 3:
             self.notes.append("the images are grey, and stored as RGB; --channels 1 stores grey")
+        self.paths = [path for pair in pairs for path in (pair.images, pair.labels) if path]
+        self.set_parts(parts)
 
     def _chosen(self, location: Any, split: str, dataset: str) -> list[IdxPair]:
         """Return the pairs of files that the options mean."""
@@ -157,63 +150,14 @@ class IdxSource(FileSource, IndexedSource):
         self.notes += left_out("files", left, "--option split=test, or all")
         return taken
 
-    def indexed(self) -> IndexedSource:
-        for part in self._parts:
-            for path, head in ((part.pair.images, part.head), (part.pair.labels, part.labels)):
-                if head is not None and head.compressed:
-                    raise not_seekable(path)
-        return self
 
-    def start_at(self, start: int) -> Iterator[Sample | Reject]:
-        for number in range(len(self._parts)):
-            count = self._parts[number].num_samples
-            if start < count:
-                yield from self._samples(number, start, None)
-            start = max(0, start - count)
-
-    def _samples(self, number: int, start: int, stop: int | None) -> Iterator[Sample | Reject]:
-        part = self._parts[number]
-        try:
-            for first, pixels, labels in part.blocks(start, stop):
-                upright = pixels.swapaxes(1, 2) if self._transpose else pixels
-                for k, image in enumerate(upright):
-                    label = None if labels is None else int(labels[k])
-                    yield self._sample(number, first + k, image, label)
-                start = first + len(pixels)
-        except SourceError as error:
-            key = part.key(start)
-            yield Reject(key, f"{reject_reason(key, error)}; images behind that are lost")
-
-    def _sample(self, number: int, row: int, image: Any, label: int | None) -> Sample | Reject:
-        key = self._parts[number].key(row)
-        values: tuple[Any, ...] = (image,)
-        if label is not None:
-            values += (label,)
-        return Sample(key, (*values, number) if "split" in self.schema else values)
-
-    def __getitem__(self, index: int) -> Sample | Reject:
-        for number, part in enumerate(self._parts):
-            if index < part.num_samples:
-                return next(self._samples(number, index, index + 1))
-            index -= part.num_samples
-        raise IndexError(index)
-
-    def key_at(self, index: int) -> str:
-        for part in self._parts:
-            if index < part.num_samples:
-                return part.key(index)
-            index -= part.num_samples
-        return f"sample {index}"
-
-    @property
-    def files_read(self) -> list[Path]:
-        pairs = [part.pair for part in self._parts]
-        return [path for pair in pairs for path in (pair.images, pair.labels) if path is not None]
+def _upright(pixels: Any) -> Any:
+    return np.swapaxes(pixels, 0, 1)
 
 
-def _names_of_classes(part: IdxPart) -> tuple[str, ...] | None:
+def _names_of_classes(pair: IdxPair) -> tuple[str, ...] | None:
     """Return the names of the classes; None where they are not known."""
-    dataset, path = part.pair.dataset, part.pair.images
+    dataset, path = pair.dataset, pair.images
     mapping = path.parent / f"{dataset}-mapping.txt"
     if dataset and mapping.is_file():
         return _read_mapping(mapping) or None

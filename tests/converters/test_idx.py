@@ -15,6 +15,7 @@ from pack_helpers import pixels
 
 import fastdata
 from fastdata.converters.finding import find_source
+from fastdata.converters.reading.spans import close_files
 from fastdata.errors import OptionError, SourceError
 
 
@@ -91,11 +92,12 @@ def test_blocks_and_single_images_agree(tmp_path: Path) -> None:
     made = write(tmp_path / "in", "train", np.arange(4000) % 10)
     source = find_source(tmp_path / "in").indexed()
     for start in (0, 3275, 3276, 3277, 3999):
-        sample: Any = next(source.start_at(start))
-        assert np.array_equal(sample.values[0], made[start])
-        assert source[start].values[1] == start % 10  # type: ignore[union-attr]
-        assert np.array_equal(source[start].values[0], made[start])  # type: ignore[union-attr]
-        assert source.key_at(start) == sample.key
+        for sample in (next(source.start_at(start)), source[start]):
+            image, label = sample.values.load()  # type: ignore[union-attr]
+            assert np.array_equal(image, made[start])
+            assert label == start % 10
+            assert source.key_at(start) == sample.key
+    close_files()
 
 
 def test_a_file_is_taken_with_its_labels_or_those_named(tmp_path: Path) -> None:
@@ -244,7 +246,7 @@ def test_a_file_cut_short_gives_what_is_whole(tmp_path: Path, victim: str, shuff
     assert sorted(column(tmp_path / "a.lmdb")) == list(range(6))
     assert report.rejects[0].key.startswith("train-images-idx3-ubyte[")
     assert f"{path}: the file ends at byte {path.stat().st_size:,}" in report.rejects[0].reason
-    assert report.num_rejected == (3 if shuffle and "labels" in victim else 1)
+    assert report.num_rejected == 1
 
 
 @pytest.mark.parametrize("cut", [-1, -9, -200])

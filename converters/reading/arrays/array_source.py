@@ -14,7 +14,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,10 +48,10 @@ from ..locations import printable
 from ..refusals import not_seekable
 from ..selection import ARRAYS
 from ..spans import MAX_RECORD, close_files
-from .columns import ArrayColumn, ConstantColumn, ConvertedColumn, PictureLayout
+from .columns import ArrayColumn, ConvertedColumn, ListColumn, PictureLayout
 from .roles import chosen_arrays
 
-__all__ = ["ArrayFile", "ArrayOptions", "ArraySource"]
+__all__ = ["ArrayFile", "ArrayOptions", "ArraySource", "Part"]
 
 _READ_BYTES = 32 << 20
 _READ_ROWS = 32
@@ -84,20 +84,27 @@ class ArrayFile(NamedTuple):
     usual: tuple[str, ...] = ()  # the choice without usual names, as in ArrayOptions.arrays
 
 
-class _Part(NamedTuple):
+class Part(NamedTuple):
     """A file's share of a dataset."""
 
-    file: str  # its name, for keys
+    name: str  # of rows, for keys: file and array
     columns: tuple[ArrayColumn, ...]  # in the schema's order, of one length
-    layouts: tuple[PictureLayout | None, ...]  # of each column; None where it holds no pixels
+    layouts: tuple[Callable[[Any], Any] | None, ...] = ()  # how workers change values
+    lost: tuple[Reject, ...] = ()  # what should be behind the rows
 
     @property
     def rows(self) -> int:
-        return self.columns[0].shape[0]
+        return self.columns[0].shape[0] if self.columns else 0
 
     def key(self, index: int) -> str:
-        """Return a sample's name: file, array and row."""
-        return f"{self.file}:{self.columns[0].label}[{index}]"
+        """Return the name of a row."""
+        return f"{self.name}[{index}]"
+
+    def in_split(self, number: int) -> Part:
+        """Return the part with a last column that says which split it is of."""
+        column = ListColumn("split", [number] * self.rows)
+        layouts = (*self.layouts, None) if self.layouts else ()
+        return self._replace(columns=(*self.columns, column), layouts=layouts)
 
     def rows_at_once(self) -> tuple[int, int]:
         """Return the number of rows to read at once, and the rows per block."""
@@ -115,12 +122,12 @@ class _Part(NamedTuple):
         for column, layout in zip(self.columns, self.layouts, strict=True):
             if layout is not None and column.row_bytes == 0:
                 raise SourceError(
-                    f"{self.file}: {column.label!r} of shape {column.shape} has no pixels, however "
+                    f"{self.name}: {column.label!r} of shape {column.shape} has no pixels, however "
                     "many rows it claims: the file is damaged, or not the one with the pictures"
                 )
             if column.row_bytes > MAX_RECORD:
                 raise SourceError(
-                    f"{self.file}: a row of {column.label!r} claims {column.row_bytes:,} bytes "
+                    f"{self.name}: a row of {column.label!r} claims {column.row_bytes:,} bytes "
                     f"(shape {column.shape}); at most {MAX_RECORD:,} are believed: the file is "
                     "damaged"
                 )
@@ -128,16 +135,13 @@ class _Part(NamedTuple):
         if len(set(lengths.values())) > 1:
             shown = ", ".join(f"{name!r} has {count:,}" for name, count in lengths.items())
             raise SourceError(
-                f"{self.file}: arrays of one dataset have as many rows each, but {shown}. Name "
+                f"{self.name}: arrays of one dataset have as many rows each, but {shown}. Name "
                 "those that belong together: --option arrays=image=ARRAY,label=ARRAY"
             )
 
 
 class ArraySource(FileSource, IndexedSource):
     """Samples that are rows of arrays; a subclass lists its files and calls `read_arrays`."""
-
-    _only_forward = ""
-    """A file with arrays that can be read only from their front, if there is one."""
 
     def read_arrays(
         self,
@@ -151,7 +155,7 @@ class ArraySource(FileSource, IndexedSource):
         an array does not fit its field, or files differ.
         """
         resolved: dict[str, Field] = {}
-        parts: list[_Part] = []
+        parts: list[Part] = []
         left_out: list[str] = []
         for file in files:
             chosen, left = chosen_arrays(file.where, file.columns, options.arrays or file.usual)
@@ -170,8 +174,6 @@ class ArraySource(FileSource, IndexedSource):
                 )
             resolved = fields
             parts.append(part)
-            if any(column.compressed for column in part.columns):
-                self._only_forward = file.where
             left_out += [f"{file.where}: {note}" for note in ARRAYS.left_out(map(printable, left))]
         self.notes += left_out
         resolved = named_classes(resolved, "label", options.classes)
@@ -179,15 +181,20 @@ class ArraySource(FileSource, IndexedSource):
             parts = self._add_splits(resolved, parts, tuple(splits))
         for part in parts:
             part.check()
-        self.schema, self._parts = Schema(resolved), parts
-        self._ends = list(itertools.accumulate(part.rows for part in parts))
-        self.num_samples = self._ends[-1] if self._ends else 0
+        self.schema = Schema(resolved)
+        self.set_parts(parts)
         if not self.num_samples:
-            raise SourceError(f"{parts[0].file}: {parts[0].columns[0].label!r} has no rows")
+            raise SourceError(f"{parts[0].name}: {parts[0].columns[0].label!r} has no rows")
+
+    def set_parts(self, parts: Sequence[Part]) -> None:
+        """Determine samples."""
+        self._parts = parts
+        self._ends = list(itertools.accumulate(part.rows + len(part.lost) for part in parts))
+        self.num_samples = self._ends[-1]
 
     def _add_splits(
-        self, resolved: dict[str, Field], parts: list[_Part], splits: tuple[str, ...]
-    ) -> list[_Part]:
+        self, resolved: dict[str, Field], parts: list[Part], splits: tuple[str, ...]
+    ) -> list[Part]:
         """Add the field ``split``; each part is of one."""
         if "split" in resolved:
             raise SourceError("an array is called split, and arrays are of several splits")
@@ -196,17 +203,12 @@ class ArraySource(FileSource, IndexedSource):
             f"the field 'split' is which of {', '.join(splits)} a picture is in "
             "(--option split=NAME takes one)"
         )
-        return [
-            part._replace(
-                columns=(*part.columns, ConstantColumn("split", part.rows, number)),
-                layouts=(*part.layouts, None),
-            )
-            for number, part in enumerate(parts)
-        ]
+        return [part.in_split(number) for number, part in enumerate(parts)]
 
     def indexed(self) -> IndexedSource:
-        if self._only_forward:
-            raise not_seekable(self._only_forward)
+        for part in self._parts:
+            if any(column.compressed for column in part.columns):
+                raise not_seekable(part.name)
         return self
 
     def _part(self, index: int) -> tuple[int, int]:
@@ -218,7 +220,10 @@ class ArraySource(FileSource, IndexedSource):
 
     def __getitem__(self, index: int) -> Sample | Reject:
         number, row = self._part(index)
-        return next(_samples(self._parts[number], row, row + 1))
+        part = self._parts[number]
+        return (
+            part.lost[row - part.rows] if row >= part.rows else next(_samples(part, row, row + 1))
+        )
 
     def start_at(self, start: int) -> Iterator[Sample | Reject]:
         if start >= self.num_samples:
@@ -226,32 +231,46 @@ class ArraySource(FileSource, IndexedSource):
         number, row = self._part(start)
         try:
             for part in self._parts[number:]:
-                rows, block = part.rows_at_once()
-                while row < part.rows:
-                    stop = min(part.rows, row - row % rows + rows)  # as blocks lie
-                    yield from _samples(part, row, stop, block)
-                    row = stop
+                yield from _rows_from(part, row)
+                yield from part.lost[max(0, row - part.rows) :]
                 row = 0
         finally:
             close_files()  # which `span` may have looked into
+            for part in self._parts:
+                for column in part.columns:
+                    column.close()
 
     def key_at(self, index: int) -> str:
         number, row = self._part(index)
-        return self._parts[number].key(row)
+        part = self._parts[number]
+        return part.lost[row - part.rows].key if row >= part.rows else part.key(row)
 
 
-def _samples(part: _Part, start: int, stop: int, block: int = 1) -> Iterator[Sample | Reject]:
+def _rows_from(part: Part, row: int) -> Iterator[Sample | Reject]:
+    rows, block = part.rows_at_once()
+    while row < part.rows:
+        stop = min(part.rows, row - row % rows + rows)  # as blocks lie
+        yield from _samples(part, row, stop, block)
+        row = stop
+        if any(column.damage for column in part.columns):
+            return
+    if reason := next(filter(None, (column.after_end() for column in part.columns)), ""):
+        yield Reject(part.key(row), reason)
+
+
+def _samples(part: Part, start: int, stop: int, block: int = 1) -> Iterator[Sample | Reject]:
     """Yield some samples, read together or, after an error, block by block."""
     try:
         columns = [
             [_span(column, row) for row in range(start, stop)]
             if column.read_by_workers
-            else column.read(start, stop)
+            else _plain(column.read(start, stop))
             for column in part.columns
         ]
-        for column, rows in zip(part.columns, columns, strict=True):
-            if len(rows) != stop - start:
-                raise ValueError(f"{column.label!r} ends before row {stop:,}")
+        whole = min(map(len, columns))
+        damage = next((column.damage for column in part.columns if column.damage), "")
+        if whole < stop - start and not damage:
+            raise ValueError(f"an array ends before row {stop:,}")
     except Exception as error:  # what libraries raise on damage
         if stop - start <= block:
             reason = reject_reason(part.key(start), error)
@@ -262,12 +281,20 @@ def _samples(part: _Part, start: int, stop: int, block: int = 1) -> Iterator[Sam
             yield from _samples(part, start, end, block)
             start = end
         return
-    for row, values in enumerate(zip(*columns, strict=True), start):
+    for row, values in enumerate(zip(*columns, strict=False), start):  # perhaps of some whole rows
         bad = next((value for value in values if isinstance(value, Exception)), None)
         if bad is not None:
             yield Reject.of(part.key(row), bad)
         else:
             yield Sample(part.key(row), DeferredValues(values, part.layouts))
+    if damage:
+        yield Reject(part.key(start + whole), f"{damage}; the rows behind that are lost")
+
+
+def _plain(rows: Any) -> Any:
+    """Return whole numbers as Python's, which are sent to workers in half the time."""
+    numbers = isinstance(rows, np.ndarray) and rows.ndim == 1 and rows.dtype.kind in "iub"
+    return rows.tolist() if numbers else rows
 
 
 def _span(column: ArrayColumn, row: int) -> Any:
@@ -279,7 +306,7 @@ def _span(column: ArrayColumn, row: int) -> Any:
 
 def _part_of(
     file: ArrayFile, chosen: Mapping[str, str], options: ArrayOptions, notes: list[str]
-) -> tuple[dict[str, Field], dict[str, BoxNumbers], _Part]:
+) -> tuple[dict[str, Field], dict[str, BoxNumbers], Part]:
     """Return the fields, the forms of boxes, and the columns of one file, for known arrays."""
     where, fields, channels = file.name, options.fields, options.channels
     columns = {name: file.columns[path] for name, path in chosen.items() if name != "classes"}
@@ -313,7 +340,8 @@ def _part_of(
         names = tuple(_texts(where, file.columns[chosen["classes"]]))
         if len(names) <= MOST_CLASSES and "int" in label.dtype:
             resolved["label"] = ScalarField(label.dtype, names)
-    return resolved, forms, _Part(where, tuple(columns.values()), tuple(layouts))
+    name = f"{where}:{next(iter(columns.values())).label}"
+    return resolved, forms, Part(name, tuple(columns.values()), tuple(layouts))
 
 
 def _first_rows(where: str, name: str, column: ArrayColumn) -> list[Any]:

@@ -19,19 +19,25 @@ import numpy as np
 from fastdata.errors import OptionError
 
 from ..deferred import ValueSpan
+from ..forward_reader import ForwardReader
 from ..refusals import check_choice
+from ..spans import read_at
 
 __all__ = [
     "WORKER_BYTES",
     "Array",
     "ArrayColumn",
-    "ConstantColumn",
     "ConvertedColumn",
+    "Front",
+    "ListColumn",
     "PictureLayout",
+    "StoredColumn",
 ]
 
 WORKER_BYTES = 256
 """Smaller rows, labels say, are read in the packing process, many at once."""
+_BLOCK_BYTES = 1 << 16
+"""How much of a compressed file is read at once."""
 Array = np.ndarray[Any, Any]
 
 
@@ -56,6 +62,8 @@ class ArrayColumn(abc.ABC):
     """Path and offset in bytes of the first row, where all rows lie one behind the other there."""
     compressed: bool = False
     """Whether rows can be read only one behind the other."""
+    damage: str = ""
+    """Why rows behind those last read are lost."""
 
     def __str__(self) -> str:
         what = self.kind if self.dtype is None else str(self.dtype)
@@ -76,6 +84,14 @@ class ArrayColumn(abc.ABC):
         (path, first), size = self.contiguous, self.row_bytes
         offset, shape = first + index * size, self.shape[1:]
         return ValueSpan(path, offset, size, "array", self.dtype.str, shape)
+
+    def after_end(self) -> str:
+        """Return what is wrong behind the last row, once that is read; or nothing."""
+        return ""
+
+    def close(self) -> None:
+        """Close files until the next read."""
+        self.damage = ""
 
     def lies_at(self, path: Path, offset: int) -> None:
         """Note that all rows lie in a file one behind the other; workers read them if not small."""
@@ -105,16 +121,94 @@ class ConvertedColumn(ArrayColumn):
         return self._convert(self._column.read(start, stop))
 
 
-class ConstantColumn(ArrayColumn):
-    """One number for all rows: which split they are of."""
+class ListColumn(ArrayColumn):
+    """Values in memory; an exception in the place of one is why it cannot be used."""
 
-    dtype = np.dtype("int64")
+    def __init__(self, label: str, values: Sequence[Any]) -> None:
+        self.label, self.shape, self._values = label, (len(values),), values
 
-    def __init__(self, label: str, rows: int, value: int) -> None:
-        self.label, self.shape, self._value = label, (rows,), value
+    def read(self, start: int, stop: int) -> Sequence[Any]:
+        return self._values[start:stop]
+
+
+class StoredColumn(ArrayColumn):
+    """Rows at equal distances in a file, which may be compressed as a whole.
+
+    Without `front`, workers read them.  Columns of one file are read from one `front`.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        offset: int,
+        shape: tuple[int, ...],
+        dtype: str = "u1",
+        *,
+        distance: int = 0,  # from row to row, in bytes; by default they lie behind each other
+        front: Front | None = None,
+        ends: bool = False,  # whether a compressed file is to end with them
+    ) -> None:
+        self.label, self._path, self._offset = path.name, path, offset
+        self.shape, self.dtype = shape, np.dtype(dtype)
+        self._distance, self._front, self._ends = distance or self.row_bytes, front, ends
+        self.compressed, self.block = front is not None, max(1, _BLOCK_BYTES // self._distance)
+        self.read_by_workers = front is None and self.row_bytes >= WORKER_BYTES
+
+    def span(self, index: int) -> ValueSpan:
+        assert self.dtype is not None
+        at, shape = self._offset + index * self._distance, self.shape[1:]
+        return ValueSpan(str(self._path), at, self.row_bytes, "array", self.dtype.str, shape)
 
     def read(self, start: int, stop: int) -> Array:
-        return np.full(stop - start, self._value)
+        size = self.row_bytes
+        at, length = self._offset + start * self._distance, (stop - start - 1) * self._distance
+        if self._front is None:
+            data = read_at(self._path, at, length + size)
+        else:
+            data, self.damage = self._front.read(at, length + size)
+        count = (len(data) - size) // self._distance + 1
+        rows = np.ndarray((count, size), np.uint8, data, strides=(self._distance, 1))
+        array: Array = rows.view(self.dtype).reshape(count, *self.shape[1:])
+        return array
+
+    def after_end(self) -> str:
+        end = self._offset + self.shape[0] * self._distance
+        return self._front.more_at(end) if self._front is not None and self._ends else ""
+
+    def close(self) -> None:
+        super().close()
+        if self._front is not None:
+            self._front.close()
+
+
+class Front:
+    """A compressed file, read from its front; going back begins there again."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._at = path, 0
+        self._file: ForwardReader | None = None
+
+    def _reader(self, at: int) -> ForwardReader:
+        if self._file is None or at < self._at:
+            self.close()
+            self._file = ForwardReader(self._path, compressed=True)
+        return self._file
+
+    def read(self, at: int, length: int) -> tuple[bytes, str]:
+        """Return the readable part of a piece, and the reason if it is incomplete."""
+        found = self._reader(at).read_some(at, length)
+        self._at = at + len(found[0])
+        return found
+
+    def more_at(self, at: int) -> str:
+        """Return an error if the file does not end here."""
+        return self._reader(at).more_at(at)
+
+    def close(self) -> None:
+        """Close the file until the next read."""
+        if self._file is not None:
+            self._file.close()
+        self._file, self._at = None, 0
 
 
 @dataclass(frozen=True)

@@ -7,24 +7,23 @@ Source: "The IDX file format" on http://yann.lecun.com/exdb/mnist/.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from fastdata.codecs.limits import MAX_PIXELS
 from fastdata.errors import SourceError
 
+from ...base import Reject
+from ..arrays.array_source import Part
+from ..arrays.columns import Front, StoredColumn
 from ..compression import compression_of, inflated_start
-from ..forward_reader import BLOCK_BYTES, ForwardReader
 from ..locations import first_bytes, printable
 
-__all__ = ["IdxHead", "IdxPair", "IdxPart", "find_pairs", "is_images", "read_head"]
+__all__ = ["IdxHead", "IdxPair", "find_pairs", "is_images", "part_of", "read_head"]
 
 _TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 _BYTES = {"u1": 1, "i1": 1, ">i2": 2, ">i4": 4, ">f4": 4, ">f8": 8}
@@ -137,100 +136,55 @@ def _parts_of(name: str) -> tuple[str, str]:
     return match["dataset"].lower(), "train" if match["split"].lower() == "train" else "test"
 
 
-class IdxPart(NamedTuple):
-    """Images, and their labels if they have some."""
+def part_of(pair: IdxPair, form: Callable[[Any], Any] | None) -> Part:
+    """Return the rows of images, and of their labels if they have some.
 
-    pair: IdxPair
-    head: IdxHead  # of the images
-    labels: IdxHead | None
-    num_samples: int  # what `blocks` comes to; an end that is missing counts as one
-
-    @classmethod
-    def of(cls, pair: IdxPair) -> IdxPart:
-        """Look at two files.
-
-        Raises SourceError if they are not images and labels, or not of one number.
-        """
-        head = read_head(pair.images)
-        if head is None or not is_images(head):
-            shown = "no IDX file" if head is None else f"{head.shape} of {head.dtype}"
+    form: what changes the pixels of an image.  Raises SourceError if the files are not images and
+    labels, or not of one number.
+    """
+    head = read_head(pair.images)
+    if head is None or not is_images(head):
+        shown = "no IDX file" if head is None else f"{head.shape} of {head.dtype}"
+        raise SourceError(
+            f"{pair.images}: is {shown}; expected images, N x H x W or N x H x W x C, of uint8"
+        )
+    if head.shape[0] == 0:
+        raise SourceError(f"{pair.images}: has no images")
+    if (
+        0 in head.shape
+        or math.prod(head.shape[1:3]) > MAX_PIXELS
+        or head.shape[3:] not in ((), (1,), (3,))
+    ):
+        raise SourceError(f"{pair.images}: says that its images are {head.shape[1:]}: damaged")
+    found = [(pair.images, head)]
+    if pair.labels is not None:
+        labels = read_head(pair.labels)
+        if labels is None or labels.dtype.startswith(">f") or 0 in labels.shape:
+            raise SourceError(f"{pair.labels}: no labels in IDX")
+        if labels.shape[0] != head.shape[0]:
             raise SourceError(
-                f"{pair.images}: is {shown}; expected images, N x H x W or N x H x W x C, of uint8"
+                f"{pair.labels} has {labels.shape[0]:,} labels and {pair.images.name} "
+                f"{head.shape[0]:,} images: one of them is damaged, or of something else"
             )
-        if head.shape[0] == 0:
-            raise SourceError(f"{pair.images}: has no images")
-        if (
-            0 in head.shape
-            or math.prod(head.shape[1:3]) > MAX_PIXELS
-            or head.shape[3:] not in ((), (1,), (3,))
-        ):
-            raise SourceError(f"{pair.images}: says that its images are {head.shape[1:]}: damaged")
-        labels = read_head(pair.labels) if pair.labels is not None else None
-        if pair.labels is not None:
-            if labels is None or labels.dtype.startswith(">f") or 0 in labels.shape:
-                raise SourceError(f"{pair.labels}: no labels in IDX")
-            if labels.shape[0] != head.shape[0]:
-                raise SourceError(
-                    f"{pair.labels} has {labels.shape[0]:,} labels and {pair.images.name} "
-                    f"{head.shape[0]:,} images: one of them is damaged, or of something else"
-                )
-        count = head.shape[0]
-        if not head.compressed:
-            there = (pair.images.stat().st_size - head.offset) // head.item_bytes
-            count = min(count, there + 1)
-        return cls(pair, head, labels, count)
-
-    def key(self, row: int) -> str:
-        """Return the name of a sample."""
-        return f"{printable(os.fspath(self.pair.images.name))}[{row}]"
-
-    def blocks(self, start: int, stop: int | None = None) -> Iterator[tuple[int, Any, Any]]:
-        """Yield blocks of images `start` to `stop`: number, pixels (N x H x W [x C]), labels (N).
-
-        Labels may be None.  Without `stop`, all images are read, and the end of the files is
-        checked.
-
-        Raises SourceError, after the intact blocks, if a file ends early or is damaged.
-        """
-        head, labels = self.head, self.labels
-        with contextlib.ExitStack() as stack:
-            images = stack.enter_context(
-                ForwardReader(self.pair.images, compressed=head.compressed)
-            )
-            marks = None
-            if labels is not None and self.pair.labels is not None:
-                marks = stack.enter_context(
-                    ForwardReader(self.pair.labels, compressed=labels.compressed)
-                )
-            step = max(1, BLOCK_BYTES // head.item_bytes)
-            last = head.shape[0] if stop is None else stop
-            while start < last:
-                count = min(step, last - start)
-                data, reason = _rows(images, head, start, count)
-                found = None
-                if marks is not None and labels is not None:
-                    table, failure = _rows(marks, labels, start, count)
-                    found = table.reshape(len(table), math.prod(labels.shape[1:]))[:, 0]
-                    reason = reason or failure
-                    data = data[: len(found)]
-                if len(data):
-                    yield start, data, found
-                if reason:
-                    raise SourceError(reason)
-                start += count
-            if stop is None and (more := _more(images, head) or _more(marks, labels)):
-                raise SourceError(more)
-
-
-def _more(file: ForwardReader | None, head: IdxHead | None) -> str:
-    if file is None or head is None:
-        return ""
-    return file.more_at(head.offset + head.shape[0] * head.item_bytes)
-
-
-def _rows(file: ForwardReader, head: IdxHead, start: int, count: int) -> tuple[Any, str]:
-    size = head.item_bytes
-    data, reason = file.read_some(head.offset + start * size, count * size)
-    whole = len(data) // size
-    array = np.frombuffer(data[: whole * size], head.dtype)
-    return array.reshape(whole, *head.shape[1:]), reason
+        found.append((pair.labels, labels))
+    name, count, lost = printable(os.fspath(pair.images.name)), head.shape[0], ""
+    for path, each in found:
+        size = path.stat().st_size
+        if not each.compressed and (there := (size - each.offset) // each.item_bytes) < count:
+            count, lost = there, f"{path}: the file ends at byte {size:,}; the rest is lost"
+    columns = [
+        StoredColumn(
+            path,
+            each.offset,
+            # Of the numbers of a label, QMNIST has the class first.
+            (count, *each.shape[1:]) if each is head else (count,),
+            each.dtype,
+            distance=each.item_bytes,
+            front=Front(path) if each.compressed else None,
+            ends=True,
+        )
+        for path, each in found
+    ]
+    rejects = (Reject(f"{name}[{count}]", lost),) if lost else ()
+    layouts = (form, *[None] * len(columns[1:])) if form else ()
+    return Part(name, tuple(columns), layouts, rejects)

@@ -1,8 +1,7 @@
 """Pickles of NumPy arrays and builtins, read without executing anything.
 
 `pickletools` reads the operations of a pickle.  Only those are followed that lists, dicts, numbers,
-text and NumPy's arrays need; what any other class or function is called with is never looked at:
-naming it is an error.  Long strings, such as the pixels, are not kept: only their places are.
+text and NumPy's arrays need; naming any other class or function is an error.
 
 Source: CPython's ``Lib/pickletools.py``; ``_reconstruct`` and ``scalar`` of NumPy's
 ``core/multiarray``, ``_frombuffer`` of its ``core/numeric``, and the state of ``ndarray`` and
@@ -12,239 +11,211 @@ Source: CPython's ``Lib/pickletools.py``; ``_reconstruct`` and ``scalar`` of Num
 
 from __future__ import annotations
 
+import io
 import pickletools
 import re
-from typing import IO, Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from fastdata.errors import SourceError
+
+from ..forward_reader import ForwardReader
 
 __all__ = ["PickledArray", "Stored", "read_pickle"]
 
 _SHORT = 64
-"""Strings below this are read; names are, and pixels are not."""
-
+"""Strings of bytes below this are names; others are arrays."""
+_KEPT = 16 << 20
+"""Of longer ones, such as the pixels, only the places are kept."""
+_AHEAD = 1 << 16
 _MARK = object()
-_DTYPE = re.compile(r"[<>|=]?[uib][1248]")
-_CORES = ("numpy.core", "numpy._core")
-_NAMED = {
-    **{
-        (f"{core}.multiarray", name): name for core in _CORES for name in ("_reconstruct", "scalar")
-    },
-    **{(f"{core}.numeric", "_frombuffer"): "_frombuffer" for core in _CORES},
-    ("numpy", "ndarray"): "ndarray",
-    ("numpy", "dtype"): "dtype",
-    ("_codecs", "encode"): "encode",
-}
-_VALUES = {"BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"}
-_STRINGS = {
-    *("SHORT_BINSTRING", "BINSTRING", "SHORT_BINBYTES", "BINBYTES", "BINBYTES8", "BYTEARRAY8"),
-    *("SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"),
-}
-_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": (), "MARK": _MARK}
-_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
-
-
-class _Bounded:
-    """A file of `size` bytes; a pickle that claims more gets none, before any is allocated."""
-
-    def __init__(self, file: IO[bytes], size: int) -> None:
-        self._file, self._left, self.at = file, size, 0
-
-    def read(self, count: int) -> bytes:
-        if count > self._left:
-            return b""
-        data = self._file.read(count)
-        self._left, self.at = self._left - len(data), self.at + len(data)
-        return data
-
-    def readline(self) -> bytes:
-        data = self._file.readline(min(self._left, 200))
-        self._left, self.at = self._left - len(data), self.at + len(data)
-        return data
-
-
-def read_pickle(file: IO[bytes], base: int, size: int) -> Any:
-    """Return what a pickle of at most `size` bytes holds, which `file` is at the start of.
-
-    That is made of None, bool, int, float, str, bytes, list, tuple, dict, `Stored` and
-    `PickledArray`; `base`, where the pickle begins in its own file, is added to offsets.  Raises
-    SourceError if the pickle names anything else, is damaged, or ends early.
-    """
-    bounded = _Bounded(file, size)
-    stack: list[Any] = []
-    memo: dict[int, Any] = {}
-    try:
-        for operation, argument, _ in pickletools.genops(bounded):  # type: ignore[arg-type]
-            if operation.name == "STOP":
-                return stack[-1]
-            _follow(operation.name, argument, stack, memo, base + bounded.at)
-    except (IndexError, KeyError, TypeError, ValueError, OverflowError) as error:
-        if isinstance(error, SourceError):
-            raise SourceError(f"{error} (at byte {bounded.at:,})") from None
-        early = (
-            "it ends early, or " if "expected" in str(error) or "exhausted" in str(error) else ""
-        )
-        raise _damaged(f"{early}{str(error)[:100]!r} at byte {bounded.at:,}") from error
-    raise _damaged("it ends early")
-
-
-def _follow(name: str, argument: Any, stack: list[Any], memo: dict[int, Any], end: int) -> None:
-    """Do one operation; `end` is where it ends in the file."""
-    push = stack.append
-    if name in _VALUES:
-        push(argument)
-    elif name in _STRINGS:
-        text = name.endswith(("UNICODE", "UNICODE8"))
-        if isinstance(argument, str) and not text:  # Python 2's, as Latin-1
-            argument = argument.encode("latin-1") if len(argument) < _SHORT else argument
-        length = len(argument)
-        push(argument if length < _SHORT else Stored(end - length, length, text))
-    elif name in ("BINPUT", "LONG_BINPUT", "MEMOIZE"):
-        memo[len(memo) if name == "MEMOIZE" else argument] = stack[-1]
-    elif name in ("BINGET", "LONG_BINGET"):
-        push(memo[argument])
-    elif name in _CONSTANTS:
-        push(_CONSTANTS[name])
-    elif name in _TUPLES:
-        push(tuple(reversed([stack.pop() for _ in range(_TUPLES[name])])))
-    elif name in ("EMPTY_DICT", "EMPTY_LIST"):
-        push({} if name == "EMPTY_DICT" else [])
-    elif name == "TUPLE":
-        push(tuple(_since_mark(stack)))
-    elif name in ("APPEND", "APPENDS"):
-        values = [stack.pop()] if name == "APPEND" else _since_mark(stack)
-        _of_type(stack[-1], list).extend(values)
-    elif name in ("SETITEM", "SETITEMS"):
-        one = name == "SETITEM"
-        values = [stack.pop(), stack.pop()][::-1] if one else _since_mark(stack)
-        _of_type(stack[-1], dict).update(zip(values[::2], values[1::2], strict=True))
-    elif name == "GLOBAL":
-        push(_known(*argument.split(" ", 1)))
-    elif name == "STACK_GLOBAL":
-        called, module = stack.pop(), stack.pop()
-        push(_known(module, called))
-    elif name == "REDUCE":
-        arguments, function = stack.pop(), stack.pop()
-        push(_call(_of_type(function, _Called).name, _of_type(arguments, tuple)))
-    elif name == "BUILD":
-        state = _of_type(stack.pop(), tuple)
-        _build(stack[-1], state)
-    elif name == "PROTO":
-        if not 2 <= argument <= 5:
-            raise _damaged("its protocol is not 2, 3, 4 or 5")
-    elif name != "FRAME":
-        raise _damaged(f"the operation {name} is none that arrays and builtins need")
-
-
-def _since_mark(stack: list[Any]) -> list[Any]:
-    at = len(stack) - 1
-    while stack[at] is not _MARK:
-        at -= 1
-        if at < 0:
-            raise _damaged("a mark is missing")
-    values = stack[at + 1 :]
-    del stack[at:]
-    return values
 
 
 class Stored(NamedTuple):
-    """A string in the file."""
+    """A string of bytes in the file."""
 
-    offset: int  # in bytes
+    offset: int
     length: int
-    text: bool  # whether it is text, in UTF-8
-
-
-class _Called(NamedTuple):
-    """One of the few functions and classes that are known."""
-
-    name: str
+    data: bytes  # empty if it is long
 
 
 class PickledArray:
-    """An array of integers, of a dtype as NumPy calls it."""
+    """An array of integers in C order, or only its type."""
 
-    dtype = ""
+    dtype = ""  # as NumPy calls it
     shape: tuple[int, ...] = ()
-    data: Stored | bytes = b""  # in C order
-
-    def build(self, shape: Any, dtype: Any, fortran: Any, data: Any) -> PickledArray:
-        """Set what it is, as far as that is an array of integers in C order."""
-        if not isinstance(dtype, _Dtype) or fortran not in (False, 0, "C"):
-            raise _damaged("an array that is not of integers in C order")
-        if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape):
-            raise _damaged("the shape of an array is none")
-        if not isinstance(data, (Stored, bytes)) or (isinstance(data, Stored) and data.text):
-            raise _damaged(
-                "an array's bytes are written as text; write it anew with a protocol from 3 on"
-            )
-        self.dtype, self.shape, self.data = dtype.name, shape, data
-        return self
+    data: Stored | bytes = b""
 
 
-class _Dtype:
-    def __init__(self, name: Any) -> None:
-        text = name.decode("latin-1") if isinstance(name, bytes) else name
-        if not isinstance(text, str) or not _DTYPE.fullmatch(text):
-            raise _damaged("the type of an array is not one of integers")
-        self.name = text
+class _Piece:
+    """A piece of a file; a pickle that claims more gets none, before any is allocated."""
+
+    def __init__(self, front: ForwardReader, start: int, size: int) -> None:
+        self._front, self.at, self._end = front, start, start + size
+        self._ahead = io.BytesIO()
+
+    def read(self, count: int) -> bytes:
+        if count > self._end - self.at:
+            return b""
+        data = self._ahead.read(count)
+        if (missing := count - len(data)) > 0:
+            at = self.at + len(data)
+            more, _ = self._front.read_some(at, max(missing, min(_AHEAD, self._end - at)))
+            data, self._ahead = data + more[:missing], io.BytesIO(more[missing:])
+        self.at += len(data)
+        return data
+
+    def readline(self) -> bytes:
+        line = b""
+        while len(line) < 200 and not line.endswith(b"\n") and (one := self.read(1)):
+            line += one
+        return line
 
 
-def _damaged(what: str) -> SourceError:
-    """Return the error for a pickle that is none of arrays and builtins."""
-    return SourceError(f"cannot be read as a pickle of arrays: {what}")
+def read_pickle(front: ForwardReader, start: int, size: int) -> Any:
+    """Return what a pickle of `size` bytes holds, which begins at `start` of a file.
 
-
-def _known(module: Any, name: Any) -> _Called:
-    """Return what a pickle names, if that is one of the few that arrays need.
-
-    Raises SourceError if it is anything else.
+    That is made of None, bool, int, float, str, bytes, list, tuple, dict, `Stored` and
+    `PickledArray`.  Raises SourceError if the pickle names anything else, is damaged, or ends
+    early.
     """
-    if (module, name) not in _NAMED:
-        shown = f"{module}.{name}" if isinstance(module, str) and isinstance(name, str) else "?"
+    file = _Piece(front, start, size)
+    stack: list[Any] = []
+    memo: dict[int, Any] = {}
+    try:
+        argument: Any
+        for operation, argument, _ in pickletools.genops(file):  # type: ignore[arg-type]
+            name = operation.name
+            if name == "STOP":
+                return stack[-1]
+            if name in ("BINPUT", "LONG_BINPUT", "MEMOIZE"):
+                memo[len(memo) if name == "MEMOIZE" else argument] = stack[-1]
+            elif name in ("BINGET", "LONG_BINGET"):
+                stack.append(memo[argument])
+            elif name in _PUSHED:
+                stack.append(_PUSHED[name](argument, file.at))
+            elif name in _MADE:
+                stack.append(_MADE[name](*_taken(operation.stack_before, stack)))
+            elif name not in ("PROTO", "FRAME"):
+                raise ValueError(f"the operation {name} is none that arrays and builtins need")
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        reason = str(error)[:200]
+        early = "it ends early, or " * ("expected" in reason or "exhausted" in reason)
         raise SourceError(
-            f"the pickle names {shown[:100]}, and only NumPy arrays and builtins are read: nothing "
-            "in it is executed"
+            f"cannot be read as a pickle of arrays: {early}{reason!r} at byte {file.at - start:,}"
+        ) from error
+    raise SourceError("cannot be read as a pickle of arrays: it ends early")
+
+
+def _taken(kinds: list[pickletools.StackObject], stack: list[Any]) -> list[Any]:
+    """Remove and return what an operation takes from the stack."""
+    values: list[Any] = []
+    count = len(kinds)
+    if pickletools.stackslice in kinds:
+        count = kinds.index(pickletools.markobject)
+        at = len(stack) - 1
+        while stack[at] is not _MARK:
+            at -= 1
+        values = stack[at + 1 :]
+        del stack[at:]
+    for _ in range(count):
+        values.insert(0, stack.pop())
+    return values
+
+
+def _string(value: Any, end: int) -> bytes | Stored:
+    data = value.encode("latin-1") if isinstance(value, str) else bytes(value)
+    kept = data if len(data) <= _KEPT else b""
+    return data if len(data) < _SHORT else Stored(end - len(data), len(data), kept)
+
+
+def _extended(into: list[Any], *values: Any) -> list[Any]:
+    list.extend(into, values)  # a TypeError if it is none
+    return into
+
+
+def _updated(into: dict[Any, Any], *values: Any) -> dict[Any, Any]:
+    dict.update(into, zip(values[::2], values[1::2], strict=True))
+    return into
+
+
+def _known(module: Any, name: Any) -> Callable[..., Any]:
+    """Return what stands for a function or class that a pickle names; ValueError if none does."""
+    named = f"{module}.{name}".replace("numpy._core", "numpy.core")[:100]
+    if named not in _FUNCTIONS:
+        raise ValueError(
+            f"it names {named}, and only NumPy arrays and builtins are read: nothing in it is "
+            "executed. Write arrays anew with a protocol from 3 on"
         )
-    return _Called(_NAMED[module, name])
+    return _FUNCTIONS[named]
 
 
-def _call(name: str, given: tuple[Any, ...]) -> Any:
-    """Return what would come of calling one of them."""
-    if name == "_reconstruct":
-        return PickledArray()
-    if name == "dtype":
-        return _Dtype(given[0])
-    if name == "_frombuffer":
-        data, dtype, shape, order = given
-        return PickledArray().build(shape, dtype, order, data)
-    if name == "encode":
-        if isinstance(given[0], Stored):
-            return given[0]  # which an array refuses
-        return _of_type(given[0], str).encode("latin-1")
-    if name == "scalar":
-        dtype, data = _of_type(given[0], _Dtype).name, _of_type(given[1], bytes)
-        order = "big" if dtype[0] == ">" else "little"
-        return int.from_bytes(data, order, signed="i" in dtype)  # type: ignore[arg-type]
-    raise _damaged(f"{name} is called")
+def _reduced(function: Any, arguments: Any) -> Any:
+    if function not in _FUNCTIONS.values():
+        raise ValueError("what is called is no function")
+    return function(*arguments)
 
 
-def _build(value: Any, state: tuple[Any, ...]) -> None:
+def _dtype(name: Any, *_: Any) -> PickledArray:
+    dtype = PickledArray()
+    dtype.dtype = name.decode("latin-1") if isinstance(name, bytes) else str(name)
+    if not re.fullmatch(r"[<>|=]?[uib][1248]", dtype.dtype):
+        raise ValueError("the type of an array is not one of integers")
+    return dtype
+
+
+def _scalar(dtype: PickledArray, data: bytes) -> int:
+    order = "big" if dtype.dtype[0] == ">" else "little"
+    return int.from_bytes(data, order, signed="i" in dtype.dtype)  # type: ignore[arg-type]
+
+
+def _built(value: PickledArray, state: tuple[Any, ...]) -> PickledArray:
     """Give an array or its type the state that was pickled."""
-    if isinstance(value, PickledArray):
+    if not value.dtype:
         _, shape, dtype, fortran, data = state
-        value.build(shape, dtype, fortran, data)
-    elif isinstance(value, _Dtype):
+        if fortran not in (False, 0, "C") or not all(type(n) is int and n >= 0 for n in shape):
+            raise ValueError("an array that is not of integers in C order")
+        if not isinstance(data, (Stored, bytes)):
+            raise ValueError("the content of an array is no bytes")
+        value.dtype, value.shape, value.data = dtype.dtype, tuple(shape), data
+    else:
         order = state[1].decode("latin-1") if isinstance(state[1], bytes) else state[1]
         if order not in ("<", ">", "|", "="):
-            raise _damaged("the type of an array has no byte order")
-        value.name = order.replace("=", "<") + value.name.lstrip("<>|=")
-    else:
-        raise _damaged(f"a {type(value).__name__} has a state")
-
-
-def _of_type(value: Any, kind: type) -> Any:
-    """Return a value that is of a type; an error says that it is not."""
-    if not isinstance(value, kind):
-        raise _damaged(f"a {type(value).__name__} stands where a {kind.__name__} should")
+            raise ValueError("the type of an array has no byte order")
+        value.dtype = order.replace("=", "<") + value.dtype.lstrip("<>|=")
     return value
+
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "numpy.core.multiarray._reconstruct": lambda *_: PickledArray(),
+    "numpy.core.multiarray.scalar": _scalar,
+    "numpy.core.numeric._frombuffer": lambda data, dtype, shape, order: _built(
+        PickledArray(), (1, shape, dtype, order, data)
+    ),
+    "numpy.ndarray": lambda *_: PickledArray(),
+    "numpy.dtype": _dtype,
+}
+_NUMBERS = ("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT")
+_TEXTS = ("SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8")
+_STRINGS = ("SHORT_BINSTRING", "BINSTRING", "SHORT_BINBYTES", "BINBYTES", "BINBYTES8", "BYTEARRAY8")
+_PUSHED: dict[str, Callable[[Any, int], Any]] = {
+    **dict.fromkeys(_NUMBERS + _TEXTS, lambda argument, _: argument),
+    **dict.fromkeys(_STRINGS, _string),
+    "GLOBAL": lambda argument, _: _known(*argument.split(" ", 1)),
+}
+"""What operations push on the stack, from their argument and their end in the file."""
+_MADE: dict[str, Callable[..., Any]] = {
+    "MARK": lambda: _MARK,
+    "NONE": lambda: None,
+    "NEWTRUE": lambda: True,
+    "NEWFALSE": lambda: False,
+    "EMPTY_LIST": list,
+    "EMPTY_DICT": dict,
+    **dict.fromkeys(("EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"), lambda *values: values),
+    **dict.fromkeys(("APPEND", "APPENDS"), _extended),
+    **dict.fromkeys(("SETITEM", "SETITEMS"), _updated),
+    "STACK_GLOBAL": _known,
+    "REDUCE": _reduced,
+    "BUILD": _built,
+}
+"""What operations make of values that they take from the stack."""
