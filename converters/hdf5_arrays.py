@@ -7,16 +7,14 @@ Source: the HDF5 File Format Specification 3.0; read by the HDF5 library.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from fastdata.regular_files import open_regular
 
-from .base import FieldSpec
-from .reading.arrays.array_source import ArrayFile, ArrayOptions, ArraySource
-from .reading.box_forms import BoxesOption, parse_boxes
+from .reading.arrays.array_source import ArrayFile, ArraySource
 from .reading.locations import files_at, printable
-from .reading.options import ArraysOption, ClassFile, LayoutOption, ScaleOption
 from .reading.refusals import already_packed, no_files
 
 __all__ = ["Hdf5Source"]
@@ -38,25 +36,11 @@ class Hdf5Source(ArraySource):
         # MATLAB's .mat files have their dimensions in the opposite order.
         return bool(files) and files[0].suffix != ".mat" and _is_hdf5(files[0])
 
-    def __init__(
-        self,
-        location: Any,
-        *,
-        channels: int = 3,
-        fields: FieldSpec | None = None,
-        arrays: ArraysOption = (),
-        layout: LayoutOption = None,
-        scale: ScaleOption = None,
-        classes: ClassFile = None,
-        boxes: BoxesOption = (),
-    ) -> None:
-        self.notes = []
+    def files(self, location: Any) -> Iterator[ArrayFile]:
         self.paths = files_at(location, _SUFFIXES)
         if not self.paths:
             raise no_files(location, "HDF5 files")
-        form = parse_boxes(boxes, whole=True)
-        options = ArrayOptions(channels, fields or {}, arrays, layout, scale, classes, form)
-        self.read_arrays(map(_file, self.paths), options)
+        return map(_file, self.paths)
 
 
 def _file(path: Path) -> ArrayFile:

@@ -11,17 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
-
 from fastdata.errors import OptionError, SourceError
-from fastdata.regular_files import open_regular
 
 from .base import FieldSpec, reason_of
 from .reading.arrays.array_source import ArrayFile, ArrayOptions, ArraySource
-from .reading.arrays.columns import ArrayColumn
+from .reading.arrays.columns import ArrayColumn, Front, ListColumn, StoredColumn
 from .reading.arrays.roles import arrays_by_split, choose_arrays
 from .reading.box_forms import BoxesOption, parse_boxes
-from .reading.forward_reader import InflatedPiece
+from .reading.forward_reader import ForwardReader
 from .reading.locations import files_at, first_bytes, folder_at, printable, stat_of
 from .reading.npy import NpyHead, read_npy_head
 from .reading.options import ArraySplit, ClassFile, LayoutOption, Option, ScaleOption
@@ -34,6 +31,7 @@ _SUFFIXES = (".npy", ".npz")
 _BESIDE = (*_SUFFIXES, ".txt", ".md", ".json", ".csv", ".yaml", ".pdf", "")
 _MAGIC = b"\x93NUMPY"
 _HEAD = 16 << 10
+_MOST_ARRAYS = 10_000
 
 
 class NumpySource(ArraySource):
@@ -94,13 +92,13 @@ class NumpySource(ArraySource):
         self.read_arrays(files, options, tuple(splits) if len(splits) > 1 else ())
 
 
-def _file(place: Path, columns: dict[str, _NpyColumn], names: dict[str, str]) -> ArrayFile:
+def _file(place: Path, columns: dict[str, ArrayColumn], names: dict[str, str]) -> ArrayFile:
     usual = (f"image={next(iter(names))}",) if len(names) == 1 else ()
     named = {name: columns[stored_as] for name, stored_as in names.items()}
     return ArrayFile(str(place), printable(place.name), named, usual)
 
 
-def _refuse_one_picture(place: Path, columns: dict[str, _NpyColumn], layout: str | None) -> None:
+def _refuse_one_picture(place: Path, columns: dict[str, ArrayColumn], layout: str | None) -> None:
     """Refuse an array H x W x 3 that is all there is: it looks like H pictures of W x 3."""
     shapes = [column.shape for column in columns.values()]
     if len(shapes) == 1 and layout is None and len(shapes[0]) == 3 and shapes[0][2] in (1, 3, 4):
@@ -119,57 +117,43 @@ def _kind(path: Path) -> str:
     return "npz" if is_zip(start) and name.endswith(b".npy") else ""
 
 
-def _columns_of(path: Path) -> Iterator[tuple[str, _NpyColumn]]:
+def _columns_of(path: Path) -> Iterator[tuple[str, ArrayColumn]]:
     """Yield the arrays of a file by their names; a ``.npy`` is called like its file.
 
     Raises SourceError if the file is damaged.
     """
     if _kind(path) != "npz":
-        yield printable(path.stem), _NpyColumn(path, printable(path.stem), 0, stat_of(path)[0])
+        yield printable(path.stem), _column(path, printable(path.stem), 0, "", stat_of(path)[0])
         return
-    for name, member in zip_members(path):
+    for number, (name, member) in enumerate(zip_members(path)):
+        if number > _MOST_ARRAYS:
+            raise SourceError(
+                f"{path}: more than {_MOST_ARRAYS:,} files; an array each is expected"
+            )
         if problem := member.problem():
             raise SourceError(f"{path}: {printable(name)}: {problem}")
-        if not name.endswith(".npy"):
-            continue
-        start, label = member.start(path), printable(name.removesuffix(".npy"))
-        piece = None
-        if member.method:
-            piece = InflatedPiece(path, start, member.packed, member.crc, member.size)
-        yield label, _NpyColumn(path, label, start, member.size, piece)
+        if name.endswith(".npy"):
+            start, label = member.start(path), printable(name.removesuffix(".npy"))
+            yield (
+                label,
+                _column(path, label, *(0, name) if member.method else (start, ""), member.size),
+            )
 
 
-class _NpyColumn(ArrayColumn):
-    """The rows of a ``.npy`` of `size` bytes that is in a file, or that `piece` inflates."""
-
-    def __init__(
-        self, path: Path, label: str, start: int, size: int, piece: InflatedPiece | None = None
-    ) -> None:
-        self._path, self._start, self._piece = path, start, piece
-        self.label, self.compressed = label, piece is not None
-        try:
-            head = read_npy_head(io.BytesIO(self._bytes(0, min(size, _HEAD))))
-            self._body, self.shape, self.dtype = head.start, head.shape, head.dtype
-            self.refused = _refused(head, size)
-        except (OSError, ValueError) as error:  # SourceError is a ValueError
-            self.kind, self.refused = "unknown", reason_of(error)
-        if piece is None and not self.refused:
-            self.lies_at(path, start + self._body)
-
-    def _bytes(self, at: int, length: int) -> bytes:
-        if self._piece is not None:
-            return self._piece.read(at, length)
-        with open(self._path, "rb", opener=open_regular) as file:
-            file.seek(self._start + at)
-            return file.read(length)
-
-    def read(self, start: int, stop: int) -> Any:
-        stop = min(stop, self.shape[0])
-        length = (stop - start) * self.row_bytes
-        data = self._bytes(self._body + start * self.row_bytes, length)
-        if len(data) < length:
-            raise SourceError(f"{self._path}: {self.label!r} ends before row {stop:,}")
-        return np.frombuffer(data, self.dtype).reshape(stop - start, *self.shape[1:])
+def _column(path: Path, label: str, start: int, member: str, size: int) -> ArrayColumn:
+    """Return the rows of a ``.npy`` of `size` bytes in a file, or in a compressed member of it."""
+    column: ArrayColumn
+    try:
+        with ForwardReader(path, compressed=bool(member), member=member) as file:
+            head = read_npy_head(io.BytesIO(file.read(start, min(size, _HEAD))))
+        front = Front(path, member) if member else None
+        at = start + head.start
+        column = StoredColumn(path, at, head.shape, head.dtype, label=label, front=front, ends=True)
+        column.refused = _refused(head, size)
+    except (OSError, ValueError) as error:  # SourceError is a ValueError
+        column = ListColumn(label, ())
+        column.kind, column.refused = "unknown", reason_of(error)
+    return column
 
 
 def _refused(head: NpyHead, size: int) -> str:

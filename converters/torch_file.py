@@ -8,16 +8,13 @@ Source: PyTorch's note "Serialization semantics" and ``torch/serialization.py``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from .base import FieldSpec
-from .reading.arrays.array_source import ArrayFile, ArrayOptions, ArraySource
+from .reading.arrays.array_source import ArrayFile, ArraySource
 from .reading.arrays.columns import ArrayColumn
-from .reading.box_forms import BoxesOption, parse_boxes
 from .reading.locations import files_at, first_bytes, printable
-from .reading.options import ClassFile, LayoutOption, Option, ScaleOption
 from .reading.refusals import no_files
 
 __all__ = ["TorchSource"]
@@ -38,40 +35,17 @@ class TorchSource(ArraySource):
         files = files_at(location, _SUFFIXES)
         return bool(files) and bool(_kind(files[0]))
 
-    def __init__(
-        self,
-        location: Any,
-        *,
-        channels: int = 3,
-        fields: FieldSpec | None = None,
-        arrays: Annotated[
-            tuple[str, ...],
-            Option(
-                "field=path of keys and numbers (train/images, 0), classes=path of a list of names"
-            ),
-        ] = (),
-        layout: LayoutOption = None,
-        scale: ScaleOption = None,
-        classes: ClassFile = None,
-        boxes: BoxesOption = (),
-        check: Annotated[
-            bool,
-            Option("compare the CRC-32 of the archive's members first, which reads all of it"),
-        ] = False,
-    ) -> None:
-        self.notes = []
+    def files(self, location: Any) -> Iterator[ArrayFile]:
         self.paths = files_at(location, _SUFFIXES)
         if not self.paths:
             raise no_files(location, "files of torch.save")
-        form = parse_boxes(boxes, whole=True)
-        options = ArrayOptions(channels, fields or {}, arrays, layout, scale, classes, form)
-        self.read_arrays((self._file(path, check) for path in self.paths), options)
+        return map(self._file, self.paths)
 
-    def _file(self, path: Path, check: bool) -> ArrayFile:
+    def _file(self, path: Path) -> ArrayFile:
         from .reading.arrays.torch_columns import columns_in, load_tensors  # imports torch
 
         kind = _kind(path)
-        columns = dict(columns_in(load_tensors(path, kind, check)))
+        columns = dict(columns_in(load_tensors(path, kind)))
         if kind == "legacy":
             self.notes.append(
                 f"{path}: a file from before torch 1.6, which cannot be memory-mapped: all of it "

@@ -23,13 +23,11 @@ import numpy as np
 from fastdata.errors import SourceError
 from fastdata.waits import result_of
 
-from .base import FieldSpec, hash_fields, reason_of
-from .reading.arrays.array_source import ArrayFile, ArrayOptions, ArraySource
+from .base import hash_fields, reason_of
+from .reading.arrays.array_source import ArrayFile, ArraySource
 from .reading.arrays.columns import ArrayColumn
-from .reading.box_forms import BoxesOption, parse_boxes
 from .reading.json_files import read_object
 from .reading.locations import printable, stat_of
-from .reading.options import ArraysOption, ClassFile, LayoutOption, ScaleOption
 from .reading.refusals import require
 from .reading.spans import MAX_RECORD
 
@@ -65,38 +63,26 @@ class ZarrSource(ArraySource):
             below = [entry.path for entry in itertools.islice(entries, _LOOKED_AT)]
         return any(_node_of(Path(path)) is not None for path in below)
 
-    def __init__(
-        self,
-        location: Any,
-        *,
-        channels: int = 3,
-        fields: FieldSpec | None = None,
-        arrays: ArraysOption = (),
-        layout: LayoutOption = None,
-        scale: ScaleOption = None,
-        classes: ClassFile = None,
-        boxes: BoxesOption = (),
-    ) -> None:
+    def files(self, location: Any) -> list[ArrayFile]:
         _tensorstore()
-        self.notes = []
-        self._root = Path(location)
-        if not self._root.is_dir():
+        root = Path(location)
+        if not root.is_dir():
             raise SourceError(f"{location}: not a folder")
-        nodes = dict(_arrays_in(self._root))
-        where = str(location)
+        nodes = dict(_arrays_in(root))
         if "" in nodes:  # an array: a neighbour may have its labels
-            self._root, only = self._root.absolute().parent, self._root.absolute().name
-            beside = dict(_arrays_in(self._root, depth=1))
+            root, only = root.absolute().parent, root.absolute().name
+            beside = dict(_arrays_in(root, depth=1))
             nodes = {k: v for k, v in beside.items() if k == only or len(v.shape) == 1}
-        columns = {path: _ZarrColumn(self._root / path, path, node) for path, node in nodes.items()}
-        form = parse_boxes(boxes, whole=True)
-        options = ArrayOptions(channels, fields or {}, arrays, layout, scale, classes, form)
-        self.read_arrays([ArrayFile(where, printable(self._root.name), columns)], options)
-        self.paths = [self._root / path for path, column in columns.items() if column.prepared]
+        self._columns = {path: _ZarrColumn(root / path, path, node) for path, node in nodes.items()}
+        return [ArrayFile(str(location), printable(root.name), self._columns)]
+
+    @property
+    def files_read(self) -> list[Path]:
+        return [column.folder for column in self._columns.values() if column.prepared]
 
     def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
         hashes = []
-        for path in self.paths:
+        for path in self.files_read:
             total = 0
             for name in _files(path):
                 total ^= hash_fields(name, *stat_of(path / name))  # in whatever order
@@ -140,7 +126,7 @@ class _ZarrColumn(ArrayColumn):
     prepared = False
 
     def __init__(self, folder: Path, path: str, node: _Node) -> None:
-        self._folder, self._node = folder, node
+        self.folder, self._node = folder, node
         self.label, self.shape = printable(path), node.shape
         try:
             self.dtype = np.dtype(node.dtype)
@@ -151,7 +137,7 @@ class _ZarrColumn(ArrayColumn):
             self.refused = f"its type {node.dtype} is not a number"
 
     def prepare(self) -> list[str]:
-        tensorstore, folder, node = _tensorstore(), self._folder, self._node
+        tensorstore, folder, node = _tensorstore(), self.folder, self._node
         self.prepared = True
         grid = [-(-n // c) for n, c in zip(node.shape, node.blocks, strict=True)]
         # Cache the blocks of the last rows: else a large one is read for each group of rows.
@@ -223,13 +209,13 @@ class _ZarrColumn(ArrayColumn):
             numbers = (row, *rest) if node.driver != "n5" else (*rest[::-1], row)
             name = node.prefix + node.separator.join(map(str, numbers))
             try:
-                with open(self._folder / name, "rb") as file:
+                with open(self.folder / name, "rb") as file:
                     claimed = _claimed_by_blosc(file.read(node.blosc_at + 8), node.blosc_at)
             except FileNotFoundError:
                 continue
             if claimed > most:
                 raise ValueError(
-                    f"{self._folder}: the block {name} claims {claimed:,} bytes, more than the "
+                    f"{self.folder}: the block {name} claims {claimed:,} bytes, more than the "
                     f"{most:,} of a block"
                 )
         self._checked |= rows
@@ -240,10 +226,10 @@ class _ZarrColumn(ArrayColumn):
         _tensorstore()
         try:
             rows = self._store[start:stop].read(order="C")
-            return result_of(rows, f"rows {start:,} to {stop - 1:,} of {self._folder}")
+            return result_of(rows, f"rows {start:,} to {stop - 1:,} of {self.folder}")
         except Exception as error:
             raise ValueError(
-                f"{self._folder}: rows {start:,} to {stop - 1:,} cannot be read: {_message(error)}"
+                f"{self.folder}: rows {start:,} to {stop - 1:,} cannot be read: {_message(error)}"
             ) from (_of_system(error) or error)
 
 

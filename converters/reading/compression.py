@@ -9,6 +9,7 @@ from __future__ import annotations
 import bz2
 import contextlib
 import io
+import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -112,23 +113,28 @@ class _InflatedStream:
 
 
 @contextlib.contextmanager
-def open_inflated(path: Path, codec: str | None = None) -> Iterator[IO[bytes]]:
+def open_inflated(path: Path, codec: str | None = None, member: str = "") -> Iterator[IO[bytes]]:
     """Open a file for reading what it holds, by `_InflatedStream` where it is compressed.
 
-    `codec` is what an index says.  Without it, gzip and zlib are recognised, and other files are
-    read as they are.
+    `codec` is what an index says; `member` is of a zip archive.  Without them, gzip and zlib are
+    recognised, and other files are read as they are.
     """
     kind = compression_of(first_bytes(path, 3)) if codec is None else _CODECS[codec]
     with contextlib.ExitStack() as stack:
         file: IO[bytes] = stack.enter_context(
             open(path, "rb", buffering=_WINDOW, opener=open_regular)
         )
-        if not kind:
+        if not kind and not member:
             yield file
             return
-        damage: tuple[type[Exception], ...] = (OSError, EOFError, zlib.error)
+        damage: tuple[type[Exception], ...] = (OSError, EOFError, zlib.error, zipfile.BadZipFile)
         stream: Any
-        if kind in _BITS:
+        if member:
+            try:
+                stream = stack.enter_context(zipfile.ZipFile(file)).open(member)
+            except (zipfile.BadZipFile, LookupError, NotImplementedError, RuntimeError) as error:
+                raise SourceError(f"{path}: {member} cannot be read: {error}") from error
+        elif kind in _BITS:
             stream = io.BufferedReader(_InflatedFile(file, _BITS[kind]))
         elif kind == "bzip2":
             stream = bz2.BZ2File(file)  # buffered already

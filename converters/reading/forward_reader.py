@@ -1,15 +1,12 @@
 """Pieces of compressed data, read from the front to the end, in bounded memory.
 
-`ForwardReader` reads whole files, compressed or not; `InflatedPiece` reads a member of an ``.npz``.
-Data between two pieces are decompressed and dropped, so pieces are read in ascending order; going
-back restarts.
+Data between two pieces are decompressed and dropped, so pieces are read in ascending order.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import zlib
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,15 +16,11 @@ from fastdata.regular_files import open_regular
 from ..base import reject_reason
 from .compression import open_inflated
 from .locations import stat_of
-from .spans import check_length, read_at
+from .spans import check_length
 
-__all__ = ["BLOCK_BYTES", "ForwardReader", "InflatedPiece"]
-
-BLOCK_BYTES = 1 << 16
-"""How much of pixels a source reads at once."""
+__all__ = ["ForwardReader"]
 
 _STEP = 1 << 16
-_KEPT = 64
 
 T = TypeVar("T")
 
@@ -36,11 +29,13 @@ class ForwardReader:
     """Reads pieces of a file, perhaps compressed; for one thread.
 
     `size` is the file's in bytes, 0 for a missing file; None if it is `compressed`, as only reading
-    to the end would determine it.  `codec` is as `open_inflated` takes it.
+    to the end would determine it.  `codec` and `member` are as `open_inflated` takes them.
     """
 
-    def __init__(self, path: Path, *, compressed: bool, codec: str | None = None) -> None:
-        self.path, self.name, self._codec = path, os.fspath(path), codec
+    def __init__(
+        self, path: Path, *, compressed: bool, codec: str | None = None, member: str = ""
+    ) -> None:
+        self.path, self.name, self._codec, self._member = path, os.fspath(path), codec, member
         self.size = None if compressed else stat_of(path)[0]
         self._open = contextlib.ExitStack()
         self._stream: Any = None
@@ -97,7 +92,8 @@ class ForwardReader:
         if self._stream is None:
             # Not by `read_at`, whose descriptors live on.
             if self.size is None:
-                self._stream = self._open.enter_context(open_inflated(self.path, self._codec))
+                stream = open_inflated(self.path, self._codec, self._member)
+                self._stream = self._open.enter_context(stream)
             else:
                 raw = open(self.path, "rb", buffering=0, opener=open_regular)  # noqa: SIM115
                 self._stream = self._open.enter_context(raw)
@@ -121,75 +117,3 @@ class ForwardReader:
         piece: bytes = self._stream.read1(length)
         self._at += len(piece)
         return piece
-
-
-class InflatedPiece:
-    """The content of a compressed piece of a file; for one thread.
-
-    The piece is `packed` bytes long.  The CRC-32 of its content is compared once the last of the
-    `size` bytes is read.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        offset: int,
-        packed: int,
-        crc: int,
-        size: int,
-    ) -> None:
-        self.path, self._offset, self._packed = path, offset, packed
-        self._wanted_crc, self._size = crc, size
-        self._damaged_at: int | None = None
-        self._begin()
-
-    def _begin(self) -> None:
-        self._inflater = zlib.decompressobj(-15)  # without a head, as in zip archives
-        self._fed = self._crc = self._start = 0
-        self._buffer = b""
-
-    def read(self, at: int, length: int) -> bytes:
-        """Return a part of the content.
-
-        Raises SourceError if it ends before, is damaged, or the length is absurd.
-        """
-        check_length(length, str(self.path), at)
-        if self._damaged_at is not None and at + length > self._damaged_at:
-            raise SourceError(f"{self.path}: damaged before byte {self._damaged_at:,} of the array")
-        if at < self._start:
-            self._begin()
-        pieces = []
-        while length:
-            piece = self._buffer[at - self._start : at - self._start + length]
-            if not piece:
-                self._inflate()
-                continue
-            pieces.append(piece)
-            at, length = at + len(piece), length - len(piece)
-        return b"".join(pieces)
-
-    def _inflate(self) -> None:
-        """Inflate the next block; the end of the previous one stays, for reads that go back."""
-        self._start += max(0, len(self._buffer) - _KEPT)
-        self._buffer = self._buffer[-_KEPT:]
-        end = self._start + len(self._buffer)
-        data, problem = b"", ""
-        while not data and not problem:
-            given = self._inflater.unconsumed_tail
-            if not given:
-                count = min(_STEP, self._packed - self._fed)
-                given = read_at(self.path, self._offset + self._fed, count)
-                self._fed += count
-            try:
-                data = self._inflater.decompress(given, _STEP)
-            except zlib.error as error:
-                problem = f"cannot be inflated: {error}"
-            if not data and (self._inflater.eof or self._fed == self._packed):
-                problem = problem or f"an array ends after {end:,} bytes"
-        self._crc = zlib.crc32(data, self._crc)
-        if end + len(data) >= self._size and self._wanted_crc != self._crc:
-            problem = "the checksum of an array is wrong: rows before may be damaged too"
-        if problem:
-            self._damaged_at = end
-            raise SourceError(f"{self.path}: {problem}")
-        self._buffer += data

@@ -163,9 +163,8 @@ def test_deflated_arrays_are_damaged_from_the_damage_on(
     found = list(find_source(tmp_path / "a.npz"))
     rejected = [k for k, sample in enumerate(found) if hasattr(sample, "reason")]
     # zlib notices now or the checksum does in the end; what came before is there.
-    assert rejected
-    assert rejected == list(range(rejected[0], len(images)))
-    assert len(found) == len(images)
+    assert rejected == [len(found) - 1]
+    assert f"{len(images) - rejected[0]:,} rows from here on are lost" in found[-1].reason  # type: ignore[union-attr]
 
 
 def test_what_stands_beside_other_datasets_is_not_taken(

@@ -205,16 +205,6 @@ def test_a_tensor_that_claims_more_than_the_file_has_is_refused(
         find_source(path)
 
 
-def test_checksums_are_compared_when_asked_for(pixels: torch.Tensor, tmp_path: Path) -> None:
-    path = save(tmp_path / "a.pt", pixels)
-    assert find_source(path, options={"check": "yes"}).num_samples == COUNT
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(SourceError, match=r"the checksum of '.*data/0' is wrong"):
-        find_source(path, options={"check": "yes"})
-
-
 def test_the_file_is_mapped_and_not_read(pixels: torch.Tensor, tmp_path: Path) -> None:
     source: Any = find_source(save(tmp_path / "a.pt", pixels))
     mapped = Path("/proc/self/maps").read_text()

@@ -31,7 +31,7 @@ from fastdata.schema import (
 )
 
 from ...base import FieldSpec, IndexedSource, Reject, Sample, reason_of, reject_reason
-from ..box_forms import BoxNumbers
+from ..box_forms import BoxesOption, BoxNumbers, parse_boxes
 from ..class_names import MOST_CLASSES, classes_of_texts, named_classes, numbered
 from ..deferred import DeferredValues
 from ..field_names import is_image_name, is_mask_name
@@ -45,6 +45,7 @@ from ..fields import (
 )
 from ..fingerprints import FileSource
 from ..locations import printable
+from ..options import ArraysOption, ClassFile, LayoutOption, ScaleOption
 from ..refusals import not_seekable
 from ..selection import ARRAYS
 from ..spans import MAX_RECORD, close_files
@@ -68,11 +69,11 @@ class ArrayOptions(NamedTuple):
 
     channels: int
     fields: FieldSpec
-    arrays: tuple[str, ...] = ()  # field=array; empty for usual names
-    layout: str | None = None
-    scale: float | None = None
-    classes: str | None = None  # a file of names of classes
-    boxes: BoxNumbers = BoxNumbers()
+    arrays: tuple[str, ...]  # field=array; empty for usual names
+    layout: str | None
+    scale: float | None
+    classes: str | None  # a file of names of classes
+    boxes: BoxNumbers
 
 
 class ArrayFile(NamedTuple):
@@ -141,13 +142,31 @@ class Part(NamedTuple):
 
 
 class ArraySource(FileSource, IndexedSource):
-    """Samples that are rows of arrays; a subclass lists its files and calls `read_arrays`."""
+    """Samples that are rows of arrays; a subclass has `files`, or calls `set_parts`."""
+
+    def __init__(
+        self,
+        location: Any,
+        *,
+        channels: int = 3,
+        fields: FieldSpec | None = None,
+        arrays: ArraysOption = (),
+        layout: LayoutOption = None,
+        scale: ScaleOption = None,
+        classes: ClassFile = None,
+        boxes: BoxesOption = (),
+    ) -> None:
+        self.notes = []
+        form = parse_boxes(boxes, whole=True)
+        options = ArrayOptions(channels, fields or {}, arrays, layout, scale, classes, form)
+        self.read_arrays(self.files(location), options)
+
+    def files(self, location: Any) -> Iterable[ArrayFile]:
+        """Return what each file at a location has; sets `paths`."""
+        raise NotImplementedError
 
     def read_arrays(
-        self,
-        files: Iterable[ArrayFile],
-        options: ArrayOptions,
-        splits: Sequence[str] = (),
+        self, files: Iterable[ArrayFile], options: ArrayOptions, splits: Sequence[str] = ()
     ) -> None:
         """Determine `schema`, `notes` and samples.
 
@@ -157,34 +176,37 @@ class ArraySource(FileSource, IndexedSource):
         resolved: dict[str, Field] = {}
         parts: list[Part] = []
         left_out: list[str] = []
+        notes: list[str] = []
         for file in files:
             chosen, left = chosen_arrays(file.where, file.columns, options.arrays or file.usual)
             for array in chosen.values():
                 self.notes += file.columns[array].prepare()
-            notes: list[str] = []
             fields, forms, part = _part_of(file, chosen, options, notes)
-            self.notes += [note for note in notes if note not in self.notes]
-            if parts and forms != self.box_forms:
-                raise SourceError(f"{file.where}: its boxes are {forms}, not {self.box_forms}")
-            self.box_forms = forms
-            if parts and list(fields.items()) != list(resolved.items()):
+            if parts and (list(fields.items()), forms) != (list(resolved.items()), self.box_forms):
                 raise SourceError(
                     f"{file.where}: its arrays are of other kinds than those of the first file: "
                     f"{fields}, not {resolved}"
                 )
-            resolved = fields
+            resolved, self.box_forms = fields, forms
             parts.append(part)
             left_out += [f"{file.where}: {note}" for note in ARRAYS.left_out(map(printable, left))]
-        self.notes += left_out
+        self.notes += [*dict.fromkeys(notes), *left_out]
         resolved = named_classes(resolved, "label", options.classes)
         if splits:
-            parts = self._add_splits(resolved, parts, tuple(splits))
+            if "split" in resolved:
+                raise SourceError("an array is called split, and arrays are of several splits")
+            resolved["split"] = ScalarField(classes=tuple(splits))
+            self.notes.append(
+                f"the field 'split' is which of {', '.join(splits)} a picture is in "
+                "(--option split=NAME takes one)"
+            )
+            parts = [part.in_split(number) for number, part in enumerate(parts)]
         for part in parts:
             part.check()
         self.schema = Schema(resolved)
         self.set_parts(parts)
         if not self.num_samples:
-            raise SourceError(f"{parts[0].name}: {parts[0].columns[0].label!r} has no rows")
+            raise SourceError(f"{parts[0].name}: has no rows")
 
     def set_parts(self, parts: Sequence[Part]) -> None:
         """Determine samples."""
@@ -288,7 +310,8 @@ def _samples(part: Part, start: int, stop: int, block: int = 1) -> Iterator[Samp
         else:
             yield Sample(part.key(row), DeferredValues(values, part.layouts))
     if damage:
-        yield Reject(part.key(start + whole), f"{damage}; the rows behind that are lost")
+        count = part.rows - start - whole
+        yield Reject(part.key(start + whole), f"{damage}; {count:,} rows from here on are lost")
 
 
 def _plain(rows: Any) -> Any:

@@ -142,13 +142,14 @@ class StoredColumn(ArrayColumn):
         path: Path,
         offset: int,
         shape: tuple[int, ...],
-        dtype: str = "u1",
+        dtype: str | np.dtype[Any] = "u1",
         *,
+        label: str = "",
         distance: int = 0,  # from row to row, in bytes; by default they lie behind each other
         front: Front | None = None,
         ends: bool = False,  # whether a compressed file is to end with them
     ) -> None:
-        self.label, self._path, self._offset = path.name, path, offset
+        self.label, self._path, self._offset = label, path, offset
         self.shape, self.dtype = shape, np.dtype(dtype)
         self._distance, self._front, self._ends = distance or self.row_bytes, front, ends
         self.compressed, self.block = front is not None, max(1, _BLOCK_BYTES // self._distance)
@@ -182,16 +183,16 @@ class StoredColumn(ArrayColumn):
 
 
 class Front:
-    """A compressed file, read from its front; going back begins there again."""
+    """A compressed file or zip member, read from its front; going back begins there again."""
 
-    def __init__(self, path: Path) -> None:
-        self._path, self._at = path, 0
+    def __init__(self, path: Path, member: str = "") -> None:
+        self._path, self._member, self._at = path, member, 0
         self._file: ForwardReader | None = None
 
     def _reader(self, at: int) -> ForwardReader:
         if self._file is None or at < self._at:
             self.close()
-            self._file = ForwardReader(self._path, compressed=True)
+            self._file = ForwardReader(self._path, compressed=True, member=self._member)
         return self._file
 
     def read(self, at: int, length: int) -> tuple[bytes, str]:
