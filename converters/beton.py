@@ -24,7 +24,6 @@ import math
 import os
 import re
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,11 +32,12 @@ import numpy as np
 from fastdata.errors import SourceError
 from fastdata.schema import BytesField, Field, ImageField, ScalarField, Schema, StringField
 
-from .base import FieldSpec, IndexedSource, Reject, Sample
+from .base import FieldSpec
+from .reading.arrays.array_source import ArraySource, Part
+from .reading.arrays.columns import ArrayColumn
 from .reading.chunks.column_choice import RefusedColumnError, choose_columns, guessed_field
 from .reading.class_names import named_classes
-from .reading.deferred import DeferredValues, ValueSpan
-from .reading.fingerprints import FileSource
+from .reading.deferred import ValueSpan
 from .reading.locations import first_bytes, printable
 from .reading.options import ClassFile, ColumnsOption
 from .reading.selection import TableColumn
@@ -45,7 +45,6 @@ from .reading.spans import FileSpan, read_at
 
 __all__ = ["BetonSource"]
 
-_BLOCK = 128
 _TABLE_BLOCK = 4096
 _IMAGE_PARTS = ("mode", "width", "height", "place")
 
@@ -73,7 +72,7 @@ _METADATA = {
 }
 
 
-class BetonSource(FileSource, IndexedSource):
+class BetonSource(ArraySource):
     """A ``.beton`` file; its fields keep their names."""
 
     name = "beton"
@@ -93,77 +92,38 @@ class BetonSource(FileSource, IndexedSource):
         columns: ColumnsOption = (),
         classes: ClassFile = None,
     ) -> None:
-        self.path = Path(location)
-        self.paths = [self.path]
-        self._file = str(self.path)
-        layout = _read_layout(self._file)
-        self._layout, self.num_samples = layout, layout.num_samples
+        path = Path(location)
+        self.paths = [path]
+        layout = _read_layout(str(path))
         own = [_column(field, channels) for field in layout.fields]
-        resolved, picked, notes = choose_columns(own, columns, fields or {}, channels, self._file)
-        self.notes = notes
+        resolved, picked, self.notes = choose_columns(
+            own, columns, fields or {}, channels, str(path)
+        )
         self.schema = Schema(named_classes(resolved, "label", classes))
-        self._picked = [(f"f{number}", layout.fields[number]) for number in picked]
-        self._read_table()
+        taken = [(f"f{number}", layout.fields[number]) for number in picked]
+        has_images = any(field.kind == RGB for _, field in taken)
+        lengths = _Lengths(path, layout.end) if has_images else None
+        columns_of = (_BetonColumn(path, layout, part, field, lengths) for part, field in taken)
+        self.set_parts([Part(printable(path.name), tuple(columns_of), before="@", after="")])
 
-    def _records(self, first: int, count: int) -> np.ndarray[Any, Any]:
-        at = self._layout.metadata + first * self._layout.record.itemsize
-        data = read_at(self._file, at, count * self._layout.record.itemsize)
-        return np.frombuffer(data, self._layout.record)
 
-    def _read_table(self) -> None:
-        """Read how long pieces are, 16 bytes each, where images are taken: JPEGs say it there."""
-        has_images = any(field.kind == RGB for _, field in self._picked)
-        count = (self.path.stat().st_size - self._layout.end) // _ENTRY.itemsize * has_images
+class _Lengths:
+    """How long pieces are, 16 bytes each: JPEGs say it in the allocation table alone."""
+
+    def __init__(self, path: Path, start: int) -> None:
+        count = (path.stat().st_size - start) // _ENTRY.itemsize
         places, lengths = np.empty(count, np.uint64), np.empty(count, np.uint64)
         for first in range(0, count, _TABLE_BLOCK):
             some = min(_TABLE_BLOCK, count - first)
-            at = self._layout.end + first * _ENTRY.itemsize
-            block = np.frombuffer(read_at(self._file, at, some * _ENTRY.itemsize), _ENTRY)
+            at = start + first * _ENTRY.itemsize
+            block = np.frombuffer(read_at(path, at, some * _ENTRY.itemsize), _ENTRY)
             places[first : first + some] = block["place"]
             lengths[first : first + some] = block["length"]
         # Of two pieces at one place the first is empty, as bytes may be and images are not.
         order = np.lexsort((lengths, places))
         self._places, self._lengths = places[order], lengths[order]
 
-    def start_at(self, start: int) -> Iterator[Sample | Reject]:
-        for first in range(start, self.num_samples, _BLOCK):
-            yield from self._samples(first, min(_BLOCK, self.num_samples - first))
-
-    def __getitem__(self, index: int) -> Sample | Reject:
-        return self._samples(index, 1)[0]
-
-    def _samples(self, first: int, count: int) -> list[Sample | Reject]:
-        records = self._records(first, count)
-        columns = [self._values(records[part], field) for part, field in self._picked]
-        samples: list[Sample | Reject] = []
-        for index, values in enumerate(zip(*columns, strict=True), first):
-            key = self.key_at(index)
-            wrong = next((v for v in values if isinstance(v, ValueError)), None)
-            if wrong is not None:
-                samples.append(Reject(key, str(wrong)))
-            elif any(isinstance(v, ValueSpan) for v in values):
-                samples.append(Sample(key, DeferredValues(values)))
-            else:
-                samples.append(Sample(key, values))
-        return samples
-
-    def _values(self, column: np.ndarray[Any, Any], field: _BetonField) -> list[Any]:
-        """Return the values of a field; a ValueError in the place of one says what is wrong."""
-        if field.kind in (INT, FLOAT):
-            return list(column.tolist())
-        if field.kind == RGB:
-            lengths = self._lengths_at(column["place"])
-            rows = zip(*(column[part].tolist() for part in _IMAGE_PARTS), lengths, strict=True)
-            return [self._image(field, *row) for row in rows]
-        if field.kind in (ARRAY, TENSOR):
-            length = math.prod(field.shape) * np.dtype(field.dtype).itemsize
-            about = ("array", field.dtype, field.shape)
-            return [self._piece(field, place, length, *about) for place in column.tolist()]
-        kind = "json" if field.kind == JSON else "bytes"
-        pieces = zip(column["place"].tolist(), column["length"].tolist(), strict=True)
-        return [self._piece(field, place, length, kind) for place, length in pieces]
-
-    def _lengths_at(self, places: np.ndarray[Any, Any]) -> list[int]:
+    def at(self, places: np.ndarray[Any, Any]) -> list[int]:
         """Return how long the pieces at some places are; 0 where none is."""
         if not len(self._places):
             return [0] * len(places)
@@ -171,31 +131,57 @@ class BetonSource(FileSource, IndexedSource):
         known = (found >= 0) & (self._places[found] == places)
         return [int(length) for length in np.where(known, self._lengths[found], 0)]
 
-    def _image(
-        self, field: _BetonField, mode: int, width: int, height: int, place: int, length: int
-    ) -> Any:
+
+class _BetonColumn(ArrayColumn):
+    """The values of a field; a ValueError in the place of one says what is wrong."""
+
+    block = 128
+
+    def __init__(
+        self, path: Path, layout: _BetonLayout, part: str, field: _BetonField, lengths: Any
+    ) -> None:
+        self.label, self.shape = field.name, (layout.num_samples,)
+        self._file, self._layout, self._part = str(path), layout, part
+        self._field, self._lengths = field, lengths
+
+    def read(self, start: int, stop: int) -> list[Any]:
+        size, field = self._layout.record.itemsize, self._field
+        data = read_at(self._file, self._layout.metadata + start * size, (stop - start) * size)
+        column = np.frombuffer(data, self._layout.record)[self._part]
+        if field.kind in (INT, FLOAT):
+            return list(column.tolist())
+        if field.kind == RGB:
+            lengths = self._lengths.at(column["place"])
+            rows = zip(*(column[part].tolist() for part in _IMAGE_PARTS), lengths, strict=True)
+            return [self._image(*row) for row in rows]
+        if field.kind in (ARRAY, TENSOR):
+            length = math.prod(field.shape) * np.dtype(field.dtype).itemsize
+            about = ("array", field.dtype, field.shape)
+            return [self._piece(place, length, *about) for place in column.tolist()]
+        kind = "json" if field.kind == JSON else "bytes"
+        pieces = zip(column["place"].tolist(), column["length"].tolist(), strict=True)
+        return [self._piece(place, length, kind) for place, length in pieces]
+
+    def _image(self, mode: int, width: int, height: int, place: int, length: int) -> Any:
         if mode == PIXELS:
             about = ("array", "u1", (height, width, 3))
-            return self._piece(field, place, 3 * width * height, *about)
+            return self._piece(place, 3 * width * height, *about)
         if mode != JPEG:
-            return ValueError(f"{field.name!r} is of the unknown mode {mode}")
+            return ValueError(f"{self.label!r} is of the unknown mode {mode}")
         if not length:
-            return ValueError(f"{field.name!r} at byte {place:,} is not in the allocation table")
-        return self._piece(field, place, length)
+            return ValueError(f"{self.label!r} at byte {place:,} is not in the allocation table")
+        return self._piece(place, length)
 
-    def _piece(self, field: _BetonField, place: int, length: int, *about: Any) -> Any:
+    def _piece(self, place: int, length: int, *about: Any) -> Any:
         """Return the span of a piece, of an image file if nothing is said `about` it."""
         layout = self._layout
         if length and not layout.data <= place <= place + length <= layout.end:
             return ValueError(
-                f"{field.name!r} has {length:,} bytes at byte {place:,}, and the data of "
+                f"{self.label!r} has {length:,} bytes at byte {place:,}, and the data of "
                 f"{self._file} is at {layout.data:,} to {layout.end:,}: it is damaged"
             )
         kind = ValueSpan if about else FileSpan
         return kind(self._file, place if length else 0, length, *about)
-
-    def key_at(self, index: int) -> str:
-        return f"{printable(self.path.name)}@{index}"
 
 
 def _column(field: _BetonField, channels: int) -> TableColumn:

@@ -15,7 +15,7 @@ from fastdata.schema import Field, ImageField, ScalarField, Schema
 
 from .base import FieldSpec, Reject
 from .reading.arrays.array_source import ArraySource, Part
-from .reading.arrays.columns import ListColumn, PictureLayout
+from .reading.arrays.columns import ListColumn
 from .reading.classic.cifar_batches import Batch, batch_name, is_cifar, look_at
 from .reading.fields import resolve_fields
 from .reading.locations import printable
@@ -97,9 +97,8 @@ def _part_of(batch: Batch, fields: dict[str, Field]) -> Part:
     columns = [
         ListColumn(name, _checked(name, batch.labels[name], fields[name])) for name in labels
     ]
-    layouts = (PictureLayout(last=False, scale=None), *[None] * len(columns))
     lost = (Reject(f"{batch.name}[{pixels.shape[0]}]", failure),) if failure else ()
-    return Part(batch.name, (pixels, *columns), layouts, lost)
+    return Part(batch.name, (pixels, *columns), lost=lost)
 
 
 def _checked(name: str, labels: Sequence[int], field: Field) -> list[Any]:

@@ -4,8 +4,8 @@
 EMNIST's are turned upright: its files have rows and columns exchanged ("EMNIST: an extension of
 MNIST to handwritten letters", section II).
 
-Only EMNIST has files with the names of its classes.  MNIST and Fashion-MNIST have the same file
-names; the names of their folders tell them apart.  Sources: the README of Fashion-MNIST; Cohen,
+The names of EMNIST's files tell its classes.  MNIST and Fashion-MNIST have the same file names;
+the names of their folders tell them apart.  Sources: the README of Fashion-MNIST; Cohen,
 Afshar, Tapson and van Schaik, "EMNIST: an extension of MNIST to handwritten letters", table II.
 """
 
@@ -18,7 +18,6 @@ from typing import Annotated, Any
 import numpy as np
 
 from fastdata.errors import OptionError, SourceError
-from fastdata.regular_files import read_regular
 from fastdata.schema import Field, ImageField, ScalarField, Schema
 
 from .base import FieldSpec
@@ -158,37 +157,8 @@ def _upright(pixels: Any) -> Any:
 def _names_of_classes(pair: IdxPair) -> tuple[str, ...] | None:
     """Return the names of the classes; None where they are not known."""
     dataset, path = pair.dataset, pair.images
-    mapping = path.parent / f"{dataset}-mapping.txt"
-    if dataset and mapping.is_file():
-        return _read_mapping(mapping) or None
     folders = [part.lower().replace("-", "").replace("_", "") for part in path.absolute().parts]
     for names, known in (("fashion", "fashionmnist", "fmnist"), "fashion"), (("mnist",), "mnist"):
         if not dataset and not {*names}.isdisjoint(folders):
             return _KNOWN_CLASSES[known]
     return _KNOWN_CLASSES.get(dataset)
-
-
-def _read_mapping(path: Path) -> tuple[str, ...]:
-    """Read a mapping of EMNIST's: lines of a class and the ASCII codes that are in it.
-
-    Raises SourceError if a line is none, or a class stands twice.
-    """
-    names: dict[int, str] = {}
-    try:
-        lines = read_regular(path)[: 1 << 16].split(b"\n")
-    except OSError as error:
-        raise SourceError(f"{path}: {error.strerror}") from error
-    for number, line in enumerate(lines, 1):
-        try:
-            if not line.strip():
-                continue
-            label, *codes = map(int, line.split())
-            if not codes or not 0 <= label < 1000 or label in names:
-                raise ValueError
-            names[label] = bytes(codes).decode("ascii")
-        except ValueError:
-            raise SourceError(
-                f"{path}, line {number}: {line[:40]!r} is not a class with its ASCII codes. "
-                "Mend or remove it: the classes of EMNIST are known without."
-            ) from None
-    return tuple(names.get(label, "N/A") for label in range(max(names, default=-1) + 1))

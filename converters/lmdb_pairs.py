@@ -1,6 +1,6 @@
 """LMDB files of key -> image file, as BasicSR and LSUN have them; and, as readers of text do.
 
-* Every value is an image file; labels are a part of the key, or in a file beside it.
+* Every value is an image file; labels are a part of the key.
 * BasicSR has ``meta_info.txt`` beside ``data.mdb``, a line a key: what it names and the
   database has not is a reject.
 * Keys ``image-000000001`` and ``label-000000001`` (of CRNN, deep-text-recognition-benchmark,
@@ -14,7 +14,7 @@ import re
 from array import array
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any
 
 from fastdata.errors import FastdataError, OptionError, SourceError, is_of_machine
 from fastdata.formats.lmdb_pages import MAGIC, Entry, LmdbFile
@@ -45,11 +45,7 @@ _IMAGE, _TEXT = "image-", "label-"
 _PEEK = 16
 
 
-Labels: TypeAlias = "tuple[array[int], tuple[str, ...] | None]"
-"""A number a key, and names of classes where labels are text."""
-_NO_LABEL = -(2**63)
-"""In the place of a label that there is not."""
-_NUMBER = re.compile(r"-?[0-9]{1,18}")
+_NO_LABEL = -1
 
 
 class LmdbPairsSource(FileSource, IndexedSource):
@@ -72,24 +68,18 @@ class LmdbPairsSource(FileSource, IndexedSource):
             str | None,
             Option("a regular expression; its first group in a key is the class: ([^/_]+)"),
         ] = None,
-        labels: Annotated[
-            str | None,
-            Option("a file of lines `key label`, with a tab, a comma or a space between"),
-        ] = None,
         classes: ClassFile = None,
         database: Annotated[
             str | None, Option("which database, where the file has some with names")
         ] = None,
     ) -> None:
-        if label_pattern is not None and labels is not None:
-            raise OptionError("labels come from label_pattern or from a file, not from both")
         path = _lmdb_at(location)
         if path is None:
             raise SourceError(f"{location}: no LMDB there: no file, and no folder with data.mdb")
         if _is_ours(path):
             raise already_packed(path)
         self.notes = []
-        self.paths = [path, *([] if labels is None else [Path(labels)])]
+        self.paths = [path]
         self.index = _Index(path, database)
         self._texts = self._choose()
         self._check_values()
@@ -97,14 +87,9 @@ class LmdbPairsSource(FileSource, IndexedSource):
         if self._texts is not None:
             resolved["text"] = StringField()
         self._labels: array[int] | None = None
-        if label_pattern is not None or labels is not None:
+        if label_pattern is not None:
             keys = (self.index.keys[index] for index in self._order)
-            found = (
-                _labels_in_keys(keys, label_pattern, classes)
-                if label_pattern is not None
-                else _labels_in_file(keys, Path(labels or ""), classes)
-            )
-            self._labels, names = found
+            self._labels, names = _labels_in_keys(keys, label_pattern, classes)
             resolved["label"] = ScalarField(classes=names)
         resolved = resolve_fields(resolved, fields, channels, resolved.__getitem__)
         self._info = self.index.path.parent / _META_INFO
@@ -199,10 +184,7 @@ class LmdbPairsSource(FileSource, IndexedSource):
             values.append(ValueSpan(*self.index.span(self._texts[index]), "text"))
         if self._labels is not None:
             if self._labels[index] == _NO_LABEL:
-                raise ValueError(
-                    "no label: the pattern does not match, the file has it not, or it is none of "
-                    "the classes"
-                )
+                raise ValueError("no label: the pattern does not match, or finds no class")
             values.append(self._labels[index])
         given = tuple(values)
         return Sample(self.key_at(index), given if self._texts is None else DeferredValues(given))
@@ -255,19 +237,13 @@ class _Index:
             )
         place = path.parent if path.name == "data.mdb" else path
         for entry in file.entries(named[database] if database is not None else None):
-            if isinstance(entry, Entry):
-                self.keys.append(entry.key.decode("utf-8", "backslashreplace"))
-                self._offsets.append(entry.offset)
-                self._lengths.append(entry.length)
-            else:
-                self.reject(f"{printable(place.name)}#{len(self)}", f"{path}: {entry}: damaged")
-
-    def reject(self, key: str, reason: str) -> None:
-        """Add an entry that cannot be read."""
-        self.rejects[len(self)] = Reject(key, reason)
-        self.keys.append(key)
-        self._offsets.append(0)
-        self._lengths.append(0)
+            if not isinstance(entry, Entry):
+                key = f"{printable(place.name)}#{len(self)}"
+                self.rejects[len(self)] = Reject(key, f"{path}: {entry}: damaged")
+                entry = Entry(key.encode(), 0, 0)
+            self.keys.append(entry.key.decode("utf-8", "backslashreplace"))
+            self._offsets.append(entry.offset)
+            self._lengths.append(entry.length)
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -277,8 +253,10 @@ class _Index:
         return FileSpan(str(self.path), self._offsets[index], self._lengths[index])
 
 
-def _labels_in_keys(keys: Iterable[str], pattern: str, classes: str | None) -> Labels:
-    """Return the labels that the first group of a pattern matches in keys.
+def _labels_in_keys(
+    keys: Iterable[str], pattern: str, classes: str | None
+) -> tuple[array[int], tuple[str, ...]]:
+    """Return the numbers of the classes that the first group of a pattern matches, and their names.
 
     Raises OptionError if the pattern is none, has no group, or matches no key.
     """
@@ -288,45 +266,10 @@ def _labels_in_keys(keys: Iterable[str], pattern: str, classes: str | None) -> L
         raise OptionError(f"label_pattern={pattern!r}: {error}") from error
     if compiled.groups < 1:
         raise OptionError(f"label_pattern={pattern!r} has no group (...) for the label")
-    found = [compiled.search(key) for key in keys]
-    return _numbered([match[1] if match else None for match in found], classes)
-
-
-def _labels_in_file(keys: Iterable[str], path: Path, classes: str | None) -> Labels:
-    """Return the labels that a file of lines ``key label`` has of keys.
-
-    Raises OptionError if the file cannot be read, a line is none, or it is of other keys.
-    """
-    known: dict[str, str] = {}
-    for number, line in text_lines(path, "backslashreplace", OptionError):
-        separator = "\t" if "\t" in line else "," if "," in line else " "
-        key, found, label = line.rstrip().rpartition(separator)
-        if not found or key in known:
-            raise OptionError(
-                f"labels={path}, line {number}: {line[:60]!r} "
-                + ("has a key that stands before" if found else "is not `key label`")
-            )
-        known[key] = label.strip()
-    labels, first = [], ""
-    for key in keys:
-        first = first or key
-        labels.append(known.get(key))
-    if known and not any(label is not None for label in labels):
-        raise OptionError(
-            f"labels={path}: none of its keys is in the database, where the first is {first!r}"
-        )
-    if all(label is None or _NUMBER.fullmatch(label) for label in labels):
-        return array("q", (_NO_LABEL if v is None else int(v) for v in labels)), None
-    return _numbered(labels, classes)
-
-
-def _numbered(labels: list[str | None], classes: str | None) -> Labels:
-    """Return names of classes as their numbers, and the names."""
-    if all(label is None for label in labels):
+    labels = [match[1] if (match := compiled.search(key)) else None for key in keys]
+    texts = [label for label in labels if label is not None]
+    if not texts:
         raise OptionError("no key has a label")
-    texts = (label for label in labels if label is not None)
     names = classes_of_texts(texts, "what keys are labelled by", classes)
     numbers = {name: number for number, name in enumerate(names)}
-    return array(
-        "q", (numbers.get(v, _NO_LABEL) if v is not None else _NO_LABEL for v in labels)
-    ), names
+    return array("q", (numbers.get(label or "", _NO_LABEL) for label in labels)), names

@@ -21,7 +21,7 @@ from .reading.box_forms import BoxesOption, parse_boxes
 from .reading.forward_reader import ForwardReader
 from .reading.locations import files_at, first_bytes, folder_at, printable, stat_of
 from .reading.npy import NpyHead, read_npy_head
-from .reading.options import ArraySplit, ClassFile, LayoutOption, Option, ScaleOption
+from .reading.options import ArraySplit, ClassFile, Option, ScaleOption
 from .reading.refusals import no_files
 from .reading.zip_archive import is_zip, zip_members
 
@@ -62,7 +62,6 @@ class NumpySource(ArraySource):
                 "field=array; a .npy is called without its suffix; default: what is called as usual"
             ),
         ] = (),
-        layout: LayoutOption = None,
         scale: ScaleOption = None,
         classes: ClassFile = None,
         boxes: BoxesOption = (),
@@ -80,14 +79,19 @@ class NumpySource(ArraySource):
         columns = {name: column for path in self.paths for name, column in _columns_of(path)}
         if not columns:
             raise SourceError(f"{self.paths[0]}: no arrays in it")
+        shape = next(iter(columns.values())).shape
+        if len(columns) == 1 and len(shape) == 3 and shape[2] in (1, 3, 4):
+            raise SourceError(
+                f"{self.paths[0]}: an array of shape {shape} is one picture, not one a row. Save "
+                "several as N x H x W x C"
+            )
         place = self.paths[0] if len(self.paths) == 1 else Path(location)
         given = arrays_by_split(columns) if not arrays else {"": {name: name for name in columns}}
         if arrays and split != "all":
             raise OptionError(f"split={split}: arrays= says already which arrays are taken")
         splits = choose_arrays(place, given, split)
-        _refuse_one_picture(place, columns, layout)
         form = parse_boxes(boxes, whole=True)
-        options = ArrayOptions(channels, fields or {}, arrays, layout, scale, classes, form)
+        options = ArrayOptions(channels, fields or {}, arrays, scale, classes, form)
         files = [_file(place, columns, names) for names in splits.values()]
         self.read_arrays(files, options, tuple(splits) if len(splits) > 1 else ())
 
@@ -96,16 +100,6 @@ def _file(place: Path, columns: dict[str, ArrayColumn], names: dict[str, str]) -
     usual = (f"image={next(iter(names))}",) if len(names) == 1 else ()
     named = {name: columns[stored_as] for name, stored_as in names.items()}
     return ArrayFile(str(place), printable(place.name), named, usual)
-
-
-def _refuse_one_picture(place: Path, columns: dict[str, ArrayColumn], layout: str | None) -> None:
-    """Refuse an array H x W x 3 that is all there is: it looks like H pictures of W x 3."""
-    shapes = [column.shape for column in columns.values()]
-    if len(shapes) == 1 and layout is None and len(shapes[0]) == 3 and shapes[0][2] in (1, 3, 4):
-        raise SourceError(
-            f"{place}: an array of shape {shapes[0]} is one picture, not one a row. "
-            "--option layout=nhw takes it for grey pictures, N x H x W"
-        )
 
 
 def _kind(path: Path) -> str:

@@ -22,7 +22,6 @@ __all__ = [
     "ClassFile",
     "ColumnsOption",
     "ImageFolder",
-    "LayoutOption",
     "OneBased",
     "Option",
     "PaintedMasks",
@@ -85,9 +84,6 @@ ArraysOption: TypeAlias = Annotated[
 ]
 ArraySplit: TypeAlias = Annotated[
     str, Option("a split that names have (train_images); all: each, with a field 'split'")
-]
-LayoutOption: TypeAlias = Annotated[
-    str | None, Option("of pixels: nhw, nhwc or nchw, where the shape fits more than one")
 ]
 ScaleOption: TypeAlias = Annotated[
     float | None, Option("what pixels that are not uint8 are multiplied by to be 0 to 255")

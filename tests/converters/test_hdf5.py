@@ -61,30 +61,18 @@ def files_of(path: Path) -> list[bytes]:
     return [bytes(shard.blob("image", index)) for index in range(len(shard))]
 
 
-@pytest.mark.parametrize(
-    ("shape", "layout"),
-    [("nhwc", None), ("nchw", None), ("nchw", "nchw"), ("nhwc", "NHWC"), ("nhw", None)],
-)
+@pytest.mark.parametrize("shape", ["nhwc", "nchw", "nhw"])
 def test_each_layout_gives_the_same_pixels(
-    pixels: np.ndarray[Any, Any], tmp_path: Path, shape: str, layout: str | None
+    pixels: np.ndarray[Any, Any], tmp_path: Path, shape: str
 ) -> None:
     turned = {"nhwc": pixels, "nchw": pixels.transpose(0, 3, 1, 2), "nhw": pixels[..., 0]}[shape]
     path = write(tmp_path / "a.h5", images=turned)
-    pack(path, tmp_path / "a.lmdb", **({"layout": layout} if layout else {}))
+    pack(path, tmp_path / "a.lmdb")
     wanted = np.repeat(pixels[..., :1], 3, axis=3) if shape == "nhw" else pixels
     assert np.array_equal(stored(tmp_path / "a.lmdb"), wanted)
 
 
-def test_a_layout_that_does_not_fit_is_refused(
-    pixels: np.ndarray[Any, Any], tmp_path: Path
-) -> None:
-    path = write(tmp_path / "a.h5", images=pixels)
-    with pytest.raises(SourceError, match=r"shape \(48, 3, 40\) has not 1, 3 or 4 channels"):
-        find_source(path, options={"layout": "nchw"})
-    with pytest.raises(OptionError, match=r"of shape .* is not layout=nhw"):
-        find_source(path, options={"layout": "nhw"})
-    with pytest.raises(OptionError, match="layout=hwc: expected nhw, nhwc or nchw"):
-        find_source(path, options={"layout": "hwc"})
+def test_what_has_no_channels_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "b.h5", images=np.zeros((4, 8, 8, 5), np.uint8))
     with pytest.raises(SourceError, match=r"1, 3 or 4 channels.*--option arrays=image=ARRAY"):
         find_source(tmp_path / "b.h5")
@@ -361,17 +349,6 @@ def test_a_bomb_in_a_block_is_not_inflated(pixels: np.ndarray[Any, Any], tmp_pat
     report = pack(tmp_path / "a.h5", tmp_path / "a.lmdb")
     assert [reject.key for reject in report.rejects] == ["a.h5:images[2]"]
     assert "has 5,765 bytes, not 5,760" in report.rejects[0].reason
-
-
-def test_a_layout_that_is_said_overrules_what_is_likely(
-    pixels: np.ndarray[Any, Any], tmp_path: Path
-) -> None:
-    narrow = pixels[:, :, :3]  # 40 x 3, which as planes are 3 x 40 x 3
-    path = write(tmp_path / "a.h5", images=narrow.transpose(0, 3, 1, 2))
-    pack(path, tmp_path / "a.lmdb", layout="nchw")
-    assert np.array_equal(stored(tmp_path / "a.lmdb"), narrow)
-    pack(path, tmp_path / "b.lmdb")
-    assert np.array_equal(stored(tmp_path / "b.lmdb"), narrow.transpose(0, 3, 1, 2))
 
 
 def test_it_is_read_while_it_is_open_in_this_process(

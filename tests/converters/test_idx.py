@@ -159,18 +159,14 @@ def test_grey_is_said_and_can_be_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_emnist_is_turned_upright_and_named_by_its_mapping(tmp_path: Path, suffix: str) -> None:
+def test_emnist_is_turned_upright_and_named(tmp_path: Path, suffix: str) -> None:
     made = write(tmp_path, "emnist-letters-train", [1, 26], suffix=suffix)
-    mapping = "".join(f"{k + 1} {65 + k} {97 + k}\n" for k in range(26))
-    (tmp_path / "emnist-letters-mapping.txt").write_text(mapping)
     report = pack(tmp_path, tmp_path / "a.lmdb")
     assert np.array_equal(grey(tmp_path / "a.lmdb"), made.transpose(0, 2, 1))
     names = fastdata.open(tmp_path / "a.lmdb").schema.classes
     assert names is not None
     assert [names[label] for label in column(tmp_path / "a.lmdb")] == ["Aa", "Zz"]
     assert any("rows and columns exchanged" in note for note in report.notes)
-    (tmp_path / "emnist-letters-mapping.txt").unlink()
-    assert find_source(tmp_path).schema.classes == names
     pack(tmp_path, tmp_path / "b.lmdb", transpose="false")
     assert np.array_equal(grey(tmp_path / "b.lmdb"), made)
 
@@ -196,17 +192,6 @@ def test_of_several_datasets_one_is_named(tmp_path: Path) -> None:
         find_source(tmp_path, options={"split": "test"})
     pack(tmp_path, tmp_path / "a.lmdb", split="test", dataset="emnist-digits")
     assert column(tmp_path / "a.lmdb") == [3, 4]
-
-
-@pytest.mark.parametrize(
-    ("text", "line"), [("0 48\n0 49\n", 2), ("x\n", 1), ("0\n", 1), ("0 200\n", 1), ("-1 3\n", 1),
-                       ("0 48\n99999999 49\n", 2), ("0 48 1234567\n", 1)],
-)  # fmt: skip
-def test_a_mapping_that_is_none_is_refused(tmp_path: Path, text: str, line: int) -> None:
-    write(tmp_path, "emnist-digits-train", [1, 2])
-    (tmp_path / "emnist-digits-mapping.txt").write_text(text)
-    with pytest.raises(SourceError, match=rf"mapping\.txt, line {line}: .* is not a class"):
-        find_source(tmp_path)
 
 
 def test_mnist_and_fashion_are_known_by_their_folders_or_an_option(tmp_path: Path) -> None:

@@ -99,50 +99,22 @@ def test_labels_are_a_part_of_the_key(pictures: list[Picture], tmp_path: Path) -
     assert "no label" in report.rejects[0].reason
 
 
-@pytest.mark.parametrize("separator", ["\t", ",", " "])
-@pytest.mark.parametrize("names", [False, True])
-def test_labels_are_in_a_file(
-    pictures: list[Picture], tmp_path: Path, separator: str, names: bool
-) -> None:
-    path = write_lmdb(tmp_path / "a.lmdb", named(pictures))
-    labels = ("bee", "ant", "cat") if names else ("5", "3", "7")
-    lines = [f"cls{p.label}/{p.name}{separator}{labels[p.label]}\n" for p in pictures]
-    (tmp_path / "labels.txt").write_text("".join(lines[:-1]) + "\nmore\tx\n"[: 1 - names])
-    report = pack(path, tmp_path / "b.lmdb", labels=str(tmp_path / "labels.txt"))
-    classes = fastdata.open(tmp_path / "b.lmdb").schema.classes
-    assert classes == (("ant", "bee", "cat") if names else None)
-    for key, sample in samples(tmp_path / "b.lmdb").items():
-        wanted = labels[int(key[3])]
-        assert int(sample.label) == (classes.index(wanted) if classes else int(wanted))
-    assert [reject.key for reject in report.rejects] == [f"cls2/{pictures[-1].name}"]
-
-
 @pytest.mark.parametrize(
     ("options", "told"),
     [
         ({"label_pattern": "("}, "label_pattern='\\('"),
         ({"label_pattern": "cls"}, "no group"),
         ({"label_pattern": "(zzz)"}, "no key has a label"),
-        ({"label_pattern": "(.)", "labels": "x"}, "not from both"),
-        ({"labels": "missing.txt"}, "No such file"),
-        ({"labels": "other.txt"}, "none of its keys is in the database, where the first is 'cls0"),
-        ({"labels": "twice.txt"}, "line 2.*stands before"),
-        ({"labels": "word.txt"}, "line 1.*is not `key label`"),
         ({"database": "train"}, "has the databases without names only"),
     ],
 )
 def test_options_that_do_not_fit_say_why(
     pictures: list[Picture],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     options: dict[str, str],
     told: str,
 ) -> None:
     path = write_lmdb(tmp_path / "a.lmdb", named(pictures))
-    monkeypatch.chdir(tmp_path)
-    Path("other.txt").write_text("a 1\n")
-    Path("twice.txt").write_text("a 1\na 2\n")
-    Path("word.txt").write_text("a\n")
     with pytest.raises(OptionError, match=told):
         find_source(path, options=options)
 

@@ -45,11 +45,11 @@ from ..fields import (
 )
 from ..fingerprints import FileSource
 from ..locations import printable
-from ..options import ArraysOption, ClassFile, LayoutOption, ScaleOption
+from ..options import ArraysOption, ClassFile, ScaleOption
 from ..refusals import not_seekable
 from ..selection import ARRAYS
 from ..spans import MAX_RECORD, close_files
-from .columns import ArrayColumn, ConvertedColumn, ListColumn, PictureLayout
+from .columns import ArrayColumn, ConvertedColumn, ListColumn, Scaled
 from .roles import chosen_arrays
 
 __all__ = ["ArrayFile", "ArrayOptions", "ArraySource", "Part"]
@@ -70,7 +70,6 @@ class ArrayOptions(NamedTuple):
     channels: int
     fields: FieldSpec
     arrays: tuple[str, ...]  # field=array; empty for usual names
-    layout: str | None
     scale: float | None
     classes: str | None  # a file of names of classes
     boxes: BoxNumbers
@@ -90,8 +89,10 @@ class Part(NamedTuple):
 
     name: str  # of rows, for keys: file and array
     columns: tuple[ArrayColumn, ...]  # in the schema's order, of one length
-    layouts: tuple[Callable[[Any], Any] | None, ...] = ()  # how workers change values
+    forms: tuple[Callable[[Any], Any] | None, ...] = ()  # how workers change values
     lost: tuple[Reject, ...] = ()  # what should be behind the rows
+    before: str = "["  # before, after: around the number of a row in keys
+    after: str = "]"
 
     @property
     def rows(self) -> int:
@@ -99,13 +100,13 @@ class Part(NamedTuple):
 
     def key(self, index: int) -> str:
         """Return the name of a row."""
-        return f"{self.name}[{index}]"
+        return f"{self.name}{self.before}{index}{self.after}"
 
     def in_split(self, number: int) -> Part:
         """Return the part with a last column that says which split it is of."""
-        column = ListColumn("split", [number] * self.rows)
-        layouts = (*self.layouts, None) if self.layouts else ()
-        return self._replace(columns=(*self.columns, column), layouts=layouts)
+        column = ListColumn("split", np.broadcast_to(number, self.rows))
+        forms = (*self.forms, None) if self.forms else ()
+        return self._replace(columns=(*self.columns, column), forms=forms)
 
     def rows_at_once(self) -> tuple[int, int]:
         """Return the number of rows to read at once, and the rows per block."""
@@ -120,8 +121,8 @@ class Part(NamedTuple):
 
     def check(self) -> None:
         """Refuse what no dataset of pictures has, before anything is allocated for it."""
-        for column, layout in zip(self.columns, self.layouts, strict=True):
-            if layout is not None and column.row_bytes == 0:
+        for column in self.columns:
+            if column.row_bytes == 0:
                 raise SourceError(
                     f"{self.name}: {column.label!r} of shape {column.shape} has no pixels, however "
                     "many rows it claims: the file is damaged, or not the one with the pictures"
@@ -151,14 +152,13 @@ class ArraySource(FileSource, IndexedSource):
         channels: int = 3,
         fields: FieldSpec | None = None,
         arrays: ArraysOption = (),
-        layout: LayoutOption = None,
         scale: ScaleOption = None,
         classes: ClassFile = None,
         boxes: BoxesOption = (),
     ) -> None:
         self.notes = []
         form = parse_boxes(boxes, whole=True)
-        options = ArrayOptions(channels, fields or {}, arrays, layout, scale, classes, form)
+        options = ArrayOptions(channels, fields or {}, arrays, scale, classes, form)
         self.read_arrays(self.files(location), options)
 
     def files(self, location: Any) -> Iterable[ArrayFile]:
@@ -308,7 +308,7 @@ def _samples(part: Part, start: int, stop: int, block: int = 1) -> Iterator[Samp
         if bad is not None:
             yield Reject.of(part.key(row), bad)
         else:
-            yield Sample(part.key(row), DeferredValues(values, part.layouts))
+            yield Sample(part.key(row), DeferredValues(values, part.forms))
     if damage:
         count = part.rows - start - whole
         yield Reject(part.key(start + whole), f"{damage}; {count:,} rows from here on are lost")
@@ -335,10 +335,10 @@ def _part_of(
     columns = {name: file.columns[path] for name, path in chosen.items() if name != "classes"}
     check_names(fields, list(columns))
     resolved: dict[str, Field] = {}
-    layouts: list[PictureLayout | None] = []
+    scaled: list[Scaled | None] = []
     values: dict[str, list[Any]] = {}
     for name, found in columns.items():
-        layout = None
+        form = None
         values[name] = _first_rows(where, name, found)
         if name == "label" and found.kind == "text" and fields.get(name, "label") == "label":
             what = f"{where}: {found.label!r}"
@@ -350,13 +350,11 @@ def _part_of(
         elif name in fields:
             resolved[name] = named_field(fields[name], channels)
         else:
-            if is_image_name(name):
-                layout = PictureLayout.of(where, found, options.layout, options.scale)
-            rows = values[name] if layout is None else list(map(layout.turned, values[name]))
-            if layout is not None and layout.scale is not None:
-                rows = []  # whatever these are, they become pixels
+            rows = values[name]
+            if is_image_name(name) and options.scale is not None:
+                form, rows = Scaled(options.scale), []  # whatever these are, they become pixels
             resolved[name] = _field_of(where, name, found, rows, channels, notes)
-        layouts.append(layout if isinstance(resolved[name], ImageField) else None)
+        scaled.append(form if isinstance(resolved[name], ImageField) else None)
     forms = resolve_boxes(resolved, values, options.boxes, fields, notes)
     label = resolved.get("label")
     if "classes" in chosen and isinstance(label, ScalarField) and label.classes is None:
@@ -364,7 +362,11 @@ def _part_of(
         if len(names) <= MOST_CLASSES and "int" in label.dtype:
             resolved["label"] = ScalarField(label.dtype, names)
     name = f"{where}:{next(iter(columns.values())).label}"
-    return resolved, forms, Part(name, tuple(columns.values()), tuple(layouts))
+    return (
+        resolved,
+        forms,
+        Part(name, tuple(columns.values()), tuple(scaled) if any(scaled) else ()),
+    )
 
 
 def _first_rows(where: str, name: str, column: ArrayColumn) -> list[Any]:

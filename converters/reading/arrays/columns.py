@@ -1,8 +1,7 @@
 """Arrays with one row a sample: what HDF5, zarr, N5, NumPy and torch files have.
 
 An `ArrayColumn` is what a format gives: rows, of pixels or of bytes of image files, that can be
-read a block at a time, or of which it knows where in the file they are.  A `PictureLayout` says
-how a row is a picture.
+read a block at a time, or of which it knows where in the file they are.
 """
 
 from __future__ import annotations
@@ -16,11 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.errors import OptionError
-
 from ..deferred import ValueSpan
 from ..forward_reader import ForwardReader
-from ..refusals import check_choice
 from ..spans import read_at
 
 __all__ = [
@@ -30,7 +26,7 @@ __all__ = [
     "ConvertedColumn",
     "Front",
     "ListColumn",
-    "PictureLayout",
+    "Scaled",
     "StoredColumn",
 ]
 
@@ -58,8 +54,6 @@ class ArrayColumn(abc.ABC):
     """Rows that are stored together, so that they are read together."""
     read_by_workers: bool = False
     """Whether workers read the rows, by `span`."""
-    contiguous: tuple[str, int] | None = None
-    """Path and offset in bytes of the first row, where all rows lie one behind the other there."""
     compressed: bool = False
     """Whether rows can be read only one behind the other."""
     damage: str = ""
@@ -79,11 +73,7 @@ class ArrayColumn(abc.ABC):
 
     def span(self, index: int) -> Any:
         """Return the place of a row, something with a ``read()``, if it is `read_by_workers`."""
-        assert self.contiguous is not None
-        assert self.dtype is not None
-        (path, first), size = self.contiguous, self.row_bytes
-        offset, shape = first + index * size, self.shape[1:]
-        return ValueSpan(path, offset, size, "array", self.dtype.str, shape)
+        raise NotImplementedError
 
     def after_end(self) -> str:
         """Return what is wrong behind the last row, once that is read; or nothing."""
@@ -92,11 +82,6 @@ class ArrayColumn(abc.ABC):
     def close(self) -> None:
         """Close files until the next read."""
         self.damage = ""
-
-    def lies_at(self, path: Path, offset: int) -> None:
-        """Note that all rows lie in a file one behind the other; workers read them if not small."""
-        self.contiguous = str(path), offset
-        self.read_by_workers = self.row_bytes >= WORKER_BYTES
 
     @property
     def row_bytes(self) -> int:
@@ -124,10 +109,10 @@ class ConvertedColumn(ArrayColumn):
 class ListColumn(ArrayColumn):
     """Values in memory; an exception in the place of one is why it cannot be used."""
 
-    def __init__(self, label: str, values: Sequence[Any]) -> None:
+    def __init__(self, label: str, values: Sequence[Any] | Array) -> None:
         self.label, self.shape, self._values = label, (len(values),), values
 
-    def read(self, start: int, stop: int) -> Sequence[Any]:
+    def read(self, start: int, stop: int) -> Sequence[Any] | Array:
         return self._values[start:stop]
 
 
@@ -151,7 +136,8 @@ class StoredColumn(ArrayColumn):
     ) -> None:
         self.label, self._path, self._offset = label, path, offset
         self.shape, self.dtype = shape, np.dtype(dtype)
-        self._distance, self._front, self._ends = distance or self.row_bytes, front, ends
+        self._distance = distance or max(1, self.row_bytes)
+        self._front, self._ends = front, ends
         self.compressed, self.block = front is not None, max(1, _BLOCK_BYTES // self._distance)
         self.read_by_workers = front is None and self.row_bytes >= WORKER_BYTES
 
@@ -213,46 +199,18 @@ class Front:
 
 
 @dataclass(frozen=True)
-class PictureLayout:
-    """How the user says that rows of an array are pictures."""
+class Scaled:
+    """Makes pixels from 0 to 255 of a row of an array."""
 
-    last: bool
-    """Whether channels are the last dimension, or there are none."""
-    scale: float | None
-    """What pixels are multiplied by, and rounded; None if they are as `pixels_of` takes them."""
-
-    @classmethod
-    def of(
-        cls, where: str, column: ArrayColumn, layout: str | None, scale: float | None
-    ) -> PictureLayout | None:
-        """Return the layout that the options say; None without them.
-
-        Raises OptionError if it does not fit.
-        """
-        if layout is not None:
-            check_choice("layout", layout.lower(), ("nhw", "nhwc", "nchw"))
-            if len(column.shape) != len(layout):
-                raise OptionError(
-                    f"{where}: {column.label!r} of shape {column.shape} is not layout={layout}. "
-                    "Name another array: --option arrays=image=ARRAY,label=ARRAY"
-                )
-        if layout is None and scale is None:
-            return None
-        return cls((layout or "").lower() != "nchw", scale)
+    scale: float
 
     def __call__(self, row: Array) -> Array:
         """Return a row as pixels; raises ValueError beyond 0 to 255."""
-        if self.scale is not None:
-            with np.errstate(all="ignore"):
-                scaled = np.rint(row.astype(np.float64) * self.scale)
-            if scaled.size and not (scaled.min() >= 0 and scaled.max() <= 255):  # or NaN
-                raise ValueError(
-                    f"pixels from {row.min()} to {row.max()} times scale={self.scale:g} are not "
-                    "all from 0 to 255"
-                )
-            row = scaled.astype(np.uint8)
-        return self.turned(row)
-
-    def turned(self, row: Array) -> Array:
-        """Return a row with its channels last."""
-        return row if self.last else row.transpose(1, 2, 0)
+        with np.errstate(all="ignore"):
+            scaled = np.rint(row.astype(np.float64) * self.scale)
+        if scaled.size and not (scaled.min() >= 0 and scaled.max() <= 255):  # or NaN
+            raise ValueError(
+                f"pixels from {row.min()} to {row.max()} times scale={self.scale:g} are not "
+                "all from 0 to 255"
+            )
+        return scaled.astype(np.uint8)

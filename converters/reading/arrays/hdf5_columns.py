@@ -34,7 +34,7 @@ from fastdata.errors import FastdataError, SourceError
 from ...base import reason_of
 from ..locations import printable
 from ..spans import MAX_RECORD, FileSpan, read_at
-from .columns import WORKER_BYTES, ArrayColumn
+from .columns import WORKER_BYTES, ArrayColumn, StoredColumn
 
 __all__ = ["BlockRow", "Hdf5Column", "hdf5_columns", "keeping_blocks", "opened_hdf5"]
 
@@ -117,6 +117,7 @@ class Hdf5Column(ArrayColumn):
         self._opened: Any = None
         self._filters: tuple[int, ...] | None = None
         self._heap: _Heap | None = None
+        self._stored: StoredColumn | None = None
         self._block: tuple[int, BlockRow | None] = (-1, None)
 
     def describe(self, dataset: Any) -> None:
@@ -161,8 +162,9 @@ class Hdf5Column(ArrayColumn):
             offset = dataset.id.get_offset()  # None where it is in the object's header
             lies = dataset.id.get_create_plist().get_layout() == h5py.h5d.CONTIGUOUS
             whole, stored = 1, int(not lies or offset is not None)
-            if numbers and lies and offset is not None:
-                self.lies_at(self._path, offset)
+            if self.dtype is not None and lies and offset is not None:
+                self._stored = StoredColumn(self._path, offset, self.shape, self.dtype)
+                self.read_by_workers = self._stored.read_by_workers
         if dataset.size and whole > _MOST_EMPTY * stored:
             raise SourceError(
                 f"{self._path}: {self.label!r} claims the shape {self.shape}, but {stored:,} of "
@@ -205,7 +207,8 @@ class Hdf5Column(ArrayColumn):
             return self._heap.span(index)
         if self._filters is not None:
             return self._in_block(index, self._filters)
-        return super().span(index)
+        assert self._stored is not None
+        return self._stored.span(index)
 
     def _in_block(self, index: int, filters: tuple[int, ...]) -> Any:
         first = index - index % self.block

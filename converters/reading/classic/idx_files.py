@@ -186,5 +186,5 @@ def part_of(pair: IdxPair, form: Callable[[Any], Any] | None) -> Part:
         for path, each in found
     ]
     rejects = (Reject(f"{name}[{count}]", lost),) if lost else ()
-    layouts = (form, *[None] * len(columns[1:])) if form else ()
-    return Part(name, tuple(columns), layouts, rejects)
+    forms = (form, *[None] * len(columns[1:])) if form else ()
+    return Part(name, tuple(columns), forms, rejects)
