@@ -214,19 +214,6 @@ class ArraySource(FileSource, IndexedSource):
         self._ends = list(itertools.accumulate(part.rows + len(part.lost) for part in parts))
         self.num_samples = self._ends[-1]
 
-    def _add_splits(
-        self, resolved: dict[str, Field], parts: list[Part], splits: tuple[str, ...]
-    ) -> list[Part]:
-        """Add the field ``split``; each part is of one."""
-        if "split" in resolved:
-            raise SourceError("an array is called split, and arrays are of several splits")
-        resolved["split"] = ScalarField(classes=splits)
-        self.notes.append(
-            f"the field 'split' is which of {', '.join(splits)} a picture is in "
-            "(--option split=NAME takes one)"
-        )
-        return [part.in_split(number) for number, part in enumerate(parts)]
-
     def indexed(self) -> IndexedSource:
         for part in self._parts:
             if any(column.compressed for column in part.columns):
