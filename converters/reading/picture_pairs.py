@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 __all__ = [
     "PICTURE_WORDS",
+    "SAMPLE",
     "SPLIT_WORDS",
     "TARGET_WORDS",
     "belong_together",
@@ -69,7 +70,7 @@ _UNIQUE = re.compile("[1-9][0-9]{9}|(?=[a-f]*[0-9])[0-9a-f]{16}")
 """A time or a hash in a name: two pictures have the same one if they are of one thing."""
 _FEW_FOLDERS = 6
 """Folders of which stems that are longer, and files in their order, are compared too."""
-_SAMPLE = 200
+SAMPLE = 200
 """Names of a folder to compare with those of others."""
 _FOLDERS = 48
 _COMPARED, _ALL = 16, 8
@@ -126,7 +127,7 @@ def belong_together(
 ) -> str:
     """Return why the pictures of two folders belong together; "" if nothing says so.
 
-    folders: sorted names of the images in each folder, by its path.
+    folders: sorted names of the first images in each folder, `SAMPLE` at most, by its path.
     """
     candidates = sorted(_shared_stems(folders), key=lambda pair: not pair.named)
     for pair in candidates[:_CANDIDATES]:
@@ -144,8 +145,8 @@ def belong_together(
         kind = _kind_of([(a, b) for a, b in looks if a and b], pair.named, pair.target)
         if kind:
             return (
-                f"{pair.folders[0]!r} and {pair.folders[1]!r} have files of the same names, such "
-                f"as {_base(files[0][0])}, and {kind}"
+                f"{pair.folders[0]!r} and {pair.folders[1]!r} have files that fit, such as "
+                f"{_base(files[0][0])} and {_base(files[0][1])}, and {kind}"
             )
     return ""
 
@@ -158,7 +159,7 @@ def belong_within(names: Sequence[str]) -> list[str]:
     """
     found: dict[str, list[str]] = {}
     inner = PICTURE_WORDS | TARGET_WORDS | _VERSION_WORDS
-    for name in dict.fromkeys(names[:_SAMPLE]):
+    for name in dict.fromkeys(names[:SAMPLE]):
         stem = os.path.splitext(name)[0]
         found.setdefault(" ".join(w for w in words(stem) if w not in inner), []).append(name)
     paired = [group for group in found.values() if len(group) > 1 and _differ(group, inner)]
@@ -178,7 +179,7 @@ def _base(path: str) -> str:
 def _shared_stems(folders: Mapping[str, Sequence[str]]) -> Iterator[_Pair]:
     """Yield pairs of folders of whose first stems most are in both."""
     first = sorted(folders, key=lambda path: not is_reserved(_base(path)))[:_FOLDERS]
-    stems = {path: _stems(path, folders[path][:_SAMPLE]) for path in first}
+    stems = {path: _stems(path, folders[path][:SAMPLE]) for path in first}
     for one, other in combinations(first, 2):
         small, large = sorted((one, other), key=lambda path: len(stems[path]))
         known = stems[small]
@@ -186,12 +187,20 @@ def _shared_stems(folders: Mapping[str, Sequence[str]]) -> Iterator[_Pair]:
         files = [(known[key], stems[large][key]) for key in sorted(both)]
         if not files and len(folders) <= _FEW_FOLDERS:
             files = _longer(known, stems[large])
-            if not files and len(folders[one]) == len(folders[other]):
-                names = zip(folders[one][:_SAMPLE], folders[other][:_SAMPLE], strict=True)
+            if not files and all(_counts_up(folders[path]) for path in (one, other)):
+                # Pictures of two cameras in one order: IMG_0001 and DSC_0501.
+                names = zip(folders[one][:SAMPLE], folders[other][:SAMPLE], strict=False)
                 files = [(_path(one, a), _path(other, b)) for a, b in names]
-                large, small = other, one
+                small, large = one, other
         if 2 * len(files) >= len(known) > 0:
             yield _Pair((small, large), files)
+
+
+def _counts_up(names: Sequence[str]) -> bool:
+    """Tell whether names end in numbers that follow each other."""
+    ends = [re.findall("[0-9]+", os.path.splitext(name)[0])[-1:] for name in names]
+    numbers = [int(end[0]) for end in ends if end]
+    return numbers == list(range(numbers[0], numbers[0] + len(names))) if numbers else False
 
 
 def _longer(known: Mapping[str, str], stems: Mapping[str, str]) -> list[tuple[str, str]]:
