@@ -84,7 +84,7 @@ class ArchiveSource(ClassFoldersSource):
     def open_tree(self, location: Path) -> ArchiveTree:
         tree = ArchiveTree(location, self._kind)
         if self._kind != "zip":
-            refuse_groups(tree.place, *tree.names())
+            refuse_groups(tree.place, *tree.all_names())
         return tree
 
     def add_images(self, layout: ClassLayout, taken: Iterator[Taken]) -> None:
@@ -180,7 +180,7 @@ class ArchiveTree(ListedTree):
         numbers = self._places[start : start + len(self._fields)]
         return dict(zip(self._fields, numbers, strict=True))
 
-    def names(self) -> tuple[list[str], list[str]]:
+    def all_names(self) -> tuple[list[str], list[str]]:
         """Return the names of all images, and of all other files."""
         images, others = [], []
         for path in self.below(""):

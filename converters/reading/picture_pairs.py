@@ -59,6 +59,7 @@ _VERSION_WORDS = _set(
     "hr lr sr clean noisy noise blur blurred blurry sharp hazy haze rain rainy norain derain foggy "
     "fog degraded enhanced compressed nir thermal infrared visible lwir"
 )
+_GREY_WORDS = _set("nir ir thermal infrared lwir")
 _PAIR_WORDS = _VERSION_WORDS | _set(
     "left right low high dark bright a b x y before after ir vis part content style input inputs "
     "output outputs"
@@ -69,6 +70,8 @@ RESERVED = frozenset(SPLIT_WORDS) | PICTURE_WORDS | TARGET_WORDS | _PAIR_WORDS
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _UNIQUE = re.compile("[1-9][0-9]{9}|(?=[a-f]*[0-9])[0-9a-f]{16}")
 """A time or a hash in a name: two pictures have the same one if they are of one thing."""
+_IN_ORDER = 3
+"""Folders of which files are compared in their order, if they have no stem in common."""
 _SAMPLE = 200
 """Names of a folder to compare with those of others."""
 _FOLDERS = 48
@@ -113,6 +116,12 @@ class _Pair(NamedTuple):
         """Whether a folder has a name of pairs, masks or splits."""
         return any(is_reserved(_base(folder)) for folder in self.folders)
 
+    @property
+    def target(self) -> bool:
+        """Whether a folder has a name of masks, depth maps or thermal images."""
+        found = {word for folder in self.folders for word in words(_base(folder))}
+        return not found.isdisjoint(TARGET_WORDS | _GREY_WORDS)
+
 
 def belong_together(
     folders: Mapping[str, Sequence[str]],
@@ -129,13 +138,13 @@ def belong_together(
         contents = read([name for both in chosen for name in both])
         if len(files) > 3 and all(_UNIQUE.search(name) for both in files for name in both):
             return f"{pair.folders[0]!r} and {pair.folders[1]!r} have files of the same names"
-        copies = sum(a == b for a, b in zip(contents[::2], contents[1::2], strict=True))
+        both = [(a, b) for a, b in zip(contents[::2], contents[1::2], strict=True) if a and b]
+        copies = sum(a == b for a, b in both)
         if copies >= 4:
             return f"{pair.folders[0]!r} and {pair.folders[1]!r} hold the same pictures"
         # A copy of a picture is not its mask, nor its better or worse version.
-        both = [(a, b) for a, b in zip(contents[::2], contents[1::2], strict=True) if a != b]
-        looks = [(_look(a), _look(b)) for a, b in both]
-        kind = _kind_of([(a, b) for a, b in looks if a and b], pair.named)
+        looks = [(_look(a), _look(b)) for a, b in both if a != b]
+        kind = _kind_of([(a, b) for a, b in looks if a and b], pair.named, pair.target)
         if kind:
             return (
                 f"{pair.folders[0]!r} and {pair.folders[1]!r} have files of the same names, such "
@@ -181,7 +190,13 @@ def _shared_stems(folders: Mapping[str, Sequence[str]]) -> Iterator[_Pair]:
             if (key := _known(stem, stems[small])) is not None
         ]
         unique = list({pair[0]: pair for pair in files}.values())
-        if 2 * len(unique) >= len(stems[small]) and 2 * len(files) >= min(
+        if not files and len(folders) <= _IN_ORDER and len(folders[one]) == len(folders[other]):
+            unique = [
+                (_path(one, a), _path(other, b))
+                for a, b in zip(*map(folders.get, (one, other)), strict=True)
+            ]
+            yield _Pair((one, other), unique[:_SAMPLE])
+        elif 2 * len(unique) >= len(stems[small]) and 2 * len(files) >= min(
             len(stems[small]), len(stems[large])
         ):
             yield _Pair((small, large), sorted(unique))
@@ -197,15 +212,24 @@ def _known(stem: str, known: Mapping[str, str]) -> str | None:
 
 
 def _stems(folder: str, files: Sequence[str]) -> dict[str, str]:
-    """Return the files of a folder by their stems, without words such as mask and the folder's."""
+    """Return the files of a folder by what tells them apart: their stems without common words.
+
+    Words such as mask, those of the folder's name, and an end that all files have, are left out.
+    """
     own = frozenset(words(_base(folder)))
+    parts = [words(os.path.splitext(file)[0]) for file in files]
+    while len(parts) > 2 and all(parts) and len({each[-1] for each in parts}) == 1:
+        parts = [each[:-1] for each in parts]
     found: dict[str, str] = {}
-    for file in files:
-        parts = words(os.path.splitext(file)[0])
-        kept = [w for w in parts if w.isdigit() or not (w in RESERVED or w in own or len(w) == 1)]
-        found.setdefault(" ".join(kept), f"{folder}/{file}" if folder else file)
+    for each, file in zip(parts, files, strict=True):
+        kept = [w for w in each if w.isdigit() or not (w in RESERVED or w in own or len(w) == 1)]
+        found.setdefault(" ".join(kept), _path(folder, file))
     found.pop("", None)
     return found
+
+
+def _path(folder: str, file: str) -> str:
+    return f"{folder}/{file}" if folder else file
 
 
 class _Look(NamedTuple):
@@ -249,10 +273,11 @@ def _is_flat(pixels: NDArray[np.uint8]) -> bool:
     return bool((steps <= 2).mean() >= _FLAT and counts[:6].sum() >= _FEW * pixels.size)
 
 
-def _kind_of(pairs: Sequence[tuple[_Look, _Look]], named: bool) -> str:
+def _kind_of(pairs: Sequence[tuple[_Look, _Look]], named: bool, target: bool) -> str:
     """Return what pairs of pictures are; "" if they have nothing in common.
 
     named: whether a folder has a name of pairs or masks; then less evidence is enough.
+    target: whether one has a name of masks, depth maps or thermal images.
     """
     if not pairs:
         return ""
@@ -261,7 +286,7 @@ def _kind_of(pairs: Sequence[tuple[_Look, _Look]], named: bool) -> str:
     if named and flat[0] != flat[1] and all(a.size == b.size for a, b in pairs):
         return "one of them has flat pictures of few values, as masks are"
     grey = [all(look.grey for look in side) for side in (ones, others)]
-    if named and grey[0] != grey[1] and all(a.size == b.size for a, b in pairs):
+    if target and grey[0] != grey[1] and all(a.size == b.size for a, b in pairs):
         return "one of them has grey pictures, as depth maps and thermal images are"
     least = _FIRST_IF_NAMED if named else _FIRST
     for kind in range(2):
