@@ -23,7 +23,7 @@ from fastdata.schema import Field, ImageField, ScalarField, Schema, StringField
 
 from .base import FieldSpec, IndexedSource, Reject, Sample
 from .known_sets import recipe_for
-from .reading.class_names import classes_of_texts, named_classes
+from .reading.class_names import classes_of_texts, named_classes, numbered
 from .reading.deferred import DeferredValues, ValueSpan
 from .reading.fields import resolve_fields
 from .reading.fingerprints import FileSource
@@ -326,7 +326,7 @@ def _numbered(labels: list[str | None], classes: str | None) -> Labels:
         raise OptionError("no key has a label")
     texts = (label for label in labels if label is not None)
     names = classes_of_texts(texts, "what keys are labelled by", classes)
-    numbers = {name: number for number, name in enumerate(names)}
+    numbers = numbered(names)
     return array(
         "q", (numbers.get(v, _NO_LABEL) if v is not None else _NO_LABEL for v in labels)
     ), names
