@@ -71,7 +71,7 @@ FORMATS = {
     "ilsvrc": Signs(("val", "CLS-LOC", "Data/CLS-LOC", "ILSVRC/Data/CLS-LOC")),
     "imagefolder": Signs(python=True),
     "litdata": Signs(("index.json",), ("index.json",)),
-    "lmdb": Signs(("data.mdb", "manifest.json"), _ANY),
+    "lmdb": Signs(("data.mdb",), _ANY),
     "masks": Signs(_ANY),
     "mds": Signs(("index.json", "*.mds*", "*/index.json"), ("index.json",)),
     "mvtec": Signs(_inside(("*",), "ground_truth")),
