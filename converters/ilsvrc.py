@@ -17,20 +17,24 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+import struct
+import zlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
+
 from fastdata.errors import OptionError, SourceError
+from fastdata.regular_files import read_regular
 from fastdata.schema import Field, ScalarField
 
 from .base import reason_of
 from .reading.image_files import is_image_name
 from .reading.image_list import ImageListSource
 from .reading.lists.rows import read_mapping
-from .reading.locations import folders_in
+from .reading.locations import folders_in, printable
 from .reading.options import Option
-from .reading.refusals import require
 from .reading.selection import joined
 from .reading.text_lines import csv_rows, text_lines
 
@@ -42,7 +46,13 @@ _MAPPING, _SOLUTION = "LOC_synset_mapping.txt", "LOC_val_solution.csv"
 _TRUTH = "ILSVRC2012_validation_ground_truth.txt"
 _META = "meta.mat"
 _DEVKIT = "ILSVRC2012_devkit_t12/data"
-_LARGEST_META = 4 << 20
+_HEAD, _NAMED, _COMPRESSED, _TEXT = 128, 64, 15, 4
+_MOST_BYTES = 64 << 20
+_ENCODINGS = {1: "latin-1", 2: "latin-1", 4: "utf-16-le", 16: "utf-8", 17: "utf-16-le"}
+_NUMBERS = {
+    1: "i1", 2: "u1", 3: "<i2", 4: "<u2", 5: "<i4", 6: "<u4", 7: "<f4", 9: "<f8", 12: "<i8",
+    13: "<u8",
+}  # fmt: skip
 _SYNSET = re.compile(r"n[0-9]{8}")
 
 
@@ -160,16 +170,18 @@ class IlsvrcSource(ImageListSource):
 
 def _order_of_meta(path: Path) -> list[str]:
     """Return the synsets that are classes, in the order of their numbers, which count from 1."""
-    loadmat = require("scipy.io", "imagenet", f"reading {_META}").loadmat
     try:
-        if path.stat().st_size > _LARGEST_META:
-            raise ValueError(f"a {_META} of more than {_LARGEST_META:,} bytes is not believed")
-        rows = loadmat(path, squeeze_me=True, variable_names=["synsets"])["synsets"].reshape(-1)
+        data, at, content = read_regular(path), _HEAD, b""
+        while b"synsets" not in content[:_NAMED]:
+            kind, content, at = _element(data, at)
+            if kind == _COMPRESSED:
+                inflated = zlib.decompressobj().decompress(content, _MOST_BYTES)
+                _, content, _ = _element(inflated, 0)
         # Synsets with children stand above the classes.
-        leaves = [row for row in rows if row["num_children"] == 0]
-        found = {row["ILSVRC2012_ID"]: str(row["WNID"]) for row in leaves}
-        order = [found[number + 1] for number in range(len(leaves))]
-    except Exception as error:  # what SciPy raises on damage
+        leaves = [row for row in _structs(content) if not row["num_children"]]
+        found = {row["ILSVRC2012_ID"]: row["WNID"] for row in leaves}
+        order = [str(found[number + 1]) for number in range(len(leaves))]
+    except Exception as error:  # as many kinds as there is damage
         raise SourceError(
             f"{path}: expected the development kit's struct array 'synsets', with numbers that "
             f"count from 1: {reason_of(error)}"
@@ -177,6 +189,49 @@ def _order_of_meta(path: Path) -> list[str]:
     if not order or not all(map(_is_synset, order)) or len(set(order)) < len(order):
         raise SourceError(f"{path}: its classes are not different synsets (n01440764)")
     return order
+
+
+# -- MATLAB's level 5, as far as meta.mat needs it; no claimed size is believed -------------
+
+
+def _element(data: bytes, at: int) -> tuple[int, bytes, int]:
+    """Return the kind and content of an element, and where the next one begins."""
+    kind, size = struct.unpack_from("<II", data, at)
+    if kind >> 16:  # of four bytes or less, which stand in the tag
+        return kind & 0xFFFF, data[at + 4 : at + 4 + (kind >> 16)], at + 8
+    if at + 8 + size > len(data):
+        raise ValueError("it is cut short")
+    return kind, data[at + 8 : at + 8 + size], at + 8 + -(-size // 8) * 8
+
+
+def _structs(content: bytes) -> Iterator[dict[str, Any]]:
+    """Yield the texts and numbers of a struct array by their names."""
+    at = 0
+    for _ in range(4):  # flags, shape, name, the length of a field's name
+        _, width, at = _element(content, at)
+    _, names, at = _element(content, at)
+    length = struct.unpack("<i", width)[0]
+    fields = [names[k : k + length].rstrip(b"\0").decode() for k in range(0, len(names), length)]
+    while at < len(content):
+        row = {}
+        for field in fields:
+            _, value, at = _element(content, at)
+            row[field] = _value(value)
+        yield row
+
+
+def _value(content: bytes) -> str | float | None:
+    """Return a text or a number; None for anything else."""
+    if not content:
+        return None
+    _, flags, at = _element(content, 0)
+    for _ in range(2):  # shape, name
+        _, _, at = _element(content, at)
+    kind, data, _ = _element(content, at)
+    if flags[0] == _TEXT:
+        return data.decode(_ENCODINGS[kind])
+    numbers = np.frombuffer(data, _NUMBERS[kind])
+    return float(numbers[0]) if len(numbers) == 1 else None
 
 
 def _is_synset(name: str) -> bool:
@@ -190,7 +245,10 @@ def _synset_folders(folder: Path) -> list[str]:
 
 
 def _images(folder: Path) -> list[str]:
-    return sorted(filter(is_image_name, os.listdir(folder)))
+    if not folder.is_dir():
+        raise SourceError(f"{printable(str(folder))}: the folder does not exist")
+    with os.scandir(folder) as entries:
+        return sorted(entry.name for entry in entries if is_image_name(entry.name))
 
 
 def _data_folder(folder: Path) -> Path | None:
