@@ -268,6 +268,19 @@ def test_palettes(tmp_path: Path, pictures: list[Picture], table: bool) -> None:
     assert any(wanted in note for note in notes), notes
 
 
+def test_palettes_that_differ_are_refused(tmp_path: Path, pictures: list[Picture]) -> None:
+    root, swapped = write_masks(tmp_path / "root", pictures), np.array([1, 0, 2, 3], np.uint8)
+    for k, p in enumerate(pictures):
+        image = Image.fromarray(swapped[mask_of(p)] if k else mask_of(p), "L")
+        image.putpalette((COLOURS[swapped] if k else COLOURS).tobytes())
+        image.save(root / f"masks/{p.name}_mask.png")
+    with pytest.raises(SourceError, match=r"palettes of different colours.*--option classes=TABLE"):
+        pack(root, tmp_path / "x.lmdb")
+    lines = [f"class {k},{r},{g},{b}\n" for k, (r, g, b) in enumerate(COLOURS.tolist())]
+    (root / "class_dict.csv").write_text("name,r,g,b\n" + "".join(lines))
+    check(packed(root, tmp_path / "x.lmdb"), [mask_of(p) for p in pictures])
+
+
 def test_cityscapes_has_names_and_kinds_of_masks(tmp_path: Path, pictures: list[Picture]) -> None:
     root = write_cityscapes(tmp_path / "city", pictures)
     data = packed(root, tmp_path / "x.lmdb")
