@@ -22,6 +22,7 @@ from fastdata.errors import SourceError
 from fastdata.schema import Field, ImageField, ScalarField, Schema, StringField
 
 from .base import FieldSpec
+from .reading.box_forms import BoxesOption
 from .reading.chunks.chunk_source import ChunkIndex, ChunkReader, index_path, resolve_columns
 from .reading.chunks.column_choice import RefusedColumnError, choose_columns, guessed_field
 from .reading.chunks.litdata_chunks import NUMBERS, decode, frame_rows, names_of
@@ -64,6 +65,7 @@ class LitDataSource(ScanSource):
             ),
         ] = (),
         classes: ClassFile = None,
+        boxes: BoxesOption = (),
     ) -> None:
         path = index_path(location)
         if path is None:
@@ -92,9 +94,9 @@ class LitDataSource(ScanSource):
         tables = Tables.of(index)
         if tables is None:
             scan = index.scan(partial(_rows, index, None, ""))
-            schema, reader, notes = resolve_columns(
+            schema, reader, notes, self.box_forms = resolve_columns(
                 index, scan, reader, names, partial(_field_for, channels), columns, fields,
-                channels, classes,
+                channels, classes, boxes,
             )  # fmt: skip
         else:
             found = tables.columns(channels)

@@ -23,6 +23,7 @@ from fastdata.regular_files import open_regular
 from fastdata.schema import Field, ImageField, ScalarField, StringField
 
 from .base import FieldSpec
+from .reading.box_forms import BoxesOption
 from .reading.chunks.chunk_source import (
     ChunkIndex,
     ChunkReader,
@@ -72,6 +73,7 @@ class MDSSource(ScanSource):
         fields: FieldSpec | None = None,
         columns: ColumnsOption = (),
         classes: ClassFile = None,
+        boxes: BoxesOption = (),
         check: Annotated[bool, Option("compare the hashes that the index has of shards")] = True,
     ) -> None:
         path = index_path(location)
@@ -93,8 +95,8 @@ class MDSSource(ScanSource):
         scan = index.scan(partial(index.rows, verify))
         reader = ChunkReader(encodings, sizes, decode)
         field_for = partial(_field_for, channels)
-        schema, reader, notes = resolve_columns(
-            index, scan, reader, names, field_for, columns, fields, channels, classes
+        schema, reader, notes, self.box_forms = resolve_columns(
+            index, scan, reader, names, field_for, columns, fields, channels, classes, boxes
         )
         super().__init__(scan, schema, reader, notes=notes, beside=[path])
 

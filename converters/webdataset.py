@@ -18,6 +18,7 @@ from fastdata.errors import SourceError
 from fastdata.schema import Schema
 
 from .base import FieldSpec
+from .reading.box_forms import BoxesOption, parse_boxes
 from .reading.class_names import named_classes
 from .reading.compression import compression_of, inflated_start, other_compression
 from .reading.exported import read_exported
@@ -69,6 +70,7 @@ class WebDatasetSource(ScanSource):
         classes: Annotated[
             str | None, Option("a file with names of classes 0, 1, ...; cls may then hold them too")
         ] = None,
+        boxes: BoxesOption = (),
     ) -> None:
         paths, notes = files_at(location, _SUFFIXES), list[str]()
         if not paths:
@@ -85,7 +87,10 @@ class WebDatasetSource(ScanSource):
                 exported.check_place(";".join(entry.suffixes), entry.suffixes, known, paths[0])
         else:
             chosen = choose_members(members, first, notes, str(paths[0]))
-            resolved = member_fields(chosen, first, fields or {}, channels)
+            form = parse_boxes(boxes, whole=True)
+            resolved, self.box_forms = member_fields(
+                chosen, first, fields or {}, channels, form, notes
+            )
         schema = Schema(named_classes(resolved, "label", classes), stored=exported is not None)
         entries = tuple(chosen.values())
         main = None if exported is None else main_suffixes(chosen)

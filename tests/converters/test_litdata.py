@@ -59,8 +59,8 @@ def test_what_litdata_wrote_is_read(tmp_path: Path) -> None:
         "image": ImageField(),
         "raw": ImageField(),
         "file": ImageField(),
-        "chw": ImageField(),
-        "hwc": ImageField(),
+        "chw": ArrayField("uint8", (3, HEIGHT, WIDTH)),
+        "hwc": ArrayField("uint8", (HEIGHT, WIDTH, 3)),
         "label": ScalarField("int64"),
         "weight": ScalarField("float64"),
         "flag": ScalarField("bool"),
@@ -71,8 +71,9 @@ def test_what_litdata_wrote_is_read(tmp_path: Path) -> None:
     }
     for index in range(COUNT):
         sample: Any = dataset[index]
-        for name in ("raw", "chw", "hwc"):
-            assert np.array_equal(pixels(getattr(sample, name)), picture(index))
+        assert np.array_equal(pixels(sample.raw), picture(index))
+        assert np.array_equal(pixels(sample.chw), picture(index))
+        assert np.array_equal(sample.hwc, picture(index))
         # LitData's writer made a JPEG of it, with its chroma at half the size.
         for name in ("image", "file"):
             assert np.abs(pixels(getattr(sample, name)).astype(int) - picture(index)).mean() < 20

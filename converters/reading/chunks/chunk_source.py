@@ -27,18 +27,20 @@ import numpy as np
 from PIL import Image
 
 from fastdata.errors import SourceError
-from fastdata.schema import Field, Schema
+from fastdata.schema import ArrayField, Field, Schema
 
 from ...base import FieldSpec, Reject, reject_reason
 from ...scan import Found, Input, Row, Scan, read
+from ..box_forms import BoxNumbers, parse_boxes
 from ..class_names import named_classes
 from ..compression import inflate_zstd
-from ..fields import convert
+from ..field_names import BOXES
+from ..fields import convert, resolve_boxes
 from ..json_files import read_object
 from ..locations import path_inside, path_of
 from ..selection import TableColumn
 from ..spans import MAX_RECORD
-from .column_choice import RefusedColumnError, choose_columns
+from .column_choice import RefusedColumnError, choose_columns, guessed_field
 
 __all__ = ["ChunkIndex", "ChunkReader", "index_path", "raw_image", "resolve_columns"]
 
@@ -194,8 +196,9 @@ def resolve_columns(
     fields: FieldSpec | None,
     channels: int,
     classes: str | None,
-) -> tuple[Schema, ChunkReader, list[str]]:
-    """Return schema, reader and notes from the columns that the index names.
+    boxes: Sequence[str] = (),
+) -> tuple[Schema, ChunkReader, list[str], dict[str, BoxNumbers]]:
+    """Return schema, reader, notes and what boxes are, from the columns that the index names.
 
     field_for: takes the encoding of a column and a function that returns some of its values;
         raises RefusedColumnError if there is no such field.
@@ -209,18 +212,27 @@ def resolve_columns(
         except ValueError as error:
             raise RefusedColumnError(f"cannot be read: {error}") from error
 
-    columns = []
+    columns, found = [], list[str]()
     for number, (name, encoding) in enumerate(zip(names, reader.encodings, strict=True)):
         try:
             field = field_for(encoding, functools.partial(values, number))
+            if isinstance(field, ArrayField) and name not in (fields or {}):
+                some, leading = values(number), number == 0 and not name
+                shown = name or f"column{number}"
+                field = guessed_field(some, channels, shown, found, leading=leading)
             columns.append(TableColumn(name, field))
         except RefusedColumnError as error:
             columns.append(TableColumn(name, None, str(error)))
     resolved, picked, notes = choose_columns(
         columns, wanted, fields or {}, channels, str(index.path)
     )
+    form, rows = parse_boxes(boxes, whole=True), dict[str, list[Any]]()
+    if form.form or any(name.lower() in BOXES for name in resolved):
+        rows = {name: values(at) for name, at in zip(resolved, picked, strict=True)}
+    forms = resolve_boxes(resolved, rows, form, fields or {}, notes) if rows else {}
     schema = Schema(named_classes(resolved, "label", classes))
-    return schema, reader._replace(schema=schema, picked=tuple(picked)), notes
+    reader = reader._replace(schema=schema, picked=tuple(picked))
+    return schema, reader, [*notes, *found], forms
 
 
 def _misplaced(begin: int, end: int, last: int, size: int) -> str:

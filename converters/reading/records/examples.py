@@ -17,7 +17,7 @@ from fastdata.schema import ArrayField, BytesField, Field, ScalarField, StringFi
 
 from ..exported import array_of, needs_shape
 from ..field_names import IMAGES, LABELS, first_called
-from ..fields import image_field
+from ..fields import BOXES, image_field
 from ..image_files import is_image_bytes
 from ..protobuf import message_class
 
@@ -127,6 +127,8 @@ def field_of_feature(features: Sequence[Any], channels: int, name: str) -> Field
     kinds = {feature.WhichOneof("kind") for feature in features}
     dtype = "float32" if "float_list" in kinds else "int64"
     lengths = {len(column) for column in columns}
+    if name == "boxes" and not any(length % 4 for length in lengths):
+        return BOXES
     if lengths == {1}:
         return ScalarField(dtype)
     length = lengths.pop() if len(lengths) == 1 else 0

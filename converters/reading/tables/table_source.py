@@ -23,12 +23,16 @@ from fastdata.errors import OptionError, SourceError
 from fastdata.schema import Field, ScalarField, Schema, StringField
 
 from ...base import FieldSpec, IndexedSource, Reject, Sample, reason_of, reject_reason
+from ..box_forms import BoxesOption, parse_boxes
 from ..class_names import classes_of_texts, named_classes, numbered
 from ..exported import Exported, read_exported
+from ..field_names import BOXES
+from ..fields import resolve_boxes
 from ..fingerprints import FileSource
 from ..lists.image_finder import folder_named
 from ..locations import printable, stat_of
 from ..options import ClassFile, Option
+from ..python_samples import file_of
 from ..refusals import no_files
 from ..selection import joined
 from ..splits import choose_split, split_of
@@ -170,6 +174,7 @@ class TableSource(FileSource, IndexedSource):
         images: Annotated[
             str | None, Option("the folder of the image files that a column of text names")
         ] = None,
+        boxes: BoxesOption = (),
     ) -> None:
         self.notes = []
         paths = self.files_of(location)
@@ -208,6 +213,19 @@ class TableSource(FileSource, IndexedSource):
                 what, own = f"the column {chosen[name]!r}", classes if name == "label" else None
                 names = classes_of_texts(_texts_of(self, self._blocks, chosen[name]), what, own)
                 resolved[name] = ScalarField(classes=names)
+        label = resolved.get("label")
+        if (
+            isinstance(label, ScalarField)
+            and "float" in label.dtype
+            and "label" not in (fields or {})
+        ):
+            values = _values_of(self, self._blocks, chosen["label"])
+            if all(float(value).is_integer() for value in values):
+                resolved["label"] = ScalarField()
+        form = parse_boxes(boxes, whole=True)
+        if form.form or any(name.lower() in BOXES for name in resolved):
+            rows = {name: _first_values(self, chosen[name]) for name in resolved}
+            self.box_forms = resolve_boxes(resolved, rows, form, fields or {}, self.notes)
         self._add_split(resolved, chosen, [splits[k] for k in taken])
         numbers = {
             name: numbered(field.classes)
@@ -464,8 +482,23 @@ def _first_blocks(tables: TableSource) -> Iterator[tuple[int, int]]:
                     yield file, block
 
 
+def _first_values(tables: TableSource, column: str) -> list[Any]:
+    """Return some values of a column: images as bytes or paths, numbers as arrays."""
+    found: list[Any] = []
+    for batch in _first_batches(tables, [column]):
+        values = batch.column(batch.schema.names.index(column)).slice(0, _PEEK).to_pylist()
+        found += (np.array(v) if isinstance(v, list) else file_of(v) for v in values)
+        if len(found) >= _PEEK:
+            break
+    return [value for value in found[:_PEEK] if value is not None]
+
+
 def _texts_of(tables: TableSource, blocks: Blocks, column: str) -> Iterator[str]:
     """Yield the texts of a column, each at least once; reads that column of all files."""
+    return filter(None, _values_of(tables, blocks, column))
+
+
+def _values_of(tables: TableSource, blocks: Blocks, column: str) -> Iterator[Any]:
     unique = arrow(".compute").unique
     for block in map(blocks.__getitem__, range(len(blocks))):
         if block.lost:
@@ -474,4 +507,4 @@ def _texts_of(tables: TableSource, blocks: Blocks, column: str) -> Iterator[str]
             for batch in tables.batches(block.file, block.number, [column]):
                 batch.validate(full=True)
                 values = unique(batch.column(batch.schema.names.index(column)))
-                yield from filter(None, values.to_pylist())
+                yield from (value for value in values.to_pylist() if value is not None)

@@ -11,15 +11,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from fastdata.errors import SourceError
 from fastdata.schema import ArrayField, BytesField, Field, ImageField, ScalarField, Schema
 
 from ...scan import Keyed, read
+from ..box_forms import BoxNumbers
 from ..exported import Exported
 from ..field_names import is_mask_name, safe_name, unique_name
-from ..fields import field_of, image_field, resolve_fields
+from ..fields import field_of, image_field, resolve_boxes, resolve_fields
 from ..image_files import SUFFIXES, is_image_bytes
 from ..npy import parse_npy
 from ..selection import MEMBERS
@@ -164,17 +163,27 @@ def member_fields(
     samples: Sequence[Mapping[str, bytes]],
     fields: Mapping[str, Field | str],
     channels: int,
-) -> dict[str, Field]:
-    """Return the field of each name, by the user's word or by what the first samples have."""
-    return resolve_fields(
-        chosen, fields, channels, lambda name: _field(name, chosen[name], samples, channels)
-    )
+    boxes: BoxNumbers,
+    notes: list[str],
+) -> tuple[dict[str, Field], dict[str, BoxNumbers]]:
+    """Return the field of each name, and what boxes are; see `resolve_boxes`.
+
+    Fields are by the user's word or by what the first samples have.
+    """
+    columns: dict[str, list[Any]] = {}
+
+    def own(name: str) -> Field:
+        columns[name] = _values(name, chosen[name], samples)
+        return _field(name, chosen[name], columns[name], channels, notes)
+
+    resolved = resolve_fields(chosen, fields, channels, own)
+    columns |= {n: _values(n, chosen[n], samples) for n, f in fields.items() if f == "boxes"}
+    return resolved, resolve_boxes(resolved, columns, boxes, fields, notes)
 
 
-def _field(
-    name: str, entry: ChosenMember, samples: Sequence[Mapping[str, bytes]], channels: int
-) -> Field:
-    values, failure = [], ""
+def _values(name: str, entry: ChosenMember, samples: Sequence[Mapping[str, bytes]]) -> list[Any]:
+    values: list[Any] = []
+    failure = ""
     for sample in samples:
         data = next((sample[suffix] for suffix in entry.suffixes if suffix in sample), None)
         if data is not None:
@@ -187,19 +196,18 @@ def _field(
             f"{name!r} can be read from none of the first samples{failure}. Say what kind of "
             "field it is, or name other members: --option members=FIELD=SUFFIX,..."
         )
+    return values
+
+
+def _field(
+    name: str, entry: ChosenMember, values: Sequence[Any], channels: int, notes: list[str]
+) -> Field:
     first = values[0]
     if is_image_bytes(first):
         return image_field(f"{name} {entry.suffixes[0].rpartition('.')[0]}", channels)
-    if isinstance(first, np.ndarray) and first.ndim:
-        # Not as field_of has it, which takes some arrays of uint8 for images.
-        if len({array.ndim for array in values}) > 1:
-            raise SourceError(f"{name!r}: arrays have different numbers of dimensions")
-        shapes = zip(*(array.shape for array in values), strict=True)
-        lengths = tuple(each[0] if len(set(each)) == 1 else None for each in shapes)
-        return ArrayField(np.result_type(*values).name, lengths)
     if any(isinstance(value, bytes) for value in values):
         return BytesField()  # some were text, by chance
-    return field_of(values, channels, name)
+    return field_of(values, channels, name, notes)
 
 
 def _guessed(data: bytes, entry: ChosenMember, name: str) -> Any:
@@ -208,7 +216,7 @@ def _guessed(data: bytes, entry: ChosenMember, name: str) -> Any:
     if entry.key:
         return _entry(data, entry.key)
     if kind in _IMAGES or is_image_bytes(data):
-        return b"\xff\xd8\xff" if kind in _IMAGES else data[:16]
+        return data if is_image_bytes(data) else b"\xff\xd8\xff"
     if kind in _NUMBERS:
         return 0  # a class, whatever this one sample's says
     if kind == "npy":
@@ -222,7 +230,8 @@ def _guessed(data: bytes, entry: ChosenMember, name: str) -> Any:
 def _value_of(at: FileSpan | bytes, field: Field, entry: ChosenMember, name: str) -> Any:
     """Return the value of a field from a member; an image is left where it is."""
     if isinstance(field, ImageField) and not entry.key:
-        return at
+        # The packer reads image files, and copies them as they are where it may.
+        return parse_npy(read(at)) if entry.suffixes[0].endswith("npy") else at
     data = read(at)
     if entry.key:
         value = _entry(data, entry.key)
