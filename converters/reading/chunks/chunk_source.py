@@ -27,7 +27,7 @@ import numpy as np
 from PIL import Image
 
 from fastdata.errors import SourceError
-from fastdata.schema import ArrayField, Field, Schema
+from fastdata.schema import ArrayField, Field, ScalarField, Schema, StringField
 
 from ...base import FieldSpec, Reject, reject_reason
 from ...scan import Found, Input, Row, Scan, read
@@ -230,6 +230,14 @@ def resolve_columns(
     if form.form or any(name.lower() in BOXES for name in resolved):
         rows = {name: values(at) for name, at in zip(resolved, picked, strict=True)}
     forms = resolve_boxes(resolved, rows, form, fields or {}, notes) if rows else {}
+    if isinstance(resolved.get("label"), StringField) and "label" not in (fields or {}):
+        if classes is not None:
+            resolved["label"] = ScalarField()
+        else:
+            found.append(
+                "field 'label' stays text: its classes are known only when all samples have been "
+                "read. --option classes=FILE names them, one a line"
+            )
     schema = Schema(named_classes(resolved, "label", classes))
     reader = reader._replace(schema=schema, picked=tuple(picked))
     return schema, reader, [*notes, *found], forms
