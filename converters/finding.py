@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from fastdata.errors import (
     DriveError,
+    FastdataError,
     OptionError,
     ResourceLimitError,
     SourceError,
@@ -31,7 +32,7 @@ from fastdata.regular_files import with_urls
 from fastdata.storage import Store
 
 from .base import FieldSpec, Source, reason_of
-from .known_sets import recipe_for
+from .known_sets import START, recipe_for, recipe_in
 from .reading.file_sets import check_file_set
 from .reading.fingerprints import FileSource
 from .reading.image_files import files_below, is_hidden, is_image_name
@@ -41,11 +42,10 @@ from .reading.locations import files_at, folder_at, is_pattern
 from .reading.mirror import Listing, Mirror, StoredFiles
 from .reading.options import Option
 from .reading.picture_pairs import is_generic
-from .reading.python_data import opened
 from .reading.refusals import check_choice
 from .reading.spans import close_files
 from .reading.splits import has_folders_of_images, mixed_splits
-from .refusal import doubted, not_recognised
+from .refusal import Way, doubted, not_recognised
 from .signs import FORMATS, LISTS, Look
 
 __all__ = [
@@ -170,6 +170,8 @@ def find_source(
     given = _Given(format, channels, fields, options or {})
     notes: list[str] = []
     if not isinstance(location, (str, os.PathLike, Store, StoredFiles)):
+        from .reading.python_data import opened  # it needs OpenCV, and paths do not
+
         location, notes = opened(location)
     if isinstance(location, Store):
         return _of_store(StoredFiles(location, ""), given)
@@ -234,7 +236,12 @@ def _opened(chosen: type[Source], location: Any, given: _Given) -> Source:
     recognised = format is None and isinstance(location, (str, os.PathLike, Listing))
     if recognised and source.doubt:
         place = location.url if isinstance(location, Listing) else os.fspath(location)
-        raise doubted(place, chosen.name, source.tree, source.doubt)
+        ways = tuple(way for way in source.doubt.ways if _works(place, way))
+        raise doubted(place, chosen.name, source.tree, source.doubt._replace(ways=ways))
+    if recognised and source.tree is not None and not isinstance(location, Listing):
+        tree = source.tree
+        if recipe := recipe_in(tree.names(), lambda name: tree.head(name, START) or b""):
+            raise SourceError(f"{os.fspath(location)}: {recipe}")
     source.tree = None  # it is large, and not sent to workers
     if isinstance(source, FileSource):
         source.notes += check_file_set(source.files_read, location)
@@ -246,6 +253,25 @@ def _opened(chosen: type[Source], location: Any, given: _Given) -> Source:
         if "split" not in {option.name for option in options_of(chosen)}:
             source.notes += mixed_splits(source.files_read)
     return source
+
+
+def _works(place: str, way: Way) -> bool:
+    """Tell whether a command that a refusal names would begin to pack; unknown of an archive."""
+    if not os.path.isdir(place):
+        return not way.options.startswith("--format masks")
+    words = way.options.split()
+    named = dict(zip(words[::2], words[1::2], strict=True))
+    option, _, value = named.get("--option", "").partition("=")
+    try:
+        source = find_source(
+            os.path.join(place, way.path),
+            format=named.get("--format"),
+            options={option: value} if option else None,
+        )
+    except (FastdataError, OSError):
+        return False
+    source.close()
+    return True
 
 
 def _of_store(files: StoredFiles, given: _Given) -> Source:

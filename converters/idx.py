@@ -188,10 +188,6 @@ class IdxSource(FileSource, IndexedSource):
         key = self._parts[number].key(row)
         values: tuple[Any, ...] = (image,)
         if label is not None:
-            field = self.schema["label"]
-            names = field.classes if isinstance(field, ScalarField) else None
-            if names and not 0 <= label < len(names):
-                return Reject(key, f"the label {label} is none of the {len(names)} classes")
             values += (label,)
         return Sample(key, (*values, number) if "split" in self.schema else values)
 

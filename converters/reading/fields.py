@@ -420,6 +420,8 @@ def convert(value: Any, field: Field, name: str) -> Any:
         value = _class_number(value, field.classes, name)
     if type(value) is int and isinstance(field, ScalarField) and field.dtype == "int64":
         # A label, in a tenth of the time that it takes below.
+        if field.classes is not None and _NO_LABEL <= value < len(field.classes):
+            return np.int64(value)
         with contextlib.suppress(OverflowError):
             return _checked(np.int64(value), field, name)
     if isinstance(field, BytesField):
@@ -465,7 +467,9 @@ _NO_LABEL = -1
 
 
 def _checked(value: Any, field: ScalarField | ArrayField, name: str) -> Any:
-    """Return class numbers; ValueError if one is beyond the names of the classes."""
+    """Return numbers; ValueError if one is beyond the class names, or if a label is NaN."""
+    if name == "label" and value.size == 1 and value != value:
+        raise ValueError(f"{name!r} is NaN: the label is missing")
     if field.classes is None or value.size == 0:
         return value
     lowest, highest = value.min(), value.max()

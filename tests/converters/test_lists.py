@@ -272,7 +272,7 @@ def test_numbers_beyond_the_named_classes_are_rejected(
         path, tmp_path / "x.lmdb", **options, **({"labels": "bar"} if several else {})
     )
     assert np.concatenate([np.atleast_1d(s.label) for s in data]).tolist() == [0, 1, 2, 3, 4]
-    assert "'label' is 5, and classes= names 0 to 4" in report.rejects[0].reason
+    assert "'label' is 5, and there are 5 classes: 0 to 4" in report.rejects[0].reason
     boxed = [("path", "x1", "y1", "x2", "y2", "label")] + [(r[0], 1, 2, 3, 4, r[1]) for r in rows]
     path = write_rows(tmp_path / "b.csv", boxed)
     report, data = pack(path, tmp_path / "y.lmdb", **options)
@@ -463,3 +463,20 @@ def test_a_changed_box_or_class_is_noticed(tmp_path: Path, pictures: list[Pictur
     assert (reads(path).fingerprints() != before).tolist() == [False, False, True, *[False] * 3]
     path.write_text(text.replace("ant", "X").replace("cat", "ant").replace("X", "cat"))
     assert (reads(path).fingerprints() != before).sum() > 2
+
+
+@pytest.mark.parametrize("title", ["Unnamed: 0", "", "__index_level_0__"])
+def test_row_numbers_of_pandas_are_left_out_and_blanks_are_no_part_of_labels(
+    tmp_path: Path, pictures: list[Picture], title: str
+) -> None:
+    write_images(tmp_path, pictures)
+    labels = ["cat", " cat", "dog", "dog ", "eel", " eel "]
+    rows = [(k, p.name, label) for k, (p, label) in enumerate(zip(pictures, labels, strict=True))]
+    path = write_rows(tmp_path / "train.csv", [(title, "path", " label"), *rows], ",")
+    report, data = pack(path, tmp_path / "a.lmdb")
+    assert dict(data.schema) == {
+        "image": ImageField(),
+        "label": ScalarField(classes=("cat", "dog", "eel")),
+    }
+    assert [sample.label for sample in data] == [0, 0, 1, 1, 2, 2]
+    assert any(note.startswith("columns of row numbers left out: ") for note in report.notes)

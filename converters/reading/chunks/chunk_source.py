@@ -15,7 +15,6 @@ compressed one is inflated in the packing process, from its front.
 
 from __future__ import annotations
 
-import functools
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
@@ -27,14 +26,12 @@ import numpy as np
 from PIL import Image
 
 from fastdata.errors import SourceError
-from fastdata.schema import ArrayField, Field, ScalarField, Schema, StringField
+from fastdata.schema import ArrayField, Field, ImageField, StringField
 
 from ...base import FieldSpec, Reject, reject_reason
 from ...scan import Found, Input, Row, Scan, read
 from ..box_forms import BoxNumbers, parse_boxes
-from ..class_names import named_classes
 from ..compression import inflate_zstd
-from ..field_names import BOXES
 from ..fields import convert, resolve_boxes
 from ..json_files import read_object
 from ..locations import path_inside, path_of
@@ -191,19 +188,19 @@ def resolve_columns(
     scan: Scan,
     reader: ChunkReader,
     names: Sequence[str],
-    field_for: Callable[[str, Callable[[], list[Any]]], Field],
+    own: Callable[[str], Field | None],
     wanted: tuple[str, ...],
     fields: FieldSpec | None,
     channels: int,
-    classes: str | None,
-    boxes: Sequence[str] = (),
-) -> tuple[Schema, ChunkReader, list[str], dict[str, BoxNumbers]]:
-    """Return schema, reader, notes and what boxes are, from the columns that the index names.
+    boxes: Sequence[str],
+) -> tuple[dict[str, Field], ChunkReader, dict[str, BoxNumbers], list[str]]:
+    """Return fields, reader, what boxes are, and notes, from the columns that the index names.
 
-    field_for: takes the encoding of a column and a function that returns some of its values;
+    own: takes the encoding of a column, and returns its field, or None if the values determine it;
         raises RefusedColumnError if there is no such field.
     """
     first: list[list[bytes]] = []
+    remarks: list[str] = []
 
     def values(number: int) -> list[Any]:
         first[:] = first or scan.first(reader.split, index.path, "sample can be read")
@@ -212,35 +209,31 @@ def resolve_columns(
         except ValueError as error:
             raise RefusedColumnError(f"cannot be read: {error}") from error
 
-    columns, found = [], list[str]()
+    columns = []
     for number, (name, encoding) in enumerate(zip(names, reader.encodings, strict=True)):
         try:
-            field = field_for(encoding, functools.partial(values, number))
-            if isinstance(field, ArrayField) and name not in (fields or {}):
-                some, leading = values(number), number == 0 and not name
-                shown = name or f"column{number}"
-                field = guessed_field(some, channels, shown, found, leading=leading)
+            field = own(encoding)
+            if field is None:
+                leading = number == 0 and not name
+                field = guessed_field(values(number), channels, name, remarks, leading=leading)
             columns.append(TableColumn(name, field))
         except RefusedColumnError as error:
             columns.append(TableColumn(name, None, str(error)))
     resolved, picked, notes = choose_columns(
         columns, wanted, fields or {}, channels, str(index.path)
     )
-    form, rows = parse_boxes(boxes, whole=True), dict[str, list[Any]]()
-    if form.form or any(name.lower() in BOXES for name in resolved):
-        rows = {name: values(at) for name, at in zip(resolved, picked, strict=True)}
-    forms = resolve_boxes(resolved, rows, form, fields or {}, notes) if rows else {}
     if isinstance(resolved.get("label"), StringField) and "label" not in (fields or {}):
-        if classes is not None:
-            resolved["label"] = ScalarField()
-        else:
-            found.append(
-                "field 'label' stays text: its classes are known only when all samples have been "
-                "read. --option classes=FILE names them, one a line"
-            )
-    schema = Schema(named_classes(resolved, "label", classes))
-    reader = reader._replace(schema=schema, picked=tuple(picked))
-    return schema, reader, [*notes, *found], forms
+        remarks.append(
+            "field 'label' is text; --option classes=FILE, with a name on each line, makes class "
+            "numbers of it"
+        )
+    some: dict[str, list[Any]] = {}
+    if any(isinstance(field, ArrayField) for field in resolved.values()):
+        for (name, field), number in zip(resolved.items(), picked, strict=True):
+            if isinstance(field, (ArrayField, ImageField)):
+                some[name] = values(number)
+    forms = resolve_boxes(resolved, some, parse_boxes(boxes, whole=True), fields or {}, remarks)
+    return resolved, reader._replace(picked=tuple(picked)), forms, [*notes, *remarks]
 
 
 def _misplaced(begin: int, end: int, last: int, size: int) -> str:

@@ -20,7 +20,7 @@ from fastdata.errors import OptionError, SourceError
 from fastdata.schema import ArrayField, Field, ImageField, Schema
 
 from ..box_forms import likely_unit
-from ..class_names import MOST_CLASSES, check_number
+from ..class_names import MOST_CLASSES, numbered, of_one_number, one_form
 from ..fields import BOXES
 from ..image_list import DeferredSample
 from ..small_memory import StringTable
@@ -192,9 +192,10 @@ class BoxSamples:
     def _number_classes(self, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
         """Give classes their final numbers; return their names, if they have names."""
         numeric = all(text.lstrip("+-").isdecimal() for text in self._texts)
+        numeric = numeric and not of_one_number(self._texts)
         if names is None and not numeric:
-            names = tuple(sorted(self._texts))
-        numbers = {name: k for k, name in enumerate(names or ())}
+            names = one_form(self._texts)
+        numbers = numbered(names or ())
         self._unknown = {number: text for text, number in self._texts.items()}
         self._final = np.zeros(len(self._texts), np.int64)
         for text, number in self._texts.items():
@@ -297,8 +298,8 @@ class ObjectCells:
         """Return the fields of boxes and classes."""
         if not self._keys[0]:
             raise SourceError("the column 'objects' has no bbox; take it out, or rename it")
-        names = self._classes or tuple(sorted(self._names)) or None
-        self._numbers = {name: k for k, name in enumerate(names or ())}
+        names = self._classes or one_form(self._names) or None
+        self._numbers = numbered(names or ())
         fields: dict[str, Field] = {"boxes": BOXES}
         if self.labelled:
             fields["labels"] = ArrayField("int64", (None,), classes=names)
@@ -322,7 +323,5 @@ class ObjectCells:
         if isinstance(label, str) and label in self._numbers:
             return self._numbers[label]
         if isinstance(label, int) and not isinstance(label, bool):
-            if self._classes is not None:
-                check_number(label, self._classes, "category")
             return label
         raise ValueError(f"an object's class is {str(label)[:60]!r}, which is none of the classes")

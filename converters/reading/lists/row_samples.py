@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,7 +22,7 @@ from fastdata.schema import (
 )
 
 from ..cells import ColumnGuess, labels_of, parse_array, parse_bytes
-from ..class_names import MOST_CLASSES, check_number
+from ..class_names import MOST_CLASSES, numbered
 from ..fields import convert, named_field
 from ..small_memory import StringTable
 from ..splits import split_classes
@@ -105,7 +106,7 @@ class RowSamples:
         order = sorted(fields, key=lambda name: name != main)
         self.schema = Schema({name: fields[name] for name in order})
         self._numbers = {
-            name: {label: k for k, label in enumerate(field.classes)}
+            name: numbered(field.classes)
             for name, field in fields.items()
             if isinstance(field, (ScalarField, ArrayField)) and field.classes is not None
         }
@@ -138,7 +139,15 @@ class RowSamples:
         types = info.kinds[column] if info.kinds is not None else None
         if column == info.image:
             self._add_finder(name, column, True)
-        guess.conclude(is_there=column != info.image and self._names_images(name, column, guess))
+        guess.conclude(
+            is_there=column != info.image and self._names_images(name, column, guess),
+            are_numbers=types is not None and str not in types,
+        )
+        if guess.one_number and name not in info.known:
+            self.notes.append(
+                f"the texts of {name!r} are classes, as {' and '.join(guess.one_number)} are one "
+                f"number (--field {name}=float reads numbers)"
+            )
         if name in info.known:
             field = named_field(info.known[name], info.channels)
             if info.known[name] == "label" and not guess.is_int:
@@ -253,8 +262,9 @@ class RowSamples:
             raise ValueError(f"the column {name!r} is empty in this row")
         if isinstance(field, ImageField):
             return self._finders[name].path(cell, row)
-        if name in self._numbers and cell in self._numbers[name]:
-            return self._numbers[name][cell]
+        for text in (cell, cell.strip()) if name in self._numbers else ():
+            if text in self._numbers[name]:
+                return self._numbers[name][text]
         if isinstance(field, ArrayField):
             return convert(parse_array(cell, field), field, name)
         return self._number(name, field, cell)
@@ -267,9 +277,7 @@ class RowSamples:
             return _TRUTH[text.lower()]
         if name in self._numbers and not text.lstrip("+-").isdecimal():
             raise ValueError(f"{name!r} is {cell!r}, which is none of its classes")
-        number = float(cell) if field.dtype.startswith("float") else int(cell)
-        if self._info.classes is not None and field.classes is self._info.classes:
-            check_number(number, field.classes, name)
+        number = float(cell) if field.dtype.startswith("float") else _whole(text, name)
         return convert(number, field, name)
 
     def _several(self, name: str, field: ArrayField, cell: str) -> Any:
@@ -277,10 +285,17 @@ class RowSamples:
         labels = labels_of(cell, self._info.label_separator)
         known = self._numbers.get(name, {})
         for label in labels:
-            if label not in known and not label.lstrip("+-").isdecimal():
+            if known and label not in known and not label.lstrip("+-").isdecimal():
                 raise ValueError(f"{name!r} has {label[:60]!r}, which is none of its classes")
-        numbers = [known[label] if label in known else int(label) for label in labels]
-        if self._info.classes is not None:
-            for number in numbers:
-                check_number(number, self._info.classes, name)
+        numbers = [known[v] if v in known else _whole(v, name) for v in labels]
         return np.array(numbers, np.int64)
+
+
+def _whole(text: str, name: str) -> int:
+    """Return a whole number, which may be written as a decimal."""
+    with contextlib.suppress(ValueError):
+        return int(text)
+    with contextlib.suppress(ValueError):
+        if (number := float(text)).is_integer():
+            return int(number)
+    raise ValueError(f"{name!r} is {text[:60]!r}, not a whole number")
