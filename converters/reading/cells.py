@@ -188,7 +188,7 @@ class ColumnGuess:
                 fits = abs(float(text)) < 2**53 and float(text).is_integer()
             self.is_int &= fits
         if self._may_be_label and len(self._values) <= MOST_CLASSES:
-            self._values.add(cell)
+            self._values.add(text)
 
     def conclude(self, *, is_there: bool, are_numbers: bool = False) -> None:
         """Decide the types: an empty column is text; an image needs its file.

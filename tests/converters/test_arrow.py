@@ -43,15 +43,15 @@ def labels(path: Path) -> list[int]:
 
 
 def test_what_datasets_saved_to_disk_is_read(tmp_path: Path) -> None:
-    report = pack(FIXTURES / "disk", tmp_path / "a.lmdb")
+    report = pack(FIXTURES / "disk", tmp_path / "a.lmdb", boxes="xyxy,pixels")
     assert report.num_rejected == 0
     check_fixture(tmp_path / "a.lmdb", [6, 7, 0, 1, 2, 3, 4, 5])
     assert fastdata.open(tmp_path / "a.lmdb").keys[2] == "train/data-00000-of-00001.arrow@0"
 
 
 def test_a_split_is_chosen_by_its_name_or_its_folder(tmp_path: Path) -> None:
-    pack(FIXTURES / "disk", tmp_path / "a.lmdb", split="test")
-    pack(FIXTURES / "disk" / "test", tmp_path / "b.lmdb")
+    pack(FIXTURES / "disk", tmp_path / "a.lmdb", split="test", boxes="xyxy,pixels")
+    pack(FIXTURES / "disk" / "test", tmp_path / "b.lmdb", boxes="xyxy,pixels")
     assert fastdata.open(tmp_path / "a.lmdb").keys[0] == "test/data-00000-of-00001.arrow@0"
     assert fastdata.open(tmp_path / "b.lmdb").keys[0] == "data-00000-of-00001.arrow@0"
     for name in ("a.lmdb", "b.lmdb"):

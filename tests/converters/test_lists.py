@@ -463,3 +463,20 @@ def test_a_changed_box_or_class_is_noticed(tmp_path: Path, pictures: list[Pictur
     assert (reads(path).fingerprints() != before).tolist() == [False, False, True, *[False] * 3]
     path.write_text(text.replace("ant", "X").replace("cat", "ant").replace("X", "cat"))
     assert (reads(path).fingerprints() != before).sum() > 2
+
+
+@pytest.mark.parametrize("title", ["Unnamed: 0", "", "__index_level_0__"])
+def test_row_numbers_of_pandas_are_left_out_and_blanks_are_no_part_of_labels(
+    tmp_path: Path, pictures: list[Picture], title: str
+) -> None:
+    write_images(tmp_path, pictures)
+    labels = ["cat", " cat", "dog", "dog ", "eel", " eel "]
+    rows = [(k, p.name, label) for k, (p, label) in enumerate(zip(pictures, labels, strict=True))]
+    path = write_rows(tmp_path / "train.csv", [(title, "path", " label"), *rows], ",")
+    report, data = pack(path, tmp_path / "a.lmdb")
+    assert dict(data.schema) == {
+        "image": ImageField(),
+        "label": ScalarField(classes=("cat", "dog", "eel")),
+    }
+    assert [sample.label for sample in data] == [0, 0, 1, 1, 2, 2]
+    assert any(note.startswith("columns of row numbers left out: ") for note in report.notes)

@@ -11,8 +11,8 @@ from fastdata.errors import OptionError
 from fastdata.schema import Field, ImageField
 
 from ..cells import read_schema
-from ..field_names import safe_name
-from ..selection import COLUMNS, joined
+from ..field_names import INDEX_COLUMNS, safe_name
+from ..selection import COLUMNS, joined, left_out
 from .boxed_image import box_form
 
 __all__ = [
@@ -162,12 +162,17 @@ def choose_columns(
 ) -> ChosenColumns:
     """Return what the option ``columns=`` takes; all columns without it."""
     if not columns:
+        # pandas writes them as the first column, without a name.
+        row_numbers = [k for k, t in enumerate(titles) if t in INDEX_COLUMNS and (t or k == 0)]
+        kept = [k for k in range(len(titles)) if k not in row_numbers]
+        notes += left_out("columns of row numbers", [titles[k] or "''" for k in row_numbers])
+        titles = [titles[k] for k in kept]
         labelled = any(title.strip().lower() == "label" for title in titles)
         names = [
             "label" if title.strip().lower() == "class" and not labelled else safe_name(title)
             for title in titles
         ]
-        return ChosenColumns(names, titles, list(range(len(titles))))
+        return ChosenColumns(names, titles, kept)
     chosen = COLUMNS.parse(columns)
     for field, title in chosen.items():
         if title not in titles:

@@ -262,8 +262,9 @@ class RowSamples:
             raise ValueError(f"the column {name!r} is empty in this row")
         if isinstance(field, ImageField):
             return self._finders[name].path(cell, row)
-        if name in self._numbers and cell in self._numbers[name]:
-            return self._numbers[name][cell]
+        for text in (cell, cell.strip()) if name in self._numbers else ():
+            if text in self._numbers[name]:
+                return self._numbers[name][text]
         if isinstance(field, ArrayField):
             return convert(parse_array(cell, field), field, name)
         return self._number(name, field, cell)
