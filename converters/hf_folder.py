@@ -3,8 +3,7 @@
 ::
 
     train/0.jpg
-    train/metadata.jsonl   {"file_name": "0.jpg", "text": "a jay",
-                            "objects": {"bbox": [[x, y, w, h]], "categories": [3]}}
+    train/metadata.jsonl   {"file_name": "0.jpg", "text": "a jay", "weight": 0.5}
 
 Which files are metadata, and what ``file_name`` and ``*_file_name`` become: ``datasets``,
 ``packaged_modules/folder_based_builder/folder_based_builder.py``; splits are by the folders' names.
@@ -21,20 +20,18 @@ from typing import Annotated, Any
 import numpy as np
 
 from fastdata.errors import FastdataError, MissingExtraError, OptionError, SourceError
-from fastdata.schema import Field, ScalarField, Schema
+from fastdata.schema import Field, ScalarField
 
 from .base import FieldSpec, IndexedSource, Sample
 from .reading.class_names import read_class_names
 from .reading.field_names import safe_name
 from .reading.fields import check_names
 from .reading.fingerprints import hash_samples
-from .reading.image_list import DeferredSample
-from .reading.lists.box_rows import ObjectCells
-from .reading.lists.boxed_image import box_form
 from .reading.lists.image_finder import ImageFinder
 from .reading.lists.row_samples import ListInfo, RowSamples
 from .reading.lists.text_table import TextTable, cell_of_value
-from .reading.locations import folders_in, path_inside, printable
+from .reading.locations import folders_in, printable
+from .reading.named_files import find_named
 from .reading.options import ClassFile, Option
 from .reading.selection import joined, left_out
 from .reading.splits import split_classes, split_of
@@ -43,6 +40,7 @@ from .reading.tables.arrow_types import arrow, table_errors
 __all__ = ["HfFolderSource"]
 
 _NAME = "file_name"
+_NAMES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 
 
 class HfFolderSource(IndexedSource):
@@ -66,56 +64,52 @@ class HfFolderSource(IndexedSource):
             str | None, Option("take only this split: train, validation, test")
         ] = None,
         classes: ClassFile = None,
-        boxes: Annotated[
-            tuple[str, ...],
-            Option("what boxes of objects are: xyxy, xywh, cxcywh; pixels, normalised"),
-        ] = ("xywh", "pixels"),
     ) -> None:
         self.root, self.notes = Path(location), []
-        self._tables = self._of_split(metadata_files(self.root), split)
+        self._tables = self._compared(metadata_files(self.root))
         titles = self._tables[0].columns
-        self._form = box_form(boxes)
-        if not self._form.form or not self._form.unit:
-            raise OptionError(f"boxes={','.join(boxes)}: say both: boxes=xywh,pixels")
-        class_names = read_class_names(classes) if classes is not None else None
-        has_objects = "objects" in titles and dict in self._tables[0].kinds.get("objects", set())
-        self._objects_at = titles.index("objects") if has_objects else -1
-        self._objects = ObjectCells(class_names)
         lists = [t for t in titles if is_file_column(t.removesuffix("s")) and t.endswith("s")]
         self.notes += left_out("columns of several images a row", lists)
-        self._kept = [
-            k for k, title in enumerate(titles) if k != self._objects_at and title not in lists
-        ]
+        if dict in self._tables[0].kinds.get("objects", ()) and "objects" not in (fields or {}):
+            raise SourceError(
+                f"{self._tables[0].path}: boxes in 'objects' are not read. Write a list with a row "
+                "for each box (docs/converters/manifest.md); --field objects=string keeps the text"
+            )
+        self._kept = [k for k, title in enumerate(titles) if title not in lists]
         names = [_field_name(titles[k]) for k in self._kept]
         self._images = [k for k, at in enumerate(self._kept) if is_file_column(titles[at])]
-        several = len({table.split for table in self._tables}) > 1 and "split" not in names
-        names += ["split"] * several
+        if not self._images:
+            raise SourceError(f"{self._tables[0].path}: no column file_name or *_file_name")
+        splits = {table.split or "other" for table in self._tables}
+        if split is not None and split not in splits and "split" not in names:
+            raise OptionError(f"split={split}: there are {joined(sorted(splits))} in {self.root}")
+        self._several = "split" not in names and (len(splits) > 1 or split is not None)
+        names += ["split"] * self._several
         if len(set(names)) < len(names):
             raise SourceError(f"{self._tables[0].path}: two columns become one field: {names}")
         check_names(fields or {}, names)
-        known: dict[str, Field | str] = {names[k]: _kind(names[k]) for k in self._images}
-        if several:
-            there = split_classes(sorted({table.split or "other" for table in self._tables}))
-            known["split"] = ScalarField(classes=there)
+        known: dict[str, Field | str] = {
+            names[k]: "mask" if "mask" in names[k].lower() else "image" for k in self._images
+        }
+        if self._several:
+            known["split"] = ScalarField(classes=split_classes(sorted(splits)))
+        main = next((k for k in self._images if titles[self._kept[k]] == _NAME), self._images[0])
         info = ListInfo(
-            str(self._tables[0].path), names, self._main(titles), {**known, **(fields or {})},
-            channels, class_names, self._kinds(several),
+            str(self._tables[0].path), names, main, {**known, **(fields or {})}, channels,
+            read_class_names(classes) if classes is not None else None, self._kinds(),
+            only=None if split is None else (names.index("split"), split),
         )  # fmt: skip
-        self._rows = RowSamples(info, self._cells(several), self._finder)
+        self._rows = RowSamples(info, self._cells(), lambda name, main: _InsideFinder(self.root))
+        if split is not None and self._several:
+            self._rows.leave_out("split")
         self.notes += self._rows.notes
-        found = dict(self._rows.schema)
-        if self._objects_at >= 0:
-            main, objects = next(iter(found)), self._objects.fields()
-            if twice := set(found) & set(objects):
-                raise SourceError(f"{info.place}: columns and 'objects' both have {joined(twice)}")
-            found = {main: found.pop(main), **objects, **found}
-            self.notes.append(f"boxes are {', '.join(self._form[:2])} (--option boxes=FORM,UNIT)")
-        self.schema = Schema(found)
+        self.schema = self._rows.schema
         self.num_samples = self._rows.num_samples
 
     # -- tables --------------------------------------------------------------------------
 
-    def _of_split(self, tables: list[Metadata], split: str | None) -> list[Metadata]:
+    def _compared(self, tables: list[Metadata]) -> list[Metadata]:
+        """Return the tables, which have the same columns, with their splits."""
         if not tables:
             raise SourceError(f"{self.root}: no metadata.csv, .jsonl or .parquet there")
         for table in tables:
@@ -125,30 +119,17 @@ class HfFolderSource(IndexedSource):
                     f"{table.path}: its columns are {joined(table.columns)}; {tables[0].path} has "
                     f"{joined(tables[0].columns)}. Pack one folder at a time"
                 )
-        if split is None:
-            return tables
-        chosen = [table for table in tables if table.split == split]
-        if not chosen:
-            there = joined(sorted({table.split or "other" for table in tables}))
-            raise OptionError(f"split={split}: there are {there} in {self.root}")
-        return chosen
+        return tables
 
-    def _kinds(self, several: bool) -> list[set[type]] | None:
+    def _kinds(self) -> list[set[type]] | None:
         """Return the types of columns; None of CSV, which does not tell."""
         if any(table.is_csv for table in self._tables):
             return None
         titles = self._tables[0].columns
         of = [set().union(*(t.kinds[titles[k]] for t in self._tables)) for k in self._kept]
-        return of + [{str}] * several
+        return of + [{str}] * self._several
 
-    def _main(self, titles: list[str]) -> int:
-        """Return the column of the images: ``file_name``, else the first of such."""
-        named = [k for k in self._images if titles[self._kept[k]] == _NAME]
-        if not self._images:
-            raise SourceError(f"{self._tables[0].path}: no column file_name or *_file_name")
-        return (named or self._images)[0]
-
-    def _cells(self, several: bool) -> Iterator[list[str]]:
+    def _cells(self) -> Iterator[list[str]]:
         """Yield the rows of all tables, their files as paths below the root."""
         titles = self._tables[0].columns
         for table in self._tables:
@@ -158,45 +139,28 @@ class HfFolderSource(IndexedSource):
                 cells = [row[order[k]] for k in self._kept]
                 for k in self._images:
                     cells[k] = os.path.normpath(os.path.join(folder, cells[k])) if cells[k] else ""
-                if self._objects_at >= 0:
-                    self._objects.append(row[order[self._objects_at]])
-                yield cells + [table.split or "other"] * several
-
-    def _finder(self, name: str, main: bool) -> ImageFinder:
-        return _InsideFinder(self.root)
+                yield cells + [table.split or "other"] * self._several
 
     # -- samples -------------------------------------------------------------------------
 
     def __getitem__(self, index: int) -> Sample:
-        image, *others = self._rows.values(index)
-        if self._objects_at < 0:
-            return Sample(self.key_at(index), (image, *others))
-        boxes, labels = self._objects[index]
-        known = dict(zip(self._rows.schema, (image, *others), strict=True))
-        known |= {"boxes": boxes, "labels": labels}
-        fields = tuple(self.schema)
-        return Sample(self.key_at(index), DeferredSample(self._form, fields, [str(image)], known))
+        return Sample(self.key_at(index), self._rows.values(index))
 
     def key_at(self, index: int) -> str:
         return printable(self._rows.key_at(index))
 
     def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        objects = self._objects.texts if self._objects_at >= 0 else None
-
-        def parts(index: int) -> tuple[Any, ...]:
-            return *self._rows.parts(index), objects[index] if objects is not None else ""
-
-        return hash_samples(self.num_samples, limit, parts)
+        return hash_samples(self.num_samples, limit, self._rows.parts)
 
 
 class _InsideFinder(ImageFinder):
     """Files that metadata names: as they are named, and never outside of the folder."""
 
-    def locate(self, names: Any) -> None:
+    def locate(self, name_at: Any, count: int) -> None:
         pass
 
     def path(self, name: str, row: Any = None) -> Path:
-        return Path(path_inside(self.root, name))
+        return Path(find_named(self.root, name))
 
 
 def _field_name(title: str) -> str:
@@ -206,14 +170,7 @@ def _field_name(title: str) -> str:
     return safe_name(title)
 
 
-def _kind(name: str) -> str:
-    return "mask" if "mask" in name.lower() else "image"
-
-
 # -- its files --------------------------------------------------------------------------
-
-
-_NAMES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 
 
 class Metadata:
@@ -237,7 +194,8 @@ class Metadata:
 
     @functools.cached_property
     def _text(self) -> TextTable:
-        return TextTable(self.path, lambda cell: False, "," if self.is_csv else None, True)
+        separator = "," if self.is_csv else None
+        return TextTable(self.path, lambda cell: False, separator, True, exact=True)
 
     @property
     def columns(self) -> list[str]:

@@ -1,30 +1,36 @@
-"""The list that lies beside the images of a folder, if there is exactly one."""
+"""The list of the images of a folder, or one in each of its split folders."""
 
 from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from fastdata.errors import FastdataError
 
-from ..image_files import is_image_name
+from ..image_files import BOTH_CASES, is_image_name
+from ..list_signs import describe_list, is_submission
+from ..locations import folders_in, printable
 from ..selection import joined
 from ..small_memory import KeySet
+from ..splits import split_folders_in
 from .columns import image_column
+from .image_finder import ImageFinder
 from .text_table import JSON_SUFFIXES, TextTable
 
 __all__ = [
     "has_own_images",
-    "images_not_listed",
     "list_of_folder",
     "lists_of_folder",
+    "lists_of_splits",
+    "not_used",
 ]
 
 _SUFFIXES = (".csv", ".tsv", ".txt", *JSON_SUFFIXES)
-_LOOKED_AT = 5
+_LOOKED_AT = 1000
 _MOST_LISTS = 20
+_DEPTH = 3
 
 
 def has_own_images(folder: Path) -> bool:
@@ -34,41 +40,108 @@ def has_own_images(folder: Path) -> bool:
 
 
 def lists_of_folder(folder: Path) -> list[Path]:
-    """Return the files in a folder of images that name some of these, in sorted order."""
-    if not has_own_images(folder):
+    """Return the files in a folder that name some of the images in it or below, sorted.
+
+    Of images in folders, a list must say more than their names.
+    """
+    beside = has_own_images(folder)
+    if not beside and not folders_in(folder):
         return []
     names = sorted(e.name for e in os.scandir(folder) if e.name.lower().endswith(_SUFFIXES))
+    names = [name for name in names if not is_submission(name) and not name.startswith(".")]
     # A text file for each image is no list of them.
-    return [folder / name for name in names[:_MOST_LISTS] if _names_images(folder / name)]
+    return [folder / name for name in names[:_MOST_LISTS] if _names_images(folder / name, beside)]
 
 
 def list_of_folder(folder: Path) -> Path | None:
-    """Return the one such file; None where there are none or several."""
+    """Return the one such file; None if there are none or several, or others may have labels."""
     found = lists_of_folder(folder)
-    return found[0] if len(found) == 1 else None
+    if len(found) != 1:
+        return None
+    if has_own_images(folder):
+        return found[0]
+    others = (e for e in os.scandir(folder) if e.is_file() and e.name != found[0].name)
+    kinds = [
+        describe_list(Path(entry.path), images_below(folder)).kind
+        for entry in others
+        if entry.name.lower().endswith((*_SUFFIXES, ".mat", ".npy", ".xml", ".pkl"))
+    ]
+    return found[0] if "unknown" not in kinds else None
 
 
-def images_not_listed(folder: Path, names: Iterable[str]) -> list[str]:
-    """Return the note on images of a folder that a list does not name, in a list."""
+def lists_of_splits(folder: Path) -> dict[str, Path]:
+    """Return the list in each split folder; empty if one of these has none, or several."""
+    splits = split_folders_in(folder)
+    found = {split: list_of_folder(folder / split) for split in splits}
+    lists = {split: path for split, path in found.items() if path is not None}
+    return lists if len(lists) == len(splits) and not has_own_images(folder) else {}
+
+
+def images_below(folder: Path) -> Iterator[str]:
+    """Yield the images in a folder and in folders below, relative to it."""
+    start = len(os.path.join(folder, ""))
+    waiting = [(os.fspath(folder), 0)]
+    for path, depth in waiting:  # which grows meanwhile
+        with os.scandir(path) as entries:
+            for entry in entries:
+                if entry.name.startswith("."):
+                    continue
+                if is_image_name(entry.name):
+                    yield entry.path[start:]
+                elif depth < _DEPTH and entry.is_dir():
+                    waiting.append((entry.path, depth + 1))
+
+
+def not_used(folder: Path, paths: Iterable[str], lists: Iterable[Path]) -> list[str]:
+    """Return notes on what a folder has beside its lists and their images.
+
+    paths: of the images.
+    """
     known = KeySet()
-    for name in names:
-        known.add(os.path.normpath(name).encode("utf-8", "surrogateescape"))
-    images = (e.name for e in os.scandir(folder) if is_image_name(e.name))
-    left = sorted(n for n in images if known.add(n.encode("utf-8", "surrogateescape")))
-    if not left:
-        return []
-    return [f"{len(left):,} image files that it does not name left out: {joined(left, 3)}"]
+    for path in paths:
+        known.add(os.path.normpath(path).encode("utf-8", "surrogateescape"))
+    start = len(os.path.join(folder, ""))
+    left = sorted(
+        name
+        for name in images_below(folder)
+        if known.add(os.path.join(folder, name).encode("utf-8", "surrogateescape"))
+    )
+    used = {os.fspath(path) for path in lists}
+    others = sorted(
+        entry.path[start:]
+        for parent in {folder, *(path.parent for path in lists)}
+        for entry in os.scandir(parent)
+        if entry.is_file() and not is_image_name(entry.name) and entry.path not in used
+    )
+    notes = [f"files not used: {joined(map(printable, others), 5)}"] * bool(others)
+    if left:
+        places = sorted({os.path.dirname(name) or "." for name in left})
+        notes.append(
+            f"{len(left):,} image files that it does not name left out, in "
+            f"{joined(map(printable, places), 5)}: {joined(map(printable, left), 3)}"
+        )
+    return notes
 
 
-def _names_images(path: Path) -> bool:
-    """Tell whether one of the first rows names an image beside the file."""
+def _names_images(path: Path, beside: bool) -> bool:
+    """Tell whether one of the first rows names an image.
+
+    beside: whether the images are in the folder of the list.
+    """
 
     def is_there(cell: str) -> bool:
         return is_image_name(cell) and os.path.isfile(path.parent / cell)
 
+    if any(os.path.exists(path.with_suffix(suffix)) for suffix in BOTH_CASES):
+        return False  # a text beside an image of its name
     try:
         table = TextTable(path, is_there)
         image = image_column(table.columns)
-        return any(is_there(row[image]) for row in itertools.islice(table, _LOOKED_AT))
+        cells = [row[image] for row in itertools.islice(table, _LOOKED_AT)]
+        if beside:
+            return any(map(is_there, cells))
+        finder = ImageFinder(path.parent)
+        finder.locate(cells.__getitem__, len(cells))
+        return finder.found and len(table.columns) > 1
     except (FastdataError, OSError, ValueError):
         return False

@@ -1,0 +1,147 @@
+"""The tables of a list as one: a list, or one list in each split folder."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from fastdata.errors import SourceError
+
+from ..selection import joined
+from .columns import image_column, is_usual
+from .text_table import TextTable
+
+__all__ = ["ListTable"]
+
+_CREATE_ML = ("image", "label", "xcenter", "ycenter", "width", "height")
+_YES, _NO = ("1", "1.0", "true"), ("0", "0.0", "false", "")
+_LOOKED_AT = 200
+_CHOOSE = "If not each column is a class, say which are taken: --option columns=image=COLUMN,..."
+
+
+class ListTable:
+    """One table.
+
+    titles, kinds: of its columns, ``split`` last if there are several lists.
+    boxes: what the option ``boxes`` is if it is not given.
+    classes: the columns that are classes, 1 or 0 in each row; else None.
+    """
+
+    def __init__(self, tables: Mapping[str, TextTable], chosen: bool = False) -> None:
+        """Compare the tables.
+
+        tables: by the names of their split folders; "" for the only table.
+        chosen: whether the user says what columns are.
+        """
+        self._tables, self._several = tables, "" not in tables
+        first = next(iter(tables.values()))
+        for table in tables.values():
+            if set(table.columns) != set(first.columns):
+                raise SourceError(
+                    f"{table.path}: its columns are {joined(table.columns)}; {first.path} has "
+                    f"{joined(first.columns)}. Pack one folder at a time"
+                )
+        self._columns, self._image = first.columns, image_column(first.columns)
+        self.titles, self.boxes = list(first.columns), tuple[str, ...]()
+        self.classes: tuple[str, ...] | None = None
+        every = [table.kinds for table in tables.values() if table.kinds is not None]
+        self.kinds = None
+        if every:
+            self.kinds = [{kind for k in every for kind in k[title]} for title in self.titles]
+        self._objects = -1
+        others = tuple(t for k, t in enumerate(self.titles) if k != self._image)
+        roboflow = first.path.name == "_classes.csv"
+        plain = len(set(others)) > 1 and not any(map(is_usual, others))
+        self._one_hot = not roboflow and plain and self._are_one_hot(first)
+        if not chosen and (roboflow or self._one_hot):
+            self.classes = others
+            self.titles, self.kinds = ["image", "label" if self._one_hot else "labels"], None
+        elif self.kinds and {"image", "annotations"} <= set(self.titles):
+            self._objects = self.titles.index("annotations")
+            if list in self.kinds[self._objects]:
+                self.titles, self.kinds = list(_CREATE_ML), None
+                self.boxes = ("cxcywh", "pixels")
+        if self._several and "split" not in self.titles:
+            self.titles.append("split")
+            self.kinds = self.kinds and [*self.kinds, {str}]
+
+    def rows(self) -> Iterator[list[str]]:
+        """Yield the rows of all tables; images are relative to the folder of the split folders."""
+        for split, table in self._tables.items():
+            rows = iter(table)
+            if table.columns != self._columns:
+                order = [table.columns.index(title) for title in self._columns]
+                rows = ([row[k] for k in order] for row in rows)
+            image = self._image
+            if self.classes is not None:
+                rows, image = self._labelled(table, rows), 0
+            elif self.boxes:
+                rows, image = self._boxed(table, rows), 0
+            if not self._several:
+                yield from rows
+                return
+            for row in rows:
+                row[image] = os.path.join(split, row[image])
+                yield [*row, split][: len(self.titles)]
+
+    def index_columns(self) -> list[int]:
+        """Return the columns that are the row's numbers, as pandas writes its index."""
+        named = [
+            k
+            for k, title in enumerate(self.titles)
+            if k != self._image and (not title or title.startswith("Unnamed:"))
+        ]
+        first = list(itertools.islice(self.rows(), _LOOKED_AT)) if named else []
+        return [
+            k
+            for k in named
+            if all(row[k].isdecimal() for row in first)
+            and len({row[k] for row in first}) == len(first)
+        ]
+
+    def _are_one_hot(self, table: TextTable) -> bool:
+        """Tell whether one of the other columns is 1 in each of the first rows, and the rest 0."""
+        rows = list(itertools.islice(table, _LOOKED_AT))
+        flags = [[c.strip() for k, c in enumerate(row) if k != self._image] for row in rows]
+        return bool(rows) and all(
+            set(row) <= {*_YES[:2], *_NO[:2]} and sum(c in _YES for c in row) == 1 for row in flags
+        )
+
+    def _labelled(self, table: TextTable, rows: Iterable[list[str]]) -> Iterator[list[str]]:
+        """Yield the image of each row, and the class or classes whose columns have a 1."""
+        for number, row in enumerate(rows, 1):
+            chosen = []
+            for k, cell in enumerate(row):
+                flag = cell.strip().lower()
+                if k != self._image and flag in _YES:
+                    chosen.append(self._columns[k])
+                elif k != self._image and flag not in _NO:
+                    raise SourceError(
+                        f"{table.path}, row {number}: {self._columns[k]!r} is {cell!r:.40}, "
+                        f"neither 1 nor 0. {_CHOOSE}"
+                    )
+            if self._one_hot and len(chosen) != 1:
+                raise SourceError(
+                    f"{table.path}, row {number}: {len(chosen)} of its classes are 1. {_CHOOSE}"
+                )
+            yield [row[self._image], chosen[0] if self._one_hot else json.dumps(chosen)]
+
+    def _boxed(self, table: TextTable, rows: Iterable[list[str]]) -> Iterator[list[str]]:
+        """Yield a row for each object of Create ML's annotations."""
+        image = self._columns.index("image")
+        for number, row in enumerate(rows, 1):
+            try:
+                objects: Sequence[dict[str, dict[str, float]]]
+                objects = json.loads(row[self._objects] or "[]")
+                for entry in objects:
+                    sides = [entry["coordinates"][side] for side in ("x", "y", "width", "height")]
+                    yield [row[image], str(entry["label"]), *map(str, sides)]
+            except (KeyError, TypeError) as error:
+                raise SourceError(
+                    f"{table.path}, row {number}: expected objects with a label and coordinates "
+                    f"x, y, width, height: {row[self._objects]:.80}"
+                ) from error
+            if not objects:
+                yield [row[image], "", "", "", "", ""]
