@@ -2,8 +2,8 @@
 
 ``{"images": [...], "annotations": [...], "categories": [...]}``, as
 https://cocodataset.org/#format-data specifies it: boxes as left, top, width, height from the
-top left corner, in pixels; regions as polygons or run lengths; keypoints; captions; panoptic
-segments.  Variants: LVIS, iNaturalist (a class an image), Roboflow's export (a file a split).
+top left corner, in pixels; regions as polygons or run lengths; captions.  Variants: LVIS,
+iNaturalist (a class an image), Roboflow's export (a file a split).
 
 A file is read once, entry by entry (``reading/json_files.py``).  In memory are the images' names
 and numbers, and 57 bytes an annotation.  What is no number is read again by workers.
@@ -23,19 +23,22 @@ from fastdata.errors import OptionError, SourceError
 from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema, StringField
 
 from .base import FieldSpec, IndexedSource, Reject, Sample
-from .reading.annotations.coco_annotations import FEDERATED, CocoReader
+from .reading.annotations.coco_annotations import CocoReader
 from .reading.annotations.coco_files import (
+    FEDERATED,
     CocoIndex,
     annotation_files,
+    classes_of,
     image_folder,
     is_coco,
-    segment_folder,
+    read_categories,
 )
 from .reading.annotations.shapes import mask_field
 from .reading.fields import BOXES
 from .reading.fingerprints import hash_samples
 from .reading.image_list import DeferredSample
-from .reading.locations import path_inside, printable, stat_of
+from .reading.locations import printable, stat_of
+from .reading.named_files import find_named
 from .reading.options import CheckSize, ImageFolder, Option, PaintedMasks
 from .reading.refusals import refuse_fields
 from .reading.selection import joined, left_out
@@ -44,7 +47,6 @@ from .reading.splits import choose_folder
 __all__ = ["CocoSource"]
 
 _USED = {"id", "image_id", "category_id", "bbox", "area", "iscrowd", "caption", "segmentation"}
-_USED |= {"segments_info", "file_name"}
 
 
 class _Part(NamedTuple):
@@ -59,9 +61,7 @@ class CocoSource(IndexedSource):
     """Images of a COCO annotation file, each with its boxes, or its captions."""
 
     name = "coco"
-    summary = (
-        "COCO, LVIS, iNaturalist: a JSON file of boxes, regions, keypoints, captions, segments"
-    )
+    summary = "COCO, LVIS, iNaturalist: a JSON file of boxes, regions, captions or classes"
     parts = ("*instances*.json|annotations/*.json|**/_annotations.coco.json", "**/*.jpg|**/*.png")
 
     @classmethod
@@ -84,50 +84,55 @@ class CocoSource(IndexedSource):
     ) -> None:
         refuse_fields(fields, self.name)
         self.notes = []
-        self.root, files = annotation_files(Path(location), annotations or "")
+        self.root, files = annotation_files(Path(location), annotations or "", self.notes)
         splits = choose_folder(list(files), split, self.notes)
-        indices = [CocoIndex(files[name]) for name in splits]
-        first = indices[0]
-        for name, index in zip(splits, indices, strict=True):
-            if index.categories != first.categories:
-                raise SourceError(
-                    f"{files[name]}: its categories are not those of {files[splits[0]]}. Pack one "
-                    f"split: --option split={name}"
-                )
-        self._seen = set().union(*(index.seen for index in indices))
-        self._single = all(index.single for index in indices)
-        panoptic = "segments_info" in self._seen
-        masks = masks or ("classes" if panoptic else None)
-        found = self._fields(channels, masks, first)
+        indices = {name: CocoIndex(files[name]) for name in splits}
+        classes = classes_of(
+            {
+                path: indices[name].categories if name in indices else read_categories(path)
+                for name, path in files.items()
+            },
+            self.notes,
+        )
+        for index in indices.values():
+            index.number_classes(classes)
+        self._seen = set().union(*(index.seen for index in indices.values()))
+        self._single = all(index.single for index in indices.values())
+        found = self._fields(channels, masks, classes)
+        self._text_ids = any(
+            not index.texts.keys().isdisjoint(index.ids) for index in indices.values()
+        )
+        found["image_id"] = StringField() if self._text_ids else ScalarField("int64")
         if not split and list(files) != [""]:
             found["split"] = ScalarField(classes=tuple(map(printable, splits)))
         self.schema = Schema(found)
         self._parts = []
-        for name, index in zip(splits, indices, strict=True):
+        for name, index in indices.items():
             path = files[name]
-            reader = CocoReader(
-                *(str(path), tuple(found), masks, check_size),
-                categories=tuple(first.categories) if panoptic or first.federated else (),
-                keypoints=self._count_of_points(first),
-                segments=str(segment_folder(path)) if panoptic else "",
-            )
-            folder = image_folder(self.root, path, images or "", index.first_names())
+            try:
+                folder = image_folder(self.root, path, images or "", index.first_names())
+            except SourceError as error:
+                others = f", or take one split: --option split={joined([*{*splits} - {name}], 1)}"
+                raise SourceError(f"{error}{others if len(splits) > 1 else ''}") from None
+            reader = CocoReader(str(path), tuple(found), masks, check_size)
             self._parts.append(_Part(index, folder, reader))
-        counts = [len(index.names) + len(index.strays) for index in indices]
+        counts = [len(index.names) + len(index.strays) for index in indices.values()]
         self._starts = [0, *itertools.accumulate(counts)]
         self.num_samples = self._starts[-1]
-        points = {"keypoints", "num_keypoints"} if "keypoints" in found else set()
-        left = sorted(filter(str.isprintable, self._seen - _USED - points))
+        left = sorted(filter(str.isprintable, self._seen - _USED - {*FEDERATED}))
         if "segmentation" in self._seen and not masks:
             left.append("segmentation (--option masks=classes paints it)")
         self.notes += left_out("of annotations", left)
+        self.notes += left_out("of images", sorted(self._seen & {*FEDERATED}))
 
-    def _fields(self, channels: int, masks: str | None, index: CocoIndex) -> dict[str, Field]:
+    def _fields(
+        self, channels: int, masks: str | None, classes: tuple[str, ...]
+    ) -> dict[str, Field]:
         """Return the fields, by which members annotations have."""
-        seen, classes = self._seen, tuple(index.categories.values())
+        seen = self._seen
         of_image = "category_id" in seen and not seen & {"bbox", "segmentation"}
         boxed = not of_image and bool(
-            seen & {"bbox", "category_id", "segments_info"} or (classes and "caption" not in seen)
+            seen & {"bbox", "category_id"} or (classes and "caption" not in seen)
         )
         if (boxed or of_image) and not classes:
             raise SourceError(f"{self.root}: has boxes, but no categories that they are of")
@@ -145,27 +150,11 @@ class CocoSource(IndexedSource):
             fields["label"] = ScalarField(classes=classes)
         elif of_image:
             fields["labels"] = ArrayField("int64", (None,), classes=classes)
-        if boxed and (count := self._count_of_points(index)):
-            fields["keypoints"] = ArrayField("float32", (None, count, 3))
-            names = joined(next(iter(index.keypoints.values())), 20)
-            self.notes.append(
-                f"keypoints ({names}) are fractions of the width and height of the whole picture: "
-                "crops and flips do not move them"
-            )
-        if index.federated and boxed:
-            for name in FEDERATED:
-                fields[name] = ArrayField("int64", (None,), classes=classes)
         if "caption" in seen:
             fields["captions"] = StringField()
-        fields["image_id"] = ScalarField("int64")
-        if len(fields) == 2:
+        if len(fields) == 1:
             self.notes.append("no annotations: only the images")
         return fields
-
-    def _count_of_points(self, index: CocoIndex) -> int:
-        """Return how many keypoints an object has at most."""
-        given = "keypoints" in self._seen
-        return max(map(len, index.keypoints.values()), default=0) if given else 0
 
     def __getitem__(self, index: int) -> Sample | Reject:
         number = bisect_right(self._starts, index) - 1
@@ -178,15 +167,17 @@ class CocoSource(IndexedSource):
             return reject
         name = entries.names[row]
         known = {
-            "image_id": entries.ids[row],
+            "image_id": str(entries.id_of(row)) if self._text_ids else entries.ids[row],
             "split": number,
             "size": tuple(entries.sizes[2 * row : 2 * row + 2]),
-            "place": tuple(entries.places[2 * row : 2 * row + 2]),
             "annotations": entries.rows_of(row).tobytes(),
         }
         # Images of several folders differ by these.
         inside = os.path.relpath(folder, self.root) if len(self._parts) > 1 else ""
-        image = DeferredSample(reader, reader.fields, [path_inside(folder, name)], known)
+        path = find_named(folder, name)
+        if "\\" in name:
+            name = os.path.relpath(path, folder)
+        image = DeferredSample(reader, reader.fields, [path], known)
         return Sample(os.path.join(inside, name), image)
 
     def key_at(self, index: int) -> str:

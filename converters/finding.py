@@ -28,6 +28,7 @@ from fastdata.regular_files import with_urls
 from fastdata.storage import Store
 
 from .base import FieldSpec, Source
+from .reading.file_sets import check_file_set
 from .reading.fingerprints import FileSource
 from .reading.image_files import is_image_name
 from .reading.image_list import ImageListSource
@@ -184,6 +185,7 @@ def _opened(chosen: type[Source], location: Any, given: _Given) -> Source:
             f"--format {chosen.name} packs it so all the same.{_nearest(location)}"
         )
     if isinstance(source, FileSource):
+        source.notes += check_file_set(source.files_read, location)
         if recognised and has_folders_of_images(location):
             source.notes.append(
                 "the folders of images there are not taken (--format folder takes them instead)"

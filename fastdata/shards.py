@@ -6,6 +6,7 @@ user sees of it is `fastdata.dataset.Dataset`.
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import itertools
 import os
@@ -26,7 +27,7 @@ from fastdata.errors import (
     not_there,
 )
 from fastdata.formats.layout import content_digest
-from fastdata.formats.manifest import Manifest, ShardEntry
+from fastdata.formats.manifest import MANIFEST, Manifest, ShardEntry
 from fastdata.formats.reader import CachedFile, ShardReader
 from fastdata.schema import Schema
 from fastdata.storage import is_url, open_store
@@ -371,6 +372,7 @@ def expand(location: Location) -> list[Path]:
     if glob.has_magic(str(path)):
         matches = sorted(glob.glob(str(path), recursive=True))
         if matches:
+            _check_manifests(path.name, [Path(match) for match in matches])
             return [Path(match) for match in matches]
         raise DatasetNotFoundError(f"{path}: nothing matches this pattern")
     if path.with_name(path.name + ".partial").exists():
@@ -382,6 +384,21 @@ def expand(location: Location) -> list[Path]:
     if path.suffix in PACKED and "Did you mean" not in message:
         message += f" Make it with: fastdata pack IMAGES {path}"
     raise DatasetNotFoundError(message)
+
+
+def _check_manifests(pattern: str, files: Sequence[Path]) -> None:
+    """Refuse shards that a pattern finds beside a manifest, if it lists others for that pattern."""
+    for folder in dict.fromkeys(file.parent for file in files if file.suffix in PACKED):
+        if (folder / MANIFEST).is_file():
+            there = {file.name for file in files if file.parent == folder}
+            listed = {entry.file for entry in Manifest.read(folder).shards}
+            wrong = {n for n in listed if fnmatch.fnmatch(n, pattern)} ^ there
+            if wrong:
+                raise FormatError(
+                    f"{folder}: its manifest and the files of the pattern {pattern} differ in "
+                    f"{', '.join(sorted(wrong)[:4])}{' ...' * (len(wrong) > 4)}. Open the dataset "
+                    f"by its folder: {folder}"
+                )
 
 
 def _present(directory: Path, entry: ShardEntry) -> Path:

@@ -88,7 +88,7 @@ def main(root: Path) -> None:
     for kind, names in (
         ("boxes", ("yolo", "yolo_ultralytics", "cvat", "coco_instances", "voc_detection")),
         ("points", ("coco_person_keypoints",)),
-        ("masks", ("camvid", "cityscapes", "voc_segmentation", "coco_panoptic")),
+        ("masks", ("camvid", "cityscapes", "voc_segmentation")),
     ):
         for name in names:
             dataset(kind).export(str(root / name), name, save_media=True, image_ext=".jpg")

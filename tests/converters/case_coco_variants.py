@@ -1,4 +1,4 @@
-"""Variants of COCO by ``json`` and PIL: keypoints, panoptic, LVIS, iNaturalist, Roboflow."""
+"""Variants of COCO by ``json`` and PIL: keypoints, LVIS, iNaturalist, Roboflow."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from case_coco import instances
 from cases import CLASSES, Case, Picture
-from PIL import Image
 
-__all__ = ["CASES", "inaturalist", "keypoints", "lvis", "panoptic", "roboflow", "segments_of"]
+__all__ = ["CASES", "inaturalist", "keypoints", "lvis", "roboflow"]
 
 IDS = (3, 18, 90)
 
@@ -55,49 +53,6 @@ def keypoints(folder: Path, pictures: Sequence[Picture]) -> Path:
         categories=[
             {"id": 1, "name": "person", "keypoints": ["nose", "tail"], "skeleton": [[1, 2]]}
         ],
-    )  # fmt: skip
-    return folder
-
-
-def segments_of(picture: Picture) -> np.ndarray[Any, Any]:
-    """Return ids of panoptic segments, of which the second is of class `label`."""
-    height, width = picture.pixels.shape[:2]
-    ids = np.zeros((height, width), np.int64)
-    ids[: height // 2] = 70_000
-    ids[height // 4 : height // 2, 5:20] = 300 + picture.label
-    return ids
-
-
-def panoptic(folder: Path, pictures: Sequence[Picture]) -> Path:
-    """Write a panoptic file and its masks."""
-    entries = images(pictures, folder, "val2017")
-    annotations = []
-    for picture, entry in zip(pictures, entries, strict=True):
-        ids = segments_of(picture)
-        colours = np.stack([ids & 255, ids >> 8 & 255, ids >> 16], -1).astype(np.uint8)
-        path = folder / f"annotations/panoptic_val2017/{picture.name}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(colours).save(path)
-        parts = []
-        for number, category in ((70_000, 90), (300 + picture.label, IDS[picture.label])):
-            rows, columns = np.nonzero(ids == number)
-            left, top = int(columns.min()), int(rows.min())
-            box = [left, top, int(columns.max()) + 1 - left, int(rows.max()) + 1 - top]
-            parts.append(
-                {
-                    "id": number,
-                    "category_id": category,
-                    "area": len(rows),
-                    "bbox": box,
-                    "iscrowd": 0,
-                }
-            )
-        annotations.append(
-            {"image_id": entry["id"], "file_name": path.name, "segments_info": parts}
-        )
-    write(
-        folder / "annotations/panoptic_val2017.json",
-        images=entries, annotations=annotations, categories=categories(),
     )  # fmt: skip
     return folder
 
@@ -150,7 +105,6 @@ def roboflow(folder: Path, pictures: Sequence[Picture]) -> Path:
 
 CASES = [
     Case("coco-keypoints", "coco", keypoints, labels=False),
-    Case("coco-panoptic", "coco", panoptic, labels=False),
     Case("coco-lvis", "coco", lvis, labels=False),
     Case("coco-inaturalist", "coco", inaturalist),
     Case("coco-roboflow", "coco", roboflow, {"masks": "instances"}, labels=False),

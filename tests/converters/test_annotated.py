@@ -76,25 +76,3 @@ def test_colours_of_cityscapes(tmp_path: Path) -> None:
     for key, sample in zip(data.keys, data, strict=True):
         expected = np.asarray(Image.open(FIXTURES / f"masks/{picture_of(key)}.png"))
         np.testing.assert_array_equal(np.asarray(sample.mask).squeeze(), expected)
-
-
-@pytest.mark.parametrize("split", ["train", "val"])
-def test_panoptic_masks(tmp_path: Path, split: str) -> None:
-    options = {"annotations": f"annotations/panoptic_{split}.json"}
-    _, data = packed("coco_panoptic", tmp_path / "x.lmdb", **options)
-    (sample,) = data
-    expected = np.asarray(Image.open(FIXTURES / f"masks/{picture_of(data.keys[0])}.png"))
-    # All pixels are of segments, and 0 is what is of none.
-    np.testing.assert_array_equal(np.asarray(sample.mask).squeeze(), expected + 1)
-    assert data.schema["mask"].classes == ("background", *LABELS)
-
-
-def test_keypoints(tmp_path: Path) -> None:
-    options = {"annotations": "annotations/person_keypoints_val.json"}
-    _, data = packed("coco_person_keypoints", tmp_path / "x.lmdb", **options)
-    (sample,) = data
-    for points, (_, (left, top, right, bottom)) in zip(
-        sample.keypoints, EXPECTED["pic_1"], strict=True
-    ):
-        expected = [[(left + 2) / 48, (top + 2) / 40, 2], [(right - 2) / 48, (bottom - 2) / 40, 1]]
-        np.testing.assert_allclose(points, expected, rtol=1e-5)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from case_coco import indented, instances, write_coco
 from cases import Picture, make_pictures
-from pack_helpers import pil_file, with_orientation
+from pack_helpers import pil_file, pixels, with_orientation
 from PIL import Image, ImageOps
 from samples import photo
 
@@ -281,11 +281,18 @@ def test_of_several_annotation_files_one_is_named(tmp_path: Path, pictures: list
     captions = {"images": instances(pictures)["images"], "annotations": []}
     (tmp_path / "annotations/captions_val2017.json").write_text(json.dumps(captions))
     text = (tmp_path / "annotations/instances_val2017.json").read_text()
-    with pytest.raises(SourceError, match=r"none of its first images.*--option images=FOLDER"):
+    with pytest.raises(SourceError, match=r"first images .* are in none .*--option images=FOLDER"):
         find_source(tmp_path)
     assert find_source(tmp_path, options={"images": "train2017"}).num_samples == 4
-    (tmp_path / "annotations/instances_train2017.json").write_text(text)
-    with pytest.raises(OptionError, match="--option annotations=annotations/instances_train2017"):
+    (tmp_path / "annotations/instances_train2014.json").write_text(text)
+    with pytest.raises(OptionError, match="--option annotations=annotations/instances_train2014"):
+        find_source(tmp_path)
+    (tmp_path / "annotations/instances_train2014.json").rename(
+        tmp_path / "annotations/instances_train2017.json"
+    )
+    with pytest.raises(
+        SourceError, match=r"its first images .* are in none .*--option split=train"
+    ):
         find_source(tmp_path)
     chosen = {"annotations": "annotations/instances_train2017.json"}
     assert find_source(tmp_path, options=chosen).num_samples == 4
@@ -309,6 +316,156 @@ def test_other_json_files_are_not_taken_for_it(tmp_path: Path) -> None:
 def test_fields_are_not_to_be_changed(tmp_path: Path, pictures: list[Picture]) -> None:
     with pytest.raises(OptionError, match="has fields of its own"):
         find_source(write_coco(tmp_path, pictures), fields={"boxes": "array"})
+
+
+# -- several files of one set -------------------------------------------------------------
+
+
+def write_splits(folder: Path, pictures: list[Picture], **places: str) -> dict[str, Any]:
+    """Write a file and a folder of images for each split; return the contents by file."""
+    contents = {}
+    for k, (split, place) in enumerate(places.items()):
+        some = pictures[k::2]
+        contents[split] = instances(some)
+        for picture in some:
+            (folder / place).mkdir(parents=True, exist_ok=True)
+            (folder / place / f"{picture.name}.jpg").write_bytes(picture.data)
+    return contents
+
+
+def save(folder: Path, contents: dict[str, Any]) -> Path:
+    (folder / "annotations").mkdir(exist_ok=True)
+    for split, content in contents.items():
+        (folder / f"annotations/instances_{split}.json").write_text(json.dumps(content))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        {"train2017": "train2017", "val2017": "val2017"},
+        {"train2017": "train", "val2017": "val"},
+        {"train": "images/train", "val": "images/val"},
+        {"train": "train_images", "val": "val_images"},
+        {"train": "data", "val": "data"},
+    ],
+)
+def test_files_of_splits_are_packed_together(
+    tmp_path: Path, pictures: list[Picture], places: dict[str, str]
+) -> None:
+    root = save(tmp_path, write_splits(tmp_path, pictures, **places))
+    report = pack(root, tmp_path / "x.lmdb")
+    assert (report.num_samples, report.num_rejected) == (4, 0)
+    data = fastdata.open(tmp_path / "x.lmdb")
+    assert data.schema["split"] == ScalarField(classes=("train", "val"))
+    assert [s.split for s in data] == [0, 0, 1, 1]
+    order = [*pictures[::2], *pictures[1::2]]
+    for sample, picture in zip(data, order, strict=True):
+        assert sample.labels.tolist() == [picture.label]
+        np.testing.assert_array_equal(pixels(sample.image), picture.pixels)
+
+
+def test_a_split_without_images_is_not_given_those_of_another(
+    tmp_path: Path, pictures: list[Picture]
+) -> None:
+    contents = write_splits(tmp_path, pictures, train="pictures", val="val")
+    contents["train"] = contents["val"]  # whose images are in val, too
+    with pytest.raises(SourceError, match=r"instances_train.json.* are in none .*split=val"):
+        find_source(save(tmp_path, contents))
+
+
+def test_files_with_other_ids_of_the_same_categories_have_the_same_classes(
+    tmp_path: Path, pictures: list[Picture]
+) -> None:
+    contents = write_splits(tmp_path, pictures, train="train", val="val")
+    turned = {3: 18, 18: 90, 90: 3}
+    for entry in contents["val"]["categories"]:
+        entry["id"] = turned[entry["id"]]
+    for entry in contents["val"]["annotations"]:
+        entry["category_id"] = turned[entry["category_id"]]
+    save(tmp_path, contents)
+    for options in ({}, {"split": "val"}):
+        path = tmp_path / f"{len(options)}.lmdb"
+        report = pack(tmp_path, path, source_options=options)
+        assert any("other ids of the same categories" in note for note in report.notes)
+        data = fastdata.open(path)
+        assert data.classes == ["ant", "bee", "cat"]
+        labels = [s.labels.tolist() for s in data][-2:]
+        assert labels == [[p.label] for p in pictures[1::2]]
+
+
+def test_a_category_that_only_one_file_has_keeps_its_number(
+    tmp_path: Path, pictures: list[Picture]
+) -> None:
+    contents = write_splits(tmp_path, pictures, train="train", val="val")
+    used = {entry["category_id"] for entry in contents["val"]["annotations"]}
+    contents["val"]["categories"] = [c for c in contents["val"]["categories"] if c["id"] in used]
+    save(tmp_path, contents)
+    pack(tmp_path, tmp_path / "x.lmdb", source_options={"split": "val"})
+    data = fastdata.open(tmp_path / "x.lmdb")
+    assert data.classes == ["ant", "bee", "cat"]
+    assert [s.labels.tolist() for s in data] == [[p.label] for p in pictures[1::2]]
+
+
+def test_two_categories_of_one_name_are_refused(tmp_path: Path, pictures: list[Picture]) -> None:
+    names = ("car", "bus", "car")
+    categories = [{"id": number, "name": name} for number, name in enumerate(names)]
+    content = changed(pictures, lambda c: c.update(categories=categories))
+    with pytest.raises(SourceError, match=r"the categories 0, 2 are all called 'car'"):
+        pack(write_coco(tmp_path, pictures, content), tmp_path / "x.lmdb")
+
+
+# -- names and ids ------------------------------------------------------------------------
+
+
+def test_ids_may_be_text(tmp_path: Path, pictures: list[Picture]) -> None:
+    def edit(content: dict[str, Any]) -> None:
+        for entry in (*content["images"], *content["categories"]):
+            entry["id"] = f"x{entry['id']}"
+        for entry in content["annotations"]:
+            entry["image_id"], entry["category_id"] = (
+                f"x{entry[name]}" for name in ("image_id", "category_id")
+            )
+
+    write_coco(tmp_path, pictures, changed(pictures, edit))
+    report = pack(tmp_path, tmp_path / "x.lmdb")
+    assert (report.num_samples, report.num_rejected) == (4, 0)
+    data = fastdata.open(tmp_path / "x.lmdb")
+    assert data.schema["image_id"] == StringField()
+    assert [s.image_id for s in data] == ["x7", "x10", "x13", "x16"]
+    assert data.classes == ["bee", "ant", "cat"]  # x18, x3, x90
+    assert [data.classes[s.labels[0]] for s in data] == [
+        ("ant", "bee", "cat")[p.label] for p in pictures
+    ]
+
+
+def test_numbers_as_text_are_numbers(tmp_path: Path, pictures: list[Picture]) -> None:
+    def edit(content: dict[str, Any]) -> None:
+        for entry in content["annotations"]:
+            entry["image_id"] = str(entry["image_id"])
+
+    write_coco(tmp_path, pictures, changed(pictures, edit))
+    assert pack(tmp_path, tmp_path / "x.lmdb").num_rejected == 0
+    data = fastdata.open(tmp_path / "x.lmdb")
+    assert [s.image_id for s in data] == [7, 10, 13, 16]
+    assert [s.labels.tolist() for s in data] == [[p.label] for p in pictures]
+
+
+@pytest.mark.parametrize(
+    ("named", "stored"),
+    [("sub\\0.jpg", "sub/0.jpg"), ("sub\\0.jpg", "sub\\0.jpg"), ("b\u00e9.jpg", "be\u0301.jpg")],
+)
+def test_images_named_by_another_system_are_found(
+    tmp_path: Path, pictures: list[Picture], named: str, stored: str
+) -> None:
+    content = changed(pictures, lambda c: c["images"][0].update(file_name=named))
+    write_coco(tmp_path, pictures, content)
+    (tmp_path / "val2017/sub").mkdir()
+    (tmp_path / "val2017/000000.jpg").rename(tmp_path / "val2017" / stored)
+    assert pack(tmp_path, tmp_path / "x.lmdb").num_rejected == 0
+    data = fastdata.open(tmp_path / "x.lmdb")
+    np.testing.assert_array_equal(pixels(data[0].image), pictures[0].pixels)
+    assert data.keys[0] == (stored if "\\" in named else named)
 
 
 # -- what is wrong ----------------------------------------------------------------------
@@ -339,7 +496,7 @@ REJECTED: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
     (spoil_image(file_name="/etc/passwd"), "leads outside of its folder"),
     (spoil_image(file_name="a\0b"), "no name of a file"),
     (spoil_image(file_name="\ud800.jpg"), "surrogates not allowed"),
-    (spoil_image(file_name=7), "its file_name is 7, not str"),
+    (spoil_image(file_name=7), "its file_name is 7, not text"),
     (spoil_image(file_name="nowhere.jpg"), "No such file"),
     (spoil_image(file_name="."), "leads outside|is no name"),
     (spoil_image(height=-1), "height and width are"),
@@ -362,21 +519,20 @@ def test_a_bad_entry_is_a_reject_and_the_rest_is_packed(
 
 def test_entries_that_belong_to_nothing_are_said(tmp_path: Path, pictures: list[Picture]) -> None:
     content = instances(pictures)
-    content["annotations"] += [{"image_id": 999}, {"image_id": 999}, {"image_id": "7"}, 5]
+    content["annotations"] += [{"image_id": 999}, {"image_id": 999}, {"image_id": 7.5}, 5]
     content["annotations"] += [{"image_id": 10**30}]
     content["images"] += [{"id": 7, "file_name": "000001.jpg"}, {"id": 10**30, "file_name": "a"}]
-    content["images"] += ["x", {"id": "q", "file_name": "000001.jpg"}]
+    content["images"] += ["x", {"id": [], "file_name": "000001.jpg"}]
     report = pack(write_coco(tmp_path, pictures, content), tmp_path / "x.lmdb")
     assert report.num_samples == 4
     reasons = {reject.reason.partition(" (")[0]: reject.key for reject in report.rejects}
     assert len(reasons) == report.num_rejected == 8, reasons
     assert reasons["another image has its id, 7"] == "000001.jpg"
     assert "2 annotations are of image_id 999, which is not listed" in reasons
-    assert "an image's entry: its id is None, not int" in reasons
-    assert "an annotation: its image_id is '7', not an int of 64 bits" in reasons
-    assert reasons["an annotation: its image_id is None, not an int of 64 bits"].startswith(
-        "instances_val2017.json@"
-    )
+    assert "an image's entry: its id is None, neither an int of 63 bits nor text" in reasons
+    assert "an annotation: its image_id is 7.5, neither an int of 63 bits nor text" in reasons
+    no_id = "an annotation: its image_id is None, neither an int of 63 bits nor text"
+    assert reasons[no_id].startswith("instances_val2017.json@")
     fastdata.pack(tmp_path, tmp_path / "y.lmdb", shuffle=True, num_workers=0, progress=False)
 
 

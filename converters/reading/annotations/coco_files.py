@@ -1,6 +1,6 @@
 """Where a COCO dataset has its annotation files and its images, and what such a file lists.
 
-A file's entries are held in arrays, not objects: an image takes its name and 56 bytes, an
+A file's entries are held in arrays, not objects: an image takes its name and 40 bytes, an
 annotation 57.
 """
 
@@ -11,7 +11,8 @@ import itertools
 import os
 import re
 from array import array
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +24,23 @@ from fastdata.errors import OptionError, SourceError
 from ...base import Reject
 from ..json_files import Member, json_members
 from ..locations import first_bytes, folders_in, path_inside, printable
-from ..selection import joined
+from ..named_files import find_named
+from ..selection import joined, left_out
 from ..small_memory import StringTable
-from ..splits import in_usual_order
-from .coco_annotations import ROW, pack_row
+from ..splits import SPLIT_NAMES, in_usual_order
+from .coco_annotations import ROW, Id, Ids, pack_row
 
-__all__ = ["CocoIndex", "annotation_files", "image_folder", "is_coco", "segment_folder"]
+__all__ = [
+    "FEDERATED", "CocoIndex", "annotation_files", "classes_of", "image_folder", "is_coco",
+    "read_categories",
+]  # fmt: skip
 
 # -- where files are --------------------------------------------------------------------
 
 
+_SPLIT = re.compile(
+    rf"(.*?)(?<![a-z])({'|'.join(sorted(SPLIT_NAMES, key=len, reverse=True))})(?![a-z])(.*)", re.I
+)
 _MEMBER = re.compile(rb'"(images|annotations|categories)"\s*:\s*\[')
 _ENTRY = re.compile(rb'"(file_name|image_id|supercategory|coco_url)"\s*:')
 _LOOKED_AT = 50
@@ -71,7 +79,7 @@ def _jsons(folder: Path, most: int | None) -> list[str]:
         return sorted(itertools.islice(names, most))
 
 
-def annotation_files(location: Path, chosen: str) -> tuple[Path, dict[str, Path]]:
+def annotation_files(location: Path, chosen: str, notes: list[str]) -> tuple[Path, dict[str, Path]]:
     """Return the dataset's folder and its annotation file, or those of its splits.
 
     The name of what is no split is "".
@@ -93,62 +101,75 @@ def annotation_files(location: Path, chosen: str) -> tuple[Path, dict[str, Path]
         return location, {"": location / chosen}
     if not files:
         raise SourceError(f"{location}: no COCO annotation file in it, as annotations/*.json")
-    boxed = [name for name in files if Path(name).name.startswith("instances")]
-    usual = boxed if boxed else files
-    splits = {os.path.dirname(name): location / name for name in usual}
-    if len(usual) > 1 and all(name.endswith("/_annotations.coco.json") for name in usual):
-        return location, {split: splits[split] for split in in_usual_order(splits)}
-    if len(usual) > 1:
+    usual = [name for name in files if Path(name).name.startswith("instances")] or files
+    notes += left_out(
+        "annotation files", sorted({*files} - {*usual}), "--option annotations=FILE takes one"
+    )
+    if len(usual) == 1:
+        return location, {"": location / usual[0]}
+    named = [_SPLIT.fullmatch(Path(name).stem) for name in usual]
+    splits = {m[2].lower(): location / f for m, f in zip(named, usual, strict=True) if m}
+    alike = len({(match[1], match[3]) for match in named if match}) == 1
+    if all(name.endswith("/_annotations.coco.json") for name in usual):
+        splits, alike = {os.path.dirname(name): location / name for name in usual}, True
+    if not alike or len(splits) < len(usual):
         raise OptionError(
             f"{location}: has the annotation files {joined(files)}. Name one: "
             f"--option annotations={usual[0]}"
         )
-    return location, {"": location / usual[0]}
-
-
-def segment_folder(file: Path) -> Path:
-    """Return the folder of the masks of a panoptic annotation file: called as the file is."""
-    tried = [file.with_suffix(""), file.parent.parent / file.stem]
-    for folder in tried:
-        if folder.is_dir():
-            return folder
-    raise SourceError(
-        f"{file}: a panoptic file, whose masks are in none of {', '.join(map(str, tried))}. "
-        "Unpack them there."
-    )
+    return location, {split: splits[split] for split in in_usual_order(splits)}
 
 
 def image_folder(root: Path, file: Path, chosen: str, names: Sequence[str]) -> Path:
     """Return the folder of the images.
 
-    chosen: the folder, relative to `root`; "" to try what is usual.
+    chosen: the folder, relative to `root`; "" to try what is usual, and at last any folder that is
+        not called like another split.
     """
     if chosen:
         if not (root / chosen).is_dir():
             raise OptionError(f"images={chosen}: no such folder in {root}")
         return root / chosen
-    split = file.stem.removeprefix("image_info_").removeprefix("person_keypoints_")
-    split = split if split != file.stem else file.stem.partition("_")[2]
-    usual = [root / split, root / "images" / split, root / "images", file.parent, root]
+    parts, split = file.stem.split("_"), _split_in(file.stem)
+    near = list(filter(None, [*("_".join(parts[k:]) for k in range(len(parts))), split]))
+    usual = [root / place / name for place in ("", "images") for name in near]
+    usual += [root / "images", root / "data", file.parent, root]
     folders = list(dict.fromkeys(usual))
-    for folder in folders:
-        for name in names:
-            with contextlib.suppress(SourceError, OSError):
-                if os.path.isfile(path_inside(folder, name)):
-                    return folder
-    tried = ", ".join(map(str, folders))
-    raise SourceError(
-        f"{file}: none of its first images ({joined(names[:3])}) is in {tried}. Name the folder: "
-        "--option images=FOLDER"
-    )
+    others = [root / name for name in folders_in(root) if _split_in(name) in ("", split or name)]
+    others = [folder for folder in others if folder not in folders and _has_any(folder, names)]
+    found = next((folder for folder in folders if _has_any(folder, names)), None)
+    if found is None and len(others) == 1:
+        return others[0]
+    if found is None:
+        tried = ", ".join(str(folder) for folder in others or folders if folder.is_dir())
+        raise SourceError(
+            f"{file}: its first images ({joined(names[:3])}) are in {'each' if others else 'none'} "
+            f"of {tried}. Name the folder: --option images=FOLDER"
+        )
+    return found
+
+
+def _has_any(folder: Path, names: Sequence[str]) -> bool:
+    for name in names:
+        with contextlib.suppress(SourceError, OSError):
+            if os.path.isfile(find_named(folder, name)):
+                return True
+    return False
+
+
+def _split_in(name: str) -> str:
+    """Return the word of a split in a name; "" if there is none."""
+    match = _SPLIT.fullmatch(name)
+    return match[2].lower() if match else ""
 
 
 # -- what a file lists ------------------------------------------------------------------
 
 
-_KEYS = {"bbox", "category_id", "caption", "segmentation", "keypoints", "segments_info"}
+FEDERATED = ("neg_category_ids", "not_exhaustive_category_ids")
+"""What LVIS says of its images, and is left out."""
+_KEYS = {"bbox", "category_id", "caption", "segmentation"}
 _MOST_KEYS = 100
-_MOST_POINTS = 10_000
 
 
 class CocoIndex:
@@ -156,32 +177,32 @@ class CocoIndex:
 
     names: file names, in the file's order; empty where an entry is damaged.
     ids, sizes: numbers of the images; heights and widths, one behind the other, 0 where not stated.
-    places: where the images' entries begin and how long they are, one behind the other, in bytes.
+    texts: ids of images that are text, by their numbers.
     strays: what belongs to no image.
-    seen: names of the members that annotations have.
-    federated: whether images say which classes are not in them, as those of LVIS.
-    keypoints: from the id of a category to the names of its points.
+    seen: names of the members that annotations have, and those of `FEDERATED` of images.
+    categories: their names by their ids.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.names, self.ids, self.sizes = StringTable(), array("q"), array("i")
-        self.places = array("q")
-        self.federated = False
-        self.keypoints: dict[int, list[str]] = {}
         self.strays: list[Reject] = []
         self.seen: set[str] = set()
+        self.categories: dict[Id, str] = {}
+        self._ids, self._category_ids = Ids(), Ids()
         self._rejects: dict[int, Reject] = {}
         self._unnumbered: list[int] = []
         self._packed = bytearray()
         self._wrong: dict[int, str] = {}
-        self._categories: dict[int, str] = {}
+        adders = {"images": self._add_image, "annotations": self._add_annotation}
         for member in json_members(path):
-            add = _ADDERS.get(member.key)
-            if add is not None:
-                add(self, member)
+            if member.key == "categories":
+                _add_category(self.categories, member, path)
+            elif member.key in adders:
+                adders[member.key](member)
         if not len(self.names):
             raise SourceError(f"{path}: lists no images")
+        self.texts = {number: text for text, number in self._ids.texts.items()}
         self._order_annotations()
         self.strays += self._dangling()
 
@@ -190,64 +211,65 @@ class CocoIndex:
     def _add_image(self, member: Member) -> None:
         name, number, size = "", None, (0, 0)
         try:
-            number = _of(member.value, "id", int)
-            array("q", [number])  # OverflowError where it does not fit
+            number = self._ids.number(member.value, "id")
             name = _name_of(member.value)
             name.encode()
             path_inside("", name)
             size = _size(member.value)
-        except (ValueError, OverflowError, SourceError) as error:
+            self.seen.update(key for key in FEDERATED if key in member.value)
+        except (ValueError, SourceError) as error:
             row = len(self.names)
             self._rejects[row] = Reject(self._place(member), f"an image's entry: {error}")
             name = ""
-            if number is None or isinstance(error, OverflowError):
-                number = None
+            if number is None:
                 self._unnumbered.append(row)
         self.names.append(name)
         self.ids.append(number or 0)
         self.sizes.extend(size)
-        self.places.extend((member.start, member.end - member.start))
-        self.federated |= isinstance(member.value, dict) and "neg_category_ids" in member.value
 
     def _add_annotation(self, member: Member) -> None:
+        size = member.end - member.start
         try:
-            row, wrong = pack_row(member.value, member.start, member.end - member.start)
+            row, wrong = pack_row(member.value, self._ids, self._category_ids, member.start, size)
         except ValueError as error:
             self.strays.append(Reject(self._place(member), f"an annotation: {error}"))
             return
+        if "segments_info" in member.value:
+            raise SourceError(
+                f"{self._path}: panoptic segments are not read. Turn them into regions with "
+                "panopticapi's converters/panoptic2detection_coco_format.py, and pack that file"
+            )
         if wrong:
             self._wrong[len(self._packed) // ROW.itemsize] = wrong
         self._packed += row
         self.seen.update(member.value if len(self.seen) < _MOST_KEYS else _KEYS & set(member.value))
-
-    def _add_category(self, member: Member) -> None:
-        try:
-            number, name = _of(member.value, "id", int), _of(member.value, "name", str)
-            name.encode()
-            if abs(number) >= 1 << 63:
-                raise ValueError(f"its id {number} has more than 64 bits")
-            points = member.value.get("keypoints")
-            if isinstance(points, list) and points:
-                self.keypoints[number] = [str(point)[:100] for point in points[:_MOST_POINTS]]
-            if self._categories.setdefault(number, name) != name:
-                raise ValueError(f"id {number} is {self._categories[number]!r} and {name!r}")
-        except ValueError as error:
-            raise SourceError(f"{self._place(member)}: a category: {error}") from error
 
     def _place(self, member: Member) -> str:
         return f"{printable(self._path.name)}@{member.start}"
 
     # -- what belongs to what ------------------------------------------------------------
 
-    @property
-    def categories(self) -> dict[int, str]:
-        """Names of the categories by their ids, in the order of these."""
-        return {number: self._categories[number] for number in sorted(self._categories)}
+    def number_classes(self, classes: Sequence[str]) -> None:
+        """Let annotations have the numbers of classes instead of the ids of categories."""
+        numbers = {name: number for number, name in enumerate(classes)}
+        texts = self._category_ids.texts
+        known = {
+            id if isinstance(id, int) else texts.get(id, 0): numbers[name]
+            for id, name in self.categories.items()
+        }
+        ids = np.array(sorted(known), np.int64)
+        place = _index_in(ids, self._rows["label"])
+        found = np.array([*(known[id] for id in ids.tolist()), -1], np.int64)
+        self._rows["label"] = found[place]
 
     @property
     def single(self) -> bool:
         """Whether every image has exactly one annotation."""
         return bool((np.diff(self._bounds) == 1).all())
+
+    def id_of(self, image: int) -> Id:
+        """Return the id of an image."""
+        return self.texts.get(self.ids[image], self.ids[image])
 
     def rows_of(self, image: int) -> NDArray[Any]:
         """Return the annotations of an image, of dtype `ROW`, in the file's order."""
@@ -279,7 +301,7 @@ class CocoIndex:
         rows = np.flatnonzero(numbered)
         known, first = np.unique(ids[rows], return_index=True)
         for row in np.setdiff1d(rows, rows[first]).tolist():
-            reason = f"another image has its id, {ids[row]}"
+            reason = f"another image has its id, {self.id_of(row)}"
             self._rejects.setdefault(row, Reject(self.names[row], reason))
         self._rows = np.frombuffer(self._packed, ROW) if self._packed else np.zeros(0, ROW)
         if "bbox" in self.seen:
@@ -290,8 +312,6 @@ class CocoIndex:
         # Sorted are places, not rows: these would be there twice meanwhile.
         self._order = np.argsort(image, kind="stable")
         self._bounds = np.searchsorted(image[self._order], np.arange(len(ids) + 1))
-        categories = np.array(sorted(self._categories), np.int64)
-        self._rows["label"] = _index_in(categories, self._rows["label"])
 
     def _dangling(self) -> list[Reject]:
         """Return a reject for each image that annotations name and the file does not list."""
@@ -299,16 +319,63 @@ class CocoIndex:
         numbers, counts = np.unique(lost, return_counts=True)
         key = printable(self._path.name)
         return [
-            Reject(key, f"{count} annotations are of image_id {number}, which is not listed")
+            Reject(
+                key,
+                f"{count} annotations are of image_id {self.texts.get(number, number)}, which is "
+                "not listed",
+            )
             for number, count in zip(numbers.tolist(), counts.tolist(), strict=True)
         ]
 
 
-_ADDERS = {
-    "images": CocoIndex._add_image,
-    "annotations": CocoIndex._add_annotation,
-    "categories": CocoIndex._add_category,
-}
+# -- categories ---------------------------------------------------------------------------
+
+
+def read_categories(path: Path) -> dict[Id, str]:
+    """Return the names of a file's categories by their ids."""
+    found: dict[Id, str] = {}
+    for member in json_members(path):
+        if member.key == "categories":
+            _add_category(found, member, path)
+    return found
+
+
+def _add_category(found: dict[Id, str], member: Member, path: Path) -> None:
+    try:
+        number, name = Ids().of(member.value, "id"), _text(member.value, "name")
+        name.encode()
+        if found.setdefault(number, name) != name:
+            raise ValueError(f"id {number} is {found[number]!r} and {name!r}")
+    except ValueError as error:
+        place = f"{printable(path.name)}@{member.start}"
+        raise SourceError(f"{place}: a category: {error}") from error
+
+
+def classes_of(files: Mapping[Path, Mapping[Id, str]], notes: list[str]) -> tuple[str, ...]:
+    """Return the classes of all files of a dataset, in the order of their ids.
+
+    Files may have some of the categories, or number the same names in another way.
+    """
+    first, *others = files
+    for path, categories in files.items():
+        for name in [name for name, n in Counter(categories.values()).items() if n > 1][:1]:
+            twice = [number for number in categories if categories[number] == name]
+            raise SourceError(
+                f"{path}: the categories {joined(map(str, twice))} are all called {name!r}. Give "
+                "each a name of its own, or give their annotations one category_id"
+            )
+    merged = dict(files[first])
+    for path in others:
+        differ = [n for n, name in files[path].items() if merged.setdefault(n, name) != name]
+        if differ and {*files[path].values()} != {*files[first].values()}:
+            raise SourceError(
+                f"{path}: its categories are not those of {first}: {differ[0]} is "
+                f"{files[path][differ[0]]!r} here and {merged[differ[0]]!r} there. Give both files "
+                f"the same categories, or pack this file as a dataset of its own: SOURCE {path}"
+            )
+        if differ:
+            notes.append(f"{path.name} and {first.name} have other ids of the same categories")
+    return tuple(dict.fromkeys(merged[n] for n in sorted(merged, key=lambda n: (str(n) == n, n))))
 
 
 def _index_in(known: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -319,11 +386,11 @@ def _index_in(known: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np
     return np.where(found, place, -1)
 
 
-def _of(row: Any, name: str, kind: type) -> Any:
-    """Return an entry's member, which is of a kind."""
+def _text(row: Any, name: str) -> str:
+    """Return an entry's member, which is text."""
     value = row.get(name) if isinstance(row, dict) else None
-    if type(value) is not kind or value == "":
-        raise ValueError(f"its {name} is {value!r:.80}, not {kind.__name__}")
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"its {name} is {value!r:.80}, not text")
     return value
 
 
@@ -332,8 +399,7 @@ def _name_of(row: Any) -> str:
     address = row.get("coco_url") if isinstance(row, dict) and "file_name" not in row else None
     if isinstance(address, str) and address.count("/") > 3:
         return "/".join(address.split("/")[-2:])
-    name: str = _of(row, "file_name", str)
-    return name
+    return _text(row, "file_name")
 
 
 def _size(row: dict[str, Any]) -> tuple[int, int]:
