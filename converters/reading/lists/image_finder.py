@@ -25,7 +25,7 @@ from ..selection import joined
 
 __all__ = ["ImageFinder", "folder_named"]
 
-_TRIED_NAMES = 32
+_TRIED_NAMES = (32, 400)
 _TRIED_FOLDERS = 128
 _MOST_PARTS = 8
 _PICTURES = re.compile(r"(jpeg|png)?(images?|imgs?|photos?|pictures?)", re.IGNORECASE)
@@ -55,16 +55,18 @@ class ImageFinder:
         """Find out where files are, by some of the names."""
         if self._pattern is not None:
             return
-        places = range(0, count, max(1, -(-count // _TRIED_NAMES)))
-        tried = [name for name in map(name_at, places) if name.strip()]
-        self.found = any(map(self.is_there, tried))
-        if self.found and all(is_image_name(name) or self.is_there(name) for name in tried):
-            return
-        for folders in self._stages():
-            found = self._among(folders, tried)
-            if found:
-                self._take(found, folders, tried, map(name_at, range(count)))
+        tried = [""]
+        for most in _TRIED_NAMES:
+            places = range(0, count, max(1, -(-count // most)))
+            tried = [name for name in map(name_at, places) if name.strip()]
+            self.found = any(map(self.is_there, tried))
+            if self.found and all(is_image_name(name) or self.is_there(name) for name in tried):
                 return
+            for folders in self._stages():
+                found = self._among(folders, tried)
+                if found:
+                    self._take(found, folders, tried, map(name_at, range(count)))
+                    return
         if tried and not (is_image_name(tried[0]) or self._suffix):
             raise SourceError(
                 f"{self.root}: no image is called like {tried[0]!r} there or in folders around "

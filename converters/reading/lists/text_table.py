@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -250,7 +251,9 @@ class _BlankLines:
             return
         self._form = next(form for form in _FORMS if all(map(form.fullmatch, below)))
         found = [self._parts(line) for line in below]
-        if self._form is _FORMS[0] and any(table.is_file(f"{a}{b}") for a, b, _ in found[:20]):
+        if self._form is _FORMS[0] and any(
+            os.path.isfile(table.path.parent / f"{a}{b}") for a, b, _ in found[:20]
+        ):
             self._form = _FORMS[1]  # a folder is called 1 dog
             found = [self._parts(line) for line in below]
         before = {len(numbers.split()) for numbers, _, _ in found}
