@@ -28,8 +28,9 @@ from .reading.field_names import safe_name
 from .reading.fields import check_names
 from .reading.fingerprints import hash_samples
 from .reading.lists.image_finder import ImageFinder
+from .reading.lists.list_table import ListTable, Table
 from .reading.lists.row_samples import ListInfo, RowSamples
-from .reading.lists.text_table import TextTable, cell_of_value
+from .reading.lists.text_table import TextTable, cell_of_value, cells_of
 from .reading.locations import folders_in, printable
 from .reading.named_files import find_named
 from .reading.options import ClassFile, Option
@@ -52,7 +53,7 @@ class HfFolderSource(IndexedSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        return any(map(Metadata.names_files, metadata_files(Path(location))))
+        return any(map(names_files, metadata_files(Path(location))))
 
     def __init__(
         self,
@@ -66,80 +67,55 @@ class HfFolderSource(IndexedSource):
         classes: ClassFile = None,
     ) -> None:
         self.root, self.notes = Path(location), []
-        self._tables = self._compared(metadata_files(self.root))
-        titles = self._tables[0].columns
-        lists = [t for t in titles if is_file_column(t.removesuffix("s")) and t.endswith("s")]
-        self.notes += left_out("columns of several images a row", lists)
-        if dict in self._tables[0].kinds.get("objects", ()) and "objects" not in (fields or {}):
-            raise SourceError(
-                f"{self._tables[0].path}: boxes in 'objects' are not read. Write a list with a row "
-                "for each box (docs/converters/manifest.md); --field objects=string keeps the text"
-            )
-        self._kept = [k for k, title in enumerate(titles) if title not in lists]
-        names = [_field_name(titles[k]) for k in self._kept]
-        self._images = [k for k, at in enumerate(self._kept) if is_file_column(titles[at])]
-        if not self._images:
-            raise SourceError(f"{self._tables[0].path}: no column file_name or *_file_name")
-        splits = {table.split or "other" for table in self._tables}
-        if split is not None and split not in splits and "split" not in names:
-            raise OptionError(f"split={split}: there are {joined(sorted(splits))} in {self.root}")
-        self._several = "split" not in names and (len(splits) > 1 or split is not None)
-        names += ["split"] * self._several
-        if len(set(names)) < len(names):
-            raise SourceError(f"{self._tables[0].path}: two columns become one field: {names}")
-        check_names(fields or {}, names)
-        known: dict[str, Field | str] = {
-            names[k]: "mask" if "mask" in names[k].lower() else "image" for k in self._images
+        files = metadata_files(self.root)
+        if not files:
+            raise SourceError(f"{self.root}: no metadata.csv, .jsonl or .parquet there")
+        tables = {os.path.relpath(path.parent, self.root): read_table(path) for path in files}
+        splits = {
+            folder: split_of(table.path.relative_to(self.root)) or "other"
+            for folder, table in tables.items()
         }
-        if self._several:
-            known["split"] = ScalarField(classes=split_classes(sorted(splits)))
-        main = next((k for k in self._images if titles[self._kept[k]] == _NAME), self._images[0])
+        names = sorted(set(splits.values()))
+        first = next(iter(tables.values()))
+        images = list(filter(is_file_column, first.columns))
+        if not images:
+            raise SourceError(f"{first.path}: no column file_name or *_file_name")
+        if dict in (first.kinds or {}).get("objects", ()) and "objects" not in (fields or {}):
+            raise SourceError(
+                f"{first.path}: boxes in 'objects' are not read. Write a list with a row for each "
+                "box (docs/converters/manifest.md); --field objects=string keeps the text"
+            )
+        several = len(names) > 1 or split is not None
+        table = ListTable(tables, splits if several else None, images, chosen=True)
+        if split is not None and split not in names and "split" not in first.columns:
+            raise OptionError(f"split={split}: there are {joined(names)} in {self.root}")
+        lists = [t for t in table.titles if t.endswith("s") and is_file_column(t[:-1])]
+        self.notes += left_out("columns of several images a row", lists)
+        kept = [k for k, title in enumerate(table.titles) if title not in lists]
+        columns = [_field_name(table.titles[k]) for k in kept]
+        if len(set(columns)) < len(columns):
+            raise SourceError(f"{first.path}: two columns become one field: {columns}")
+        check_names(fields or {}, columns)
+        known: dict[str, Field | str] = {
+            name: "mask" if "mask" in name.lower() else "image" for name in map(_field_name, images)
+        }
+        if several and "split" not in first.columns:
+            known["split"] = ScalarField(classes=split_classes(names))
+        main = columns.index(_field_name(_NAME if _NAME in images else images[0]))
         info = ListInfo(
-            str(self._tables[0].path), names, main, {**known, **(fields or {})}, channels,
-            read_class_names(classes) if classes is not None else None, self._kinds(),
-            only=None if split is None else (names.index("split"), split),
+            str(first.path), columns, main,
+            {**known, **(fields or {})}, channels,
+            read_class_names(classes) if classes is not None else None,
+            table.kinds and [table.kinds[k] for k in kept],
+            only=None if split is None else (columns.index("split"), split),
         )  # fmt: skip
-        self._rows = RowSamples(info, self._cells(), lambda name, main: _InsideFinder(self.root))
-        if split is not None and self._several:
+        rows = map(cells_of(kept), table.rows())
+        self._rows = RowSamples(info, rows, lambda name, main: _InsideFinder(self.root))
+        if split is not None and "split" in known:
             self._rows.leave_out("split")
         self.notes += self._rows.notes
         self.schema = self._rows.schema
         self.num_samples = self._rows.num_samples
-
-    # -- tables --------------------------------------------------------------------------
-
-    def _compared(self, tables: list[Metadata]) -> list[Metadata]:
-        """Return the tables, which have the same columns, with their splits."""
-        if not tables:
-            raise SourceError(f"{self.root}: no metadata.csv, .jsonl or .parquet there")
-        for table in tables:
-            table.split = split_of(table.path.relative_to(self.root))
-            if set(table.columns) != set(tables[0].columns):
-                raise SourceError(
-                    f"{table.path}: its columns are {joined(table.columns)}; {tables[0].path} has "
-                    f"{joined(tables[0].columns)}. Pack one folder at a time"
-                )
-        return tables
-
-    def _kinds(self) -> list[set[type]] | None:
-        """Return the types of columns; None of CSV, which does not tell."""
-        if any(table.is_csv for table in self._tables):
-            return None
-        titles = self._tables[0].columns
-        of = [set().union(*(t.kinds[titles[k]] for t in self._tables)) for k in self._kept]
-        return of + [{str}] * self._several
-
-    def _cells(self) -> Iterator[list[str]]:
-        """Yield the rows of all tables, their files as paths below the root."""
-        titles = self._tables[0].columns
-        for table in self._tables:
-            folder = os.path.relpath(table.path.parent, self.root)
-            order = [table.columns.index(title) for title in titles]
-            for row in table.rows():
-                cells = [row[order[k]] for k in self._kept]
-                for k in self._images:
-                    cells[k] = os.path.normpath(os.path.join(folder, cells[k])) if cells[k] else ""
-                yield cells + [table.split or "other"] * self._several
 
     # -- samples -------------------------------------------------------------------------
 
@@ -173,55 +149,26 @@ def _field_name(title: str) -> str:
 # -- its files --------------------------------------------------------------------------
 
 
-class Metadata:
-    """One such file.
-
-    split: of the folder that it is in; set by the source.
-    """
+class ParquetTable:
+    """Rows of a Parquet file as cells; see `TextTable`."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.split = path, ""
-        self.is_csv = path.suffix == ".csv"
-
-    def names_files(self) -> bool:
-        """Tell whether it has a column of file names."""
+        self.path = path
         try:
-            return any(map(is_file_column, self.columns))
-        except MissingExtraError:
-            return True  # reading it raises that
-        except (FastdataError, OSError, ValueError):
-            return False
-
-    @functools.cached_property
-    def _text(self) -> TextTable:
-        separator = "," if self.is_csv else None
-        return TextTable(self.path, lambda cell: False, separator, True, exact=True)
-
-    @property
-    def columns(self) -> list[str]:
-        if self.path.suffix != ".parquet":
-            return self._text.columns
-        try:
-            return list(arrow(".parquet").read_schema(self.path).names)
+            self.columns = list(arrow(".parquet").read_schema(path).names)
         except table_errors() as error:
-            raise SourceError(f"{self.path}: {error}") from error
+            raise SourceError(f"{path}: {error}") from error
 
     @functools.cached_property
     def kinds(self) -> dict[str, set[type]]:
-        """The types of values in each column; nothing of CSV."""
-        if self.path.suffix != ".parquet":
-            return self._text.kinds or {}
+        """The types of values in each column."""
         kinds: dict[str, set[type]] = {name: set() for name in self.columns}
         for row in self._objects():
             for name, value in row.items():
                 kinds[name].add(type(value))
         return kinds
 
-    def rows(self) -> Iterator[list[str]]:
-        """Yield the rows as cells."""
-        if self.path.suffix != ".parquet":
-            yield from self._text
-            return
+    def __iter__(self) -> Iterator[list[str]]:
         for row in self._objects():
             yield [cell_of_value(row.get(name)) for name in self.columns]
 
@@ -235,15 +182,34 @@ class Metadata:
             raise SourceError(f"{self.path}: {error}") from error
 
 
+def read_table(path: Path) -> Table:
+    """Return the rows of a metadata file."""
+    if path.suffix == ".parquet":
+        return ParquetTable(path)
+    separator = "," if path.suffix == ".csv" else None
+    return TextTable(path, lambda cell: False, separator, True, exact=True)
+
+
+def names_files(path: Path) -> bool:
+    """Tell whether a metadata file has a column of file names."""
+    try:
+        return any(map(is_file_column, read_table(path).columns))
+    except MissingExtraError:
+        return True  # reading it raises that
+    except (FastdataError, OSError, ValueError):
+        return False
+
+
 def is_file_column(title: str) -> bool:
     """Tell whether a column names files."""
     return title == "file_name" or title.endswith("_file_name")
 
 
-def metadata_files(root: Path) -> list[Metadata]:
+def metadata_files(root: Path) -> list[Path]:
     """Return the metadata files of a folder, of folders in it, and of those in ``data``."""
-    folders = [root, *_folders(root)]
-    folders += _folders(root / "data") if (root / "data").is_dir() else []
+    folders = [root, *(root / name for name in folders_in(root))]
+    if (root / "data").is_dir():
+        folders += [root / "data" / name for name in folders_in(root / "data")]
     found = []
     for folder in folders:
         there = [folder / name for name in _NAMES if (folder / name).is_file()]
@@ -253,8 +219,4 @@ def metadata_files(root: Path) -> list[Metadata]:
                 "is meant"
             )
         found += there
-    return [Metadata(path) for path in found]
-
-
-def _folders(root: Path) -> list[Path]:
-    return [root / name for name in folders_in(root)]
+    return found

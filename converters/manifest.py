@@ -124,6 +124,7 @@ class ManifestSource(IndexedSource):
                 name: TextTable(path, self._is_file(path.parent), separator, header, exact=known)
                 for name, path in lists.items()
             },
+            splits={name: name for name in lists} if "" not in lists else None,
             chosen=known or bool(columns) or bool(fields),
         )
         if table.classes is not None:

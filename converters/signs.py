@@ -107,7 +107,7 @@ FORMATS = {
         tuple(os.path.join(place, f"*{suffix}") for place in ("", *_SPLITS) for suffix in LISTS),
         _ANY,
     ),
-    "flat": Signs(_ANY, images="beside"),
+    "flat": Signs(_ANY),
     "folder": Signs(_ANY),
     "iterable": Signs(python=True),
 }

@@ -25,9 +25,13 @@ __all__ = [
     "lists_of_folder",
     "lists_of_splits",
     "not_used",
+    "unknown_files",
 ]
 
 _SUFFIXES = (".csv", ".tsv", ".txt", *JSON_SUFFIXES)
+_ANNOTATIONS = (
+    *_SUFFIXES, ".geojson", ".xml", ".yaml", ".yml", ".mat", ".npy", ".npz", ".pkl", ".parquet",
+)  # fmt: skip
 _LOOKED_AT = 1000
 _MOST_LISTS = 20
 _DEPTH = 3
@@ -60,13 +64,18 @@ def list_of_folder(folder: Path) -> Path | None:
         return None
     if has_own_images(folder):
         return found[0]
-    others = (e for e in os.scandir(folder) if e.is_file() and e.name != found[0].name)
-    kinds = [
-        describe_list(Path(entry.path), images_below(folder)).kind
-        for entry in others
-        if entry.name.lower().endswith((*_SUFFIXES, ".mat", ".npy", ".xml", ".pkl"))
+    return found[0] if not unknown_files(folder) else None
+
+
+def unknown_files(folder: Path) -> list[str]:
+    """Return the files directly in a folder that may have labels, and name no images, sorted."""
+    names = sorted(e.name for e in os.scandir(folder) if e.name.lower().endswith(_ANNOTATIONS))
+    return [
+        name
+        for name in names[:_MOST_LISTS]
+        if not name.startswith(".")
+        and describe_list(folder / name, images_below(folder)).kind == "unknown"
     ]
-    return found[0] if "unknown" not in kinds else None
 
 
 def lists_of_splits(folder: Path) -> dict[str, Path]:

@@ -6,14 +6,16 @@ import itertools
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
 
 from fastdata.errors import SourceError
 
 from ..selection import joined
 from .columns import image_column, is_usual
-from .text_table import TextTable
+from .text_table import cells_of
 
-__all__ = ["ListTable"]
+__all__ = ["ListTable", "Table"]
 
 _CREATE_ML = ("image", "label", "xcenter", "ycenter", "width", "height")
 _YES, _NO = ("1", "1.0", "true"), ("0", "0.0", "false", "")
@@ -21,21 +23,40 @@ _LOOKED_AT = 200
 _CHOOSE = "If not each column is a class, say which are taken: --option columns=image=COLUMN,..."
 
 
+class Table(Protocol):
+    """A file of rows; see `TextTable`."""
+
+    path: Path
+    columns: list[str]
+
+    @property
+    def kinds(self) -> Mapping[str, set[type]] | None: ...
+    def __iter__(self) -> Iterator[list[str]]: ...
+
+
 class ListTable:
     """One table.
 
-    titles, kinds: of its columns, ``split`` last if there are several lists.
+    titles, kinds: of its columns, ``split`` last if there are splits.
     boxes: what the option ``boxes`` is if it is not given.
     classes: the columns that are classes, 1 or 0 in each row; else None.
     """
 
-    def __init__(self, tables: Mapping[str, TextTable], chosen: bool = False) -> None:
+    def __init__(
+        self,
+        tables: Mapping[str, Table],
+        splits: Mapping[str, str] | None = None,
+        files: Sequence[str] = (),
+        chosen: bool = False,
+    ) -> None:
         """Compare the tables.
 
-        tables: by the names of their split folders; "" for the only table.
+        tables: by their folders; "" for that of the list.
+        splits: the split of each folder, if there is to be a column of it.
+        files: titles of columns with paths from the folder; without any, the usual one of images.
         chosen: whether the user says what columns are.
         """
-        self._tables, self._several = tables, "" not in tables
+        self._tables, self._splits = tables, splits
         first = next(iter(tables.values()))
         for table in tables.values():
             if set(table.columns) != set(first.columns):
@@ -44,47 +65,49 @@ class ListTable:
                     f"{joined(first.columns)}. Pack one folder at a time"
                 )
         self._columns, self._image = first.columns, image_column(first.columns)
+        self._files = [first.columns.index(title) for title in files] or [self._image]
         self.titles, self.boxes = list(first.columns), tuple[str, ...]()
         self.classes: tuple[str, ...] | None = None
         every = [table.kinds for table in tables.values() if table.kinds is not None]
-        self.kinds = None
-        if every:
-            self.kinds = [{kind for k in every for kind in k[title]} for title in self.titles]
+        self.kinds: list[set[type]] | None = None
+        if len(every) == len(tables):
+            self.kinds = [set().union(*(k[title] for k in every)) for title in self.titles]
         self._objects = -1
         others = tuple(t for k, t in enumerate(self.titles) if k != self._image)
         roboflow = first.path.name == "_classes.csv"
         plain = len(set(others)) > 1 and not any(map(is_usual, others))
-        self._one_hot = not roboflow and plain and self._are_one_hot(first)
+        self._one_hot = not roboflow and not chosen and plain and self._are_one_hot(first)
         if not chosen and (roboflow or self._one_hot):
-            self.classes = others
+            self.classes, self._files = others, [0]
             self.titles, self.kinds = ["image", "label" if self._one_hot else "labels"], None
         elif self.kinds and {"image", "annotations"} <= set(self.titles):
             self._objects = self.titles.index("annotations")
             if list in self.kinds[self._objects]:
-                self.titles, self.kinds = list(_CREATE_ML), None
+                self.titles, self.kinds, self._files = list(_CREATE_ML), None, [0]
                 self.boxes = ("cxcywh", "pixels")
-        if self._several and "split" not in self.titles:
+        self._with_split = splits is not None and "split" not in self.titles
+        if self._with_split:
             self.titles.append("split")
             self.kinds = self.kinds and [*self.kinds, {str}]
 
     def rows(self) -> Iterator[list[str]]:
-        """Yield the rows of all tables; images are relative to the folder of the split folders."""
-        for split, table in self._tables.items():
+        """Yield the rows of all tables, with paths from the folder of all."""
+        for folder, table in self._tables.items():
             rows = iter(table)
             if table.columns != self._columns:
-                order = [table.columns.index(title) for title in self._columns]
-                rows = ([row[k] for k in order] for row in rows)
-            image = self._image
+                rows = map(cells_of([table.columns.index(title) for title in self._columns]), rows)
             if self.classes is not None:
-                rows, image = self._labelled(table, rows), 0
+                rows = self._labelled(table, rows)
             elif self.boxes:
-                rows, image = self._boxed(table, rows), 0
-            if not self._several:
+                rows = self._boxed(table, rows)
+            if not folder and not self._with_split:
                 yield from rows
-                return
+                continue
+            split = [self._splits[folder]] if self._splits and self._with_split else []
             for row in rows:
-                row[image] = os.path.join(split, row[image])
-                yield [*row, split][: len(self.titles)]
+                for k in self._files if folder else ():
+                    row[k] = os.path.normpath(os.path.join(folder, row[k])) if row[k] else ""
+                yield row + split
 
     def index_columns(self) -> list[int]:
         """Return the columns that are the row's numbers, as pandas writes its index."""
@@ -101,7 +124,7 @@ class ListTable:
             and len({row[k] for row in first}) == len(first)
         ]
 
-    def _are_one_hot(self, table: TextTable) -> bool:
+    def _are_one_hot(self, table: Table) -> bool:
         """Tell whether one of the other columns is 1 in each of the first rows, and the rest 0."""
         rows = list(itertools.islice(table, _LOOKED_AT))
         flags = [[c.strip() for k, c in enumerate(row) if k != self._image] for row in rows]
@@ -109,7 +132,7 @@ class ListTable:
             set(row) <= {*_YES[:2], *_NO[:2]} and sum(c in _YES for c in row) == 1 for row in flags
         )
 
-    def _labelled(self, table: TextTable, rows: Iterable[list[str]]) -> Iterator[list[str]]:
+    def _labelled(self, table: Table, rows: Iterable[list[str]]) -> Iterator[list[str]]:
         """Yield the image of each row, and the class or classes whose columns have a 1."""
         for number, row in enumerate(rows, 1):
             chosen = []
@@ -128,7 +151,7 @@ class ListTable:
                 )
             yield [row[self._image], chosen[0] if self._one_hot else json.dumps(chosen)]
 
-    def _boxed(self, table: TextTable, rows: Iterable[list[str]]) -> Iterator[list[str]]:
+    def _boxed(self, table: Table, rows: Iterable[list[str]]) -> Iterator[list[str]]:
         """Yield a row for each object of Create ML's annotations."""
         image = self._columns.index("image")
         for number, row in enumerate(rows, 1):

@@ -1,53 +1,18 @@
-"""Rows of lists on their way: those of a split, flags as labels, tables that share their keys."""
+"""Rows of lists: flags as labels, tables that share their keys."""
 
 from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from fastdata.errors import OptionError, SourceError
+from fastdata.errors import SourceError
 
-from ..selection import joined
 from ..text_lines import text_lines
 
-__all__ = ["FlagTable", "join_flags", "keyed_lines", "read_mapping", "rows_by_key", "rows_of_split"]
-
-# -- one split --------------------------------------------------------------------------
-
-
-def rows_of_split(
-    place: str, rows: Iterable[list[str]], names: Sequence[str], split: str | None
-) -> Iterator[list[str]]:
-    """Return the rows whose column ``split`` has that text; all where none is asked for."""
-    if split is None:
-        return iter(rows)
-    if "split" not in names:
-        raise OptionError(
-            f"split={split}: {place} has no column 'split', but {joined(names)}. Say which it is: "
-            "--option columns=image=COLUMN,split=COLUMN"
-        )
-    return _of_split(place, rows, names.index("split"), split)
-
-
-def _of_split(
-    place: str, rows: Iterable[list[str]], column: int, split: str
-) -> Iterator[list[str]]:
-    others: set[str] = set()
-    found = False
-    for row in rows:
-        if row[column] == split:
-            found = True
-            yield row
-        elif len(others) < 20:
-            others.add(row[column])
-    if not found:
-        raise OptionError(
-            f"split={split}: no row of {place} is of that split; there are {joined(sorted(others))}"
-        )
-
+__all__ = ["FlagTable", "join_flags", "keyed_lines", "read_mapping", "rows_by_key"]
 
 # -- classes that are columns: 1 where a sample is of the class, else 0 (or -1) ---------
 

@@ -6,12 +6,11 @@ null is empty.  ``kinds`` tells which columns of JSON were text, so that ``"007"
 
 from __future__ import annotations
 
-import csv
 import itertools
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +36,8 @@ SEPARATORS = {"comma": ",", "tab": "\t", "semicolon": ";", "bar": "|", "blank": 
 
 _LOOKED_AT = 20
 _AROUND = " \t\ufeff"
+_FIRST_SIGN = re.compile(r'(?:"[^"]*"|[^\t,;|"])*([\t,;|])')
+_BEHIND_PATH = re.compile(rf".*[.](?:{'|'.join(s[1:] for s in SUFFIXES)})\s+\S", re.IGNORECASE)
 _MOST_COLUMNS = 10_000
 
 
@@ -112,26 +113,15 @@ class TextTable:
         return csv_rows(self.path, self._separator, self._encoding, exact=self._exact)
 
     def _likely_separator(self) -> str:
-        """Return the sign that stands between cells, by the first lines."""
-        first = text_lines(self.path, encoding=self._encoding, cut=True)
-        lines = [line for _, line in itertools.islice(first, _LOOKED_AT)]
-        if not lines:
+        """Return the first sign between cells in the first line; a blank in a text without one."""
+        first = next(text_lines(self.path, encoding=self._encoding, cut=True), None)
+        if first is None:
             raise SourceError(f"{self.path}: the manifest is empty")
-        there = [sign for sign in "\t,;|" if sign in lines[0]]
-        behind_path = _FORMS[1].fullmatch(lines[-1].partition(there[0])[0]) if there else None
-        if not there or (behind_path is not None and behind_path[3]):
-            return " " if self.path.suffix.lower() == ".txt" else ","
-        fits = [sign for sign in there if self._fits(lines, sign)] if len(there) > 1 else there
-        return fits[0] if len(fits) == 1 else there[0]
-
-    def _fits(self, lines: Sequence[str], sign: str) -> bool:
-        """Tell whether the first lines have as many cells each, and files among them."""
-        try:
-            rows = list(csv.reader(lines, delimiter=sign, skipinitialspace=True))
-        except csv.Error:
-            return False
-        same = len({len(row) for row in rows if row}) == 1
-        return same and any(self.is_file(cell) for row in rows for cell in row)
+        found = _FIRST_SIGN.match(first[1])
+        blank = self.path.suffix.lower() == ".txt"
+        if found is None or (blank and _BEHIND_PATH.match(found[0])):
+            return " " if blank else ","
+        return found[1]
 
     def _is_header(self, first: list[str]) -> bool:
         """Tell whether a row names columns: nothing in it is a file, a path or a number."""
@@ -212,16 +202,13 @@ def _named_separator(separator: str) -> str:
 
 
 _LINES_LOOKED_AT = 200
-_SUFFIX = "|".join(suffix[1:] for suffix in SUFFIXES)
+_PATH = "[.](?:" + "|".join(suffix[1:] for suffix in SUFFIXES) + ")"
 _FORMS = (
-    re.compile(rf"((?:[0-9]+\s+)+)(\S.*?\.(?:{_SUFFIX}))(?:\s+(.*))?", re.IGNORECASE),
-    re.compile(rf"()(.*?\.(?:{_SUFFIX}))(?:\s+(.*))?", re.IGNORECASE),
-    re.compile(r"()(\S+)((?:\s+[+-]?[0-9.]+)+)"),
-    re.compile(r"()(.*\S)\s+([+-]?[0-9]+)"),
+    re.compile(rf"((?:[0-9]+\s+)*)(\S.*?{_PATH})(?:\s+(.*))?", re.IGNORECASE),
+    re.compile(rf"()(.*?{_PATH})(?:\s+(.*))?", re.IGNORECASE),
     re.compile(r"()(\S+)(?:\s+(.*))?"),
 )
-"""Numbers, the path and the rest.  Without a suffix the path is the first word before numbers, or
-what stands before one number, or the first word."""
+"""Numbers, the path and the rest; without the suffix of an image, the path is the first word."""
 
 
 def _is_number(cell: str) -> bool:
@@ -237,66 +224,57 @@ class _BlankLines:
     """
 
     def __init__(self, table: TextTable, header: bool | None) -> None:
-        self._table, self._skip = table, 0
+        self._table, self._skip, self._several = table, 0, True
         lines = list(itertools.islice(table.lines(), _LINES_LOOKED_AT))
         names = self._header(lines, header)
         below = lines[self._skip :]
         if not below:
             raise SourceError(f"{table.path}: the manifest has a header but no rows")
-        widths = {len(line.split()) for line in below}
-        self._words = len(names) in widths and len(widths) == 1
-        self._width = len(names)
-        self.columns = names
-        if self._words:
+        self.columns, self._form = names, None
+        if {len(line.split()) for line in below} == {len(names)}:
             return
         self._form = next(form for form in _FORMS if all(map(form.fullmatch, below)))
         found = [self._parts(line) for line in below]
-        if self._form is _FORMS[0] and any(
-            os.path.isfile(table.path.parent / f"{a}{b}") for a, b, _ in found[:20]
-        ):
+        if any(os.path.isfile(table.path.parent / f"{a}{b}") for a, b, _ in found[:20] if a):
             self._form = _FORMS[1]  # a folder is called 1 dog
             found = [self._parts(line) for line in below]
         before = {len(numbers.split()) for numbers, _, _ in found}
-        rests = [rest.split() for _, _, rest in found]
-        counts = {len(rest) for rest in rests}
-        words = set(itertools.chain.from_iterable(rests))
-        self._several = len(counts) == 1 and all(_is_number(w) or is_image_name(w) for w in words)
         if len(before) > 1:
             raise SourceError(
-                f"{table.path}: as many numbers are not before each path: {below[0]!r:.80}. Write "
+                f"{table.path}: not as many numbers before each path as in {below[0]!r:.80}. Write "
                 "it as a CSV with a header"
             )
-        first = before.pop()
-        self._width = 1 + first + (counts.pop() if self._several else any(rests))
-        usual = column_names(self._width - first)
-        self.columns = [*(f"number{k}" for k in range(first)), *usual]
-        if len(names) == self._width - 1:  # CelebA's header does not name the column of the paths
+        rests = [rest.split() for _, _, rest in found]
+        words = set(itertools.chain.from_iterable(rests))
+        same = len(set(map(len, rests))) == 1
+        self._several = same and all(_is_number(w) or is_image_name(w) for w in words)
+        behind = len(rests[0]) if self._several else int(any(rests))
+        self.columns = [f"number{k}" for k in range(max(before))] + column_names(1 + behind)
+        if len(names) == len(self.columns) - 1:  # CelebA's does not name the column of the paths
             names = ["path", *names]
-        if names and not self._commented:
-            if len(names) != self._width:
-                raise SourceError(
-                    f"{table.path}: its header names {len(names)} columns, and its rows have "
-                    f"{self._width}"
-                )
-            self.columns = names
+        if names and len(names) != len(self.columns):
+            raise SourceError(
+                f"{table.path}: its header names {len(names)} columns, and its rows have "
+                f"{len(self.columns)}"
+            )
+        self.columns = names or self.columns
 
     def _header(self, lines: list[str], given: bool | None) -> list[str]:
-        """Return the names of a header: behind comments, or behind the number of rows."""
-        comments = list(itertools.takewhile(lambda line: line.startswith("#"), lines))
-        self._commented = bool(comments) and len(comments) < len(lines)
-        if self._commented:
-            self._skip = len(comments)
-            words = comments[0].lstrip("# ").split()
-            return words if len(words) == len(lines[self._skip].split()) else []
+        """Return the names of a header: in a comment, or behind the number of rows."""
+        comments = sum(1 for _ in itertools.takewhile(lambda line: line.startswith("#"), lines))
         first = lines[0].split() if lines else []
+        if 0 < comments < len(lines):
+            self._skip = comments
+            names = lines[0].lstrip("# ").split()
+            return names if len(names) == len(lines[comments].split()) else []
         counted = len(lines) > 2 and len(first) == 1 and first[0].isdecimal()
         if given is None and counted and not self._has_file(lines[1]):
             self._skip = 2
             return lines[1].split()
-        plain = not any(_is_number(word) or "/" in word for word in first)
         if given is None:
-            cells_below = len(lines[1].split()) if len(lines) > 1 else 0
-            given = plain and 1 < len(first) == cells_below and not self._has_file(lines[0])
+            plain = not any(_is_number(word) or "/" in word for word in first)
+            alike = len(lines) > 1 and 1 < len(first) == len(lines[1].split())
+            given = plain and alike and not self._has_file(lines[0])
             given = given and (self._has_file(lines[1]) or any(map(is_usual, first)))
         self._skip = int(given)
         return first if given else []
@@ -305,23 +283,19 @@ class _BlankLines:
         return any(map(self._table.is_file, line.split()))
 
     def _parts(self, line: str) -> tuple[str, str, str]:
-        found = self._form.fullmatch(line)
-        if found is None:
-            raise SourceError(
-                f"{self._table.path}: the line {line[:100]!r} is not like those before it"
-            )
-        return found[1], found[2], found[3] or ""
+        found = self._form.fullmatch(line) if self._form is not None else None
+        return (found[1], found[2], found[3] or "") if found is not None else ("", "", "")
 
     def __iter__(self) -> Iterator[list[str]]:
+        width = len(self.columns)
         for line in itertools.islice(self._table.lines(), self._skip, None):
-            if self._words:
+            if self._form is None:
                 cells = line.split()
             else:
                 numbers, path, rest = self._parts(line)
-                behind = rest.split() if self._several else [rest] * bool(rest)
-                cells = [*numbers.split(), path, *behind]
-                cells += [""] * (len(cells) == self._width - 1 and not self._several)
-            if len(cells) != self._width:
+                cells = [*numbers.split(), path, *(rest.split() if self._several else [rest])]
+                cells = cells[:width] if not rest else cells
+            if len(cells) != width or (self._form is not None and not path):
                 raise SourceError(
                     f"{self._table.path}: the line {line[:100]!r} is not like those before it"
                 )
