@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shlex
 from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
@@ -90,6 +91,15 @@ class FlatSource(ImageListSource):
                 self._note_folders(inner)
                 break
 
+    @property
+    def _alone(self) -> str:
+        """The command for the images alone, on a line of its own."""
+        place, stem = shlex.quote(str(self.root)), self.root.name or "images"
+        return (
+            f"\n  fastdata pack {place} {shlex.quote(stem)}.lmdb --format flat --option alone=true"
+            "  # the images, without labels"
+        )
+
     def _note_folders(self, folders: list[str]) -> None:
         if folders:
             self.notes.append(
@@ -102,28 +112,28 @@ class FlatSource(ImageListSource):
         if lists := lists_of_folder(folder):
             raise SourceError(
                 f"{folder}: {joined(path.name for path in lists)} beside the images may say what "
-                f"they are. Pack that: fastdata pack {lists[0]}; --option alone=true takes the "
-                "images without it"
+                f"they are.\nWhat may be meant:\n  fastdata pack {shlex.quote(str(lists[0]))} "
+                f"{lists[0].stem}.lmdb  # the images that it lists{self._alone}"
             )
         beside = list(itertools.islice((n for n in others if _has_image(folder, n)), 3))
         if beside:
             raise SourceError(
                 f"{folder}: {joined(map(printable, beside))} belong to images of these names, "
-                "and are not read here. If a format reads them, name it (--format); --option "
-                "alone=true takes the images without them"
+                "and are not read here. If a format reads them, name it (--format).\nWhat may be "
+                f"meant:{self._alone}"
             )
         if unknown := unknown_files(folder):
             raise SourceError(
-                f"{folder}: {joined(map(printable, unknown))} beside the images may have their "
-                "labels, but names none of them. Write a .csv with the columns path,label; "
-                "--option alone=true takes the images without labels"
+                f"{folder}: {joined(map(printable, unknown), 3)} beside the images may have their "
+                "labels, but is no list that is read. Write a .csv with the columns path,label.\n"
+                f"What may be meant:{self._alone}"
             )
 
 
 def _plain_splits(folder: Path) -> list[str]:
     """Return the split folders, if all folders are such, and have images and no folders."""
     splits = split_folders_in(folder)
-    if not splits or len(splits) < len(folders_in(folder)):
+    if len(splits) < 2 or len(splits) < len(folders_in(folder)):
         return []
     plain = (has_own_images(folder / s) and not folders_in(folder / s) for s in splits)
     return splits if all(plain) else []

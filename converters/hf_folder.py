@@ -123,7 +123,7 @@ class HfFolderSource(IndexedSource):
         return Sample(self.key_at(index), self._rows.values(index))
 
     def key_at(self, index: int) -> str:
-        return printable(self._rows.key_at(index))
+        return printable(self._rows.key_at(index).replace("\\", "/"))
 
     def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
         return hash_samples(self.num_samples, limit, self._rows.parts)

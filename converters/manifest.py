@@ -22,6 +22,7 @@ leaves it there (``cells.py``).
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -46,6 +47,7 @@ from .reading.lists.columns import (
     image_column,
     is_label,
     known_fields,
+    run_lengths,
 )
 from .reading.lists.image_finder import ImageFinder
 from .reading.lists.labels import sign_named
@@ -132,7 +134,13 @@ class ManifestSource(IndexedSource):
         index = table.index_columns() if not (columns or known) else []
         if index:
             self.notes.append("a column of row numbers, as pandas writes it, is left out")
-        taken = choose_columns(self.path, table.titles, columns, self.notes, index)
+        second = 1 - image_column(table.titles) if not known and table.second_repeats() else -1
+        if second >= 0 and not columns:
+            self.notes.append(
+                f"the texts of {table.titles[second]!r} are the label (--option columns=image="
+                f"{table.titles[1 - second]},{table.titles[second]}: text)"
+            )
+        taken = choose_columns(self.path, table.titles, columns, self.notes, index, second)
         names = list(taken.names)
         fixed = known_fields(self.path, names, channels)
         image = _image_column(names, fixed, bool(columns))
@@ -172,10 +180,19 @@ class ManifestSource(IndexedSource):
             used = {image, at, *roles.used}
             self.notes += left_out("columns", [n for k, n in enumerate(names) if k not in used])
         else:
-            if not fixed and (unclear := box_columns(names, "xywh")[1]):
-                self.notes.append(
-                    f"{joined(names[k] for k in unclear)} may be boxes: --option boxes=xyxy or "
-                    "boxes=xywh reads them as such"
+            if not (fixed or boxes) and (unclear := box_columns(names, "xywh")[1]):
+                raise self._unclear(
+                    f"{joined(names[k] for k in unclear)} may be boxes",
+                    ("boxes=xywh,pixels", "boxes of left, top, width, height"),
+                    ("boxes=xyxy,pixels", "boxes of left, top, right, bottom"),
+                    ("boxes=none", "each row as a sample"),
+                )
+            if not columns and (runs := run_lengths(taken.titles)):
+                others = [title for title in taken.titles if title not in runs]
+                raise self._unclear(
+                    f"{joined(runs)} has masks as lengths of runs, which docs/recipes/datasets.md "
+                    "reads by a recipe",
+                    (f"columns={','.join(others)}", "the images without masks"),
                 )
             info = ListInfo(
                 place, names, image, {**fixed, **(fields or {})}, channels, class_names,
@@ -216,6 +233,19 @@ class ManifestSource(IndexedSource):
             return lists
         raise SourceError(f"{self._folder}: no list there that names the images; name the file")
 
+    def _unclear(self, reason: str, *ways: tuple[str, str]) -> SourceError:
+        """Return the error for a list that may mean several things.
+
+        ways: options, and what they mean.
+        """
+        stem = self.path.stem.lstrip("._") or "images"
+        commands = (
+            f"  fastdata pack {shlex.quote(str(self.path))} {stem}.lmdb --option "
+            f"{shlex.quote(option)}  # {meaning}"
+            for option, meaning in ways
+        )
+        return SourceError("\n".join([f"{self.path}: {reason}.\nWhat may be meant:", *commands]))
+
     def _sign(self, labels: str | None, names: list[str]) -> str | None:
         """Return the sign between labels; None if the cells decide."""
         if labels is None:
@@ -244,7 +274,7 @@ class ManifestSource(IndexedSource):
         return Sample(self.key_at(index), self._samples.values(index))
 
     def key_at(self, index: int) -> str:
-        return printable(self._samples.key_at(index))
+        return printable(self._samples.key_at(index).replace("\\", "/"))
 
     def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
         return hash_samples(self.num_samples, limit, self._samples.parts)

@@ -65,7 +65,7 @@ def test_the_one_list_beside_them_is_read(
     assert any(f"of the list {name}" in note for note in source.notes), source.notes
     (tmp_path / "extra.jpg").write_bytes(pictures[0].data)
     assert any("1 image files" in note for note in find_source(tmp_path).notes)
-    with pytest.raises(SourceError, match=rf"{name} beside the images .*alone=true"):
+    with pytest.raises(SourceError, match=rf"(?s){name} beside the images .*alone=true"):
         find_source(tmp_path, format="flat")
     alone = find_source(tmp_path, format="flat", options={"alone": True})
     assert alone.num_samples == 11
@@ -75,7 +75,9 @@ def test_several_lists_are_refused(tmp_path: Path, pictures: list[Picture]) -> N
     flat(tmp_path, pictures)
     for name in ("labels.csv", "fold1.csv"):
         write_rows(tmp_path / name, [(f"{p.name}.jpg", p.label) for p in pictures])
-    with pytest.raises(SourceError, match=r"fold1.csv, labels.csv beside .*fastdata pack .*fold1"):
+    with pytest.raises(
+        SourceError, match=r"(?s)fold1.csv, labels.csv beside .*fastdata pack .*fold1"
+    ):
         find_source(tmp_path)
 
 

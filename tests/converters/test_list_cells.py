@@ -95,11 +95,11 @@ def test_joined_labels_are_several(tmp_path: Path, pictures: list[Picture], join
     rows = [(f"{p.name}.jpg", join(t)) for p, t in zip(pictures, tags, strict=True)]
     path = write_rows(tmp_path / "a.csv", [("Image Index", "Finding Labels"), *rows])
     report, data = pack(path, tmp_path / "x.lmdb")
-    assert data.schema["Finding_Labels"] == ArrayField("int64", (None,), classes=("a", "b", "c"))
-    assert labels_of(data, "Finding_Labels") == tags
+    assert data.schema["label"] == ArrayField("int64", (None,), classes=("a", "b", "c"))
+    assert labels_of(data, "label") == tags
     assert any("labels" in note for note in report.notes)
     _, data = pack(path, tmp_path / "y.lmdb", labels="none")
-    assert len(data.schema["Finding_Labels"].classes) == 6
+    assert len(data.schema["label"].classes) == 6
 
 
 def test_one_name_with_commas_is_one_label(tmp_path: Path, pictures: list[Picture]) -> None:
@@ -150,7 +150,7 @@ def test_the_second_of_two_columns_has_classes(tmp_path: Path, pictures: list[Pi
     rows = [(f"{p.name}.jpg", ("pug", "beagle")[k % 2]) for k, p in enumerate(pictures)]
     path = write_rows(tmp_path / "a.csv", [("id", "breed"), *rows])
     _, data = pack(path, tmp_path / "x.lmdb")
-    assert labels_of(data, "breed") == ["pug", "beagle"] * 3
+    assert labels_of(data) == ["pug", "beagle"] * 3
     captions = [(f"{p.name}.jpg", f"picture {p.name}") for p in pictures]
     path = write_rows(tmp_path / "b.csv", [("id", "caption"), *captions])
     assert pack(path, tmp_path / "y.lmdb")[1].schema["caption"] == StringField()

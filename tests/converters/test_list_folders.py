@@ -116,6 +116,33 @@ def test_files_missing_in_the_first_rows(tmp_path: Path, pictures: list[Picture]
     assert (len(data), len(report.rejects)) == (12, 500)
 
 
+def test_a_list_of_other_images_is_not_that_of_a_folder(
+    tmp_path: Path, pictures: list[Picture]
+) -> None:
+    root = tmp_path / "in"
+    for k, p in enumerate(pictures):
+        write_images(root / "ab"[k % 2], [p])
+    rows = [(f"a/{p.name}.jpg", 1) for p in pictures[::2]]
+    for some in ([*rows, *((f"a/gone_{k}.jpg", 0) for k in range(20))], rows[:1]):
+        write_rows(root / "labels.csv", [("path", "label"), *some])
+        with pytest.raises(SourceError, match=r"labels.csv may say what the images are"):
+            pack(root, tmp_path / "x.lmdb")
+    write_rows(root / "labels.csv", [("path", "label"), *rows])
+    report, data = pack(root, tmp_path / "x.lmdb")
+    assert len(data) == 6
+    assert any("6 image files that it does not name left out, in b" in n for n in report.notes)
+
+
+def test_masks_as_run_lengths_name_their_recipe(tmp_path: Path, pictures: list[Picture]) -> None:
+    write_images(tmp_path / "train", pictures)
+    rows = [(f"{p.name}.jpg", "29 12 60 12") for p in pictures]
+    path = write_rows(tmp_path / "train.csv", [("ImageId", "EncodedPixels"), *rows])
+    with pytest.raises(SourceError, match=r"(?s)EncodedPixels has masks.*docs/recipes.*columns="):
+        pack(path, tmp_path / "x.lmdb")
+    _, data = pack(path, tmp_path / "x.lmdb", columns=("image=ImageId",))
+    assert len(data) == 12
+
+
 # -- split folders -----------------------------------------------------------------------
 
 
@@ -186,7 +213,7 @@ SOP = "image_id class_id super_class_id path\n"
 LISTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "ids, a header": (
         "".join([SOP, *(f"{k} {k + 5} 1 x/{{}}.JPG\n" for k in range(4))]), "x/{}.JPG",
-        {"image_id": [0, 1, 2, 3], "class_id": [5, 6, 7, 8], "super_class_id": [1] * 4},
+        {"image_id": [0, 1, 2, 3], "label": [5, 6, 7, 8], "super_class_id": [1] * 4},
     ),
     "ids, no header": (
         "".join(f"{k} x/{{}}.jpg\n" for k in range(4)), "x/{}.jpg", {"number0": [0, 1, 2, 3]},
@@ -203,7 +230,7 @@ LISTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "comments": (
         "#Image CLASS-ID SPECIES BREED\n#ID: 1:37 ids\n"
         + "".join(f"{{}} {k} 1 {k + 2}\n" for k in range(4)), "images/{}.jpg",
-        {"CLASS_ID": [0, 1, 2, 3], "SPECIES": [1] * 4, "BREED": [2, 3, 4, 5]},
+        {"label": [0, 1, 2, 3], "SPECIES": [1] * 4, "BREED": [2, 3, 4, 5]},
     ),
     "a folder called by a number": (
         "".join(f"1 dog/{{}}.jpg {k}\n" for k in range(4)), "1 dog/{}.jpg", {"label": [0, 1, 2, 3]},

@@ -27,6 +27,7 @@ __all__ = [
     "known_fields",
     "names_images",
     "plain_name",
+    "run_lengths",
 ]
 
 # -- usual names ------------------------------------------------------------------------
@@ -62,6 +63,9 @@ _BOXES_IF_ASKED = {
         ("xcenter", "ycenter", "width", "height"), ("cx", "cy", "w", "h"), ("x", "y", "w", "h"),
     ),
 }  # fmt: skip
+_RUNS = ("encodedpixels", "rle", "rlemask", "maskrle")
+"""Columns of masks as lengths of runs."""
+
 _LISTS = ("bbox", "box", "boxes", "bboxes", "boundingbox")
 
 
@@ -83,6 +87,11 @@ def is_label(name: str) -> bool:
 def is_usual(name: str) -> bool:
     """Tell whether this is what a column of a list is called, and no value in it."""
     return names_images(name) or is_label(name)
+
+
+def run_lengths(columns: Sequence[str]) -> list[str]:
+    """Return the columns that have masks as lengths of runs."""
+    return [name for name in columns if plain_name(name) in _RUNS]
 
 
 def image_column(columns: Sequence[str]) -> int:
@@ -172,18 +181,21 @@ def choose_columns(
     columns: Sequence[str],
     notes: list[str],
     index: Sequence[int] = (),
+    label: int = -1,
 ) -> ChosenColumns:
     """Return what the option ``columns=`` takes; without it all columns except some.
 
     index: columns that are left out without the option.
+    label: the column of labels, whatever it is called; else the only one that is called so.
     """
     if not columns:
-        labelled = any(title.strip().lower() == "label" for title in titles)
+        named = [k for k, title in enumerate(titles) if is_label(title)] if label < 0 else [label]
+        plain = [k for k in named if plain_name(titles[k]) == "class"]
+        label = [*(named if len(named) == 1 else plain), -1][0]
+        if any(plain_name(title) in ("label", "labels") for title in titles):
+            label = -1
         taken = [(k, title) for k, title in enumerate(titles) if k not in index]
-        names = [
-            "label" if title.strip().lower() == "class" and not labelled else safe_name(title)
-            for _, title in taken
-        ]
+        names = ["label" if k == label else safe_name(title) for k, title in taken]
         return ChosenColumns(names, [title for _, title in taken], [k for k, _ in taken])
     chosen = COLUMNS.parse(columns)
     for field, title in chosen.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -40,8 +41,9 @@ def sign_between(place: str, name: str, cells: Sequence[str]) -> tuple[str, str]
             first = next(cell for cell in cells if "{" in cell)
             raise SourceError(
                 f"{place}: the cells of {name!r} are lists of objects, not labels: {first:.60}. "
-                "Leave the column out (--option columns=image=COLUMN,...), or read it by a recipe "
-                "in docs/recipes/datasets.md"
+                f"docs/recipes/datasets.md has recipes for such lists.\nWhat may be meant:\n"
+                f"  fastdata pack {shlex.quote(place)} images.lmdb --option columns=image=COLUMN"
+                "  # the images without them"
             )
         return LIST, f"the cells of {name!r} are lists of labels"
     for sign, word in (("|", "bar"), (",", "comma"), (";", "semicolon")):

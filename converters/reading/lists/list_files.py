@@ -46,7 +46,8 @@ def has_own_images(folder: Path) -> bool:
 def lists_of_folder(folder: Path) -> list[Path]:
     """Return the files in a folder that name some of the images in it or below, sorted.
 
-    Of images in folders, a list must say more than their names.
+    Of images in folders, a list must say more than their names, and it must be about these folders:
+    at least half of its images are there, and a quarter of the images there are in it.
     """
     beside = has_own_images(folder)
     if not beside and not folders_in(folder):
@@ -68,14 +69,18 @@ def list_of_folder(folder: Path) -> Path | None:
 
 
 def unknown_files(folder: Path) -> list[str]:
-    """Return the files directly in a folder that may have labels, and name no images, sorted."""
-    names = sorted(e.name for e in os.scandir(folder) if e.name.lower().endswith(_ANNOTATIONS))
-    return [
-        name
-        for name in names[:_MOST_LISTS]
-        if not name.startswith(".")
-        and describe_list(folder / name, images_below(folder)).kind == "unknown"
-    ]
+    """Return the files directly in a folder that may have labels and are no lists, sorted."""
+    names = sorted(e.name for e in os.scandir(folder) if e.is_file() and not is_image_name(e.name))
+    names = [name for name in names if not name.startswith(".")]
+    found = []
+    for name in names[:_MOST_LISTS]:
+        lowered = name.lower()
+        kind = describe_list(folder / name, images_below(folder)).kind
+        if (kind == "unknown" and lowered.endswith(_ANNOTATIONS)) or (
+            kind == "list" and not lowered.endswith(_SUFFIXES)
+        ):
+            found.append(name)
+    return found
 
 
 def lists_of_splits(folder: Path) -> dict[str, Path]:
@@ -138,19 +143,20 @@ def _names_images(path: Path, beside: bool) -> bool:
     beside: whether the images are in the folder of the list.
     """
 
-    def is_there(cell: str) -> bool:
-        return is_image_name(cell) and os.path.isfile(path.parent / cell)
-
     if any(os.path.exists(path.with_suffix(suffix)) for suffix in BOTH_CASES):
         return False  # a text beside an image of its name
+    finder = ImageFinder(path.parent)
     try:
-        table = TextTable(path, is_there)
+        table = TextTable(path, lambda cell: is_image_name(cell) and finder.is_there(cell))
         image = image_column(table.columns)
         cells = [row[image] for row in itertools.islice(table, _LOOKED_AT)]
         if beside:
-            return any(map(is_there, cells))
-        finder = ImageFinder(path.parent)
+            return any(is_image_name(cell) and finder.is_there(cell) for cell in cells)
         finder.locate(cells.__getitem__, len(cells))
-        return finder.found and len(table.columns) > 1
+        there = [finder.path(cell) for cell in cells if finder.is_there(cell)]
     except (FastdataError, OSError, ValueError):
         return False
+    folders = {file.parent for file in there}
+    count = sum(is_image_name(name) for folder in folders for name in os.listdir(folder))
+    enough = 2 * len(there) >= len(cells) and 4 * len(there) >= min(count, _LOOKED_AT)
+    return bool(there) and enough and len(table.columns) > 1

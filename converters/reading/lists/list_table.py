@@ -11,6 +11,7 @@ from typing import Protocol
 
 from fastdata.errors import SourceError
 
+from ..cells import NUMBER
 from ..selection import joined
 from .columns import image_column, is_usual
 from .text_table import cells_of
@@ -131,6 +132,14 @@ class ListTable:
         return bool(rows) and all(
             set(row) <= {*_YES[:2], *_NO[:2]} and sum(c in _YES for c in row) == 1 for row in flags
         )
+
+    def second_repeats(self) -> bool:
+        """Tell whether there are two columns, and the second has a few texts again and again."""
+        if len(self.titles) != 2 or is_usual(self.titles[1 - self._image]):
+            return False
+        cells = [row[1 - self._image].strip() for row in itertools.islice(self.rows(), _LOOKED_AT)]
+        texts = {cell for cell in cells if cell}
+        return 0 < 2 * len(texts) <= len(cells) and not all(map(NUMBER.fullmatch, texts))
 
     def _labelled(self, table: Table, rows: Iterable[list[str]]) -> Iterator[list[str]]:
         """Yield the image of each row, and the class or classes whose columns have a 1."""

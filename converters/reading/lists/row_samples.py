@@ -145,13 +145,7 @@ class RowSamples:
         name = info.columns[column]
         if column == info.image:
             return False
-        # In a table of two columns, the second is the label, whatever it is called.
-        return (
-            is_label(name)
-            or name in ("split", "labels")
-            or info.known.get(name) == "label"
-            or len(info.columns) == 2
-        )
+        return is_label(name) or name in ("split", "labels") or info.known.get(name) == "label"
 
     def _field(self, column: int, name: str, guess: ColumnGuess) -> Field:
         """Return the field of a column, and find where its images are if it has such."""
@@ -236,9 +230,6 @@ class RowSamples:
             return ScalarField(classes=self._classes(guess, name))
         if name == "split" and (found := split_classes(guess.classes)):
             return ScalarField(classes=found)
-        if len(info.columns) == 2 and 0 < 2 * len(guess.classes) <= self.num_samples:
-            self.notes.append(f"the texts of {name!r} are classes (--field {name}=string: text)")
-            return ScalarField(classes=self._classes(guess, name))
         return StringField()
 
     def _json_field(self, name: str, column: int) -> Field:
