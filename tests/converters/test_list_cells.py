@@ -148,7 +148,7 @@ def test_one_hot_columns_are_a_label(tmp_path: Path, pictures: list[Picture]) ->
 def test_the_second_of_two_columns_has_classes(tmp_path: Path, pictures: list[Picture]) -> None:
     write_images(tmp_path, pictures)
     rows = [(f"{p.name}.jpg", ("pug", "beagle")[k % 2]) for k, p in enumerate(pictures)]
-    path = write_rows(tmp_path / "a.csv", [("id", "breed"), *rows])
+    path = write_rows(tmp_path / "a.csv", [("Image", "Id"), *rows])
     _, data = pack(path, tmp_path / "x.lmdb")
     assert labels_of(data) == ["pug", "beagle"] * 3
     captions = [(f"{p.name}.jpg", f"picture {p.name}") for p in pictures]

@@ -13,7 +13,7 @@ from fastdata.errors import SourceError
 
 from ..cells import NUMBER
 from ..selection import joined
-from .columns import image_column, is_usual
+from .columns import image_column, is_label, is_usual
 from .text_table import cells_of
 
 __all__ = ["ListTable", "Table"]
@@ -135,7 +135,7 @@ class ListTable:
 
     def second_repeats(self) -> bool:
         """Tell whether there are two columns, and the second has a few texts again and again."""
-        if len(self.titles) != 2 or is_usual(self.titles[1 - self._image]):
+        if len(self.titles) != 2 or is_label(self.titles[1 - self._image]):
             return False
         cells = [row[1 - self._image].strip() for row in itertools.islice(self.rows(), _LOOKED_AT)]
         texts = {cell for cell in cells if cell}
