@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,27 +19,21 @@ from fastdata.errors import SourceError
 from fastdata.schema import Field
 
 from .base import Deferred, IndexedSource, Reject, Sample
-from .reading.class_folders import class_fields
+from .detect import ClassLayout
+from .folder import ClassFoldersSource, EmptyClasses, Taken
 from .reading.compression import compression_of, inflated_start
 from .reading.exported import read_exported
 from .reading.forward_reader import ForwardReader
 from .reading.image_files import is_image_name
-from .reading.image_list import ImageListSource
 from .reading.locations import files_at, first_bytes, folder_at, printable
-from .reading.named_folders import (
-    class_layout,
-    common_top,
-    doubt_of_layout,
-    refuse_empty,
-    take_in_order,
-)
 from .reading.options import SplitFolder
 from .reading.refusals import no_files, not_seekable
 from .reading.selection import joined
-from .reading.small_memory import KeySet, StringTable
+from .reading.small_memory import KeySet
 from .reading.spans import FileSpan, close_files
 from .reading.tar.archive import BLOCK, is_header, members
 from .reading.zip_archive import ZipMember, is_zip, zip_members
+from .tree import ListedTree
 
 __all__ = ["ArchiveSource"]
 
@@ -49,7 +43,7 @@ _IMAGES = 64
 """Images to check for the kind of an archive."""
 
 
-class ArchiveSource(ImageListSource):
+class ArchiveSource(ClassFoldersSource):
     """An archive of class folders; fields ``image`` and ``label``."""
 
     name = "archive"
@@ -63,12 +57,7 @@ class ArchiveSource(ImageListSource):
             return False
         return _may_be(files[0])
 
-    def list_samples(
-        self,
-        location: Path,
-        *,
-        split: SplitFolder = "auto",
-    ) -> dict[str, Field]:
+    def open_location(self, location: Any) -> Path:
         files = files_at(location, _SUFFIXES)
         if not files:
             raise no_files(location, "archives")
@@ -79,58 +68,44 @@ class ArchiveSource(ImageListSource):
                 "each for itself and join them: fastdata merge; or --format webdataset, if members "
                 "of one name are a sample"
             )
-        self.root = files[0]
-        self.beside = [self.root]
-        self._kind = archive_kind(self.root)
-        if not self._kind:
-            raise SourceError(f"{self.root}: neither a tar file, gzip'd or not, nor a zip file")
-        self.reader = ZipReader(str(self.root)) if self._kind == "zip" else None
-        self._list(split)
-        layout = self._layout
-        return class_fields(layout.classes, list(layout.splits), self.notes)
+        return files[0]
 
-    def _list(self, split: str) -> None:
-        """List the archive, find out what its folders are, and add its images in their order."""
-        images, places = StringTable(), array("q")
-        problems: dict[int, str] = {}
-        others: list[str] = []
-        for name, problem, numbers in archive_entries(self.root, self._kind):
-            if not is_image_name(name):
-                others.append(name)
-                continue
-            if problem:
-                problems[len(images)] = problem
-            images.append(name)
-            places.extend(numbers)
-        place = os.fspath(self.root)
-        if not len(images):
-            raise SourceError(f"{place}: no images in it")
-        self._layout = layout = class_layout(place, images, split, _extract(place))
-        sound = (images[row] for row in range(len(images)) if row not in problems)
-        self.doubt = doubt_of_layout(layout, sound) if split != "none" else ""
+    def list_samples(
+        self, location: Path, *, split: SplitFolder = "auto", empty_classes: EmptyClasses = False
+    ) -> dict[str, Field]:
+        self.beside = [location]
+        self._kind = archive_kind(location)
+        if not self._kind:
+            raise SourceError(f"{location}: neither a tar file, gzip'd or not, nor a zip file")
+        if self._kind == "zip":
+            self.reader = ZipReader(str(location))
+        return super().list_samples(location, split=split, empty_classes=empty_classes)
+
+    def open_tree(self, location: Path) -> ArchiveTree:
+        tree = ArchiveTree(location, self._kind)
         if self._kind != "zip":
-            refuse_groups(place, images, others)
-        refuse_empty(place, layout, others, _extract(place))
-        taken = take_in_order(layout, images, others)
-        problems |= dict.fromkeys(taken.repeated, "the archive has its name twice")
-        rows = taken.rows
+            refuse_groups(tree.place, *tree.names())
+        return tree
+
+    def add_images(self, layout: ClassLayout, taken: Iterator[Taken]) -> None:
+        tree: ArchiveTree = self.tree  # type: ignore[assignment]
         if self._kind == "gzip":
-            rows = sorted(rows)
-            if not taken.is_sorted:
+            images = list(taken)
+            taken = iter(sorted(images, key=lambda image: image.row))
+            if any(a.row > b.row for a, b in itertools.pairwise(images)):
                 self.notes.append(
                     "samples are in the order of the archive, which can be read only from its "
                     "front; class folders would be sorted"
                 )
-        self.notes += taken.notes
-        fields = ZipMember._fields if self._kind == "zip" else FileSpan._fields[1:]
-        width = len(fields)
-        for row in rows:
-            name = images[row]
-            if row in problems:
-                self._rejects[self.num_samples] = problems[row]
-            place_of = zip(fields, places[row * width : (row + 1) * width], strict=True)
-            labels = layout.numbers(name) or {}
-            self.add(name.split("/", layout.top)[-1], **dict(place_of), **labels)
+        for image in taken:
+            problem = tree.problems.get(image.row, "")
+            if image.repeated:
+                problem = "the archive has its name twice"
+            if problem:
+                self._rejects[self.num_samples] = problem
+            self.add(image.name, **tree.place_of(image.row), **image.labels)
+        for name in filter(is_image_name, tree.outside):
+            self.reject(name, "a name with .. in it is not taken")
 
     def values(self, files: list[str], numbers: dict[str, int]) -> tuple[Any, ...] | Deferred:
         if self.reader is not None:
@@ -174,12 +149,61 @@ class ZipReader:
         return {"image": member.read(self.path)}
 
 
-def _extract(place: str) -> str:
-    """Return what to do with an archive of another layout."""
-    return (
-        "Extract it, then pack the folder, or a manifest that says what the images are: a .csv "
-        f"with the column path (tar -xf or unzip {place})"
-    )
+class ArchiveTree(ListedTree):
+    """The names in an archive.
+
+    problems: why images cannot be read, by row.
+    outside: names with ``..`` in them, which are not taken.
+    """
+
+    def __init__(self, path: Path, kind: str) -> None:
+        super().__init__(os.fspath(path))
+        self._path, self._kind = path, kind
+        self._fields = ZipMember._fields if kind == "zip" else FileSpan._fields[1:]
+        self._places = array("q")
+        self.problems: dict[int, str] = {}
+        self.outside: list[str] = []
+        for name, problem, numbers in archive_entries(path, kind):
+            row = len(self._places) // len(self._fields)
+            self._places.extend(numbers)
+            if ".." in name.split("/"):
+                self.outside.append(name)
+                continue
+            self.add(name, row)
+            if problem:
+                self.problems[row] = problem
+        self.finish()
+
+    def place_of(self, row: int) -> dict[str, int]:
+        """Return the numbers that a worker needs to read a file."""
+        start = row * len(self._fields)
+        numbers = self._places[start : start + len(self._fields)]
+        return dict(zip(self._fields, numbers, strict=True))
+
+    def names(self) -> tuple[list[str], list[str]]:
+        """Return the names of all images, and of all other files."""
+        images, others = [], []
+        for path in self.below(""):
+            found, place = self.folder(path), f"{path}/" if path else ""
+            images += [place + name for name in found.images]
+            others += [place + name for name in found.others]
+        return images, others
+
+    def read(self, names: Sequence[str]) -> list[bytes | None]:
+        rows = [self.row_of(name) for name in names]
+        found: dict[int, bytes] = {}
+        with ForwardReader(self._path, compressed=self._kind == "gzip") as front:
+            for row in sorted(set(rows)):
+                place = self.place_of(row)
+                try:
+                    if self._kind == "zip":
+                        found[row] = ZipMember(**place).read(self._path)
+                    else:
+                        found[row] = front.read(place["offset"], place["length"])
+                except (OSError, SourceError):
+                    continue
+        close_files()
+        return [found.get(row) for row in rows]
 
 
 def _may_be(path: Path) -> bool:
@@ -187,7 +211,8 @@ def _may_be(path: Path) -> bool:
     kind = archive_kind(path)
     if not kind or (kind != "zip" and read_exported([path], "webdataset") is not None):
         return False
-    images, others, in_folders = StringTable(), [], True
+    images: list[str] = []
+    others, in_folders = [], True
     try:
         for name, _, _ in itertools.islice(archive_entries(path, kind), _LOOKED_AT[kind]):
             if not is_image_name(name):
@@ -226,14 +251,10 @@ def archive_kind(path: Path) -> str:
 
 
 def archive_entries(path: Path, kind: str) -> Iterator[Entry]:
-    """Yield files and folders, except additions of macOS; names without ``./``."""
+    """Yield files and folders; names without ``./``."""
     for name, problem, place in _zipped(path) if kind == "zip" else _tarred(path, kind):
         parts = [part for part in name.split("/")[:-1] if part not in ("", ".")]
         last = name.rpartition("/")[2]
-        if "__MACOSX" in parts or last.startswith("._") or last == ".DS_Store":
-            continue
-        if ".." in parts:
-            problem = "a name with .. in it is not taken"
         yield "/".join([*parts, last]), problem, place
 
 
@@ -252,16 +273,16 @@ def _zipped(path: Path) -> Iterator[Entry]:
         yield name, member.problem(), member
 
 
-def refuse_groups(place: str, images: StringTable, others: list[str]) -> None:
+def refuse_groups(place: str, images: Sequence[str], others: Sequence[str]) -> None:
     """Refuse a tar file with names that differ only by suffix, and may be one sample."""
     keys, names = KeySet(), KeySet()
     beside = {_key(name) for name in others}
-    for name in map(images.__getitem__, range(len(images))):
+    for name in images:
         key = _key(name)
         # A name that stands twice is another matter.
         is_new = names.add(os.fsencode(name))
         if key in beside or (is_new and not keys.add(os.fsencode(key))):
-            folder = "/".join(key.split("/")[: common_top(images)]) or "."
+            folder = images[0].split("/")[0] if "/" in images[0] else "."
             raise SourceError(
                 f"{place}: there are several members called {printable(key)}, with one suffix and "
                 "another. If they are one sample: --format webdataset. If one is a picture of a "

@@ -57,8 +57,8 @@ class ArrowSource(TableSource):
             _check_states(files)
         return files
 
-    def features_beside(self) -> dict[str, Any]:
-        found = _json(self.paths[0].with_name("dataset_info.json")).get("features")
+    def features_beside(self, file: int) -> dict[str, Any]:
+        found = _json(self.paths[file].with_name("dataset_info.json")).get("features")
         return found if isinstance(found, dict) else {}
 
     def table_schema(self, file: int) -> Any:
@@ -81,7 +81,7 @@ class ArrowSource(TableSource):
         try:
             opened = self._open(str(path))
             part = opened.batch(block.number).slice(index - block.start, 1)
-            read = row_reader(part, self.layout, split, opened.mapped)
+            read = row_reader(part, self.layout_of(block.file), split, opened.mapped)
         except table_errors() as error:
             raise SourceError(f"{path}, batch {block.number}: {error}") from error
         return self.sample(index, read, 0)
@@ -93,16 +93,13 @@ class _Opened:
     def __init__(self, path: str) -> None:
         pa, ipc = arrow(), arrow(".ipc")
         self._map = pa.memory_map(path)
-        self._whole = whole = self._map.read_buffer()
+        whole = self._map.read_buffer()
         self.mapped = MappedTable(path, whole.address, whole.size)
         self._map.seek(0)
         self.rows: list[int] = []
         self.damage = ""
         self._places: list[int] = []
         self._directory: Any = None
-        self._dictionaries = False
-        self._stream: Any = None
-        self._next = 0
         if whole[:6].to_pybytes() == _FILE:
             self._directory = ipc.open_file(self._map)
             self.schema = self._directory.schema
@@ -126,22 +123,22 @@ class _Opened:
             while place < size:
                 message = arrow(".ipc").read_message(self._map)
                 if message.type == "dictionary":
-                    self._dictionaries = True
-                elif message.type == "record batch":
+                    raise SourceError(
+                        "a stream with dictionaries is not read; write the table as a file: "
+                        "pyarrow.ipc.new_file"
+                    )
+                if message.type == "record batch":
                     self._places.append(place)
-                    self.rows.append(self._rows_of(message))
+                    self.rows.append(len(arrow(".ipc").read_record_batch(message, self.schema)))
                 place = self._map.tell()
             self.damage = "the file ends without the mark of its end: it may be cut short"
+        except SourceError:
+            raise
         except EOFError:  # the mark
             if self._map.tell() < size:
                 self.damage = f"there is something behind the end, at byte {self._map.tell():,}"
         except table_errors() as error:
             self.damage = f"at byte {place:,}: {error}; the rest of the file is lost"
-
-    def _rows_of(self, message: Any) -> int:
-        if self._dictionaries:
-            return len(self._sequential(len(self._places) - 1))
-        return len(arrow(".ipc").read_record_batch(message, self.schema))
 
     def batch(self, number: int) -> Any:
         """Return a record batch, whose bytes stay in the file."""
@@ -149,21 +146,9 @@ class _Opened:
             raise SourceError(self.damage or f"there is no record batch {number}")
         if self._directory is not None:
             return self._directory.get_batch(number)
-        if self._dictionaries:
-            return self._sequential(number)
         self._map.seek(self._places[number])
         message = arrow(".ipc").read_message(self._map)
         return arrow(".ipc").read_record_batch(message, self.schema)
-
-    def _sequential(self, number: int) -> Any:
-        """Read a stream from its front, as what dictionaries hold may change in between."""
-        if self._stream is None or self._next > number:
-            self._stream, self._next = arrow(".ipc").open_stream(self._whole), 0
-        while True:
-            batch = self._stream.read_next_batch()
-            self._next += 1
-            if self._next > number:
-                return batch
 
 
 def _is_arrow(start: bytes) -> bool:

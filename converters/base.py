@@ -21,7 +21,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 import xxhash
@@ -39,7 +39,11 @@ from fastdata.errors import (
 from fastdata.regular_files import Mirror
 from fastdata.schema import Field, Schema
 
+from .reading.box_forms import BoxNumbers
 from .reading.selection import joined
+
+if TYPE_CHECKING:
+    from .refusal import Doubt
 
 __all__ = [
     "Deferred",
@@ -123,12 +127,16 @@ class Source(abc.ABC):
         None if only reading to the end would determine it.
     notes : list of str
         Remarks for the user, e.g. on files left out.
-    doubt : str
+    tree : Tree or None
+        The folders that the source was found in; None once the source is opened.
+    doubt : Doubt or None
         Evidence against this format in a source that matches it; the source is then refused
         unless the user names the format.
     parts : tuple of str
         Patterns of the required files and folders of this format; ``|`` separates
         alternatives.  They show the nearest formats for an unknown source.
+    box_forms : mapping
+        By field, what boxes are that are not left, top, right and bottom in pixels.
     format_options : mapping
         The format's own options; part of the identity of a pack.
     packed_with : mapping or None
@@ -148,13 +156,15 @@ class Source(abc.ABC):
     downloads_files: bool = False
     format_options: Mapping[str, Any] = MappingProxyType({})
     packed_with: Mapping[str, Any] | None = None
+    box_forms: Mapping[str, BoxNumbers] = MappingProxyType({})
     summary: ClassVar[str] = ""
     general: ClassVar[bool] = False
     schema: Schema
     parts: ClassVar[tuple[str, ...]] = ()
     num_samples: int | None = None
     notes: list[str]
-    doubt: str = ""
+    tree: Any = None
+    doubt: Doubt | None = None
 
     @classmethod
     @abc.abstractmethod

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 import os
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -28,16 +29,20 @@ from fastdata.regular_files import with_urls
 from fastdata.storage import Store
 
 from .base import FieldSpec, Source
+from .known_sets import recipe_for
 from .reading.file_sets import check_file_set
 from .reading.fingerprints import FileSource
-from .reading.image_files import is_image_name
+from .reading.image_files import files_below, is_hidden, is_image_name
 from .reading.image_list import ImageListSource
+from .reading.list_signs import describe_list
 from .reading.locations import files_at, folder_at, is_pattern
 from .reading.mirror import Listing, Mirror, StoredFiles
 from .reading.options import Option
+from .reading.picture_pairs import is_generic
 from .reading.refusals import check_choice
 from .reading.spans import close_files
 from .reading.splits import has_folders_of_images, mixed_splits
+from .refusal import doubted, not_recognised
 from .signs import FORMATS, LISTS, Look
 
 __all__ = [
@@ -46,6 +51,7 @@ __all__ = [
     "format_class",
     "format_names",
     "format_of",
+    "nearest_formats",
     "options_of",
     "own_options",
 ]
@@ -53,8 +59,18 @@ __all__ = [
 _GROUP = "fastdata.converters"
 _COMMON = ("self", "location", "channels", "fields")
 _NEAREST = 3
+_LOOKED_AT = 2_000
 _STORED = ("folder", "litdata", "manifest", "mds", "parquet", "tfrecord", "webdataset")
 """Formats that are read out of a store."""
+
+_COVERS = {
+    ("archive", "webdataset"),
+    ("cifar", "webdataset"),
+    ("fastdata", "hdf5"),
+    ("masks", "voc"),
+    ("fastdata", "lmdb"),
+}
+"""Formats of which the first is a special case of the second."""
 
 _BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
@@ -151,8 +167,37 @@ def find_source(
         return _of_store(StoredFiles(location, ""), given)
     if isinstance(location, StoredFiles):
         return _of_store(location, given)
-    chosen = _recognised(location, _points()) if format is None else format_class(format)
+    if format is not None:
+        return _opened(format_class(format), location, given)
+    chosen = _recognised(location, _points())
+    inner = _wrapped(location) if chosen.general else None
+    if inner is not None:
+        with contextlib.suppress(SourceError):
+            below = _recognised(inner, _points())
+            pictures = below.name == "flat" and is_generic(inner.name)
+            if pictures or not below.general or below.name == "manifest":
+                source = _opened(below, inner, given)
+                source.notes.append(f"{inner.name} is the only folder there, and was looked into")
+                return source
     return _opened(chosen, location, given)
+
+
+def _wrapped(location: Any) -> Path | None:
+    """Return the only folder in a folder that has no other files than prose, at any depth."""
+    folder = folder_at(location)
+    inner = None
+    while folder is not None:
+        names = sorted(name for name in os.listdir(folder) if not is_hidden(name))
+        folders = [name for name in names if (folder / name).is_dir()]
+        if len(folders) != 1:
+            break
+        some = itertools.islice(files_below(folder, "."), _LOOKED_AT)
+        images = [os.path.normpath(name) for name in some if is_image_name(name)]
+        beside = (describe_list(folder / n, images).kind for n in names if n not in folders)
+        if any(kind != "prose" for kind in beside):
+            break
+        inner = folder = folder / folders[0]
+    return inner
 
 
 class _Given(NamedTuple):
@@ -170,20 +215,14 @@ def _opened(chosen: type[Source], location: Any, given: _Given) -> Source:
     try:
         arguments = _checked(chosen, given.options)
         source = chosen(location, channels=given.channels, fields=given.fields, **arguments)
-    except SourceError as error:
-        if format is None and chosen.general:  # it recognises whatever no other format does
-            raise SourceError(f"{error}{_nearest(location)}") from None
-        raise
     finally:
         close_files()  # which may have been looked into
     source.format_options = arguments
     recognised = format is None and isinstance(location, (str, os.PathLike, Listing))
     if recognised and source.doubt:
         place = location.url if isinstance(location, Listing) else os.fspath(location)
-        raise SourceError(
-            f"{place}: not packed as {chosen.name}, since {source.doubt}. "
-            f"--format {chosen.name} packs it so all the same.{_nearest(location)}"
-        )
+        raise doubted(place, chosen.name, source.tree, source.doubt)
+    source.tree = None  # it is large, and not sent to workers
     if isinstance(source, FileSource):
         source.notes += check_file_set(source.files_read, location)
         if recognised and has_folders_of_images(location):
@@ -198,8 +237,8 @@ def _opened(chosen: type[Source], location: Any, given: _Given) -> Source:
 
 def _of_store(files: StoredFiles, given: _Given) -> Source:
     """Return the source that reads what is in a store: by the rules for files, on a mirror."""
-    from .reading.scanned import ScannedSource
     from .reading.tables.table_source import TableSource
+    from .scan import ScanSource
     from .stored_folder import StoredFolderSource
 
     if given.format is not None and given.format not in _STORED:
@@ -228,7 +267,7 @@ def _of_store(files: StoredFiles, given: _Given) -> Source:
     if chosen.name == "folder":
         mirror.close()
         return _opened(StoredFolderSource, listing, given)
-    source.mirror, source.downloads_files = mirror, isinstance(source, ScannedSource)
+    source.mirror, source.downloads_files = mirror, isinstance(source, ScanSource)
     reads_here = isinstance(source, TableSource) and not source.layout.images
     source.reads_by_network = not (source.downloads_files or reads_here)
     source.notes = [*map(with_urls, source.notes), *mirror.notes]
@@ -263,28 +302,62 @@ def _points() -> dict[str, EntryPoint]:
 
 
 def _recognised(location: Any, points: Mapping[str, EntryPoint]) -> type[Source]:
+    """Return the class of the format that a location is in; `SourceError` if none or two fit."""
     path = location if isinstance(location, (str, os.PathLike)) else None
     if path is not None and not (os.path.exists(path) or is_pattern(path)):
         raise SourceError(not_there(path))
+    if path is not None:
+        _check_listed(path)
     if path is not None and is_pattern(path) and not files_at(path):
         raise SourceError(f"{os.fspath(path)}: no file is called so. Quote patterns in a shell.")
+    found: type[Source] | None = None
     for kind in _asked(location, points):
-        # One format may fail, say at a folder that cannot be listed, and another may not.
-        try:
-            if kind.recognises(location):
-                return kind
-        except (DriveError, ResourceLimitError, StorageError):
-            raise
-        except OSError:
+        if found is not None and (kind.general or (found.name, kind.name) in _COVERS):
             continue
+        if not _recognises(kind, location):
+            continue
+        if found is not None:
+            raise SourceError(
+                f"{location}: may be in the format {found.name!r} ({found.summary}) or in "
+                f"{kind.name!r} ({kind.summary}). Name it: --format {found.name} or --format "
+                f"{kind.name}"
+            )
+        if kind.general and (recipe := recipe_for(location)):
+            raise SourceError(f"{location}: {recipe}")
+        if kind.general or not _is_ours(points[kind.name]):
+            return kind
+        found = kind
+    if found is not None:
+        return found
     if path is not None and os.path.isfile(path) and os.path.getsize(path) == 0:
         raise SourceError(f"{os.fspath(path)}: the file is empty")
-    raise SourceError(
-        f"{repr(location) if path is None else os.fspath(path)}: not recognised. Expected a folder "
-        "of images, or of class folders with images, a .csv or .tsv with the columns path,label, "
-        "another format that `fastdata formats` lists, or, from Python, an iterable or a torch "
-        f"Dataset.{_nearest(location)}"
-    )
+    if recipe := recipe_for(location):
+        raise SourceError(f"{location}: {recipe}")
+    raise not_recognised(location)
+
+
+def _check_listed(path: str | os.PathLike[str]) -> None:
+    """Raise why a folder cannot be listed; each format would take it for an empty one."""
+    if not os.path.isdir(path):
+        return
+    try:
+        with os.scandir(path):
+            pass
+    except OSError as error:
+        raise SourceError(
+            f"{os.fspath(path)}: the folder cannot be listed: {error.strerror}. Permit reading it, "
+            "or look at the drive"
+        ) from error
+
+
+def _recognises(kind: type[Source], location: Any) -> bool:
+    """Tell whether a format takes a location; one may fail, say at a folder that is forbidden."""
+    try:
+        return kind.recognises(location)
+    except (DriveError, ResourceLimitError, StorageError):
+        raise
+    except OSError:
+        return False
 
 
 def _asked(location: Any, points: Mapping[str, EntryPoint]) -> Iterator[type[Source]]:
@@ -298,7 +371,7 @@ def _asked(location: Any, points: Mapping[str, EntryPoint]) -> Iterator[type[Sou
             yield points[name].load()
 
 
-def _nearest(location: Any) -> str:
+def nearest_formats(location: Any) -> str:
     """Return the formats that a folder is nearest to, and what each misses, a line each."""
     folder = folder_at(location)
     if folder is None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import shlex
 from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,7 +16,14 @@ from typing import Annotated, Any
 from fastdata.errors import SourceError
 from fastdata.schema import Field
 
-from .reading.image_files import BOTH_CASES, ignored_files, is_image_name, reraise, suffix_of
+from .reading.image_files import (
+    BOTH_CASES,
+    ignored_files,
+    is_hidden,
+    is_image_name,
+    reraise,
+    suffix_of,
+)
 from .reading.image_list import ImageListSource
 from .reading.lists.list_files import (
     has_own_images,
@@ -29,6 +35,7 @@ from .reading.locations import folders_in, printable
 from .reading.options import Option, SplitOption
 from .reading.selection import joined
 from .reading.splits import has_folders_of_images, split_folders_in
+from .refusal import Way, refused
 
 __all__ = ["FlatSource"]
 
@@ -78,9 +85,9 @@ class FlatSource(ImageListSource):
         """Take the images in a split folder, or in the root."""
         start = self.root / split
         for folder, inner, files in os.walk(start, onerror=reraise, followlinks=True):
-            inner.sort()
+            inner[:] = sorted(name for name in inner if not is_hidden(name))
             below = os.path.relpath(folder, self.root)
-            files.sort()
+            files = sorted(name for name in files if not is_hidden(name))
             others = [file for file in files if not is_image_name(file)]
             self._ignored.update(map(suffix_of, others))
             if not alone:
@@ -91,15 +98,6 @@ class FlatSource(ImageListSource):
                 self._note_folders(inner)
                 break
 
-    @property
-    def _alone(self) -> str:
-        """The command for the images alone, on a line of its own."""
-        place, stem = shlex.quote(str(self.root)), self.root.name or "images"
-        return (
-            f"\n  fastdata pack {place} {shlex.quote(stem)}.lmdb --format flat --option alone=true"
-            "  # the images, without labels"
-        )
-
     def _note_folders(self, folders: list[str]) -> None:
         if folders:
             self.notes.append(
@@ -109,24 +107,29 @@ class FlatSource(ImageListSource):
 
     def _refuse_annotations(self, folder: Path, others: list[str]) -> None:
         """Refuse to leave out what says more of the images than that they are there."""
+        alone = Way("", "--format flat --option alone=true", "the images, without labels")
+        below = os.path.relpath(folder, self.root)
         if lists := lists_of_folder(folder):
-            raise SourceError(
-                f"{folder}: {joined(path.name for path in lists)} beside the images may say what "
-                f"they are.\nWhat may be meant:\n  fastdata pack {shlex.quote(str(lists[0]))} "
-                f"{lists[0].stem}.lmdb  # the images that it lists{self._alone}"
+            place = os.path.normpath(os.path.join(below, lists[0].name))
+            raise refused(
+                self.root,
+                f"{joined(path.name for path in lists)} beside the images may say what they are",
+                [Way(place, "", "the images that it lists"), alone],
             )
         beside = list(itertools.islice((n for n in others if _has_image(folder, n)), 3))
         if beside:
-            raise SourceError(
-                f"{folder}: {joined(map(printable, beside))} belong to images of these names, "
-                "and are not read here. If a format reads them, name it (--format).\nWhat may be "
-                f"meant:{self._alone}"
+            raise refused(
+                self.root,
+                f"{joined(map(printable, beside))} belong to images of these names, and are not "
+                "read here. If a format reads them, name it (--format)",
+                [alone],
             )
         if unknown := unknown_files(folder):
-            raise SourceError(
-                f"{folder}: {joined(map(printable, unknown), 3)} beside the images may have their "
-                "labels, but is no list that is read. Write a .csv with the columns path,label.\n"
-                f"What may be meant:{self._alone}"
+            raise refused(
+                self.root,
+                f"{joined(map(printable, unknown), 3)} beside the images may have their labels, "
+                "but is no list that is read. Write a .csv with the columns path,label",
+                [alone],
             )
 
 

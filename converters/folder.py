@@ -1,49 +1,164 @@
 """Class folders: ``root/<class>/.../<image>``, as ``torchvision.datasets.ImageFolder``.
 
-Classes, their numbers, the files taken and their order are exactly
-torchvision's: every folder in `root` is a class, numbered in sorted order;
-below it all files with an image suffix are taken, sorted, links followed.  Only a link that
-leads back to a folder above itself is left out, where torchvision goes round until a path is too
-long.
+Classes, their numbers, the files taken and their order are torchvision's: every folder in `root`
+is a class, numbered in sorted order; below it all files with an image suffix are taken, sorted,
+links followed.  Unlike torchvision, hidden folders and files are left out, and so is a link that
+leads back to a folder above itself.
 
-Split folders, ``root/train/<class>/...`` beside ``root/val/<class>/...``, are recognised
-by their names where all folders of `root` are such; what is in them is read as above.
-
-What does not look like that (`reading/class_folders.py`) is taken only where the user
-names this format.
+The folders lie on a disk, in an archive (`archive.py`), or in a store (`stored_folder.py`).
+`detect.py` tells which folders are classes, which are splits, and what speaks against it; such a
+source is taken only if the user names this format.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
-from fastdata.errors import OptionError, SourceError
-from fastdata.schema import Field
+from fastdata.errors import SourceError
+from fastdata.schema import Field, ScalarField
 
-from .reading.class_folders import (
-    annotation_files,
-    class_fields,
-    doubts_of_names,
-    doubts_of_places,
-    images_beside,
-    is_annotation,
-    split_folders,
-    walk,
-)
-from .reading.image_files import SUFFIXES, ignored_files, is_image_name, suffix_of
+from .detect import ClassLayout, class_layout, unread_lists
+from .reading.class_names import numbered
+from .reading.image_files import SUFFIXES, ignored_files, suffix_of
 from .reading.image_list import ImageListSource
-from .reading.locations import folders_in, printable
+from .reading.locations import printable
 from .reading.options import Option, SplitFolder
 from .reading.selection import joined
+from .refusal import Doubt, Way, doubted
+from .tree import DiskTree, Tree, join
 
-__all__ = ["FolderSource"]
+__all__ = ["ClassFoldersSource", "FolderSource", "Taken"]
+
+EmptyClasses = Annotated[bool, Option("folders without images are classes too")]
 
 
-class FolderSource(ImageListSource):
-    """A folder of class folders; fields ``image`` and ``label``."""
+class Taken(NamedTuple):
+    """An image of a class folder.
+
+    row: its number in the archive or the store; -1 on a disk.
+    repeated: whether the archive has its name twice.
+    """
+
+    name: str
+    row: int
+    labels: dict[str, int]
+    repeated: bool
+
+
+class ClassFoldersSource(ImageListSource):
+    """Images in class folders of a tree; fields ``image``, ``label``, and ``split`` if any."""
+
+    tree: Tree
+
+    def list_samples(
+        self, location: Path, *, split: SplitFolder = "auto", empty_classes: EmptyClasses = False
+    ) -> dict[str, Field]:
+        self.tree = tree = self.open_tree(location)
+        layout = class_layout(tree, split)
+        self.doubt = layout.doubt
+        self._refuse_empty(layout, empty_classes)
+        self.add_images(layout, _taken(tree, layout))
+        self._note_rest(layout)
+        fields: dict[str, Field] = {
+            "label": ScalarField(classes=tuple(map(printable, layout.classes)))
+        }
+        if layout.splits:
+            fields["split"] = ScalarField(classes=tuple(map(printable, layout.splits)))
+            self.notes.append(
+                f"the field 'split' is which of {', '.join(map(printable, layout.splits))} an "
+                "image is in (--option split=NAME takes one, split=none takes them for classes)"
+            )
+        return fields
+
+    def open_tree(self, location: Path) -> Tree:
+        """Return the tree that the class folders are in."""
+        raise NotImplementedError
+
+    def add_images(self, layout: ClassLayout, taken: Iterator[Taken]) -> None:
+        """Add the images, in their order."""
+        raise NotImplementedError
+
+    def _refuse_empty(self, layout: ClassLayout, allowed: bool) -> None:
+        """Refuse class folders without images: other classes would have other numbers."""
+        tree, place = self.tree, self.tree.place
+        empty = [folder.path for folder in layout.folders if not tree.count(folder.path)]
+        begun = next((path for path in empty if path.endswith(".partial")), None)
+        if begun is not None:
+            raise SourceError(
+                f"{place}: {begun} is no class folder but a pack that is being written here; "
+                f"choose a destination outside of {place}"
+            )
+        if not empty or (allowed and len(empty) < len(layout.folders)):
+            return
+        counts = Counter(
+            suffix_of(name)
+            for path in empty
+            for inner in tree.below(path)
+            for name in tree.folder(inner).others
+        )
+        held = ", ".join(f"{count:,} {suffix}" for suffix, count in counts.most_common(5))
+        reason = (
+            f"there is no image in {joined(map(printable, empty), 5)}"
+            f"{f' (of other files: {held})' if held else ''}"
+            f"{f'; and {layout.doubt.reason}' if layout.doubt else ''}. Images have one of the "
+            f"suffixes {', '.join(SUFFIXES)}"
+        )
+        options = f"--format {self.name} --option empty_classes=true"
+        way = Way("", options, "these folders are classes without images")
+        full = [folder.path for folder in layout.folders if folder.path not in empty]
+        if len(full) == 1 and len(tree.folder(full[0]).folders) > 1:
+            way = Way(full[0], "", f"the class folders in {full[0]}")
+        ways = (*(layout.doubt.ways[:2] if layout.doubt else ()), way)
+        raise doubted(place, self.name, tree, Doubt(reason, ways, plausible=False))
+
+    def _note_rest(self, layout: ClassLayout) -> None:
+        """Say what was understood, and name all files that are not used."""
+        tree = self.tree
+        parents = {folder.path.rpartition("/")[0] for folder in layout.folders}
+        beside = [join(path, name) for path in sorted(parents) for name in tree.folder(path).images]
+        if beside:
+            shown = joined(map(printable, beside), 5)
+            self.notes.append(f"{len(beside):,} images ({shown}) in no class folder left out")
+        lists = unread_lists(tree, layout)
+        if lists:
+            shown = joined(map(printable, lists), 5)
+            most = shown if len(lists) <= 5 else f"{len(lists):,} files, the first {shown},"
+            self.notes.append(f"{most} not read: the folders are the classes")
+        counts = Counter(
+            suffix_of(name) for path in tree.below("") for name in tree.folder(path).others
+        )
+        self.notes += layout.notes + ignored_files(counts)
+        if tree.hidden:
+            names = joined(map(printable, tree.hidden), 5)
+            self.notes.append(
+                f"{tree.hidden.total():,} hidden files and folders left out ({names}); "
+                "torchvision's ImageFolder takes hidden folders for classes"
+            )
+
+
+def _taken(tree: Tree, layout: ClassLayout) -> Iterator[Taken]:
+    """Yield the images in the order of splits, classes, folders and files."""
+    numbers = numbered(layout.classes)
+    for split, name, top in sorted(layout.folders):
+        labels = {"label": numbers[name]} | ({"split": split} if layout.splits else {})
+        for path in tree.below(top):
+            found = tree.folder(path)
+            place = f"{path[len(layout.base) :].lstrip('/')}/"
+            rows = found.rows or itertools.repeat(-1)
+            last = ""
+            for at, (file, row) in enumerate(zip(found.images, rows, strict=False)):
+                twice = file == last or file in found.images[at + 1 : at + 2]
+                yield Taken(place + file, row, labels, twice)
+                last = file
+
+
+class FolderSource(ClassFoldersSource):
+    """Class folders on a disk."""
 
     name = "folder"
     summary = "class folders, as torchvision's ImageFolder takes them, or split folders of these"
@@ -53,117 +168,26 @@ class FolderSource(ImageListSource):
     def recognises(cls, location: Any) -> bool:
         return any(entry.is_dir() for entry in Path(location).iterdir())
 
-    def list_samples(
-        self,
-        location: Path,
-        *,
-        split: SplitFolder = "auto",
-        empty_classes: Annotated[bool, Option("folders without images are classes too")] = False,
-    ) -> dict[str, Field]:
-        self.root = _below_data(location)
-        if not self.root.is_dir():
-            raise SourceError(f"{self.root}: not a folder")
-        splits = self._splits(split)
-        folders = [(part, name) for part in splits for name in folders_in(self.root / part)]
-        if not folders:
-            raise SourceError(
-                f"{self.root}: no class folders in it. Expected {self.root}/<class>/<image>; for "
-                "images without classes write a manifest: a .csv with the column path."
-            )
-        classes = sorted({name for _, name in folders})
-        numbers = {name: number for number, name in enumerate(classes)}
-        with_split = split == "auto" and splits != [""]
-        self._places: dict[str, set[str]] = {}
-        self._ignored: Counter[str] = Counter()
-        self._annotations: list[str] = []
-        self._loops: list[str] = []
-        for part, name in folders:
-            number = {"label": numbers[name]}
-            self._take(
-                os.path.join(part, name),
-                number | ({"split": splits.index(part)} if with_split else {}),
-            )
-        for part in dict.fromkeys([*([""] if split in ("auto", "none") else []), *splits]):
-            found = annotation_files(self.root / part, classes)
-            self._annotations += [os.path.join(part, name) for name in found]
-        flat = images_beside(self.root, splits)
-        reasons = [
-            doubts_of_names(classes) if splits == [""] else "",
-            f"{flat} beside the folders" if flat else "",
-            doubts_of_places(self._places),
-            f"{self._shown_annotations} may say what the images are" if self._annotations else "",
-        ]
-        self.doubt = next(filter(None, reasons), "") if split != "none" else ""
-        self._refuse_empty(empty_classes)
-        if flat:
-            self.notes.append(f"{flat} in no class folder left out")
-        if self._annotations:
-            self.notes.append(f"{self._shown_annotations} not read: the folders are the classes")
-        self.notes += ignored_files(self._ignored)
-        if self._loops:
+    def open_tree(self, location: Path) -> Tree:
+        if not location.is_dir():
+            raise SourceError(f"{location}: not a folder")
+        return DiskTree(location)
+
+    def add_images(self, layout: ClassLayout, taken: Iterator[Taken]) -> None:
+        tree: DiskTree = self.tree  # type: ignore[assignment]
+        self.root = Path(os.path.join(self.root, layout.base))
+        for image in taken:
+            self.add(image.name, **image.labels)
+        loops = tree.loops
+        parents = {folder.path.rpartition("/")[0] for folder in layout.folders}
+        for loop in loops:
+            if os.path.dirname(os.path.relpath(loop, tree.root)) in parents:
+                raise SourceError(
+                    f"{loop} is a link to {os.path.realpath(loop)}, a folder above it, not to a "
+                    "class folder. Remove the link."
+                )
+        if loops:
             self.notes.append(
-                f"{len(self._loops):,} links to a folder above left out, which would lead round in "
-                f"a circle: {joined(map(printable, self._loops), 5)}"
+                f"{len(loops):,} links to a folder above left out, which would lead round in a "
+                f"circle: {joined((printable(tree.relative(loop)) for loop in loops), 5)}"
             )
-        return class_fields(classes, splits if with_split else [], self.notes)
-
-    def _splits(self, split: str) -> list[str]:
-        """Return the folders in which there are class folders: split folders, or the root."""
-        if split == "none":
-            return [""]
-        folders = folders_in(self.root)
-        if split == "auto":
-            return split_folders(self.root, folders) or [""]
-        if split not in folders:
-            raise OptionError(
-                f"split={split}: no such folder in {self.root}, which has "
-                f"{', '.join(map(printable, folders[:12])) or 'none'}"
-            )
-        return [split]
-
-    def _take(self, folder: str, numbers: dict[str, int]) -> None:
-        """Take the images of a class folder."""
-        self._places[folder] = places = set()
-        for inner, files in sorted(walk(self.root / folder, self._loops)):
-            place = os.path.relpath(inner, self.root)
-            for file in sorted(files):
-                path = os.path.join(place, file)
-                if is_image_name(file):
-                    self.add(path, **numbers)
-                    places.add(place[len(folder) + 1 :])
-                else:
-                    self._ignored[suffix_of(file)] += 1
-                    if is_annotation(file):
-                        self._annotations.append(path)
-
-    @property
-    def _shown_annotations(self) -> str:
-        count, shown = len(self._annotations), joined(map(printable, self._annotations), 5)
-        return shown if count <= 5 else f"{count:,} files, the first {shown},"
-
-    def _refuse_empty(self, allowed: bool) -> None:
-        empty = [name for name, found in self._places.items() if not found]
-        begun = next((name for name in empty if name.endswith(".partial")), None)
-        if begun is not None:
-            raise SourceError(
-                f"{self.root}: {begun} is no class folder but a pack that is being written here; "
-                f"choose a destination outside of {self.root}"
-            )
-        if not empty or (allowed and self.num_samples):
-            return
-        held = ", ".join(f"{count:,} {suffix}" for suffix, count in self._ignored.most_common(5))
-        raise SourceError(
-            f"{self.root}: no class folders, as there is no image in "
-            f"{joined(map(printable, empty), 5)}{f' (of other files: {held})' if held else ''}"
-            f"{f'; and {self.doubt}' if self.doubt else ''}. Images have one of the suffixes "
-            f"{', '.join(SUFFIXES)}. If these are classes all the same: --format folder --option "
-            "empty_classes=true"
-        )
-
-
-def _below_data(root: Path) -> Path:
-    """Return ``root/data`` where that has the split folders, as on Hugging Face's hub."""
-    inner = root / "data"
-    if root.is_dir() and folders_in(root) == ["data"] and split_folders(inner, folders_in(inner)):
-        return inner
-    return root

@@ -14,7 +14,6 @@ from fastdata.regular_files import open_regular
 
 from .base import FieldSpec
 from .reading.arrays.array_source import ArrayFile, ArrayOptions, ArraySource
-from .reading.arrays.mat_file import mat_kind
 from .reading.locations import files_at, printable
 from .reading.options import ArraysOption, ClassFile, LayoutOption, ScaleOption
 from .reading.refusals import already_packed, no_files
@@ -35,8 +34,8 @@ class Hdf5Source(ArraySource):
     @classmethod
     def recognises(cls, location: Any) -> bool:
         files = files_at(location, _SUFFIXES)
-        # MATLAB's: see mat.py
-        return bool(files) and _is_hdf5(files[0]) and not mat_kind(files[0])
+        # MATLAB's .mat files have their dimensions in the opposite order.
+        return bool(files) and files[0].suffix != ".mat" and _is_hdf5(files[0])
 
     def __init__(
         self,

@@ -16,17 +16,20 @@ is 0 for the classes and not for the synsets above them (the kit's ``readme.txt`
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 from fastdata.errors import OptionError, SourceError
-from fastdata.schema import Field
+from fastdata.schema import Field, ScalarField
 
-from .reading.arrays.mat_file import mat_values, whole_number
-from .reading.lists.rows import read_mapping
-from .reading.lists.synset_source import ClassesCalled, SynsetSource, is_synset, synset_folders
+from .base import reason_of
+from .reading.image_files import is_image_name
+from .reading.image_list import ImageListSource
+from .reading.locations import folders_in, printable
 from .reading.options import Option
+from .reading.refusals import require
 from .reading.selection import joined
 from .reading.text_lines import csv_rows, text_lines
 
@@ -38,12 +41,12 @@ _MAPPING, _SOLUTION = "LOC_synset_mapping.txt", "LOC_val_solution.csv"
 _TRUTH = "ILSVRC2012_validation_ground_truth.txt"
 _META = "meta.mat"
 _DEVKIT = "ILSVRC2012_devkit_t12/data"
-_MOST_SYNSETS = 1 << 17
-"""More than WordNet has."""
+_LARGEST_META = 4 << 20
+_SYNSET = re.compile(r"n[0-9]{8}")
 
 
-class IlsvrcSource(SynsetSource):
-    """Images of ImageNet with their synsets."""
+class IlsvrcSource(ImageListSource):
+    """Images of ImageNet with their synsets, in sorted order as torchvision numbers them."""
 
     name = "ilsvrc"
     summary = "ImageNet (ILSVRC CLS-LOC) as downloaded: train/<synset>, val flat with its list"
@@ -61,7 +64,13 @@ class IlsvrcSource(SynsetSource):
             str | None,
             Option("take only this split; default: train and val", ("train", "val", "test")),
         ] = None,
-        names: ClassesCalled = "synsets",
+        names: Annotated[
+            str,
+            Option(
+                "what classes are called: synsets (n01440764), or words (tench, Tinca tinca)",
+                ("synsets", "words"),
+            ),
+        ] = "synsets",
         synsets: Annotated[
             str | None, Option("a file of synsets in the order of the ground truth's numbers")
         ] = None,
@@ -71,8 +80,8 @@ class IlsvrcSource(SynsetSource):
             raise SourceError(f"{location}: expected train/<synset> and val/{_VAL}*.JPEG in it")
         self._places = list(dict.fromkeys([location, *data.parents[:3], data]))
         mapping = self._find(_MAPPING)
-        words = read_mapping(mapping) if mapping is not None else {}
-        train = synset_folders(data / "train")
+        words = _read_mapping(mapping) if mapping is not None else {}
+        train = _synset_folders(data / "train")
         classes = sorted({*train, *words})
         there = [s for s, has in (("train", train), ("val", _has_flat_val(data))) if has]
         chosen = there if split is None else [split]
@@ -88,11 +97,11 @@ class IlsvrcSource(SynsetSource):
         if "val" in chosen:
             places, listing = self._validation(synsets)
             classes = classes or sorted(set(listing.values()))
-        found = self.class_fields(classes, words, names, chosen)
+        found = self._class_fields(classes, words, names, chosen)
         for synset in train if "train" in chosen else []:
-            self.add_synset(synset, os.path.join("train", synset), "train")
+            self._add_synset(synset, os.path.join("train", synset), "train")
         if "val" in chosen:
-            self.add_listed("val", "val", listing, places[0])
+            self._add_listed("val", "val", listing, places[0])
             for place in places[1:]:
                 self.beside.append(place)
                 self.notes.append(f"numbers in {_TRUTH} are synsets of {place}")
@@ -103,6 +112,54 @@ class IlsvrcSource(SynsetSource):
     def _find(self, *names: str) -> Path | None:
         found = (place / name for place in self._places for name in names)
         return next((path for path in found if path.is_file()), None)
+
+    def _class_fields(
+        self, synsets: list[str], words: Mapping[str, str], names: str, splits: list[str]
+    ) -> dict[str, Field]:
+        """Number the classes and splits; return their fields.
+
+        names: the option: ``synsets`` or ``words``.
+        """
+        synsets = sorted(synsets)
+        self._numbers_of = {synset: k for k, synset in enumerate(synsets)}
+        if names == "words" and (lost := [s for s in synsets if s not in words]):
+            raise OptionError(f"names=words: {self.root} has no words for {joined(lost, 5)}")
+        classes = tuple(words[s] for s in synsets) if names == "words" else tuple(synsets)
+        self.splits, self.with_split = splits, len(splits) > 1
+        return {"label": ScalarField(classes=classes), **self.split_field()}
+
+    def _add_synset(self, synset: str, folder: str, split: str) -> None:
+        """Add the images of a folder, in sorted order."""
+        number = self._numbers_of[synset]
+        for name in _images(self.root / folder):
+            self.add(os.path.join(folder, name), label=number, split=self.splits.index(split))
+
+    def _add_listed(self, folder: str, split: str, synsets: Mapping[str, str], place: Path) -> None:
+        """Add the images of a folder whose synsets are in a list.
+
+        synsets: by name of the file, with suffix or without.
+        """
+        self.beside.append(place)
+        number = self.splits.index(split)
+        seen = 0
+        for name in _images(self.root / folder):
+            path = os.path.join(folder, name)
+            stem = os.path.splitext(name)[0]
+            synset = synsets.get(name) or synsets.get(stem)
+            if synset in self._numbers_of:
+                self.add(path, label=self._numbers_of[synset], split=number)
+                seen += 1
+            elif synset is None:
+                self.reject(path, f"{place.name} does not list it")
+            else:
+                self.reject(path, f"{place.name} has {synset!r:.60} for it, but the classes do not")
+        if not seen:
+            raise SourceError(f"{place}: names none of the images in {self.root / folder}")
+        if len(synsets) > seen:
+            self.notes.append(
+                f"{len(synsets) - seen:,} of the {len(synsets):,} images that {place.name} lists "
+                "are not there"
+            )
 
     def _validation(self, order: str | None) -> tuple[list[Path], dict[str, str]]:
         """Return the lists of the validation images, and the synset of each by its name."""
@@ -124,7 +181,7 @@ class IlsvrcSource(SynsetSource):
         else:
             raise OptionError(
                 f"{truth}: its numbers are of the order in the development kit's {_META}, not of "
-                f"sorted synsets. Put {_META} beside it, or give that order: --option "
+                f"sorted synsets. Put {_META} into its folder, or name that order: --option "
                 "synsets=FILE, with a synset a line"
             )
         found: dict[str, str] = {}
@@ -132,7 +189,8 @@ class IlsvrcSource(SynsetSource):
             text = line.strip()
             if not text.isdecimal() or not 1 <= int(text) <= len(numbered):
                 raise SourceError(
-                    f"{truth}, line {number}: {text[:40]!r} is no number from 1 to {len(numbered)}"
+                    f"{truth}, line {number}: expected a number from 1 to {len(numbered)}, found "
+                    f"{text[:40]!r}"
                 )
             found[f"{_VAL}{image:08}"] = numbered[int(text) - 1]
         return [truth, source], found
@@ -141,7 +199,7 @@ class IlsvrcSource(SynsetSource):
 def _order_given(path: str) -> list[str]:
     """Return the synsets of a text file, in its order."""
     numbered = [line.strip() for _, line in text_lines(Path(path), refusal=OptionError)]
-    if not all(map(is_synset, numbered)) or numbered == sorted(numbered):
+    if not all(map(_is_synset, numbered)) or numbered == sorted(numbered):
         raise OptionError(
             f"synsets={path}: expected synsets (n01440764), one a line, in the order of "
             f"{_META}; sorted ones are not in it"
@@ -151,30 +209,60 @@ def _order_given(path: str) -> list[str]:
 
 def _order_of_meta(path: Path) -> list[str]:
     """Return the synsets that are classes, in the order of their numbers, which count from 1."""
-    rows = next((rows for name, rows in mat_values(path) if name == "synsets"), None)
-    if not isinstance(rows, Iterator):
-        raise SourceError(f"{path}: expected a struct array 'synsets', as the development kit has")
-    found: dict[int, str] = {}
-    for count, row in enumerate(rows, 1):
-        synset = row.get("WNID") if isinstance(row, dict) else None
-        if not isinstance(synset, str) or not is_synset(synset) or count > _MOST_SYNSETS:
-            raise SourceError(f"{path}, synset {count}: expected a WNID (n01440764) in each struct")
-        if whole_number(row.get("num_children"), f"{path}, {synset}: num_children"):
-            continue  # a synset above the classes
-        number = whole_number(row.get("ILSVRC2012_ID"), f"{path}, {synset}: ILSVRC2012_ID")
-        if found.setdefault(number, synset) != synset:
-            raise SourceError(f"{path}: {number} is {found[number]} and {synset}")
-    order = [found.get(number + 1, "") for number in range(len(found))]
-    if not found or not all(order) or len(set(order)) < len(order):
-        raise SourceError(f"{path}: numbers of synsets without children do not count from 1")
+    loadmat = require("scipy.io", "imagenet", f"reading {_META}").loadmat
+    try:
+        if path.stat().st_size > _LARGEST_META:
+            raise ValueError(f"a {_META} of more than {_LARGEST_META:,} bytes is not believed")
+        rows = loadmat(path, squeeze_me=True, variable_names=["synsets"])["synsets"].reshape(-1)
+        # Synsets with children stand above the classes.
+        leaves = [row for row in rows if row["num_children"] == 0]
+        found = {row["ILSVRC2012_ID"]: str(row["WNID"]) for row in leaves}
+        order = [found[number + 1] for number in range(len(leaves))]
+    except Exception as error:  # what SciPy raises on damage
+        raise SourceError(
+            f"{path}: expected the development kit's struct array 'synsets', with numbers that "
+            f"count from 1: {reason_of(error)}"
+        ) from error
+    if not order or not all(map(_is_synset, order)) or len(set(order)) < len(order):
+        raise SourceError(f"{path}: its classes are not different synsets (n01440764)")
     return order
+
+
+def _is_synset(name: str) -> bool:
+    """Tell whether this is the number of a synset of WordNet's: ``n01440764``."""
+    return _SYNSET.fullmatch(name) is not None
+
+
+def _synset_folders(folder: Path) -> list[str]:
+    """Return the folders that are called like synsets, sorted; none if `folder` is missing."""
+    return list(filter(_is_synset, folders_in(folder))) if folder.is_dir() else []
+
+
+def _read_mapping(path: Path) -> dict[str, str]:
+    """Return the rest of each line by its first word."""
+    found: dict[str, str] = {}
+    for number, line in text_lines(path):
+        key, *rest = line.strip().split(None, 1)
+        if not rest:
+            raise SourceError(f"{path}, line {number}: expected two columns, found {line[:60]!r}")
+        if key in found:
+            raise SourceError(f"{path}: {key!r} stands twice")
+        found[key] = rest[0]
+    return found
+
+
+def _images(folder: Path) -> list[str]:
+    if not folder.is_dir():
+        raise SourceError(f"{printable(str(folder))}: the folder does not exist")
+    with os.scandir(folder) as entries:
+        return sorted(entry.name for entry in entries if is_image_name(entry.name))
 
 
 def _data_folder(folder: Path) -> Path | None:
     """Return the folder with ``train`` and ``val``."""
     for name in _DATA:
         data = folder / name
-        if _has_flat_val(data) or (name and synset_folders(data / "train")):
+        if _has_flat_val(data) or (name and _synset_folders(data / "train")):
             return data
     return None
 
@@ -192,7 +280,7 @@ def _solution(path: Path) -> dict[str, str]:
     found: dict[str, str] = {}
     for number, row in enumerate(csv_rows(path), 1):
         synset = row[1].split(" ", 1)[0] if len(row) == 2 else ""
-        if is_synset(synset):
+        if _is_synset(synset):
             found[row[0]] = synset
         elif number > 1:
             raise SourceError(f"{path}, row {number}: no image and synset: {row[:2]}")

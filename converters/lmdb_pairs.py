@@ -9,38 +9,38 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from array import array
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
-from fastdata.errors import OptionError, SourceError
+from fastdata.errors import FastdataError, OptionError, SourceError, is_of_machine
+from fastdata.formats.lmdb_pages import MAGIC, Entry, LmdbFile
 from fastdata.formats.manifest import MANIFEST
+from fastdata.formats.reader import ShardReader
 from fastdata.schema import Field, ImageField, ScalarField, Schema, StringField
 
-from .base import FieldSpec, Reject, Sample
+from .base import FieldSpec, IndexedSource, Reject, Sample
+from .known_sets import recipe_for
 from .reading.class_names import classes_of_texts, named_classes
 from .reading.deferred import DeferredValues, ValueSpan
 from .reading.fields import resolve_fields
+from .reading.fingerprints import FileSource
 from .reading.image_files import is_image_bytes
-from .reading.lmdb_files import (
-    META_INFO,
-    LmdbSource,
-    is_ours,
-    keys_of_meta_info,
-    lmdb_at,
-    missing_keys,
-)
-from .reading.locations import folder_at
+from .reading.locations import first_bytes, folder_at, path_of, printable
 from .reading.options import ClassFile, Option
 from .reading.refusals import already_packed
 from .reading.selection import left_out
+from .reading.small_memory import StringTable
 from .reading.spans import FileSpan, close_files
 from .reading.text_lines import text_lines
 
 __all__ = ["LmdbPairsSource"]
 
+_META_INFO = "meta_info.txt"
+"""BasicSR's list of keys, beside ``data.mdb``: lines like ``0001.png (480,480,3) 1``."""
 _COUNTS = ("num-samples", "__len__", "__keys__", "length", "nSamples")
 _IMAGE, _TEXT = "image-", "label-"
 _PEEK = 16
@@ -53,7 +53,7 @@ _NO_LABEL = -(2**63)
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
 
 
-class LmdbPairsSource(LmdbSource):
+class LmdbPairsSource(FileSource, IndexedSource):
     """Image files by their keys; fields ``image``, and ``label`` or ``text`` where there are."""
 
     name = "lmdb"
@@ -61,8 +61,7 @@ class LmdbPairsSource(LmdbSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        # Those of Caffe are asked for before.
-        return lmdb_at(location) is not None or _our_shards(location)
+        return _lmdb_at(location) is not None or _our_shards(location)
 
     def __init__(
         self,
@@ -87,7 +86,14 @@ class LmdbPairsSource(LmdbSource):
             raise OptionError("labels come from label_pattern or from a file, not from both")
         if _our_shards(location):
             raise already_packed(location)
-        self._open(location, database, labels)
+        path = _lmdb_at(location)
+        if path is None:
+            raise SourceError(f"{location}: no LMDB there: no file, and no folder with data.mdb")
+        if _is_ours(path):
+            raise already_packed(path)
+        self.notes = []
+        self.paths = [path, *([] if labels is None else [Path(labels)])]
+        self.index = _Index(path, database)
         self._texts = self._choose()
         self._check_values()
         resolved: dict[str, Field] = {"image": ImageField(channels=channels)}
@@ -104,7 +110,7 @@ class LmdbPairsSource(LmdbSource):
             self._labels, names = found
             resolved["label"] = ScalarField(classes=names)
         resolved = resolve_fields(resolved, fields, channels, resolved.__getitem__)
-        self._info = self.index.path.parent / META_INFO
+        self._info = self.index.path.parent / _META_INFO
         self._missing_from(self._info)
         self.num_samples = len(self._order) + len(self._lost)
         self.schema = Schema(named_classes(resolved, "label", classes))
@@ -158,18 +164,24 @@ class LmdbPairsSource(LmdbSource):
                 starts.append(FileSpan(path, offset, min(length, 16)).read())
         close_files()
         if starts and not any(map(is_image_bytes, starts)):
-            raise SourceError(
-                f"{self.index.path}: its values are no image files; they begin with {starts[0]!r}. "
-                "Pickled samples are not read, since reading them may run anything: load them in "
+            remedy = recipe_for(self.index.path) or (
+                "pickled samples are not read, since reading them may run anything: load them in "
                 "Python and pack that, or write image files"
+            )
+            raise SourceError(
+                f"{self.index.path}: expected image files, but its values begin with "
+                f"{starts[0]!r}; {remedy}"
             )
 
     def _missing_from(self, path: Path) -> None:
         """Note what BasicSR's list of keys has and the database has not."""
         if not path.is_file():
             return
-        named = keys_of_meta_info(path)
-        lost = missing_keys(self.index.keys, named)
+        lines = text_lines(path, "backslashreplace", OptionError)
+        named = [line.rsplit(" (", 1)[0].rsplit(".", 1)[0] for _, line in lines]
+        keys = self.index.keys
+        there = {keys[index] for index in range(len(keys))}
+        lost = [key for key in named if key not in there]
         if named and len(lost) == len(named):
             self.notes.append(f"{path}: is about other keys, and was not used")
         else:
@@ -204,12 +216,76 @@ class LmdbPairsSource(LmdbSource):
         return self.index.keys[self._order[index]]
 
 
+def _lmdb_at(location: Any) -> Path | None:
+    """Return the data file of an LMDB at a location, a file or a folder; None if there is none."""
+    path = path_of(location)
+    if path is None:
+        return None
+    path = path / "data.mdb" if path.is_dir() else path
+    start = first_bytes(path, 32)
+    magic = MAGIC.to_bytes(4, "little")
+    return path if magic in (start[16:20], start[24:28]) else None
+
+
+def _is_ours(path: Path) -> bool:
+    """Tell whether a file is a shard of fastdata's; raises what the machine lacks to read it."""
+    try:
+        for entry in itertools.islice(LmdbFile(path).entries(), _PEEK):
+            if isinstance(entry, Entry) and entry.key.startswith(b"column/"):
+                return ShardReader(path) is not None
+    except FastdataError as error:
+        if is_of_machine(error):
+            raise
+    return False
+
+
+class _Index:
+    """Keys and places of all values, of one database: some 30 bytes a value and its key."""
+
+    def __init__(self, path: Path, database: str | None = None) -> None:
+        self.path = path
+        self.keys = StringTable()
+        self._offsets, self._lengths = array("q"), array("q")
+        self.rejects: dict[int, Reject] = {}
+        file = LmdbFile(path)
+        named = file.databases()
+        if database is None and len(named) == 1:
+            database = next(iter(named))
+        if (database is None and named) or (database is not None and database not in named):
+            raise OptionError(
+                f"{path}: has the databases {', '.join(named) or 'without names only'}; choose "
+                "one of them: --option database=NAME"
+            )
+        place = path.parent if path.name == "data.mdb" else path
+        for entry in file.entries(named[database] if database is not None else None):
+            if isinstance(entry, Entry):
+                self.keys.append(entry.key.decode("utf-8", "backslashreplace"))
+                self._offsets.append(entry.offset)
+                self._lengths.append(entry.length)
+            else:
+                self.reject(f"{printable(place.name)}#{len(self)}", f"{path}: {entry}: damaged")
+
+    def reject(self, key: str, reason: str) -> None:
+        """Add an entry that cannot be read."""
+        self.rejects[len(self)] = Reject(key, reason)
+        self.keys.append(key)
+        self._offsets.append(0)
+        self._lengths.append(0)
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def span(self, index: int) -> FileSpan:
+        """Return where a value is."""
+        return FileSpan(str(self.path), self._offsets[index], self._lengths[index])
+
+
 def _our_shards(location: Any) -> bool:
     """Tell whether this is a dataset of fastdata's in several shards."""
     folder = folder_at(location)
     if folder is None or not (folder / MANIFEST).is_file():
         return False
-    return any(map(is_ours, sorted(folder.glob("*.lmdb"))[:1]))
+    return any(map(_is_ours, sorted(folder.glob("*.lmdb"))[:1]))
 
 
 def _labels_in_keys(keys: Iterable[str], pattern: str, classes: str | None) -> Labels:

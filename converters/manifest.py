@@ -22,7 +22,6 @@ leaves it there (``cells.py``).
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -47,7 +46,6 @@ from .reading.lists.columns import (
     image_column,
     is_label,
     known_fields,
-    run_lengths,
 )
 from .reading.lists.image_finder import ImageFinder
 from .reading.lists.labels import sign_named
@@ -59,6 +57,7 @@ from .reading.locations import first_bytes, printable
 from .reading.options import CheckSize, ClassFile, Option
 from .reading.selection import joined, left_out
 from .reading.text_lines import decoded
+from .refusal import Way, refused
 
 __all__ = ["ManifestSource"]
 
@@ -181,18 +180,15 @@ class ManifestSource(IndexedSource):
             self.notes += left_out("columns", [n for k, n in enumerate(names) if k not in used])
         else:
             if not (fixed or boxes) and (unclear := box_columns(names, "xywh")[1]):
-                raise self._unclear(
+                ways = {
+                    "xywh,pixels": "boxes of left, top, width, height",
+                    "xyxy,pixels": "boxes of left, top, right, bottom",
+                    "none": "each row as a sample",
+                }
+                raise refused(
+                    self.path,
                     f"{joined(names[k] for k in unclear)} may be boxes",
-                    ("boxes=xywh,pixels", "boxes of left, top, width, height"),
-                    ("boxes=xyxy,pixels", "boxes of left, top, right, bottom"),
-                    ("boxes=none", "each row as a sample"),
-                )
-            if not columns and (runs := run_lengths(taken.titles)):
-                others = [title for title in taken.titles if title not in runs]
-                raise self._unclear(
-                    f"{joined(runs)} has masks as lengths of runs, which docs/recipes/datasets.md "
-                    "reads by a recipe",
-                    (f"columns={','.join(others)}", "the images without masks"),
+                    [Way("", f"--option boxes={form}", meaning) for form, meaning in ways.items()],
                 )
             info = ListInfo(
                 place, names, image, {**fixed, **(fields or {})}, channels, class_names,
@@ -232,19 +228,6 @@ class ManifestSource(IndexedSource):
             self.notes.append(f"the samples are those of the lists {shown}")
             return lists
         raise SourceError(f"{self._folder}: no list there that names the images; name the file")
-
-    def _unclear(self, reason: str, *ways: tuple[str, str]) -> SourceError:
-        """Return the error for a list that may mean several things.
-
-        ways: options, and what they mean.
-        """
-        stem = self.path.stem.lstrip("._") or "images"
-        commands = (
-            f"  fastdata pack {shlex.quote(str(self.path))} {stem}.lmdb --option "
-            f"{shlex.quote(option)}  # {meaning}"
-            for option, meaning in ways
-        )
-        return SourceError("\n".join([f"{self.path}: {reason}.\nWhat may be meant:", *commands]))
 
     def _sign(self, labels: str | None, names: list[str]) -> str | None:
         """Return the sign between labels; None if the cells decide."""

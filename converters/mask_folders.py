@@ -5,18 +5,20 @@
     images/train/0.jpg                  train/0.png          leftImg8bit/val/bonn/0_leftImg8bit.png
     masks/train/0.png                   trainannot/0.png     gtFine/val/bonn/0_gtFine_labelIds.png
 
-Layouts: those of Cityscapes, CamVid, ADE20K (scene parsing), the Oxford pets, Pascal VOC's
-``JPEGImages`` and ``SegmentationClass`` alone, U-Net's ``imgs`` and ``masks``, what Roboflow and
-CVAT export as masks; any two folders can be named.
+Words in the names of folders say which are which: those of Cityscapes, CamVid, ADE20K, mmseg,
+LoveDA, KITTI, DRIVE, HRF, CVC-ClinicDB, DUTS, Penn-Fudan, the Oxford pets, U-Net and Roboflow.
+Images and masks may also lie in one folder, as those of CHASE_DB1, MSRA10K and BUSI.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple, TypeAlias
+from unicodedata import normalize
 
 import numpy as np
 from PIL import Image
@@ -26,20 +28,28 @@ from fastdata.codecs.limits import MAX_PIXELS
 from fastdata.codecs.pillow import open_image
 from fastdata.errors import ImageError, OptionError, SourceError
 from fastdata.regular_files import read_regular
-from fastdata.schema import Field, ImageField
+from fastdata.schema import Field, ImageField, ScalarField
 
 from .reading.annotations.masks import MaskReader, class_table
 from .reading.image_files import files_below, is_image_name
 from .reading.image_list import ImageListSource
-from .reading.locations import first_bytes, folders_in
+from .reading.locations import first_bytes, folders_in, printable
+from .reading.named_files import find_named
 from .reading.options import ImageFolder, Option, SplitOption
-from .reading.splits import FolderPair, pairs_of_splits, pairs_within, split_folders_in
+from .reading.selection import left_out
+from .reading.splits import (
+    SPLIT_NAMES,
+    FolderPair,
+    in_usual_order,
+    pairs_within,
+    split_folders_in,
+)
 
 __all__ = ["MaskFoldersSource"]
 
 
 class MaskFoldersSource(ImageListSource):
-    """Images with their masks of classes; fields ``image``, ``mask``, ``split``."""
+    """Images with their masks of classes; fields ``image``, ``mask``, ``label``, ``split``."""
 
     name = "masks"
     summary = "folders of images and of masks (Cityscapes, CamVid, ADE20K, images/ and masks/)"
@@ -53,7 +63,7 @@ class MaskFoldersSource(ImageListSource):
         if (root / "ImageSets").is_dir() and not (root / "labelmap.txt").is_file():
             return False  # Pascal VOC, whose lists say what belongs to a split
         try:
-            return are_masks(root, mask_pairs(root), "labelIds")
+            return are_masks(root, mask_pairs(root, []))
         except SourceError:  # several folders of masks: asked for by name, it says so
             return False
 
@@ -71,9 +81,7 @@ class MaskFoldersSource(ImageListSource):
         ] = None,
         which: Annotated[
             str,
-            Option(
-                "which masks of Cityscapes", ("labelIds", "labelTrainIds", "color", "instanceIds")
-            ),
+            Option("which masks of Cityscapes", ("labelIds", "labelTrainIds", "color")),
         ] = "labelIds",
         classes: Annotated[
             str | None, Option("a file with names of classes, one a line, or name,r,g,b")
@@ -82,17 +90,19 @@ class MaskFoldersSource(ImageListSource):
     ) -> dict[str, Field]:
         if not location.is_dir():
             raise SourceError(f"{location}: not a folder")
-        pairs = mask_pairs(location, images or "", masks or "")
+        pairs = mask_pairs(location, self.notes, images or "", masks or "")
         if not pairs:
             raise SourceError(
                 f"{location}: no folders of images and masks. Name both: --option images=FOLDER "
                 "--option masks=FOLDER"
             )
+        self._pairs = [(pair, ending_of(self.root, pair, which, ending)) for pair in pairs]
         names = list(dict.fromkeys(pair.split for pair in pairs))
         splits = self.choose_splits(names, split)
-        for pair in pairs:
+        labels = _labels(self.root, self._pairs)
+        for pair, end in self._pairs:
             if pair.split in splits:
-                self._add_all(pair, which, ending)
+                self._add_all(pair, end, labels)
         if self.num_samples == len(self._rejects):
             raise SourceError(
                 f"{location}: no image of {pairs[0].images} has a mask in {pairs[0].others}. If "
@@ -104,29 +114,51 @@ class MaskFoldersSource(ImageListSource):
             )
         table = class_table(location, self._mask_paths, classes, which, lossy, self.notes)
         self.beside += [table.path] if table.path is not None else []
-        mask = ImageField(channels=1, mask=True, classes=table.names or None)
         self.reader = MaskReader(table.colours, len(table.names) or None, lossy)
-        return {"mask": mask, **self.split_field()}
+        found: dict[str, Field] = {
+            "mask": ImageField(channels=1, mask=True, classes=table.names or None)
+        }
+        if labels:
+            self.notes.append(f"folders are classes of images: {', '.join(labels)}")
+            found["label"] = ScalarField(classes=tuple(map(printable, labels)))
+        return {**found, **self.split_field()}
 
-    def _add_all(self, pair: FolderPair, which: str, ending: str | None) -> None:
-        endings = ending_of(self.root, pair, which, ending)
+    def _add_all(self, pair: FolderPair, ending: Ending | None, labels: list[str]) -> None:
         taken = 0
-        for name in images_of(self.root, pair, endings):
-            mask = mask_of(self.root, pair, name, endings) if endings else ""
-            if mask:
-                self.add(name, mask, **self.split_number(pair.split))
-                taken += 1
+        for name in images_of(self.root, pair, ending):
+            masks = masks_of(self.root, pair, name, ending)
+            if masks:
+                label = {"label": labels.index(_folder_of(pair, name))} if labels else {}
+                self.add(name, *masks, **label, **self.split_number(pair.split))
+                taken += len(masks)
             else:
                 self.reject(name, f"it has no mask in {pair.others}")
-        if endings and pair.images != pair.others:
-            others = masks_in(self.root, pair, endings) - taken
-            if others > 0:
-                self.notes.append(f"{others:,} masks in {pair.others} are of no image; left out")
+        files = files_below(self.root, pair.others)
+        others = sum(is_mask_name(pair, name, ending) for name in files) - taken if ending else 0
+        if others > 0:
+            self.notes.append(f"{others:,} masks in {pair.others} are of no image; left out")
 
     def _mask_paths(self) -> Iterator[Path]:
-        for row in range(self.num_samples):
-            if row not in self._rejects:
-                yield self.root / self.names_of(row)[1]
+        """Yield the masks of all splits, so that a colour has one number in each."""
+        for pair, ending in self._pairs:
+            for name in images_of(self.root, pair, ending):
+                yield from (self.root / mask for mask in masks_of(self.root, pair, name, ending))
+
+
+def _labels(root: Path, pairs: list[tuple[FolderPair, Ending | None]]) -> list[str]:
+    """Return the folders of images and masks that are classes, as those of BUSI; none of others.
+
+    Folders with digits in their names are patients or scenes.
+    """
+    if any(pair.images != pair.others for pair, _ in pairs):
+        return []
+    found = {_folder_of(pair, name) for pair, end in pairs for name in images_of(root, pair, end)}
+    named = all(name and not any(map(str.isdigit, name)) for name in found)
+    return sorted(found) if named and len(found) > 1 else []
+
+
+def _folder_of(pair: FolderPair, name: str) -> str:
+    return os.path.relpath(name, pair.images).rpartition("/")[0].partition("/")[0]
 
 
 # -- where images and masks are ----------------------------------------------------------
@@ -134,21 +166,27 @@ class MaskFoldersSource(ImageListSource):
 
 _LOSSLESS = (".png", ".PNG", ".bmp", ".BMP", ".tif", ".tiff", ".TIF", ".ppm", ".pgm", ".gif")
 _SUFFIXES = (*_LOSSLESS, ".webp", ".jpg", ".jpeg", ".JPG")
-_IMAGES = (
-    *("images", "image", "imgs", "img", "jpegimages", "leftimg8bit", "input", "inputs"),
-    *("photos", "frames"),
+_IMAGES, _MASKS, _LESS = (
+    frozenset(words.split())
+    for words in (
+        "image images img imgs photo photos picture pictures frame frames input inputs original "
+        "originals",
+        "mask masks label labels ann annot annots annotation annotations gt gts groundtruth truth "
+        "segmentation segmentations trimap trimaps target targets manual semantic",
+        "instance instances object objects color colors rgb vis depth nd",
+    )
 )
-_MASKS = (
-    *("masks", "mask", "labels", "label", "annotations", "annotation", "annot", "annots"),
-    *("gt", "gts", "groundtruth", "ground_truth", "gtfine", "gtcoarse", "segmentation"),
-    *("segmentations", "segmentationclass", "segmentationclassraw", "segmentationclasspng"),
-    *("trimaps", "targets", "target"),
-)
-_AFFIXES = ("annot", "_annot", "_labels", "_label", "_masks", "_mask", "_gt", "_annotations")
+"""Words of folders of images, of masks, and of masks that stand behind others: ``2nd_manual``."""
+_SPLITS = frozenset((*SPLIT_NAMES, "tr", "te"))
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+
+Ending: TypeAlias = tuple[str, str]
+"""What the names of images, and those of their masks, end in."""
 _ENDINGS = (
     *(("", ""), ("", "_mask"), ("", "_L"), ("", "_label"), ("", "_labels"), ("", "_gt")),
     *(("", "_segmentation"), ("", "_seg"), ("", "_annotation"), ("", "_m"), ("_sat", "_mask")),
     *(("_image", "_mask"), ("_img", "_mask"), ("_image", "_label"), ("_rgb", "_mask")),
+    *(("_training", "_manual1"), ("_test", "_manual1"), ("", "_1stHO")),
 )
 _LOOKED_AT = 40
 _MASKS_LOOKED_AT = 500
@@ -156,9 +194,29 @@ _FLAT = 0.7
 """Share of pixels of a mask that equal their neighbour; in a photograph few do."""
 
 
-def mask_pairs(root: Path, images: str = "", masks: str = "") -> list[FolderPair]:
+class _Named:
+    """A folder with the words of its name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        words = _WORD.findall(re.sub(r"(?<=[a-z])annot$", "_annot", name))
+        self.words = frozenset(map(str.lower, words))
+        self.rest = [word for word in words if word.lower() not in _IMAGES | _MASKS]
+        # Of several folders of masks: those by hand, then others, then pictures of them.
+        self.rank = 2 if self.words & _LESS else int("manual" not in self.words)
+
+
+class _Found(NamedTuple):
+    """Folders that belong together."""
+
+    pair: FolderPair
+    rank: int
+
+
+def mask_pairs(root: Path, notes: list[str], images: str = "", masks: str = "") -> list[FolderPair]:
     """Return the folders of images that have folders of masks.
 
+    notes: gets a note on folders that are left out.
     images, masks: the folders, if they have unusual names.
     """
     if images or masks:
@@ -168,62 +226,70 @@ def mask_pairs(root: Path, images: str = "", masks: str = "") -> list[FolderPair
                     f"{option}={name}: no such folder in {root}; name both images= and masks="
                 )
         return pairs_within(root, images, masks)
-    found = _side_by_side(root, "")
-    found += pairs_of_splits(root, _side_by_side)
-    if not found:
-        found = _called_alike(root)
+    left: list[str] = []
+    found = _pairs_in(root, "", left)
+    splits = [name for name in folders_in(root) if _Named(name).words & _SPLITS]
+    for split in in_usual_order(splits) if not found else ():
+        inner = _pairs_in(root, split, left)
+        for name in folders_in(root / split) if not inner else ():
+            inner += _pairs_in(root, f"{split}/{name}", left)
+        found += [one._replace(pair=one.pair._replace(split=split)) for one in inner]
+        left += [split] if not inner else []
     if not found:  # images and masks in one folder
-        for split in split_folders_in(root) or [""]:
-            pair = FolderPair(split, split or ".", split or ".")
-            if ending_of(root, pair) is not None:
-                found.append(pair)
+        mixed = [FolderPair(s, s or ".", s or ".") for s in split_folders_in(root) or [""]]
+        return [pair for pair in mixed if ending_of(root, pair) is not None]
+    # Beside masks by hand others are something else, also where a split has only these.
+    best = min(one.rank for one in found)
+    left += [one.pair.images for one in found if one.rank > best]
+    notes += left_out("folders", left)
+    return [one.pair for one in found if one.rank == best]
+
+
+def _pairs_in(root: Path, place: str, left: list[str]) -> list[_Found]:
+    """Return the pairs among the folders in a folder, and add other folders of masks to `left`."""
+    every = [_Named(name) for name in folders_in(root / place)]
+    reserved = [n for n in every if n.words & (_IMAGES | _MASKS) and _has_pictures(root, place, n)]
+    masks = [n for n in reserved if n.words & _MASKS]
+    images = [n for n in reserved if n not in masks]
+    if not images:
+        images = [n for n in every if n not in masks and any(n.rest == m.rest for m in masks)]
+    found: list[_Found] = []
+    used = []
+    for image in images:
+        fit = [m for m in masks if len(images) == 1 or m.rest == image.rest]
+        fit = [m for m in fit if m.rank == min(other.rank for other in fit)]
+        fit = [m for m in fit if len(fit) > 1 and m.rest == image.rest] or fit
+        if len(fit) > 1:
+            raise SourceError(
+                f"{root / place}: the masks of {image.name} may be in "
+                f"{', '.join(m.name for m in fit)}. Say in which: --option images={image.name} "
+                f"--option masks={fit[0].name}"
+            )
+        for mask in fit:
+            inner = f"{mask.name}/trimaps"  # the Oxford pets
+            others = inner if (root / place / inner).is_dir() else mask.name
+            both = (os.path.join(place, name) for name in (image.name, others))
+            split = "-".join(image.rest) if len(images) > 1 else ""
+            found += [
+                _Found(pair._replace(split=pair.split or split), mask.rank)
+                for pair in pairs_within(root, *both)
+            ]
+            used.append(mask)
+    left += [os.path.join(place, mask.name) for mask in masks if found and mask not in used]
     return found
 
 
-def _side_by_side(root: Path, place: str) -> list[FolderPair]:
-    names = folders_in(root / place)
-    images = [name for name in names if name.lower() in _IMAGES]
-    masks = [name for name in names if name.lower() in _MASKS]
-    masks = [_inner(root / place, name) for name in masks]
-    masks = [name for name in masks if _first_image(root / place, name)]
-    if len(images) != 1 or not masks:
-        return []
-    if len(masks) > 1:
-        raise SourceError(
-            f"{root / place}: the masks of {images[0]} may be in {', '.join(masks)}. Say in which: "
-            f"--option images={images[0]} --option masks={masks[0]}"
-        )
-    return pairs_within(root, os.path.join(place, images[0]), os.path.join(place, masks[0]))
+def _has_pictures(root: Path, place: str, folder: _Named) -> bool:
+    files = files_below(root, os.path.join(place, folder.name))
+    return any(file.endswith(_SUFFIXES) for file in files)
 
 
-def _inner(folder: Path, name: str) -> str:
-    """Return the folder of trimaps in one of annotations: that of the Oxford pets."""
-    return f"{name}/trimaps" if (folder / name / "trimaps").is_dir() else name
-
-
-def _first_image(folder: Path, name: str) -> str | None:
-    return next((file for file in files_below(folder, name) if file.endswith(_SUFFIXES)), None)
-
-
-def _called_alike(root: Path) -> list[FolderPair]:
-    """Return pairs as ``train`` and ``trainannot``, ``val_images`` and ``val_masks``."""
-    names = set(folders_in(root))
-    found = []
-    for name in [*split_folders_in(root), *sorted(names)]:
-        plain = name.removesuffix("_images").removesuffix("_imgs")
-        others = [plain + affix for affix in _AFFIXES if plain + affix in names - {name}]
-        pair = FolderPair(plain, name, others[0]) if others else None
-        if pair and pair not in found:
-            found.append(pair)
-    return [found[0]._replace(split="")] if len(found) == 1 else found
-
-
-# -- one image's mask --------------------------------------------------------------------
+# -- one image's masks -------------------------------------------------------------------
 
 
 def ending_of(
     root: Path, pair: FolderPair, which: str = "labelIds", chosen: str | None = None
-) -> tuple[str, str] | None:
+) -> Ending | None:
     """Return the endings of images' and masks' names, without suffix, that belong together.
 
     chosen: the user's ending of masks.
@@ -231,20 +297,39 @@ def ending_of(
     """
     cityscapes = [("_leftImg8bit", f"_{kind}_{which}") for kind in ("gtFine", "gtCoarse")]
     endings = [*cityscapes, *_ENDINGS] if chosen is None else [("", chosen)]
-    if pair.images == pair.others:
-        endings = [ending for ending in endings if ending[1]]
-    images = list(itertools.islice(images_of(root, pair, None), _LOOKED_AT))
-    files = (name for name in files_below(root, pair.others) if name.endswith(_SUFFIXES))
-    there = {_stem(name) for name in itertools.islice(files, _MASKS_LOOKED_AT)}
-    counts = [sum(_partner(pair, name, end) in there for name in images) for end in endings]
-    return endings[counts.index(max(counts))] if max(counts, default=0) else None
+    images = list(
+        itertools.islice(filter(is_image_name, files_below(root, pair.images)), _LOOKED_AT)
+    )
+    files = list(itertools.islice(files_below(root, pair.others), _MASKS_LOOKED_AT))
+
+    def count(ending: Ending) -> int:
+        there = {normalize("NFC", _stem(n)) for n in files if is_mask_name(pair, n, ending)}
+        names = (
+            n for n in images if pair.images != pair.others or not is_mask_name(pair, n, ending)
+        )
+        return sum(normalize("NFC", _partner(pair, name, ending)) in there for name in names)
+
+    counts = list(map(count, endings))
+    return endings[counts.index(max(counts))] if max(counts) else None
 
 
-def images_of(root: Path, pair: FolderPair, ending: tuple[str, str] | None) -> Iterator[str]:
+def is_mask_name(pair: FolderPair, name: str, ending: Ending) -> bool:
+    """Tell whether a file is a mask, by its name, or by its suffix beside a JPEG of its name.
+
+    Beside an image there may be several: ``0_mask.png`` and ``0_mask_1.png`` of two objects, or
+    ``0_2ndHO.png`` by a second person.
+    """
+    mixed = pair.images == pair.others
+    if mixed and ending[1]:
+        more = rf"({re.escape(ending[1])}(_\d+)?|_2ndHO)$"
+        return name.endswith(_SUFFIXES) and re.search(more, _stem(name)) is not None
+    return name.endswith(_LOSSLESS if mixed else _SUFFIXES) and _stem(name).endswith(ending[1])
+
+
+def images_of(root: Path, pair: FolderPair, ending: Ending | None) -> Iterator[str]:
     """Yield the images of a folder, without its masks."""
-    for name in files_below(root, pair.images):
-        mixed = ending is not None and pair.images == pair.others
-        if is_image_name(name) and not (mixed and ending and _stem(name).endswith(ending[1])):
+    for name in filter(is_image_name, files_below(root, pair.images)):
+        if pair.images != pair.others or ending is None or not is_mask_name(pair, name, ending):
             yield name
 
 
@@ -252,16 +337,19 @@ def _stem(name: str) -> str:
     return os.path.splitext(name)[0]
 
 
-def mask_of(root: Path, pair: FolderPair, image: str, ending: tuple[str, str]) -> str:
-    """Return the mask of an image, relative to the root; "" if there is none."""
-    start = _partner(pair, image, ending)
+def masks_of(root: Path, pair: FolderPair, image: str, ending: Ending | None) -> list[str]:
+    """Return the masks of an image, relative to the root; none if there is none."""
+    start = _partner(pair, image, ending) if ending else ""
     for suffix in _SUFFIXES if start else ():
-        if start + suffix != image and os.path.isfile(os.path.join(root, start + suffix)):
-            return start + suffix
-    return ""
+        found = [os.path.relpath(find_named(root, start + suffix), root)]
+        if found[0] != image and os.path.isfile(root / found[0]):
+            more = (f"{start}_{k}{suffix}" for k in itertools.count(1))
+            mixed = pair.images == pair.others
+            return found + [*itertools.takewhile(lambda n: os.path.isfile(root / n), more)] * mixed
+    return []
 
 
-def _partner(pair: FolderPair, image: str, ending: tuple[str, str]) -> str:
+def _partner(pair: FolderPair, image: str, ending: Ending) -> str:
     """Return the name of an image's mask without suffix; "" if the image ends otherwise."""
     stem = _stem(os.path.relpath(image, pair.images))
     if not stem.endswith(ending[0]):
@@ -269,25 +357,18 @@ def _partner(pair: FolderPair, image: str, ending: tuple[str, str]) -> str:
     return os.path.normpath(os.path.join(pair.others, stem.removesuffix(ending[0]) + ending[1]))
 
 
-def masks_in(root: Path, pair: FolderPair, ending: tuple[str, str]) -> int:
-    """Return how many masks there are in a folder, whether of images or not."""
-    names = files_below(root, pair.others)
-    return sum(name.endswith(_SUFFIXES) and _stem(name).endswith(ending[1]) for name in names)
-
-
 # -- whether it is one -------------------------------------------------------------------
 
 
-def are_masks(root: Path, pairs: list[FolderPair], which: str) -> bool:
+def are_masks(root: Path, pairs: list[FolderPair]) -> bool:
     """Tell whether the first images are photographs, and what may be their masks is flat."""
     looked_at = 0
     for pair in pairs[:3]:
-        ending = ending_of(root, pair, which)
+        ending = ending_of(root, pair)
         if ending is None:
             continue
         for image, _ in zip(images_of(root, pair, ending), range(3), strict=False):
-            mask = mask_of(root, pair, image, ending)
-            if mask:
+            for mask in masks_of(root, pair, image, ending)[:1]:
                 looked_at += 1
                 if not _is_mask_of(root / mask, root / image):
                     return False

@@ -10,7 +10,8 @@ writer, encodings) of ``mosaicml/streaming``, 0.13.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,12 +23,19 @@ from fastdata.regular_files import open_regular
 from fastdata.schema import Field, ImageField, ScalarField, StringField
 
 from .base import FieldSpec
-from .reading.chunks.chunk_source import ChunkDecoder, ChunkSource, index_path, raw_image
+from .reading.chunks.chunk_source import (
+    ChunkIndex,
+    ChunkReader,
+    index_path,
+    raw_image,
+    resolve_columns,
+)
 from .reading.chunks.column_choice import RefusedColumnError, guessed_field
 from .reading.compression import check_codec
 from .reading.deferred import array_of, json_text
 from .reading.locations import first_bytes, stat_of
 from .reading.options import ClassFile, ColumnsOption, Option
+from .scan import ScanSource
 
 __all__ = ["MDSSource"]
 
@@ -45,7 +53,7 @@ _VALUES = {8: "<u1", 9: "<i1", 16: "<u2", 17: "<i2", 18: "<f2", 32: "<u4", 33: "
 _VALUES |= {64: "<u8", 65: "<i8", 66: "<f8"}
 
 
-class MDSSource(ChunkSource):
+class MDSSource(ScanSource):
     """A folder of MDS shards."""
 
     name = "mds"
@@ -66,106 +74,120 @@ class MDSSource(ChunkSource):
         classes: ClassFile = None,
         check: Annotated[bool, Option("compare the hashes that the index has of shards")] = True,
     ) -> None:
-        content = self.open_index(location, "MDS has beside its shards")
-        self._channels, self._check = channels, check
-        self.paths, self.counts, self.codecs = [], [], []
-        self._hashes: list[dict[str, str]] = []  # of each shard, as the index says
-        # Size and time of shards whose hashes are right: samples may be gone through twice.
-        self._verified: dict[int, tuple[int, int]] = {}
-        if content.get("version") != 2:
-            version = content.get("version")
-            raise SourceError(f"{self.index}: version {version!r} of MDS; 2 is known")
-        shards = self.list_of(content, "shards", dict)
-        if not shards:
-            raise SourceError(f"{self.index}: lists no shards")
-        names, encodings, sizes = known = self._columns_of(shards[0])
-        for shard in shards:
-            if self._columns_of(shard) != known:
-                raise SourceError(f"{self.index}: shards have different columns")
-            self._add(shard)
-        decoder = ChunkDecoder(encodings, sizes, decode)
-        self.resolve(names, decoder, columns, fields or {}, channels, classes)
-
-    def _columns_of(
-        self, shard: dict[str, Any]
-    ) -> tuple[list[str], tuple[str, ...], tuple[int | None, ...]]:
-        """Return the names of a shard's columns, their encodings, and their lengths if fixed."""
-        if shard.get("format") != "mds" or shard.get("version") != 2:
-            raise SourceError(
-                f"{self.index}: a shard of format {shard.get('format')!r}, version "
-                f"{shard.get('version')!r}; mds, version 2, is read"
-            )
-        names = list(self.list_of(shard, "column_names", str))
-        encodings = tuple(self.list_of(shard, "column_encodings", str))
-        listed = self.list_of(shard, "column_sizes", (int, type(None)))
-        sizes = tuple(size or None for size in listed)
-        if not names or not len(names) == len(encodings) == len(sizes):
-            raise SourceError(f"{self.index}: {len(names)} columns with {len(encodings)} encodings")
-        if not all(size is None or 0 < size < 2**31 for size in sizes):
-            raise SourceError(f"{self.index}: column_sizes {sizes} are no lengths in bytes")
-        return names, encodings, sizes
-
-    def _add(self, shard: dict[str, Any]) -> None:
-        raw, zipped = shard.get("raw_data"), shard.get("zip_data")
-        path = self.path_of(raw.get("basename")) if isinstance(raw, dict) else None
-        file, codec = raw, ""
-        if isinstance(zipped, dict):
-            packed = self.path_of(zipped.get("basename"))
-            if path is None or not path.exists():
-                codec = check_codec(str(shard.get("compression")), str(self.index))
-                file, path = zipped, packed
+        path = index_path(location)
         if path is None:
-            raise SourceError(f"{self.index}: a shard without a file (raw_data, zip_data)")
-        hashes = file.get("hashes") if isinstance(file, dict) else None
-        known = hashes.items() if isinstance(hashes, dict) else ()
-        self._hashes.append({str(name): str(value) for name, value in known})
-        self.paths.append(path)
-        self.codecs.append(codec)
-        self.counts.append(self.count_of(shard, "samples"))
+            raise SourceError(f"{location}: no index.json there, which MDS has beside its shards")
+        index, hashes = ChunkIndex(path), list[dict[str, str]]()
+        if index.content.get("version") != 2:
+            version = index.content.get("version")
+            raise SourceError(f"{path}: version {version!r} of MDS; 2 is known")
+        shards = index.list_of(index.content, "shards", dict)
+        if not shards:
+            raise SourceError(f"{path}: lists no shards")
+        names, encodings, sizes = known = _columns_of(index, shards[0])
+        for shard in shards:
+            if _columns_of(index, shard) != known:
+                raise SourceError(f"{path}: shards have different columns")
+            hashes.append(_add(index, shard))
+        verify = partial(_verify, index, hashes if check else [], {})
+        scan = index.scan(partial(index.rows, verify))
+        reader = ChunkReader(encodings, sizes, decode)
+        field_for = partial(_field_for, channels)
+        schema, reader, notes = resolve_columns(
+            index, scan, reader, names, field_for, columns, fields, channels, classes
+        )
+        super().__init__(scan, schema, reader, notes=notes, beside=[path])
 
-    def verify(self, file: int) -> None:
-        path = self.paths[file]
-        wanted = self._hashes[file] if self._check else {}
-        status = stat_of(path)
-        if not wanted or self._verified.get(file) == status:
-            return
-        for name, value in _hash_file(path, list(wanted)).items():
-            if value != wanted[name]:
-                raise SourceError(
-                    f"{path}: its {name} is {value}, not {wanted[name]} as {self.index.name} "
-                    f"says: it is damaged; its {self.counts[file]:,} samples are left out "
-                    "(--option check=false takes what can be read)"
-                )
-        self._verified[file] = status
 
-    def field_for(self, encoding: str, values: Callable[[], list[Any]]) -> Field:
-        kind, _, about = encoding.partition(":")
-        if kind in ("jpeg", "png", "pil"):
-            return ImageField(channels=self._channels)
-        if kind in _SCALARS:
-            dtype = np.dtype(_SCALARS[kind]).name
-            return ScalarField("int64" if dtype == "uint64" else dtype)
-        if kind in ("str_int", "str_float"):
-            return ScalarField("int64" if kind == "str_int" else "float64")
-        if kind in ("str", "json", "str_decimal"):
-            return StringField()
-        if kind == "pkl":
-            raise RefusedColumnError(
-                "is pickled (pkl), and reading it would run code from the file"
+def _columns_of(
+    index: ChunkIndex, shard: dict[str, Any]
+) -> tuple[list[str], tuple[str, ...], tuple[int | None, ...]]:
+    """Return the names of a shard's columns, their encodings, and their lengths if fixed."""
+    if shard.get("format") != "mds" or shard.get("version") != 2:
+        raise SourceError(
+            f"{index.path}: a shard of format {shard.get('format')!r}, version "
+            f"{shard.get('version')!r}; mds, version 2, is read"
+        )
+    names = list(index.list_of(shard, "column_names", str))
+    encodings = tuple(index.list_of(shard, "column_encodings", str))
+    listed = index.list_of(shard, "column_sizes", (int, type(None)))
+    sizes = tuple(size or None for size in listed)
+    if not names or not len(names) == len(encodings) == len(sizes):
+        raise SourceError(f"{index.path}: {len(names)} columns with {len(encodings)} encodings")
+    if not all(size is None or 0 < size < 2**31 for size in sizes):
+        raise SourceError(f"{index.path}: column_sizes {sizes} are no lengths in bytes")
+    return names, encodings, sizes
+
+
+def _add(index: ChunkIndex, shard: dict[str, Any]) -> dict[str, str]:
+    """Add a shard to the index; return its hashes as that says them."""
+    raw, zipped = shard.get("raw_data"), shard.get("zip_data")
+    path = index.path_of(raw.get("basename")) if isinstance(raw, dict) else None
+    file, codec = raw, ""
+    if isinstance(zipped, dict):
+        packed = index.path_of(zipped.get("basename"))
+        if path is None or not path.exists():
+            codec = check_codec(str(shard.get("compression")), str(index.path))
+            file, path = zipped, packed
+    if path is None:
+        raise SourceError(f"{index.path}: a shard without a file (raw_data, zip_data)")
+    index.add(path, shard.get("samples"), "samples", codec)
+    hashes = file.get("hashes") if isinstance(file, dict) else None
+    known = hashes.items() if isinstance(hashes, dict) else ()
+    return {str(name): str(value) for name, value in known}
+
+
+def _verify(
+    index: ChunkIndex,
+    hashes: Sequence[Mapping[str, str]],
+    verified: dict[int, tuple[int, int]],
+    number: int,
+) -> None:
+    """Compare the hashes of a shard.
+
+    verified: size and time of shards whose hashes are right: samples may be gone through twice.
+    """
+    path, wanted = index.paths[number], hashes[number] if hashes else {}
+    status = stat_of(path)
+    if not wanted or verified.get(number) == status:
+        return
+    for name, value in _hash_file(path, list(wanted)).items():
+        if value != wanted[name]:
+            raise SourceError(
+                f"{path}: its {name} is {value}, not {wanted[name]} as {index.path.name} says: it "
+                f"is damaged; its {index.counts[number]:,} samples are left out (--option "
+                "check=false takes what can be read)"
             )
-        if kind not in ("bytes", "ndarray"):
-            raise RefusedColumnError(
-                f"is encoded as {encoding!r}, of which one sample cannot be made a field"
-            )
-        if kind == "ndarray" and about.count(":") == 1:
-            try:
-                dtype, shape = _array_type(about)
-                # An array of that shape that takes no memory.
-                like = np.broadcast_to(np.zeros((), dtype), shape or ())
-            except ValueError as error:
-                raise RefusedColumnError(f"is encoded as {encoding[:60]!r}: {error}") from error
-            return guessed_field([like], self._channels)
-        return guessed_field(values(), self._channels)
+    verified[number] = status
+
+
+def _field_for(channels: int, encoding: str, values: Callable[[], list[Any]]) -> Field:
+    """Return the field for a column, by its encoding or else by some values."""
+    kind, _, about = encoding.partition(":")
+    if kind in ("jpeg", "png", "pil"):
+        return ImageField(channels=channels)
+    if kind in _SCALARS:
+        dtype = np.dtype(_SCALARS[kind]).name
+        return ScalarField("int64" if dtype == "uint64" else dtype)
+    if kind in ("str_int", "str_float"):
+        return ScalarField("int64" if kind == "str_int" else "float64")
+    if kind in ("str", "json", "str_decimal"):
+        return StringField()
+    if kind == "pkl":
+        raise RefusedColumnError("is pickled (pkl), and reading it would run code from the file")
+    if kind not in ("bytes", "ndarray"):
+        raise RefusedColumnError(
+            f"is encoded as {encoding!r}, of which one sample cannot be made a field"
+        )
+    if kind == "ndarray" and about.count(":") == 1:
+        try:
+            dtype, shape = _array_type(about)
+            # An array of that shape that takes no memory.
+            like = np.broadcast_to(np.zeros((), dtype), shape or ())
+        except ValueError as error:
+            raise RefusedColumnError(f"is encoded as {encoding[:60]!r}: {error}") from error
+        return guessed_field([like], channels)
+    return guessed_field(values(), channels)
 
 
 def _hash_file(path: Path, names: Sequence[str]) -> dict[str, str]:

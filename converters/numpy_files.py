@@ -20,7 +20,7 @@ from .base import FieldSpec, reason_of
 from .reading.arrays.array_source import ArrayFile, ArrayOptions, ArraySource
 from .reading.arrays.columns import ArrayColumn
 from .reading.arrays.roles import arrays_by_split, choose_arrays
-from .reading.forward_reader import RAW, InflatedPiece
+from .reading.forward_reader import InflatedPiece
 from .reading.locations import files_at, first_bytes, folder_at, printable, stat_of
 from .reading.npy import NpyHead, read_npy_head
 from .reading.options import ArraySplit, ClassFile, LayoutOption, Option, ScaleOption
@@ -132,7 +132,7 @@ def _columns_of(path: Path) -> Iterator[tuple[str, _NpyColumn]]:
         start, label = member.start(path), printable(name.removesuffix(".npy"))
         piece = None
         if member.method:
-            piece = InflatedPiece(path, start, member.packed, RAW, member.crc, member.size)
+            piece = InflatedPiece(path, start, member.packed, member.crc, member.size)
         yield label, _NpyColumn(path, label, start, member.size, piece)
 
 

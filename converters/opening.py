@@ -38,7 +38,8 @@ def open_packed(location: Location | Iterable[Location], **of_stores: Any) -> Da
     try:
         shards = open_shards(locations, check=True, **of_stores)
     except (DatasetNotFoundError, FormatError) as error:
-        raise needs_packing(unpacked_location(locations, _NONE, error)) from error
+        place = unpacked_location(locations, _NONE, error)
+        raise needs_packing(place, pack_command(place)) from error
     return Dataset(shards, range(len(shards)))
 
 
@@ -72,11 +73,10 @@ def unpacked_location(
     return location
 
 
-def needs_packing(location: Path, options: Mapping[str, Any] = _NONE) -> OptionError:
+def needs_packing(location: Path, command: str) -> OptionError:
     """Return the error that only packed datasets can do what was called."""
     return OptionError(
-        f"{location} is not packed, and this needs a packed dataset. Pack it: "
-        f"{pack_command(location, options)}"
+        f"{location} is not packed, and this needs a packed dataset. Pack it: {command}"
     )
 
 

@@ -63,7 +63,9 @@ class ParquetSource(TableSource):
 
     def row(self, index: int, block: Block) -> Sample:
         split, row = self._split_numbers[block.file], index - block.start
-        values = DeferredRow(str(self.paths[block.file]), block.number, row, split, self.layout)
+        values = DeferredRow(
+            str(self.paths[block.file]), block.number, row, split, self.layout_of(block.file)
+        )
         return Sample(self.key_at(index), values)
 
     def indexed(self) -> IndexedSource:

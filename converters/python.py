@@ -20,14 +20,14 @@ import itertools
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fastdata.schema import ImageField, ScalarField, Schema
+from fastdata.schema import ImageField, Schema
 
 from .base import (
     Deferred,
@@ -38,20 +38,26 @@ from .base import (
     Source,
     hash_fields,
 )
-from .reading.image_files import is_image_name
+from .packing.boxes import image_with_boxes
+from .reading.box_forms import BoxesOption
+from .reading.field_names import is_image_name, is_mask_name
+from .reading.fingerprints import hash_samples
 from .reading.locations import printable, stat_of
 from .reading.python_samples import (
     PEEK,
+    ClassNames,
+    are_names,
     first_samples,
+    holds_files,
+    is_file,
     own_copy,
     schema_of,
     to_values,
-    with_features,
+    values_of,
 )
-from .reading.refusals import refuse_fields
 from .reading.shared import new_token, register, shared, unregister
 
-__all__ = ["DatasetSource", "ImageFolderSource", "IterableSource"]
+__all__ = ["DatasetSource", "ImageFolderSource", "IterableSource", "RowsSource"]
 
 _TRANSFORMS = ("transform", "target_transform", "transforms")
 
@@ -69,12 +75,20 @@ class IterableSource(Source):
         return hasattr(location, "__iter__") and not (whole or _is_map_style(location))
 
     def __init__(
-        self, location: Any, *, channels: int = 3, fields: FieldSpec | None = None
+        self,
+        location: Any,
+        *,
+        channels: int = 3,
+        fields: FieldSpec | None = None,
+        classes: ClassNames = None,
+        boxes: BoxesOption = (),
     ) -> None:
         self._iterator = iter(location)
         self.notes = []
         self._peeked = list(map(own_copy, itertools.islice(self._iterator, PEEK)))
-        self.schema = with_features(schema_of(self._peeked, channels, fields or {}), location)
+        self.schema, self.box_forms = schema_of(
+            self._peeked, channels, fields, location, classes, boxes, self.notes
+        )
 
     def count(self) -> None:
         return None
@@ -97,21 +111,24 @@ class DatasetSource(IndexedSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        return _is_map_style(location) and not _is_image_folder(location)
+        return _is_map_style(location) and not RowsSource.recognises(location)
 
     def __init__(
-        self, location: Any, *, channels: int = 3, fields: FieldSpec | None = None
+        self,
+        location: Any,
+        *,
+        channels: int = 3,
+        fields: FieldSpec | None = None,
+        classes: ClassNames = None,
+        boxes: BoxesOption = (),
     ) -> None:
         self._dataset = location
         self.notes = []
         self.num_samples = len(location)
-        self.schema = schema_of(first_samples(location), channels, fields or {})
-        classes = getattr(location, "classes", None)
-        label = self.schema.get("label")
-        if isinstance(label, ScalarField) and label.dtype == "int64" and _are_names(classes):
-            named = {"label": ScalarField(classes=tuple(classes or ()))}
-            self.schema = Schema({**self.schema, **named})
-        self.schema = with_features(self.schema, location)
+        first = first_samples(location)
+        self.schema, self.box_forms = schema_of(
+            first, channels, fields, location, classes, boxes, self.notes
+        )
         self._token = new_token()
         weakref.finalize(self, unregister, self._token)
 
@@ -130,43 +147,117 @@ class DatasetSource(IndexedSource):
         )
 
 
-class ImageFolderSource(IndexedSource):
-    """``torchvision.datasets.ImageFolder`` and its like: (path, class) pairs."""
+class RowsSource(IndexedSource):
+    """Rows whose images are files: a list of dicts or tuples, or torchvision's ``ImageFolder``.
+
+    A key is the path of the row's first image, relative to the folder that all are in.
+    """
 
     name = "imagefolder"
-    summary = "an object like torchvision's ImageFolder, by its files (Python only)"
+    summary = "a list of rows with paths, or an object like torchvision's ImageFolder (Python only)"
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        return _is_image_folder(location)
+        return _is_image_folder(location) or holds_files(location)
 
     def __init__(
-        self, location: Any, *, channels: int = 3, fields: FieldSpec | None = None
+        self,
+        location: Any,
+        *,
+        channels: int = 3,
+        fields: FieldSpec | None = None,
+        classes: ClassNames = None,
+        boxes: BoxesOption = (),
     ) -> None:
-        refuse_fields(fields, self.name)
-        self._samples: Sequence[tuple[str, int]] = location.samples
-        self._root = getattr(location, "root", "")
+        listed = _is_image_folder(location)
+        self._rows: Sequence[Any] = location.samples if listed else location
         self.notes = []
-        self.num_samples = len(self._samples)
-        classes = tuple(map(printable, location.classes))
-        self.schema = Schema(
-            {"image": ImageField(channels=channels), "label": ScalarField(classes=classes)}
+        self.num_samples = len(self._rows)
+        if listed and classes is None:
+            classes = tuple(map(printable, location.classes))
+        first, names = self._rows[:PEEK], list(fields or {})
+        given = values_of(first[0], names)
+        old = "" if any(map(_is_image, given, given.values())) else _path_among(given)
+        if old:
+            first = [_renamed(values_of(row, names), old) for row in first]
+        schema, self.box_forms = schema_of(
+            first, channels, fields, self._rows, classes, boxes, self.notes
+        )
+        self._names = [old if name == "image" and old else name for name in schema]
+        self.schema = schema
+        self._is_image = [isinstance(field, ImageField) for field in schema.values()]
+        self._main = self._names[list(schema).index(image_with_boxes(schema))]
+        self._folder = os.getcwd()
+        self._root = getattr(location, "root", "") or _common_folder(
+            path for row in self._rows if (path := self._path_of(row))
         )
 
+    def _path_of(self, row: Any) -> str:
+        """Return the path of a row's first image; empty if it is none."""
+        value = values_of(row, self._names).get(self._main)
+        return os.fspath(value) if isinstance(value, (str, os.PathLike)) else ""
+
     def __getitem__(self, index: int) -> Sample:
-        path, label = self._samples[index]
-        return Sample(self.key_at(index), (Path(path), int(label)))
+        if index >= self.num_samples:
+            raise IndexError(index)
+        values = values_of(self._rows[index], self._names)
+        if list(values) != self._names and values.keys() != set(self._names):
+            raise ValueError(f"the sample has the fields {list(values)}, not {self._names}")
+        both = zip(self._names, self._is_image, strict=True)
+        row = tuple(self._value(values[name], image) for name, image in both)
+        return Sample(self.key_at(index), row)
+
+    def _value(self, value: Any, image: bool) -> Any:
+        """Return a value that can be sent to a worker."""
+        if image and isinstance(value, (str, os.PathLike)):
+            return Path(self._folder, value)  # whatever the working directory is when it is read
+        return bytes(value) if isinstance(value, (bytearray, memoryview)) else value
 
     def key_at(self, index: int) -> str:
-        path = self._samples[index][0]
-        return printable(os.path.relpath(path, self._root) if self._root else str(path))
+        path = self._path_of(self._rows[index])
+        if not path:
+            return f"{index:08}"
+        return printable(os.path.relpath(os.path.join(self._folder, path), self._root))
 
     def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        hashes = [
-            hash_fields(path, label, *stat_of(Path(path)))
-            for path, label in itertools.islice(self._samples, limit)
-        ]
-        return np.array(hashes, np.uint64)
+        return hash_samples(self.num_samples, limit, self._parts)
+
+    def _parts(self, index: int) -> Iterator[Any]:
+        """Yield what a sample is made from."""
+        for value in values_of(self._rows[index], self._names).values():
+            if isinstance(value, os.PathLike) or is_file(value):
+                plain = isinstance(value, (str, os.PathLike))
+                yield from (os.fspath(value), *stat_of(value)) if plain else (hash_fields(value),)
+            else:
+                yield value
+
+
+def _is_image(name: str, value: Any) -> bool:
+    """Tell whether a value is an image by its kind or its name, not only by its file's name."""
+    named = is_image_name(name) or is_mask_name(name)
+    return is_file(value) and (named or not isinstance(value, str))
+
+
+def _path_among(row: Mapping[str, Any]) -> str:
+    """Return the field whose text is the path of an image, which is called ``image`` then."""
+    return next((name for name, value in row.items() if is_file(value) and "image" not in row), "")
+
+
+def _renamed(row: Mapping[str, Any], old: str) -> dict[str, Any]:
+    return {"image" if name == old else name: value for name, value in row.items()}
+
+
+ImageFolderSource = RowsSource
+"""The name that the entry point has."""
+
+
+def _common_folder(paths: Iterable[str]) -> str:
+    """Return the deepest folder that has all of some files."""
+    low = high = ""
+    for path in paths:  # texts between two texts begin with what these have in common
+        low = min(low or path, path)
+        high = max(high, path)
+    return os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in (low, high)])
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -200,15 +291,7 @@ def _is_image_folder(location: Any) -> bool:
         and isinstance(samples[0], tuple)
         and len(samples[0]) == 2
         and isinstance(samples[0][0], (str, os.PathLike))
-        and is_image_name(os.fspath(samples[0][0]))
-        and _are_names(getattr(location, "classes", None))
+        and is_file(os.fspath(samples[0][0]))
+        and are_names(getattr(location, "classes", None))
         and all(getattr(location, name, None) is None for name in _TRANSFORMS)
-    )
-
-
-def _are_names(classes: Any) -> bool:
-    return (
-        isinstance(classes, (list, tuple))
-        and len(classes) > 0
-        and all(isinstance(name, str) for name in classes)
     )

@@ -6,42 +6,33 @@ their content and the other files.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
-
-import numpy as np
 
 from fastdata.errors import OptionError, SourceError
 from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema
 
-from .base import FieldSpec, Reject, Sample, reason_of
-from .reading.class_names import named_classes, read_class_names
-from .reading.deferred import DeferredRecord
-from .reading.fields import BOXES, resolve_fields
+from .base import FieldSpec, Reject
+from .reading.class_names import named_classes
+from .reading.fields import resolve_fields
 from .reading.image_files import is_image_bytes
 from .reading.locations import files_at, printable
 from .reading.options import ClassFile, Option
-from .reading.records.image_records import (
-    ImageList,
-    ImageRecordDecoder,
-    read_index,
-    unpack,
-    width_of_objects,
-)
-from .reading.records.recordio import Damage, RecordSpan, has_records, scan_records
+from .reading.records.image_records import ImageList, ImageRecordReader, read_index, unpack
+from .reading.records.recordio import has_records, record_of, record_rows
 from .reading.refusals import no_files
-from .reading.scanned import Place, ScannedSource
 from .reading.selection import joined
+from .scan import Found, Input, Row, Scan, ScanSource
 
 __all__ = ["RecordIOSource"]
 
 _SUFFIXES = (".rec",)
-_PEEK = 16
 
 
-class RecordIOSource(ScannedSource):
+class RecordIOSource(ScanSource):
     """Files of RecordIO; each record is a sample."""
 
     name = "recordio"
@@ -69,178 +60,120 @@ class RecordIOSource(ScannedSource):
         index: Annotated[
             bool, Option("compare a .idx beside a .rec with the records that are there")
         ] = True,
-        boxes: Annotated[
-            bool, Option("make boxes and labels of labels that are of objects, else one array")
-        ] = True,
     ) -> None:
-        self.notes = []
-        self.paths = files_at(location, _SUFFIXES)
-        if not self.paths:
+        paths, notes = files_at(location, _SUFFIXES), list[str]()
+        if not paths:
             raise no_files(location, ".rec files")
-        if len(self.paths) > 1:
-            names = (printable(path.name) for path in self.paths)
-            self.notes.append(f"{len(self.paths)} files: {joined(names, 4)}")
-        self._list = ImageList(Path(lst)) if lst is not None else None
-        self._beside = [Path(lst)] if lst is not None else []
-        indexes = [path.with_suffix(".idx") for path in self.paths] if index else []
-        self._indexes = {k: read_index(path) for k, path in enumerate(indexes) if path.is_file()}
-        self._beside += [indexes[k] for k in self._indexes]
-        self._images = [self._range_of_images(path) for path in self.paths]
-        contents = self._first_records()
-        self._header = not is_image_bytes(contents[0])
+        if len(paths) > 1:
+            names = (printable(path.name) for path in paths)
+            notes.append(f"{len(paths)} files: {joined(names, 4)}")
+        beside = [path.with_suffix(".idx") for path in paths] if index else []
+        known = {k: read_index(path) for k, path in enumerate(beside) if path.is_file()}
+        images = [_range_of_images(path, notes) for path in paths]
+        entries = ImageList(Path(lst)) if lst is not None else None
+        scan = Scan(paths, partial(_image_rows, known, images, entries))
+        first = scan.first(_first_record, paths[0], "record with an image can be read")
         resolved: dict[str, Field] = {"image": ImageField(channels=channels)}
-        self._objects = False
-        if self._header:
-            rows = self._first_labels(contents)
-            self._objects = boxes and not labels and width_of_objects(rows) > 0
-            resolved |= self._object_fields(rows, classes) if self._objects else {}
-            resolved |= {} if self._objects else self._label_fields(rows, labels)
+        header = first[0] is not None
+        if header:
+            resolved |= _label_fields([row for row in first if row is not None], labels, notes)
         elif labels or lst:
-            raise OptionError(f"{self.paths[0]}: the records are images alone, without labels")
+            raise OptionError(f"{paths[0]}: the records are images alone, without labels")
         resolved = resolve_fields(resolved, fields, channels, resolved.__getitem__)
-        self.schema = Schema(
-            resolved if self._objects else named_classes(resolved, "label", classes)
-        )
-        self._decoder = ImageRecordDecoder(self.schema, self._header, bool(labels), self._objects)
-        lists = [p.name for path in self.paths if (p := path.with_suffix(".lst")).is_file()]
-        if lists and lst is None and self._header:
-            self.notes.append(
+        schema = Schema(named_classes(resolved, "label", classes))
+        lists = [p.name for path in paths if (p := path.with_suffix(".lst")).is_file()]
+        if lists and lst is None and header:
+            notes.append(
                 f"{lists[0]} is not read (--option lst=FILE takes labels and names from it)"
             )
+        beside = [*([entries.path] if entries is not None else []), *(beside[k] for k in known)]
+        reader = ImageRecordReader(schema, header, bool(labels))
+        super().__init__(scan, schema, reader, notes=notes, beside=beside)
 
-    def _range_of_images(self, path: Path) -> range | None:
-        """Return the numbers of the records with images, if the first record has them.
 
-        InsightFace's face datasets begin with a record without an image, whose first label
-        is the number behind the last image; records of identities come after it.
-        """
-        first = next(scan_records(path), None)
-        if first is None or isinstance(first, Damage):
-            return None
-        try:
-            labels, content, _ = unpack(RecordSpan(str(path), *first).read())
-        except ValueError:
-            return None
-        if content or len(labels) != 2 or not 1 < labels[0] < 2**24:
-            return None
-        self.notes.append(
-            f"{printable(path.name)}: images are the records 1 to {int(labels[0]) - 1}, says the "
-            "first; it and those of identities, behind them, are left out"
-        )
-        return range(1, int(labels[0]))
-
-    def _first_records(self) -> list[bytes]:
-        """Return the content of the first readable records with an image."""
-        found: list[bytes] = []
-        failure = "the files have no records"
-        for file, path in enumerate(self.paths):
-            for place in self.scan(file):
-                if isinstance(place, Reject):
-                    failure = f"{place.key}: {place.reason}"
-                    continue
-                try:
-                    data = RecordSpan(str(path), place.offset, place.length).read()
-                    content = data if is_image_bytes(data) else unpack(data)[1]
-                except (OSError, ValueError) as error:
-                    failure = reason_of(error)
-                    continue
-                if is_image_bytes(content):
-                    found.append(data)
-                elif not found:
-                    failure = (
-                        f"what is in the record at byte {place.offset:,} begins with "
-                        f"{content[:8]!r}, and no JPEG, PNG, WebP, BMP, GIF or TIFF does"
-                    )
-                if len(found) == _PEEK:
-                    return found
-            if found:
-                return found
-        raise SourceError(f"{self.paths[0]}: no record with an image can be read: {failure}")
-
-    def _first_labels(self, contents: list[bytes]) -> list[Any]:
-        rows = []
-        for labels, _, number in map(unpack, contents):
-            with contextlib.suppress(ValueError):  # which the list does not have
-                rows.append(self._listed(number, labels)[0])
-        if not rows:
-            raise SourceError(f"{self.paths[0]}: the list has none of the first records' numbers")
-        return rows
-
-    def _object_fields(self, rows: list[Any], classes: str | None) -> dict[str, Field]:
-        self.notes.append(
-            "labels are of objects: boxes and classes (--option boxes=false takes them as an array)"
-        )
-        if width_of_objects(rows) > 5:
-            self.notes.append("numbers of objects behind class and box left out")
-        names = read_class_names(classes) if classes is not None else None
-        return {
-            "boxes": BOXES,
-            "labels": ArrayField("int64", (None,), classes=names),
-        }
-
-    def _label_fields(self, rows: list[Any], names: tuple[str, ...]) -> dict[str, Field]:
-        lengths = {len(row) for row in rows}
-        if names:
-            if lengths != {len(names)}:
-                raise OptionError(
-                    f"labels={','.join(names)}: the first records have "
-                    f"{', '.join(map(str, sorted(lengths)))} labels, not {len(names)}"
-                )
-            return {name: _scalar([row[k] for row in rows]) for k, name in enumerate(names)}
-        if lengths == {1}:
-            return {"label": _scalar([row[0] for row in rows])}
-        self.notes.append(
-            "a record has several labels, which are one array (--option labels=NAME,NAME,... "
-            "makes fields of them)"
-        )
-        return {"label": ArrayField("float32", (lengths.pop() if len(lengths) == 1 else None,))}
-
-    def _listed(self, number: int, labels: Any) -> tuple[Any, str]:
-        """Return the labels of an image, and its name if the list has it."""
-        return (labels, "") if self._list is None else self._list[number]
-
-    def scan(self, file: int) -> Iterator[Place | Reject]:
-        path, images = self.paths[file], self._images[file]
-        expected = self._indexes.get(file, np.zeros(0, np.int64))
-        met = count = 0
-        for number, found in enumerate(scan_records(path)):
-            count += 1
-            if isinstance(found, Damage):
-                yield Reject(self.key(file, found.offset), found.reason)
-                start, end = found.offset, found.offset + 1
-            else:
-                start, end = found[0], found[0] + 1
-                if images is None or number in images:
-                    yield Place(file, *found)
-            while met < len(expected) and expected[met] < end:
-                if expected[met] < start:
-                    yield self._missing(file, int(expected[met]))
-                met += 1
-        for position in expected[met:]:
-            yield self._missing(file, int(position))
-        if images is not None and count < images.stop:
-            reason = f"the first record says that there are {images.stop:,}, and {count:,} are here"
-            yield Reject(self.key(file, path.stat().st_size), reason)
-
-    def _missing(self, file: int, position: int) -> Reject:
-        return Reject(self.key(file, position), "the index names a record here, and none begins")
-
-    def at(self, place: Place) -> Sample | Reject:
-        key = self.key(place.file, place.offset)
-        record = RecordSpan(str(self.paths[place.file]), place.offset, place.length)
-        decoder = self._decoder
-        if self._list is not None:
+def _image_rows(
+    indexes: Mapping[int, array[int]],
+    images: Sequence[range | None],
+    entries: ImageList | None,
+    input: Input,
+    start: int,
+    stop: int | None,
+) -> Iterator[Found]:
+    """Yield the records with images, with the labels and names that a list has for them."""
+    numbers, count = images[input.number], 0
+    for begin, end, row in record_rows(input, start, stop, indexes.get(input.number, ())):
+        is_image = stop is not None or numbers is None or count in numbers
+        count += end > begin
+        if isinstance(row, Row) and not is_image:
+            continue
+        if isinstance(row, Row) and entries is not None:
+            # The labels are looked up here: workers do not have the list.
             try:
-                # The labels are looked up here: workers do not have the list.
-                labels, name = self._listed(unpack(record.read())[2], ())
+                listed, name = entries[unpack(record_of(row.values[0]))[2]]
+                row = Row(printable(name), (*row.values, listed))
             except (OSError, ValueError) as error:
-                return Reject.of(key, error)
-            key, decoder = printable(name), decoder._replace(listed=labels)
-        return Sample(key, DeferredRecord(record, decoder))
+                row = Reject.of(row.key, error)
+        yield begin, end, row
+    if numbers is not None and stop is None and count < numbers.stop:
+        assert input.size is not None
+        reason = f"the first record says that there are {numbers.stop:,}, and {count:,} are here"
+        yield input.size, input.size, Reject(input.key(input.size), reason)
 
-    @property
-    def files_read(self) -> list[Path]:
-        return [*self.paths, *self._beside]
+
+def _range_of_images(path: Path, notes: list[str]) -> range | None:
+    """Return the numbers of the records with images, if the first record has them.
+
+    InsightFace's face datasets begin with a record without an image, whose first label is the
+    number behind the last image; records of identities come after it.
+    """
+    first = next(Scan([path], record_rows).file(0), None)
+    if first is None or isinstance(first[2], Reject):
+        return None
+    try:
+        labels, content, _ = unpack(record_of(first[2].values[0]))
+    except ValueError:
+        return None
+    if content or len(labels) != 2 or not 1 < labels[0] < 2**24:
+        return None
+    notes.append(
+        f"{printable(path.name)}: images are the records 1 to {int(labels[0]) - 1}, says the "
+        "first; it and those of identities, behind them, are left out"
+    )
+    return range(1, int(labels[0]))
+
+
+def _first_record(values: tuple[Any, ...]) -> Any:
+    """Return the labels of a record with an image, None if it is an image alone."""
+    data = record_of(values[0])
+    if is_image_bytes(data):
+        return None
+    labels, content, _ = unpack(data)
+    if not is_image_bytes(content):
+        raise SourceError(
+            f"what is in the record begins with {content[:8]!r}, and no JPEG, PNG, WebP, BMP, GIF "
+            "or TIFF does"
+        )
+    return labels if len(values) == 1 else values[1]
+
+
+def _label_fields(
+    rows: Sequence[Any], names: tuple[str, ...], notes: list[str]
+) -> dict[str, Field]:
+    lengths = {len(row) for row in rows}
+    if names:
+        if lengths != {len(names)}:
+            raise OptionError(
+                f"labels={','.join(names)}: the first records have "
+                f"{', '.join(map(str, sorted(lengths)))} labels, not {len(names)}"
+            )
+        return {name: _scalar([row[k] for row in rows]) for k, name in enumerate(names)}
+    if lengths == {1}:
+        return {"label": _scalar([row[0] for row in rows])}
+    notes.append(
+        "a record has several labels, which are one array (--option labels=NAME,NAME,... makes "
+        "fields of them)"
+    )
+    return {"label": ArrayField("float32", (lengths.pop() if len(lengths) == 1 else None,))}
 
 
 def _scalar(values: Any) -> ScalarField:

@@ -15,7 +15,7 @@ import os
 from fnmatch import fnmatchcase
 from typing import Any, Literal, NamedTuple
 
-from .reading.image_files import is_image_name
+from .reading.image_files import is_hidden, is_image_name
 from .reading.locations import folder_at, is_folder, is_pattern, path_of
 from .reading.splits import has_folders_of_images, has_images
 
@@ -56,46 +56,37 @@ def _files(*names: str, images: Literal["beside", "nowhere"]) -> Signs:
 LISTS = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".ndjson")
 """Suffixes of lists of images."""
 _METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
-_STANFORD = ("cars_annos.mat", "cars_train_annos.mat", "train_list.mat")
 _ZARR = (".zgroup", ".zarray", "zarr.json", "attributes.json")
 
 FORMATS = {
     "archive": _files("*.tar*", "*.tgz*", "*.zip*", images="nowhere"),
     "arrow": _files(*_inside(("*", "*/*"), "*.arrow", "*.feather", "*.ipc"), images="nowhere"),
     "beton": Signs(file=_ANY),
-    "caffe": Signs(("data.mdb",), _ANY),
-    "celeba": Signs(_inside(("Anno", "Eval"), "list_attr_celeba.*")),
     "cifar": Signs(("data_batch_*", "train*", "test*", "cifar-10*"), _ANY),
     "coco": Signs(("*.json", "annotations/*.json", "*/_annotations.coco.json"), _ANY),
-    "cub": Signs(_inside(("CUB_200_2011",), "images.txt")),
-    "cvat": Signs(("*.xml",), _ANY),
     "fastdata": Signs(("manifest.json",), _ANY, pattern=True, python=True),
-    "flowers": Signs(("imagelabels.mat",)),
     "hdf5": _files("*.h5*", "*.hdf*", "*.he5*", images="beside"),
     "hf_folder": Signs(_inside(("*", "data/*"), *_METADATA)),
     "idx": Signs(_inside(("raw",), "*idx*"), _ANY),
     "ilsvrc": Signs(("val", "CLS-LOC", "Data/CLS-LOC", "ILSVRC/Data/CLS-LOC")),
     "imagefolder": Signs(python=True),
-    "labelme": Signs(_inside((*_SPLITS, "annotations", "labels", "json", "jsons"), "*.json")),
     "litdata": Signs(("index.json",), ("index.json",)),
     "lmdb": Signs(("data.mdb", "manifest.json"), _ANY),
     "masks": Signs(_ANY),
-    "mat": _files("*.mat*", images="nowhere"),
     "mds": Signs(("index.json",), ("index.json",)),
     "mvtec": Signs(_inside(("*",), "ground_truth")),
     "numpy": _files("*.npy*", "*.npz*", images="nowhere"),
-    "paired_lmdb": Signs(("*/data.mdb",)),
     "parquet": _files(*_inside(("*", "*/*"), "*.parquet", "*.pq"), images="nowhere"),
     "recordio": _files("*.rec*", images="beside"),
-    "stanford": Signs(("Annotation", *_inside(("devkit", "lists"), *_STANFORD))),
-    "svhn": Signs(_inside(("*",), "digitStruct.mat"), ("digitStruct.mat",)),
     "tfrecord": _files("*", images="beside"),
-    "tiny_imagenet": Signs(("wnids.txt",)),
     "torch": _files("*.pt*", images="beside"),
-    "voc": Signs(_inside(("VOC*", "VOCdevkit/VOC*"), "JPEGImages")),
-    "voc_folders": Signs(_inside(_SPLITS, "*.xml", "annotation*", "xml*", "label*")),
+    "voc": Signs(
+        (
+            *_inside(("VOC*", "VOCdevkit/VOC*"), "JPEGImages"),
+            *_inside(_SPLITS, "*.xml", "annotation*", "xml*", "label*"),
+        )
+    ),
     "webdataset": _files("*.tar*", "*.tgz*", images="nowhere"),
-    "widerface": Signs(file=("*.txt",)),
     "yolo": Signs(
         ("*.yaml", "*.yml", "*.names", "classes.txt", *_inside(_SPLITS, "labels")),
         ("*.yaml", "*.yml"),
@@ -168,6 +159,8 @@ class Look:
             files, folders = [], []
             with os.scandir(folder) as entries:
                 for entry in entries:
+                    if is_hidden(entry.name) and entry.name not in (".zgroup", ".zarray"):
+                        continue
                     if is_folder(entry):
                         folders.append(entry.name)
                     elif not is_image_name(entry.name):

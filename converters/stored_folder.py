@@ -7,33 +7,27 @@ image that was written anew since it was listed is a reject, and no other image 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fastdata.errors import SourceError
-from fastdata.schema import Field
 from fastdata.storage import Store
 
 from .base import Deferred
-from .reading.class_folders import class_fields, is_annotation
+from .detect import ClassLayout
+from .folder import ClassFoldersSource, Taken
 from .reading.fingerprints import Hashes, hash_samples
-from .reading.image_files import is_image_name
-from .reading.image_list import DeferredSample, ImageListSource
-from .reading.locations import printable
+from .reading.image_list import DeferredSample
 from .reading.mirror import Listing
-from .reading.named_folders import class_layout, doubt_of_layout, refuse_empty, take_in_order
-from .reading.options import SplitFolder
-from .reading.selection import joined
 from .reading.small_memory import StringTable
+from .tree import ListedTree
 
 __all__ = ["StoredFolderSource"]
 
-_REMEDY = "Other layouts are packed of files on a disk: copy them there first."
 
-
-class StoredFolderSource(ImageListSource):
+class StoredFolderSource(ClassFoldersSource):
     """Class folders below the URL of a `Store`; fields ``image`` and ``label``."""
 
     name = "folder"
@@ -47,40 +41,22 @@ class StoredFolderSource(ImageListSource):
         self._listing: Listing = location
         return Path()
 
-    def list_samples(self, location: Path, *, split: SplitFolder = "auto") -> dict[str, Field]:
-        images, others = StringTable(), []
-        sizes, self._tags = array("q"), StringTable()
-        for entry in self._listing:
-            if not is_image_name(entry.key):
-                others.append(entry.key)
-                continue
-            images.append(entry.key)
-            sizes.append(entry.size)
-            self._tags.append(entry.tag)
-        place = self._listing.url
-        if not len(images):
+    def open_tree(self, location: Path) -> StoreTree:
+        tree = StoreTree(self._listing)
+        if not tree.count(""):
             raise SourceError(
-                f"{place}: no images there. It is a folder of class folders that is asked for, "
-                "s3://BUCKET/FOLDER/CLASS/IMAGE"
+                f"{tree.place}: no images there. It is a folder of class folders that is asked "
+                "for, s3://BUCKET/FOLDER/CLASS/IMAGE"
             )
-        layout = class_layout(place, images, split, _REMEDY, top=0)
-        names = map(images.__getitem__, range(len(images)))
-        annotations = [name for name in others if is_annotation(name.rpartition("/")[2])]
-        shown = joined(map(printable, annotations), 5)
-        if split != "none":
-            self.doubt = doubt_of_layout(layout, names)
-            if annotations:
-                self.doubt = self.doubt or f"{shown} may say what the images are"
-        if annotations:
-            self.notes.append(f"{shown} not read: the folders are the classes")
-        refuse_empty(place, layout, others, _REMEDY)
-        taken = take_in_order(layout, images, others)
-        self.notes += taken.notes
-        for row in taken.rows:
-            name = images[row]
-            self.add(name, row=row, bytes=sizes[row], **(layout.numbers(name) or {}))
-        self.reader = _ObjectReader(self._listing.store)
-        return class_fields(layout.classes, list(layout.splits), self.notes)
+        return tree
+
+    def add_images(self, layout: ClassLayout, taken: Iterator[Taken]) -> None:
+        tree: StoreTree = self.tree  # type: ignore[assignment]
+        self._tags = tree.tags
+        base = f"{layout.base}/" if layout.base else ""
+        for image in taken:
+            self.add(image.name, row=image.row, bytes=tree.sizes[image.row], **image.labels)
+        self.reader = _ObjectReader(self._listing.store, base)
 
     def values(self, files: list[str], numbers: dict[str, int]) -> tuple[Any, ...] | Deferred:
         assert self.reader is not None
@@ -96,13 +72,31 @@ class StoredFolderSource(ImageListSource):
         return hash_samples(self.num_samples, limit, parts)
 
 
+class StoreTree(ListedTree):
+    """The keys below a URL, with sizes and tags by row."""
+
+    def __init__(self, listing: Listing) -> None:
+        super().__init__(listing.url)
+        self._store = listing.store
+        self.sizes, self.tags = array("q"), StringTable()
+        for entry in listing:
+            self.add(entry.key, len(self.sizes))
+            self.sizes.append(entry.size)
+            self.tags.append(entry.tag)
+        self.finish()
+
+    def read(self, names: Sequence[str]) -> list[bytes | None]:
+        return [bytes(self._store.read(name)) for name in names]
+
+
 @dataclass(frozen=True)
 class _ObjectReader:
-    """How a worker reads an image."""
+    """How a worker reads an image; `base` stands before its name in the key."""
 
     store: Store
+    base: str
 
     def read(self, files: list[str], known: dict[str, Any]) -> Mapping[str, Any]:
         """Return the image file."""
-        key = files[0].removeprefix("./")  # which is the folder of keys
+        key = self.base + files[0].removeprefix("./")  # which is the folder of keys
         return {"image": bytes(self.store.read(key, tag=known["tag"]))}

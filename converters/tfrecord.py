@@ -1,7 +1,8 @@
 """TFRecord files of ``tf.train.Example``, without TensorFlow.
 
-What is in a file is in ``reading/records/framing.py``, what is in a record in ``examples.py``
-beside it.  Source: TensorFlow's guide "TFRecord and tf.train.Example".
+``reading/records/framing.py`` has the records of a file, ``examples.py`` and ``objects.py`` beside
+it what is in a record, ``tfds.py`` what TensorFlow Datasets says of its files.  Source:
+TensorFlow's guide "TFRecord and tf.train.Example".
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -17,20 +20,12 @@ from fastdata.errors import MissingExtraError, OptionError, SourceError
 from fastdata.regular_files import mirror_of
 from fastdata.schema import Field, ScalarField, Schema, StringField
 
-from .base import FieldSpec, Reject, Sample
-from .reading.class_names import named_classes
-from .reading.deferred import DeferredRecord
+from .base import FieldSpec
+from .reading.class_names import named_classes, read_class_names
 from .reading.exported import read_exported
 from .reading.fields import convert, resolve_fields
 from .reading.locations import files_at, folder_at, map_files
-from .reading.options import CheckSize, ClassFile, Option
-from .reading.records.detection import (
-    OBJECTS,
-    Objects,
-    classes_of_objects,
-    has_objects,
-    read_label_map,
-)
+from .reading.options import CheckSize, ClassFile, Option, SplitOption
 from .reading.records.examples import (
     exported_value,
     field_of_feature,
@@ -38,18 +33,14 @@ from .reading.records.examples import (
     usual_features,
     value_of_feature,
 )
-from .reading.records.framing import (
-    BadFrameError,
-    FrameSpan,
-    crc32c,
-    has_frames,
-    is_compressed,
-    scan_frames,
-    stream_frames,
-)
+from .reading.records.framing import crc32c, frame_rows, has_frames, is_compressed, record_of
+from .reading.records.objects import Objects, class_names, find_objects
+from .reading.records.tfds import INFO, REMEDY, read_description
 from .reading.refusals import no_files, require
-from .reading.scanned import Place, ScannedSource
 from .reading.selection import FEATURES
+from .reading.spans import FileSpan
+from .reading.splits import choose_folder, choose_split, in_usual_order, mixed_splits
+from .scan import Found, IncompleteError, Input, Keyed, Row, Scan, ScanSource
 
 __all__ = ["TFRecordSource"]
 
@@ -60,7 +51,7 @@ _LOOKED_AT = 16
 """Files of a folder without such names that are asked whether they are TFRecord."""
 
 
-class TFRecordSource(ScannedSource):
+class TFRecordSource(ScanSource):
     """Shards of TFRecord; each Example is a sample."""
 
     name = "tfrecord"
@@ -96,141 +87,114 @@ class TFRecordSource(ScannedSource):
         check: Annotated[
             bool, Option("compare the CRC of each record's data; that of lengths always is")
         ] = True,
-        label_map: Annotated[
-            str | None,
+        split: SplitOption = None,
+        boxes: Annotated[
+            tuple[str, ...],
             Option(
-                "a label_map.pbtxt with the classes of objects; else all records are read for them"
+                "what the numbers of one feature of boxes are: xyxy, xywh, cxcywh or yxyx; pixels "
+                "or normalised"
             ),
-        ] = None,
+        ] = (),
         check_size: CheckSize = True,
     ) -> None:
         crc32c()
         require("google.protobuf", "tfrecord", "reading TFRecord files")
-        self.notes = []
-        self.paths = _files(location)
-        if not self.paths:
+        paths, notes = _files(location), list[str]()
+        if not paths:
             raise no_files(location, "TFRecord files")
-        self._check = check
-        self._decoder = ExampleDecoder({}, (), 0, False)  # until the fields are known
-        self._objects: Objects | None = None
-        self._compressed = map_files(is_compressed, self.paths)
-        exported = None if features else read_exported(self.paths, self.name)
+        exported = None if features else read_exported(paths, self.name)
+        about = read_description(folder_at(location) if exported is None else None, paths)
+        taken = choose_split(paths, about.splits, split)
+        paths, splits = [paths[k] for k in taken], [about.splits[k] for k in taken]
+        names = in_usual_order(set(splits)) if about.counts else []
+        rows = frame_rows
+        if about.counts:
+            numbers = [(names.index(one),) if len(names) > 1 else () for one in splits]
+            rows = partial(_counted_rows, [about.counts[k] for k in taken], numbers)
+        else:
+            notes += mixed_splits(paths)
+        scan = Scan(paths, rows, ["auto" if it else "" for it in map_files(is_compressed, paths)])
+        reader = ExampleReader({}, (), 0, check)
+
+        def parse(values: tuple[Any, ...]) -> dict[str, Any]:
+            return reader.example(values[0])
+
+        first = scan.first(parse, paths[0], "record can be read as an Example")
+        known = sorted({name for example in first for name in example})
+        objects = None
         if exported is not None:
             resolved, chosen = exported.resolve_fields(fields, channels), dict(exported.stored_as)
-            self.packed_with, self.beside = exported.packed_with, [exported.path]
-            known = {name for example in self._first_examples() for name in example}
             for feature in chosen.values():
-                exported.check_place(feature, [feature], known, self.paths[0])
+                exported.check_place(feature, [feature], known, paths[0])
         else:
-            resolved, chosen = self._resolve(features, fields or {}, channels)
-            if not features and has_objects(self._first_examples()):
-                self._objects = self._read_classes(label_map, check_size)
-                resolved |= self._objects.fields
-        if label_map is not None and self._objects is None:
-            raise OptionError(f"label_map={label_map}: no boxes of objects are read")
+            chosen = FEATURES.parse(features) if features else usual_features(first)
+            FEATURES.check(chosen, paths[0], dict.fromkeys(known, ""), "the first records have")
+
+            def own(name: str) -> Field:
+                column = [example[chosen[name]] for example in first if chosen[name] in example]
+                return field_of_feature(column, channels, name)
+
+            resolved = resolve_fields(chosen, fields or {}, channels, own)
+            for name, feature in chosen.items():
+                field = resolved[name]
+                if feature in about.classes and isinstance(field, ScalarField):
+                    resolved[name] = replace(field, classes=about.classes[feature])
+            if not features:
+                objects = find_objects(first, about.boxes, boxes, check_size, paths[0])
+                left = set(known) - set(chosen.values()) - (objects.features if objects else set())
+                notes += FEATURES.left_out(sorted(left))
+        if boxes and objects is None:
+            raise OptionError(f"boxes={','.join(boxes)}: no boxes of objects are read")
+        if objects is not None:
+            if classes is not None and "label" not in resolved:
+                objects, classes = objects._replace(names=read_class_names(classes)), None
+            elif not objects.boxes:
+                objects = objects._replace(names=_all_classes(scan, parse, notes))
+            else:
+                objects = objects._replace(names=about.classes.get(objects.label))
+            resolved |= objects.fields
         if label_offset:
             label = resolved.get("label")
             if not isinstance(label, ScalarField) or "int" not in label.dtype:
                 raise OptionError("label_offset: there is no field 'label' of class numbers")
-            self.notes.append(f"labels are those of the files {label_offset:+d}")
-        stored = exported is not None
-        self.schema = Schema(named_classes(resolved, "label", classes), stored=stored)
-        self._decoder = ExampleDecoder(
-            self.schema, tuple(chosen.values()), label_offset, stored, self._objects
+            notes.append(f"labels are those of the files {label_offset:+d}")
+        resolved = named_classes(resolved, "label", classes)
+        if len(names) > 1:
+            choose_folder(names, None, notes)
+            resolved["split"] = ScalarField(classes=tuple(names))
+        schema = Schema(resolved, stored=exported is not None)
+        super().__init__(
+            scan,
+            schema,
+            reader._replace(
+                schema=schema,
+                features=tuple(chosen.values()),
+                label_offset=label_offset,
+                exported=exported is not None,
+                objects=objects,
+            ),
+            notes=notes,
+            exported=exported,
         )
 
-    def _read_classes(self, label_map: str | None, check_size: bool) -> Objects:
-        """Return how objects are read; without a map of classes from all records."""
-        if label_map is not None:
-            return read_label_map(label_map, check_size)
-        if mirror_of(self.paths[0]) is not None and len(self.paths) > 1:
-            raise SourceError(
-                f"{self.paths[0]}: the names of classes of objects are in the records, all of "
-                "which would have to be read for them, and those of a store are not: name a file "
-                "here that has them (--option label_map=FILE)"
-            )
-        found = classes_of_objects(self._examples(), self.paths[0], check_size)
-        self.notes.append(
-            "classes of objects have no names here, and 'labels' are the numbers of the files "
-            "(--option label_map=FILE names them)"
-            if found.names is None
-            else "all records were read once for the names of classes (--option label_map=FILE "
-            "saves that, and knows those without objects)"
-        )
-        return found
 
-    def _resolve(
-        self, features: tuple[str, ...], fields: FieldSpec, channels: int
-    ) -> tuple[dict[str, Field], dict[str, str]]:
-        """Return the fields, and the feature that each is read from."""
-        examples = self._first_examples()
-        known = sorted({name for example in examples for name in example})
-        chosen = FEATURES.parse(features) if features else usual_features(examples)
-        unread = dict.fromkeys(known, "")
-        FEATURES.check(chosen, self.paths[0], unread, "the first records have")
-        if not features:
-            objects = OBJECTS if has_objects(examples) else ()
-            taken = {*chosen.values(), *objects}
-            self.notes += FEATURES.left_out(sorted(set(known) - taken))
-
-        def own(name: str) -> Field:
-            column = [example[chosen[name]] for example in examples if chosen[name] in example]
-            return field_of_feature(column, channels, name)
-
-        return resolve_fields(chosen, fields, channels, own), chosen
-
-    def _examples(self) -> Iterator[dict[str, Any]]:
-        """Yield the features of all records that can be read."""
-        for record in self.records():
-            with contextlib.suppress(ValueError):  # the worker says what is the matter
-                if isinstance(record, bytes):
-                    yield parse_example(record)
-
-    def _first_examples(self) -> list[dict[str, Any]]:
-        """Return the features of the first records that can be read."""
-        what = "record can be read as an Example"
-        return self.first_records(parse_example, self.paths[0], what)
-
-    def scan(self, file: int) -> Iterator[Place | Reject]:
-        try:
-            for offset, length in scan_frames(self.paths[file]):
-                yield Place(file, offset, length)
-        except BadFrameError as error:
-            yield Reject(self.key(file, error.offset), str(error))
-
-    def at(self, place: Place) -> Sample:
-        path = str(self.paths[place.file])
-        frame = FrameSpan(path, place.offset, place.length, self._check)
-        return Sample(self.key(place.file, place.offset), DeferredRecord(frame, self._decoder))
-
-    def compressed(self, file: int) -> bool:
-        return self._compressed[file]
-
-    def stream(self, file: int) -> Iterator[Sample | Reject]:
-        try:
-            for offset, data in stream_frames(self.paths[file], self._check):
-                key = self.key(file, offset)
-                if isinstance(data, SourceError):
-                    yield Reject(key, str(data))
-                else:
-                    yield Sample(key, DeferredRecord(data, self._decoder))
-        except BadFrameError as error:
-            yield Reject(self.key(file, error.offset), str(error))
-
-
-class ExampleDecoder(NamedTuple):
-    """How an Example becomes a sample."""
+class ExampleReader(NamedTuple):
+    """Reads an Example, and what is known of its file: the split."""
 
     schema: Mapping[str, Field]
-    features: tuple[str, ...]  # of each field but boxes and labels of objects, which come last
+    features: tuple[str, ...]  # of each field but boxes, labels and split, which come last
     label_offset: int
-    exported: bool  # whether fastdata wrote it, with a key and with shapes of arrays
-    objects: Objects | None = None  # how boxes and labels are read
+    check: bool
+    exported: bool = False  # whether fastdata wrote it, with a key and with shapes of arrays
+    objects: Objects | None = None
 
-    def decode(self, data: bytes) -> tuple[tuple[Any, ...], str | None]:
-        """Return values and key; raises ValueError if a feature is missing or does not fit."""
-        example = parse_example(data)
-        values = []
+    def example(self, piece: FileSpan | bytes) -> dict[str, Any]:
+        """Return the features of a record."""
+        return parse_example(record_of(piece, self.check))
+
+    def __call__(self, values: tuple[Any, ...]) -> list[Any] | Keyed:
+        example = self.example(values[0])
+        found = []
         for (name, field), feature in zip(self.schema.items(), self.features, strict=False):
             if feature not in example:
                 raise ValueError(f"the feature {feature!r} is missing")
@@ -240,13 +204,63 @@ class ExampleDecoder(NamedTuple):
                 value = value_of_feature(example[feature], field, feature)
             if name == "label" and self.label_offset:
                 value += self.label_offset
-            values.append(convert(value, field, name))
+            found.append(convert(value, field, name))
         if self.objects is not None:
-            values += self.objects.values(example, values[0])
-        key = None
+            found += self.objects.values(example, found[0])
+        found += values[1:]
         if self.exported and "key" in example:
-            key = value_of_feature(example["key"], StringField(), "key")
-        return tuple(values), key
+            return Keyed(value_of_feature(example["key"], StringField(), "key"), found)
+        return found
+
+
+def _all_classes(
+    scan: Scan, parse: Callable[[tuple[Any, ...]], dict[str, Any]], notes: list[str]
+) -> tuple[str, ...] | None:
+    """Return the names of the classes of objects, for which all records are read."""
+    place = scan.paths[0]
+    if mirror_of(place) is not None and len(scan.paths) > 1:
+        raise SourceError(
+            f"{place}: the names of classes of objects are in the records, all of which would have "
+            "to be read for them, and those of a store are not: name a file here that has them "
+            "(--option classes=FILE)"
+        )
+
+    def examples() -> Iterator[dict[str, Any]]:
+        for *_, row in itertools.chain.from_iterable(map(scan.file, range(len(scan.paths)))):
+            with contextlib.suppress(ValueError):  # the worker says what is the matter
+                if isinstance(row, Row):
+                    yield parse(row.values)
+
+    names = class_names(examples(), place)
+    notes.append(
+        "classes of objects have no names here, and 'labels' are the numbers of the files "
+        "(--option classes=FILE names them)"
+        if names is None
+        else "all records were read once for the names of classes (--option classes=FILE saves "
+        "that, and knows those without objects)"
+    )
+    return names
+
+
+def _counted_rows(
+    counts: Sequence[int],
+    splits: Sequence[tuple[int, ...]],
+    input: Input,
+    start: int,
+    stop: int | None,
+) -> Iterator[Found]:
+    """Yield the records of a file, with its split; refuse a file with more or fewer than said."""
+    count, is_whole = 0, True
+    for begin, end, row in frame_rows(input, start, stop):
+        count, is_whole = count + 1, isinstance(row, Row)
+        if isinstance(row, Row):
+            row = Row(row.key, (*row.values, *splits[input.number]))
+        yield begin, end, row
+    if stop is None and is_whole and count != counts[input.number]:
+        raise IncompleteError(
+            f"{input.path}: has {count:,} records, and {INFO} says "
+            f"{counts[input.number]:,}. {REMEDY}"
+        )
 
 
 def _files(location: Any) -> list[Path]:

@@ -18,17 +18,15 @@ reads the pictures for it, ``cv2.imread``, applies an Exif orientation.
 from __future__ import annotations
 
 import os
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fastdata.errors import SourceError
-from fastdata.regular_files import open_regular, read_regular
-from fastdata.schema import ArrayField, Field
+from fastdata.regular_files import read_regular
+from fastdata.schema import Field
 
 from .reading.annotations.annotated import Frame, upright_frame_of
 from .reading.annotations.shapes import (
@@ -43,6 +41,8 @@ from .reading.annotations.yolo_layout import is_yolo, label_of, listed_images, y
 from .reading.class_names import read_class_names
 from .reading.image_files import files_below, is_image_name
 from .reading.image_list import ImageListSource
+from .reading.locations import first_bytes
+from .reading.named_files import find_named
 from .reading.options import ClassFile, Option, PaintedMasks, SplitOption
 
 __all__ = ["YoloSource"]
@@ -52,7 +52,7 @@ class YoloSource(ImageListSource):
     """Images with the boxes and classes of their objects."""
 
     name = "yolo"
-    summary = "YOLO: data.yaml, images and labels (boxes, polygons, oriented boxes, keypoints)"
+    summary = "YOLO: data.yaml, images and labels (boxes, polygons)"
     parts = ("*.yaml|classes.txt|obj.names", "**/labels/**/*.txt")
 
     @classmethod
@@ -65,9 +65,6 @@ class YoloSource(ImageListSource):
         *,
         split: SplitOption = None,
         masks: PaintedMasks = None,
-        oriented: Annotated[
-            bool, Option("lines of 8 numbers are oriented boxes: add their corners")
-        ] = False,
         classes: ClassFile = None,
         root: Annotated[
             str | None, Option("the folder that names in data.yaml are relative to")
@@ -80,27 +77,17 @@ class YoloSource(ImageListSource):
         if layout.absent:
             self.notes.append(f"test, which {layout.beside[0].name} names, is not there")
         names = read_class_names(classes) if classes else layout.classes
-        keypoints = layout.keypoints
-        found = object_fields(masks, names)
-        if keypoints:
-            found["keypoints"] = ArrayField("float32", (None, keypoints[0], 3))
-        if oriented:
-            found["corners"] = ArrayField("float32", (None, 4, 2))
-        count = None if names is None else len(names)
-        self.reader = YoloReader(count, masks, keypoints, oriented)
+        self.reader = YoloReader(None if names is None else len(names), masks, layout.numbers)
         self._unlabelled = 0
         for name in splits:
             for place in layout.splits[name]:
                 self._add_all(place, self.split_number(name))
-        self._check_counts(bool(masks or oriented or keypoints))
+        self._check_counts(bool(masks or layout.numbers))
         if names is None:
             self.notes.append("no names of classes (--option classes=FILE gives them)")
-        if keypoints or oriented:
-            self.notes.append(
-                f"{'keypoints' if keypoints else 'corners'} are fractions of the width and height "
-                "of the whole picture: crops and flips do not move them"
-            )
-        return {**found, **self.split_field()}
+        if layout.numbers:
+            self.notes.append("keypoints left out: the boxes of poses are taken")
+        return {**object_fields(masks, names), **self.split_field()}
 
     def _add_all(self, place: str, split: dict[str, int]) -> None:
         """Add the images of a folder, or of a list."""
@@ -120,11 +107,11 @@ class YoloSource(ImageListSource):
                 self._add(name, split)
 
     def _add(self, name: str, split: dict[str, int]) -> None:
-        label = label_of(name)
+        label = os.path.relpath(find_named(self.root, label_of(name)), self.root)
         self._unlabelled += not os.path.isfile(os.path.join(self.root, label))
         self.add(name, label, **split)
 
-    def _check_counts(self, drawn: bool) -> None:
+    def _check_counts(self, expected: bool) -> None:
         if not self.num_samples:
             raise SourceError(f"{self.root}: no images where its description says")
         if self._unlabelled == self.num_samples:
@@ -137,29 +124,25 @@ class YoloSource(ImageListSource):
                 f"{self._unlabelled:,} of {self.num_samples:,} images have no label file and are "
                 "taken for images without objects"
             )
-        counts = self._widths()
-        if not drawn and any(count > 5 for count in counts):
-            what = "; --option oriented=true adds the corners" if set(counts) == {9} else ""
+        widths = set() if expected else self._widths()
+        if widths == {9}:
+            raise SourceError(
+                f"{self.root}: each label has 8 numbers, as oriented boxes have, whose angle is "
+                "not kept. --option masks=classes paints them and takes their upright boxes"
+            )
+        if any(width > 5 for width in widths):
             self.notes.append(
-                f"of polygons their boxes are taken (--option masks=classes paints them{what})"
+                "of polygons their boxes are taken (--option masks=classes paints them)"
             )
 
-    def _widths(self) -> Counter[int]:
-        """Return how many numbers the first lines of the first label files have."""
-        widths: Counter[int] = Counter()
+    def _widths(self) -> set[int]:
+        """Return how many numbers the lines of the first label files have."""
+        widths: set[int] = set()
         for index in range(min(self.num_samples, 50)):
             if index not in self._rejects:
-                widths[_width_of(self.root / self.names_of(index)[1])] += 1
-        del widths[0]
-        return widths
-
-
-def _width_of(path: Path) -> int:
-    try:
-        with open(path, "rb", opener=open_regular) as file:
-            return len(file.readline(1 << 16).split())
-    except OSError:
-        return 0
+                text = first_bytes(self.root / self.names_of(index)[1], 1 << 16)
+                widths |= {len(line.split()) for line in text.splitlines()}
+        return widths - {0}
 
 
 # -- one label file, read by a worker ----------------------------------------------------
@@ -176,8 +159,7 @@ class YoloReader:
 
     classes: int | None  # how many there are, where that is known
     masks: str | None
-    keypoints: tuple[int, int] | None  # how many, and of how many numbers each
-    oriented: bool  # whether lines are oriented boxes
+    numbers: int  # in each line, of poses; 0 for boxes and polygons
 
     def read(self, files: list[str], known: dict[str, Any]) -> dict[str, Any]:
         """Return the values of an image; errors name file and line."""
@@ -191,31 +173,15 @@ class YoloReader:
             except ValueError as error:
                 place = f"{os.path.basename(labels)}, line {number}"
                 raise SourceError(f"{place}: {error}") from None
-        shapes = [shape for shape, _ in found]
-        values = {"image": data, **object_values(shapes, frame, self.masks)}
-        if self.keypoints:
-            points = np.array([points for _, points in found], np.float32)
-            values["keypoints"] = points.reshape(-1, self.keypoints[0], 3)
-        if self.oriented:
-            corners = [shape.corners / (frame.width, frame.height) for shape in shapes]
-            values["corners"] = np.array(corners, np.float32).reshape(-1, 4, 2)
-        return values
+        return {"image": data, **object_values(found, frame, self.masks)}
 
-    def _parsed(self, parts: list[str], frame: Frame) -> tuple[Shape, NDArray[Any] | None]:
+    def _parsed(self, parts: list[str], frame: Frame) -> Shape:
         label = _class_number(parts[0], self.classes)
         given = numbers(parts[1:])
-        points = None
-        if self.keypoints:
-            count, width = self.keypoints
-            if len(given) != 4 + count * width:
-                raise ValueError(
-                    f"{len(given)} numbers; with kpt_shape [{count}, {width}] expected "
-                    f"{4 + count * width}"
-                )
-            points = _points(given[4:].reshape(count, width))
+        if self.numbers:
+            if len(given) != self.numbers:
+                raise ValueError(f"{len(given)} numbers; by kpt_shape expected {self.numbers}")
             given = given[:4]
-        if self.oriented and len(given) != 8:
-            raise ValueError(f"{len(given)} numbers; of an oriented box expected 8")
         if len(given) < 4 or len(given) % 2:
             raise ValueError(
                 f"{len(given)} numbers; expected 4 of a box, or x and y of three or more corners"
@@ -227,11 +193,11 @@ class YoloReader:
             )
         size = np.array([frame.width, frame.height], np.float64)
         if len(given) > 4:
-            return of_polygon(label, given.reshape(-1, 2) * size), points
+            return of_polygon(label, given.reshape(-1, 2) * size)
         if min(given[2:]) < 0:
             raise ValueError(f"a box of {given[2]:g} x {given[3]:g}")
         middle, half = given[:2] * size, given[2:] * size / 2
-        return of_box(label, [*(middle - half), *(middle + half)]), points
+        return of_box(label, [*(middle - half), *(middle + half)])
 
 
 def _class_number(text: str, classes: int | None) -> int:
@@ -244,15 +210,6 @@ def _class_number(text: str, classes: int | None) -> int:
     if classes is not None and number >= classes:
         raise ValueError(f"its class is {int(number)}, and there are {classes}")
     return int(number)
-
-
-def _points(points: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return x, y and visibility; without one, a point at a negative place is not labelled."""
-    if points.shape[1] == 2:
-        points = np.column_stack([points, (points >= 0).all(1)])
-    if points[:, :2].max() > 1 + _BEYOND:
-        raise ValueError(f"a point is at {points[:, :2].max():g}, and fractions end at 1")
-    return points
 
 
 def _lines(path: str) -> list[tuple[int, str]]:

@@ -28,6 +28,7 @@ from fastdata.engine.contracts import PackedData, is_packed
 from fastdata.engine.loader import Loader, LoaderStats
 from fastdata.engine.work import OnCorrupt
 from fastdata.errors import OptionError
+from fastdata.opening import is_location, is_rows
 from fastdata.opening import open as open_dataset
 from fastdata.options import OF_OPENING, OF_STORES, LoaderOptions
 from fastdata.packed_views import packed_view
@@ -158,7 +159,7 @@ def loader(
 
     Parameters
     ----------
-    dataset : path, list of paths, Dataset or torch Dataset
+    dataset : path, list of paths or rows, Dataset or torch Dataset
         A packed dataset or image files, as `fastdata.open` takes or returns them, or torch's
         ``Subset`` or ``ConcatDataset`` of such: gives a `Loader`.  Else gives a stock `DataLoader`.
     batch_size : int
@@ -253,7 +254,7 @@ def loader(
     del given["dataset"], given["options"]
     of_stores = {name: given.pop(name) for name in OF_STORES}
     del given["split"]
-    if is_location(dataset):
+    if is_location(dataset) or is_rows(dataset):
         dataset = open_dataset(dataset, **of_stores)
     elif any(value is not None for value in of_stores.values()):
         name = next(name for name, value in of_stores.items() if value is not None)
@@ -296,17 +297,6 @@ def options_of(given: dict[str, Any]) -> LoaderOptions:
     return LoaderOptions(**named, dataloader_options=others)
 
 
-def is_location(data: Any) -> bool:
-    """Return whether `data` is a path or a list of paths."""
-    if isinstance(data, (str, os.PathLike)):
-        return True
-    return (
-        isinstance(data, (list, tuple))
-        and len(data) > 0
-        and all(isinstance(path, (str, os.PathLike)) for path in data)
-    )
-
-
 def is_dataset(data: Any) -> bool:
     """Return whether `data` is a dataset for `loader`, not a list of batches.
 
@@ -314,7 +304,7 @@ def is_dataset(data: Any) -> bool:
     as Hugging Face's datasets.  A list may hold batches or samples; only a list of paths is data.
     """
     if isinstance(data, (list, tuple)):
-        return is_location(data)
+        return is_location(data) or is_rows(data)
     if isinstance(data, torch.utils.data.Dataset) or is_location(data) or is_packed(data):
         return True
     return hasattr(data, "__getitem__") and hasattr(data, "__len__")

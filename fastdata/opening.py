@@ -17,11 +17,11 @@ from fastdata.storage import is_url
 if TYPE_CHECKING:
     from fastdata.transforms.pipeline import Transform
 
-__all__ = ["open"]
+__all__ = ["is_location", "is_rows", "open"]
 
 
 def open(
-    path: Location | Iterable[Location],
+    path: Location | Iterable[Location] | Sequence[Any],
     *,
     split: str | None = None,
     check: bool = True,
@@ -42,12 +42,13 @@ def open(
 
     Parameters
     ----------
-    path : path-like, or iterable of path-like
+    path : path-like, iterable of path-like, or list of rows
         A shard, a directory of shards, a glob pattern, or several of these,
         which are shown as one dataset, in the order given.  Or the URL of a packed dataset in a
         store, ``s3://bucket/train``, which is fetched as it is needed.  Or images that are files of
         their own: class folders, a manifest, and other formats of which `fastdata.pack` takes
-        files; it is then an `UnpackedDataset`.
+        files; it is then an `UnpackedDataset`.  So are rows of Python whose images are files:
+        ``[{"image": "a/0.jpg", "label": "cat"}, ...]``.
     split : str, optional
         Show only the samples of this split (``"train"``), without the field ``split``.  Splits are
         the classes of a field of that name whose names are words for splits: train, val, test...
@@ -115,22 +116,28 @@ def open(
         "source_options": source_options,
     }
     file_options = {name: value for name, value in file_options.items() if value is not None}
-    locations = [path] if isinstance(path, (str, os.PathLike)) else list(path)
+    rows = is_rows(path)
+    one = rows or isinstance(path, (str, os.PathLike))
+    locations: list[Any] = [path] if one else list(path)  # type: ignore[arg-type]
     of_stores = {
         "storage_options": storage_options,
         "cache_dir": cache_dir,
         "cache_bytes": cache_bytes,
         "streams": streams,
     }
+    shards, reason = None, None
     try:
-        shards = open_shards(locations, check, max_pixels, **of_stores)
+        if not rows:
+            shards = open_shards(locations, check, max_pixels, **of_stores)
     except (DatasetNotFoundError, FormatError) as error:
         if any(map(is_url, locations)):
             raise
+        reason = error
+    if shards is None:
         from fastdata.unpacked.dataset import UnpackedDataset
         from fastdata.unpacked.listing import list_files
 
-        files = list_files(locations, file_options, error).limited_to(max_pixels)
+        files = list_files(locations, file_options, reason).limited_to(max_pixels)
         dataset: Dataset = UnpackedDataset(files, range(len(files)), record_format=record_format)
     else:
         if file_options:
@@ -145,3 +152,23 @@ def open(
     if transform is not None:
         dataset.transform = transform
     return dataset
+
+
+def is_rows(data: Any) -> bool:
+    """Return whether this is a sequence of samples whose images are files, not of locations."""
+    if not isinstance(data, (list, tuple)) or is_location(data):
+        return False
+    from fastdata.converters.reading.python_samples import holds_files
+
+    return holds_files(data)
+
+
+def is_location(data: Any) -> bool:
+    """Return whether `data` is a path or a list of paths."""
+    if isinstance(data, (str, os.PathLike)):
+        return True
+    return (
+        isinstance(data, (list, tuple))
+        and len(data) > 0
+        and all(isinstance(path, (str, os.PathLike)) for path in data)
+    )

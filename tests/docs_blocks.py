@@ -45,8 +45,8 @@ __all__ = ["CLIENTS", "REPOSITORY", "Block", "PageRun", "blocks_of", "measure_qu
 
 REPOSITORY = Path(__file__).parents[1]
 CLIENTS = {
-    "accelerate", "albumentations", "datasets", "kornia", "lightning", "nvidia.dali", "timm",
-    "torchdata", "torchvision", "transformers",
+    "accelerate", "albumentations", "datasets", "kornia", "lightning", "nvidia.dali", "scipy",
+    "timm", "torchdata", "torchvision", "transformers",
 }  # fmt: skip
 """Modules that a block may need and that need not be installed."""
 

@@ -85,12 +85,6 @@ def _beton(folder: Path, pictures: Sequence[Picture]) -> None:
     os.replace(case_beton.jpegs(_new(folder / "made"), pictures), folder / "train.beton")
 
 
-def _caffe(folder: Path, pictures: Sequence[Picture]) -> None:
-    import case_lmdb
-
-    case_lmdb.raw(_new(folder / "made"), pictures).rename(folder / "cifar10_train_lmdb")
-
-
 def _cifar(folder: Path, pictures: Sequence[Picture]) -> None:
     import case_cifar
 
@@ -118,19 +112,6 @@ def _coco(folder: Path, pictures: Sequence[Picture]) -> None:
     _new(folder / "pictures")
     for picture in sorted(root.rglob("*.jpg")):
         shutil.copy(picture, folder / "pictures")
-
-
-def _cvat(folder: Path, pictures: Sequence[Picture]) -> None:
-    from case_cvat import write_cvat
-
-    write_cvat(folder / "cvat", pictures)
-
-
-def _flowers(folder: Path, pictures: Sequence[Picture]) -> None:
-    import case_flowers
-
-    case_flowers.write_flowers(folder / "flowers-102", pictures)
-    (folder / "names.txt").write_text("cat\ndog\nnewt\n")
 
 
 def _folder(folder: Path, pictures: Sequence[Picture]) -> None:
@@ -161,12 +142,6 @@ def _idx(folder: Path, pictures: Sequence[Picture]) -> None:
         path.write_bytes(gzip.compress(idx(array)))
 
 
-def _labelme(folder: Path, pictures: Sequence[Picture]) -> None:
-    from case_labelme import write_labelme
-
-    write_labelme(folder / "labelme", pictures)
-
-
 def _litdata(folder: Path, pictures: Sequence[Picture]) -> None:
     import case_litdata
 
@@ -194,33 +169,9 @@ def _hf_folder(folder: Path, pictures: Sequence[Picture]) -> None:
 
 
 def _ilsvrc(folder: Path, pictures: Sequence[Picture]) -> None:
-    import case_named_sets
+    import case_ilsvrc
 
-    case_named_sets.ilsvrc(_new(folder / "imagenet"), pictures)
-
-
-def _tiny_imagenet(folder: Path, pictures: Sequence[Picture]) -> None:
-    import case_named_sets
-
-    case_named_sets.tiny(folder / "tiny-imagenet-200", pictures)
-
-
-def _cub(folder: Path, pictures: Sequence[Picture]) -> None:
-    import case_named_sets
-
-    case_named_sets.cub(folder, pictures)
-
-
-def _celeba(folder: Path, pictures: Sequence[Picture]) -> None:
-    import case_named_sets
-
-    case_named_sets.celeba(_new(folder / "celeba"), pictures)
-
-
-def _widerface(folder: Path, pictures: Sequence[Picture]) -> None:
-    import case_named_sets
-
-    case_named_sets.widerface(folder, pictures)
+    case_ilsvrc.ilsvrc(_new(folder / "imagenet"), pictures)
 
 
 def _manifest(folder: Path, pictures: Sequence[Picture]) -> None:
@@ -246,14 +197,6 @@ def _masks(folder: Path, pictures: Sequence[Picture]) -> None:
         case_masks.save(folder / f"mine/right/{picture.name}-classes.png", mask)
 
 
-def _mat(folder: Path, pictures: Sequence[Picture]) -> None:
-    import case_mat
-
-    _new(folder / "svhn")
-    for split in ("train", "test"):
-        case_mat.plain(_new(folder / "made"), pictures).rename(folder / f"svhn/{split}_32x32.mat")
-
-
 def _mds(folder: Path, pictures: Sequence[Picture]) -> None:
     import case_mds
 
@@ -272,13 +215,6 @@ def _numpy(folder: Path, pictures: Sequence[Picture]) -> None:
 
     case_numpy.medmnist(folder, pictures)
     case_numpy.beside(_new(folder / "arrays"), pictures)
-
-
-def _paired_lmdb(folder: Path, pictures: Sequence[Picture]) -> None:
-    import case_paired_lmdb
-
-    names = ("DIV2K_train_HR_sub.lmdb", "DIV2K_train_LR_bicubic_X4_sub.lmdb")
-    case_paired_lmdb.write_pair(_new(folder / "DIV2K"), pictures, names)
 
 
 def _parquet(folder: Path, pictures: Sequence[Picture]) -> None:
@@ -301,20 +237,6 @@ def _recordio(folder: Path, pictures: Sequence[Picture]) -> None:
     case_recordio.with_index(folder, pictures)
     lines = [f"{n}\t{p.label}\t{p.name}.jpg\n" for n, p in enumerate(pictures)]
     (folder / "train.lst").write_text("".join(lines))
-
-
-def _stanford(folder: Path, pictures: Sequence[Picture]) -> None:
-    import case_stanford
-
-    case_stanford.write_cars(_new(folder / "stanford_cars"), pictures)
-    case_stanford.write_annotations(_new(folder / "stanford_dogs"), pictures)
-
-
-def _svhn(folder: Path, pictures: Sequence[Picture]) -> None:
-    import case_svhn
-
-    for split in ("train", "test"):
-        case_svhn.write_digits(_new(folder / "svhn" / split), pictures)
 
 
 def _tfrecord(folder: Path, pictures: Sequence[Picture]) -> None:
@@ -383,6 +305,13 @@ def _zarr(folder: Path, pictures: Sequence[Picture]) -> None:
     (root / ".zgroup").write_text('{"zarr_format": 2}')
 
 
+def _recipes(folder: Path, pictures: Sequence[Picture]) -> None:
+    from recipe_cases import RECIPES
+
+    for recipe in RECIPES:
+        recipe.write(folder, pictures)
+
+
 def _new(folder: Path) -> Path:
     if folder.exists():
         shutil.rmtree(folder)
@@ -393,12 +322,13 @@ def _new(folder: Path) -> Path:
 SOURCES: dict[str, Callable[[Path, Sequence[Picture]], Any]] = {
     f"docs/converters/{function.__name__[1:]}.md": function
     for function in (
-        _archive, _arrow, _beton, _caffe, _celeba, _cifar, _coco, _cub, _cvat, _flat, _flowers,
-        _folder, _hdf5, _hf_folder, _idx, _ilsvrc, _labelme, _litdata, _lmdb, _manifest, _masks,
-        _mat, _mds, _mvtec, _numpy, _paired_lmdb, _parquet, _recordio, _stanford, _svhn,
-        _tfrecord, _tiny_imagenet, _torch, _voc, _webdataset, _widerface, _yolo, _zarr,
+        _archive, _arrow, _beton, _cifar, _coco, _flat, _folder, _hdf5, _hf_folder, _idx, _ilsvrc,
+        _litdata, _lmdb, _manifest, _masks, _mds, _mvtec, _numpy, _parquet, _recordio, _tfrecord,
+        _torch, _voc, _webdataset, _yolo, _zarr,
     )
 }  # fmt: skip
+
+SOURCES["docs/recipes/datasets.md"] = _recipes
 
 for here, source in (("ffcv", "beton"), ("webdataset", "webdataset"), ("litdata", "litdata")):
     SOURCES[f"docs/moving/{here}.md"] = SOURCES[f"docs/converters/{source}.md"]

@@ -12,21 +12,17 @@ import fastdata
 from fastdata.schema import ImageField, ScalarField, Schema
 
 __all__ = [
+    "FORMATS",
     "NAMES",
     "PLAIN",
-    "READ_AS",
-    "WHOLE",
     "every_format",
     "keys_of",
     "made",
     "pack",
-    "whole_formats",
 ]
 
 
-READ_AS = {"webdataset": "webdataset", "tfrecord": "tfrecord", "parquet": "parquet"}
-READ_AS["dali"] = "caffe"
-WHOLE = [name for name in READ_AS if name != "dali"]
+FORMATS = ("webdataset", "tfrecord", "parquet")
 PLAIN = Schema({"image": ImageField(), "label": ScalarField("int16", classes=("cat", "dög"))})
 
 NAMES = {
@@ -35,8 +31,7 @@ NAMES = {
     "parquet": "train-{0:05}-of-{1:05}.parquet",
 }
 
-every_format = pytest.mark.parametrize("format", READ_AS)
-whole_formats = pytest.mark.parametrize("format", WHOLE)
+every_format = pytest.mark.parametrize("format", FORMATS)
 
 
 def pack(source: Any, destination: Path, **options: Any) -> fastdata.Dataset:

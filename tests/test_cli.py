@@ -50,7 +50,7 @@ SECTIONS = {
 }
 PACK_GROUPS = {
     "Images": "size resize enlarge filter codec quality channels",
-    "Which samples": "format option field limit shuffle seed max-pixels on-error",
+    "Which samples": "format option field explain limit shuffle seed max-pixels on-error",
     "Output": "container shards shard-size overwrite",
     "Speed and clusters": "num-workers dct-margin plan part commit executor retries",
     "Object stores": "storage-option",

@@ -316,12 +316,24 @@ def test_the_classes_of_boxes_are_matched_by_name(tmp_path: Path) -> None:
     fastdata.append(path, pack("b.lmdb", "cb", [0, 1, 0], []))
     labels = [sample.labels for sample in fastdata.open(path)]
     assert [row.tolist() for row in labels] == [[0, 2], [], [2, 1, 2], []]
-    report = fastdata.append(path, pack("c.lmdb", "ba", [0, 7], [1]))
-    assert [reject.reason for reject in report.rejects] == [
-        "the source has no class 7, only 0 to 1"
-    ]
     with pytest.raises(SourceError, match="the dataset has no class 'd'"):
         fastdata.append(path, pack("d.lmdb", "d", [0]))
+
+
+def test_labels_of_rows_are_matched_by_name(tmp_path: Path) -> None:
+    def rows(*labels: Any) -> list[dict[str, Any]]:
+        pixels = np.zeros((20, 20, 3), np.uint8)
+        return [{"image": pixels, "label": label} for label in labels]
+
+    path = tmp_path / "a.lmdb"
+    fastdata.pack(rows(*"abc"), path, num_workers=0, progress=False)
+    fastdata.append(path, rows(*"cbc"), num_workers=0)
+    options = {"classes": ["c", "a"]}
+    report = fastdata.append(path, rows(0, "a", 7, -1), num_workers=0, source_options=options)
+    assert [sample.label for sample in fastdata.open(path)] == [0, 1, 2, 2, 1, 2, 2, 0, -1]
+    assert [reject.reason for reject in report.rejects] == [
+        "'label' is 7, and there are 2 classes: 0 to 1"
+    ]
 
 
 def test_a_dataset_is_appended_byte_for_byte(whole: Path, images: Path, tmp_path: Path) -> None:

@@ -618,21 +618,10 @@ def test_what_an_export_left_that_was_killed_at_its_end_is_removed(tmp_path: Pat
     assert sorted(os.listdir(tmp_path)) == ["a.lmdb", "out"]
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("out.tar", "--format webdataset"),
-        ("out.TFRecord", "--format tfrecord"),
-        ("out.parquet", "--format parquet"),
-        ("out.zip", "zip -r"),
-        ("out.lmdb", "fastdata subset"),
-    ],
-)
-def test_a_name_of_another_kind_of_file_is_asked_about(
-    tmp_path: Path, name: str, said: str
-) -> None:
+@pytest.mark.parametrize("name", ["out.tar", "out.TFRecord", "out.zip", "out.lmdb"])
+def test_a_name_of_another_kind_of_file_is_asked_about(tmp_path: Path, name: str) -> None:
     path = write_shard(tmp_path / "a.lmdb", make_records(count=3))
-    with pytest.raises(OptionError, match=said):
+    with pytest.raises(OptionError, match=r"--format\) folder, webdataset, .*fastdata subset"):
         export(path, tmp_path / name)
     assert os.listdir(tmp_path) == ["a.lmdb"]
     export(path, tmp_path / name, format="folder")

@@ -1,4 +1,4 @@
-"""Export to webdataset, tfrecord, parquet and dali: what goes out comes in again."""
+"""Export to webdataset, tfrecord and parquet: what goes out comes in again."""
 
 from __future__ import annotations
 
@@ -9,22 +9,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-import lmdb
 import numpy as np
 import pytest
 from cli_helpers import make_folder, run, run_json
-from export_helpers import PLAIN, READ_AS, every_format, keys_of, made, pack, whole_formats
+from export_helpers import FORMATS as EXPORTED
+from export_helpers import PLAIN, every_format, keys_of, made, pack
 from samples import EVERY_KIND, encode, make_records, photo, write_shard, write_shards
 
 import fastdata
 from fastdata import export
 from fastdata.converters.exporting.base import ShardFiles
-from fastdata.converters.exporting.datums import _Database
 from fastdata.converters.exporting.export import FORMATS
 from fastdata.errors import (
     DiskFullError,
     MissingExtraError,
-    OptionError,
     ShardCorruptError,
 )
 from fastdata.formats.writer import Record
@@ -43,7 +41,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 @pytest.mark.parametrize("codec", ["jpeg", "png", "raw"])
-@whole_formats
+@every_format
 def test_every_kind_of_field_gives_the_same_digest(tmp_path: Path, format: str, codec: str) -> None:
     before = made(tmp_path / "rich.lmdb", EVERY_KIND, 9, codec=codec)
     report = export(before, tmp_path / "out", format=format, progress=False)
@@ -77,15 +75,6 @@ def test_classes_that_are_called_by_numbers_come_back(tmp_path: Path, format: st
     assert after.digest == before.digest
 
 
-@pytest.mark.parametrize("codec", ["jpeg", "png", "raw"])
-def test_a_label_and_an_image_give_the_same_digest(tmp_path: Path, codec: str) -> None:
-    before = made(tmp_path / "plain.lmdb", codec=codec)
-    report = export(before, tmp_path / "out", format="dali", progress=False)
-    after = pack(report.entry, tmp_path / "again.lmdb", codec=codec, resize="none")
-    assert after.digest == before.digest
-    assert (report.num_samples, report.num_files) == (6, 1)
-
-
 @every_format
 def test_the_order_and_names_of_fields_are_kept(tmp_path: Path, format: str) -> None:
     schema = Schema({"species": ScalarField("uint8", classes=("a", "b")), "photo": ImageField()})
@@ -114,7 +103,7 @@ def test_shuffled_packing_finds_the_keys(tmp_path: Path, format: str) -> None:
     assert keys_of(after) != keys_of(before)
 
 
-@whole_formats
+@every_format
 def test_boxes_of_turned_files_come_back(tmp_path: Path, format: str) -> None:
     from PIL import Image
 
@@ -162,7 +151,7 @@ def test_any_key_comes_back(tmp_path: Path, format: str) -> None:
     assert after.digest == before.digest
 
 
-@whole_formats
+@every_format
 def test_any_text_and_names_that_differ_in_capitals_come_back(tmp_path: Path, format: str) -> None:
     schema = Schema(
         {
@@ -187,7 +176,7 @@ def test_any_text_and_names_that_differ_in_capitals_come_back(tmp_path: Path, fo
     assert after.digest == before.digest
 
 
-@whole_formats
+@every_format
 def test_a_dataset_without_images_is_exported(tmp_path: Path, format: str) -> None:
     schema = Schema({"text": StringField(), "x": ScalarField("float64")})
     before = fastdata.open(
@@ -197,33 +186,6 @@ def test_a_dataset_without_images_is_exported(tmp_path: Path, format: str) -> No
     )
     report = export(before, tmp_path / "out", format=format, progress=False)
     assert pack(report.entry, tmp_path / "again.lmdb").digest == before.digest
-
-
-def test_what_a_datum_does_not_hold_is_left_out_and_said(tmp_path: Path) -> None:
-    before = made(tmp_path / "rich.lmdb", EVERY_KIND)
-    report = export(before, tmp_path / "out", format="dali", progress=False)
-    (note,) = report.notes
-    assert "fields left out: grey, mask, weight, tiny" in note
-    assert f"note: {note}" in str(report)
-    after = pack(report.entry, tmp_path / "again.lmdb", codec="keep")
-    assert list(after.schema.items()) == [(n, EVERY_KIND[n]) for n in ("image", "label")]
-    assert keys_of(after) == keys_of(before)
-
-
-def test_labels_that_a_datum_cannot_hold_are_named(tmp_path: Path) -> None:
-    schema = Schema({"image": ImageField(), "label": ScalarField("int64")})
-    records = [Record("far/away.png", (encode(photo(8, 8), "png"), 2**31))]
-    write_shard(tmp_path / "l.lmdb", records, schema)
-    with pytest.raises(OptionError, match=r"far/away\.png.*2147483648"):
-        export(tmp_path / "l.lmdb", tmp_path / "out", format="dali", progress=False)
-    assert [path.name for path in tmp_path.iterdir()] == ["l.lmdb"]
-
-
-def test_datums_need_an_image(tmp_path: Path) -> None:
-    schema = Schema({"text": StringField()})
-    write_shard(tmp_path / "n.lmdb", [Record("0", ("t",))], schema)
-    with pytest.raises(OptionError, match="needs an image field"):
-        export(tmp_path / "n.lmdb", tmp_path / "out", format="dali", progress=False)
 
 
 # -- the destination --------------------------------------------------------------------
@@ -244,9 +206,8 @@ def test_damage_stops_an_export_and_leaves_nothing(tmp_path: Path, format: str) 
 @pytest.mark.parametrize(
     ("format", "error", "expected"),
     [
-        *((format, KeyboardInterrupt, KeyboardInterrupt) for format in READ_AS),
+        *((format, KeyboardInterrupt, KeyboardInterrupt) for format in EXPORTED),
         ("webdataset", partial(OSError, 28, "stopped: no space left"), DiskFullError),
-        ("dali", partial(lmdb.Error, "stopped: No space left"), DiskFullError),
     ],
 )
 def test_a_failed_export_leaves_nothing(
@@ -261,16 +222,10 @@ def test_a_failed_export_leaves_nothing(
     def fail(*arguments: object, **options: object) -> NoReturn:
         raise error()
 
-    if isinstance(error(), lmdb.Error):
-        from fastdata.converters.exporting import datums
-
-        monkeypatch.setattr(datums.lmdb, "open", fail)
-    elif format == "parquet":
+    if format == "parquet":
         from fastdata.converters.exporting import parquet
 
         monkeypatch.setattr(parquet._Table, "flush", fail)
-    elif format == "dali":
-        monkeypatch.setattr(_Database, "flush", fail)
     else:
         monkeypatch.setattr(ShardFiles, "write", fail)
     with pytest.raises(expected, match=r"(?i)stopped|no space left|^$"):
@@ -289,19 +244,17 @@ def test_only_an_export_is_replaced(tmp_path: Path, format: str) -> None:
 
 @pytest.mark.parametrize(
     ("format", "module"),
-    [("parquet", "pyarrow.parquet"), ("tfrecord", "google_crc32c"), ("dali", "google.protobuf")],
+    [("parquet", "pyarrow.parquet"), ("tfrecord", "google_crc32c")],
 )
 def test_a_missing_extra_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str, module: str
 ) -> None:
-    from fastdata.converters.reading.records import datum, framing
+    from fastdata.converters.reading.records import framing
 
     made(tmp_path / "p.lmdb", count=1)
     monkeypatch.setitem(sys.modules, module, None)
-    for cached in (framing.crc32c, datum.datum_class):
-        cached.cache_clear()
-    extra = {"dali": "caffe"}.get(format, format)
-    with pytest.raises(MissingExtraError, match=rf"pip install 'fastdata-vision\[{extra}\]'"):
+    framing.crc32c.cache_clear()
+    with pytest.raises(MissingExtraError, match=rf"pip install 'fastdata-vision\[{format}\]'"):
         export(tmp_path / "p.lmdb", tmp_path / "out", format=format, progress=False)
     assert [path.name for path in tmp_path.iterdir()] == ["p.lmdb"]
 
@@ -337,9 +290,8 @@ def test_memory_does_not_grow_with_the_dataset(
 ) -> None:
     import tracemalloc
 
-    from fastdata.converters.exporting import datums, parquet
+    from fastdata.converters.exporting import parquet
 
-    monkeypatch.setattr(datums, "_PENDING_BYTES", 1 << 20)
     monkeypatch.setattr(parquet, "_GROUP_BYTES", 1 << 20)
     image = encode(photo(200, 200), "file")
     records = [Record(f"{n}.tif", (image, 0)) for n in range(200)]

@@ -19,8 +19,9 @@ import fastdata
 from fastdata import export
 from fastdata import transforms as T  # noqa: N812
 from fastdata.codecs.image_header import orientation_of
+from fastdata.converters.finding import find_source
 from fastdata.converters.packing.boxes import Placement, place_boxes, turn_boxes
-from fastdata.errors import ImageError, OptionError
+from fastdata.errors import ImageError, OptionError, SourceError
 from fastdata.schema import ArrayField, ImageField, ScalarField
 
 BOXES = ArrayField("float64", (None, 4), boxes=True)
@@ -199,11 +200,117 @@ def test_a_column_of_boxes(tmp_path: Path) -> None:
     assert again[0].boxes.tolist() == dataset[0].boxes.tolist()
 
 
-def test_an_array_that_nobody_called_boxes_stays_as_it_is(tmp_path: Path) -> None:
-    samples = [{"image": picture(), "boxes": np.array([BOX], np.float32)}]
-    dataset = pack(samples, tmp_path / "x.lmdb", size=40)
-    assert dataset.schema["boxes"] == ArrayField("float32", (1, 4))
-    assert dataset[0].boxes.tolist() == [list(BOX)]
+def numbers(form: str, unit: str, box: Any = BOX) -> list[float]:
+    """Return a box in another form and unit."""
+    left, top, right, bottom = box
+    width, height = right - left, bottom - top
+    forms = {
+        "xyxy": (left, top, right, bottom),
+        "xywh": (left, top, width, height),
+        "cxcywh": (left + width / 2, top + height / 2, width, height),
+        "yxyx": (top, left, bottom, right),
+    }
+    scale = (WIDTH, HEIGHT, WIDTH, HEIGHT) if unit == "normalised" else (1, 1, 1, 1)
+    if form == "yxyx":
+        scale = (scale[1], scale[0]) * 2
+    return [value / by for value, by in zip(forms[form], scale, strict=True)]
+
+
+@pytest.mark.parametrize("unit", ["pixels", "normalised"])
+@pytest.mark.parametrize("form", ["xyxy", "xywh", "cxcywh", "yxyx"])
+def test_boxes_of_any_form_are_where_the_image_shows_them(
+    tmp_path: Path, form: str, unit: str
+) -> None:
+    rows: list[dict[str, Any]] = []
+    for orientation in (1, 3, 6):
+        turned = ORIENTED[{1: 1, 3: 3, 6: 8}[orientation]](picture())
+        ys, xs = np.nonzero(turned[:, :, 0])
+        box = (xs.min(), ys.min(), xs.max() + 1, ys.max() + 1)
+        height, width = turned.shape[:2]
+        scale = np.array([width, height] * 2) / [WIDTH, HEIGHT, WIDTH, HEIGHT]
+        given = np.array(numbers(form, unit, box))
+        if unit == "normalised":
+            given = given / (scale[[1, 0, 3, 2]] if form == "yxyx" else scale)
+        path = tmp_path / f"{orientation}.png"
+        path.write_bytes(with_orientation(turned, orientation, "PNG"))
+        rows.append({"image": path, "bbox": [given.tolist()]})
+    options = {"boxes": (form, unit)}
+    dataset = pack(rows, tmp_path / "x.lmdb", size=48, source_options=options)
+    assert dataset.schema["bbox"] == ArrayField("float32", (None, 4), boxes=True)
+    opened = fastdata.open(rows, source_options=options)
+    for sample, original in zip(dataset, opened, strict=True):
+        np.testing.assert_allclose(sample.bbox[0], np.array(BOX) / 2, atol=0.01)
+        np.testing.assert_allclose(original.bbox[0], BOX, atol=0.01)
+    flipped = fastdata.loader(dataset, 3, transform=[T.RandomHorizontalFlip(1)])
+    left, top, right, bottom = (value / 2 for value in BOX)
+    for boxes in next(iter(flipped)).bbox:
+        expected = [WIDTH / 2 - right, top, WIDTH / 2 - left, bottom]
+        np.testing.assert_allclose(boxes[0], expected, atol=0.01)
+
+
+def test_boxes_are_corners_in_pixels_and_move_with_their_images(tmp_path: Path) -> None:
+    for boxes in (np.array([BOX], np.int64), [BOX], BOX, torch.tensor([BOX])):
+        rows = [{"image": picture(), "boxes": boxes}, {"image": picture(), "boxes": []}]
+        dataset = pack(rows, tmp_path / "x.lmdb", size=48, overwrite=True)
+        assert dataset.schema["boxes"] == ArrayField("float32", (None, 4), boxes=True)
+        np.testing.assert_allclose(dataset[0].boxes, np.array([BOX]) / 2)
+        assert dataset[1].boxes.shape == (0, 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "boxes", "reason"),
+    [
+        ("boxes", [31, 22, 20, 45], "its boxes are not left, top, right and bottom in pixels"),
+        ("boxes", [0.1, 0.2, 0.5, 0.6], "its boxes are not left, top, right and bottom in pixels"),
+        (
+            "bbox",
+            [10, 20, 40, 50],
+            r"may be of several forms; the first is \[10.*boxes=xywh,pixels",
+        ),
+        ("bboxes", [0.1, 0.2, 0.4, 0.5], "may be of several forms"),
+        ("bbox", [-30, 20, 400, -50], "are of no form that fits all samples"),
+        ("bbox", [[]], "are of no form"),
+        ("boxes", [1, 2, 3, 4, 5], r"of shape \(1, 5\) has not 4 numbers for each box"),
+    ],
+)
+def test_boxes_whose_form_is_not_certain_are_refused(name: str, boxes: Any, reason: str) -> None:
+    rows = [{"image": picture(), name: np.array(boxes).reshape(-1, len(boxes))}]
+    if boxes == [[]]:
+        rows = [{"image": picture(), name: np.zeros((0, 4))}]
+    with pytest.raises(SourceError, match=reason):
+        find_source(rows)
+    array = {name: ArrayField("float64", (None, None))}
+    assert not find_source(rows, fields=array).schema.boxes
+
+
+def test_a_form_is_taken_where_no_other_fits() -> None:
+    rows = [{"image": picture(), "bbox": [numbers("xywh", "pixels")]}]
+    rows.append({"image": picture(), "bbox": [[5, 6, 7, 3]]})
+    source = find_source(rows)
+    assert source.box_forms == {"bbox": ("xywh", "pixels")}
+    assert source.notes == [
+        "field 'bbox': boxes are xywh, pixels, as no other form fits (--option boxes=FORM,UNIT)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("box", "reason"),
+    [([40, 50, 30, 60], "is inside out"), ([400, 0, 410, 9], "is outside of the picture")],
+)
+def test_a_box_that_cannot_be_is_rejected(tmp_path: Path, box: Any, reason: str) -> None:
+    rows = [{"image": picture(), "bbox": [each]} for each in (BOX, box)]
+    options = {"boxes": ("yxyx", "pixels")}
+    turned = [{**row, "bbox": [np.array(row["bbox"][0])[[1, 0, 3, 2]]]} for row in rows]
+    report = fastdata.pack(turned, tmp_path / "x.lmdb", num_workers=0, source_options=options)
+    assert [reject.key for reject in report.rejects] == ["00000001"]
+    assert reason in report.rejects[0].reason
+
+
+def test_the_option_boxes_needs_a_field_and_both_words() -> None:
+    with pytest.raises(OptionError, match="say both: boxes=xywh,pixels"):
+        find_source([{"image": picture(), "bbox": [BOX]}], options={"boxes": ("xywh",)})
+    with pytest.raises(OptionError, match="boxes=xywh,pixels: none of the fields image, label is"):
+        find_source([(picture(), 1)], options={"boxes": ("xywh", "pixels")})
 
 
 def test_boxes_need_an_image(tmp_path: Path) -> None:

@@ -641,6 +641,27 @@ def test_grey_pixels_get_as_many_channels_as_are_asked_for(tmp_path: Path, chann
         np.testing.assert_array_equal(found, np.repeat(GREY[:, :, None], channels, axis=2))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("channels", [3, 1])
+def test_floats_from_0_to_1_are_the_pixels_that_they_were_made_of(
+    tmp_path: Path, channels: int, dtype: Any
+) -> None:
+    unit = (COLOUR / 255).astype(dtype)
+    values = [COLOUR, unit.transpose(2, 0, 1), unit, np.zeros_like(unit)]
+    packed = pack_raw(tmp_path / "x", values, resize="none", channels=channels)
+    np.testing.assert_array_equal(packed[1], packed[0])
+    np.testing.assert_array_equal(packed[2], packed[0])
+    assert not packed[3].any()
+
+
+@pytest.mark.parametrize("channels", [3, 1])
+def test_pixels_with_alpha_are_what_their_file_is(tmp_path: Path, channels: int) -> None:
+    values = [pil_file(ALPHA, "PNG"), ALPHA, ALPHA.transpose(2, 0, 1)]
+    expected, *others = pack_raw(tmp_path / "x", values, resize="none", channels=channels)
+    for found in others:
+        np.testing.assert_array_equal(found, expected)
+
+
 def check_rejects(path: Path, wrong: list[tuple[Any, str]], good: Any, **options: Any) -> None:
     """Pack a good value and some wrong ones, and compare the reasons."""
     (name,) = good
@@ -653,11 +674,11 @@ def check_rejects(path: Path, wrong: list[tuple[Any, str]], good: Any, **options
 
 def test_what_is_no_image_is_refused(tmp_path: Path) -> None:
     wrong = [
-        (COLOUR.astype(np.float32), "pixels are float32, not uint8"),
+        (COLOUR.astype(np.float32), "are not whole numbers from 0 to 255 divided by 255"),
+        (COLOUR.astype(np.uint16), "pixels are uint16, not uint8"),
         (COLOUR[:0], r"shape \(0, 83, 3\) is not an image"),
         (np.zeros(9, np.uint8), r"shape \(9,\) is not an image"),
-        (np.zeros((9, 9, 9), np.uint8), "has not 3 channels"),
-        (ALPHA, "has not 3 channels"),
+        (np.zeros((9, 9, 9), np.uint8), "has not 1, 3 or 4 channels"),
     ]
     check_rejects(tmp_path / "x", wrong, {"image": COLOUR})
 
@@ -683,6 +704,10 @@ MASKS = {
     "H x W x 1": CLASSES[:, :, None],
     "PIL": Image.fromarray(CLASSES),
     "PIL palette": mask_palette(),
+    **{str(np.dtype(t)): CLASSES.astype(t) for t in (np.int32, np.int64, np.uint16, np.float32)},
+    "1 x H x W": CLASSES[None].astype(np.int64),
+    "one-hot, C x H x W": np.arange(200)[:, None, None] == CLASSES,
+    "one-hot, H x W x C": (CLASSES[:, :, None] == np.arange(200)).astype(np.float32),
 }
 
 
@@ -728,7 +753,7 @@ def test_what_is_no_mask_is_refused(tmp_path: Path) -> None:
         (pil_file(COLOUR, "PNG"), "class numbers; this has mode 'RGB'"),
         (pil_file(COLOUR, "JPEG"), "class numbers; this has mode 'RGB'"),
         (deep_png(DEEP[:, :, 0]), "do not fit 8 bits"),
-        (COLOUR, "has not 1 channels"),
+        (COLOUR, "has neither 1 channel nor one for a class"),
     ]
     check_rejects(tmp_path / "x", wrong, {"mask": INDICES}, fields={"mask": "mask"})
 

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 from pack_helpers import Pictures, image_folder, jpegs, like_image_folder, png
+from PIL import Image
+from samples import photo
 from torch.utils.data import Subset
 
 from fastdata.converters.base import (
@@ -41,7 +43,14 @@ SOURCES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "folder": (lambda folder: image_folder(folder, 7), "folder"),
     "manifest": (a_manifest, "manifest"),
     "dataset": (lambda folder: Pictures(), "dataset"),
-    "list": (lambda folder: [(png(k), k) for k in range(20)], "dataset"),
+    "list": (lambda folder: [(Image.fromarray(photo(70, 71)), k) for k in range(20)], "dataset"),
+    "rows of bytes": (lambda folder: [(png(k), k) for k in range(20)], "imagefolder"),
+    "rows of paths": (
+        lambda folder: [
+            {"path": str(p), "label": p.parent.name} for p in jpegs(image_folder(folder))
+        ],
+        "imagefolder",
+    ),
     "array": (lambda folder: np.zeros((5, 70, 71, 3), np.uint8), "dataset"),
     "subset": (lambda folder: Subset(Pictures(), [3, 1, 2]), "dataset"),
     "generator": (lambda folder: ((png(k), k) for k in range(20)), "iterable"),
@@ -128,5 +137,5 @@ def test_files_that_are_no_source_are_refused(tmp_path: Path) -> None:
         with pytest.raises(SourceError, match="not recognised"):
             find_source(location)
     (tmp_path / "texts" / "list.csv").write_text("path\n../a.jpg\n")
-    with pytest.raises(SourceError, match=r"manifest \(.*has its parts; --format manifest"):
+    with pytest.raises(SourceError, match=r"fastdata pack \S+/list.csv list.lmdb"):
         find_source(tmp_path / "texts")

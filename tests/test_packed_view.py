@@ -142,7 +142,9 @@ def test_parts_that_differ_are_refused(tmp_path: Path) -> None:
     assert other != LABELLED
     strange = fastdata.open(write_shard(tmp_path / "strange.h5", make_records(other), other))
     plain = fastdata.open(path)
-    with pytest.raises(FormatError, match=r"strange\.h5 and .*one\.h5 have different fields: 'label'"):
+    with pytest.raises(
+        FormatError, match=r"strange\.h5 and .*one\.h5 have different fields: 'label'"
+    ):
         packed_view(plain + strange)
     cropped = fastdata.open(path, transform=T.CenterCrop(8))
     with pytest.raises(OptionError, match=r"one transform, but that of .*one\.h5 is None and tha"):

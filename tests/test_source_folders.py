@@ -25,17 +25,18 @@ EXTENSIONS = ("jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp")
 
 
 def as_torchvision_lists(root: str) -> tuple[list[str], list[tuple[str, int]]]:
-    """Do what ``torchvision.datasets.DatasetFolder`` is documented to do."""
+    """Do what ``torchvision.datasets.DatasetFolder`` is documented to do, without hidden names."""
     classes = []
     for name in os.listdir(root):
-        if os.path.isdir(os.path.join(root, name)):
+        if os.path.isdir(os.path.join(root, name)) and name[0] != ".":
             classes.append(name)
     classes.sort()
     samples = []
     for number, name in enumerate(classes):
         folders = []
-        for folder, _, files in os.walk(os.path.join(root, name), followlinks=True):
-            folders.append((folder, files))
+        for folder, inner, files in os.walk(os.path.join(root, name), followlinks=True):
+            inner[:] = [one for one in inner if one[0] != "."]
+            folders.append((folder, [file for file in files if file[0] != "."]))
         folders.sort(key=lambda pair: pair[0])
         for folder, files in folders:
             for file in sorted(files):
@@ -48,7 +49,7 @@ TREES: dict[str, list[str]] = {
     "plain": ["b/1.jpg", "b/0.png", "a/x.JPG", "a/y.jpeg", "c/z.webp"],
     "nested": ["a/n/2.jpg", "a/n-1/1.jpg", "a/n/m/0.jpg", "a/n.jpg", "a/o.jpg", "b/q/0.jpg"],
     "capitals and digits": ["Z/1.jpg", "a/10.jpg", "a/9.jpg", "10/0.jpg", "9/0.jpg", "_/0.jpg"],
-    "hidden": [".hidden/0.jpg", "a/.secret.jpg", "a/1.jpg", "a/.deep/2.jpg"],
+    "hidden": ["a/1.jpg", ".hidden/0.jpg", "a/.secret.jpg", "a/.deep/2.jpg"],
     "spaces and accents": ["un chat/0.jpg", "été/1.jpg", "été/à.jpg", "日本/2.jpg"],
     "every suffix": [f"a/{k}.{suffix}" for k, suffix in enumerate(EXTENSIONS)],
     "dots": ["a/b.c.jpg", "a/jpg.jpg", "a.jpg/0.jpg"],
@@ -73,17 +74,19 @@ def test_class_folders_are_read_as_torchvision_reads_them(tmp_path: Path, name: 
     assert [sample.key for sample in source] == [
         os.path.relpath(path, tmp_path) for path, _ in samples
     ]
-    assert source.notes == [
-        "1 images (in-the-root.jpg) in no class folder left out",
-        f"{TREES[name][0].rpartition('/')[0]}/notes.txt not read: the folders are the classes",
-        "4 files without an image suffix left out: 1 .bak, 1 jpg, 1 .txt, 1 .gif",
-    ]
+    notes = source.notes
+    assert notes[0] == "1 images (in-the-root.jpg) in no class folder left out"
+    hidden = name == "hidden"
+    assert notes[-2 if hidden else -1] == (
+        "4 files without an image suffix left out: 1 .bak, 1 jpg, 1 .txt, 1 .gif"
+    )
+    assert not hidden or notes[-1].startswith("3 hidden files and folders left out (.")
 
 
 def test_a_table_beside_the_folders_is_named(tmp_path: Path) -> None:
     image_folder(tmp_path, 2)
     (tmp_path / "labels.csv").write_text("path,label\nant/00000.jpg,1\n")
-    (note,) = FolderSource(tmp_path).notes
+    note = FolderSource(tmp_path).notes[0]
     assert note.startswith("labels.csv not read: the folders are the classes")
 
 
@@ -126,8 +129,8 @@ def test_names_that_are_no_unicode_are_packed(tmp_path: Path) -> None:
     [
         (["a/0.jpg", "b/readme.txt"], "no image in b .*1 .txt"),
         (["a/0.jpg", "b/", "c/"], "no image in b, c"),
-        (["0.jpg"], "no class folders in it"),
-        ([], "no class folders in it"),
+        (["0.jpg"], "there are no class folders in it"),
+        ([], "there are no class folders in it"),
     ],
 )
 def test_folders_that_torchvision_refuses_are_refused(

@@ -9,6 +9,7 @@ import io
 import itertools
 import multiprocessing
 import os
+import re
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -164,10 +165,17 @@ def test_every_kind_of_field_is_inferred_and_kept(
         ("array", [1.0], [[1.0], [2.0, 3.0]], "'value' is a list, not numbers"),
         ("array", [1.0], ["a"], "'value': ['a'] does not fit float32"),
         ("array", [1.0], [1e300], "'value': [1e+300] does not fit float32"),
-        ("image", ONE, 7, "pixels are int64, not uint8"),
+        ("image", ONE, 7, "an array of shape () is not an image"),
         ("image", ONE, object(), "'value' is a object, not an image"),
         ("image", ONE, "no/such/file.png", "No such file or directory"),
-        ("image", ONE, ONE.astype(np.float32), "pixels are float32, not uint8"),
+        ("image", ONE, ONE.astype(np.int32), "pixels are int32, not uint8"),
+        ("image", ONE, ONE.astype(np.float32), "are not whole numbers from 0 to 255 divided by"),
+        ("image", ONE, np.full((9, 9, 3), np.nan, np.float32), "pixels from nan to nan are not"),
+        ("image", ONE, np.zeros((2, 9, 9, 3), np.uint8), "shape (2, 9, 9, 3) is not an image"),
+        ("image", ONE, np.zeros((9, 9, 5), np.uint8), "shape (9, 9, 5) has not 1, 3 or 4 channels"),
+        ("mask", ONE[:, :, 0], np.full((50, 60), 256), "from 256 to 256 has numbers that are not"),
+        ("mask", ONE[:, :, 0], np.full((50, 60), 0.5), "from 0.5 to 0.5 has numbers that are not"),
+        ("mask", ONE[:, :, 0], np.full((50, 60), -1), "from -1 to -1 has numbers that are not"),
     ],
 )
 def test_a_value_that_does_not_fit_is_rejected_and_the_rest_packed(
@@ -314,6 +322,282 @@ def test_paths_as_text_are_images_where_the_field_says_so(tmp_path: Path) -> Non
         assert len(dataset.schema) == 1 or dataset.schema["file"] == StringField()
     captions = find_source([{"image": "of a jay"}])
     assert captions.schema["image"] == StringField()
+
+
+# -- class names, and rows whose images are files -----------------------------------------
+
+
+CAT, DOG, EEL = "cat", "dog", "eel"
+
+
+def rows_of_files(root: Path, count: int = 6) -> list[dict[str, Any]]:
+    """Write images in a folder for each class, and return a row for each."""
+    files = sorted(image_folder(root, count, classes=(CAT, DOG)).rglob("*.jpg"))
+    return [{"image": path, "label": path.parent.name} for path in files]
+
+
+class Labelled(Pictures):
+    """A Dataset whose labels are the names of classes."""
+
+    def __init__(self, classes: list[str] | None = None) -> None:
+        super().__init__(4)
+        if classes is not None:
+            self.classes = classes
+
+    def __getitem__(self, index: int) -> Any:
+        return ONE, (CAT, DOG)[index % 2]
+
+
+@pytest.mark.parametrize("field", ["label", "target", "Class_ID"])
+def test_text_labels_of_a_list_are_classes(field: str) -> None:
+    names = [DOG] * 20 + [f" {CAT} "]  # the other class comes behind the samples that are peeked at
+    source = find_source([{"image": ONE, field: name} for name in names])
+    assert source.schema[field] == ScalarField(classes=(CAT, DOG))
+    assert source.notes == []
+
+
+@pytest.mark.parametrize(
+    ("make", "kept"),
+    [
+        (lambda: [{"image": ONE, "label": name} for name in (DOG, CAT, EEL)], [1, 0, 2]),
+        (lambda: Labelled([DOG, EEL, CAT]), [2, 0, 2, 0]),
+        (lambda: Labelled(), [CAT, DOG, CAT, DOG]),
+        (lambda: ((ONE, name) for name in (CAT, DOG)), [CAT, DOG]),
+    ],
+)
+def test_text_labels_become_numbers_where_all_names_are_known(
+    tmp_path: Path, make: Callable[[], Any], kept: list[Any]
+) -> None:
+    report = fastdata.pack(make(), tmp_path / "x.lmdb", num_workers=0, progress=False)
+    assert [sample.label for sample in fastdata.open(tmp_path / "x.lmdb")] == kept
+    if isinstance(kept[0], str):
+        assert report.notes[0].startswith("field 'label' stays text: its classes are known only")
+        assert "source_options=" in report.notes[0]
+
+
+@pytest.mark.parametrize("make", [list, iter, lambda rows: Labelled()])
+def test_the_option_classes_names_the_labels(tmp_path: Path, make: Callable[[Any], Any]) -> None:
+    (tmp_path / "names.txt").write_text(f"{DOG}\n{EEL}\n{CAT}\n")
+    for given in ([DOG, EEL, CAT], str(tmp_path / "names.txt")):
+        rows = [(ONE, name) for name in (CAT, DOG, CAT, DOG)]
+        options = {"classes": given}
+        path = tmp_path / "x.lmdb"
+        fastdata.pack(make(rows), path, source_options=options, num_workers=0, overwrite=True)
+        assert fastdata.open(path).classes == [DOG, EEL, CAT]
+        assert [sample.label for sample in fastdata.open(path)] == [2, 0, 2, 0]
+
+
+def test_a_label_beyond_the_class_names_is_rejected(tmp_path: Path) -> None:
+    labels = [0, 1, 2, -1, -2, EEL]
+    options = {"classes": [CAT, DOG]}
+    for indexed in (True, False):
+        rows: Any = [(ONE, label) for label in labels]
+        report = fastdata.pack(
+            rows if indexed else iter(rows), tmp_path / "x.lmdb", source_options=options,
+            num_workers=0, overwrite=True,
+        )  # fmt: skip
+        assert [reject.key for reject in report.rejects] == ["00000002", "00000004", "00000005"]
+        assert report.rejects[0].reason == "'label' is 2, and there are 2 classes: 0 to 1"
+        assert report.rejects[2].reason == "'label' is 'eel', which is none of its 2 classes"
+
+
+def test_classes_without_a_label_are_refused() -> None:
+    with pytest.raises(OptionError, match="classes=: none of the fields image, text is a label"):
+        find_source([{"image": ONE, "text": "a"}], options={"classes": [CAT]})
+
+
+def test_a_dataset_with_classes_gives_them_to_its_targets() -> None:
+    class Targets(Pictures):
+        classes = (CAT, DOG, EEL)
+
+        def __getitem__(self, index: int) -> Any:
+            return {"image": ONE, "target": index % 3, "split": 0}
+
+    assert find_source(Targets()).schema["target"] == ScalarField(classes=(CAT, DOG, EEL))
+
+
+def test_rows_of_files_are_indexed_and_have_their_paths_for_keys(tmp_path: Path) -> None:
+    rows = rows_of_files(tmp_path / "images")
+    report = fastdata.pack(
+        rows, tmp_path / "x.lmdb", codec="keep", shuffle=True, seed=3, num_workers=1, progress=False
+    )
+    dataset = fastdata.open(tmp_path / "x.lmdb")
+    keys = [str(row["image"].relative_to(tmp_path / "images")) for row in rows]
+    assert sorted(dataset.keys) == sorted(keys) != list(dataset.keys)
+    assert dataset.classes == [CAT, DOG]
+    assert [dataset.classes[s.label] for s in dataset] == [
+        key.split("/")[0] for key in dataset.keys
+    ]
+    assert report.source_bytes == sum(row["image"].stat().st_size for row in rows)
+
+
+def test_a_changed_file_changes_what_a_pack_of_rows_is_of(tmp_path: Path) -> None:
+    rows = rows_of_files(tmp_path / "images")
+    before = find_source(rows).fingerprints()
+    rows[2]["image"].write_bytes(png(7))
+    after = find_source(rows).fingerprints()
+    assert (before != after).tolist() == [False, False, True, False, False, False]
+    data = [{"image": png(k)} for k in range(3)]
+    before = find_source(data).fingerprints()
+    data[1]["image"] = png(9)
+    assert (find_source(data).fingerprints() != before).tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("name", ["path", "file", "picture", "image"])
+def test_the_only_files_of_rows_are_the_image(tmp_path: Path, name: str) -> None:
+    rows = [{name: str(row["image"]), "label": 1} for row in rows_of_files(tmp_path / "images")]
+    source = find_source(rows)
+    assert dict(source.schema) == {
+        "image" if name in ("path", "file") else name: IMAGE,
+        "label": INT,
+    }
+
+
+def test_a_row_that_is_unlike_the_others_is_rejected(tmp_path: Path) -> None:
+    rows = rows_of_files(tmp_path / "images", 24)
+    rows[20] = {"image": rows[20]["image"]}
+    rows[21]["image"] = tmp_path / "gone.jpg"
+    rows[22]["image"] = None
+    report = fastdata.pack(rows, tmp_path / "x.lmdb", size=16, num_workers=0)
+    assert report.num_samples == 21
+    assert [reject.key for reject in report.rejects] == [
+        str(rows[20]["image"].relative_to(tmp_path)),
+        "gone.jpg",
+        "00000022",
+    ]
+    assert "has the fields ['image'], not ['image', 'label']" in report.rejects[0].reason
+
+
+# -- images, masks and arrays ------------------------------------------------------------
+
+
+UNIT = np.float32(ONE.transpose(2, 0, 1)) / np.float32(255)
+CLASSES = np.zeros((50, 60), np.uint8)
+CLASSES[10:20, 30:50] = 3
+MASK = ImageField(1, mask=True)
+
+
+def test_a_tensor_dataset_is_of_images(tmp_path: Path) -> None:
+    data = torch.utils.data.TensorDataset(
+        torch.from_numpy(np.stack([UNIT, 1 - UNIT])), torch.tensor([1, 0])
+    )
+    report = fastdata.pack(data, tmp_path / "x.lmdb", codec="png", num_workers=0)
+    dataset = fastdata.open(tmp_path / "x.lmdb")
+    assert dict(dataset.schema) == {"image": IMAGE, "label": INT}
+    np.testing.assert_array_equal(pixels(dataset[0].image), ONE)
+    np.testing.assert_array_equal(pixels(dataset[1].image), 255 - ONE)
+    assert report.notes == ("field 'image' has floats, which are stored times 255, as uint8",)
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ((UNIT - 0.5) / 0.2, "pixels from .* are not whole numbers from 0 to 255 divided by 255"),
+        (ONE.astype(np.float32), "pixels from 0 to 2.* are not whole numbers"),
+        (UNIT.astype(np.float16), "are not whole numbers"),
+        (ONE.astype(np.uint16), "pixels are uint16"),
+        (np.zeros((8, 50, 60, 3), np.uint8), r"of shape \(8, 50, 60, 3\) is not an image"),
+        (np.zeros((2, 3, 50, 60), np.float32), r"of shape \(2, 3, 50, 60\) is not an image"),
+    ],
+)
+def test_arrays_that_seem_to_be_images_and_cannot_be_are_refused(value: Any, reason: str) -> None:
+    as_array = re.escape(f"ArrayField('{value.dtype}', {value.shape})")
+    for sample in ((value, 1), {"image": value}, {"left_img": value}):
+        with pytest.raises(SourceError, match=f"field '.*' .*{reason}.*{as_array}"):
+            find_source([sample])
+    field = ArrayField(str(value.dtype), value.shape)
+    assert find_source([{"image": value}], fields={"image": field}).schema["image"] == field
+
+
+@pytest.mark.parametrize(
+    ("sample", "name", "field"),
+    [
+        ((np.zeros((10, 7), np.uint8), 1), "image", ArrayField("uint8", (10, 7))),
+        ((np.zeros((10, 8), np.uint8), 1), "image", IMAGE),
+        ((np.zeros((4, 30, 40), np.uint8), 1), "image", IMAGE),
+        ({"vector": np.zeros((10, 9), np.uint8)}, "vector", ArrayField("uint8", (10, 9))),
+        ({"image": np.zeros((10, 7), np.uint8)}, "image", IMAGE),
+        ({"photo": ONE}, "photo", ArrayField("uint8", (50, 60, 3))),
+        ({"vector": np.zeros((9, 9), np.float32)}, "vector", ArrayField("float32", (9, 9))),
+    ],
+)
+def test_a_matrix_is_an_image_by_its_name_or_place(sample: Any, name: str, field: Field) -> None:
+    source = find_source([sample, sample])
+    assert source.schema[name] == field
+    is_array = isinstance(field, ArrayField) and field.dtype == "uint8"
+    assert source.notes == [
+        f"field {name!r} of shape {field.shape} is stored as an array, which no transform changes "
+        f'(fields={{{name!r}: "image"}} makes it an image)'
+        for _ in range(is_array)
+    ]
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        CLASSES,
+        CLASSES.astype(np.int64),
+        torch.from_numpy(CLASSES)[None].long(),
+        CLASSES > 0,
+        CLASSES.astype(np.float32),
+        np.arange(4)[:, None, None] == CLASSES,
+        Image.fromarray(CLASSES),
+    ],
+)
+def test_a_mask_is_one_whatever_its_type(tmp_path: Path, mask: Any) -> None:
+    fastdata.pack([{"image": ONE, "mask": mask}], tmp_path / "x.lmdb", num_workers=0)
+    dataset = fastdata.open(tmp_path / "x.lmdb")
+    assert dataset.schema["mask"] == MASK
+    np.testing.assert_array_equal(pixels(dataset[0].mask)[:, :, 0] > 0, CLASSES > 0)
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        Image.fromarray(CLASSES),
+        Image.fromarray(CLASSES).convert("P"),
+        Image.fromarray(CLASSES > 0),
+        torch.from_numpy(CLASSES).long(),
+        CLASSES,
+    ],
+)
+def test_the_second_image_of_a_tuple_is_a_mask(tmp_path: Path, mask: Any) -> None:
+    image = Image.fromarray(ONE) if isinstance(mask, Image.Image) else ONE
+    report = fastdata.pack([(image, mask)] * 2, tmp_path / "x.lmdb", num_workers=0)
+    dataset = fastdata.open(tmp_path / "x.lmdb")
+    assert dict(dataset.schema) == {"image": IMAGE, "mask": MASK}
+    assert "is the field 'mask'" in report.notes[0]
+    np.testing.assert_array_equal(pixels(dataset[1].mask)[:, :, 0] > 0, CLASSES > 0)
+    assert dict(find_source([{"image": image, "label": mask}]).schema) == {
+        "image": IMAGE,
+        "label": MASK,
+    }
+
+
+def test_a_second_image_in_colour_is_an_image() -> None:
+    image = Image.fromarray(ONE)
+    assert dict(find_source([(image, image)]).schema) == {"image": IMAGE, "label": IMAGE}
+
+
+@pytest.mark.parametrize("mask", [CLASSES.astype(np.float32) / 255, CLASSES[None].repeat(2, 0)])
+def test_a_mask_that_has_no_class_numbers_is_refused(mask: Any) -> None:
+    with pytest.raises(SourceError, match=r"field 'mask' of dtype .* is not a mask: .*ArrayField"):
+        find_source([{"image": ONE, "mask": mask}])
+
+
+def test_labels_that_are_whole_floats_are_integers(tmp_path: Path) -> None:
+    for values in ([0.0, 1.0], [np.float32(0), np.float32(1)], list(torch.tensor([0.0, 1.0]))):
+        assert find_source([(ONE, value) for value in values]).schema["label"] == INT
+    assert find_source([(ONE, 0.0), (ONE, 0.5)]).schema["label"] == FLOAT
+    assert find_source([{"image": ONE, "score": 1.0}]).schema["score"] == FLOAT
+
+
+def test_an_empty_list_does_not_make_floats_of_others() -> None:
+    source = find_source([{"image": ONE, "labels": labels} for labels in ([], [1, 2], [3])])
+    assert source.schema["labels"] == ArrayField("int64", (None,))
+
+
+# -- masks, and Datasets -------------------------------------------------------------------
 
 
 def test_a_field_called_mask_is_one() -> None:

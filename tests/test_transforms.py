@@ -19,7 +19,7 @@ from samples import photo, psnr
 from fastdata import transforms as T  # noqa: N812
 from fastdata.errors import OptionError
 from fastdata.random import Draws, SampleKeys
-from fastdata.schema import ImageField, ScalarField, Schema
+from fastdata.schema import ArrayField, ImageField, ScalarField, Schema
 from fastdata.transforms import render as render_module
 from fastdata.transforms.geometry import Geometry, Window
 from fastdata.transforms.pipeline import Pipeline
@@ -581,3 +581,11 @@ def test_bad_options_are_refused(make: Any, message: str) -> None:
 def test_transforms_are_values(transform: Any) -> None:
     assert pickle.loads(pickle.dumps(transform)) == transform
     assert repr(transform).startswith(type(transform).__name__ + "(")
+
+
+@pytest.mark.parametrize("transform", [T.RandomResizedCrop(8), T.Normalize(MEAN, STD), abs])
+def test_a_transform_of_images_is_refused_where_there_are_none(transform: Any) -> None:
+    schema = Schema({"vector": ArrayField("float32", (9,)), "label": ScalarField()})
+    with pytest.raises(OptionError, match="but the dataset has none: its fields are vector, label"):
+        Pipeline([transform], schema)
+    Pipeline([T.PerSample(dict)], schema)

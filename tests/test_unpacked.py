@@ -35,6 +35,7 @@ import fastdata
 from fastdata import transforms as T  # noqa: N812
 from fastdata.codecs.image_header import read_image_header
 from fastdata.errors import (
+    DatasetNotFoundError,
     FileCorruptError,
     FormatError,
     ImageError,
@@ -481,3 +482,39 @@ def test_commands_that_measure_take_files_as_they_lie(jpegs: Path) -> None:
         fastdata.loader(jpegs, batch_size=4, transform=CROP, num_workers=0), seconds=0.2
     )
     assert report.verdict
+
+
+# -- rows from Python ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("as_bytes", [False, True])
+def test_rows_of_python_are_loaded_as_their_pack_is(tmp_path: Path, as_bytes: bool) -> None:
+    files = sorted(image_folder(tmp_path / "images", 8).rglob("*.jpg"))
+    rows = [
+        {"image": path.read_bytes() if as_bytes else str(path), "label": path.parent.name}
+        for path in files
+    ]
+    fastdata.pack(rows, tmp_path / "x.lmdb", codec="keep", num_workers=0, progress=False)
+    packed, opened = fastdata.open(tmp_path / "x.lmdb"), fastdata.open(rows)
+    assert opened.schema == packed.schema
+    assert list(opened.keys) == list(packed.keys)
+    for how in WORKERS.values():
+        for mine, theirs in zip(
+            fastdata.loader(rows, 3, True, transform=CROP, **how),
+            fastdata.loader(packed, 3, True, transform=CROP, **how),
+            strict=True,
+        ):
+            assert torch.equal(mine.image, theirs.image)
+            assert torch.equal(mine.label, theirs.label)
+    with pytest.raises(OptionError, match=r'Pack it: fastdata.pack\(rows, "rows.lmdb"\)'):
+        opened.shards  # noqa: B018
+
+
+def test_rows_whose_files_are_missing_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="none of its first 1 images is there"):
+        fastdata.open([{"image": str(tmp_path / "gone.jpg")}])
+
+
+def test_a_list_of_paths_is_locations_not_rows(tmp_path: Path) -> None:
+    with pytest.raises(DatasetNotFoundError):
+        fastdata.open([tmp_path / "a.jpg", tmp_path / "b.jpg"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import base64
 import io
 import json
 import re
@@ -119,24 +118,6 @@ def _panoptic(root: Path, data: bytes) -> dict[str, Any]:
     return {"format": "coco"}
 
 
-def _labelme(root: Path, data: bytes) -> dict[str, Any]:
-    for name in "ab":
-        _save(root / f"{name}.png", photo(*SIZE))
-        file = data if name == "b" else pil_encode(np.ones((8, 8, 1), np.uint8), "PNG")
-        mask = {
-            "label": "cat",
-            "shape_type": "mask",
-            "points": [[0, 0], [7, 7]],
-            "mask": base64.b64encode(file).decode(),
-        }
-        content = {
-            "shapes": [mask], "imagePath": f"{name}.png", "imageData": None,
-            "imageHeight": SIZE[0], "imageWidth": SIZE[1],
-        }  # fmt: skip
-        (root / f"{name}.json").write_text(json.dumps(content))
-    return {"format": "labelme", "source_options": {"masks": "classes"}}
-
-
 def _voc(root: Path, data: bytes) -> dict[str, Any]:
     for name in "ab":
         _save(root / "JPEGImages" / f"{name}.jpg", pil_encode(photo(*SIZE), "JPEG"))
@@ -158,7 +139,6 @@ LAYOUTS: dict[str, Callable[[Path, bytes], dict[str, Any]]] = {
     "masks": _masks,
     "coloured masks": _coloured_masks,
     "panoptic": _panoptic,
-    "labelme": _labelme,
     "voc": _voc,
 }
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fastdata.errors import SourceError
-from fastdata.schema import ArrayField, ScalarField, Schema
+from fastdata.schema import ArrayField, Field, ScalarField, Schema
 
 from ..base import Deferred, Reject, Sample, Source
+from ..reading.fields import convert
 
 __all__ = ["fitted"]
 
@@ -20,7 +21,7 @@ def fitted(source: Source, schema: Schema) -> Source:
     """Return a source with this schema; `SourceError` where its fields or classes do not fit."""
     if source.schema == schema:
         return source
-    tables: dict[int, np.ndarray[Any, Any]] = {}
+    tables: dict[int, _Table] = {}
     if list(source.schema) != list(schema):
         raise SourceError(
             f"the source has the fields {', '.join(source.schema)}, but the dataset has "
@@ -32,7 +33,7 @@ def fitted(source: Source, schema: Schema) -> Source:
             continue
         table = _renumbering(name, found, wanted)
         if table is not None:
-            tables[place] = table
+            tables[place] = _Table(name, found, table)
     return _Fitted(source, schema, tables)
 
 
@@ -54,9 +55,16 @@ def _renumbering(name: str, found: Any, wanted: Any) -> np.ndarray[Any, Any] | N
             f"field {name!r}: the dataset has no class {', '.join(new[:10])}"
             f"{' ...' * (len(new) > 10)}. Its classes are fixed: pack old and new images together."
         )
-    # Arrays keep their type.
-    dtype = wanted.dtype if isinstance(wanted, ArrayField) else np.int64
-    return np.array([wanted.classes.index(c) for c in found.classes], dtype)
+    # The last entry is for -1, which stands for no label.
+    return np.array([*map(wanted.classes.index, found.classes), -1], np.int64)
+
+
+class _Table(NamedTuple):
+    """How the class numbers of one field change."""
+
+    name: str
+    field: Field  # of the source
+    numbers: np.ndarray[Any, Any]  # of the dataset, for each class of the source
 
 
 class _Fitted(Source):
@@ -64,15 +72,13 @@ class _Fitted(Source):
 
     name = "fitted"
 
-    def __init__(
-        self, location: Source, schema: Schema, tables: Mapping[int, np.ndarray[Any, Any]]
-    ) -> None:
+    def __init__(self, location: Source, schema: Schema, tables: Mapping[int, _Table]) -> None:
         self._source = location
         self._tables = dict(tables)
         self.name = location.name  # type: ignore[misc]
         self.schema = schema
         self.num_samples = location.num_samples
-        self.notes = location.notes
+        self.notes, self.box_forms = location.notes, location.box_forms
         self.format_options = location.format_options
         self.packed_with = location.packed_with
 
@@ -116,7 +122,7 @@ class _Fitted(Source):
 class Renumbered(Deferred):
     """A sample that the worker reads and then renumbers."""
 
-    def __init__(self, values: Deferred, tables: Mapping[int, np.ndarray[Any, Any]]) -> None:
+    def __init__(self, values: Deferred, tables: Mapping[int, _Table]) -> None:
         self.values, self.tables = values, tables
 
     def load(self) -> tuple[Any, ...]:
@@ -126,14 +132,8 @@ class Renumbered(Deferred):
         return _renumbered(values, self.tables)
 
 
-def _renumbered(
-    values: tuple[Any, ...], tables: Mapping[int, np.ndarray[Any, Any]]
-) -> tuple[Any, ...]:
+def _renumbered(values: tuple[Any, ...], tables: Mapping[int, _Table]) -> tuple[Any, ...]:
     changed = list(values)
-    for place, table in tables.items():
-        numbers = np.asarray(changed[place], np.int64)
-        wrong = numbers[(numbers < 0) | (numbers >= len(table))]
-        if wrong.size:
-            raise ValueError(f"the source has no class {wrong.flat[0]}, only 0 to {len(table) - 1}")
-        changed[place] = table[numbers]
+    for place, (name, field, numbers) in tables.items():
+        changed[place] = numbers[convert(changed[place], field, name).astype(np.int64)]
     return tuple(changed)

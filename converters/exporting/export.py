@@ -30,7 +30,6 @@ from ..packing.lock import DirectoryLock
 from ..packing.options import parse_shard_size
 from ..reading.exported import SIDE_FILE, write_exported
 from .base import Exporter, packed_samples
-from .datums import DatumExporter
 from .folder import FolderExporter
 from .parquet import ParquetExporter
 from .tfrecord import TFRecordExporter
@@ -40,30 +39,11 @@ __all__ = ["FORMATS", "ExportReport", "export"]
 
 FORMATS: dict[str, type[Exporter]] = {
     kind.name: kind
-    for kind in (
-        FolderExporter,
-        WebDatasetExporter,
-        TFRecordExporter,
-        ParquetExporter,
-        DatumExporter,
-    )
+    for kind in (FolderExporter, WebDatasetExporter, TFRecordExporter, ParquetExporter)
 }
 
-_MEANT_BY_SUFFIX = {
-    ".tar": "webdataset",
-    ".tgz": "webdataset",
-    ".gz": "webdataset",
-    ".tfrecord": "tfrecord",
-    ".tfrecords": "tfrecord",
-    ".parquet": "parquet",
-    ".mdb": "dali",
-    ".zip": "export to a folder and zip that (`zip -r OUT.zip OUT`)",
-    ".csv": "it contains manifest.csv, a list of the images",
-    ".lmdb": "`fastdata subset` copies to another dataset; format='dali' makes an LMDB for DALI",
-    ".h5": "`fastdata subset` copies to another dataset",
-    ".hdf5": "`fastdata subset` copies to another dataset",
-}
-"""What a destination's suffix suggests: a format, or what to do instead."""
+_FILES = (".tar", ".tgz", ".gz", ".tfrecord", ".parquet", ".zip", ".csv", ".mdb", ".lmdb", ".h5")
+"""Suffixes of files, which no export is."""
 
 _SIGNS = ("manifest.schema.json", SIDE_FILE)
 """Files that mark an export: no other folder is replaced."""
@@ -140,11 +120,10 @@ def export(
         E.g. ``fastdata.open("train.lmdb")[:100]``.
     destination : path-like
         A new folder.  A name with a suffix, like ``out.tar``, is refused unless `format` is given.
-    format : {"folder", "webdataset", "tfrecord", "parquet", "dali"}, optional
+    format : {"folder", "webdataset", "tfrecord", "parquet"}, optional
         By default ``folder``.  ``folder``: image files in class folders, and a CSV that lists them.
         ``webdataset``: tar files.  ``tfrecord``: files of ``tf.train.Example``.
-        ``parquet``: tables as Hugging Face's ``datasets`` reads them.  ``dali``: an LMDB of
-        Caffe's Datum messages, for DALI's ``readers.caffe``.
+        ``parquet``: tables as Hugging Face's ``datasets`` reads them.
     shard_size : int or str, optional
         Samples or approximate bytes (``"2GB"``) per file, for formats with several files: by
         default 1 GB, 500 MB for ``parquet``.
@@ -236,16 +215,11 @@ def _describe(files: Path, writer: Exporter) -> None:
 
 def _refuse_suffix(destination: Path) -> None:
     """Refuse the name of a file for a folder of images."""
-    suffix = destination.suffix.lower()
-    if suffix in _MEANT_BY_SUFFIX:
-        format = _MEANT_BY_SUFFIX[suffix]
-        if format in FORMATS:
-            remedy = f"pass format={format!r} (--format {format}) for a folder of such files"
-        else:
-            remedy = format
+    if destination.suffix.lower() in _FILES:
         raise OptionError(
-            f"{destination} would become a folder of image files. {remedy[0].upper()}{remedy[1:]}. "
-            "If you want this, pass format='folder' (--format folder)."
+            f"{destination} would become a folder of image files. Pass format= (--format) "
+            f"{', '.join(FORMATS)} if a folder is what you want. `fastdata subset` copies to "
+            "another dataset."
         )
 
 

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from fastdata.schema import Schema
 
+from ..reading.box_forms import BoxNumbers
+
 __all__ = ["Placement", "image_with_boxes", "place_boxes", "turn_boxes"]
 
 _BACK = {6: 8, 8: 6}
@@ -39,14 +41,20 @@ def image_with_boxes(schema: Schema) -> str:
     return next((name for name, field in fields.items() if not field.mask), next(iter(fields)))
 
 
-def place_boxes(boxes: NDArray[Any], placement: Placement) -> NDArray[Any]:
+def place_boxes(
+    boxes: NDArray[Any], placement: Placement, form: BoxNumbers | None = None
+) -> NDArray[Any]:
     """Return boxes of an image file, [..., 4], in pixels of the image as it is stored.
 
+    form: what their numbers are; by default left, top, right and bottom, in pixels of the file.
     Left, top, right and bottom, of the same dtype: whole numbers are rounded and kept within its
     range.  Boxes outside of the window have a height or width of 0; without a window, what was
     outside of the image is so still.
     """
     size, orientation, resized, window = placement
+    if form is not None:
+        height, width = size[::-1] if orientation >= 5 else size
+        boxes = form.pixels(boxes, height, width).astype(boxes.dtype)
     upright = turn_boxes(boxes, orientation, size)
     if resized == size and window is None:
         return upright

@@ -7,12 +7,12 @@ any ``concurrent.futures.Executor``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
-from PIL import Image
 
 from fastdata.codecs import Pixels
 from fastdata.codecs.bilinear import resize_bilinear
@@ -24,11 +24,11 @@ from fastdata.codecs.blobs import (
     resize_jpeg,
     transcode_jpeg,
 )
-from fastdata.codecs.image import Decoded, contiguous, dct_scale, decode_image, decode_jpeg
+from fastdata.codecs.image import Decoded, dct_scale, decode_image, decode_jpeg
 from fastdata.codecs.image_header import is_stored_as_jpeg
 from fastdata.codecs.jpeg import JpegHeader, check_scans, is_jpeg, read_jpeg_header
 from fastdata.codecs.limits import check_pixels
-from fastdata.codecs.pillow import orient, to_pixels
+from fastdata.codecs.pillow import orient
 from fastdata.codecs.resize import centre_crop, centre_of, resize_pixels, target_size
 from fastdata.errors import ImageError
 from fastdata.formats.layout import CODECS, checksum
@@ -38,7 +38,8 @@ from fastdata.regular_files import read_regular
 from fastdata.schema import Field, ImageField, Schema
 
 from ..base import Deferred, Reject, Sample
-from ..reading.fields import convert, to_numpy
+from ..reading.box_forms import BoxNumbers
+from ..reading.fields import convert, pixels_of
 from ..reading.spans import FileSpan
 from .boxes import Placement, image_with_boxes, place_boxes
 from .options import EncodeOptions
@@ -64,16 +65,20 @@ class ChunkResult(NamedTuple):
 
 
 def encode_chunk(
-    samples: Sequence[Sample | Reject], schema: Schema, options: EncodeOptions
+    samples: Sequence[Sample | Reject],
+    schema: Schema,
+    options: EncodeOptions,
+    box_forms: Mapping[str, BoxNumbers] = MappingProxyType({}),
 ) -> ChunkResult:
     """Read, decode, resize and encode some samples.
 
+    box_forms: what boxes are of fields that have no corners in pixels, as `Source.box_forms`.
     A sample that cannot be encoded becomes a `Reject`.  Errors with another cause are
     raised: `StorageError` if a store does not answer, else `MachineError`.
     """
     results: list[Record | Reject] = []
     total = 0
-    plan = _Plan.of(schema)
+    plan = _Plan.of(schema, box_forms)
     for sample in samples:
         if isinstance(sample, Reject):
             results.append(sample)
@@ -109,15 +114,16 @@ class _Plan(NamedTuple):
     fields: tuple[tuple[str, Field], ...]
     masks: bool
     """Whether there are masks, which must have the size of their image."""
-    boxes: tuple[int, ...]
-    """Positions of the fields that hold boxes."""
+    boxes: tuple[tuple[int, BoxNumbers | None], ...]
+    """Positions of the fields that hold boxes, and what their numbers are."""
     picture: str
     """The image field that these belong to."""
 
     @classmethod
-    def of(cls, schema: Schema) -> _Plan:
+    def of(cls, schema: Schema, forms: Mapping[str, BoxNumbers]) -> _Plan:
         masks = any(field.mask for field in schema.images.values())
-        boxes = tuple(at for at, name in enumerate(schema) if name in schema.boxes)
+        fields = enumerate(schema)
+        boxes = tuple((at, forms.get(name)) for at, name in fields if name in schema.boxes)
         return cls(tuple(schema.items()), masks, boxes, image_with_boxes(schema) if boxes else "")
 
 
@@ -143,8 +149,8 @@ def _encode_sample(sample: Sample, plan: _Plan, options: EncodeOptions) -> tuple
         values.append(image)
     if plan.masks:
         _check_masks(values, plan)
-    for at in plan.boxes:
-        values[at] = place_boxes(values[at], placements[plan.picture])
+    for at, form in plan.boxes:
+        values[at] = place_boxes(values[at], placements[plan.picture], form)
     key.encode()  # UnicodeEncodeError, a ValueError, if it is not text
     return Record(key, tuple(values)), total
 
@@ -173,9 +179,8 @@ def place_image(
 ) -> tuple[EncodedImage, Placement]:
     """Bring one image into the form in which it is stored, and return where its pixels went.
 
-    `value` is an image file as bytes; or pixels as an array, tensor or PIL image: uint8, H x W,
-    H x W x C or C x H x W; or an `EncodedImage`, as it lies in a shard, which codec ``keep``
-    takes over.
+    `value` is an image file as bytes; or pixels in memory, as `pixels_of` takes them; or an
+    `EncodedImage`, as it lies in a shard, which codec ``keep`` takes over.
     """
     if isinstance(value, EncodedImage):
         check_pixels(value.height, value.width, options.max_pixels)
@@ -214,7 +219,7 @@ def place_image(
             scale=scale,
         )
     else:
-        pixels = _as_pixels(value, field)
+        pixels = pixels_of(value, field)
         check_pixels(pixels.shape[0], pixels.shape[1], options.max_pixels)
         decoded = Decoded(pixels, pixels.shape[:2])
     pixels, placement = _resized(decoded, field, options)
@@ -300,27 +305,6 @@ def _upright(
         return pixels, placement
     window = (*centre_of(pixels.shape, options.size), *options.size)
     return centre_crop(pixels, options.size), placement._replace(window=window)
-
-
-def _as_pixels(value: Any, field: ImageField) -> Pixels:
-    if isinstance(value, Image.Image):
-        return to_pixels(value, field.channels, mask=field.mask)
-    array = to_numpy(value)
-    if array.dtype != np.uint8:
-        raise ImageError(f"pixels are {array.dtype}, not uint8")
-    if array.ndim == 2:
-        array = array[:, :, None]
-    if array.ndim != 3 or 0 in array.shape:
-        raise ImageError(f"an array of shape {array.shape} is not an image")
-    if array.shape[2] not in (1, 3) and array.shape[0] in (1, 3):
-        array = array.transpose(1, 2, 0)
-    if array.shape[2] == field.channels:
-        return contiguous(array)
-    if array.shape[2] in (1, 3) and not field.mask:
-        return to_pixels(
-            Image.fromarray(array if array.shape[2] == 3 else array[:, :, 0]), field.channels
-        )
-    raise ImageError(f"an array of shape {array.shape} has not {field.channels} channels")
 
 
 def _keep(

@@ -21,7 +21,7 @@ from fastdata.installing import UPGRADE
 
 from ..base import IndexedSource, Reject, Sample, Source
 from ..reading.locations import stat_of
-from ..reading.scanned import ScannedSource
+from ..scan import ScanSource
 from .chunk import RECIPE, encode_chunk
 from .job import checked_json, json_with_checksum
 from .options import PackOptions
@@ -120,7 +120,7 @@ class Plan:
 
         `OptionError` if the source cannot be cut so, `NothingPackedError` if it is empty.
         """
-        if isinstance(source, ScannedSource) and source.downloads_files:
+        if isinstance(source, ScanSource) and source.downloads_files:
             cut = tuple(_file_bounds(source, options))
             return cls(identity(source, options), source_hash(source, options), cut, "files")
         total = num_samples(source, options, counted=True)
@@ -185,7 +185,7 @@ def source_hash(source: Source, options: PackOptions) -> str:
     return xxhash.xxh3_64_hexdigest(hashes.tobytes())
 
 
-def _file_bounds(source: ScannedSource, options: PackOptions) -> list[int]:
+def _file_bounds(source: ScanSource, options: PackOptions) -> list[int]:
     """Cut the files of a source, by their sizes, into so many runs, or such of so many bytes."""
     for name in ("limit", "shuffle"):
         if getattr(options, name):
@@ -226,7 +226,7 @@ def _samples_of(nbytes: int, source: Source, options: PackOptions, total: int) -
         some = list(itertools.islice(source, _SPREAD))
     sizes = [
         sum(len(value.data) for value in record.values if isinstance(value, EncodedImage))
-        for record in encode_chunk(some, source.schema, options.encode).records
+        for record in encode_chunk(some, source.schema, options.encode, source.box_forms).records
         if isinstance(record, Record)
     ]
     return max(1, round(nbytes * len(sizes) / sum(sizes))) if sum(sizes) else total
@@ -244,7 +244,7 @@ class SourceRange(Source):
         self.name = source.name  # type: ignore[misc]
         self.reads_by_network = source.reads_by_network
         self.downloads_files, self.mirror = source.downloads_files, source.mirror
-        self.schema, self.notes = source.schema, []
+        self.schema, self.box_forms, self.notes = source.schema, source.box_forms, []
         self.num_samples = None if files else stop - start
         self.first = 0 if files else start
         """The position of its first sample; where that is known of none, in this."""
@@ -260,7 +260,7 @@ class SourceRange(Source):
     def __iter__(self) -> Iterator[Sample | Reject]:
         if self.num_samples is not None:
             return self.start_at(0)
-        assert isinstance(self._source, ScannedSource), "only such a one is cut between files"
+        assert isinstance(self._source, ScanSource), "only such a one is cut between files"
         return self._source.read_files(self._start, self._stop)
 
     def start_at(self, start: int) -> Iterator[Sample | Reject]:

@@ -95,7 +95,8 @@ def start_workers(
 
 
 def _encoder_of(source: Source, options: EncodeOptions) -> Any:
-    return partial(encode_chunk, schema=source.schema, options=options)
+    forms = dict(source.box_forms)
+    return partial(encode_chunk, schema=source.schema, options=options, box_forms=forms)
 
 
 def _encode_in_pool(encode: _Encode, chunk: _Chunk) -> ChunkResult:

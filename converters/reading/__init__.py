@@ -17,7 +17,6 @@ how it is read
 ``forward_reader``   pieces of what is compressed, from the front to the end
 ``image_list``       sources of image files, with what belongs to each
 ``scanned``          sources whose samples stand one behind the other
-``lmdb_files``       LMDB files of others: an index of keys and places
 ``fingerprints``     what samples are made from, for resuming
 
 what becomes a field

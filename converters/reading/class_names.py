@@ -7,12 +7,13 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from fastdata.errors import OptionError
+from fastdata.errors import OptionError, SourceError
 from fastdata.regular_files import read_regular
 from fastdata.schema import Field, ScalarField
 
 __all__ = [
     "MOST_CLASSES",
+    "check_different",
     "check_number",
     "classes_of_texts",
     "named_classes",
@@ -39,7 +40,19 @@ def read_class_names(path: str | os.PathLike[str]) -> tuple[str, ...]:
     names = tuple(line.strip() for line in text.rstrip().splitlines())
     if not names or not all(names):
         raise OptionError(f"classes={os.fspath(path)}: expected a name on every line")
+    check_different(names, path)
     return names
+
+
+def check_different(names: Iterable[str], place: object) -> None:
+    """Refuse two classes of one name."""
+    first: dict[str, int] = {}
+    for number, name in enumerate(names):
+        if first.setdefault(name, number) != number:
+            raise SourceError(
+                f"{place}: classes {first[name]} and {number} are both called {name!r}. Give each "
+                "a name of its own, or use one number in the labels"
+            )
 
 
 def numbered(names: Iterable[str]) -> dict[str, int]:

@@ -41,6 +41,7 @@ _OTHERS = {b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 _WINDOW_BYTES = 1 << 27
 """What the reference decoder admits; a header that claims more memory is refused."""
 _STEP = 1 << 16
+_STEP_BYTES = 1 << 12
 
 
 def compression_of(start: bytes) -> str:
@@ -159,7 +160,8 @@ class _InflatedFile(io.RawIOBase):
             given = self._rest or self._file.read(_WINDOW)
             if self._inflater.eof and not self._next_member(given):
                 return 0
-            data = self._inflater.decompress(given, len(buffer))
+            # In steps: what was inflated before damage is lost with the step.
+            data = self._inflater.decompress(given, min(len(buffer), _STEP_BYTES))
             self._rest = self._inflater.unconsumed_tail
             if self._inflater.eof:
                 self._rest = self._inflater.unused_data

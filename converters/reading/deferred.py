@@ -2,8 +2,7 @@
 
 * A span is a value's place: `FileSpan` an image file's, which the packer reads itself,
   `ValueSpan` an array's, text's or bytes'.
-* `DeferredValues` are values of which some are spans; `DeferredRecord` is a record (or its
-  span) and what decodes it.
+* `DeferredValues` are values of which some are spans.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -21,9 +20,7 @@ from ..base import Deferred
 from .spans import MAX_RECORD, FileSpan, read_at
 
 __all__ = [
-    "DeferredRecord",
     "DeferredValues",
-    "RecordDecoder",
     "ValueSpan",
     "array_of",
     "json_text",
@@ -74,33 +71,6 @@ class DeferredValues(Deferred):
 def _read(value: Any) -> Any:
     # Image files stay spans: the packer reads them, and copies them as they are where it may.
     return value.read() if hasattr(value, "read") and type(value) is not FileSpan else value
-
-
-class RecordDecoder(Protocol):
-    """How the bytes of a record become a sample's values; it is sent to the workers."""
-
-    def decode(self, data: bytes, /) -> tuple[tuple[Any, ...], str | None]:
-        """Return values, and the key where it is among them; raises ValueError for damage."""
-        ...
-
-
-class _Readable(Protocol):
-    def read(self) -> bytes: ...
-
-
-class DeferredRecord(Deferred):
-    """A record, or a span of one, which the worker reads and decodes."""
-
-    def __init__(self, record: bytes | _Readable, decoder: RecordDecoder) -> None:
-        self.record, self.decoder = record, decoder
-
-    def read(self) -> bytes:
-        """Return the record."""
-        return self.record if isinstance(self.record, bytes) else self.record.read()
-
-    def load(self) -> tuple[Any, ...]:
-        values, self.stored_key = self.decoder.decode(self.read())
-        return values
 
 
 def array_of(data: bytes, dtype: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:

@@ -12,7 +12,17 @@ from collections.abc import Container, Iterable, Sequence
 
 from fastdata.schema import RESERVED_NAMES
 
-__all__ = ["IMAGES", "LABELS", "MASKS", "first_called", "is_mask_name", "safe_name", "unique_name"]
+__all__ = [
+    "BOXES",
+    "IMAGES",
+    "LABELS",
+    "MASKS",
+    "first_called",
+    "is_image_name",
+    "is_mask_name",
+    "safe_name",
+    "unique_name",
+]
 
 _LONGEST = 90
 """Of the hundred characters that a name may have; the rest is for `unique_name`."""
@@ -44,6 +54,8 @@ LABELS = (
     "category", "y",
 )  # fmt: skip
 """Of classes; the likeliest first."""
+BOXES = ("boxes", "bbox", "bboxes", "box", "bounding_box", "bounding_boxes")
+"""Of these only ``boxes`` says what the four numbers are: left, top, right, bottom, in pixels."""
 MASKS = ("mask", "masks", "seg", "segmentation")
 
 
@@ -53,6 +65,12 @@ def first_called(names: Iterable[str], usual: Sequence[str]) -> str | None:
     for name in names:
         found.setdefault(name.lower(), name)
     return next((found[word] for word in usual if word in found), None)
+
+
+def is_image_name(name: str) -> bool:
+    """Tell whether an array of this name is an image: ``image``, ``img_2``, ``left_image``."""
+    words = re.split(r"[^a-z]+", name.lower().rstrip("0123456789_- "))
+    return words[-1] in IMAGES and not is_mask_name(name)
 
 
 def is_mask_name(name: str) -> bool:

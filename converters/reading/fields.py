@@ -7,15 +7,21 @@ read by these rules; ``fields={"name": "kind"}`` overrules them.
 from __future__ import annotations
 
 import contextlib
+import functools
+import io
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from PIL import Image
 
-from fastdata.errors import OptionError, SourceError
+from fastdata.codecs import Pixels
+from fastdata.codecs.image import contiguous
+from fastdata.codecs.pillow import to_pixels
+from fastdata.errors import ImageError, OptionError, SourceError
+from fastdata.regular_files import read_regular
 from fastdata.schema import (
     SCALAR_DTYPES,
     ArrayField,
@@ -26,8 +32,12 @@ from fastdata.schema import (
     StringField,
 )
 
-from .field_names import is_mask_name
+from .box_forms import BoxNumbers, fitting_forms
+from .class_names import numbered
+from .field_names import BOXES as BOX_NAMES
+from .field_names import LABELS, is_image_name, is_mask_name
 from .image_files import is_image_bytes
+from .image_files import is_image_name as is_image_file
 
 __all__ = [
     "BOXES",
@@ -36,15 +46,24 @@ __all__ = [
     "convert",
     "field_of",
     "image_field",
-    "is_pixels",
     "named_field",
     "nested_array",
+    "pixels_of",
+    "resolve_boxes",
     "resolve_fields",
     "to_numpy",
 ]
 
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+_LEAST_SIDE = 8
+"""Pixels of a side from which on the first array of a tuple is an image."""
+_ROUNDING = 1e-3
+"""How far floats from 0 to 1, times 255, may be from whole numbers."""
+
 BOXES = ArrayField("float32", (None, 4), boxes=True)
 """The field of boxes: left, top, right, bottom, in pixels."""
+CORNERS = BoxNumbers("xyxy", "pixels")
 
 KINDS = ("image", "mask", "label", "int", "float", "bool", "string", "bytes", "array", "boxes")
 """What ``fields=`` and ``--field`` take for a field's kind."""
@@ -93,19 +112,33 @@ def to_numpy(value: Any) -> np.ndarray[Any, Any]:
     return np.asarray(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
 
 
-def field_of(values: Sequence[Any], channels: int, name: str = "") -> Field:
-    """Infer a field from some samples' values of it.
+def field_of(
+    values: Sequence[Any],
+    channels: int,
+    name: str,
+    notes: list[str] | None = None,
+    *,
+    leading: bool = False,
+) -> Field:
+    """Infer a field from some samples' values of it and from its name.
 
     Dimensions in which the values differ are variable; so where all happen
     to agree but later ones will not, name the field in ``fields=``.
+
+    notes: to which what the user should know is added.
+    leading: whether this is the first value of a tuple, or the only one.  Then it is an image if it
+        looks like one; else only if it is called so.
     """
     first = values[0]
     if isinstance(first, (Image.Image, os.PathLike)) or is_image_bytes(first):
         return image_field(name, channels)
+    if (is_image_name(name) or is_mask_name(name)) and all(map(_is_image_path, values)):
+        return image_field(name, channels)
     if isinstance(first, (bool, np.bool_)):
         return ScalarField("bool")
     if isinstance(first, (int, float)) and not isinstance(first, np.generic):
-        return ScalarField("float64" if any(isinstance(v, float) for v in values) else "int64")
+        floats = [value for value in values if isinstance(value, float)]
+        return ScalarField("float64" if floats and not _is_whole_label(name, floats) else "int64")
     if isinstance(first, str):
         return StringField()
     if isinstance(first, (bytes, bytearray, memoryview)):
@@ -114,22 +147,93 @@ def field_of(values: Sequence[Any], channels: int, name: str = "") -> Field:
         arrays = [to_numpy(value) for value in values]
     except Exception as error:
         raise SourceError(f"field {name!r}: a {type(first).__name__} cannot be stored") from error
-    kinds = {array.dtype for array in arrays}
+    meant = _meant(arrays, channels, name, [] if notes is None else notes, leading)
+    if meant is not None:
+        return meant
+    # NumPy makes float64 of shape (0,) of an empty list, whatever other lists have.
+    told = [a for a, v in zip(arrays, values, strict=True) if a.size or not isinstance(v, list)]
+    told = told or arrays
+    kinds = {array.dtype for array in told}
     dtype = np.result_type(*kinds).name if all(k.kind in "biuf" for k in kinds) else "object"
     if dtype not in SCALAR_DTYPES:
         raise SourceError(
             f"field {name!r}: a {type(first).__name__} of dtype {arrays[0].dtype} cannot be "
             f"stored. Fields are images, text, bytes and numbers of {', '.join(SCALAR_DTYPES)}."
         )
-    if is_pixels(arrays[0]):
-        return image_field(name, channels)
-    shapes = {array.shape for array in arrays}
+    shapes = {array.shape for array in told}
     if len({len(shape) for shape in shapes}) != 1:
         raise SourceError(f"field {name!r}: arrays have different numbers of dimensions: {shapes}")
     if shapes == {()}:
-        return ScalarField(dtype)
-    lengths = zip(*shapes, strict=True)
-    return ArrayField(dtype, tuple(n[0] if len(set(n)) == 1 else None for n in map(list, lengths)))
+        return ScalarField("int64" if _is_whole_label(name, arrays) else dtype)
+    lengths = [each[0] if len(set(each)) == 1 else None for each in zip(*shapes, strict=True)]
+    return ArrayField(dtype, (None if len(told) < len(arrays) else lengths[0], *lengths[1:]))
+
+
+def _meant(
+    arrays: Sequence[Array], channels: int, name: str, notes: list[str], leading: bool
+) -> Field | None:
+    """Return the field of images or masks that arrays are; None if they are neither.
+
+    Raises SourceError if they are called so and cannot be.
+    """
+    shape, kind = arrays[0].shape, arrays[0].dtype.kind
+    if len(shape) < 2 or kind not in "biuf":
+        return None
+    mask, called = is_mask_name(name), is_image_name(name) and not leading
+    field = image_field(name, channels)
+    if not (mask or called or (leading and _may_be_image(arrays[0]))):
+        if arrays[0].dtype == np.uint8 and _has_channels(shape):
+            notes.append(
+                f"field {name!r} of shape {shape} is stored as an array, which no transform "
+                f'changes (fields={{{name!r}: "image"}} makes it an image)'
+            )
+        return None
+    for array in arrays if kind == "f" else arrays[:1]:  # others are rejects, each for itself
+        try:
+            pixels_of(array, field)
+        except ValueError as error:
+            what = "a mask" if mask else "an image"
+            as_array = f"fields={{{name!r}: ArrayField({array.dtype.name!r}, {array.shape})}}"
+            raise SourceError(
+                f"field {name!r} of dtype {array.dtype} and shape {array.shape} is not {what}: "
+                f"{error}. Make it one, or name it an array, which no transform changes: {as_array}"
+            ) from None
+    if kind == "f":
+        scaled = "" if mask else "times 255, "
+        notes.append(f"field {name!r} has floats, which are stored {scaled}as uint8")
+    return field
+
+
+def _may_be_image(array: Array) -> bool:
+    """Tell whether the first value of a tuple looks like an image, if perhaps not a usable one."""
+    shape, kind = array.shape, array.dtype
+    if len(shape) == 2:
+        return kind in (np.uint8, np.uint16) and min(shape) >= _LEAST_SIDE
+    if len(shape) == 3:
+        sides = shape[:2] if shape[2] in (1, 3, 4) else shape[1:]
+        fits = shape[2] in (1, 3, 4) or shape[0] in (1, 3, 4)
+    else:  # several images
+        sides = shape[-3:-1] if shape[-1] in (1, 3, 4) else shape[-2:]
+        fits = shape[-1] in (1, 3, 4) or shape[-3] in (1, 3, 4)
+    return (
+        fits and min(sides) >= _LEAST_SIDE and (kind in (np.uint8, np.uint16) or kind.kind == "f")
+    )
+
+
+def _has_channels(shape: tuple[int, ...]) -> bool:
+    return len(shape) == 2 or shape[-1] in (1, 3, 4) or shape[-3] in (1, 3, 4)
+
+
+def _is_whole_label(name: str, values: Sequence[Any]) -> bool:
+    """Tell whether these are floats, 0.0 and 1.0, that number classes."""
+    return name.lower() in LABELS and all(
+        isinstance(value, (int, float, np.ndarray)) and float(value).is_integer()
+        for value in values
+    )
+
+
+def _is_image_path(value: Any) -> bool:
+    return isinstance(value, str) and is_image_file(value)
 
 
 def image_field(name: str, channels: int) -> ImageField:
@@ -139,13 +243,167 @@ def image_field(name: str, channels: int) -> ImageField:
     return ImageField(channels=channels)
 
 
-def is_pixels(array: np.ndarray[Any, Any]) -> bool:
-    """Tell whether this looks like an image: uint8, H x W (x 1 or 3), or 1 or 3 x H x W."""
-    if array.dtype != np.uint8:
-        return False
-    return array.ndim == 2 or (
-        array.ndim == 3 and (array.shape[2] in (1, 3) or array.shape[0] in (1, 3))
+# -- boxes ------------------------------------------------------------------------------
+
+
+def resolve_boxes(
+    fields: dict[str, Field],
+    columns: Mapping[str, Sequence[Any]],
+    option: BoxNumbers,
+    given: Mapping[str, Field | str],
+    notes: list[str],
+) -> dict[str, BoxNumbers]:
+    """Make fields of boxes such; return the form and unit of those not in pixels of the corners.
+
+    columns: some samples' values of each field.
+    option: what the user says that boxes are.
+    given: the fields that the user names.
+    """
+    forms: dict[str, BoxNumbers] = {}
+    images = [name for name, field in fields.items() if isinstance(field, ImageField)]
+    for name, field in fields.items():
+        by_user = name in given and isinstance(field, ArrayField) and field.boxes
+        called = name.lower() in BOX_NAMES and name not in given
+        if not images or not isinstance(field, ArrayField) or not (by_user or called):
+            continue
+        some = [to_numpy(value) for value in columns[name]]
+        if not by_user and not all(array.shape[-1:] == (4,) or not array.size for array in some):
+            raise SourceError(
+                f"field {name!r} of shape {some[0].shape} has not 4 numbers for each box. Leave it "
+                f"out, or name it an array, which no transform changes: fields={{{name!r}: "
+                f"ArrayField({field.dtype!r}, {field.shape})}}"
+            )
+        form = option if option.form or by_user else _form_of(name, some, columns[images[0]], notes)
+        if form.form and form != CORNERS:
+            forms[name] = form
+        fields[name] = field if by_user else BOXES
+    if option.form and not any(isinstance(f, ArrayField) and f.boxes for f in fields.values()):
+        raise OptionError(f"boxes={','.join(option)}: none of the fields {', '.join(fields)} is")
+    return forms
+
+
+def _form_of(
+    name: str, boxes: Sequence[Array], images: Sequence[Any], notes: list[str]
+) -> BoxNumbers:
+    """Return what the numbers of boxes are; SourceError if that is not clear."""
+    if name.lower() == "boxes":
+        if CORNERS in fitting_forms(boxes, [None] * len(boxes)) or not any(b.size for b in boxes):
+            return CORNERS
+        problem = "are not left, top, right and bottom in pixels"
+    else:
+        fitting = fitting_forms(boxes, list(map(_size_of, images)))
+        if len(fitting) == 1:
+            notes.append(
+                f"field {name!r}: boxes are {', '.join(fitting[0])}, as no other form fits "
+                "(--option boxes=FORM,UNIT)"
+            )
+            return fitting[0]
+        problem = "may be of several forms" if fitting else "are of no form that fits all samples"
+    shown = next((each.reshape(-1, 4)[0].tolist() for each in boxes if each.size), "empty")
+    raise SourceError(
+        f"field {name!r}: its boxes {problem}; the first is {shown}. Say what they are, e.g. "
+        '--option boxes=xywh,pixels or source_options={"boxes": ("xyxy", "normalised")}: xyxy, '
+        "xywh, cxcywh or yxyx, and pixels or normalised"
     )
+
+
+def _size_of(image: Any) -> tuple[int, int] | None:
+    """Return height and width of an image; None if they cannot be told."""
+    try:
+        if isinstance(image, Image.Image):
+            return image.height, image.width
+        if isinstance(image, (str, os.PathLike)):
+            image = read_regular(Path(image))
+        if isinstance(image, (bytes, bytearray, memoryview)):
+            with Image.open(io.BytesIO(image)) as opened:
+                return opened.height, opened.width
+        height, width, _ = pixels_of(image, ImageField()).shape
+        return height, width
+    except (OSError, ValueError, Image.DecompressionBombError):
+        return None
+
+
+# -- pixels -----------------------------------------------------------------------------
+
+
+def pixels_of(value: Any, field: ImageField) -> Pixels:
+    """Return pixels in memory, a PIL image, an array or a tensor, as uint8, H x W x channels.
+
+    Images are uint8, or floats that are such divided by 255; H x W, H x W x C or C x H x W with 1,
+    3 or 4 channels.  Masks are whole numbers up to 255 of any dtype, or one channel for each class.
+
+    Raises ValueError if the value is neither.
+    """
+    if isinstance(value, Image.Image):
+        return to_pixels(value, field.channels, mask=field.mask)
+    array = to_numpy(value)
+    shape = array.shape
+    if array.ndim not in (2, 3) or 0 in shape:
+        raise ImageError(f"an array of shape {shape} is not an image")
+    if array.ndim == 2:
+        array = array[:, :, None]
+    if field.mask:
+        return contiguous(_class_numbers(array))
+    if array.dtype.kind == "f":
+        array = _from_unit(array)
+    if array.dtype != np.uint8:
+        raise ImageError(f"pixels are {array.dtype}, not uint8")
+    if array.shape[2] not in (1, 3) and (array.shape[0] in (1, 3) or array.shape[2] != 4):
+        array = array.transpose(1, 2, 0)
+    if array.shape[2] == field.channels:
+        return contiguous(array)
+    if array.shape[2] not in (1, 3, 4):
+        raise ImageError(f"an array of shape {shape} has not 1, 3 or 4 channels")
+    image = Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array)
+    return to_pixels(image, field.channels)
+
+
+def _from_unit(array: Array) -> Array:
+    """Return floats from 0 to 1 as the uint8 pixels that they were made of."""
+    with np.errstate(all="ignore"):
+        scaled = array.astype(np.float64) * 255
+        whole = np.rint(scaled)
+        exact = np.abs(scaled - whole) <= _ROUNDING
+    if not (exact.all() and whole.min() >= 0 and whole.max() <= 255):  # or NaN
+        raise ImageError(
+            f"pixels from {array.min():g} to {array.max():g} are not whole numbers from 0 to 255 "
+            "divided by 255: scale them to these"
+        )
+    return whole.astype(np.uint8)
+
+
+def _class_numbers(array: Array) -> Array:
+    """Return a mask, of H x W x C or C x H x W, as uint8, H x W x 1."""
+    if array.shape[2] != 1:
+        array = array.transpose(1, 2, 0) if array.shape[0] == 1 else _from_one_hot(array)
+    result = array
+    if array.dtype != np.uint8:
+        with np.errstate(all="ignore"):
+            result = array.astype(np.uint8)
+        if array.dtype.kind not in "biuf" or not np.array_equal(array, result):
+            raise ImageError(
+                f"a mask of {array.dtype} from {array.min()} to {array.max()} has numbers that are "
+                "not whole or not from 0 to 255"
+            )
+    return result
+
+
+def _from_one_hot(array: Array) -> Array:
+    """Return the number of the one channel that is 1 at each pixel, H x W x 1."""
+    able = [
+        axis
+        for axis in (0, 2)
+        if array.shape[axis] <= 256
+        and ((array == 0) | (array == 1)).all()
+        and (array.sum(axis) == 1).all()
+    ]
+    if not able:
+        raise ImageError(f"a mask of shape {array.shape} has neither 1 channel nor one for a class")
+    axis = min(able, key=array.shape.__getitem__)
+    return np.expand_dims(array.argmax(axis), 2)
+
+
+# -- values -----------------------------------------------------------------------------
 
 
 def convert(value: Any, field: Field, name: str) -> Any:
@@ -157,10 +415,12 @@ def convert(value: Any, field: Field, name: str) -> Any:
             raise ValueError(f"{name!r} is a {type(value).__name__}, not text")
         value.encode()  # lone surrogates are no text; UnicodeEncodeError is a ValueError
         return value
+    if isinstance(field, ScalarField) and field.classes is not None and isinstance(value, str):
+        value = _class_number(value, field.classes, name)
     if type(value) is int and isinstance(field, ScalarField) and field.dtype == "int64":
         # A label, in a tenth of the time that it takes below.
         with contextlib.suppress(OverflowError):
-            return np.int64(value)
+            return _checked(np.int64(value), field, name)
     if isinstance(field, BytesField):
         if not isinstance(value, (bytes, bytearray, memoryview)):
             raise ValueError(f"{name!r} is a {type(value).__name__}, not bytes")
@@ -174,6 +434,10 @@ def convert(value: Any, field: Field, name: str) -> Any:
             raise ValueError(f"{name!r} has shape {array.shape}, not one number")
         array = array.reshape(())
     else:
+        if field.boxes and field.shape == (None, 4) and array.shape == (4,):
+            array = array[None]  # one box
+        if isinstance(value, list):
+            array = nested_array(array, field)
         fits = len(array.shape) == len(field.shape) and all(
             want in (None, have) for have, want in zip(array.shape, field.shape, strict=True)
         )
@@ -192,7 +456,35 @@ def convert(value: Any, field: Field, name: str) -> Any:
             result = array.astype(field.dtype)
         if not _same(array, result):
             raise ValueError(f"{name!r}: {_shown(value)} does not fit {field.dtype}")
-    return result[()] if isinstance(field, ScalarField) else result
+    return _checked(result[()] if isinstance(field, ScalarField) else result, field, name)
+
+
+_NO_LABEL = -1
+"""What Hugging Face's ``datasets`` has where a sample has no label."""
+
+
+def _checked(value: Any, field: ScalarField | ArrayField, name: str) -> Any:
+    """Return class numbers; ValueError if one is beyond the names of the classes."""
+    if field.classes is None or value.size == 0:
+        return value
+    lowest, highest = value.min(), value.max()
+    if lowest < _NO_LABEL or highest >= len(field.classes):
+        wrong = lowest if lowest < _NO_LABEL else highest
+        raise ValueError(
+            f"{name!r} is {wrong}, and there are {len(field.classes)} classes: 0 to "
+            f"{len(field.classes) - 1}"
+        )
+    return value
+
+
+_numbers = functools.lru_cache(16)(numbered)
+
+
+def _class_number(text: str, classes: tuple[str, ...], name: str) -> int:
+    number = _numbers(classes).get(text.strip())
+    if number is None:
+        raise ValueError(f"{name!r} is {text!r:.60}, which is none of its {len(classes)} classes")
+    return number
 
 
 def _convert_image(value: Any, name: str) -> Any:

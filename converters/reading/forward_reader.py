@@ -1,8 +1,8 @@
 """Pieces of compressed data, read from the front to the end, in bounded memory.
 
-`ForwardReader` reads whole files, compressed or not; `InflatedPiece` reads zlib data inside a
-file, such as a member of an ``.npz`` or an array of a ``.mat``.  Data between two pieces are
-decompressed and dropped, so pieces are read in ascending order; going back restarts.
+`ForwardReader` reads whole files, compressed or not; `InflatedPiece` reads a member of an ``.npz``.
+Data between two pieces are decompressed and dropped, so pieces are read in ascending order; going
+back restarts.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import contextlib
 import os
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fastdata.errors import SourceError
 from fastdata.regular_files import open_regular
@@ -21,32 +21,32 @@ from .compression import open_inflated
 from .locations import stat_of
 from .spans import check_length, read_at
 
-__all__ = ["BLOCK_BYTES", "RAW", "ZLIB", "ForwardReader", "InflatedPiece"]
+__all__ = ["BLOCK_BYTES", "ForwardReader", "InflatedPiece"]
 
 BLOCK_BYTES = 1 << 16
 """How much of pixels a source reads at once."""
 
-RAW, ZLIB = -15, 15
-"""What a piece begins with: nothing, as in zip archives, or zlib's head."""
 _STEP = 1 << 16
 _KEPT = 64
 
+T = TypeVar("T")
+
 
 class ForwardReader:
-    """Reads pieces of a file, perhaps compressed by gzip or zlib; for one thread.
+    """Reads pieces of a file, perhaps compressed; for one thread.
 
     `size` is the file's in bytes, 0 for a missing file; None if it is `compressed`, as only reading
-    to the end would determine it.
+    to the end would determine it.  `codec` is as `open_inflated` takes it.
     """
 
-    def __init__(self, path: Path, *, compressed: bool) -> None:
-        self.path, self.name = path, os.fspath(path)
+    def __init__(self, path: Path, *, compressed: bool, codec: str | None = None) -> None:
+        self.path, self.name, self._codec = path, os.fspath(path), codec
         self.size = None if compressed else stat_of(path)[0]
         self._open = contextlib.ExitStack()
         self._stream: Any = None
         self._at = 0
 
-    def __enter__(self) -> ForwardReader:
+    def __enter__(self: T) -> T:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -97,7 +97,7 @@ class ForwardReader:
         if self._stream is None:
             # Not by `read_at`, whose descriptors live on.
             if self.size is None:
-                self._stream = self._open.enter_context(open_inflated(self.path))
+                self._stream = self._open.enter_context(open_inflated(self.path, self._codec))
             else:
                 raw = open(self.path, "rb", buffering=0, opener=open_regular)  # noqa: SIM115
                 self._stream = self._open.enter_context(raw)
@@ -135,17 +135,16 @@ class InflatedPiece:
         path: Path,
         offset: int,
         packed: int,
-        bits: int,
-        crc: int | None = None,
-        size: int | None = None,
+        crc: int,
+        size: int,
     ) -> None:
-        self.path, self._offset, self._packed, self._bits = path, offset, packed, bits
+        self.path, self._offset, self._packed = path, offset, packed
         self._wanted_crc, self._size = crc, size
         self._damaged_at: int | None = None
         self._begin()
 
     def _begin(self) -> None:
-        self._inflater = zlib.decompressobj(self._bits)
+        self._inflater = zlib.decompressobj(-15)  # without a head, as in zip archives
         self._fed = self._crc = self._start = 0
         self._buffer = b""
 
@@ -188,8 +187,7 @@ class InflatedPiece:
             if not data and (self._inflater.eof or self._fed == self._packed):
                 problem = problem or f"an array ends after {end:,} bytes"
         self._crc = zlib.crc32(data, self._crc)
-        whole = self._size is not None and end + len(data) >= self._size
-        if whole and self._wanted_crc not in (None, self._crc):
+        if end + len(data) >= self._size and self._wanted_crc != self._crc:
             problem = "the checksum of an array is wrong: rows before may be damaged too"
         if problem:
             self._damaged_at = end

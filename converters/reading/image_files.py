@@ -13,6 +13,7 @@ __all__ = [
     "SUFFIXES",
     "files_below",
     "ignored_files",
+    "is_hidden",
     "is_image_bytes",
     "is_image_name",
     "kind_of_image",
@@ -43,6 +44,23 @@ def is_image_name(name: str) -> bool:
     return name.lower().endswith(SUFFIXES)
 
 
+_LEFT_BEHIND = frozenset(
+    (
+        *("__MACOSX", "@eaDir", "lost+found", "$RECYCLE.BIN", "System Volume Information"),
+        *("Thumbs.db", "desktop.ini", "Desktop.ini", "Icon\r"),
+    )
+)
+"""Folders and files that operating systems, servers and file managers write among data."""
+
+
+def is_hidden(name: str) -> bool:
+    """Tell whether a file or folder is never data: its name begins with a dot, or a system made it.
+
+    torchvision's ImageFolder takes folders whose names begin with a dot.
+    """
+    return (name.startswith(".") and name != "..") or name in _LEFT_BEHIND
+
+
 def suffix_of(name: str) -> str:
     """Return a file's suffix, or its name if it has none, for `ignored_files`."""
     return os.path.splitext(name)[1] or name
@@ -51,13 +69,13 @@ def suffix_of(name: str) -> str:
 def files_below(root: Path, place: str) -> Iterator[str]:
     """Yield the files of a folder and of those in it, relative to the root, in sorted order.
 
-    Links are followed; what is hidden (``._0.png`` of a Mac) is left out.
+    Links are followed; hidden files and folders are left out.
     """
     for folder, folders, files in os.walk(root / place, onerror=reraise, followlinks=True):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        folders[:] = sorted(name for name in folders if not is_hidden(name))
         inside = os.path.relpath(folder, root)
         for file in sorted(files):
-            if not file.startswith("."):
+            if not is_hidden(file):
                 yield file if inside == os.curdir else os.path.join(inside, file)
 
 

@@ -14,12 +14,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from fastdata.errors import SourceError
 from fastdata.schema import Field, ImageField, ScalarField, Schema
 
 from ..base import Deferred, FieldSpec, IndexedSource, Reject, Sample
 from .fingerprints import Hashes, hash_samples
-from .locations import path_inside, printable, stat_of
+from .locations import printable, stat_of
 from .refusals import refuse_fields
 from .small_memory import StringTable
 from .splits import choose_folder
@@ -103,15 +102,6 @@ class ImageListSource(IndexedSource):
         self._numbers.extend(numbers.values())
         self._files.append("\0".join(files))
         self.num_samples += 1
-
-    def add_inside(self, folder: Path | str, name: str, *files: str, **numbers: int) -> None:
-        """Add a sample whose image data names; it is a reject where that leads out of a folder."""
-        try:
-            path_inside(folder, name)
-        except SourceError as error:
-            self.reject(name, str(error))
-        else:
-            self.add(name, *files, **numbers)
 
     def reject(self, name: str, reason: str) -> None:
         """Add what cannot be packed; it takes the place of a sample."""

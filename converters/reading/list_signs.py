@@ -7,6 +7,7 @@ only if its name or its text shows that, and everything in doubt is ``unknown``.
 from __future__ import annotations
 
 import csv
+import os
 import re
 import unicodedata
 from collections import Counter
@@ -18,16 +19,16 @@ from .image_files import SUFFIXES, is_image_name
 from .locations import first_bytes
 from .text_lines import decoded
 
-__all__ = ["ListKind", "describe_list", "is_submission"]
+__all__ = ["HEAD_BYTES", "ListKind", "describe_head", "describe_list", "is_submission"]
 
-_HEAD_BYTES = 1 << 20
+HEAD_BYTES = 1 << 20
 _LEAST_SHARE = 0.1
 """Share of the lines that must name images by ids: the files of the others may be missing."""
 
 _DOCUMENTS = re.compile(
     r"(readme|licen[cs]e|copying|copyright|notice|citation|changelog|changes|requirements|credits"
-    r"|attribution|(md5|sha(1|256|512)|check)(sums?)?)(?![a-z]).*"
-    r"|.*\.(md|rst|pdf|html?|docx?|rtf|tex|bib|url|md5|sha(1|256|512)|py|ipynb|sh|m|toml)",
+    r"|attribution|(md5|sha(1|256|512)|check)(sums?)?)(?![a-z])(?!.*\.(csv|tsv|jsonl?)$).*"
+    r"|.*\.(md|rst|pdf|html?|docx?|rtf|tex|bib|url|md5|sha(1|256|512)|py|ipynb|sh|m)",
     re.IGNORECASE,
 )
 _NOTES = re.compile(
@@ -61,24 +62,31 @@ def is_submission(name: str) -> bool:
 
 
 def describe_list(path: Path, images: Iterable[str]) -> ListKind:
-    """Return what a file is, by its name and its first MB.
+    """Return what a file is, by its name and its first MB; see `describe_head`."""
+    head = first_bytes(path, HEAD_BYTES)
+    empty = not head and path.is_file() and path.stat().st_size == 0
+    return describe_head(path.name, head if head or empty else None, images)
+
+
+def describe_head(name: str, head: bytes | None, images: Iterable[str]) -> ListKind:
+    """Return what a file is, by its name and its first MB; None if it cannot be read.
 
     images: paths of the images, with ``/``; the names of their folders may be classes.  They are
         read once, and only if the text may name them.
     """
-    suffix = path.suffix.lower()
-    if is_submission(path.name):
+    suffix = os.path.splitext(name)[1].lower()
+    if is_submission(name):
         return ListKind("prose", "is the example of a submission, whose labels are no labels")
-    if _DOCUMENTS.fullmatch(path.name):
+    if _DOCUMENTS.fullmatch(name):
         return ListKind("prose", "is a document by its name")
-    head = first_bytes(path, _HEAD_BYTES)
+    if head is None:
+        return ListKind("unknown", "cannot be read")
     if not head:
-        empty = path.is_file() and path.stat().st_size == 0
-        return ListKind("prose", "is empty") if empty else ListKind("unknown", "cannot be read")
+        return ListKind("prose", "is empty")
     text = decoded(head)
     if text is None or suffix not in (*_TABLE_SUFFIXES, *_JSON_SUFFIXES):
         return ListKind("unknown", "may have annotations")
-    if len(head) == _HEAD_BYTES:  # the last line may be cut
+    if len(head) == HEAD_BYTES:  # the last line may be cut
         text = text[: text.rfind("\n")] if "\n" in text else text
     if suffix in _JSON_SUFFIXES or text.lstrip()[:1] in ("{", "<"):
         return _describe_json(text.lstrip(), suffix, images)
@@ -90,7 +98,7 @@ def describe_list(path: Path, images: Iterable[str]) -> ListKind:
         return ListKind("classes", "names the classes")
     if ids:
         return ListKind("list", f"has ids of images in {ids:,} lines")
-    if suffix in _TEXT_SUFFIXES and _is_prose(path.name, rows):
+    if suffix in _TEXT_SUFFIXES and _is_prose(name, rows):
         return ListKind("prose", "is prose")
     return ListKind("unknown", "may have labels, but names none of the images")
 

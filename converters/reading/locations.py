@@ -21,6 +21,8 @@ from fastdata.errors import ResourceLimitError, SourceError, StorageError
 from fastdata.regular_files import mirror_of, read_piece
 from fastdata.waits import said_while
 
+from .image_files import is_hidden
+
 __all__ = [
     "files_at",
     "first_bytes",
@@ -68,9 +70,9 @@ def is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def folders_in(folder: str | Path) -> list[str]:
-    """Return the names of the folders in a folder, sorted."""
+    """Return the names of the folders in a folder, sorted, without hidden ones."""
     with os.scandir(folder) as entries:
-        return sorted(entry.name for entry in entries if is_folder(entry))
+        return sorted(e.name for e in entries if not is_hidden(e.name) and is_folder(e))
 
 
 def is_pattern(location: Any) -> bool:
@@ -95,7 +97,8 @@ def files_at(location: Any, suffixes: Iterable[str] = ()) -> list[Path]:
         return [path]
     if path.is_dir():
         wanted = tuple(suffixes)
-        entries = sorted(entry.name for entry in os.scandir(path) if entry.is_file())
+        with os.scandir(path) as found:
+            entries = sorted(e.name for e in found if not is_hidden(e.name) and e.is_file())
         return [path / name for name in entries if not wanted or _has_suffix(name, wanted)]
     if not is_pattern(location):
         return []
@@ -165,7 +168,7 @@ def start_of_first(folder: Path, suffix: str, count: int = 4096) -> bytes:
     if folder.is_dir():
         with os.scandir(folder) as entries:
             for entry in entries:
-                if entry.name.endswith(suffix) and not entry.name.startswith("."):
+                if entry.name.endswith(suffix) and not is_hidden(entry.name):
                     return first_bytes(Path(entry.path), count)
     return b""
 

@@ -2,23 +2,48 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
+import io
+import os
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias, TypeGuard
 
 import numpy as np
 from PIL import Image
 
-from fastdata.errors import SourceError
-from fastdata.schema import ArrayField, Field, ScalarField, Schema
+from fastdata.errors import OptionError, SourceError
+from fastdata.regular_files import read_regular
+from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema, StringField
 
 from ..base import FieldSpec, reason_of
-from .fields import convert, field_of, image_field, resolve_fields
-from .image_files import is_image_name
+from .box_forms import BoxNumbers, parse_boxes
+from .class_names import classes_of_texts, read_class_names
+from .field_names import LABELS, first_called
+from .fields import convert, field_of, image_field, resolve_boxes, resolve_fields, to_numpy
+from .image_files import is_image_bytes, is_image_name
+from .options import Option
 
-__all__ = ["PEEK", "first_samples", "own_copy", "schema_of", "to_values", "with_features"]
+__all__ = [
+    "PEEK",
+    "ClassNames",
+    "are_names",
+    "first_samples",
+    "holds_files",
+    "is_file",
+    "own_copy",
+    "schema_of",
+    "to_values",
+    "values_of",
+]
+
+ClassNames: TypeAlias = Annotated[
+    str | Sequence[str] | None, Option("names of classes, or a text file with one a line")
+]
+"""The option ``classes=`` of sources from Python."""
 
 PEEK = 16
 """Samples from which fields are told."""
@@ -51,7 +76,7 @@ def first_samples(dataset: Any) -> list[Any]:
 
 def to_values(item: Any, schema: Schema) -> tuple[Any, ...]:
     """Bring what a dataset yields into the schema's form. Raises ValueError if it does not fit."""
-    values = _values(item, list(schema))
+    values = values_of(item, list(schema))
     if values.keys() != schema.keys():
         raise ValueError(f"the sample has the fields {list(values)}, not {list(schema)}")
     return tuple(convert(values[name], field, name) for name, field in schema.items())
@@ -80,47 +105,191 @@ def _is_tensor(value: Any) -> bool:
     return hasattr(value, "detach") and hasattr(value, "clone")
 
 
-def schema_of(samples: Sequence[Any], channels: int, fields: FieldSpec) -> Schema:
-    """Return the fields of some samples. Raises SourceError if there are none."""
+def schema_of(
+    samples: Sequence[Any],
+    channels: int,
+    fields: FieldSpec | None,
+    dataset: Any,
+    classes: str | Sequence[str] | None,
+    boxes: Sequence[str],
+    notes: list[str],
+) -> tuple[Schema, dict[str, BoxNumbers]]:
+    """Return the fields of a dataset's first samples, and what boxes are; see `resolve_boxes`.
+
+    Raises SourceError if there are no samples.
+
+    classes, boxes: as the options `ClassNames` and `BoxesOption`.
+    notes: to which what the user should know is added.
+    """
     if not samples:
         raise SourceError("the iterable is empty: there is nothing to pack")
-    rows = [_values(sample, list(fields)) for sample in samples]
+    fields = fields or {}
+    rows = [values_of(sample, list(fields)) for sample in samples]
+
+    unnamed = _named(samples[0]) is None
+    columns = {name: [row[name] for row in rows if name in row] for name in rows[0]}
+    first = next(iter(columns), "")
 
     def own(name: str) -> Field:
-        values = [row[name] for row in rows if name in row]
-        if name == "image" and all(map(_is_image_path, values)):
-            return image_field(name, channels)
-        return field_of(values, channels, name)
+        values = columns[name]
+        if name != first and (unnamed or name.lower() in LABELS):
+            if _are_masks(values, rows[0]):
+                return ImageField(channels=1, mask=True)
+            if all(map(is_file, values)):
+                return image_field(name, channels)
+        return field_of(values, channels, name, notes, leading=unnamed and name == first)
 
-    return Schema(resolve_fields(rows[0], fields, channels, own))
+    resolved = resolve_fields(rows[0], fields, channels, own)
+    if unnamed and len(fields) != len(rows[0]):
+        masks = [n for n, field in resolved.items() if n not in fields and is_mask(field)]
+        if len(masks) == 1 and "mask" not in resolved:
+            resolved = {"mask" if n in masks else n: field for n, field in resolved.items()}
+            notes.append("the second of two images has class numbers, and is the field 'mask'")
+            rows[0] = dict(zip(resolved, rows[0].values(), strict=True))
+    _name_features(resolved, dataset)
+    free = {name: value for name, value in rows[0].items() if fields.get(name, "label") == "label"}
+    _name_labels(resolved, free, dataset, classes, notes)
+    columns = dict(zip(resolved, columns.values(), strict=True))
+    forms = resolve_boxes(resolved, columns, parse_boxes(boxes, whole=True), fields, notes)
+    return Schema(resolved), forms
 
 
-def with_features(schema: Schema, dataset: Any) -> Schema:
-    """Return a schema with the class names that Hugging Face's ``datasets`` tells, in `features`.
+def _are_masks(values: Sequence[Any], sample: Mapping[str, Any]) -> bool:
+    """Tell whether these, which are not called masks, are masks of a sample's first value.
+
+    Images of one channel of 8 bits are, and arrays of whole numbers of the image's size.
+    """
+    image, *_ = sample.values()
+    if not _is_picture(image) and not is_file(image):
+        return False
+    if all(map(is_file, values)):
+        with contextlib.suppress(OSError), _opened(values[0]) as mask:
+            return mask.mode in ("L", "1", "P")
+        return False
+    if all(isinstance(value, Image.Image) for value in values):
+        return all(value.mode in ("L", "1", "P") for value in values)
+    if not all(isinstance(value, np.ndarray) or _is_tensor(value) for value in values):
+        return False
+    array = to_numpy(values[0])
+    size = image.size[::-1] if isinstance(image, Image.Image) else getattr(image, "shape", ())
+    plain = array.dtype.kind in "biu" and array.ndim in (2, 3) and array.ndim - 1 <= len(size)
+    return plain and array.squeeze().ndim == 2 and array.squeeze().shape in (size[:2], size[-2:])
+
+
+def _opened(file: Any) -> Image.Image:
+    """Open an image file, of which only the head is read."""
+    plain = isinstance(file, (str, os.PathLike))
+    return Image.open(io.BytesIO(read_regular(Path(file)) if plain else file))
+
+
+def is_mask(field: Field) -> bool:
+    """Tell whether a field holds masks."""
+    return isinstance(field, ImageField) and field.mask
+
+
+def _name_features(fields: dict[str, Field], dataset: Any) -> None:
+    """Give fields the class names that Hugging Face's ``datasets`` tells, in `features`.
 
     They are those of a ``ClassLabel``, or of a list of such.  Only fields of integers without
     class names get them.
     """
     features = getattr(dataset, "features", None)
     if not isinstance(features, Mapping):
-        return schema
-    fields = dict(schema)
-    for name, field in schema.items():
+        return
+    for name, field in fields.items():
         feature = features.get(name)
         names = getattr(getattr(feature, "feature", feature), "names", None)
         if not isinstance(field, (ScalarField, ArrayField)) or "int" not in field.dtype:
             continue
-        if field.classes is None and isinstance(names, (list, tuple)):
+        if field.classes is None and are_names(names):
             fields[name] = dataclasses.replace(field, classes=tuple(names))
-    return Schema(fields)
 
 
-def _is_image_path(value: Any) -> bool:
-    """Tell whether this is text that is the path of an image: only the user's own code says so."""
-    return isinstance(value, str) and is_image_name(value)
+def _name_labels(
+    fields: dict[str, Field],
+    first: Mapping[str, Any],
+    dataset: Any,
+    classes: str | Sequence[str] | None,
+    notes: list[str],
+) -> None:
+    """Give the label its class names; text becomes classes where all of it can be known.
+
+    first: the first sample's values of the fields that may be the label.
+    """
+    able = [name for name in first if isinstance(first[name], str) or _is_number(fields[name])]
+    label = first_called(able, LABELS)
+    if classes is not None:
+        names: Any = read_class_names(classes) if isinstance(classes, str) else tuple(classes)
+        if label is None:
+            raise OptionError(f"classes=: none of the fields {', '.join(fields)} is a label")
+    else:
+        names = getattr(dataset, "classes", None)
+    if label is None:
+        return
+    field = fields[label]
+    if are_names(names):
+        plain = field if isinstance(field, ScalarField) else ScalarField()
+        if plain.classes is None or classes is not None:
+            fields[label] = dataclasses.replace(plain, classes=tuple(names))
+    elif isinstance(first[label], str):
+        if isinstance(dataset, (list, tuple)):
+            texts = _texts(dataset, list(fields), label)
+            fields[label] = ScalarField(classes=classes_of_texts(texts, f"field {label!r}"))
+            return
+        fields[label] = StringField()
+        notes.append(
+            f"field {label!r} stays text: its classes are known only when all samples have been "
+            'read. Name them: source_options={"classes": ["cat", "dog", ...]}'
+        )
 
 
-def _values(item: Any, names: Sequence[str]) -> dict[str, Any]:
+def _is_number(field: Field) -> bool:
+    return isinstance(field, ScalarField) and "int" in field.dtype
+
+
+def _texts(rows: Iterable[Any], names: Sequence[str], label: str) -> Iterable[str]:
+    for row in rows:
+        text = values_of(row, names).get(label)
+        if isinstance(text, str) and text.strip():
+            yield text.strip()
+
+
+def are_names(classes: Any) -> TypeGuard[Sequence[str]]:
+    """Tell whether these are names of classes."""
+    return (
+        isinstance(classes, (list, tuple))
+        and len(classes) > 0
+        and all(isinstance(name, str) for name in classes)
+    )
+
+
+def is_file(value: Any) -> bool:
+    """Tell whether this is an image file: its path, also as text, or its bytes."""
+    if isinstance(value, str):
+        return is_image_name(value)
+    return isinstance(value, os.PathLike) or is_image_bytes(value)
+
+
+def holds_files(location: Any) -> bool:
+    """Tell whether this is a sequence of samples whose images are all files."""
+    if not isinstance(location, (list, tuple)) or not location:
+        return False
+    if hasattr(location, "_fields"):  # a named tuple is one sample
+        return False
+    rows = [values_of(item, ()) for item in location[:PEEK]]
+    return all(
+        any(map(is_file, row.values())) and not any(map(_is_picture, row.values())) for row in rows
+    )
+
+
+def _is_picture(value: Any) -> bool:
+    """Tell whether this is an image in memory."""
+    if isinstance(value, (np.ndarray, np.generic)) or _is_tensor(value):
+        return len(value.shape) > 2 or (len(value.shape) == 2 and "uint8" in str(value.dtype))
+    return isinstance(value, Image.Image)
+
+
+def values_of(item: Any, names: Sequence[str]) -> dict[str, Any]:
     """Return a sample's values by field name."""
     named = _named(item)
     if named is not None:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from fastdata.errors import OptionError
 
-from .image_files import is_image_name
+from .image_files import is_hidden, is_image_name
 from .locations import files_at, folder_at, folders_in
 
 __all__ = [
@@ -174,7 +174,7 @@ def has_images(folder: Path) -> bool:
                 left -= 1
                 if left < 0:
                     return False
-                if entry.name.startswith("."):
+                if is_hidden(entry.name):
                     continue
                 if is_image_name(entry.name) and entry.is_file():
                     return True
@@ -191,13 +191,13 @@ def has_folders_of_images(location: object) -> bool:
     folder = folder_at(location)
     if folder is None:
         return False
-    return any(has_images(folder / n) for n in folders_in(folder) if not n.startswith("."))
+    return any(has_images(folder / n) for n in folders_in(folder))
 
 
 def _walk(folder: str | Path, depth: int) -> Iterator[os.DirEntry[str]]:
     """Yield files in sorted order, those of a folder before those of folders in it."""
     entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-    entries = [entry for entry in entries if not entry.name.startswith(".")]
+    entries = [entry for entry in entries if not is_hidden(entry.name)]
     yield from (entry for entry in entries if entry.is_file())
     if depth > 1:
         for entry in entries:

@@ -32,7 +32,6 @@ Formats:
   webdataset  tar files
   tfrecord    files of tf.train.Example
   parquet     tables with images, as for Hugging Face's datasets
-  dali        LMDB of Caffe's Datum messages: one image and a label, no other fields
 
 \b
 Encoded images are written byte for byte; raw ones become PNG.

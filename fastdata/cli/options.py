@@ -53,7 +53,7 @@ RESIZES: Final = ("short", "long", "exact", "crop", "none")
 FILTERS: Final = ("bilinear", "bicubic", "lanczos")
 CODECS: Final = ("auto", "jpeg", "png", "raw", "keep")
 CONTAINERS: Final = ("lmdb", "hdf5")
-EXPORT_FORMATS: Final = ("folder", "webdataset", "tfrecord", "parquet", "dali")
+EXPORT_FORMATS: Final = ("folder", "webdataset", "tfrecord", "parquet")
 ON_ERROR: Final = ("report", "stop")
 FIELD_KINDS: Final = (
     "image",

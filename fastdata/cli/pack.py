@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import textwrap
 from collections.abc import Iterator
 from pathlib import PurePath
@@ -51,7 +52,7 @@ lists rejected samples; 4 DESTINATION exists, is locked, or has another unfinish
 
 _GROUPS = {
     "Images": "size resize enlarge filter codec quality channels",
-    "Which samples": "format option field limit shuffle seed max-pixels on-error",
+    "Which samples": "format option field explain limit shuffle seed max-pixels on-error",
     "Output": "container shards shard-size overwrite",
     "Speed and clusters": "num-workers dct-margin plan part commit executor retries",
 }
@@ -121,6 +122,9 @@ _GROUPS = {
     metavar="X",
     help="Decode JPEGs at 1/2, 1/4 or 1/8 if at least X times the final size remains.",
 )
+@click.option(
+    "--explain", is_flag=True, help="If no format fits, list the nearest ones and what they miss."
+)
 @output_options
 def pack_command(
     source: str,
@@ -131,6 +135,7 @@ def pack_command(
     plan: bool,
     part: str | None,
     commit: bool,
+    explain: bool,
     **options: Any,
 ) -> int:
     """Pack the images of SOURCE into the dataset DESTINATION (.lmdb, .h5 or a folder)."""
@@ -145,7 +150,7 @@ def pack_command(
             "--plan, --part and --commit are separate steps. Run --plan, then --part K/N for each "
             "K from 0 to N-1, then --commit."
         )
-    with on_interruption(_KEPT), log_shown(quiet) as shown:
+    with on_interruption(_KEPT), log_shown(quiet) as shown, _explained(source, explain):
         import fastdata
 
         report = fastdata.pack(
@@ -156,6 +161,21 @@ def pack_command(
             **options,
         )
     return print_report(report, as_json=as_json, quiet=quiet, shown=shown)
+
+
+@contextlib.contextmanager
+def _explained(source: str, wanted: bool) -> Iterator[None]:
+    """Add to the refusal of a source which formats are nearest to it."""
+    from fastdata.errors import SourceError
+
+    try:
+        yield
+    except SourceError as error:
+        if wanted:
+            from fastdata.converters.finding import nearest_formats
+
+            error.args = (f"{error}{nearest_formats(source)}",)
+        raise
 
 
 _FORMATS_EPILOG = """\b
@@ -174,11 +194,10 @@ Exit codes: 0 done; 2 wrong usage."""
 _FORMATS = {
     "Folders and lists of images": "flat folder archive manifest hf_folder dataset imagefolder "
     "iterable",
-    "Files of many samples": "arrow beton caffe fastdata hdf5 litdata lmdb mds numpy paired_lmdb "
+    "Files of many samples": "arrow beton fastdata hdf5 litdata lmdb mds numpy "
     "parquet recordio tfrecord torch webdataset zarr",
-    "Annotations: boxes, masks, keypoints": "coco cvat labelme masks voc voc_folders yolo",
-    "Published datasets, as downloaded": "celeba cifar cub flowers idx ilsvrc mat mvtec stanford "
-    "svhn tiny_imagenet widerface",
+    "Annotations: boxes, masks": "coco masks voc yolo",
+    "Published datasets, as downloaded": "cifar idx ilsvrc mvtec",
 }
 
 

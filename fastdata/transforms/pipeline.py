@@ -244,6 +244,13 @@ class _Cut:
 
     def add(self, operation: int, transform: Transform) -> None:
         """Add a transform, with the number that it draws under."""
+        others = BatchTransform, DropEmptyBoxes, SampleTransform
+        if not self._schema.images and not isinstance(transform, others):
+            raise OptionError(
+                f"{_name(transform)} changes images, but the dataset has none: its fields "
+                f"are {', '.join(self._schema)}. Pack what are images as such: "
+                '--field NAME=image, fields={NAME: "image"}'
+            )
         if isinstance(transform, GeometricTransform):
             self._add_geometric(operation, transform)
         elif isinstance(transform, PixelTransform):

@@ -113,7 +113,7 @@ class UnpackedDataset(Dataset):
         positions = self._positions(indices)
         values = [sample[name] for sample in self._values(positions)]
         if name in self.schema.boxes:
-            values = self._upright_boxes(positions, values)
+            values = self._upright_boxes(name, positions, values)
         if isinstance(field, ScalarField):
             return np.array(values, field.dtype)
         if isinstance(field, ArrayField) and field.fixed:
@@ -128,11 +128,14 @@ class UnpackedDataset(Dataset):
                     raise values
                 yield values
 
-    def _upright_boxes(self, positions: NDArray[np.int64], boxes: list[Any]) -> list[Any]:
+    def _upright_boxes(
+        self, name: str, positions: NDArray[np.int64], boxes: list[Any]
+    ) -> list[Any]:
         """Return boxes where they are once decoding has turned their images upright."""
         sizes = self._sizes.sizes(image_with_boxes(self.schema), positions).tolist()
         placements = [Placement((h, w), turned, (h, w)) for h, w, turned in sizes]
-        return [place_boxes(some, how) for some, how in zip(boxes, placements, strict=True)]
+        form = self._listing.sources[0].box_forms.get(name)
+        return [place_boxes(some, how, form) for some, how in zip(boxes, placements, strict=True)]
 
     def _read_sample(self, position: int) -> Any:
         batch = FileBatch(self._listing, np.array([position]))
@@ -150,7 +153,7 @@ class UnpackedDataset(Dataset):
                 value = value.item()
             elif isinstance(field, ArrayField):
                 if field.boxes:
-                    (value,) = self._upright_boxes(batch.positions, [value])
+                    (value,) = self._upright_boxes(name, batch.positions, [value])
                 value = torch.from_numpy(value)
             sample.append(value)
         return self.schema.sample_type._make(sample)

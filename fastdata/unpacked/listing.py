@@ -35,7 +35,7 @@ from fastdata.schema import ImageField, Schema
 if TYPE_CHECKING:
     from fastdata.cache.ram import CachedFiles
 
-__all__ = ["Listing", "list_files", "suggest_packing"]
+__all__ = ["Listing", "bytes_of", "list_files", "suggest_packing"]
 
 log = logging.getLogger("fastdata")
 
@@ -44,7 +44,7 @@ _PEEK = 100
 
 
 class Listing:
-    """Samples with one file per image and plain other values.
+    """Samples with one file per image, on a drive or in memory, and plain other values.
 
     They are those of `sources`, of one schema, concatenated.  `location` is for messages, and
     `options` are those of `pack_command`.  It is for `UnpackedDataset` what a
@@ -59,8 +59,7 @@ class Listing:
     ) -> None:
         self.sources = tuple(sources)
         self.location = location
-        self._options = options or {}
-        self.command = pack_command(location, self._options)
+        self.command = pack_command(location, options or {})
         """What packs it."""
         self.schema: Schema = sources[0].schema
         self._fields = tuple(self.schema.items())
@@ -156,7 +155,7 @@ class Listing:
                 values = dict(zip(self.schema, self.values(position), strict=True))
             except FileCorruptError:
                 continue  # raised when it is read
-            sizes[:, position] = [stat_of(values[name])[0] for name in names]
+            sizes[:, position] = [bytes_of(values[name]) for name in names]
         return sizes.reshape(-1)
 
     def describe(self, position: int) -> str:
@@ -164,7 +163,7 @@ class Listing:
         return f"{self.location}, key {self.key(position)!r}"
 
     def values(self, position: int) -> tuple[Any, ...]:
-        """Return a sample's values, in the schema's order; paths for images.
+        """Return a sample's values, in the schema's order; paths, or bytes of files, for images.
 
         `FileCorruptError` if a pack would reject it because of its source or of a value without
         images.
@@ -201,9 +200,10 @@ class Listing:
                     f"{self.location}: data of the format {source.name!r} is not loaded as it "
                     f"lies. Pack it: {self.command}"
                 )
-            missing.append(next(one for one in sample.values if isinstance(one, Path)))
-            if os.path.exists(missing[-1]):
+            file = next(one for one in sample.values if isinstance(one, (Path, bytes)))
+            if isinstance(file, bytes) or os.path.exists(file):
                 return
+            missing.append(file)
         if missing:
             raise SourceError(
                 f"{self.location}: read as {source.name}, but none of its first {len(missing)} "
@@ -212,33 +212,40 @@ class Listing:
             )
 
     def _has_files(self, values: Any) -> TypeGuard[tuple[Any, ...]]:
-        """Tell whether these are a sample's values, with a path for each image."""
+        """Tell whether these are a sample's values, with a file for each image."""
         return isinstance(values, tuple) and all(
-            isinstance(value, Path)
+            isinstance(value, (Path, bytes))
             for value, (_, field) in zip(values, self._fields, strict=True)
             if isinstance(field, ImageField)
         )
 
     def refuse_unpacked(self) -> NoReturn:
         """Raise the error for a method of packed datasets only."""
-        raise needs_packing(self.location, self._options)
+        raise needs_packing(self.location, self.command)
 
     def locate(self, position: int) -> NoReturn:
         """Refuse, without shards."""
         self.refuse_unpacked()
 
 
+def bytes_of(file: Path | bytes) -> int:
+    """Return the size of a file; 0 if it is missing."""
+    return len(file) if isinstance(file, bytes) else stat_of(file)[0]
+
+
 def list_files(
-    locations: Sequence[str | os.PathLike[str]], options: Mapping[str, Any], error: Exception
+    locations: Sequence[Any], options: Mapping[str, Any], error: Exception | None
 ) -> Listing:
     """Return the samples at a location that is not a packed dataset; see `unpacked_location`.
 
-    Also raises `SourceError` or `OptionError` if the data or the options are unsuitable.
+    error: None if the only location is rows from Python.  Also raises `SourceError` or
+    `OptionError` if the data or the options are unsuitable.
     """
-    location = unpacked_location(locations, options, error)
+    rows = error is None
+    location = Path("rows") if error is None else unpacked_location(locations, options, error)
     # Files are read later, whatever the working directory is then.
     source = find_source(
-        os.path.abspath(location),
+        locations[0] if rows else os.path.abspath(location),
         format=options.get("format"),
         channels=options.get("channels", 3),
         fields=options.get("fields"),
@@ -246,6 +253,8 @@ def list_files(
     )
     assert isinstance(source, IndexedSource), "its class is one"
     listing = Listing([source], location, options)
+    if rows:
+        listing.command = 'fastdata.pack(rows, "rows.lmdb")'
     listing.check()
     log.info("%s: %s", location, source.description)
     for note in source.notes:

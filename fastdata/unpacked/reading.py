@@ -21,13 +21,12 @@ from fastdata.codecs import Pixels
 from fastdata.codecs.decoders import JpegDecoder
 from fastdata.codecs.image_header import ImageHeader, read_image_header, read_image_header_of
 from fastdata.converters.base import reason_of
-from fastdata.converters.reading.locations import stat_of
 from fastdata.errors import FileCorruptError, ImageError, is_of_machine
 from fastdata.formats.layout import CODECS
 from fastdata.native.library import OTHER_CODEC
 from fastdata.regular_files import open_regular, read_regular
 from fastdata.schema import Schema
-from fastdata.unpacked.listing import Listing
+from fastdata.unpacked.listing import Listing, bytes_of
 
 __all__ = ["FileBatch", "FileImages", "SizeTable"]
 
@@ -59,7 +58,7 @@ class FileBatch:
 
     @cached_property
     def values(self) -> list[dict[str, Any] | FileCorruptError]:
-        """The values of each sample, with paths of images; or the reason of its reject."""
+        """The values of each sample, with files of images; or the reason of its reject."""
         return [self._values(position) for position in self.positions.tolist()]
 
     def _values(self, position: int) -> dict[str, Any] | FileCorruptError:
@@ -95,7 +94,9 @@ class FileBatch:
             return _corrupt(position, name, path, reason_of(error))
         return _Files(data, headers)
 
-    def _read(self, number: int, path: Path) -> bytes:
+    def _read(self, number: int, path: Path | bytes) -> bytes:
+        if isinstance(path, bytes):
+            return path
         cached = self.listing.cached
         if cached is None:
             return read_regular(path)
@@ -163,7 +164,7 @@ class SizeTable:
         try:
             values = dict(zip(listing.schema, listing.values(position), strict=True))
             headers = {
-                name: read_image_header_of(
+                name: (read_image_header if type(values[name]) is bytes else read_image_header_of)(
                     values[name], field.channels, mask=field.mask, max_pixels=listing.max_pixels
                 )
                 for name, field in listing.schema.images.items()
@@ -190,8 +191,9 @@ def _check_masks(schema: Schema, headers: Mapping[str, ImageHeader]) -> None:
             )
 
 
-def _corrupt(position: int, name: str, path: Path, reason: str) -> FileCorruptError:
-    return FileCorruptError(f"{path}: {name!r} of sample {position}: {reason}")
+def _corrupt(position: int, name: str, path: Path | bytes, reason: str) -> FileCorruptError:
+    place = f"{len(path):,} bytes in memory" if isinstance(path, bytes) else path
+    return FileCorruptError(f"{place}: {name!r} of sample {position}: {reason}")
 
 
 class FileImages(BatchImages):
@@ -230,7 +232,7 @@ class FileImages(BatchImages):
     def lengths(self) -> Indices:  # type: ignore[override]
         """Bytes of the files, int64 [n]; 0 for unreadable ones."""
         if "files" not in self._batch.__dict__:  # not read yet
-            return np.array([stat_of(path)[0] for path in self._paths()], np.int64)
+            return np.array([bytes_of(file) for file in self._paths()], np.int64)
         lengths = [
             0 if isinstance(files, FileCorruptError) else len(files.data[self.name])
             for files in self._batch.files
@@ -246,7 +248,7 @@ class FileImages(BatchImages):
         """Return whether any is refused; sizes are those of the headers already."""
         return False
 
-    def _paths(self) -> list[Path]:
+    def _paths(self) -> list[Path | bytes]:
         """Return the files of samples that have one."""
         return [values[self.name] for values in self._batch.values if isinstance(values, dict)]
 
@@ -281,6 +283,8 @@ class FileImages(BatchImages):
     def read_ahead(self) -> None:
         """Ask the system to read all files soon; returns when they have been looked up."""
         for path in self._paths():
+            if isinstance(path, bytes):
+                continue
             try:
                 opened = open_regular(path)
             except (OSError, ValueError):

@@ -86,7 +86,7 @@ def main(root: Path) -> None:
     """Write all formats."""
     root.mkdir(parents=True)
     for kind, names in (
-        ("boxes", ("yolo", "yolo_ultralytics", "cvat", "coco_instances", "voc_detection")),
+        ("boxes", ("yolo", "yolo_ultralytics", "coco_instances", "voc_detection")),
         ("points", ("coco_person_keypoints",)),
         ("masks", ("camvid", "cityscapes", "voc_segmentation")),
     ):

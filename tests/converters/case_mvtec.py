@@ -47,5 +47,4 @@ def write_whole(folder: Path, pictures: Sequence[Picture]) -> Path:
 CASES = [
     Case("mvtec", "mvtec", write_category, labels=False),
     Case("mvtec-whole", "mvtec", write_whole, labels=False),
-    Case("mvtec-images", "mvtec", write_category, {"masks": False}, labels=False),
 ]

@@ -87,7 +87,7 @@ def dictionaries(folder: Path, pictures: Sequence[Picture]) -> Path:
         "label": pa.array([CLASSES[p.label] for p in pictures]).dictionary_encode(),
     }
     content = pa.table(columns)
-    with pa.ipc.new_stream(folder / "a.arrow", content.schema) as writer:
+    with pa.ipc.new_file(folder / "a.arrow", content.schema) as writer:
         writer.write_table(content, max_chunksize=5)
     return folder / "a.arrow"
 

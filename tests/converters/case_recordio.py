@@ -70,17 +70,7 @@ def in_parts(folder: Path, pictures: Sequence[Picture]) -> Path:
     return write_records(folder / "train.rec", contents)
 
 
-def objects(folder: Path, pictures: Sequence[Picture]) -> Path:
-    """Labels of objects, as im2rec packs them: a head, then class and box of each."""
-    contents = [
-        packed(p.data, [2, 5, *[1, 0.25, 0.0, 0.5, 1.0] * (p.label + 1)], k)
-        for k, p in enumerate(pictures)
-    ]
-    return write_records(folder / "train.rec", contents)
-
-
 CASES = [
-    Case("recordio-objects", "recordio", objects, labels=False),
     Case("recordio-idx", "recordio", with_index),
     Case("recordio", "recordio", alone),
     Case("recordio-parts", "recordio", in_parts, options={"labels": ("label", "other")}),

@@ -45,7 +45,7 @@ def roboflow(folder: Path, pictures: Sequence[Picture]) -> Path:
 
 
 CASES = [
-    Case("voc-beside", "voc_folders", beside, labels=False, files_each=2),
-    Case("voc-two-folders", "voc_folders", two_folders, labels=False),
-    Case("voc-roboflow", "voc_folders", roboflow, labels=False, files_each=2),
+    Case("voc-beside", "voc", beside, labels=False, files_each=2),
+    Case("voc-two-folders", "voc", two_folders, labels=False),
+    Case("voc-roboflow", "voc", roboflow, labels=False, files_each=2),
 ]

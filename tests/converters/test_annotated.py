@@ -37,7 +37,6 @@ def picture_of(key: str) -> str:
     [
         ("yolo", "yolo", {}, 2),
         ("yolo_ultralytics", "yolo", {}, 2),
-        ("cvat/train.xml", "cvat", {}, 1),
         ("coco_instances", "coco", {"annotations": "annotations/instances_val.json"}, 1),
         (
             "coco_person_keypoints",

@@ -7,19 +7,21 @@ import json
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from case_tfrecord import examples
 from cases import make_pictures
 from cli_helpers import run
-from packed import pack
+from packed import pack, samples
 
 import fastdata
 from fastdata.converters.finding import find_source
 from fastdata.converters.reading.named_files import find_named
-from fastdata.errors import FormatError, SourceError
+from fastdata.errors import FormatError, OptionError, SourceError
 
 PICTURES = make_pictures(4)
 
@@ -199,3 +201,153 @@ def test_a_file_is_found_by_a_name_of_another_system(tmp_path: Path, name: str, 
         (folder / file).touch()
     (tmp_path / "secret.jpg").touch()
     assert find_named(folder, name) == str(folder / found)
+
+
+# -- columns and classes of tables --------------------------------------------------------
+
+
+IMAGES = pa.array([picture.data for picture in PICTURES])
+LABELS = pa.array([0, 1, 2, 1])
+TEXTS = pa.array(["a", "b", "c", "d"])
+
+
+def names_of(*names: str) -> dict[bytes, bytes]:
+    features = {"image": {"_type": "Image"}, "label": {"names": names, "_type": "ClassLabel"}}
+    return {b"huggingface": json.dumps({"info": {"features": features}}).encode()}
+
+
+def save(path: Path, columns: dict[str, pa.Array], metadata: dict[bytes, bytes] | None) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = pa.table(columns).replace_schema_metadata(metadata)
+    if path.suffix == ".parquet":
+        pq.write_table(content, path)
+    else:
+        with pa.ipc.new_stream(path, content.schema) as writer:
+            writer.write_table(content)
+
+
+def save_dataset_dict(
+    folder: Path, content: dict[str, tuple[dict[str, pa.Array], tuple[str, ...]]]
+) -> Path:
+    """Write what `DatasetDict.save_to_disk` does: a folder a split, with a description beside."""
+    for split, (columns, names) in content.items():
+        save(folder / split / "data-00000-of-00001.arrow", columns, None)
+        state = {"_data_files": [{"filename": "data-00000-of-00001.arrow"}], "_split": split}
+        (folder / split / "state.json").write_text(json.dumps(state))
+        info = json.loads(names_of(*names)[b"huggingface"])["info"]
+        (folder / split / "dataset_info.json").write_text(json.dumps(info if names else {}))
+    return folder
+
+
+def save_files(
+    folder: Path, kind: str, content: dict[str, tuple[dict[str, pa.Array], tuple[str, ...]]]
+) -> Path:
+    if kind == "DatasetDict":
+        return save_dataset_dict(folder, content)
+    for split, (columns, names) in content.items():
+        save(folder / f"{split}.{kind}", columns, names_of(*names) if names else None)
+    return folder
+
+
+KINDS = ("parquet", "arrow", "DatasetDict")
+NULLS = pa.nulls(4)
+
+DIFFERENT_COLUMNS = {
+    "label": ({"image": IMAGES}, {"image": IMAGES, "label": LABELS}, "label"),
+    "label of text": ({"image": IMAGES}, {"image": IMAGES, "label": TEXTS}, "label"),
+    "label in the first": ({"image": IMAGES, "label": LABELS}, {"image": IMAGES}, "label"),
+    "label of nulls": (
+        {"image": IMAGES, "label": NULLS},
+        {"image": IMAGES, "label": LABELS},
+        "label",
+    ),
+    "mask": ({"image": IMAGES}, {"image": IMAGES, "mask": IMAGES}, "mask"),
+    "text": ({"image": IMAGES}, {"image": IMAGES, "caption": TEXTS}, "caption"),
+    "types": ({"image": IMAGES, "label": TEXTS}, {"image": IMAGES, "label": LABELS}, "label"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("first", "second", "column"), DIFFERENT_COLUMNS.values(), ids=DIFFERENT_COLUMNS
+)
+def test_a_column_that_only_some_files_have_is_refused(
+    tmp_path: Path, kind: str, first: Any, second: Any, column: str
+) -> None:
+    folder = save_files(tmp_path / "data", kind, {"test": (first, ()), "train": (second, ())})
+    with pytest.raises(OptionError, match=rf"the column '{column}' is .*columns=image\b") as caught:
+        pack(folder, tmp_path / "a.lmdb")
+    assert "test" in str(caught.value)
+    assert "train" in str(caught.value)
+    pack(folder, tmp_path / "a.lmdb", columns=("image",))
+    assert list(fastdata.open(tmp_path / "a.lmdb").schema) == ["image", "split"]
+    if column in second:
+        assert column in find_source(folder, options={"split": "train"}).schema
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_without_rows_says_nothing_of_columns(tmp_path: Path, kind: str) -> None:
+    empty = {"image": pa.array([], pa.null())}
+    whole = {"image": IMAGES, "label": LABELS}
+    folder = save_files(tmp_path / "data", kind, {"test": (empty, ()), "train": (whole, ())})
+    assert pack(folder, tmp_path / "a.lmdb").num_samples == 4
+    assert [s["label"] for s in samples(tmp_path / "a.lmdb")] == [0, 1, 2, 1]
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_classes_in_another_order_are_renumbered_by_their_names(
+    tmp_path: Path, kind: str, shuffle: bool
+) -> None:
+    columns = {"image": IMAGES, "label": LABELS}
+    content = {"test": (columns, ("ant", "bee", "cat")), "train": (columns, ("cat", "ant", "bee"))}
+    folder = save_files(tmp_path / "data", kind, content)
+    assert any("another order" in note for note in find_source(folder).notes)
+    fastdata.pack(folder, tmp_path / "a.lmdb", shuffle=shuffle, progress=False)
+    dataset = fastdata.open(tmp_path / "a.lmdb")
+    found = zip(dataset.keys, samples(tmp_path / "a.lmdb"), strict=True)
+    names = {(key[:4], int(key[-1])): dataset.classes[s["label"]] for key, s in found}
+    assert [names["test", row] for row in range(4)] == ["ant", "bee", "cat", "bee"]
+    assert [names["trai", row] for row in range(4)] == ["cat", "ant", "bee", "ant"]
+
+
+OTHER_CLASSES = {
+    "one more": ("ant", "bee", "cat", "dog"),
+    "others": ("ant", "bee", "dog"),
+    "none": (),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("names", OTHER_CLASSES.values(), ids=OTHER_CLASSES)
+def test_files_with_other_classes_are_refused(
+    tmp_path: Path, kind: str, names: tuple[str, ...]
+) -> None:
+    columns = {"image": IMAGES, "label": LABELS}
+    content = {"test": (columns, ("ant", "bee", "cat")), "train": (columns, names)}
+    folder = save_files(tmp_path / "data", kind, content)
+    with pytest.raises(SourceError, match=r"train.*the classes of 'label' are .*test"):
+        pack(folder, tmp_path / "a.lmdb")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_classes_of_one_name_are_refused(tmp_path: Path, kind: str) -> None:
+    columns = {"image": IMAGES, "label": LABELS}
+    folder = save_files(tmp_path / "data", kind, {"train": (columns, ("ant", "bee", "ant"))})
+    with pytest.raises(SourceError, match="classes 0 and 2 are both called 'ant'"):
+        pack(folder, tmp_path / "a.lmdb")
+
+
+@pytest.mark.parametrize("name", ["label", "mask"])
+@pytest.mark.parametrize("later", [False, True])
+def test_hdf5_files_with_other_arrays_are_refused(tmp_path: Path, name: str, later: bool) -> None:
+    h5py = pytest.importorskip("h5py")
+    for number, more in enumerate((not later, later)):
+        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
+            file["image"] = np.zeros((4, 8, 9, 3), np.uint8)
+            if more:
+                shape = (4,) if name == "label" else (4, 8, 9)
+                file[name] = np.zeros(shape, np.int64 if name == "label" else np.uint8)
+    with pytest.raises(SourceError, match=r"1\.h5: its arrays are of other kinds"):
+        find_source(tmp_path)
+    assert list(find_source(tmp_path, options={"arrays": "image"}).schema) == ["image"]

@@ -116,16 +116,15 @@ def test_one_name_with_commas_is_one_label(tmp_path: Path, pictures: list[Pictur
 def test_labels_that_are_objects_are_refused(
     tmp_path: Path, pictures: list[Picture], suffix: str
 ) -> None:
-    """As BDD100K has them."""
     write_images(tmp_path, pictures)
-    objects = [{"id": "0", "category": "car", "box2d": {"x1": 1, "y1": 2, "x2": 3, "y2": 4}}]
+    objects = [{"id": "0", "kind": "car", "box": {"x1": 1, "y1": 2, "x2": 3, "y2": 4}}]
     rows = [{"name": f"{p.name}.jpg", "labels": objects} for p in pictures]
     path = tmp_path / f"a{suffix}"
     if suffix == ".json":
         path.write_text(json.dumps(rows))
     else:
         write_rows(path, [("path", "label"), *((r["name"], str(objects)) for r in rows)])
-    with pytest.raises(SourceError, match=r"lists of objects, not labels.*docs/recipes"):
+    with pytest.raises(SourceError, match=r"lists of objects, not labels.*columns=image"):
         pack(path, tmp_path / "x.lmdb")
 
 

@@ -133,16 +133,6 @@ def test_a_list_of_other_images_is_not_that_of_a_folder(
     assert any("6 image files that it does not name left out, in b" in n for n in report.notes)
 
 
-def test_masks_as_run_lengths_name_their_recipe(tmp_path: Path, pictures: list[Picture]) -> None:
-    write_images(tmp_path / "train", pictures)
-    rows = [(f"{p.name}.jpg", "29 12 60 12") for p in pictures]
-    path = write_rows(tmp_path / "train.csv", [("ImageId", "EncodedPixels"), *rows])
-    with pytest.raises(SourceError, match=r"(?s)EncodedPixels has masks.*docs/recipes.*columns="):
-        pack(path, tmp_path / "x.lmdb")
-    _, data = pack(path, tmp_path / "x.lmdb", columns=("image=ImageId",))
-    assert len(data) == 12
-
-
 # -- split folders -----------------------------------------------------------------------
 
 

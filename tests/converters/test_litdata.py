@@ -165,7 +165,7 @@ def test_images_of_tables_are_left_to_workers(tmp_path: Path, pictures: list[Pic
     for sources in (source, source.indexed()):
         for found, made in zip(sources, pictures, strict=True):
             assert isinstance(found, Sample)
-            values: Any = found.values
+            values: Any = found.values.load()
             assert isinstance(values[0], FileSpan)
             path, offset, length = values[0]
             data = Path(path).read_bytes()[offset : offset + length]

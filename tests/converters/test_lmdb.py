@@ -186,7 +186,7 @@ def test_databases_with_names_are_chosen(pictures: list[Picture], tmp_path: Path
 
 def test_other_values_are_refused_and_not_run(tmp_path: Path) -> None:
     content = [(f"{k}".encode(), pickle.dumps((b"x", k))) for k in range(5)]
-    with pytest.raises(SourceError, match=r"no image files.*Pickled samples are not read"):
+    with pytest.raises(SourceError, match=r"expected image files.*pickled samples are not read"):
         find_source(write_lmdb(tmp_path / "a", content))
     with lmdb.open(str(tmp_path / "b"), map_size=1 << 20, max_dbs=1, lib_version=0) as environment:
         database = environment.open_db(b"all", dupsort=True)

@@ -46,8 +46,11 @@ def lay_out(root: Path, pictures: list[Picture], image: str, mask: str) -> None:
     for k, p in enumerate(pictures):
         split = ("train", "val")[2 * k >= len(pictures)]
         path = root / image.format(p.name, s=split)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(p.data)
+        if path.suffix == ".jpg":
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(p.data)
+        else:
+            save(path, p.pixels)
         save(root / mask.format(p.name, s=split), mask_of(p))
 
 
@@ -64,6 +67,14 @@ def lay_out(root: Path, pictures: list[Picture], image: str, mask: str) -> None:
         ("{s}_images/{}.jpg", "{s}_masks/{}.tif", ("train", "val")),
         ("{s}/{}.jpg", "{s}/{}_mask.png", ("train", "val")),
         ("{}_sat.jpg", "{}_mask.png", None),
+        ("img_dir/{s}/{}.jpg", "ann_dir/{s}/{}.png", ("train", "val")),  # mmseg
+        ("{s}/Rural/images_png/{}.png", "{s}/Rural/masks_png/{}.png", ("train", "val")),  # LoveDA
+        ("PNGImages/{}.png", "PedMasks/{}_mask.png", None),  # Penn-Fudan
+        ("Original/{}.tif", "Ground Truth/{}.tif", None),  # CVC-ClinicDB
+        ("DUTS-TR-Image/{}.jpg", "DUTS-TR-Mask/{}.png", None),
+        ("{s}-Image/{}.jpg", "{s}-Mask/{}.png", ("train", "val")),
+        ("Imgs/{}.jpg", "Imgs/{}.png", None),  # MSRA10K
+        ("{}.jpg", "{}.png", None),
     ],
 )
 def test_layouts(
@@ -80,6 +91,121 @@ def test_layouts(
         assert [s.split for s in data] == [0, 0, 0, 1, 1, 1]
         only = packed(root, tmp_path / "val.lmdb", split="val")
         check(only, [mask_of(p) for p in pictures[3:]])
+
+
+def rectangle(picture: Picture, top: int = 3) -> np.ndarray[Any, Any]:
+    """Return a mask of one rectangle, as masks by hand are: 0 and 255."""
+    mask = np.zeros(picture.pixels.shape[:2], np.uint8)
+    mask[top : top + 9, 5:21] = 255
+    return mask
+
+
+def round_view(picture: Picture) -> np.ndarray[Any, Any]:
+    mask = np.full(picture.pixels.shape[:2], 255, np.uint8)
+    mask[:2] = 0
+    return mask
+
+
+@pytest.mark.parametrize(
+    ("image", "by_hand", "others"),
+    [
+        (
+            "training/images/{}_training.tif",
+            "training/1st_manual/{}_manual1.gif",
+            ["training/mask/{}_training_mask.gif", "training/2nd_manual/{}_manual2.gif"],
+        ),
+        ("images/{}_dr.png", "manual1/{}_dr.tif", ["mask/{}_dr_mask.tif"]),
+        ("{}.jpg", "{}_1stHO.png", ["{}_2ndHO.png"]),
+        ("training/image_2/{}.png", "training/semantic/{}.png", ["training/semantic_rgb/{}.png"]),
+    ],
+    ids=["DRIVE", "HRF", "CHASE_DB1", "KITTI"],
+)
+def test_masks_by_hand_are_taken_and_not_what_lies_beside(
+    tmp_path: Path, pictures: list[Picture], image: str, by_hand: str, others: list[str]
+) -> None:
+    root = tmp_path / "root"
+    lay_out(root, pictures, image, by_hand)
+    for p in pictures:
+        save(root / by_hand.format(p.name), rectangle(p))
+        for other in others:
+            save(root / other.format(p.name), round_view(p))
+    if image.startswith("training"):  # whose masks are withheld; the view is not
+        lay_out(root, pictures, "test/images/{}_test.png", "test/mask/{}_test_mask.png")
+        if "image_2" in image:
+            (root / "test/images").rename(root / "test/image_2")
+            (root / "test/mask").rename(root / "test/oxts")
+    assert find_source(root).name == "masks"
+    report = pack(root, tmp_path / "x.lmdb")
+    assert report.num_rejected == 0, report.rejects
+    for sample, p in zip(fastdata.open(tmp_path / "x.lmdb"), pictures, strict=True):
+        # PIL gives a GIF of two colours a palette of these.
+        np.testing.assert_array_equal(np.asarray(sample.mask).squeeze() > 0, rectangle(p) > 0)
+    assert any("left out" in note for note in report.notes), report.notes
+
+
+def test_folders_of_images_with_their_masks_are_classes(
+    tmp_path: Path, pictures: list[Picture]
+) -> None:
+    root, names = tmp_path / "root", ("benign", "malignant", "normal")
+    expected = []
+    for p in pictures:
+        start = root / names[p.label] / f"{names[p.label]} ({int(p.name)})"
+        save(Path(f"{start}.png"), p.pixels)
+        save(Path(f"{start}_mask.png"), rectangle(p))
+        expected.append(rectangle(p))
+        if p.label == 1:  # of two objects
+            save(Path(f"{start}_mask_1.png"), rectangle(p, 20))
+            expected[-1] = np.maximum(rectangle(p), rectangle(p, 20))
+    data = packed(root, tmp_path / "x.lmdb")
+    assert data.schema["label"] == ScalarField(classes=names)
+    order = sorted(range(len(pictures)), key=lambda k: (pictures[k].label, k))
+    check(data, [expected[k] for k in order])
+    assert [s.label for s in data] == [pictures[k].label for k in order]
+    for name in names:  # patients are no classes
+        (root / name).rename(root / f"patient{name[0]}1")
+    assert "label" not in packed(root, tmp_path / "y.lmdb").schema
+
+
+def test_a_colour_has_one_number_in_each_split(tmp_path: Path, pictures: list[Picture]) -> None:
+    root = tmp_path / "root"
+    red, green, blue = np.eye(3, dtype=np.uint8) * 200
+    for k, p in enumerate(pictures):
+        split, colours = ("train", (green, red)) if k < 3 else ("val", (blue, red))
+        save(root / f"images/{split}/{p.name}.png", p.pixels)
+        mask = np.broadcast_to(colours[0], (*p.pixels.shape[:2], 3)).copy()
+        mask[3:12, 5:21] = colours[1]
+        save(root / f"masks/{split}/{p.name}.png", mask)
+    for split, ground in (("train", 1), ("val", 0)):
+        data = packed(root, tmp_path / f"{split}.lmdb", split=split)
+        assert data.classes == ["#0000c8", "#00c800", "#c80000"]
+        check(data, [np.where(rectangle(p) > 0, 2, ground) for p in pictures[:3]])
+
+
+def test_tables_of_splits_are_compared(tmp_path: Path, pictures: list[Picture]) -> None:
+    lay_out(tmp_path / "root", pictures, "{s}/{}.jpg", "{s}/{}_mask.png")
+    for split, names in (("train", "abcd"), ("val", "abcd")):
+        lines = [f"{k}, {name}\n" for k, name in enumerate(names)]
+        (tmp_path / f"root/{split}/_classes.csv").write_text(
+            "Pixel Value, Class\n" + "".join(lines)
+        )
+    assert packed(tmp_path / "root", tmp_path / "x.lmdb").classes == ["a", "b", "c", "d"]
+    path = tmp_path / "root/val/_classes.csv"
+    path.write_text(path.read_text().replace("2, c", "2, x"))
+    for options in ({}, {"split": "train"}):
+        with pytest.raises(SourceError, match=r"val/_classes.csv: its classes are not those of"):
+            pack(tmp_path / "root", tmp_path / "y.lmdb", source_options=options)
+    path.write_text(path.read_text().replace("2, x", "2, a"))
+    (tmp_path / "root/train/_classes.csv").write_text(path.read_text())
+    with pytest.raises(SourceError, match=r"classes 0 and 2 are both called 'a'"):
+        pack(tmp_path / "root", tmp_path / "y.lmdb")
+
+
+def test_accents_of_images_and_masks_may_differ_in_form(
+    tmp_path: Path, pictures: list[Picture]
+) -> None:
+    root = tmp_path / "root"
+    lay_out(root, pictures, "images/be\u0301{}.jpg", "masks/b\u00e9{}.png")
+    check(packed(root, tmp_path / "x.lmdb"), [mask_of(p) for p in pictures])
 
 
 def test_the_class_of_a_colour_is_that_of_the_table(
@@ -152,8 +278,14 @@ def test_cityscapes_has_names_and_kinds_of_masks(tmp_path: Path, pictures: list[
     trained = packed(root, tmp_path / "y.lmdb", which="labelTrainIds")
     check(trained, [mask_of(p) for p in pictures])
     assert len(trained.schema["mask"].classes) == 19
+
+
+def test_numbers_of_instances_are_refused(tmp_path: Path, pictures: list[Picture]) -> None:
+    for p in pictures:
+        save(tmp_path / f"root/images/{p.name}.png", p.pixels)
+        save(tmp_path / f"root/masks/{p.name}.png", mask_of(p).astype(np.uint16) * 1000)
     with pytest.raises(SourceError, match=r"do not fit 8 bits\. These are numbers of instances"):
-        pack(root, tmp_path / "z.lmdb", source_options={"which": "instanceIds"})
+        pack(tmp_path / "root", tmp_path / "z.lmdb")
 
 
 def test_what_has_no_partner_is_said(tmp_path: Path, pictures: list[Picture]) -> None:

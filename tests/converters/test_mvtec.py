@@ -86,14 +86,49 @@ def test_all_categories_or_one(tmp_path: Path, pictures: list[Picture]) -> None:
     pack(tmp_path, tmp_path / "x.lmdb")
     data = fastdata.open(tmp_path / "x.lmdb")
     assert [s.category for s in data] == [0, 0, 0, 1, 1, 1, 1]
-    one = find_source(tmp_path, options={"category": "grid", "split": "test"})
+    one = find_source(tmp_path / "grid", options={"split": "test"})
     assert {s.key.rpartition("/")[0] for s in one} == {"grid/test/bent", "grid/test/scratch"}
-    with pytest.raises(OptionError, match=r"category=cable: not in .* has bottle, grid"):
-        find_source(tmp_path, options={"category": "cable"})
-    with pytest.raises(OptionError, match="is a category itself"):
-        find_source(tmp_path / "grid", options={"category": "cable"})
-    with pytest.raises(OptionError, match="split=val: expected train or test"):
+    with pytest.raises(OptionError, match="split=val: expected train, validation or test"):
         find_source(tmp_path, options={"split": "val"})
+    with pytest.raises(OptionError, match=r"split=validation: not in .* which has train, test"):
+        find_source(tmp_path, options={"split": "validation"})
+
+
+def test_each_split_has_the_defects_of_all(tmp_path: Path, pictures: list[Picture]) -> None:
+    write_category(tmp_path / "bottle", pictures)
+    for split, defects in (("train", [0, 0, 0]), ("test", [0, 1, 1])):
+        pack(tmp_path / "bottle", tmp_path / f"{split}.lmdb", source_options={"split": split})
+        data = fastdata.open(tmp_path / f"{split}.lmdb")
+        assert data.schema["defect"] == ScalarField(classes=("good", "scratch"))
+        assert data.schema["split"] == ScalarField(classes=("train", "test"))
+        assert [s.defect for s in data] == defects
+
+
+def test_loco_has_a_validation_split_and_several_masks(
+    tmp_path: Path, pictures: list[Picture]
+) -> None:
+    root = tmp_path / "box"
+    write_category(root, pictures)
+    (root / "validation/good").mkdir(parents=True)
+    (root / "train/good/000002.jpg").rename(root / "validation/good/000002.jpg")
+    expected = []
+    for picture in pictures[4:]:
+        truth = root / f"ground_truth/scratch/{picture.name}"
+        Path(f"{truth}_mask.png").unlink()
+        truth.mkdir()
+        first, second = np.zeros((2, 40, 48), np.uint8)
+        first[3:9, 5:17], second[20:31, 8:40] = 255, 249  # numbers of kinds of defects
+        for k, mask in enumerate((first, second)):
+            (truth / f"{k:03}.png").write_bytes(pil_file(mask, "PNG"))
+        expected.append(np.where(first + second > 0, 255, 0))
+    report = pack(root, tmp_path / "x.lmdb")
+    assert (report.num_samples, report.num_rejected) == (6, 0)
+    data = fastdata.open(tmp_path / "x.lmdb")
+    assert data.schema["split"] == ScalarField(classes=("train", "validation", "test"))
+    assert [s.split for s in data] == [0, 0, 1, 2, 2, 2]
+    for mask, wanted in zip(masks_of(data)[4:], expected, strict=True):
+        np.testing.assert_array_equal(mask, wanted)
+    assert not any(mask.any() for mask in masks_of(data)[:4])
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -119,10 +154,6 @@ def test_a_missing_mask_is_a_reject(tmp_path: Path, pictures: list[Picture]) -> 
     report = pack(tmp_path / "bottle", tmp_path / "x.lmdb")
     assert [reject.key for reject in report.rejects] == ["bottle/test/scratch/000004.jpg"]
     assert "scratch/000004_mask.png is missing" in report.rejects[0].reason
-    assert "masks=false" in report.rejects[0].reason
-    report = pack(tmp_path / "bottle", tmp_path / "y.lmdb", source_options={"masks": "false"})
-    assert (report.num_samples, report.num_rejected) == (6, 0)
-    assert "mask" not in fastdata.open(tmp_path / "y.lmdb").schema
 
 
 def test_a_mask_of_another_size_is_a_reject(tmp_path: Path, pictures: list[Picture]) -> None:

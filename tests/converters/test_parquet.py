@@ -363,10 +363,13 @@ def test_shuffling_large_row_groups_is_refused(
 
 
 def test_a_folder_with_images_is_not_taken_for_a_table(tmp_path: Path) -> None:
-    (tmp_path / "cat").mkdir()
-    (tmp_path / "cat" / "0.jpg").write_bytes(PICTURES[0].data)
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "0.jpg").write_bytes(PICTURES[0].data)
     write(tmp_path / "index.parquet", {"file_name": pa.array(["cat/0.jpg"])})
-    assert find_source(tmp_path).name == "folder"
+    with pytest.raises(SourceError, match=r"index.parquet may say what the images are"):
+        find_source(tmp_path)
+    assert find_source(tmp_path, format="folder").num_samples == 2
 
 
 def test_a_column_that_stands_twice_is_left_out(tmp_path: Path) -> None:

@@ -24,7 +24,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from case_svhn import write_list
 from PIL import Image
 
 import fastdata
@@ -151,13 +150,6 @@ def archived(suffix: str, tree: Tree) -> Callable[[Path], None]:
     return write
 
 
-def svhn_list(*names: str) -> bytes:
-    digit = {"left": 2, "top": 3, "width": 8, "height": 9, "label": 10}
-    with tempfile.TemporaryDirectory() as made:
-        rows = [(name, [digit] * (k + 1)) for k, name in enumerate(names)]
-        return write_list(Path(made, "digitStruct.mat"), rows).read_bytes()
-
-
 FIXTURES = Path(__file__).parent / "fixtures"
 PIXELS = np.arange(6 * 28 * 28, dtype=np.uint8).reshape(6, 28, 28)
 CATS = {**images("cat/{}.jpg", "0", "1"), **images("dog/{}.jpg", "0")}
@@ -215,7 +207,7 @@ LAYOUTS: dict[str, Layout] = {
     "Stanford Dogs": Layout(
         {"Images/n02085620-Chihuahua/n02085620_7.jpg": None,
          "Annotation/n02085620-Chihuahua/n02085620_7": voc_xml("n02085620_7", "Chihuahua")},
-        "stanford", 1, {"n02085620_7.jpg": "Chihuahua"},
+        says="datasets.md#stanford-dogs",
     ),
     "GTSRB (Kaggle)": Layout(
         {"Train/0/0.png": None, "Train/1/1.png": None, "Test/0.png": None, "Train.csv": "Path\nx\n"},
@@ -255,7 +247,7 @@ LAYOUTS: dict[str, Layout] = {
          "train/n01443537/n01443537_boxes.txt": "n01443537_0.JPEG\t0\t0\t5\t5\n",
          "val/images/val_0.JPEG": None, "val/val_annotations.txt": "val_0.JPEG\tn01443537\t0\t0\t5\t5\n",
          "test/images/test_0.JPEG": None},
-        "tiny_imagenet", 3, {"val_0.JPEG": "n01443537"},
+        says="datasets.md#tiny-imagenet",
     ),
     "CUB-200-2011": Layout(
         {"images/001.Black_Albatross/a.jpg": None, "images/002.Laysan/b.jpg": None,
@@ -263,7 +255,7 @@ LAYOUTS: dict[str, Layout] = {
          "classes.txt": "1 001.Black_Albatross\n2 002.Laysan\n",
          "image_class_labels.txt": "1 1\n2 2\n", "train_test_split.txt": "1 1\n2 0\n",
          "bounding_boxes.txt": "1 2.0 3.0 10.0 8.0\n2 1.0 1.0 5.0 5.0\n"},
-        "cub", 2, {"b.jpg": "002.Laysan"},
+        says="datasets.md#cub-200-2011",
     ),
     # -- images and masks
     "CamVid (SegNet)": Layout(
@@ -301,11 +293,11 @@ LAYOUTS: dict[str, Layout] = {
         {"train/a_jpg.rf.1.jpg": None, "train/a_jpg.rf.1.xml": voc_xml("a_jpg.rf.1.jpg"),
          "valid/b_jpg.rf.1.jpg": None, "valid/b_jpg.rf.1.xml": voc_xml("b_jpg.rf.1.jpg"),
          "README.roboflow.txt": "dogs"},
-        "voc_folders", 2,
+        "voc", 2,
     ),
     "images and annotations of XML": Layout(
         {"images/road0.png": None, "annotations/road0.xml": voc_xml("road0.png", "light")},
-        "voc_folders", 1,
+        "voc", 1,
     ),
     "COCO 2017 (val)": Layout(
         {"annotations/instances_val2017.json": coco(["1.jpg", "2.jpg"]), **images("val2017/{}.jpg", "1", "2")},
@@ -334,7 +326,7 @@ LAYOUTS: dict[str, Layout] = {
              "imageHeight": 24, "imageWidth": 32,
              "shapes": [{"label": "dog", "points": [[2, 3], [10, 12]], "shape_type": "rectangle",
                          "group_id": None, "flags": {}}]})},
-        "labelme", 1,
+        says="datasets.md#labelme",
     ),
     "CVAT for images": Layout(
         {"images/a.jpg": None,
@@ -342,19 +334,19 @@ LAYOUTS: dict[str, Layout] = {
          '</name></label></labels></task></meta><image id="0" name="a.jpg" width="32" height="24">'
          '<box label="dog" occluded="0" xtl="2" ytl="3" xbr="10" ybr="12" z_order="0"></box></image>'
          "</annotations>"},
-        "cvat", 1,
+        says="datasets.md#cvat",
     ),
     "WIDER FACE": Layout(
         {"WIDER_train/images/0--Parade/0_1.jpg": None,
          "wider_face_split/wider_face_train_bbx_gt.txt":
          "0--Parade/0_1.jpg\n1\n2 3 10 8 0 0 0 0 0 0\n"},
-        "widerface", 1, at="wider_face_split/wider_face_train_bbx_gt.txt",
+        says="datasets.md#wider-face",
     ),
     "SVHN, whole pictures": Layout(
-        {"train/1.png": None, "train/2.png": None, "train/digitStruct.mat": svhn_list("1.png", "2.png"),
+        {"train/1.png": None, "train/2.png": None, "train/digitStruct.mat": b"MATLAB 7.3",
          "train/see_bboxes.m": "load digitStruct.mat\n", "test/1.png": None,
-         "test/digitStruct.mat": svhn_list("1.png")},
-        "svhn", 3,
+         "test/digitStruct.mat": b"MATLAB 7.3"},
+        says="datasets.md#svhn",
     ),
     "MVTec AD": Layout(
         {"bottle/train/good/0.png": None, "bottle/test/broken/0.png": None,
@@ -424,7 +416,7 @@ LAYOUTS: dict[str, Layout] = {
         {"img_align_celeba/000001.jpg": None, "img_align_celeba/000002.jpg": None,
          "list_attr_celeba.txt": "2\nBald Smiling\n000001.jpg -1 1\n000002.jpg 1 -1\n",
          "list_eval_partition.txt": "000001.jpg 0\n000002.jpg 1\n"},
-        "celeba", 2,
+        says="datasets.md#celeba",
     ),
     "Hugging Face, metadata.csv": Layout(
         {"train/metadata.csv": "file_name,text\na.jpg,hello\n", "train/a.jpg": None,

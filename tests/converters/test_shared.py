@@ -169,7 +169,7 @@ def test_a_value_that_is_no_choice_is_refused_before_anything_is_read(
 ) -> None:
     (tmp_path / "images").mkdir()
     with pytest.raises(FastdataError) as refused:
-        find_source(tmp_path, format="cvat", options={"masks": value})
+        find_source(tmp_path, format="yolo", options={"masks": value})
     assert ("masks=ups: expected classes or instances" in str(refused.value)) == (value == "ups")
 
 

@@ -87,7 +87,7 @@ def test_folders_called_like_splits_are_classes_only_where_that_is_said(
     tmp_path: Path, names: list[str]
 ) -> None:
     put(tmp_path, names)
-    with pytest.raises(SourceError, match=r"by name, not classes.*--format folder"):
+    with pytest.raises(SourceError, match=r"(?s)by name, not classes.*--format folder"):
         find_source(tmp_path)
     source = find_source(tmp_path, format="folder")
     assert list(source.schema) == ["image", "label"]
@@ -95,12 +95,20 @@ def test_folders_called_like_splits_are_classes_only_where_that_is_said(
 
 
 def test_a_split_without_classes_is_said(tmp_path: Path) -> None:
-    put(tmp_path, ["train/cat/0.png", "train/dog/0.png", "test/0.png"])
-    with pytest.raises(SourceError, match="test, train are splits by name"):
+    put(tmp_path, ["train/cat/0.png", "train/dog/0.png", "val/0.png"])
+    with pytest.raises(SourceError, match=r"(?s)train, val are splits by name.*split=train"):
         find_source(tmp_path)
     assert find_source(tmp_path, options={"split": "train"}).schema.classes == ("cat", "dog")
     with pytest.raises(SourceError, match="no class folders"):
-        find_source(tmp_path, options={"split": "test"})
+        find_source(tmp_path, options={"split": "val"})
+
+
+def test_pictures_to_predict_are_left_out_with_a_note(tmp_path: Path) -> None:
+    put(tmp_path, ["train/cat/0.png", "train/dog/0.png", "pred/0.png", "pred/1.png"])
+    source = find_source(tmp_path)
+    assert list(source.schema) == ["image", "label", "split"]
+    assert source.num_samples == 2
+    assert "2 images in pred have no class folders and are left out" in source.notes
 
 
 def test_an_empty_class_in_a_split_is_refused(tmp_path: Path) -> None:

@@ -12,22 +12,11 @@ from pack_helpers import pil_file
 
 import fastdata
 from fastdata.converters.finding import find_source
-from fastdata.errors import OptionError, SourceError
+from fastdata.errors import SourceError
 from fastdata.schema import ArrayField, ImageField, ScalarField
 
 FIXTURES = Path(__file__).parent / "fixtures" / "tfrecord"
 BOX = "image/object/bbox/"
-LABEL_MAP = """
-# of three classes
-item { id: 1 name: 'ant' }
-item {
-  name: "/m/01xq0k1"
-  id: 3
-  display_name: "ox"
-  keypoints { id: 1 }
-}
-item { id: 7 name: 'yak' }
-"""
 
 
 def one(
@@ -76,21 +65,24 @@ def test_objects_of_tensorflow_read_as_written(tmp_path: Path) -> None:
         wanted = [[k / 8 * 7, 1.5, min((k + 4) / 8, 1) * 7, 6] for k in range(number)]
         assert np.allclose(np.asarray(sample.boxes).reshape(-1, 4), np.reshape(wanted, (-1, 4)))
         assert np.asarray(sample.labels).tolist() == [1, 0, 1][:number]
-    assert any("label_map=FILE saves that" in note for note in report.notes)
+    assert any("classes=FILE saves that" in note for note in report.notes)
     assert any("image/filename" in note for note in report.notes)
 
 
-def test_a_label_map_names_and_numbers_the_classes(tmp_path: Path) -> None:
-    (tmp_path / "map.pbtxt").write_text(LABEL_MAP)
-    option = str(tmp_path / "map.pbtxt")
-    data, report = pack(FIXTURES / "objects.record", tmp_path / "a.lmdb", label_map=option)
-    assert data.schema["labels"] == ArrayField("int64", (None,), classes=("ant", "ox", "yak"))
-    assert np.asarray(data[3].labels).tolist() == [1, 0, 1]
+def test_a_file_of_classes_names_them_in_its_order(tmp_path: Path) -> None:
+    (tmp_path / "names.txt").write_text("yak\nox\nant\n")
+    option = str(tmp_path / "names.txt")
+    data, report = pack(FIXTURES / "objects.record", tmp_path / "a.lmdb", classes=option)
+    assert data.schema["labels"] == ArrayField("int64", (None,), classes=("yak", "ox", "ant"))
+    assert np.asarray(data[3].labels).tolist() == [1, 2, 1]
     assert not any("all records" in note for note in report.notes)
-    texts = {"image/object/class/text": [b"yak", b"/m/01xq0k1"]}
-    path = write(tmp_path / "b.record", one([(0.0, 0.0, 1.0, 1.0)] * 2, **texts))
-    data, _ = pack(path, tmp_path / "b.lmdb", label_map=option)
-    assert np.asarray(data[0].labels).tolist() == [2, 1]
+    numbers = {"image/object/class/label": [2, 3]}
+    boxes = [(0.0, 0.0, 1.0, 1.0)] * 2
+    good = {"image/object/class/label": [2, 0]}
+    path = write(tmp_path / "b.record", one(boxes, **numbers), one(boxes, **good))
+    data, report = pack(path, tmp_path / "b.lmdb", classes=option)
+    assert np.asarray(data[0].labels).tolist() == [2, 0]
+    assert "the class 3 is none of those known" in report.rejects[0].reason
 
 
 def test_numbers_alone_stay_as_they_are(tmp_path: Path) -> None:
@@ -140,22 +132,11 @@ def test_classes_that_cannot_be_are_refused(tmp_path: Path) -> None:
         return one([(0.0, 0.0, 1.0, 1.0)] * len(pairs), **features)
 
     path = write(tmp_path / "a.tfrecord", classes((b"ant", 1)), classes((b"ant", 2)))
-    with pytest.raises(SourceError, match=r"'ant' has the numbers 1 and 2.*label_map=FILE"):
+    with pytest.raises(SourceError, match=r"'ant' has the numbers 1 and 2.*classes=FILE"):
         find_source(path)
     path = write(tmp_path / "a.tfrecord", classes((b"ant", 1), (b"bee", 1)))
     with pytest.raises(SourceError, match="two classes have one number"):
         find_source(path)
-    (tmp_path / "map.pbtxt").write_text("item { id: 1 name: 'ant' } item { id: 1 name: 'bee' }")
-    with pytest.raises(OptionError, match="an id of its own"):
-        find_source(path, options={"label_map": str(tmp_path / "map.pbtxt")})
-    (tmp_path / "map.pbtxt").write_text("item: 3 {{")
-    with pytest.raises(OptionError, match="cannot be read as a label map"):
-        find_source(path, options={"label_map": str(tmp_path / "map.pbtxt")})
-
-
-def test_a_label_map_without_boxes_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="no boxes of objects are read"):
-        find_source(FIXTURES / "flowers.tfrec", options={"label_map": "map.pbtxt"})
 
 
 def test_kaggles_flowers_have_labels(tmp_path: Path) -> None:

@@ -113,6 +113,39 @@ def test_lists_of_a_class_leave_out_what_they_mark(tmp_path: Path, pictures: lis
     assert source.schema.classes == ("ant", "bee", "cat", "zebra")
 
 
+def test_each_split_has_the_classes_of_all(tmp_path: Path, pictures: list[Picture]) -> None:
+    write_voc(tmp_path, pictures)
+    for picture, name in zip(pictures, ("dog", "cat", "dog", "dog"), strict=True):
+        rewrite(tmp_path, picture, f"<annotation>{thing(name, '2 2 9 9')}</annotation>")
+    for split, names, labels in (
+        ("train", ("000000", "000001"), [[1], [0]]),
+        ("val", ("000002", "000003"), [[1], [1]]),
+    ):
+        (tmp_path / f"ImageSets/Main/{split}.txt").write_text("\n".join(names))
+        pack(tmp_path, tmp_path / f"{split}.lmdb", source_options={"split": split})
+        data = fastdata.open(tmp_path / f"{split}.lmdb")
+        assert data.classes == ["cat", "dog"]
+        assert [s.labels.tolist() for s in data] == labels
+
+
+def test_accents_in_lists_and_names_may_differ_in_form(
+    tmp_path: Path, pictures: list[Picture]
+) -> None:
+    root = segmented(tmp_path, pictures) / "VOCdevkit/VOC2012"
+    for place in ("JPEGImages/{}.jpg", "Annotations/{}.xml", "SegmentationClass/{}.png"):
+        name = "b\u00e9" if "xml" in place else "be\u0301"
+        (root / place.format("000000")).rename(root / place.format(name))
+    (root / "ImageSets/Segmentation/val.txt").write_text("b\u00e9\n000001\n", encoding="utf-8")
+    for options in ({"split": "val"}, {}):
+        path = tmp_path / f"{len(options)}.lmdb"
+        report = pack(root, path, source_options={"masks": "classes", **options})
+        assert report.num_rejected == 0, report.rejects
+        data = fastdata.open(path)
+        assert len(data) == (2 if options else 4)
+        (sample,) = (s for key, s in zip(data.keys, data, strict=True) if "b" in key)
+        assert sample.labels.tolist() == [pictures[0].label]
+
+
 def test_classes_of_a_file_of_names(tmp_path: Path, pictures: list[Picture]) -> None:
     write_voc(tmp_path, pictures)
     (tmp_path / "names.txt").write_text("cat\nbee\n")
@@ -283,8 +316,7 @@ def test_of_several_years_one_is_named(tmp_path: Path, pictures: list[Picture]) 
 def test_class_folders_are_not_taken_for_it(tmp_path: Path, pictures: list[Picture]) -> None:
     (tmp_path / "JPEGImages").mkdir()
     (tmp_path / "JPEGImages/0.jpg").write_bytes(pictures[0].data)
-    with pytest.raises(SourceError, match="'JPEGImages', which is hardly a class"):
-        find_source(tmp_path)
+    assert find_source(tmp_path).name == "flat"
     with pytest.raises(SourceError, match="no Pascal VOC"):
         find_source(tmp_path, format="voc")
     (tmp_path / "Annotations").mkdir()

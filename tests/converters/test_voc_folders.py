@@ -54,7 +54,7 @@ def test_numbers_count_from_one_unless_a_box_begins_at_zero(
         np.testing.assert_array_equal(sample.boxes, expected)
         assert sample.labels.tolist() == [picture.label]
     assert data.schema["labels"] == ArrayField("int64", (None,), classes=CLASSES)
-    wanted = "counted from 1" if first else "boxes begin at 0"
+    wanted = f"pixels of boxes are counted from {first}"
     assert any(wanted in note for note in report.notes), report.notes
     _, other = pack(root, tmp_path / "y.lmdb", one_based=not first)
     np.testing.assert_array_equal(other[0].boxes, boxes_of(root / "000000.xml", 1 - first))
@@ -69,6 +69,37 @@ def test_splits_of_folders(tmp_path: Path, pictures: list[Picture]) -> None:
     assert (one.num_samples, "split" in one.schema) == (2, False)
     with pytest.raises(OptionError, match="there are train, valid"):
         find_source(tmp_path / "root", options={"split": "test"})
+
+
+def test_each_split_has_the_classes_and_the_origin_of_all(
+    tmp_path: Path, pictures: list[Picture]
+) -> None:
+    root = roboflow(tmp_path / "root", pictures)
+    for k, (name, first) in enumerate([("dog", 5), ("cat", 0), ("dog", 5), ("dog", 5)]):
+        path = root / ("train" if k < 2 else "valid") / f"{pictures[k].name}.xml"
+        text = path.read_text().replace("<xmin>5<", f"<xmin>{first}<")
+        path.write_text(text.replace(f"<name>{CLASSES[pictures[k].label]}<", f"<name>{name}<"))
+    for split, labels in (("train", [[1], [0]]), ("valid", [[1], [1]])):
+        _, data = pack(root, tmp_path / f"{split}.lmdb", split=split)
+        assert data.classes == ["cat", "dog"]
+        assert [s.labels.tolist() for s in data] == labels
+        boxes = [boxes_of(root / split / f"{Path(key).stem}.xml", 0).tolist() for key in data.keys]
+        assert [s.boxes.tolist() for s in data] == boxes
+
+
+def test_accents_of_images_and_files_may_differ_in_form(
+    tmp_path: Path, pictures: list[Picture]
+) -> None:
+    root = two_folders(tmp_path / "root", pictures)
+    (root / "images/000000.jpg").rename(root / "images/be\u0301.jpg")
+    xml = (root / "annotations/000000.xml").read_text()
+    (root / "annotations/000000.xml").unlink()
+    (root / "annotations/b\u00e9.xml").write_text(xml.replace(">ant<", ">abe\u0301<"))
+    other = (root / "annotations/000001.xml").read_text()
+    (root / "annotations/000001.xml").write_text(other.replace(">bee<", ">ab\u00e9<"))
+    report, data = pack(root, tmp_path / "x.lmdb")
+    assert report.num_rejected == 0, report.rejects
+    assert data.classes == ["ab\u00e9", "ant", "cat"]  # one class in two forms
 
 
 def test_what_has_no_partner_is_said(tmp_path: Path, pictures: list[Picture]) -> None:
@@ -92,4 +123,4 @@ def test_other_xml_files_are_not_taken_for_it(tmp_path: Path, pictures: list[Pic
     (tmp_path / "annotations/sheet.xml").write_text("<svg><annotation/></svg>")
     assert format_of(tmp_path).name == "folder"
     (tmp_path / "annotations/sheet.xml").write_text(annotation(pictures[0]))
-    assert find_source(tmp_path).name == "voc_folders"
+    assert find_source(tmp_path).name == "voc"

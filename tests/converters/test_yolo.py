@@ -92,31 +92,58 @@ def test_polygons_are_boxes_and_masks(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.asarray(instances.mask).squeeze(), swapped)
 
 
-def test_oriented_boxes_keep_their_corners(tmp_path: Path) -> None:
+def test_oriented_boxes_are_refused_or_painted(tmp_path: Path) -> None:
     line = "0 0.5 0.25 0.75 0.5 0.5 0.75 0.25 0.5"
-    assert any(
-        "oriented=true" in note
-        for note in (one(tmp_path / "a", line), find_source(tmp_path / "a").notes)[1]
-    )
-    sample = one(tmp_path / "b", line, oriented=True)
+    with pytest.raises(SourceError, match=r"each label has 8 numbers.*--option masks=classes"):
+        one(tmp_path / "a", line)
+    sample = one(tmp_path / "b", line, masks="classes")
     np.testing.assert_allclose(sample.boxes, [[12, 10, 36, 30]])
-    np.testing.assert_allclose(
-        sample.corners, [[[0.5, 0.25], [0.75, 0.5], [0.5, 0.75], [0.25, 0.5]]]
-    )
-    reason = one(tmp_path / "c", "0 0.5 0.5 0.1 0.1", oriented=True)
-    assert "a.txt, line 1: 4 numbers; of an oriented box expected 8" in reason
+    mask = np.asarray(sample.mask).squeeze()
+    assert (mask[20, 24], mask[11, 13], mask[29, 35]) == (1, 0, 0)  # its middle, not its corners
 
 
 @pytest.mark.parametrize("width", [2, 3])
-def test_keypoints(tmp_path: Path, width: int) -> None:
+def test_of_poses_boxes_are_taken(tmp_path: Path, width: int) -> None:
     yaml = f"names: [ant, bee]\nkpt_shape: [2, {width}]"
     line = "1 0.5 0.5 0.5 0.5 0.25 0.5" + (" 2 0 0 0" if width == 3 else " -1 0.5")
     sample = one(tmp_path / "a", line, yaml)
     np.testing.assert_allclose(sample.boxes, [[12, 10, 36, 30]])
-    expected = [[0.25, 0.5, 2], [0, 0, 0]] if width == 3 else [[0.25, 0.5, 1], [-1, 0.5, 0]]
-    np.testing.assert_allclose(sample.keypoints, [expected])
+    assert "keypoints" not in fastdata.open(tmp_path / "a/x.lmdb").schema
     reason = one(tmp_path / "b", "1 0.5 0.5 0.5 0.5", yaml)
-    assert f"with kpt_shape [2, {width}] expected {4 + 2 * width}" in reason
+    assert f"4 numbers; by kpt_shape expected {4 + 2 * width}" in reason
+
+
+@pytest.mark.parametrize("yaml", ["names: [car, bus, car]", "names: {0: car, 1: bus, 2: car}"])
+def test_two_classes_of_one_name_are_refused(tmp_path: Path, yaml: str) -> None:
+    with pytest.raises(SourceError, match=r"data.yaml: classes 0 and 2 are both called 'car'"):
+        one(tmp_path, "2 0.5 0.5 0.5 0.5", yaml)
+
+
+def test_places_with_backslashes_are_found(tmp_path: Path, pictures: list[Picture]) -> None:
+    write_yolo(tmp_path, pictures)
+    text = (tmp_path / "data.yaml").read_text().replace("images/", "images\\")
+    (tmp_path / "data.yaml").write_text(text.replace("../data/mine", "C:\\data\\mine"))
+    report = pack(tmp_path, tmp_path / "x.lmdb")
+    assert (report.num_samples, report.num_rejected) == (4, 0)
+    data = fastdata.open(tmp_path / "x.lmdb")
+    assert [s.labels.tolist() for s in data] == [[p.label] for p in pictures]
+
+
+def test_accents_of_images_and_labels_may_differ_in_form(
+    tmp_path: Path, pictures: list[Picture]
+) -> None:
+    write_yolo(tmp_path, pictures)
+    composed, decomposed = "b\u00e9", "be\u0301"
+    for part, name in (("images/train/{}.jpg", decomposed), ("labels/train/{}.txt", composed)):
+        (tmp_path / part.format("000000")).rename(tmp_path / part.format(name))
+    (tmp_path / "list.txt").write_text(f"images/train/{composed}.jpg\n")
+    for train in ("images/train", "list.txt"):
+        (tmp_path / "data.yaml").write_text(f"train: {train}\nnames: {list(CLASSES)}\n")
+        report = pack(tmp_path, tmp_path / f"{len(train)}.lmdb")
+        assert report.num_rejected == 0, report.rejects
+        data = fastdata.open(tmp_path / f"{len(train)}.lmdb")
+        labels = [s.labels.tolist() for key, s in zip(data.keys, data, strict=True) if "b" in key]
+        assert labels == [[pictures[0].label]]
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))

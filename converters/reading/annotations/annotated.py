@@ -83,21 +83,16 @@ def frame_of(data: bytes, size: tuple[int, int] | None, check: bool = True) -> F
     return Frame(height, width, orientation, False)
 
 
-def upright_frame_of(data: bytes, size: tuple[int, int] | None = None, check: bool = True) -> Frame:
+def upright_frame_of(data: bytes) -> Frame:
     """Return the frame of annotations that refer to the upright picture.
 
-    labelme and CVAT show and annotate upright pictures, and trainers with YOLO's files read them
-    upright.
+    Trainers with YOLO's files read pictures upright.
 
     data: the image file; only its header is read.
-    size: height and width in the annotations.  If they are the file's and not the upright
-        picture's, the annotations refer to the file.
     """
     height, width, orientation = _header(data)
     upright = (width, height) if orientation >= 5 else (height, width)
-    if size is None or size == upright or not check:
-        return Frame(*upright, orientation, True)
-    return frame_of(data, size)
+    return Frame(*upright, orientation, True)
 
 
 def check_parts(boxes: NDArray[Any]) -> None:

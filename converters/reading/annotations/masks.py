@@ -32,6 +32,8 @@ from fastdata.codecs.pillow import open_image, orient, pil_orientation, row_band
 from fastdata.errors import ImageError, SourceError
 from fastdata.regular_files import read_regular
 
+from ..class_names import check_different
+from ..splits import split_folders_in
 from ..text_lines import text_lines
 
 __all__ = ["ClassTable", "MaskReader", "class_table", "read_table"]
@@ -81,13 +83,18 @@ class MaskReader:
     lossy: bool  # whether to accept a JPEG
 
     def read(self, files: list[str], known: dict[str, Any]) -> dict[str, Any]:
-        """Return the values of an image; errors name the mask's file."""
-        image, path = files
-        data = read_regular(path)
-        try:
-            mask = class_numbers(data, self)
-        except ValueError as error:
-            raise ImageError(f"{Path(path).name}: {error}") from None
+        """Return the values of an image; errors name the mask's file.
+
+        Of several masks, of one object each, the later lie above the earlier.
+        """
+        image, *paths = files
+        mask: NDArray[np.uint8] | None = None
+        for path in paths:
+            try:
+                found = class_numbers(read_regular(path), self)
+                mask = found if mask is None else np.where(found > 0, found, mask)
+            except ValueError as error:
+                raise ImageError(f"{Path(path).name}: {error}") from None
         return {"image": Path(image), "mask": mask}
 
 
@@ -111,8 +118,7 @@ def class_numbers(data: bytes, reader: MaskReader) -> NDArray[np.uint8]:
 
 
 _INSTANCES = (
-    "These are numbers of instances, which a mask of classes does not hold: pack class masks, as "
-    "with --option which=labelIds of Cityscapes"
+    "These are numbers of instances, which a mask of classes does not hold: pack class masks"
 )
 
 
@@ -232,13 +238,19 @@ def class_table(
             f"{root}: its masks are JPEGs, the first {first}; JPEG changes class numbers. "
             "Bring them as PNG; --option lossy=true takes them as they are."
         )
-    if which == "instanceIds":
-        notes.append("instanceIds: masks with numbers beyond 255 are rejects")
-    folders = [root, *(root / name for name in ("train", "annotations", "masks"))]
-    usual = (folder / name for folder in folders for name in _TABLES)
-    path = Path(given) if given else next((path for path in usual if path.is_file()), None)
-    if path is not None:
-        table = read_table(path)._replace(path=path)
+    folders = [root, *(root / name for name in (*split_folders_in(root), "annotations", "masks"))]
+    usual = [folder / name for folder in folders for name in _TABLES]
+    paths = [Path(given)] if given else [path for path in usual if path.is_file()]
+    tables = [read_table(path)._replace(path=path) for path in paths]
+    for other, table in zip(paths, tables, strict=True):
+        if table[:2] != tables[0][:2] and other.name == paths[0].name:
+            raise SourceError(
+                f"{other}: its classes are not those of {paths[0]}. Give both the same lines, or "
+                "name one: --option classes=TABLE"
+            )
+    if tables:
+        table, path = tables[0], paths[0]
+        check_different(table.names, path)
         how = "colours" if table.colours and modes & {"RGB", "RGBA", "P"} else "numbers"
         notes.append(f"classes are those of {path.name}, by {how} of pixels")
         return table if how == "colours" else table._replace(colours=())

@@ -1,7 +1,7 @@
-"""Objects of an image in one form, whatever a format has: boxes, outlines, points, pixels.
+"""Objects of an image in one form: boxes and outlines.
 
-A format's own module reads its syntax and says ``of_box``, ``of_polygon``, ``of_ellipse`` or
-``of_bitmap``, in pixels of the picture that was annotated.  The fields that come of these, and
+A format's own module reads its syntax and says ``of_box`` or ``of_polygon``, in pixels of the
+picture that was annotated.  The fields that come of these, and
 their values, are the same for all: ``boxes`` and ``labels``, and a ``mask`` where it is asked for.
 """
 
@@ -27,9 +27,7 @@ __all__ = [
     "numbers",
     "object_fields",
     "object_values",
-    "of_bitmap",
     "of_box",
-    "of_ellipse",
     "of_polygon",
 ]
 
@@ -37,7 +35,6 @@ _MOST = 254
 """Classes or instances that a mask of 8 bits holds beside 0; 255 is left to what ignores it."""
 
 _FARTHEST = 1e7
-_ELLIPSE_CORNERS = 64
 
 
 class Shape(NamedTuple):
@@ -46,9 +43,7 @@ class Shape(NamedTuple):
     label: int  # number of its class
     box: tuple[float, float, float, float]  # left, top, right, bottom
     corners: NDArray[np.float64]  # shape [n, 2]; its outline: x and y of each corner
-    area: float  # of the outline, or of the pixels
-    # which pixels it has, from the box's left and top on; then it has no outline
-    bitmap: NDArray[Any] | None = None
+    area: float  # of the outline
 
 
 def numbers(values: Iterable[Any]) -> NDArray[np.float64]:
@@ -74,54 +69,14 @@ def of_polygon(label: int, points: NDArray[np.float64]) -> Shape:
     return Shape(label, box, points, area)
 
 
-def of_box(label: int, box: Sequence[float], degrees: float = 0) -> Shape:
-    """Return a rectangle: left, top, right, bottom; turned clockwise about its middle."""
+def of_box(label: int, box: Sequence[float]) -> Shape:
+    """Return a rectangle: left, top, right, bottom."""
     left, top, right, bottom = map(float, box)
     if right < left or bottom < top:
         raise ValueError(f"the box from {left:g}, {top:g} to {right:g}, {bottom:g} is inside out")
     corners = np.array([(left, top), (right, top), (right, bottom), (left, bottom)])
-    if degrees % 360 == 0:
-        area = (right - left) * (bottom - top)
-        return Shape(label, (left, top, right, bottom), corners, area)
-    return of_polygon(label, _turned(corners, degrees))
-
-
-def of_ellipse(
-    label: int, middle: Sequence[float], radii: Sequence[float], degrees: float = 0
-) -> Shape:
-    """Return an ellipse, whose outline is taken for one of 64 corners; its box is exact."""
-    if min(radii) < 0:
-        raise ValueError(f"the radii {radii[0]:g}, {radii[1]:g} of an ellipse are negative")
-    angles = np.arange(_ELLIPSE_CORNERS) * (2 * np.pi / _ELLIPSE_CORNERS)
-    outline = np.stack([np.cos(angles), np.sin(angles)], 1) * radii + middle
-    shape = of_polygon(label, _turned(outline, degrees, middle))
-    turn = math.radians(degrees)
-    across = math.hypot(radii[0] * math.cos(turn), radii[1] * math.sin(turn))
-    down = math.hypot(radii[0] * math.sin(turn), radii[1] * math.cos(turn))
-    x, y = float(middle[0]), float(middle[1])
-    return shape._replace(box=(x - across, y - down, x + across, y + down))
-
-
-def of_bitmap(label: int, left: int, top: int, bitmap: NDArray[Any]) -> Shape:
-    """Return an object of pixels, which begin at a column and row."""
-    rows, columns = np.flatnonzero(bitmap.any(1)), np.flatnonzero(bitmap.any(0))
-    if not len(rows):
-        raise ValueError("its pixels are none")
-    first, start = int(rows[0]), int(columns[0])
-    within = np.asarray(bitmap[first : rows[-1] + 1, start : columns[-1] + 1], bool)
-    left, top = left + start, top + first
-    box = (left, top, left + within.shape[1], top + within.shape[0])
-    return Shape(label, box, np.zeros((0, 2)), int(within.sum()), within)
-
-
-def _turned(
-    points: NDArray[np.float64], degrees: float, middle: Sequence[float] | None = None
-) -> NDArray[np.float64]:
-    turn = math.radians(degrees)
-    centre = points.mean(0) if middle is None else np.asarray(middle, np.float64)
-    matrix = np.array([[math.cos(turn), math.sin(turn)], [-math.sin(turn), math.cos(turn)]])
-    turned: NDArray[np.float64] = (points - centre) @ matrix + centre
-    return turned
+    area = (right - left) * (bottom - top)
+    return Shape(label, (left, top, right, bottom), corners, area)
 
 
 def mask_field(masks: str | None, classes: Sequence[str] | None) -> dict[str, Field]:
@@ -144,13 +99,10 @@ def object_fields(masks: str | None, classes: tuple[str, ...] | None) -> dict[st
     }
 
 
-def object_values(
-    shapes: Sequence[Shape], frame: Frame, masks: str | None, order: Sequence[int] | None = None
-) -> dict[str, Any]:
+def object_values(shapes: Sequence[Shape], frame: Frame, masks: str | None) -> dict[str, Any]:
     """Return the values of these fields but the image.
 
-    masks: "", "classes", "instances"
-    order: in which objects are painted, each over those before; default: the larger first.
+    masks: "", "classes", "instances"; the larger objects are painted first
     """
     boxes = np.array([shape.box for shape in shapes], np.float64).reshape(-1, 4)
     values: dict[str, Any] = {
@@ -158,35 +110,19 @@ def object_values(
         "labels": np.array([shape.label for shape in shapes], np.int64),
     }
     if masks:
-        values["mask"] = _painted(shapes, frame, masks == "instances", order)
+        values["mask"] = _painted(shapes, frame, masks == "instances")
     return values
 
 
-def _painted(
-    shapes: Sequence[Shape], frame: Frame, instances: bool, order: Sequence[int] | None
-) -> NDArray[np.uint8]:
+def _painted(shapes: Sequence[Shape], frame: Frame, instances: bool) -> NDArray[np.uint8]:
     greatest = len(shapes) if instances else max((shape.label + 1 for shape in shapes), default=0)
     if greatest > _MOST:
         what = f"instances; here are {greatest}" if instances else f"classes, not {greatest}"
         raise ValueError(f"a mask holds {_MOST} {what}")
     flat = frame.blank().reshape(-1)
-    standing = flat.reshape(frame.width, frame.height).T
-    for k in order or sorted(range(len(shapes)), key=lambda k: -shapes[k].area):
+    for k in sorted(range(len(shapes)), key=lambda k: -shapes[k].area):
         shape = shapes[k]
         value = k + 1 if instances else shape.label + 1
-        if shape.bitmap is None:
-            outline = shape.corners.reshape(-1).tolist()
-            paint(flat, frame.height, frame.width, [outline], value)
-        else:
-            _stamp(standing, shape, value)
-    return frame.mask(np.ascontiguousarray(standing))
-
-
-def _stamp(mask: NDArray[np.uint8], shape: Shape, value: int) -> None:
-    left, top, right, bottom = map(int, shape.box)
-    height, width = mask.shape
-    if min(left, top) < 0 or bottom > height or right > width:
-        raise ValueError(
-            f"its pixels from {left}, {top} to {right}, {bottom} reach outside of the picture"
-        )
-    mask[top:bottom, left:right][shape.bitmap] = value
+        outline = shape.corners.reshape(-1).tolist()
+        paint(flat, frame.height, frame.width, [outline], value)
+    return frame.mask(np.ascontiguousarray(flat.reshape(frame.width, frame.height).T))

@@ -1,12 +1,11 @@
-"""Pascal VOC: its folders, its lists of images, and the XML files of their objects."""
+"""The XML files of Pascal VOC: the objects of an image."""
 
 from __future__ import annotations
 
 import contextlib
 import math
-import os
-import re
-from collections.abc import Iterable, Iterator, Mapping
+import unicodedata
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,51 +13,16 @@ from xml.etree.ElementTree import Element
 
 import numpy as np
 
-from fastdata.errors import OptionError, SourceError
-from fastdata.regular_files import open_regular, read_regular
-from fastdata.schema import ArrayField, Field
+from fastdata.errors import SourceError
+from fastdata.regular_files import read_regular
 
 from ..class_names import MOST_CLASSES
-from ..fields import BOXES
-from ..image_files import is_image_name
-from ..locations import start_of_first
-from ..splits import FolderPair, has_images, pairs_of_splits, pairs_within
 from .annotated import frame_of
 from .safe_xml import parse_xml
 
-__all__ = [
-    "FROM_ZERO",
-    "VocReader",
-    "classes_of_lists",
-    "names_in_list",
-    "object_fields",
-    "splits_of",
-    "survey",
-    "voc_root",
-    "voc_roots",
-    "xml_folders",
-]
+__all__ = ["VocReader", "survey"]
 
 _FLAGS = {"": False, "0": False, "1": True, "Unspecified": False}
-_FLAGGED = re.compile(r"(\S+)\s+(-1|0|1)")
-_LONGEST = 4096
-FROM_ZERO = (
-    "boxes begin at 0, so their numbers are taken as they are (--option one_based=true counts from "
-    "1, as VOC does)"
-)
-_IMAGES = ("images", "image", "imgs", "img", "jpegimages")
-_ANNOTATIONS = ("annotations", "annotation", "xmls", "xml", "labels")
-_XML = re.compile(rb"<annotation\b.*?<(object|filename|size|folder)\b", re.DOTALL)
-
-
-def object_fields(classes: tuple[str, ...]) -> dict[str, Field]:
-    """Return the fields that XML files give an image."""
-    return {
-        "boxes": BOXES,
-        "labels": ArrayField("int64", (None,), classes=classes),
-        "difficult": ArrayField("bool", (None,)),
-        "truncated": ArrayField("bool", (None,)),
-    }
 
 
 @dataclass(frozen=True)
@@ -124,7 +88,7 @@ def survey(paths: Iterable[str]) -> tuple[set[str], float]:
     for path in paths:
         with contextlib.suppress(OSError, SourceError):  # the worker that reads it rejects it
             root = parse_xml(read_regular(path), path)
-            found |= {_text(element, "name") for element in root.findall("object")} - {""}
+            found |= {_text(element, "name") for element in root.iterfind("object")} - {""}
             for box in root.iterfind("object/bndbox"):
                 for side in ("xmin", "ymin"):
                     with contextlib.suppress(ValueError):
@@ -135,7 +99,7 @@ def survey(paths: Iterable[str]) -> tuple[set[str], float]:
 
 
 def _text(element: Element, name: str) -> str:
-    return (element.findtext(name) or "").strip()
+    return unicodedata.normalize("NFC", (element.findtext(name) or "").strip())
 
 
 def _flag(element: Element, name: str) -> bool:
@@ -179,108 +143,3 @@ def _size(root: Element, name: str) -> tuple[int, int] | None:
     except ValueError as error:
         raise SourceError(f"{name}: {error}") from None
     return (int(height), int(width)) if height >= 1 and width >= 1 else None
-
-
-# -- VOC's folders and lists ------------------------------------------------------------
-
-
-def voc_roots(location: Path) -> list[Path]:
-    """Return the folders that are laid out like VOC's: this one, or ``VOC2007`` in it."""
-    if _is_root(location):
-        return [location]
-    inner = [location / "VOCdevkit", location]
-    found = [entry for folder in inner if folder.is_dir() for entry in sorted(folder.glob("VOC*"))]
-    return [path for path in found if _is_root(path)]
-
-
-def _is_root(path: Path) -> bool:
-    if not (path / "JPEGImages").is_dir():
-        return False
-    # Where images are in these, they are class folders that happen to be called so.
-    others = [path / part for part in ("Annotations", "ImageSets")]
-    return (path / "SegmentationClass").is_dir() or any(
-        other.is_dir() and not has_images(other) for other in others
-    )
-
-
-def voc_root(location: Path) -> Path:
-    """Return the one folder that is laid out like VOC's."""
-    found = voc_roots(location)
-    if not found:
-        raise SourceError(
-            f"{location}: no Pascal VOC. Expected JPEGImages and Annotations (or ImageSets, "
-            "SegmentationClass) in it."
-        )
-    if len(found) > 1:
-        raise OptionError(f"{location}: pack one of {', '.join(map(str, found))}")
-    return found[0]
-
-
-def splits_of(lists: Path) -> list[str]:
-    """Return the names of the lists in a folder of ``ImageSets``."""
-    return sorted(path.stem for path in lists.glob("*.txt"))
-
-
-def names_in_list(lists: Path, split: str) -> Iterator[tuple[int, str | None]]:
-    """Yield the line and the name of each image of a list; None where that is marked -1."""
-    path = lists / f"{split}.txt"
-    if os.sep in split or not path.is_file():
-        known = ", ".join(splits_of(lists)[:30]) or "none"
-        raise OptionError(f"split={split}: not in {lists}, which has {known}")
-    with open(path, "rb", opener=open_regular) as file:
-        for number, data in enumerate(file, 1):
-            line = data[:_LONGEST].decode("utf-8", "surrogateescape").strip()
-            flagged = _FLAGGED.fullmatch(line)
-            if flagged is not None:
-                yield number, flagged[1] if flagged[2] != "-1" else None
-            elif line:
-                yield number, line
-
-
-def classes_of_lists(lists: Path) -> tuple[str, ...]:
-    """Return the classes that have lists of their own, as ``cat_train.txt``; none if none has."""
-    splits = splits_of(lists)
-    found = set()
-    for split in ("train", "val", "trainval", "test"):
-        for name in splits if split in splits else ():
-            if name.endswith(f"_{split}") and _is_flagged(lists / f"{name}.txt"):
-                found.add(name[: -len(split) - 1])
-    return tuple(sorted(found))
-
-
-def _is_flagged(path: Path) -> bool:
-    with open(path, "rb", opener=open_regular) as file:
-        line = file.readline(_LONGEST).decode("utf-8", "replace").strip()
-    return _FLAGGED.fullmatch(line) is not None
-
-
-# -- without VOC's other folders ---------------------------------------------------------
-
-
-def xml_folders(root: Path) -> list[FolderPair]:
-    """Return the folders of images whose objects are in XML files, beside them or in a folder."""
-    return _xml_beside(root, "") or pairs_of_splits(root, _xml_beside)
-
-
-def _xml_beside(root: Path, place: str) -> list[FolderPair]:
-    """Return these folders in a folder of the dataset; those of splits, if there are such."""
-    if not (root / place).is_dir():
-        return []
-    names = [entry.name for entry in os.scandir(root / place)]
-    if _holds_xml(root / place) and any(map(is_image_name, names)):
-        return [FolderPair("", place or ".", place or ".")]
-    for image in sorted(name for name in names if name.lower() in _IMAGES):
-        for annotation in sorted(name for name in names if name.lower() in _ANNOTATIONS):
-            images, annotations = os.path.join(place, image), os.path.join(place, annotation)
-            if (root / annotations / "xmls").is_dir():  # the Oxford pets
-                annotations = os.path.join(annotations, "xmls")
-            found = pairs_within(root, images, annotations)
-            if all(_holds_xml(root / pair.others) for pair in found):
-                return found
-    return []
-
-
-def _holds_xml(folder: Path) -> bool:
-    """Tell whether this is a folder whose first XML file is an annotation."""
-    start = start_of_first(folder, ".xml")
-    return _XML.search(start.lstrip(b"\xef\xbb\xbf")) is not None

@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 from fastdata.errors import OptionError, SourceError
 from fastdata.regular_files import read_regular
 
-from ..class_names import read_class_names
+from ..class_names import check_different, read_class_names
 from ..image_files import is_image_name
 from ..locations import first_bytes, path_inside
+from ..named_files import find_named
 from ..refusals import require
 from ..splits import in_usual_order, split_folders_in
 from ..text_lines import text_lines
@@ -44,7 +45,7 @@ class YoloLayout(NamedTuple):
     classes: tuple[str, ...] | None
     # from the name of a split, "" if there are none, to its folders and lists of images
     splits: dict[str, list[str]]
-    keypoints: tuple[int, int] | None = None  # how many, and of how many numbers each
+    numbers: int = 0  # in each line, of poses; 0 for boxes and polygons
     absent: bool = False  # whether a test split is named that is not there
 
 
@@ -142,8 +143,8 @@ def _described(path: Path, folder: Path) -> YoloLayout:
             f"{path.name}"
         )
     absent = set(splits) != set(there)
-    names, points = _class_names(path, content), _keypoints(path, content)
-    return YoloLayout(folder, [path], names, there, points, absent)
+    names, numbers = _class_names(path, content), _numbers_of_poses(path, content)
+    return YoloLayout(folder, [path], names, there, numbers, absent)
 
 
 def _place(path: Path, folder: Path, base: Any, name: str) -> str:
@@ -152,16 +153,18 @@ def _place(path: Path, folder: Path, base: Any, name: str) -> str:
     Names are relative to ``path``, often of another machine, or to another folder: Roboflow writes
     ``../train/images`` for a folder next to the file.
     """
-    bases = [base.strip("/").rpartition("/")[2]] if isinstance(base, str) else []
-    tail = re.sub(r"^(\.{0,2}/)+", "", name)
+    bases = [re.split(r"[/\\]", base.rstrip("/\\"))[-1]] if isinstance(base, str) else []
+    tail = re.sub(r"^(\.{0,2}[/\\])+", "", name)
     if os.path.isabs(name) and Path(name).is_relative_to(folder.resolve()):
         tail = str(Path(name).relative_to(folder.resolve()))
     for start in ("", *bases):
         place = f"{start}/{tail}" if start not in ("", ".", "..") else tail
         if tail in ("", "."):
             place = start or "."
-        elif os.path.exists(path_inside(folder, place)):
-            return place
+        else:
+            found = find_named(folder, place)
+            if os.path.exists(found):
+                return os.path.relpath(found, folder)
     return "." if tail in ("", ".") else ""
 
 
@@ -183,19 +186,22 @@ def _class_names(path: Path, content: dict[str, Any]) -> tuple[str, ...] | None:
         raise SourceError(
             f"{path}: nc is {reprlib.repr(content['nc'])[:20]}, and there are {len(names)} names"
         )
+    check_different(names, path)
     return tuple(names)
 
 
-def _keypoints(path: Path, content: dict[str, Any]) -> tuple[int, int] | None:
+def _numbers_of_poses(path: Path, content: dict[str, Any]) -> int:
+    """Return how many numbers the line of a pose has behind its class; 0 if there are no poses."""
     shape = content.get("kpt_shape")
     if shape is None:
-        return None
-    is_list = isinstance(shape, list) and all(isinstance(part, str) for part in shape)
-    text = " ".join(shape) if is_list else ""
-    found = re.fullmatch(r"(\d{1,4}) ([23])", text)
-    if not found or found[1] == "0":
-        raise SourceError(f"{path}: kpt_shape is {reprlib.repr(shape)[:40]}, not as [17, 3]")
-    return int(found[1]), int(found[2])
+        return 0
+    try:
+        count, width = map(int, shape)
+    except (TypeError, ValueError):
+        raise SourceError(
+            f"{path}: kpt_shape is {reprlib.repr(shape)[:40]}, not as [17, 3]"
+        ) from None
+    return 4 + count * width
 
 
 # -- not described -----------------------------------------------------------------------
@@ -290,9 +296,9 @@ def listed_images(root: Path, path: Path) -> Iterator[tuple[int, str, str]]:
         name = _parts(line)
         try:
             inside = path_inside("", "/".join(name[leading:] or name))
-            place = os.path.join(base, inside)
-            problem = "" if os.path.isfile(os.path.join(root, place)) else "there is no such image"
-            yield number, place, problem
+            found = find_named(root, os.path.join(base, inside))
+            problem = "" if os.path.isfile(found) else "there is no such image"
+            yield number, os.path.relpath(found, root), problem
         except SourceError as error:
             yield number, line.strip()[:200], str(error)
 
@@ -309,8 +315,9 @@ def _relocation(root: Path, path: Path) -> tuple[str, int]:
         parts = _parts(line)
         for leading in range(len(parts)):
             for base in bases:
-                if ".." not in parts[leading:] and os.path.isfile(
-                    os.path.join(root, base, *parts[leading:])
-                ):
+                with contextlib.suppress(SourceError):
+                    found = find_named(root, os.path.join(base, *parts[leading:]))
+                    if ".." in parts[leading:] or not os.path.isfile(found):
+                        continue
                     return "" if base == "." else base, leading
     return "", 0

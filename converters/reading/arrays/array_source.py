@@ -129,25 +129,21 @@ class ArraySource(FileSource, IndexedSource):
         files: Iterable[ArrayFile],
         options: ArrayOptions,
         splits: Sequence[str] = (),
-        label_names: tuple[str, ...] | None = None,
     ) -> None:
         """Determine `schema`, `notes` and samples.
 
-        Each file belongs to one of the `splits`, if given; `label_names` are the default names of
-        classes.  Raises OptionError or SourceError if an array does not fit its field, or files
-        differ.
+        Each file belongs to one of the `splits`, if given.  Raises OptionError or SourceError if
+        an array does not fit its field, or files differ.
         """
         resolved: dict[str, Field] = {}
         parts: list[_Part] = []
         left_out: list[str] = []
-        arrays = options.arrays
         for file in files:
-            chosen, left = chosen_arrays(file.where, file.columns, arrays or file.usual)
-            arrays = tuple(f"{field}={array}" for field, array in chosen.items())
+            chosen, left = chosen_arrays(file.where, file.columns, options.arrays or file.usual)
             for array in chosen.values():
                 self.notes += file.columns[array].prepare()
             fields, part = _part_of(file, chosen, options)
-            if parts and fields != resolved:
+            if parts and list(fields.items()) != list(resolved.items()):
                 raise SourceError(
                     f"{file.where}: its arrays are of other kinds than those of the first file: "
                     f"{fields}, not {resolved}"
@@ -159,8 +155,6 @@ class ArraySource(FileSource, IndexedSource):
             left_out += [f"{file.where}: {note}" for note in ARRAYS.left_out(map(printable, left))]
         self.notes += left_out
         resolved = named_classes(resolved, "label", options.classes)
-        if label_names and "label" in resolved and options.classes is None:
-            resolved["label"] = ScalarField(classes=label_names)
         if splits:
             parts = self._add_splits(resolved, parts, tuple(splits))
         for part in parts:

@@ -1,4 +1,4 @@
-"""Arrays with one row a sample: what HDF5, zarr, N5, NumPy, MATLAB and torch files have.
+"""Arrays with one row a sample: what HDF5, zarr, N5, NumPy and torch files have.
 
 An `ArrayColumn` is what a format gives: rows, of pixels or of bytes of image files, that can be
 read a block at a time, or of which it knows where in the file they are.  A `PictureLayout` says

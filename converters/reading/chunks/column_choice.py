@@ -79,9 +79,9 @@ def _is_whole(column: TableColumn) -> bool:
     return isinstance(column.field, ScalarField) and "int" in column.field.dtype
 
 
-def guessed_field(values: Sequence[Any], channels: int) -> Field:
+def guessed_field(values: Sequence[Any], channels: int, name: str = "") -> Field:
     """Return the field for arrays or bytes, from some samples'."""
     try:
-        return field_of(values, channels)
+        return field_of(values, channels, name)
     except (OptionError, SourceError) as error:
         raise RefusedColumnError(f"cannot be stored: {error}") from error

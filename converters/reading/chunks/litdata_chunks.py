@@ -18,30 +18,28 @@ Sources: ``serializers.py`` and ``framed_zstd.py`` of ``litdata/streaming/``, 0.
 from __future__ import annotations
 
 import json
-import os
 import struct
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from fastdata.errors import SourceError
 
+from ...base import Reject, reject_reason
+from ...scan import Found, Input, Row
 from ..compression import inflate_zstd
 from ..deferred import array_of
-from ..spans import MAX_RECORD, read_exactly
-from .chunk_source import raw_image
+from ..spans import MAX_RECORD
+from .chunk_source import ChunkIndex, raw_image
 
 __all__ = [
     "NUMBERS",
-    "Frame",
-    "FramesHead",
     "decode",
-    "inflate_frame",
+    "frame_rows",
     "names_of",
-    "read_frame",
-    "read_frames_head",
 ]
 
 NUMBERS = {"int": "<i8", "float": "<f8", "bool": "?"}
@@ -132,59 +130,43 @@ def _leaves(node: dict[str, Any], above: tuple[str, ...]) -> Iterator[str]:
         yield from _leaves(child, (*above, key))
 
 
-class FramesHead(NamedTuple):
-    """What stands before the frames."""
-
-    samples: int
-    frames: int
-    starts: np.ndarray[Any, np.dtype[np.uint32]]  # samples + 1, uint32
-    table: int  # where the frames are described, in bytes
-
-
-class Frame(NamedTuple):
-    """One frame: its samples, its place in the file, and the bytes that it holds."""
-
-    first: int
-    samples: int
-    offset: int
-    length: int
-    holds: int
-
-
-def read_frames_head(file: IO[bytes], path: str) -> FramesHead:
-    """Read what stands before the frames.
-
-    Raises SourceError if this is no such chunk, or it ends before its tables do.
-    """
-    magic, version, _, count, _, frames = _HEAD.unpack(read_exactly(file, _HEAD.size, path, 0))
+def frame_rows(index: ChunkIndex, input: Input, start: int, stop: int | None) -> Iterator[Found]:
+    """Yield the samples of a chunk of frames, in memory."""
+    magic, version, _, count, _, frames = _HEAD.unpack(input.exactly(0, _HEAD.size))
     if magic != _MAGIC or version != 1:
-        raise SourceError(f"{path}: no chunk of frames (LDFZ01, version 1), as its index says")
+        raise SourceError(f"{input.path}: no chunk of frames (LDFZ01, version 1)")
     table = _HEAD.size + 4 * (count + 1)
-    size = os.fstat(file.fileno()).st_size
+    size = input.size or 0
     if table + frames * _FRAME.size > size:
         raise SourceError(
-            f"{path}: ends at byte {size:,}, within the tables of its {count:,} samples, which are "
-            "all lost"
+            f"{input.path}: ends at byte {size:,}, within the tables of its {count:,} samples, "
+            "which are all lost"
         )
-    starts = np.frombuffer(read_exactly(file, 4 * (count + 1), path, _HEAD.size), "<u4")
-    return FramesHead(count, frames, starts, table)
-
-
-def read_frame(file: IO[bytes], path: str, head: FramesHead, number: int) -> Frame:
-    """Read where a frame is."""
-    at = head.table + number * _FRAME.size
-    file.seek(at)
-    return Frame(*_FRAME.unpack(read_exactly(file, _FRAME.size, path, at)))
-
-
-def inflate_frame(file: IO[bytes], path: str, frame: Frame) -> bytes:
-    """Return what a frame holds. Raises SourceError if it is damaged, or not in the file."""
-    size = os.fstat(file.fileno()).st_size
-    if frame.offset + frame.length > size:
-        raise SourceError(
-            f"{path}: a frame of {frame.length:,} bytes at byte {frame.offset:,}, in a file of "
-            f"{size:,}: it is damaged or cut short"
-        )
-    file.seek(frame.offset)
-    stored = read_exactly(file, frame.length, path, frame.offset)
-    return inflate_zstd(stored, min(frame.holds, MAX_RECORD))
+    index.check_count(input.number, count)
+    places = np.frombuffer(input.exactly(_HEAD.size, 4 * (count + 1)), "<u4")
+    done = 0
+    for number in range(frames):
+        at = input.exactly(table + number * _FRAME.size, _FRAME.size)
+        first, samples, offset, length, holds = _FRAME.unpack(at)
+        if first != done or not 0 < samples <= count - done:
+            break
+        done += samples
+        starts = places[first : done + 1].tolist()
+        begins = starts[0]
+        try:
+            data = inflate_zstd(input.exactly(offset, length), min(holds, MAX_RECORD))
+        except SourceError as error:
+            reason = reject_reason(input.key(begins), error)
+            lost = f"{reason}; the {samples:,} samples of a frame are lost"
+            yield begins, begins, Reject(input.key(begins), lost)
+            continue
+        for begin, end in pairwise(starts):
+            if begins <= begin <= end <= begins + len(data):
+                piece = data[begin - begins : end - begins]
+                yield begin, end, Row(input.key(begin), (piece,))
+            else:
+                reason = f"the sample is at bytes {begin:,} to {end:,}, outside its frame"
+                yield begin, begin, Reject(input.key(begin), f"{reason}: it is damaged")
+    if done < count:
+        reason = f"{input.path}: damaged frames; {count - done:,} samples are lost"
+        yield 0, 0, Reject(input.key(0), reason)

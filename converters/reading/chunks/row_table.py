@@ -9,34 +9,90 @@ stream.  It is mapped into memory, so that an image is a place in it.  Source:
 from __future__ import annotations
 
 import contextlib
+import functools
 import struct
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastdata.errors import SourceError
-from fastdata.regular_files import on_disk
+from fastdata.regular_files import mirror_of, on_disk
 from fastdata.schema import ImageField
 
-from ...base import reason_of
-from ..locations import last_bytes
+from ...base import Reject, reason_of, reject_reason
+from ...scan import Found, Input, Row
+from ..locations import last_bytes, map_files
 from ..selection import TableColumn
 from ..tables.arrow_fields import kinds_of
 from ..tables.arrow_types import arrow, is_bytes, is_image_struct, table_errors
 from ..tables.rows import MappedTable, RowLayout, first_values, row_reader
+from .chunk_source import ChunkIndex
 
-__all__ = ["RowTable", "has_table", "table_columns"]
+__all__ = ["Tables"]
 
 _TAIL = struct.Struct("<I8s")
 _MARK = b"LDARW01\0"
 _FILE = b"ARROW1"
 _BATCH = 256
 """Rows of a batch in what LitData writes."""
+_MOST_OPEN = 16
 
 
-def has_table(path: Path) -> bool:
-    """Tell whether a chunk ends with a table; one that cannot be read does not."""
-    return last_bytes(path, len(_MARK)) == _MARK
+class Tables(NamedTuple):
+    """The chunks of an index that are tables."""
+
+    chunks: ChunkIndex
+    flags: list[bool]  # of each chunk: whether it ends with a table
+    # A cache of the instance, so that files are closed with it: an open chunk of a store takes
+    # space on the disk.
+    open: Callable[[str], RowTable]
+    layout: RowLayout | None = None  # how a row becomes a sample
+
+    @classmethod
+    def of(cls, index: ChunkIndex) -> Tables | None:
+        """Return the tables of an index, which are not compressed as chunks; None without any."""
+        marks = map_files(functools.partial(last_bytes, count=len(_MARK)), index.paths)
+        flags = [mark == _MARK for mark in marks]
+        if not any(flags):
+            return None
+        index.codecs = ["" if f else c for f, c in zip(flags, index.codecs, strict=True)]
+        most = _MOST_OPEN if mirror_of(index.path) is None else 1
+        return cls(index, flags, functools.lru_cache(most)(RowTable))
+
+    def columns(self, channels: int) -> list[TableColumn]:
+        """Return the columns of the first table that can be read."""
+        failure = ""
+        for number in (number for number, flag in enumerate(self.flags) if flag):
+            try:
+                return _table_columns(self._table(number), channels)
+            except table_errors() as error:
+                failure = failure or str(error)
+        raise SourceError(f"{self.chunks.path}: no sample can be read: {failure}")
+
+    def _table(self, number: int) -> RowTable:
+        table = self.open(str(self.chunks.paths[number]))
+        self.chunks.check_count(number, table.rows)
+        return table
+
+    def rows(self, input: Input, start: int, stop: int | None) -> Iterator[Found]:
+        """Yield the rows of a table: each is one value, the values of a sample."""
+        assert self.layout is not None
+        try:
+            table = self._table(input.number)
+        except (OSError, SourceError) as error:
+            lost = f"its {self.chunks.counts[input.number]:,} samples are lost"
+            raise SourceError(f"{reject_reason(input.path, error)}; {lost}") from error
+        for first, end in table.batches() if stop is None else [(start, stop)]:
+            try:
+                read = table.reader(first, self.layout, None if stop is None else stop - start)
+            except SourceError as error:
+                reason = reject_reason(input.key(first), error)
+                yield from ((r, r + 1, Reject(input.key(r), reason)) for r in range(first, end))
+                continue
+            for row in range(first, end):
+                try:
+                    yield row, row + 1, Row(input.key(row), (read(row - first),))
+                except table_errors() as error:
+                    yield row, row + 1, Reject.of(input.key(row), error)
 
 
 class RowTable:
@@ -98,26 +154,21 @@ class RowTable:
         for first in range(0, self.rows, max(1, self._step)):
             yield first, min(self.rows, first + self._step)
 
-    def row(self, row: int, layout: RowLayout) -> tuple[Any, ...]:
-        """Return the values of one row; raises as `reader` does, ValueError if it does not fit."""
-        first = row - row % self._step
-        return self.reader(first, layout, row - first)(0)
-
     def reader(
-        self, first: int, layout: RowLayout, only: int | None = None
+        self, first: int, layout: RowLayout, count: int | None = None
     ) -> Callable[[int], tuple[Any, ...]]:
-        """Return a function from a row's number in the batch that begins there to its values.
+        """Return a function from a row's number behind `first` to its values.
 
-        `only` is the one row of it that is wanted, then number 0.  Raises SourceError if the batch
-        is damaged.
+        `count` are the rows of the batch that are wanted; without it all, and `first` is where the
+        batch begins.  Raises SourceError if the batch is damaged.
         """
-        number = first // self._step
+        number, skipped = divmod(first, self._step)
         try:
             batch = self._get(number)
-            if len(batch) != min(self._step, self.rows - first):
+            if len(batch) != min(self._step, self.rows - first + skipped):
                 raise SourceError(f"it has {len(batch):,} rows")
-            if only is not None:
-                batch = batch.slice(only, 1)
+            if count is not None:
+                batch = batch.slice(skipped, count)
             taken = _taken(batch, layout.columns)
             _check_images(taken, layout)
             return row_reader(taken, layout, 0, self._mapped)
@@ -133,7 +184,7 @@ class RowTable:
                 yield _taken(self._get(first // self._step), names)
 
 
-def table_columns(table: RowTable, channels: int) -> list[TableColumn]:
+def _table_columns(table: RowTable, channels: int) -> list[TableColumn]:
     """Return what can be taken from a table; columns inside others are ``outer.inner``."""
     leaves = _leaves(table.schema, "")
     schema = arrow().schema(leaves)

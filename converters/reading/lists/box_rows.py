@@ -20,13 +20,14 @@ from numpy.typing import NDArray
 from fastdata.errors import OptionError, SourceError
 from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema
 
+from ..box_forms import likely_unit
 from ..class_names import MOST_CLASSES, numbered
 from ..fields import BOXES
 from ..image_list import DeferredSample
 from ..selection import joined
 from ..small_memory import StringTable
 from ..splits import in_usual_order
-from .boxed_image import BoxForm, likely_unit
+from .boxed_image import BoxForm
 from .columns import BoxRoles
 from .image_finder import ImageFinder
 

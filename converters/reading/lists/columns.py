@@ -27,7 +27,6 @@ __all__ = [
     "known_fields",
     "names_images",
     "plain_name",
-    "run_lengths",
 ]
 
 # -- usual names ------------------------------------------------------------------------
@@ -63,9 +62,6 @@ _BOXES_IF_ASKED = {
         ("xcenter", "ycenter", "width", "height"), ("cx", "cy", "w", "h"), ("x", "y", "w", "h"),
     ),
 }  # fmt: skip
-_RUNS = ("encodedpixels", "rle", "rlemask", "maskrle")
-"""Columns of masks as lengths of runs."""
-
 _LISTS = ("bbox", "box", "boxes", "bboxes", "boundingbox")
 
 
@@ -87,11 +83,6 @@ def is_label(name: str) -> bool:
 def is_usual(name: str) -> bool:
     """Tell whether this is what a column of a list is called, and no value in it."""
     return names_images(name) or is_label(name)
-
-
-def run_lengths(columns: Sequence[str]) -> list[str]:
-    """Return the columns that have masks as lengths of runs."""
-    return [name for name in columns if plain_name(name) in _RUNS]
 
 
 def image_column(columns: Sequence[str]) -> int:

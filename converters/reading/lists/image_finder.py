@@ -18,7 +18,7 @@ import xxhash
 
 from fastdata.errors import OptionError, SourceError
 
-from ..image_files import BOTH_CASES, SUFFIXES, is_image_name
+from ..image_files import BOTH_CASES, SUFFIXES, is_hidden, is_image_name
 from ..locations import folders_in, stat_of
 from ..named_files import find_named
 from ..selection import joined
@@ -277,7 +277,7 @@ def _inside(root: Path, folders: list[str]) -> list[str]:
             names = folders_in(root / folder)
         except OSError:
             continue
-        found += [os.path.join(folder, name) for name in names if not name.startswith(".")]
+        found += [os.path.join(folder, name) for name in names if not is_hidden(name)]
     return found[:_TRIED_FOLDERS]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import shlex
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -41,9 +40,7 @@ def sign_between(place: str, name: str, cells: Sequence[str]) -> tuple[str, str]
             first = next(cell for cell in cells if "{" in cell)
             raise SourceError(
                 f"{place}: the cells of {name!r} are lists of objects, not labels: {first:.60}. "
-                f"docs/recipes/datasets.md has recipes for such lists.\nWhat may be meant:\n"
-                f"  fastdata pack {shlex.quote(place)} images.lmdb --option columns=image=COLUMN"
-                "  # the images without them"
+                "Leave them out: --option columns=image=COLUMN"
             )
         return LIST, f"the cells of {name!r} are lists of labels"
     for sign, word in (("|", "bar"), (",", "comma"), (";", "semicolon")):

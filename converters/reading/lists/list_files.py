@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fastdata.errors import FastdataError
 
-from ..image_files import BOTH_CASES, is_image_name
+from ..image_files import BOTH_CASES, is_hidden, is_image_name
 from ..list_signs import describe_list, is_submission
 from ..locations import folders_in, printable
 from ..selection import joined
@@ -53,7 +53,7 @@ def lists_of_folder(folder: Path) -> list[Path]:
     if not beside and not folders_in(folder):
         return []
     names = sorted(e.name for e in os.scandir(folder) if e.name.lower().endswith(_SUFFIXES))
-    names = [name for name in names if not is_submission(name) and not name.startswith(".")]
+    names = [name for name in names if not is_submission(name) and not is_hidden(name)]
     # A text file for each image is no list of them.
     return [folder / name for name in names[:_MOST_LISTS] if _names_images(folder / name, beside)]
 
@@ -71,7 +71,7 @@ def list_of_folder(folder: Path) -> Path | None:
 def unknown_files(folder: Path) -> list[str]:
     """Return the files directly in a folder that may have labels and are no lists, sorted."""
     names = sorted(e.name for e in os.scandir(folder) if e.is_file() and not is_image_name(e.name))
-    names = [name for name in names if not name.startswith(".")]
+    names = [name for name in names if not is_hidden(name)]
     found = []
     for name in names[:_MOST_LISTS]:
         lowered = name.lower()
@@ -98,7 +98,7 @@ def images_below(folder: Path) -> Iterator[str]:
     for path, depth in waiting:  # which grows meanwhile
         with os.scandir(path) as entries:
             for entry in entries:
-                if entry.name.startswith("."):
+                if is_hidden(entry.name):
                     continue
                 if is_image_name(entry.name):
                     yield entry.path[start:]

@@ -192,9 +192,8 @@ class RowSamples:
         types = info.kinds[column] if info.kinds is not None else set[type]()
         if types & {dict}:
             raise SourceError(
-                f"{info.place}: {name!r} has objects, not labels: {guess.first:.60}. Leave it out "
-                "(--option columns=image=COLUMN,...), or read it by a recipe in "
-                "docs/recipes/datasets.md"
+                f"{info.place}: {name!r} has objects, not labels: {guess.first:.60}. Leave it out: "
+                "--option columns=image=COLUMN"
             )
         sign = info.sign
         if sign is None and not guess.is_float and guess.classes:

@@ -21,39 +21,29 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fastdata.errors import SourceError
-from fastdata.regular_files import open_regular
 
-from ...base import reject_reason
-from ..compression import compression_of, inflated_start, open_inflated
+from ...base import Reject, reject_reason
+from ...scan import Found, Input, Row, read
+from ..compression import compression_of, inflated_start
 from ..locations import first_bytes
 from ..refusals import require
-from ..spans import MAX_RECORD, read_at, read_exactly
+from ..spans import MAX_RECORD, FileSpan
 
 __all__ = [
-    "BadFrameError",
-    "FrameSpan",
     "crc32c",
     "frame_around",
+    "frame_rows",
     "has_frames",
     "is_compressed",
     "masked_crc",
-    "scan_frames",
-    "stream_frames",
+    "record_of",
 ]
 
 _HEAD = 12
 _FOOT = 4
-
-
-class BadFrameError(SourceError):
-    """Behind this nothing can be read in its file any more; `offset` says where it is."""
-
-    def __init__(self, reason: str, path: Path, offset: int) -> None:
-        super().__init__(f"{reason}; the rest of {path} is lost")
-        self.offset = offset
 
 
 def masked_crc(data: bytes) -> int:
@@ -94,66 +84,39 @@ def is_compressed(path: Path) -> bool:
     return compression_of(start) != "" and bool(_bad_head(start[:_HEAD]))
 
 
-def scan_frames(path: Path) -> Iterator[tuple[int, int]]:
-    """Yield offset and data length of the records of a file that is not compressed.
-
-    Raises BadFrameError where the length of a record is damaged, or the file ends within one.
-    """
-    size = path.stat().st_size
-    offset = 0
-    with open(path, "rb", buffering=0, opener=open_regular) as raw:
-        while offset < size:
-            raw.seek(offset)
-            head = raw.read(_HEAD)
-            reason = _bad_head(head)
-            length = int.from_bytes(head[:8], "little")
-            if not reason and offset + _HEAD + length + _FOOT > size:
-                reason = f"the file ends within the record's {length:,} bytes"
-            if reason:
-                raise BadFrameError(reason, path, offset)
-            yield offset, length
-            offset += _HEAD + length + _FOOT
-
-
-class FrameSpan(NamedTuple):
-    """A record whose place is known; `length` is its data's, in bytes."""
-
-    path: str
-    offset: int
-    length: int
-    check: bool
-
-    def read(self) -> bytes:
-        """Return the data; raises SourceError if it is not there or does not fit its checksum."""
-        return _checked(read_at(self.path, self.offset + _HEAD, self.length + _FOOT), self.check)
+def frame_rows(input: Input, start: int, stop: int | None) -> Iterator[Found]:
+    """Yield the records of a file, each as one value, which `record_of` reads."""
+    at, reason = start, ""
+    if stop is not None:
+        yield start, stop, Row(input.key(at), (input.piece(at + _HEAD, stop - at - _HEAD),))
+        return
+    while True:
+        try:
+            head = input.read(at, _HEAD)
+            if not head:
+                return
+            if not (reason := _bad_head(head)):
+                length = int.from_bytes(head[:8], "little") + _FOOT
+                piece = input.piece(at + _HEAD, length)
+        except (OSError, SourceError) as error:
+            reason = reject_reason(input.path, error)
+        if reason:
+            yield at, at, Reject(input.key(at), f"{reason}; the rest of {input.path} is lost")
+            return
+        end = at + _HEAD + length
+        yield at, end, Row(input.key(at), (piece,))
+        at = end
 
 
-def stream_frames(path: Path, check: bool) -> Iterator[tuple[int, bytes | SourceError]]:
-    """Yield offset (in the decompressed data) and data of each record of a compressed file.
-
-    An error replaces data that do not match their checksum.
-
-    Raises BadFrameError if the rest of the file is lost.
-    """
-    offset = 0
-    with open_inflated(path) as stream:
-        while True:
-            try:
-                head = stream.read(_HEAD)
-                if not head:
-                    return
-                reason = _bad_head(head)
-                length = int.from_bytes(head[:8], "little")
-                data = b"" if reason else read_exactly(stream, length + _FOOT, str(path), offset)
-            except (OSError, SourceError) as error:
-                reason = reject_reason(path, error)
-            if reason:
-                raise BadFrameError(reason, path, offset)
-            try:
-                yield offset, _checked(data, check)
-            except SourceError as error:
-                yield offset, error
-            offset += _HEAD + length + _FOOT
+def record_of(piece: FileSpan | bytes, check: bool) -> bytes:
+    """Return the data of a record; raises SourceError if its checksum is wrong."""
+    data = read(piece)
+    body = data[:-_FOOT]
+    if check and masked_crc(body) != int.from_bytes(data[-_FOOT:], "little"):
+        raise SourceError(
+            "the checksum of the record's data is wrong (--option check=false takes it as it is)"
+        )
+    return body
 
 
 def _bad_head(head: bytes) -> str:
@@ -166,12 +129,3 @@ def _bad_head(head: bytes) -> str:
     if length > MAX_RECORD - _FOOT:
         return f"the record claims {length:,} bytes; at most {MAX_RECORD - _FOOT:,} are believed"
     return ""
-
-
-def _checked(data: bytes, check: bool) -> bytes:
-    body = data[:-_FOOT]
-    if check and masked_crc(body) != int.from_bytes(data[-_FOOT:], "little"):
-        raise SourceError(
-            "the checksum of the record's data is wrong (--option check=false takes it as it is)"
-        )
-    return body

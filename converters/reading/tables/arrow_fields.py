@@ -7,6 +7,7 @@ metadata, is followed: which are images, how classes are called, how large array
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ from fastdata.schema import (
     StringField,
 )
 
+from ..class_names import check_different
 from ..exported import Exported
 from ..field_names import LABELS, first_called, safe_name, unique_name
 from ..fields import check_names, image_field, resolve_fields
@@ -43,6 +45,7 @@ from .arrow_types import (
 __all__ = [
     "check_columns",
     "choose_columns",
+    "class_names_of",
     "features_of",
     "kinds_of",
     "resolve_columns",
@@ -52,11 +55,30 @@ __all__ = [
 
 def features_of(metadata: Mapping[bytes, bytes] | None) -> dict[str, Any]:
     """Return what ``datasets`` says of columns; nothing where it says nothing."""
+    return _features((metadata or {}).get(b"huggingface", b""))
+
+
+@functools.lru_cache(2)  # the same in all files of a set
+def _features(description: bytes) -> dict[str, Any]:
     try:
-        features = json.loads((metadata or {})[b"huggingface"])["info"]["features"]
+        features = json.loads(description)["info"]["features"]
     except (KeyError, TypeError, ValueError, RecursionError):
         return {}
     return features if isinstance(features, dict) else {}
+
+
+def class_names_of(
+    features: Mapping[str, Any], column: str, place: object
+) -> tuple[str, ...] | None:
+    """Return the names of classes that ``datasets`` gives for a column of a file, if any."""
+    feature = features.get(column)
+    if not isinstance(feature, dict) or feature.get("_type") != "ClassLabel":
+        return None
+    names = feature.get("names")
+    if not isinstance(names, list) or not names:
+        return None
+    check_different(map(str, names), f"{place}, column {column!r}")
+    return tuple(map(str, names))
 
 
 def choose_columns(
@@ -189,10 +211,8 @@ def _kind(
     if is_text(type_):
         return TableColumn(name, StringField())
     if dtype := dtype_of(type_):
-        names = feature.get("names") if says == "ClassLabel" else None
-        if isinstance(names, list) and names and "int" in dtype:
-            return TableColumn(name, ScalarField(dtype, classes=tuple(map(str, names))))
-        return TableColumn(name, ScalarField(dtype))
+        classes = class_names_of({name: feature}, name, "features") if "int" in dtype else None
+        return TableColumn(name, ScalarField(dtype, classes=classes))
     shape: list[int | None] = []
     while is_list(type_):
         shape.append(type_.list_size if types.is_fixed_size_list(type_) else None)

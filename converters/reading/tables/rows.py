@@ -30,8 +30,8 @@ class RowLayout(NamedTuple):
     schema: Schema
     columns: tuple[str, ...]  # of each field; "" for the split
     root: str  # the folder below which files may be read that rows name
-    # Of fields whose column has names of classes: their numbers
-    numbers: Mapping[str, Mapping[str, int]]
+    # Of fields whose column has names of classes, or other numbers than the schema: their numbers
+    numbers: Mapping[str, Mapping[Any, int]]
     exported: bool = False  # whether fastdata wrote the table, with keys and with shapes of arrays
     images: str = ""  # the folder of the files that a column of text names; "" where there is none
 
@@ -121,7 +121,7 @@ def _column(
     name: str,
     field: Field,
     layout: RowLayout,
-    numbers: Mapping[str, int] | None,
+    numbers: Mapping[Any, int] | None,
     mapped: MappedTable | None,
 ) -> Callable[[int], Any]:
     if isinstance(field, ImageField) and is_text(array.type):
@@ -162,7 +162,7 @@ def _shaped(array: Any, shapes: Any, name: str, field: ArrayField) -> Callable[[
     return read
 
 
-def _number(value: Any, name: str, numbers: Mapping[str, int]) -> int:
+def _number(value: Any, name: str, numbers: Mapping[Any, int]) -> int:
     if value not in numbers:
         raise ValueError(f"{name!r} is {str(value)[:60]!r}, which is none of its classes")
     return numbers[value]

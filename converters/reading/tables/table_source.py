@@ -13,7 +13,7 @@ import itertools
 import os
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -30,10 +30,12 @@ from ..lists.image_finder import folder_named
 from ..locations import printable, stat_of
 from ..options import ClassFile, Option
 from ..refusals import no_files
+from ..selection import joined
 from ..splits import choose_split, split_of
 from .arrow_fields import (
     check_columns,
     choose_columns,
+    class_names_of,
     features_of,
     kinds_of,
     resolve_columns,
@@ -43,6 +45,15 @@ from .arrow_types import arrow, is_bytes, is_text, plain, table_errors, type_of
 from .rows import MappedTable, RowLayout, first_values, key_reader, row_reader
 
 __all__ = ["Block", "TableSource"]
+
+
+class _Columns(NamedTuple):
+    """The columns of a file, as those of some others are."""
+
+    schema: Any
+    features: dict[str, Any]  # what ``datasets`` says of them
+    file: int  # the first such file
+
 
 _PLACES = 8
 """For a store, where rows are checked together."""
@@ -134,8 +145,8 @@ class TableSource(FileSource, IndexedSource):
         """Return where a file is in memory, if `batches` does not copy from it."""
         return None
 
-    def features_beside(self) -> dict[str, Any]:
-        """Return the description of columns in files next to the tables, as ``datasets`` does."""
+    def features_beside(self, file: int) -> dict[str, Any]:
+        """Return the description of columns in files next to a table, as ``datasets`` does."""
         return {}
 
     @classmethod
@@ -174,23 +185,23 @@ class TableSource(FileSource, IndexedSource):
         self._names = [printable(os.fspath(relative[k])) for k in taken]
         self._split_numbers = [0] * len(taken)
 
-        first, schema = self._first_schema()
+        kinds_of_files = self._look_at_files()
+        first = str(self.paths[kinds_of_files[0].file])
         exported = None if columns or images is not None else read_exported(self.paths, self.name)
         if exported is not None:
-            self._resolve_exported(exported, schema, first, fields, channels, classes)
+            self._resolve_exported(exported, kinds_of_files, fields, channels, classes)
             return
-        features = {**self.features_beside(), **features_of(schema.metadata)}
         try:
+            schema, features = _of_all(kinds_of_files)
             kinds = kinds_of(schema, features, _first_bytes_of(self, schema), channels)
         except UnicodeDecodeError as error:
-            raise SourceError(
-                f"{self.paths[first]}: a column's name is no text: {error}"
-            ) from error
+            raise SourceError(f"{first}: a column's name is no text: {error}") from error
         if images is not None:
-            kinds = with_paths(kinds, columns, str(self.paths[first]), channels)
-        chosen = choose_columns(schema, columns, kinds, self.notes, str(self.paths[first]))
+            kinds = with_paths(kinds, columns, first, channels)
+        chosen = choose_columns(schema, columns, kinds, self.notes, first)
         resolved = resolve_columns(chosen, kinds, fields or {}, channels)
-        self._find_blocks(schema, chosen.values())
+        self._types = {column: type_of(schema, column) for column in chosen.values()}
+        self._check_types(kinds_of_files)
         as_label = {"label", *(name for name, kind in (fields or {}).items() if kind == "label")}
         for name in as_label & set(chosen):
             if isinstance(resolved[name], StringField) and (fields or {}).get(name) != "string":
@@ -210,67 +221,121 @@ class TableSource(FileSource, IndexedSource):
         self.layout = RowLayout(
             self.schema, tuple(chosen.values()), str(self.root), numbers, images=folder
         )
+        self._renumber(kinds_of_files, resolved, chosen, named=classes is not None)
 
     def _resolve_exported(
         self,
         exported: Exported,
-        schema: Any,
-        first: int,
+        kinds_of_files: Sequence[_Columns],
         fields: FieldSpec | None,
         channels: int,
         classes: str | None,
     ) -> None:
-        """Determine schema and blocks from the description of an export."""
+        """Determine the schema from the description of an export."""
         self.packed_with, self.beside = exported.packed_with, [exported.path]
         resolved = named_classes(exported.resolve_fields(fields, channels), "label", classes)
         self.schema = Schema(resolved, stored=True)
         columns = tuple(exported.stored_as.values())
         self.layout = RowLayout(self.schema, columns, str(self.root), {}, True)
-        check_columns(exported, self.schema, self.layout.needed, schema, self.paths[first])
-        self._find_blocks(schema, self.layout.needed)
-
-    def _first_schema(self) -> tuple[int, Any]:
-        """Return the first file that can be read, and its schema."""
-        failure = ""
-        for file in range(len(self.paths)):
-            try:
-                return file, self.table_schema(file)
-            except table_errors() as error:
-                failure = failure or reason_of(error)
-        raise SourceError(f"{self.paths[0]}: cannot be read: {failure}")
+        for schema, _, file in kinds_of_files:
+            check_columns(exported, self.schema, self.layout.needed, schema, self.paths[file])
+        schema = kinds_of_files[0].schema
+        self._types = {column: type_of(schema, column) for column in self.layout.needed}
 
     def _is_text(self, chosen: Mapping[str, str], name: str) -> bool:
         return chosen[name] in self._types and is_text(plain(self._types[chosen[name]]))
 
-    def _find_blocks(self, schema: Any, columns: Iterable[str]) -> None:
-        """Collect the blocks of all files, with some of the columns."""
-        self._types = {name: type_of(schema, name) for name in columns}
-        self._blocks = Blocks()
-        for file in range(len(self.paths)):
+    # -- all files ----------------------------------------------------------------------
+
+    def _look_at_files(self) -> list[_Columns]:
+        """Collect the blocks of all files; return their columns, of files without rows at last."""
+        self._blocks, self._kinds, self._layouts = Blocks(), array("i"), dict[int, RowLayout]()
+        found: list[_Columns] = []
+        empty: list[_Columns] = []
+        failure = ""
+        for file, path in enumerate(self.paths):
             self._blocks.begin_file()
+            start, kind = self._blocks.num_rows, 0
             try:
-                self._check_types(file)
-                size = stat_of(self.paths[file])[0]
+                schema, size = self.table_schema(file), stat_of(path)[0]
                 for number, rows in enumerate(self.blocks(file)):
                     if not isinstance(rows, str) and not 0 <= rows <= size:
                         rows = f"block {number} claims {rows:,} rows, in {size:,} bytes: damaged"
                     self._blocks.add(number, rows)
+                features = {**self.features_beside(file), **features_of(schema.metadata)}
+                columns = _Columns(schema, features, file)
+                kind = _add_new(columns, found if self._blocks.num_rows > start else empty)
             except table_errors() as error:
-                if isinstance(error, OptionError):
-                    raise
-                self._blocks.add(0, reject_reason(self.paths[file], error))
+                self._blocks.add(0, reject_reason(path, error))
+                failure = failure or reason_of(error)
+            self._kinds.append(kind)
         self.num_samples = self._blocks.num_rows
+        if not found and not empty:
+            raise SourceError(f"{self.paths[0]}: cannot be read: {failure}")
+        return found or empty[:1]
 
-    def _check_types(self, file: int) -> None:
-        schema = self.table_schema(file)
+    def _check_types(self, kinds_of_files: Sequence[_Columns]) -> None:
+        """Refuse files whose columns are not those of the others."""
+        types = [
+            {n: plain(type_of(schema, n)) for n in self._types if schema.names.count(n) == 1}
+            for schema, *_ in kinds_of_files
+        ]
+        common = [n for n in self._types if all(t.get(n) == plain(self._types[n]) for t in types)]
         for name, type_ in self._types.items():
-            found = type_of(schema, name) if schema.names.count(name) == 1 else None
-            if found is None or plain(found) != plain(type_):
-                raise OptionError(
-                    f"{self.paths[file]}: the column {name!r} is {found or 'not there'}; in "
-                    f"{self.paths[0]} it is {type_}. Pack one kind of file at a time, or choose "
-                    "the columns that all have: --option columns=image,label"
+            for columns, found in zip(kinds_of_files, types, strict=True):
+                if found.get(name) != plain(type_):
+                    other = next(
+                        columns.file
+                        for columns, found in zip(kinds_of_files, types, strict=True)
+                        if found.get(name) == plain(type_)
+                    )
+                    raise OptionError(
+                        f"{self.paths[columns.file]}: the column {name!r} is "
+                        f"{found.get(name) or 'not there'}; in {self.paths[other]} it is {type_}. "
+                        "Pack one kind of file at a time (name them in a pattern), or take the "
+                        f"columns that all have: --option columns={','.join(common) or 'NAMES'}"
+                    )
+
+    def _renumber(
+        self,
+        kinds_of_files: Sequence[_Columns],
+        resolved: Mapping[str, Field],
+        chosen: Mapping[str, str],
+        *,
+        named: bool,
+    ) -> None:
+        """Give the classes of each file the numbers that they have in the first, by their names.
+
+        named: whether the user names the classes of labels.
+        """
+        for name, field in resolved.items():
+            if not chosen[name] or not isinstance(field, ScalarField) or not field.classes:
+                continue
+            if name in self.layout.numbers:  # text
+                continue
+            numbers = numbered(field.classes)
+            for kind, (_, features, file) in enumerate(kinds_of_files):
+                names = class_names_of(features, chosen[name], self.paths[file])
+                if names == field.classes or (names is None and named):
+                    continue
+                if names is None or set(names) != set(field.classes):
+                    raise SourceError(
+                        f"{self.paths[file]}: the classes of {chosen[name]!r} are "
+                        f"{joined(names or ())}; in {self.paths[kinds_of_files[0].file]} they are "
+                        f"{joined(field.classes)}. A number may mean another class: write the "
+                        "files with the same names, or pack them one at a time"
+                    )
+                layout = self._layouts.get(kind, self.layout)
+                table = {old: numbers[each] for old, each in enumerate(names)}
+                self._layouts[kind] = layout._replace(numbers={**layout.numbers, name: table})
+                self.notes.append(
+                    f"{self.paths[file].name}: the classes of {chosen[name]!r} are in another "
+                    "order, so its labels are renumbered by their names"
                 )
+
+    def layout_of(self, file: int) -> RowLayout:
+        """Return how the rows of a file become samples."""
+        return self._layouts.get(self._kinds[file], self.layout)
 
     # -- classes and splits -------------------------------------------------------------
 
@@ -310,12 +375,13 @@ class TableSource(FileSource, IndexedSource):
             return
         row, reason = 0, "it has fewer rows than the file says"
         split, mapped = self._split_numbers[block.file], self.mapped(block.file)
+        layout = self.layout_of(block.file)
         try:
             for batch in self.batches(block.file, block.number, list(self._types)):
                 until = min(row + batch.num_rows, block.rows)
                 if until > skip:
-                    read = row_reader(batch, self.layout, split, mapped)
-                    key = key_reader(batch, self.layout)
+                    read = row_reader(batch, layout, split, mapped)
+                    key = key_reader(batch, layout)
                     for at in range(max(row, skip), until):
                         yield self.sample(block.start + at, read, at - row, key)
                 row = until
@@ -353,6 +419,29 @@ class TableSource(FileSource, IndexedSource):
 
     def fingerprint_key(self, index: int) -> str:
         return [*self._names, *(printable(path.name) for path in self.beside)][index]
+
+
+def _add_new(columns: _Columns, known: list[_Columns]) -> int:
+    """Return the number of the columns among those that are known; add new ones."""
+    for number, (schema, features, _) in enumerate(known):
+        if schema.equals(columns.schema) and features == columns.features:
+            return number
+    known.append(columns)
+    return len(known) - 1
+
+
+def _of_all(kinds_of_files: Sequence[_Columns]) -> tuple[Any, dict[str, Any]]:
+    """Return the columns of all files as one schema, and what ``datasets`` says of them."""
+    schema, features, _ = kinds_of_files[0]
+    for other, of_others, _ in kinds_of_files[1:]:
+        for field in other:
+            at = schema.get_field_index(field.name)
+            if field.name not in schema.names:
+                schema = schema.append(field)
+            elif at >= 0 and str(schema.field(at).type) == "null":
+                schema = schema.set(at, field)
+        features = {**of_others, **features}
+    return schema, features
 
 
 def _first_bytes_of(tables: TableSource, schema: Any) -> dict[str, bytes]:

@@ -16,7 +16,7 @@ import numpy as np
 from fastdata.errors import SourceError
 from fastdata.schema import ArrayField, BytesField, Field, ImageField, ScalarField, Schema
 
-from ...base import Deferred
+from ...scan import Keyed, read
 from ..exported import Exported
 from ..field_names import is_mask_name, safe_name, unique_name
 from ..fields import field_of, image_field, resolve_fields
@@ -27,8 +27,7 @@ from ..spans import FileSpan
 
 __all__ = [
     "ChosenMember",
-    "FieldMembers",
-    "Members",
+    "MembersReader",
     "choose_members",
     "exported_members",
     "main_suffixes",
@@ -224,7 +223,7 @@ def _value_of(at: FileSpan | bytes, field: Field, entry: ChosenMember, name: str
     """Return the value of a field from a member; an image is left where it is."""
     if isinstance(field, ImageField) and not entry.key:
         return at
-    data = _bytes(at)
+    data = read(at)
     if entry.key:
         value = _entry(data, entry.key)
         return _number(value, field, name) if isinstance(value, str) else value
@@ -271,53 +270,25 @@ def _number(text: str, field: Field, name: str, *, named: bool = True) -> Any:
         raise ValueError(f"{name!r} is {text[:60]!r}, which is {what}{remedy}") from None
 
 
-class FieldMembers(NamedTuple):
-    """Which member of a sample each field is read from."""
+class MembersReader(NamedTuple):
+    """Reads the members of a sample, in the schema's order; images are left as they are.
+
+    A sample of an export has its name and its JSON member, or None, behind them: its key is in
+    that, or the name.
+    """
 
     schema: Schema
     chosen: tuple[ChosenMember, ...]
-    exported: bool  # whether fastdata wrote them, with a key
 
-
-class Members(Deferred):
-    """The members of a sample, in the schema's order: places, or what was inflated.
-
-    An exported sample is called `name`, that of its image's file, unless its member `document`, of
-    JSON, has another key.
-    """
-
-    def __init__(
-        self,
-        places: tuple[FileSpan | bytes, ...],
-        field_members: FieldMembers,
-        name: str = "",
-        document: FileSpan | bytes | None = None,
-    ) -> None:
-        self.places, self.field_members, self.name, self.document = (
-            places,
-            field_members,
-            name,
-            document,
-        )
-
-    def load(self) -> tuple[Any, ...]:
-        """Return values; images are left as they are."""
-        if self.field_members.exported:
-            self.stored_key = self._key()
-        columns = zip(
-            self.field_members.schema.items(), self.field_members.chosen, self.places, strict=True
-        )
-        return tuple(_value_of(at, field, entry, name) for (name, field), entry, at in columns)
-
-    def _key(self) -> str:
-        if self.document is None:
-            return self.name
-        document = json.loads(_bytes(self.document))
-        key = document.get("key", self.name) if isinstance(document, dict) else None
+    def __call__(self, values: tuple[Any, ...]) -> tuple[Any, ...] | Keyed:
+        columns = zip(self.schema.items(), self.chosen, values, strict=False)
+        found = tuple(_value_of(at, field, entry, name) for (name, field), entry, at in columns)
+        if len(values) == len(found):
+            return found
+        key, document = values[-2:]
+        if document is not None:
+            about = json.loads(read(document))
+            key = about.get("key", key) if isinstance(about, dict) else None
         if not isinstance(key, str):
             raise ValueError("the key in the JSON member is no text")
-        return key
-
-
-def _bytes(at: FileSpan | bytes) -> bytes:
-    return at if isinstance(at, bytes) else at.read()
+        return Keyed(key, found)

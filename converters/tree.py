@@ -1,0 +1,199 @@
+"""A source as a tree of folders: on a disk, in an archive, or below the URL of a store.
+
+A tree lists a folder when it is asked for it, and keeps the list.  It never shows hidden files:
+names that begin with a dot, and what operating systems leave behind.  Reading of class folders
+(`folder.py`) and their recognition (`detect.py`) see only trees, so all three kinds of places give
+the same classes, numbers and order of images.
+"""
+
+from __future__ import annotations
+
+import abc
+import os
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fastdata.errors import SourceError
+from fastdata.regular_files import read_regular
+
+from .reading.image_files import is_hidden, is_image_name
+from .reading.locations import first_bytes, is_folder, stat_of
+
+__all__ = ["DiskTree", "Folder", "ListedTree", "Tree", "join"]
+
+
+@dataclass
+class Folder:
+    """What is in one folder: sorted names.
+
+    rows: for each image, its number in the archive or the store; empty on a disk.
+    """
+
+    folders: list[str] = field(default_factory=list)
+    images: list[str] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)
+    rows: array[int] = field(default_factory=lambda: array("q"))
+
+
+class Tree(abc.ABC):
+    """Folders by their path from the top, ``a/b``; the top is "".
+
+    place: the location, for messages.
+    hidden: how many hidden files and folders were left out, by name.
+    """
+
+    place: str
+    hidden: Counter[str]
+
+    @abc.abstractmethod
+    def folder(self, name: str) -> Folder:
+        """Return what is in a folder."""
+
+    @abc.abstractmethod
+    def read(self, names: Sequence[str]) -> list[bytes | None]:
+        """Return the content of some files; None if one cannot be read."""
+
+    def head(self, name: str, size: int) -> bytes | None:
+        """Return the first bytes of a file; None if it cannot be read."""
+        (data,) = self.read([name])
+        return None if data is None else data[:size]
+
+    def below(self, name: str) -> Iterator[str]:
+        """Yield a folder and all folders below it, sorted by path."""
+        found, waiting = [], [name]
+        while waiting:
+            found.append(waiting.pop())
+            waiting += [join(found[-1], inner) for inner in self.folder(found[-1]).folders]
+        yield from sorted(found)
+
+    def count(self, name: str) -> int:
+        """Return the number of images in a folder and below it."""
+        return sum(len(self.folder(one).images) for one in self.below(name))
+
+
+def join(folder: str, name: str) -> str:
+    """Return the path of something in a folder."""
+    return f"{folder}/{name}" if folder else name
+
+
+class DiskTree(Tree):
+    """A folder on a disk; links are followed.
+
+    loops: links to a folder above themselves; they are left out.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.place = root, os.fspath(root)
+        self.hidden, self.loops = Counter(), list[str]()
+        above = frozenset(map(_identity, root.absolute().parents))
+        if _identity(root) in above:
+            raise SourceError(
+                f"{root} is a link to {root.resolve()}, a folder above it, not to a class folder. "
+                "Remove the link."
+            )
+        self._above = {"": above | frozenset(map(_identity, [root, *root.resolve().parents]))}
+        self._folders: dict[str, Folder] = {}
+
+    def folder(self, name: str) -> Folder:
+        if name not in self._folders:
+            self._folders[name] = self._listed(name)
+        return self._folders[name]
+
+    def _listed(self, name: str) -> Folder:
+        found = Folder()
+        above = self._above[name]
+        with os.scandir(os.path.join(self.place, name)) as entries:
+            for entry in entries:
+                if is_hidden(entry.name):
+                    self.hidden[entry.name] += 1
+                elif is_folder(entry):
+                    here = _identity(entry.path)
+                    if here in above:
+                        self.loops.append(entry.path)
+                        continue
+                    self._above[join(name, entry.name)] = above | {here}
+                    found.folders.append(entry.name)
+                else:
+                    (found.images if is_image_name(entry.name) else found.others).append(entry.name)
+        for names in (found.folders, found.images, found.others):
+            names.sort()
+        return found
+
+    def relative(self, path: str) -> str:
+        """Return a path relative to the parent of the top folder."""
+        return os.path.relpath(path, self.root.parent)
+
+    def head(self, name: str, size: int) -> bytes | None:
+        path = Path(self.place, name)
+        data = first_bytes(path, size)
+        return data if data or stat_of(path)[0] == 0 else None
+
+    def read(self, names: Sequence[str]) -> list[bytes | None]:
+        return list(map(self._read, names))
+
+    def _read(self, name: str) -> bytes | None:
+        try:
+            return read_regular(os.path.join(self.place, name))
+        except (OSError, SourceError):
+            return None
+
+
+def _identity(path: str | Path) -> tuple[int, int]:
+    """Return what two names of one folder have in common."""
+    status = os.stat(path)
+    return status.st_dev, status.st_ino
+
+
+class ListedTree(Tree):
+    """A tree made of a list of names, those of an archive or a store."""
+
+    def __init__(self, place: str) -> None:
+        self.place, self.hidden = place, Counter()
+        self._folders = {"": Folder()}
+        self._other_rows: dict[str, int] = {}
+
+    def add(self, name: str, row: int) -> None:
+        """Add a file; the name of a folder ends in a slash."""
+        *parents, last = name.split("/")
+        hidden = next(filter(is_hidden, (*parents, last)), None)
+        if hidden is not None:
+            self.hidden[hidden] += 1
+            return
+        folder = self._folder("/".join(parents))
+        if is_image_name(last):
+            folder.images.append(last)
+            folder.rows.append(row)
+        elif last:
+            folder.others.append(last)
+            self._other_rows[name] = row
+
+    def _folder(self, name: str) -> Folder:
+        found = self._folders.get(name)
+        if found is None:
+            found = self._folders[name] = Folder()
+            above, _, last = name.rpartition("/")
+            self._folder(above).folders.append(last)
+        return found
+
+    def finish(self) -> None:
+        """Sort all names; images of one name stay in the order in which they were added."""
+        for found in self._folders.values():
+            found.folders.sort()
+            found.others.sort()
+            order = sorted(range(len(found.images)), key=found.images.__getitem__)
+            found.images = [found.images[at] for at in order]
+            found.rows = array("q", map(found.rows.__getitem__, order))
+
+    def folder(self, name: str) -> Folder:
+        return self._folders[name]
+
+    def row_of(self, name: str) -> int:
+        """Return the number of a file."""
+        if name in self._other_rows:
+            return self._other_rows[name]
+        folder, _, file = name.rpartition("/")
+        found = self._folders[folder]
+        return found.rows[found.images.index(file)]
