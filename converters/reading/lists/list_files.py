@@ -49,11 +49,12 @@ def lists_of_folder(folder: Path) -> list[Path]:
     Of images in folders, a list must say more than their names, and it must be about these folders:
     at least half of its images are there, and a quarter of the images there are in it.
     """
-    beside = has_own_images(folder)
-    if not beside and not folders_in(folder):
-        return []
-    names = sorted(e.name for e in os.scandir(folder) if e.name.lower().endswith(_SUFFIXES))
+    with os.scandir(folder) as entries:
+        names = sorted(e.name for e in entries if e.name.lower().endswith(_SUFFIXES))
     names = [name for name in names if not is_submission(name) and not is_hidden(name)]
+    if not names:
+        return []
+    beside = has_own_images(folder)
     # A text file for each image is no list of them.
     return [folder / name for name in names[:_MOST_LISTS] if _names_images(folder / name, beside)]
 
@@ -70,8 +71,9 @@ def list_of_folder(folder: Path) -> Path | None:
 
 def unknown_files(folder: Path) -> list[str]:
     """Return the files directly in a folder that may have labels and are no lists, sorted."""
-    names = sorted(e.name for e in os.scandir(folder) if e.is_file() and not is_image_name(e.name))
-    names = [name for name in names if not is_hidden(name)]
+    with os.scandir(folder) as entries:
+        others = (e for e in entries if not is_image_name(e.name) and not is_hidden(e.name))
+        names = sorted(entry.name for entry in others if entry.is_file())
     found = []
     for name in names[:_MOST_LISTS]:
         lowered = name.lower()
