@@ -1,4 +1,4 @@
-"""Where the images of a list are: in several folders, in split folders, around the list."""
+"""Lists find their images in several folders, in split folders and around the list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a file beside images is."""
+"""Lists, lists of classes and prose are told apart by name and text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Labels in the cells of a list: one, or several with a sign between them, or a list of them."""
+"""Labels in the cells of a list: one label, several labels with a separator, or a list."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fastdata.errors import OptionError, SourceError
 __all__ = ["LIST", "labels_of", "sign_between", "sign_named"]
 
 LIST = "list"
-"""In place of a sign: cells are lists, written as JSON or as Python writes them."""
+"""The value of a sign if cells are lists, as JSON or Python writes them."""
 
 _SIGNS = {"bar": "|", "blank": " ", "semicolon": ";", "comma": ",", "none": ""}
 
@@ -30,7 +30,7 @@ def sign_named(labels: str) -> str:
 def sign_between(place: str, name: str, cells: Sequence[str]) -> tuple[str, str]:
     """Return the sign between the labels of a column, "" if a cell is one label, and a note.
 
-    A comma or semicolon separates labels if most of what it separates is in other cells, too:
+    A comma or semicolon separates labels if most of the parts are in other cells, too:
     ``tench, Tinca tinca`` is one name.
 
     cells: the different cells that are not empty.

@@ -46,7 +46,7 @@ def has_own_images(folder: Path) -> bool:
 def lists_of_folder(folder: Path) -> list[Path]:
     """Return the files in a folder that name some of the images in it or below, sorted.
 
-    Of images in folders, a list must say more than their names, and it must be about these folders:
+    A list of images in folders must have more columns than that of the names, and fit the folders:
     at least half of its images are there, and a quarter of the images there are in it.
     """
     with os.scandir(folder) as entries:
@@ -55,7 +55,7 @@ def lists_of_folder(folder: Path) -> list[Path]:
     if not names:
         return []
     beside = has_own_images(folder)
-    # A text file for each image is no list of them.
+    # A text file for each image does not list images.
     return [folder / name for name in names[:_MOST_LISTS] if _names_images(folder / name, beside)]
 
 
@@ -70,7 +70,7 @@ def list_of_folder(folder: Path) -> Path | None:
 
 
 def unknown_files(folder: Path) -> list[str]:
-    """Return the files directly in a folder that may have labels and are no lists, sorted."""
+    """Return the files directly in a folder that may have labels and cannot be read as lists."""
     with os.scandir(folder) as entries:
         others = (e for e in entries if not is_image_name(e.name) and not is_hidden(e.name))
         names = sorted(entry.name for entry in others if entry.is_file())
@@ -86,7 +86,7 @@ def unknown_files(folder: Path) -> list[str]:
 
 
 def lists_of_splits(folder: Path) -> dict[str, Path]:
-    """Return the list in each split folder; empty if one of these has none, or several."""
+    """Return the list in each split folder; empty if a split folder has no list, or several."""
     splits = split_folders_in(folder)
     found = {split: list_of_folder(folder / split) for split in splits}
     lists = {split: path for split, path in found.items() if path is not None}
@@ -109,7 +109,7 @@ def images_below(folder: Path) -> Iterator[str]:
 
 
 def not_used(folder: Path, paths: Iterable[str], lists: Iterable[Path]) -> list[str]:
-    """Return notes on what a folder has beside its lists and their images.
+    """Return notes on the files of a folder that its lists do not name.
 
     paths: of the images.
     """
@@ -146,7 +146,7 @@ def _names_images(path: Path, beside: bool) -> bool:
     """
 
     if any(os.path.exists(path.with_suffix(suffix)) for suffix in BOTH_CASES):
-        return False  # a text beside an image of its name
+        return False  # the annotation of one image
     finder = ImageFinder(path.parent)
     try:
         table = TextTable(path, lambda cell: is_image_name(cell) and finder.is_there(cell))

@@ -39,7 +39,7 @@ class ListTable:
     """One table.
 
     titles, kinds: of its columns, ``split`` last if there are splits.
-    boxes: what the option ``boxes`` is if it is not given.
+    boxes: the default of the option ``boxes``.
     classes: the columns that are classes, 1 or 0 in each row; else None.
     """
 
@@ -53,7 +53,7 @@ class ListTable:
         """Compare the tables.
 
         tables: by their folders; "" for that of the list.
-        splits: the split of each folder, if there is to be a column of it.
+        splits: the split of each folder, for a column ``split``.
         files: titles of columns with paths from the folder; without any, the usual one of images.
         chosen: whether the user says what columns are.
         """
