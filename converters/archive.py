@@ -84,26 +84,32 @@ class ArchiveSource(ClassFoldersSource):
     def open_tree(self, location: Path) -> ArchiveTree:
         tree = ArchiveTree(location, self._kind)
         if self._kind != "zip":
-            refuse_groups(tree.place, *tree.names())
+            refuse_groups(tree.place, *tree.all_names())
         return tree
 
     def add_images(self, layout: ClassLayout, taken: Iterator[Taken]) -> None:
         tree: ArchiveTree = self.tree  # type: ignore[assignment]
+        found = (
+            (row, place + name, labels, images.count(name) > 1 if twice else False)
+            for place, images, rows, labels in taken
+            for twice in [len(set(images)) < len(images)]
+            for name, row in zip(images, rows, strict=True)
+        )
         if self._kind == "gzip":
-            images = list(taken)
-            taken = iter(sorted(images, key=lambda image: image.row))
-            if any(a.row > b.row for a, b in itertools.pairwise(images)):
+            listed = list(found)
+            found = (image for image in sorted(listed, key=lambda image: image[0]))
+            if any(a[0] > b[0] for a, b in itertools.pairwise(listed)):
                 self.notes.append(
                     "samples are in the order of the archive, which can be read only from its "
                     "front; class folders would be sorted"
                 )
-        for image in taken:
-            problem = tree.problems.get(image.row, "")
-            if image.repeated:
+        for row, name, labels, repeated in found:
+            problem = tree.problems.get(row, "")
+            if repeated:
                 problem = "the archive has its name twice"
             if problem:
                 self._rejects[self.num_samples] = problem
-            self.add(image.name, **tree.place_of(image.row), **image.labels)
+            self.add(name, **tree.place_of(row), **labels)
         for name in filter(is_image_name, tree.outside):
             self.reject(name, "a name with .. in it is not taken")
 
@@ -180,7 +186,7 @@ class ArchiveTree(ListedTree):
         numbers = self._places[start : start + len(self._fields)]
         return dict(zip(self._fields, numbers, strict=True))
 
-    def names(self) -> tuple[list[str], list[str]]:
+    def all_names(self) -> tuple[list[str], list[str]]:
         """Return the names of all images, and of all other files."""
         images, others = [], []
         for path in self.below(""):

@@ -31,7 +31,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastdata.errors import SourceError
-from fastdata.regular_files import open_regular
 from fastdata.schema import BytesField, Field, ImageField, ScalarField, Schema, StringField
 
 from .base import FieldSpec, IndexedSource, Reject, Sample
@@ -42,7 +41,7 @@ from .reading.fingerprints import FileSource
 from .reading.locations import first_bytes, printable
 from .reading.options import ClassFile, ColumnsOption
 from .reading.selection import TableColumn
-from .reading.spans import FileSpan, read_exactly
+from .reading.spans import FileSpan, read_at
 
 __all__ = ["BetonSource"]
 
@@ -108,7 +107,7 @@ class BetonSource(FileSource, IndexedSource):
 
     def _records(self, first: int, count: int) -> np.ndarray[Any, Any]:
         at = self._layout.metadata + first * self._layout.record.itemsize
-        data = _read_piece(self._file, at, count * self._layout.record.itemsize)
+        data = read_at(self._file, at, count * self._layout.record.itemsize)
         return np.frombuffer(data, self._layout.record)
 
     def _read_table(self) -> None:
@@ -119,7 +118,7 @@ class BetonSource(FileSource, IndexedSource):
         for first in range(0, count, _TABLE_BLOCK):
             some = min(_TABLE_BLOCK, count - first)
             at = self._layout.end + first * _ENTRY.itemsize
-            block = np.frombuffer(_read_piece(self._file, at, some * _ENTRY.itemsize), _ENTRY)
+            block = np.frombuffer(read_at(self._file, at, some * _ENTRY.itemsize), _ENTRY)
             places[first : first + some] = block["place"]
             lengths[first : first + some] = block["length"]
         # Of two pieces at one place the first is empty, as bytes may be and images are not.
@@ -250,16 +249,6 @@ def _is_beton(start: bytes, size: int) -> bool:
     )
 
 
-def _read_piece(path: str, offset: int, length: int) -> bytes:
-    """Return a piece of the file.  Unlike `read_at` it leaves no descriptor open.
-
-    Raises SourceError if the file ends before.
-    """
-    with open(path, "rb", buffering=0, opener=open_regular) as file:
-        file.seek(offset)
-        return read_exactly(file, length, path, offset)
-
-
 def _read_layout(path: str) -> _BetonLayout:
     """Read the header and the fields.
 
@@ -269,12 +258,12 @@ def _read_layout(path: str) -> _BetonLayout:
     size = os.path.getsize(path)
     if size < _HEAD.size:
         raise SourceError(f"{path}: {size} bytes are no .beton")
-    version, count, _, num_samples, table = _HEAD.unpack(_read_piece(path, 0, _HEAD.size))
+    version, count, _, num_samples, table = _HEAD.unpack(read_at(path, 0, _HEAD.size))
     if version != 2:
         raise SourceError(f"{path}: version {version} of .beton; 2 is known")
     if table == 0:
         raise SourceError(f"{path}: was never finished: FFCV writes its table last")
-    descriptors = _read_piece(path, _HEAD.size, count * _FIELD_BYTES)
+    descriptors = read_at(path, _HEAD.size, count * _FIELD_BYTES)
     fields = [
         _field_of(descriptors[at : at + _FIELD_BYTES], path)
         for at in range(0, len(descriptors), _FIELD_BYTES)

@@ -33,7 +33,7 @@ from .reading.annotations.coco_files import (
     is_coco,
     read_categories,
 )
-from .reading.annotations.shapes import mask_field
+from .reading.annotations.regions import mask_field
 from .reading.fields import BOXES
 from .reading.fingerprints import hash_samples
 from .reading.image_list import DeferredSample

@@ -41,7 +41,22 @@ _USUAL_ORDER = ("train", "validation", "test", "query")
 _ANNOTATIONS = (
     *(".json", ".jsonl", ".ndjson", ".geojson", ".xml", ".csv", ".tsv", ".txt", ".yaml", ".yml"),
     *(".mat", ".npy", ".npz", ".pkl", ".pickle", ".parquet", ".feather", ".arrow"),
-    *(".xls", ".xlsx", ".lst", ".list", ".names", ".db", ".sqlite", ".manifest"),
+    *(
+        ".toml",
+        ".ini",
+        ".shp",
+        ".dbf",
+        ".kml",
+        ".xls",
+        ".xlsx",
+        ".ods",
+        ".lst",
+        ".list",
+        ".names",
+        ".db",
+        ".sqlite",
+        ".manifest",
+    ),
 )
 _NO_TEXT = (
     *(".zip", ".tar", ".gz", ".tgz", ".7z", ".rar", ".gif", ".mp4", ".avi", ".mov", ".wav", ".svg"),
@@ -53,6 +68,7 @@ _LABELS = {
     *("attributes", "index"),
 }
 """Words in names of files that may say what images are, whatever their suffix."""
+_COMPARED = 8
 _MOST_NAMED = 6
 """Files to look into; one is enough for a doubt."""
 
@@ -174,7 +190,9 @@ def _copies(tree: Tree, base: str, names: Sequence[str]) -> list[str]:
         others = [other for other in names if other != name]
         if len(others) > 1 and set(others) == set(tree.folder(path).folders):
             both = [{i for one in others for i in _below(tree, top, one)} for top in (path, base)]
-            if both[0] == both[1]:
+            some = sorted(both[0])[:: max(1, len(both[0]) // _COMPARED)]
+            first, second = (tree.read([join(top, file) for file in some]) for top in (path, base))
+            if both[0] == both[1] and first == second:
                 return [name]
     return []
 
@@ -366,8 +384,9 @@ def unread_lists(tree: Tree, layout: ClassLayout) -> list[str]:
 
 def _may_say(tree: Tree, layout: ClassLayout, path: str, name: str) -> bool:
     """Tell whether a file may say what the images are, by its name and content."""
-    by_name = name.lower().endswith(_ANNOTATIONS) or not _LABELS.isdisjoint(words(name))
-    if name.lower().endswith(_NO_TEXT):
+    plain = re.sub(r"(?i)(?<=\.(csv|tsv|txt))\.gz$|(?<=\.json)\.gz$", "", name)
+    by_name = plain.lower().endswith(_ANNOTATIONS) or not _LABELS.isdisjoint(words(name))
+    if plain.lower().endswith(_NO_TEXT):
         return False
     images = (image for folder in layout.folders for image in _images_of(tree, folder.path))
     kind = describe_head(name, tree.head(join(path, name), HEAD_BYTES), images).kind
@@ -393,19 +412,21 @@ def _numbered_folders(tree: Tree, layout: ClassLayout) -> Doubt | None:
     names = layout.classes
     if len(names) < 2:
         return None
-    stems = {
-        folder.name: [os.path.splitext(image)[0] for image in tree.folder(folder.path).images]
-        for folder in layout.folders
-    }
     split = [words(name) for name in names]
     starts = {tuple(parts[:-1]) for parts in split}
     counted = len(starts) == 1 and all(parts and parts[-1].isdigit() for parts in split)
     if counted and not _PARTS.isdisjoint(next(iter(starts))):
         return Doubt(f"{names[0]!r} and {names[1]!r} are parts of one set by name", _deep(layout))
+    if not all(re.fullmatch(r"[0-9]+|[0-9a-f]{2,4}", name) for name in names):
+        return None
     reason = ""
+    stems = {
+        folder.name: [os.path.splitext(image)[0] for image in tree.folder(folder.path).images]
+        for folder in layout.folders
+    }
     if all(name.isdecimal() for name in names):
         reason = _numbers(names, stems)
-    elif all(re.fullmatch(r"[0-9a-f]{2,4}", name) for name in names):
+    else:
         begin = (re.fullmatch(rf"{n}[0-9a-f]{{6,}}", stem) for n in names for stem in stems[n])
         reason = "images by the start of their hash" if all(begin) else ""
     return Doubt(f"folders such as {names[0]!r} hold {reason}", _deep(layout)) if reason else None
@@ -431,7 +452,20 @@ def _numbers(names: Sequence[str], stems: Mapping[str, Sequence[str]]) -> str:
 
 _PARTS = {
     *("clip", "video", "vid", "batch", "part", "images", "image", "imgs", "img", "seq", "sequence"),
-    *("shard", "chunk", "folder", "set", "subset", "fold", "session", "disc", "volume", "block"),
+    *(
+        "cam",
+        "camera",
+        "shard",
+        "chunk",
+        "folder",
+        "set",
+        "subset",
+        "fold",
+        "session",
+        "disc",
+        "volume",
+        "block",
+    ),
 }
 """Words before a number that say that folders are parts of one set."""
 
@@ -457,18 +491,24 @@ def _pictures(tree: Tree, layout: ClassLayout) -> Doubt | None:
         if within:
             shown = " and ".join(map(printable, within))
             way = Way("", "--format masks", "images with their masks")
-            return Doubt(f"{shown} in {folder.path!r} belong together", (way,), plausible=False)
-    folders = {}
-    for folder in layout.folders:
-        inner = (tree.folder(path).images for path in tree.below(folder.path))
-        folders[folder.path] = next(filter(None, inner), [])
-    reason = belong_together(folders, tree.read)
-    if reason:
-        ways = (
-            Way("", "--format masks", "images with their masks"),
-            _alone(layout, layout.classes[0]),
-        )
-        return Doubt(printable(reason), ways, plausible=False)
+            ways = (way, *_deep(layout))
+            return Doubt(f"{shown} in {folder.path!r} belong together", ways, plausible=False)
+    for split in range(max(1, len(layout.splits))):
+        folders: dict[str, list[str]] = {}
+        for folder in (folder for folder in layout.folders if folder.split == split):
+            # A class has its images in one folder.
+            inner = (p for p in tree.below(folder.path) if tree.folder(p).images)
+            path = next(inner, folder.path)
+            place = path[len(folder.path) :].lstrip("/")
+            folders[folder.path] = [join(place, name) for name in tree.folder(path).images]
+        reason = belong_together(folders, tree.read)
+        if reason:
+            ways = (
+                Way("", "--format masks", "images with their masks"),
+                _alone(layout, layout.classes[0]),
+                _deep(layout)[0],
+            )
+            return Doubt(printable(reason), ways, plausible=False)
     named = [name for name in layout.classes if is_reserved(name)]
     if named:
         layout.notes.append(

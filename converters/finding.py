@@ -7,8 +7,10 @@ chosen by its name or, without that, by what the source contains.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import itertools
+import logging
 import os
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +20,7 @@ from typing import Any, NamedTuple
 
 from fastdata.errors import (
     DriveError,
+    FastdataError,
     OptionError,
     ResourceLimitError,
     SourceError,
@@ -28,8 +31,8 @@ from fastdata.errors import (
 from fastdata.regular_files import with_urls
 from fastdata.storage import Store
 
-from .base import FieldSpec, Source
-from .known_sets import recipe_for
+from .base import FieldSpec, Source, reason_of
+from .known_sets import START, recipe_for, recipe_in
 from .reading.file_sets import check_file_set
 from .reading.fingerprints import FileSource
 from .reading.image_files import files_below, is_hidden, is_image_name
@@ -42,7 +45,7 @@ from .reading.picture_pairs import is_generic
 from .reading.refusals import check_choice
 from .reading.spans import close_files
 from .reading.splits import has_folders_of_images, mixed_splits
-from .refusal import doubted, not_recognised
+from .refusal import Way, doubted, not_recognised
 from .signs import FORMATS, LISTS, Look
 
 __all__ = [
@@ -55,6 +58,8 @@ __all__ = [
     "options_of",
     "own_options",
 ]
+
+log = logging.getLogger("fastdata")
 
 _GROUP = "fastdata.converters"
 _COMMON = ("self", "location", "channels", "fields")
@@ -163,12 +168,17 @@ def find_source(
     if isinstance(location, Source):
         return location
     given = _Given(format, channels, fields, options or {})
+    notes: list[str] = []
+    if not isinstance(location, (str, os.PathLike, Store, StoredFiles)):
+        from .reading.python_data import opened  # it needs OpenCV, and paths do not
+
+        location, notes = opened(location)
     if isinstance(location, Store):
         return _of_store(StoredFiles(location, ""), given)
     if isinstance(location, StoredFiles):
         return _of_store(location, given)
     if format is not None:
-        return _opened(format_class(format), location, given)
+        return _noting(notes, _opened(format_class(format), location, given))
     chosen = _recognised(location, _points())
     inner = _wrapped(location) if chosen.general else None
     if inner is not None:
@@ -179,7 +189,12 @@ def find_source(
                 source = _opened(below, inner, given)
                 source.notes.append(f"{inner.name} is the only folder there, and was looked into")
                 return source
-    return _opened(chosen, location, given)
+    return _noting(notes, _opened(chosen, location, given))
+
+
+def _noting(notes: list[str], source: Source) -> Source:
+    source.notes[:0] = notes
+    return source
 
 
 def _wrapped(location: Any) -> Path | None:
@@ -221,7 +236,12 @@ def _opened(chosen: type[Source], location: Any, given: _Given) -> Source:
     recognised = format is None and isinstance(location, (str, os.PathLike, Listing))
     if recognised and source.doubt:
         place = location.url if isinstance(location, Listing) else os.fspath(location)
-        raise doubted(place, chosen.name, source.tree, source.doubt)
+        ways = tuple(way for way in source.doubt.ways if _works(place, way))
+        raise doubted(place, chosen.name, source.tree, source.doubt._replace(ways=ways))
+    if recognised and source.tree is not None and not isinstance(location, Listing):
+        tree = source.tree
+        if recipe := recipe_in(tree.names(), lambda name: tree.head(name, START) or b""):
+            raise SourceError(f"{os.fspath(location)}: {recipe}")
     source.tree = None  # it is large, and not sent to workers
     if isinstance(source, FileSource):
         source.notes += check_file_set(source.files_read, location)
@@ -233,6 +253,25 @@ def _opened(chosen: type[Source], location: Any, given: _Given) -> Source:
         if "split" not in {option.name for option in options_of(chosen)}:
             source.notes += mixed_splits(source.files_read)
     return source
+
+
+def _works(place: str, way: Way) -> bool:
+    """Tell whether a command that a refusal names would begin to pack; unknown of an archive."""
+    if not os.path.isdir(place):
+        return not way.options.startswith("--format masks")
+    words = way.options.split()
+    named = dict(zip(words[::2], words[1::2], strict=True))
+    option, _, value = named.get("--option", "").partition("=")
+    try:
+        source = find_source(
+            os.path.join(place, way.path),
+            format=named.get("--format"),
+            options={option: value} if option else None,
+        )
+    except (FastdataError, OSError):
+        return False
+    source.close()
+    return True
 
 
 def _of_store(files: StoredFiles, given: _Given) -> Source:
@@ -298,7 +337,28 @@ def _local_only(place: str, format: str) -> OptionError:
 
 
 def _points() -> dict[str, EntryPoint]:
-    return {point.name: point for point in entry_points(group=_GROUP)}
+    points = entry_points(group=_GROUP)
+    return {point.name: point for point in points if _is_ours(point) or _can_be_loaded(point)}
+
+
+@functools.cache
+def _can_be_loaded(point: EntryPoint) -> bool:
+    """Tell whether a format of another package can be imported; if not, say so once."""
+    try:
+        point.load()
+    except Exception as error:  # whatever its module raises
+        _leave_out(point.name, f"{point.value} cannot be imported", error)
+        return False
+    return True
+
+
+def _leave_out(name: str, problem: str, error: Exception) -> None:
+    log.warning(
+        "the format %r of another package is left out: %s: %s. Repair or uninstall that package",
+        name,
+        problem,
+        reason_of(error),
+    )
 
 
 def _recognised(location: Any, points: Mapping[str, EntryPoint]) -> type[Source]:
@@ -357,6 +417,11 @@ def _recognises(kind: type[Source], location: Any) -> bool:
     except (DriveError, ResourceLimitError, StorageError):
         raise
     except OSError:
+        return False
+    except Exception as error:
+        if kind.__module__.startswith("fastdata."):
+            raise
+        _leave_out(kind.name, "its recognises() failed", error)
         return False
 
 

@@ -12,10 +12,9 @@ source is taken only if the user names this format.
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -38,16 +37,16 @@ EmptyClasses = Annotated[bool, Option("folders without images are classes too")]
 
 
 class Taken(NamedTuple):
-    """An image of a class folder.
+    """The images of a folder of a class.
 
-    row: its number in the archive or the store; -1 on a disk.
-    repeated: whether the archive has its name twice.
+    place: what stands before their names.
+    rows: their numbers in the archive or the store; empty on a disk.
     """
 
-    name: str
-    row: int
+    place: str
+    images: list[str]
+    rows: Sequence[int]
     labels: dict[str, int]
-    repeated: bool
 
 
 class ClassFoldersSource(ImageListSource):
@@ -142,19 +141,14 @@ class ClassFoldersSource(ImageListSource):
 
 
 def _taken(tree: Tree, layout: ClassLayout) -> Iterator[Taken]:
-    """Yield the images in the order of splits, classes, folders and files."""
+    """Yield the images in the order of splits, classes and folders."""
     numbers = numbered(layout.classes)
     for split, name, top in sorted(layout.folders):
         labels = {"label": numbers[name]} | ({"split": split} if layout.splits else {})
         for path in tree.below(top):
             found = tree.folder(path)
             place = f"{path[len(layout.base) :].lstrip('/')}/"
-            rows = found.rows or itertools.repeat(-1)
-            last = ""
-            for at, (file, row) in enumerate(zip(found.images, rows, strict=False)):
-                twice = file == last or file in found.images[at + 1 : at + 2]
-                yield Taken(place + file, row, labels, twice)
-                last = file
+            yield Taken(place, found.images, found.rows, labels)
 
 
 class FolderSource(ClassFoldersSource):
@@ -176,8 +170,9 @@ class FolderSource(ClassFoldersSource):
     def add_images(self, layout: ClassLayout, taken: Iterator[Taken]) -> None:
         tree: DiskTree = self.tree  # type: ignore[assignment]
         self.root = Path(os.path.join(self.root, layout.base))
-        for image in taken:
-            self.add(image.name, **image.labels)
+        for place, images, _, labels in taken:
+            for name in images:
+                self.add(place + name, **labels)
         loops = tree.loops
         parents = {folder.path.rpartition("/")[0] for folder in layout.folders}
         for loop in loops:

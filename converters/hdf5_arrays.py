@@ -14,6 +14,7 @@ from fastdata.regular_files import open_regular
 
 from .base import FieldSpec
 from .reading.arrays.array_source import ArrayFile, ArrayOptions, ArraySource
+from .reading.box_forms import BoxesOption, parse_boxes
 from .reading.locations import files_at, printable
 from .reading.options import ArraysOption, ClassFile, LayoutOption, ScaleOption
 from .reading.refusals import already_packed, no_files
@@ -47,12 +48,14 @@ class Hdf5Source(ArraySource):
         layout: LayoutOption = None,
         scale: ScaleOption = None,
         classes: ClassFile = None,
+        boxes: BoxesOption = (),
     ) -> None:
         self.notes = []
         self.paths = files_at(location, _SUFFIXES)
         if not self.paths:
             raise no_files(location, "HDF5 files")
-        options = ArrayOptions(channels, fields or {}, arrays, layout, scale, classes)
+        form = parse_boxes(boxes, whole=True)
+        options = ArrayOptions(channels, fields or {}, arrays, layout, scale, classes, form)
         self.read_arrays(map(_file, self.paths), options)
 
 

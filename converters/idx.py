@@ -4,9 +4,9 @@
 are read in blocks.  EMNIST's are turned upright: its files have rows and columns exchanged
 ("EMNIST: an extension of MNIST to handwritten letters", section II).
 
-Only EMNIST has files with the names of its classes.  Fashion-MNIST has MNIST's file names, but
-another folder and other first labels.  Sources: the README of Fashion-MNIST; Cohen, Afshar,
-Tapson and van Schaik, "EMNIST: an extension of MNIST to handwritten letters", table II.
+Only EMNIST has files with the names of its classes.  MNIST and Fashion-MNIST have the same file
+names; the names of their folders tell them apart.  Sources: the README of Fashion-MNIST; Cohen,
+Afshar, Tapson and van Schaik, "EMNIST: an extension of MNIST to handwritten letters", table II.
 """
 
 from __future__ import annotations
@@ -54,13 +54,6 @@ _KNOWN_CLASSES = {
     "qmnist": _DIGITS,
 }  # fmt: skip
 """Letters count from 1, so 0 is not a class."""
-_STARTS = {
-    bytes([5, 0, 4, 1, 9, 2, 1, 3, 1, 4]): "mnist",
-    bytes([7, 2, 1, 0, 4, 1, 4, 9, 5, 9]): "mnist",
-    bytes([9, 0, 0, 3, 0, 2, 7, 2, 5, 5]): "fashion",
-    bytes([9, 2, 1, 1, 6, 1, 4, 6, 5, 7]): "fashion",
-}
-"""The first ten labels of train and test."""
 
 
 class IdxSource(FileSource, IndexedSource):
@@ -123,7 +116,12 @@ class IdxSource(FileSource, IndexedSource):
             resolved["label"] = ScalarField()
             resolved = named_classes(resolved, "label", classes, _KNOWN_CLASSES)
             if classes is None:
-                resolved["label"] = ScalarField(classes=_names_of_classes(self._parts[0]))
+                names = _names_of_classes(self._parts[0])
+                resolved["label"] = ScalarField(classes=names)
+                if names is None:
+                    self.notes.append(
+                        "the classes have no names here: --option classes=mnist, or fashion, ..."
+                    )
         else:
             self.notes.append("no file of labels beside the images (--option labels=FILE)")
         if split == "all":
@@ -190,10 +188,6 @@ class IdxSource(FileSource, IndexedSource):
         key = self._parts[number].key(row)
         values: tuple[Any, ...] = (image,)
         if label is not None:
-            field = self.schema["label"]
-            names = field.classes if isinstance(field, ScalarField) else None
-            if names and not 0 <= label < len(names):
-                return Reject(key, f"the label {label} is none of the {len(names)} classes")
             values += (label,)
         return Sample(key, (*values, number) if "split" in self.schema else values)
 
@@ -224,9 +218,10 @@ def _names_of_classes(part: IdxPart) -> tuple[str, ...] | None:
     if dataset and mapping.is_file():
         return _read_mapping(mapping) or None
     folders = [part.lower().replace("-", "").replace("_", "") for part in path.absolute().parts]
-    if any(name in ("fashion", "fashionmnist", "fmnist") for name in folders):
-        return _KNOWN_CLASSES["fashion"]
-    return _KNOWN_CLASSES.get(_STARTS.get(part.first_labels(), dataset))
+    for names, known in (("fashion", "fashionmnist", "fmnist"), "fashion"), (("mnist",), "mnist"):
+        if not dataset and not {*names}.isdisjoint(folders):
+            return _KNOWN_CLASSES[known]
+    return _KNOWN_CLASSES.get(dataset)
 
 
 def _read_mapping(path: Path) -> tuple[str, ...]:

@@ -17,11 +17,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+import struct
+import zlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
+
 from fastdata.errors import OptionError, SourceError
+from fastdata.regular_files import read_regular
 from fastdata.schema import Field, ScalarField
 
 from .base import reason_of
@@ -29,7 +34,6 @@ from .reading.image_files import is_image_name
 from .reading.image_list import ImageListSource
 from .reading.locations import folders_in, printable
 from .reading.options import Option
-from .reading.refusals import require
 from .reading.selection import joined
 from .reading.text_lines import csv_rows, text_lines
 
@@ -41,7 +45,13 @@ _MAPPING, _SOLUTION = "LOC_synset_mapping.txt", "LOC_val_solution.csv"
 _TRUTH = "ILSVRC2012_validation_ground_truth.txt"
 _META = "meta.mat"
 _DEVKIT = "ILSVRC2012_devkit_t12/data"
-_LARGEST_META = 4 << 20
+_HEAD, _NAMED, _COMPRESSED, _TEXT = 128, 64, 15, 4
+_MOST_BYTES = 64 << 20
+_ENCODINGS = {1: "latin-1", 2: "latin-1", 4: "utf-16-le", 16: "utf-8", 17: "utf-16-le"}
+_NUMBERS = {
+    1: "i1", 2: "u1", 3: "<i2", 4: "<u2", 5: "<i4", 6: "<u4", 7: "<f4", 9: "<f8", 12: "<i8",
+    13: "<u8",
+}  # fmt: skip
 _SYNSET = re.compile(r"n[0-9]{8}")
 
 
@@ -61,18 +71,7 @@ class IlsvrcSource(ImageListSource):
         location: Path,
         *,
         split: Annotated[
-            str | None,
-            Option("take only this split; default: train and val", ("train", "val", "test")),
-        ] = None,
-        names: Annotated[
-            str,
-            Option(
-                "what classes are called: synsets (n01440764), or words (tench, Tinca tinca)",
-                ("synsets", "words"),
-            ),
-        ] = "synsets",
-        synsets: Annotated[
-            str | None, Option("a file of synsets in the order of the ground truth's numbers")
+            str | None, Option("take only this split; default: both", ("train", "val"))
         ] = None,
     ) -> dict[str, Field]:
         data = _data_folder(location)
@@ -80,88 +79,64 @@ class IlsvrcSource(ImageListSource):
             raise SourceError(f"{location}: expected train/<synset> and val/{_VAL}*.JPEG in it")
         self._places = list(dict.fromkeys([location, *data.parents[:3], data]))
         mapping = self._find(_MAPPING)
-        words = _read_mapping(mapping) if mapping is not None else {}
         train = _synset_folders(data / "train")
-        classes = sorted({*train, *words})
+        classes = sorted({*train, *(_read_mapping(mapping) if mapping is not None else ())})
         there = [s for s, has in (("train", train), ("val", _has_flat_val(data))) if has]
-        chosen = there if split is None else [split]
-        self.root = data
-        if split == "test":
-            for name in sorted(os.listdir(data / "test")):
-                self.add(os.path.join("test", name))
-            return {}
         if split is not None and split not in there:
             raise OptionError(f"split={split}: {data} has {joined(there)}")
+        self.root = data
+        self.splits = there if split is None else [split]
+        self.with_split = len(self.splits) > 1
         listing: dict[str, str] = {}
-        places: list[Path] = []
-        if "val" in chosen:
-            places, listing = self._validation(synsets)
-            classes = classes or sorted(set(listing.values()))
-        found = self._class_fields(classes, words, names, chosen)
-        for synset in train if "train" in chosen else []:
-            self._add_synset(synset, os.path.join("train", synset), "train")
-        if "val" in chosen:
-            self._add_listed("val", "val", listing, places[0])
-            for place in places[1:]:
-                self.beside.append(place)
-                self.notes.append(f"numbers in {_TRUTH} are synsets of {place}")
-        if split is None and (data / "test").is_dir():
-            self.notes.append("test left out, which has no labels (--option split=test takes it)")
-        return found
+        if "val" in self.splits:
+            places, listing = self._validation()
+            self.beside += places
+            self.notes += [f"numbers in {_TRUTH} are synsets of {place}" for place in places[1:]]
+        numbers = {name: k for k, name in enumerate(classes or sorted(set(listing.values())))}
+        for synset in train if "train" in self.splits else []:
+            for name in _images(data / "train" / synset):
+                self._add(f"train/{synset}/{name}", numbers[synset], "train")
+        if "val" in self.splits:
+            self._add_listed(listing, numbers, places[0])
+        if (data / "test").is_dir():
+            self.notes.append(f"test left out, which has no labels: pack {data / 'test'} by itself")
+        return {"label": ScalarField(classes=tuple(numbers)), **self.split_field()}
+
+    def _add(self, path: str, label: int, split: str) -> None:
+        self.add(path, label=label, split=self.splits.index(split))
 
     def _find(self, *names: str) -> Path | None:
         found = (place / name for place in self._places for name in names)
         return next((path for path in found if path.is_file()), None)
 
-    def _class_fields(
-        self, synsets: list[str], words: Mapping[str, str], names: str, splits: list[str]
-    ) -> dict[str, Field]:
-        """Number the classes and splits; return their fields.
-
-        names: the option: ``synsets`` or ``words``.
-        """
-        synsets = sorted(synsets)
-        self._numbers_of = {synset: k for k, synset in enumerate(synsets)}
-        if names == "words" and (lost := [s for s in synsets if s not in words]):
-            raise OptionError(f"names=words: {self.root} has no words for {joined(lost, 5)}")
-        classes = tuple(words[s] for s in synsets) if names == "words" else tuple(synsets)
-        self.splits, self.with_split = splits, len(splits) > 1
-        return {"label": ScalarField(classes=classes), **self.split_field()}
-
-    def _add_synset(self, synset: str, folder: str, split: str) -> None:
-        """Add the images of a folder, in sorted order."""
-        number = self._numbers_of[synset]
-        for name in _images(self.root / folder):
-            self.add(os.path.join(folder, name), label=number, split=self.splits.index(split))
-
-    def _add_listed(self, folder: str, split: str, synsets: Mapping[str, str], place: Path) -> None:
-        """Add the images of a folder whose synsets are in a list.
+    def _add_listed(
+        self, synsets: Mapping[str, str], numbers: Mapping[str, int], place: Path
+    ) -> None:
+        """Add the validation images.
 
         synsets: by name of the file, with suffix or without.
+        place: the list that has them.
         """
-        self.beside.append(place)
-        number = self.splits.index(split)
         seen = 0
-        for name in _images(self.root / folder):
-            path = os.path.join(folder, name)
-            stem = os.path.splitext(name)[0]
-            synset = synsets.get(name) or synsets.get(stem)
-            if synset in self._numbers_of:
-                self.add(path, label=self._numbers_of[synset], split=number)
+        for name in _images(self.root / "val"):
+            synset = synsets.get(name) or synsets.get(os.path.splitext(name)[0], "")
+            if synset in numbers:
+                self._add(f"val/{name}", numbers[synset], "val")
                 seen += 1
-            elif synset is None:
-                self.reject(path, f"{place.name} does not list it")
+            elif not synset:
+                self.reject(f"val/{name}", f"{place.name} does not list it")
             else:
-                self.reject(path, f"{place.name} has {synset!r:.60} for it, but the classes do not")
+                reason = f"{place.name} has {synset!r:.60} for it, but the classes do not"
+                self.reject(f"val/{name}", reason)
         if not seen:
-            raise SourceError(f"{place}: names none of the images in {self.root / folder}")
+            raise SourceError(f"{place}: names none of the images in {self.root / 'val'}")
         if len(synsets) > seen:
             self.notes.append(
                 f"{len(synsets) - seen:,} of the {len(synsets):,} images that {place.name} lists "
                 "are not there"
             )
 
-    def _validation(self, order: str | None) -> tuple[list[Path], dict[str, str]]:
+    def _validation(self) -> tuple[list[Path], dict[str, str]]:
         """Return the lists of the validation images, and the synset of each by its name."""
         solution = self._find(_SOLUTION)
         if solution is not None:
@@ -174,16 +149,12 @@ class IlsvrcSource(ImageListSource):
             )
         beside = truth.with_name(_META)
         meta = beside if beside.is_file() else self._find(_META, f"{_DEVKIT}/{_META}")
-        if order is not None:
-            source, numbered = Path(order), _order_given(order)
-        elif meta is not None:
-            source, numbered = meta, _order_of_meta(meta)
-        else:
-            raise OptionError(
+        if meta is None:
+            raise SourceError(
                 f"{truth}: its numbers are of the order in the development kit's {_META}, not of "
-                f"sorted synsets. Put {_META} into its folder, or name that order: --option "
-                "synsets=FILE, with a synset a line"
+                f"sorted synsets. Put {_META} into its folder"
             )
+        numbered = _order_of_meta(meta)
         found: dict[str, str] = {}
         for image, (number, line) in enumerate(text_lines(truth), 1):
             text = line.strip()
@@ -193,32 +164,23 @@ class IlsvrcSource(ImageListSource):
                     f"{text[:40]!r}"
                 )
             found[f"{_VAL}{image:08}"] = numbered[int(text) - 1]
-        return [truth, source], found
-
-
-def _order_given(path: str) -> list[str]:
-    """Return the synsets of a text file, in its order."""
-    numbered = [line.strip() for _, line in text_lines(Path(path), refusal=OptionError)]
-    if not all(map(_is_synset, numbered)) or numbered == sorted(numbered):
-        raise OptionError(
-            f"synsets={path}: expected synsets (n01440764), one a line, in the order of "
-            f"{_META}; sorted ones are not in it"
-        )
-    return numbered
+        return [truth, meta], found
 
 
 def _order_of_meta(path: Path) -> list[str]:
     """Return the synsets that are classes, in the order of their numbers, which count from 1."""
-    loadmat = require("scipy.io", "imagenet", f"reading {_META}").loadmat
     try:
-        if path.stat().st_size > _LARGEST_META:
-            raise ValueError(f"a {_META} of more than {_LARGEST_META:,} bytes is not believed")
-        rows = loadmat(path, squeeze_me=True, variable_names=["synsets"])["synsets"].reshape(-1)
+        data, at, content = read_regular(path), _HEAD, b""
+        while b"synsets" not in content[:_NAMED]:
+            kind, content, at = _element(data, at)
+            if kind == _COMPRESSED:
+                inflated = zlib.decompressobj().decompress(content, _MOST_BYTES)
+                _, content, _ = _element(inflated, 0)
         # Synsets with children stand above the classes.
-        leaves = [row for row in rows if row["num_children"] == 0]
-        found = {row["ILSVRC2012_ID"]: str(row["WNID"]) for row in leaves}
-        order = [found[number + 1] for number in range(len(leaves))]
-    except Exception as error:  # what SciPy raises on damage
+        leaves = [row for row in _structs(content) if not row["num_children"]]
+        found = {row["ILSVRC2012_ID"]: row["WNID"] for row in leaves}
+        order = [str(found[number + 1]) for number in range(len(leaves))]
+    except Exception as error:  # as many kinds as there is damage
         raise SourceError(
             f"{path}: expected the development kit's struct array 'synsets', with numbers that "
             f"count from 1: {reason_of(error)}"
@@ -226,6 +188,49 @@ def _order_of_meta(path: Path) -> list[str]:
     if not order or not all(map(_is_synset, order)) or len(set(order)) < len(order):
         raise SourceError(f"{path}: its classes are not different synsets (n01440764)")
     return order
+
+
+# -- MATLAB's level 5, as far as meta.mat needs it; no claimed size is believed -------------
+
+
+def _element(data: bytes, at: int) -> tuple[int, bytes, int]:
+    """Return the kind and content of an element, and where the next one begins."""
+    kind, size = struct.unpack_from("<II", data, at)
+    if kind >> 16:  # of four bytes or less, which stand in the tag
+        return kind & 0xFFFF, data[at + 4 : at + 4 + (kind >> 16)], at + 8
+    if at + 8 + size > len(data):
+        raise ValueError("it is cut short")
+    return kind, data[at + 8 : at + 8 + size], at + 8 + -(-size // 8) * 8
+
+
+def _structs(content: bytes) -> Iterator[dict[str, Any]]:
+    """Yield the texts and numbers of a struct array by their names."""
+    at = 0
+    for _ in range(4):  # flags, shape, name, the length of a field's name
+        _, width, at = _element(content, at)
+    _, names, at = _element(content, at)
+    length = struct.unpack("<i", width)[0]
+    fields = [names[k : k + length].rstrip(b"\0").decode() for k in range(0, len(names), length)]
+    while at < len(content):
+        row = {}
+        for field in fields:
+            _, value, at = _element(content, at)
+            row[field] = _value(value)
+        yield row
+
+
+def _value(content: bytes) -> str | float | None:
+    """Return a text or a number; None for anything else."""
+    if not content:
+        return None
+    _, flags, at = _element(content, 0)
+    for _ in range(2):  # shape, name
+        _, _, at = _element(content, at)
+    kind, data, _ = _element(content, at)
+    if flags[0] == _TEXT:
+        return data.decode(_ENCODINGS[kind])
+    numbers = np.frombuffer(data, _NUMBERS[kind])
+    return float(numbers[0]) if len(numbers) == 1 else None
 
 
 def _is_synset(name: str) -> bool:

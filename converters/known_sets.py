@@ -7,24 +7,22 @@ Recognition only opens files whose names fit, and reads their first bytes.
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import os
 import re
-from collections.abc import Iterator
-from fnmatch import fnmatchcase
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from .reading.image_files import is_image_name
-from .reading.locations import first_bytes, is_folder, path_of
+from .reading.locations import first_bytes, is_folder, path_of, printable
 
-__all__ = ["KNOWN_SETS", "PAGE", "recipe_for"]
+__all__ = ["KNOWN_SETS", "PAGE", "START", "recipe_for", "recipe_in"]
 
 PAGE = "docs/recipes/datasets.md"
-_START = 1 << 16
-_MOST_FOLDERS = 32
-"""Folders that are looked into on each level: class folders can be thousands."""
-_MOST_FILES = 4
-"""Files of fitting names that are opened."""
+START = 1 << 16
+_MOST_FOLDERS, _MOST_FILES, _OPENED = 16, 1000, 16
+"""Folders that are looked into on each level, names in a folder, and files that are opened."""
 
 
 class KnownSet(NamedTuple):
@@ -92,75 +90,60 @@ def recipe_for(location: Any) -> str:
     location: a file or a folder on this machine; a file is judged by its name and first bytes.
     """
     path = path_of(location)
-    if path is None:
+    if path is None or not path.exists():
         return ""
-    if path.is_dir():
-        look = _Look(os.fspath(path))
-    elif path.is_file():
-        look = _Look(os.fspath(path.parent), path.name)
-    else:
-        return ""
+    top, names = (path, _names(path)) if path.is_dir() else (path.parent, [path.name])
+    return recipe_in(names, lambda name: first_bytes(top / name, START))
+
+
+def recipe_in(names: list[str], head: Callable[[str], bytes]) -> str:
+    """Return the same for files and folders by their names, those of an archive for example.
+
+    names: relative to the top; images may be left out.
+    head: returns the first `START` bytes of a file.
+    """
     for known in KNOWN_SETS:
-        if look.fits(known):
+        if sign := _sign(known, names, head):
             return (
-                f"this looks like {known.title}, which a few lines of Python pack: "
+                f"this looks like {known.title} ({sign}), which a few lines of Python pack: "
                 f"{PAGE}#{known.anchor}"
             )
     return ""
 
 
-class _Look:
-    """A folder, or one of its files; each folder in it is listed once for all datasets."""
-
-    def __init__(self, top: str, file: str = "") -> None:
-        self._top = top
-        self._listings: dict[str, tuple[list[str], list[str]]] = {}
-        if file:
-            self._listings[top] = [], [file]
-
-    def fits(self, known: KnownSet) -> bool:
-        """Tell whether the files of a dataset are there."""
-        for place in ("", "*/") if known.deep else ("",):
-            if known.but and self._found(place + known.but):
-                return False
-            for names in known.names:
-                found = [self._found(place + name) for name in names.split()]
-                if all(found) and (not known.start or any(_begins(p, known) for p in found[-1])):
-                    return True
-        return False
-
-    def _found(self, pattern: str) -> list[str]:
-        """Return some of the paths that a pattern fits."""
-        places = [self._top]
-        *folders, last = pattern.split("/")
-        for name in folders:
-            places = [path for place in places for path in self._matching(place, name, True)]
-        return [path for place in places for path in self._matching(place, last, False)]
-
-    def _matching(self, folder: str, pattern: str, only_folders: bool) -> Iterator[str]:
-        folders, files = self._listing(folder)
-        names = folders[:_MOST_FOLDERS] if only_folders else [*folders, *files]
-        fitting = [name for name in names if fnmatchcase(name.lower(), pattern.lower())]
-        most = _MOST_FOLDERS if only_folders else _MOST_FILES
-        return (os.path.join(folder, name) for name in fitting[:most])
-
-    def _listing(self, folder: str) -> tuple[list[str], list[str]]:
-        """Return the folders in a folder, and its files except images."""
-        if folder not in self._listings:
-            folders: list[str] = []
-            files: list[str] = []
-            # A folder that cannot be listed has none; reading the source says why.
-            with contextlib.suppress(OSError), os.scandir(folder) as entries:
-                for entry in entries:
-                    if is_folder(entry):
-                        folders.append(entry.name)
-                    elif not is_image_name(entry.name):
-                        files.append(entry.name)
-            self._listings[folder] = sorted(folders), sorted(files)
-        return self._listings[folder]
+def _names(top: Path, levels: int = 2) -> list[str]:
+    """Return folders, and files except images, of a folder and of the levels below it."""
+    folders: list[str] = []
+    files: list[str] = []
+    # A folder that cannot be listed has none; reading the source says why.
+    with contextlib.suppress(OSError), os.scandir(top) as entries:
+        for entry in entries:
+            if is_folder(entry):
+                folders.append(entry.name)
+            elif not is_image_name(entry.name):
+                files.append(entry.name)
+    found = [*folders, *sorted(files)[:_MOST_FILES]]
+    for folder in sorted(folders)[:_MOST_FOLDERS] if levels else ():
+        found += [f"{folder}/{name}" for name in _names(top / folder, levels - 1)]
+    return found
 
 
-def _begins(path: str, known: KnownSet) -> bool:
-    """Tell whether the first bytes of a file are those of a dataset."""
-    text = first_bytes(Path(path), _START).decode("latin-1").removeprefix("\xef\xbb\xbf")
-    return all(re.search(one, text, re.IGNORECASE) for one in known.start)
+def _sign(known: KnownSet, names: list[str], head: Callable[[str], bytes]) -> str:
+    """Return the first file that shows that it is this dataset; "" if it is another."""
+
+    def found(pattern: str) -> list[str]:
+        start = "(.*/)?" if known.deep else "(?!.*/)"
+        fits = re.compile(start + fnmatch.translate(pattern), re.IGNORECASE).match
+        return list(filter(fits, names))
+
+    def begins(name: str) -> bool:
+        text = head(name).decode("latin-1").removeprefix("\xef\xbb\xbf")
+        return all(re.search(one, text, re.IGNORECASE) for one in known.start)
+
+    if known.but and found(known.but):
+        return ""
+    for alternative in known.names:
+        *_, last = there = list(map(found, alternative.split()))
+        if all(there) and (not known.start or any(map(begins, last[:_OPENED]))):
+            return printable(there[0][0])
+    return ""

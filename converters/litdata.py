@@ -11,7 +11,7 @@ serializers, framed_zstd; ``utilities/_pytree.py`` for the tree of columns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,12 +22,14 @@ from fastdata.errors import SourceError
 from fastdata.schema import Field, ImageField, ScalarField, Schema, StringField
 
 from .base import FieldSpec
+from .reading.box_forms import BoxesOption, parse_boxes
 from .reading.chunks.chunk_source import ChunkIndex, ChunkReader, index_path, resolve_columns
-from .reading.chunks.column_choice import RefusedColumnError, choose_columns, guessed_field
+from .reading.chunks.column_choice import RefusedColumnError, choose_columns
 from .reading.chunks.litdata_chunks import NUMBERS, decode, frame_rows, names_of
 from .reading.chunks.row_table import Tables
 from .reading.class_names import named_classes
 from .reading.compression import check_codec
+from .reading.fields import resolve_boxes
 from .reading.locations import first_bytes
 from .reading.options import ClassFile, Option
 from .reading.selection import TableColumn, left_out
@@ -64,6 +66,7 @@ class LitDataSource(ScanSource):
             ),
         ] = (),
         classes: ClassFile = None,
+        boxes: BoxesOption = (),
     ) -> None:
         path = index_path(location)
         if path is None:
@@ -92,23 +95,27 @@ class LitDataSource(ScanSource):
         tables = Tables.of(index)
         if tables is None:
             scan = index.scan(partial(_rows, index, None, ""))
-            schema, reader, notes = resolve_columns(
+            resolved, reader, forms, notes = resolve_columns(
                 index, scan, reader, names, partial(_field_for, channels), columns, fields,
-                channels, classes,
+                channels, boxes,
             )  # fmt: skip
+            schema = Schema(named_classes(resolved, "label", classes))
+            reader = reader._replace(schema=schema)
         else:
             found = tables.columns(channels)
             resolved, picked, _ = choose_columns(found, columns, fields or {}, channels, str(path))
-            schema = Schema(named_classes(resolved, "label", classes))
             chosen = tuple(found[number].name for number in picked)
-            tables = tables._replace(layout=RowLayout(schema, chosen, str(index.root), {}))
             notes = _left_out(found, picked, config.get("types"))
+            given, option = fields or {}, parse_boxes(boxes, whole=True)
+            forms = resolve_boxes(resolved, tables.first(resolved, chosen), option, given, notes)
+            schema = Schema(named_classes(resolved, "label", classes))
+            tables = tables._replace(layout=RowLayout(schema, chosen, str(index.root), {}))
             # Of chunks without tables, of a writer without pyarrow.
             lacks = "" if set(chosen) <= set(names) else ", ".join(chosen)
             numbers = tuple(names.index(name) for name in chosen) if not lacks else ()
             reader = reader._replace(schema=schema, picked=numbers)
             scan = index.scan(partial(_rows, index, tables, lacks))
-        super().__init__(scan, schema, reader, notes=notes, beside=[path])
+        super().__init__(scan, schema, reader, notes=notes, beside=[path], box_forms=forms)
 
 
 def _left_out(found: Sequence[TableColumn], picked: Sequence[int], types: Any) -> list[str]:
@@ -144,8 +151,8 @@ def _rows(
     return index.rows(lambda number: None, input, start, stop)
 
 
-def _field_for(channels: int, encoding: str, values: Callable[[], list[Any]]) -> Field:
-    """Return the field for a column, by its encoding or else by some values."""
+def _field_for(channels: int, encoding: str) -> Field | None:
+    """Return the field for a column by its encoding, or None if its values determine it."""
     kind = encoding.partition(":")[0]
     if kind in ("jpeg", "pil", "image", "tifffile", "tiff"):
         return ImageField(channels=channels)
@@ -158,7 +165,7 @@ def _field_for(channels: int, encoding: str, values: Callable[[], list[Any]]) ->
     arrays = ("numpy", "tensor", "no_header_numpy", "no_header_tensor")
     if kind not in ("bytes", "file", *arrays):
         raise RefusedColumnError(f"is serialised as {encoding!r}, of which no field can be made")
-    return guessed_field(values(), channels)
+    return None
 
 
 def _check_kind(config: dict[str, Any], index: Path) -> None:

@@ -18,7 +18,6 @@ from typing import Annotated, Any, TypeAlias
 
 from fastdata.errors import FastdataError, OptionError, SourceError, is_of_machine
 from fastdata.formats.lmdb_pages import MAGIC, Entry, LmdbFile
-from fastdata.formats.manifest import MANIFEST
 from fastdata.formats.reader import ShardReader
 from fastdata.schema import Field, ImageField, ScalarField, Schema, StringField
 
@@ -29,7 +28,7 @@ from .reading.deferred import DeferredValues, ValueSpan
 from .reading.fields import resolve_fields
 from .reading.fingerprints import FileSource
 from .reading.image_files import is_image_bytes
-from .reading.locations import first_bytes, folder_at, path_of, printable
+from .reading.locations import first_bytes, path_of, printable
 from .reading.options import ClassFile, Option
 from .reading.refusals import already_packed
 from .reading.selection import left_out
@@ -61,7 +60,7 @@ class LmdbPairsSource(FileSource, IndexedSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        return _lmdb_at(location) is not None or _our_shards(location)
+        return _lmdb_at(location) is not None
 
     def __init__(
         self,
@@ -84,8 +83,6 @@ class LmdbPairsSource(FileSource, IndexedSource):
     ) -> None:
         if label_pattern is not None and labels is not None:
             raise OptionError("labels come from label_pattern or from a file, not from both")
-        if _our_shards(location):
-            raise already_packed(location)
         path = _lmdb_at(location)
         if path is None:
             raise SourceError(f"{location}: no LMDB there: no file, and no folder with data.mdb")
@@ -278,14 +275,6 @@ class _Index:
     def span(self, index: int) -> FileSpan:
         """Return where a value is."""
         return FileSpan(str(self.path), self._offsets[index], self._lengths[index])
-
-
-def _our_shards(location: Any) -> bool:
-    """Tell whether this is a dataset of fastdata's in several shards."""
-    folder = folder_at(location)
-    if folder is None or not (folder / MANIFEST).is_file():
-        return False
-    return any(map(_is_ours, sorted(folder.glob("*.lmdb"))[:1]))
 
 
 def _labels_in_keys(keys: Iterable[str], pattern: str, classes: str | None) -> Labels:

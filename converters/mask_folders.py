@@ -36,6 +36,7 @@ from .reading.image_list import ImageListSource
 from .reading.locations import first_bytes, folders_in, printable
 from .reading.named_files import find_named
 from .reading.options import ImageFolder, Option, SplitOption
+from .reading.picture_pairs import words
 from .reading.selection import left_out
 from .reading.splits import (
     SPLIT_NAMES,
@@ -86,7 +87,6 @@ class MaskFoldersSource(ImageListSource):
         classes: Annotated[
             str | None, Option("a file with names of classes, one a line, or name,r,g,b")
         ] = None,
-        lossy: Annotated[bool, Option("whether a JPEG is taken for a mask")] = False,
     ) -> dict[str, Field]:
         if not location.is_dir():
             raise SourceError(f"{location}: not a folder")
@@ -112,9 +112,9 @@ class MaskFoldersSource(ImageListSource):
             self.notes.append(
                 "lists in ImageSets are not read (--format voc --option masks=classes reads them)"
             )
-        table = class_table(location, self._mask_paths, classes, which, lossy, self.notes)
+        table = class_table(location, self._mask_paths, classes, which, self.notes)
         self.beside += [table.path] if table.path is not None else []
-        self.reader = MaskReader(table.colours, len(table.names) or None, lossy)
+        self.reader = MaskReader(table.colours, len(table.names) or None)
         found: dict[str, Field] = {
             "mask": ImageField(channels=1, mask=True, classes=table.names or None)
         }
@@ -167,8 +167,8 @@ def _folder_of(pair: FolderPair, name: str) -> str:
 _LOSSLESS = (".png", ".PNG", ".bmp", ".BMP", ".tif", ".tiff", ".TIF", ".ppm", ".pgm", ".gif")
 _SUFFIXES = (*_LOSSLESS, ".webp", ".jpg", ".jpeg", ".JPG")
 _IMAGES, _MASKS, _LESS = (
-    frozenset(words.split())
-    for words in (
+    frozenset(text.split())
+    for text in (
         "image images img imgs photo photos picture pictures frame frames input inputs original "
         "originals",
         "mask masks label labels ann annot annots annotation annotations gt gts groundtruth truth "
@@ -178,7 +178,6 @@ _IMAGES, _MASKS, _LESS = (
 )
 """Words of folders of images, of masks, and of masks that stand behind others: ``2nd_manual``."""
 _SPLITS = frozenset((*SPLIT_NAMES, "tr", "te"))
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
 Ending: TypeAlias = tuple[str, str]
 """What the names of images, and those of their masks, end in."""
@@ -199,9 +198,9 @@ class _Named:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        words = _WORD.findall(re.sub(r"(?<=[a-z])annot$", "_annot", name))
-        self.words = frozenset(map(str.lower, words))
-        self.rest = [word for word in words if word.lower() not in _IMAGES | _MASKS]
+        found = words(re.sub(r"(?<=[a-z])annot$", "_annot", name))
+        self.words = frozenset(found)
+        self.rest = [word for word in found if word not in _IMAGES | _MASKS]
         # Of several folders of masks: those by hand, then others, then pictures of them.
         self.rank = 2 if self.words & _LESS else int("manual" not in self.words)
 

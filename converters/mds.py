@@ -10,7 +10,7 @@ writer, encodings) of ``mosaicml/streaming``, 0.13.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,9 +20,10 @@ import xxhash
 
 from fastdata.errors import SourceError
 from fastdata.regular_files import open_regular
-from fastdata.schema import Field, ImageField, ScalarField, StringField
+from fastdata.schema import Field, ImageField, ScalarField, Schema, StringField
 
 from .base import FieldSpec
+from .reading.box_forms import BoxesOption
 from .reading.chunks.chunk_source import (
     ChunkIndex,
     ChunkReader,
@@ -30,10 +31,11 @@ from .reading.chunks.chunk_source import (
     raw_image,
     resolve_columns,
 )
-from .reading.chunks.column_choice import RefusedColumnError, guessed_field
+from .reading.chunks.column_choice import RefusedColumnError
+from .reading.class_names import named_classes
 from .reading.compression import check_codec
 from .reading.deferred import array_of, json_text
-from .reading.locations import first_bytes, stat_of
+from .reading.locations import first_bytes, folder_at, stat_of
 from .reading.options import ClassFile, ColumnsOption, Option
 from .scan import ScanSource
 
@@ -62,7 +64,7 @@ class MDSSource(ScanSource):
     @classmethod
     def recognises(cls, location: Any) -> bool:
         index = index_path(location)
-        return index is not None and b'"column_encodings"' in first_bytes(index, 1 << 16)
+        return _is_index(index) if index is not None else _lacks_index(location)
 
     def __init__(
         self,
@@ -72,11 +74,16 @@ class MDSSource(ScanSource):
         fields: FieldSpec | None = None,
         columns: ColumnsOption = (),
         classes: ClassFile = None,
+        boxes: BoxesOption = (),
         check: Annotated[bool, Option("compare the hashes that the index has of shards")] = True,
     ) -> None:
         path = index_path(location)
         if path is None:
-            raise SourceError(f"{location}: no index.json there, which MDS has beside its shards")
+            raise SourceError(
+                f"{location}: no index.json there, which MDS has beside its shards. If folders in "
+                "it have one each, merge them: streaming.base.util.merge_index(FOLDER); else copy "
+                "the one that was written with the shards"
+            )
         index, hashes = ChunkIndex(path), list[dict[str, str]]()
         if index.content.get("version") != 2:
             version = index.content.get("version")
@@ -92,11 +99,26 @@ class MDSSource(ScanSource):
         verify = partial(_verify, index, hashes if check else [], {})
         scan = index.scan(partial(index.rows, verify))
         reader = ChunkReader(encodings, sizes, decode)
-        field_for = partial(_field_for, channels)
-        schema, reader, notes = resolve_columns(
-            index, scan, reader, names, field_for, columns, fields, channels, classes
+        own = partial(_field_for, channels)
+        resolved, reader, forms, notes = resolve_columns(
+            index, scan, reader, names, own, columns, fields, channels, boxes
         )
-        super().__init__(scan, schema, reader, notes=notes, beside=[path])
+        schema = Schema(named_classes(resolved, "label", classes))
+        reader = reader._replace(schema=schema)
+        super().__init__(scan, schema, reader, notes=notes, beside=[path], box_forms=forms)
+
+
+def _is_index(path: Path) -> bool:
+    return b'"column_encodings"' in first_bytes(path, 1 << 16)
+
+
+def _lacks_index(location: Any) -> bool:
+    """Tell whether there are shards without their index, or parts whose indexes were not merged."""
+    folder = folder_at(location)
+    if folder is None:
+        return False
+    shards = (path for path in folder.glob("*.mds*") if path.is_file())
+    return any(shards) or any(map(_is_index, folder.glob("*/index.json")))
 
 
 def _columns_of(
@@ -161,9 +183,9 @@ def _verify(
     verified[number] = status
 
 
-def _field_for(channels: int, encoding: str, values: Callable[[], list[Any]]) -> Field:
-    """Return the field for a column, by its encoding or else by some values."""
-    kind, _, about = encoding.partition(":")
+def _field_for(channels: int, encoding: str) -> Field | None:
+    """Return the field for a column by its encoding, or None if its values determine it."""
+    kind = encoding.partition(":")[0]
     if kind in ("jpeg", "png", "pil"):
         return ImageField(channels=channels)
     if kind in _SCALARS:
@@ -179,15 +201,7 @@ def _field_for(channels: int, encoding: str, values: Callable[[], list[Any]]) ->
         raise RefusedColumnError(
             f"is encoded as {encoding!r}, of which one sample cannot be made a field"
         )
-    if kind == "ndarray" and about.count(":") == 1:
-        try:
-            dtype, shape = _array_type(about)
-            # An array of that shape that takes no memory.
-            like = np.broadcast_to(np.zeros((), dtype), shape or ())
-        except ValueError as error:
-            raise RefusedColumnError(f"is encoded as {encoding[:60]!r}: {error}") from error
-        return guessed_field([like], channels)
-    return guessed_field(values(), channels)
+    return None
 
 
 def _hash_file(path: Path, names: Sequence[str]) -> dict[str, str]:

@@ -20,6 +20,7 @@ from .base import FieldSpec, reason_of
 from .reading.arrays.array_source import ArrayFile, ArrayOptions, ArraySource
 from .reading.arrays.columns import ArrayColumn
 from .reading.arrays.roles import arrays_by_split, choose_arrays
+from .reading.box_forms import BoxesOption, parse_boxes
 from .reading.forward_reader import InflatedPiece
 from .reading.locations import files_at, first_bytes, folder_at, printable, stat_of
 from .reading.npy import NpyHead, read_npy_head
@@ -66,6 +67,7 @@ class NumpySource(ArraySource):
         layout: LayoutOption = None,
         scale: ScaleOption = None,
         classes: ClassFile = None,
+        boxes: BoxesOption = (),
     ) -> None:
         self.notes = []
         self.paths = [path for path in files_at(location, _SUFFIXES) if _kind(path)]
@@ -86,7 +88,8 @@ class NumpySource(ArraySource):
             raise OptionError(f"split={split}: arrays= says already which arrays are taken")
         splits = choose_arrays(place, given, split)
         _refuse_one_picture(place, columns, layout)
-        options = ArrayOptions(channels, fields or {}, arrays, layout, scale, classes)
+        form = parse_boxes(boxes, whole=True)
+        options = ArrayOptions(channels, fields or {}, arrays, layout, scale, classes, form)
         files = [_file(place, columns, names) for names in splits.values()]
         self.read_arrays(files, options, tuple(splits) if len(splits) > 1 else ())
 

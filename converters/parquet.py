@@ -45,6 +45,9 @@ class ParquetSource(TableSource):
     @classmethod
     def recognises(cls, location: Any) -> bool:
         files = table_files(location, _SUFFIXES)
+        # img2dataset writes one beside each tar file, with what stands in that too.
+        if files and all(path.with_suffix(".tar").exists() for path in files):
+            return False
         return bool(files) and first_bytes(files[0], 4) in (_MAGIC, _ENCRYPTED)
 
     @classmethod

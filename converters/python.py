@@ -43,11 +43,14 @@ from .reading.box_forms import BoxesOption
 from .reading.field_names import is_image_name, is_mask_name
 from .reading.fingerprints import hash_samples
 from .reading.locations import printable, stat_of
+from .reading.python_data import is_frame
 from .reading.python_samples import (
     PEEK,
     ClassNames,
-    are_names,
+    Rows,
+    file_of,
     first_samples,
+    has_files,
     holds_files,
     is_file,
     own_copy,
@@ -58,8 +61,6 @@ from .reading.python_samples import (
 from .reading.shared import new_token, register, shared, unregister
 
 __all__ = ["DatasetSource", "ImageFolderSource", "IterableSource", "RowsSource"]
-
-_TRANSFORMS = ("transform", "target_transform", "transforms")
 
 
 class IterableSource(Source):
@@ -148,7 +149,7 @@ class DatasetSource(IndexedSource):
 
 
 class RowsSource(IndexedSource):
-    """Rows whose images are files: a list of dicts or tuples, or torchvision's ``ImageFolder``.
+    """Rows whose images are files: a list of dicts or tuples, or what `Rows` are made of.
 
     A key is the path of the row's first image, relative to the folder that all are in.
     """
@@ -158,7 +159,7 @@ class RowsSource(IndexedSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        return _is_image_folder(location) or holds_files(location)
+        return isinstance(location, Rows) or holds_files(location) or has_files(location)
 
     def __init__(
         self,
@@ -169,13 +170,13 @@ class RowsSource(IndexedSource):
         classes: ClassNames = None,
         boxes: BoxesOption = (),
     ) -> None:
-        listed = _is_image_folder(location)
-        self._rows: Sequence[Any] = location.samples if listed else location
+        self._rows: Sequence[Any] = location
         self.notes = []
-        self.num_samples = len(self._rows)
-        if listed and classes is None:
+        self.num_samples = len(location)
+        if classes is None and isinstance(location, Rows) and location.classes is not None:
             classes = tuple(map(printable, location.classes))
-        first, names = self._rows[:PEEK], list(fields or {})
+        names = list(fields or {})
+        first = [location[at] for at in range(min(PEEK, self.num_samples))]
         given = values_of(first[0], names)
         old = "" if any(map(_is_image, given, given.values())) else _path_among(given)
         if old:
@@ -188,13 +189,13 @@ class RowsSource(IndexedSource):
         self._is_image = [isinstance(field, ImageField) for field in schema.values()]
         self._main = self._names[list(schema).index(image_with_boxes(schema))]
         self._folder = os.getcwd()
-        self._root = getattr(location, "root", "") or _common_folder(
-            path for row in self._rows if (path := self._path_of(row))
-        )
+        self._root = getattr(location, "root", "")
+        if not self._root and isinstance(location, (list, tuple, Rows)):
+            self._root = _common_folder(filter(None, map(self._path_of, location)))
 
     def _path_of(self, row: Any) -> str:
         """Return the path of a row's first image; empty if it is none."""
-        value = values_of(row, self._names).get(self._main)
+        value = file_of(values_of(row, self._names).get(self._main))
         return os.fspath(value) if isinstance(value, (str, os.PathLike)) else ""
 
     def __getitem__(self, index: int) -> Sample:
@@ -209,6 +210,7 @@ class RowsSource(IndexedSource):
 
     def _value(self, value: Any, image: bool) -> Any:
         """Return a value that can be sent to a worker."""
+        value = file_of(value)
         if image and isinstance(value, (str, os.PathLike)):
             return Path(self._folder, value)  # whatever the working directory is when it is read
         return bytes(value) if isinstance(value, (bytearray, memoryview)) else value
@@ -220,6 +222,9 @@ class RowsSource(IndexedSource):
         return printable(os.path.relpath(os.path.join(self._folder, path), self._root))
 
     def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
+        made_of = getattr(self._rows, "_fingerprint", None)  # of Hugging Face's, for all rows
+        if made_of is not None:
+            return np.array([hash_fields(made_of, self.num_samples)], np.uint64)
         return hash_samples(self.num_samples, limit, self._parts)
 
     def _parts(self, index: int) -> Iterator[Any]:
@@ -274,24 +279,10 @@ class DatasetItem(Deferred):
 
 
 def _is_map_style(location: Any) -> bool:
-    if isinstance(location, (str, bytes, bytearray, Mapping)):
+    if isinstance(location, (str, bytes, bytearray, Mapping)) or is_frame(location):
         return False
     if not (hasattr(location, "__getitem__") and hasattr(location, "__len__")):
         return False
     # torch's IterableDataset has a __getitem__ too, which only raises.
     torch = sys.modules.get("torch")  # takes a second to import; without it, none of its objects
     return torch is None or not isinstance(location, torch.utils.data.IterableDataset)
-
-
-def _is_image_folder(location: Any) -> bool:
-    samples = getattr(location, "samples", None)
-    return (
-        isinstance(samples, list)
-        and len(samples) > 0
-        and isinstance(samples[0], tuple)
-        and len(samples[0]) == 2
-        and isinstance(samples[0][0], (str, os.PathLike))
-        and is_file(os.fspath(samples[0][0]))
-        and are_names(getattr(location, "classes", None))
-        and all(getattr(location, name, None) is None for name in _TRANSFORMS)
-    )

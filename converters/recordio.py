@@ -76,7 +76,15 @@ class RecordIOSource(ScanSource):
         resolved: dict[str, Field] = {"image": ImageField(channels=channels)}
         header = first[0] is not None
         if header:
-            resolved |= _label_fields([row for row in first if row is not None], labels, notes)
+            rows = [row for row in first if row is not None]
+            if not labels and "label" not in (fields or {}) and all(map(_are_of_objects, rows)):
+                raise SourceError(
+                    f"{paths[0]}: its labels are of objects (a head, then class and box of each), "
+                    "and boxes are not read from RecordIO. Pack the images with a list of their "
+                    "boxes; --field label=array takes the labels as numbers, which crops and flips "
+                    "leave as they are"
+                )
+            resolved |= _label_fields(rows, labels, notes)
         elif labels or lst:
             raise OptionError(f"{paths[0]}: the records are images alone, without labels")
         resolved = resolve_fields(resolved, fields, channels, resolved.__getitem__)
@@ -154,6 +162,13 @@ def _first_record(values: tuple[Any, ...]) -> Any:
             "or TIFF does"
         )
     return labels if len(values) == 1 else values[1]
+
+
+def _are_of_objects(row: Any) -> bool:
+    """Tell whether labels begin with the numbers of entries of their head and of each object."""
+    if len(row) < 7 or row[0] < 2 or row[1] < 5 or row[0] % 1 or row[1] % 1:
+        return False
+    return bool((len(row) - row[0]) % row[1] == 0)
 
 
 def _label_fields(

@@ -10,9 +10,10 @@ from __future__ import annotations
 import itertools
 import os
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -28,6 +29,7 @@ from fastdata.regular_files import mirror_of
 from fastdata.schema import Schema
 
 from .base import Deferred, IndexedSource, Reject, Sample
+from .reading.box_forms import BoxNumbers
 from .reading.exported import Exported
 from .reading.fingerprints import FileSource
 from .reading.forward_reader import ForwardReader
@@ -225,7 +227,7 @@ class Scan:
 
 
 class ScanSource(FileSource):
-    """The source of a scan; a format is a subclass that determines all of it at construction."""
+    """The source of a scan.  A format is a subclass whose constructor calls this one."""
 
     def __init__(
         self,
@@ -236,9 +238,10 @@ class ScanSource(FileSource):
         notes: Sequence[str] = (),
         beside: Sequence[Path] = (),
         exported: Exported | None = None,
+        box_forms: Mapping[str, BoxNumbers] = MappingProxyType({}),
     ) -> None:
         self.scan, self.paths, self.schema, self.reader = scan, scan.paths, schema, reader
-        self.notes, self.beside = list(notes), beside
+        self.notes, self.beside, self.box_forms = list(notes), beside, box_forms
         if exported is not None:
             self.beside, self.packed_with = [*beside, exported.path], exported.packed_with
 
@@ -301,6 +304,7 @@ class _Index(IndexedSource):
         self._rows, self._sample = scan.rows, source.sample
         self.name = source.name  # type: ignore[misc]
         self.schema, self.notes = source.schema, source.notes
+        self.box_forms = source.box_forms
         self._files, self._starts, self._ends = array("i"), array("q"), array("q")
         self._rejects: dict[int, Reject] = {}
         self._inputs: dict[int, Input] = {}

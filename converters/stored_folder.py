@@ -54,8 +54,9 @@ class StoredFolderSource(ClassFoldersSource):
         tree: StoreTree = self.tree  # type: ignore[assignment]
         self._tags = tree.tags
         base = f"{layout.base}/" if layout.base else ""
-        for image in taken:
-            self.add(image.name, row=image.row, bytes=tree.sizes[image.row], **image.labels)
+        for place, images, rows, labels in taken:
+            for name, row in zip(images, rows, strict=True):
+                self.add(place + name, row=row, bytes=tree.sizes[row], **labels)
         self.reader = _ObjectReader(self._listing.store, base)
 
     def values(self, files: list[str], numbers: dict[str, int]) -> tuple[Any, ...] | Deferred:

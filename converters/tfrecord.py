@@ -18,24 +18,26 @@ from typing import Annotated, Any, NamedTuple
 
 from fastdata.errors import MissingExtraError, OptionError, SourceError
 from fastdata.regular_files import mirror_of
-from fastdata.schema import Field, ScalarField, Schema, StringField
+from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema, StringField
 
 from .base import FieldSpec
+from .reading.box_forms import BoxesOption, BoxNumbers, parse_boxes
 from .reading.class_names import named_classes, read_class_names
 from .reading.exported import read_exported
-from .reading.fields import convert, resolve_fields
+from .reading.fields import convert, resolve_boxes, resolve_fields
 from .reading.locations import files_at, folder_at, map_files
 from .reading.options import CheckSize, ClassFile, Option, SplitOption
 from .reading.records.examples import (
     exported_value,
     field_of_feature,
     parse_example,
+    usual_boxes,
     usual_features,
     value_of_feature,
 )
 from .reading.records.framing import crc32c, frame_rows, has_frames, is_compressed, record_of
-from .reading.records.objects import Objects, class_names, find_objects
-from .reading.records.tfds import INFO, REMEDY, read_description
+from .reading.records.objects import OBJECTS, Objects, class_names, has_objects
+from .reading.records.tfds import INFO, read_description
 from .reading.refusals import no_files, require
 from .reading.selection import FEATURES
 from .reading.spans import FileSpan
@@ -88,13 +90,7 @@ class TFRecordSource(ScanSource):
             bool, Option("compare the CRC of each record's data; that of lengths always is")
         ] = True,
         split: SplitOption = None,
-        boxes: Annotated[
-            tuple[str, ...],
-            Option(
-                "what the numbers of one feature of boxes are: xyxy, xywh, cxcywh or yxyx; pixels "
-                "or normalised"
-            ),
-        ] = (),
+        boxes: BoxesOption = (),
         check_size: CheckSize = True,
     ) -> None:
         crc32c()
@@ -121,38 +117,50 @@ class TFRecordSource(ScanSource):
 
         first = scan.first(parse, paths[0], "record can be read as an Example")
         known = sorted({name for example in first for name in example})
-        objects = None
+        objects, forms = None, dict[str, BoxNumbers]()
         if exported is not None:
             resolved, chosen = exported.resolve_fields(fields, channels), dict(exported.stored_as)
             for feature in chosen.values():
                 exported.check_place(feature, [feature], known, paths[0])
         else:
             chosen = FEATURES.parse(features) if features else usual_features(first)
+            if not features and has_objects(first):
+                objects = Objects(None, check_size)
+            elif not features:
+                chosen |= usual_boxes(first, about.boxes)
             FEATURES.check(chosen, paths[0], dict.fromkeys(known, ""), "the first records have")
+            columns = {
+                name: [example[feature] for example in first if feature in example]
+                for name, feature in chosen.items()
+            }
 
             def own(name: str) -> Field:
-                column = [example[chosen[name]] for example in first if chosen[name] in example]
-                return field_of_feature(column, channels, name)
+                field = field_of_feature(columns[name], channels, name)
+                if name == "labels" and not features:  # of objects, perhaps all of one object
+                    field = ArrayField("int64", (None,))
+                names = about.classes.get(chosen[name])
+                if names is None or not isinstance(field, (ScalarField, ArrayField)):
+                    return field
+                return replace(field, classes=names)
 
             resolved = resolve_fields(chosen, fields or {}, channels, own)
-            for name, feature in chosen.items():
-                field = resolved[name]
-                if feature in about.classes and isinstance(field, ScalarField):
-                    resolved[name] = replace(field, classes=about.classes[feature])
+            option = parse_boxes(boxes, whole=True)
+            if not boxes and chosen.get("boxes") in about.boxes:
+                option = BoxNumbers("yxyx", "normalised")
+            values = {
+                name: [value_of_feature(one, resolved[name], name) for one in column]
+                for name, column in columns.items()
+                if isinstance(resolved[name], (ArrayField, ImageField))
+            }
+            forms = resolve_boxes(resolved, values, option, fields or {}, notes)
             if not features:
-                objects = find_objects(first, about.boxes, boxes, check_size, paths[0])
-                left = set(known) - set(chosen.values()) - (objects.features if objects else set())
+                left = set(known) - set(chosen.values()) - (OBJECTS if objects else set())
                 notes += FEATURES.left_out(sorted(left))
-        if boxes and objects is None:
-            raise OptionError(f"boxes={','.join(boxes)}: no boxes of objects are read")
-        if objects is not None:
-            if classes is not None and "label" not in resolved:
-                objects, classes = objects._replace(names=read_class_names(classes)), None
-            elif not objects.boxes:
-                objects = objects._replace(names=_all_classes(scan, parse, notes))
-            else:
-                objects = objects._replace(names=about.classes.get(objects.label))
-            resolved |= objects.fields
+        if objects is not None and classes is not None and "label" not in resolved:
+            objects, classes = objects._replace(names=read_class_names(classes)), None
+        elif objects is not None:
+            objects = objects._replace(names=_all_classes(scan, parse, notes))
+        resolved |= objects.fields if objects is not None else {}
         if label_offset:
             label = resolved.get("label")
             if not isinstance(label, ScalarField) or "int" not in label.dtype:
@@ -175,11 +183,12 @@ class TFRecordSource(ScanSource):
             ),
             notes=notes,
             exported=exported,
+            box_forms=forms,
         )
 
 
 class ExampleReader(NamedTuple):
-    """Reads an Example, and what is known of its file: the split."""
+    """Reads an Example; the split of its file, if any, is its last value."""
 
     schema: Mapping[str, Field]
     features: tuple[str, ...]  # of each field but boxes, labels and split, which come last
@@ -216,7 +225,7 @@ class ExampleReader(NamedTuple):
 def _all_classes(
     scan: Scan, parse: Callable[[tuple[Any, ...]], dict[str, Any]], notes: list[str]
 ) -> tuple[str, ...] | None:
-    """Return the names of the classes of objects, for which all records are read."""
+    """Read all records for the names of the classes of their objects."""
     place = scan.paths[0]
     if mirror_of(place) is not None and len(scan.paths) > 1:
         raise SourceError(
@@ -259,7 +268,8 @@ def _counted_rows(
     if stop is None and is_whole and count != counts[input.number]:
         raise IncompleteError(
             f"{input.path}: has {count:,} records, and {INFO} says "
-            f"{counts[input.number]:,}. {REMEDY}"
+            f"{counts[input.number]:,}. Bring the file again, or name files in a pattern in quotes "
+            "to pack what is there."
         )
 
 

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 from .base import FieldSpec
 from .reading.arrays.array_source import ArrayFile, ArrayOptions, ArraySource
 from .reading.arrays.columns import ArrayColumn
+from .reading.box_forms import BoxesOption, parse_boxes
 from .reading.locations import files_at, first_bytes, printable
 from .reading.options import ClassFile, LayoutOption, Option, ScaleOption
 from .reading.refusals import no_files
@@ -52,6 +53,7 @@ class TorchSource(ArraySource):
         layout: LayoutOption = None,
         scale: ScaleOption = None,
         classes: ClassFile = None,
+        boxes: BoxesOption = (),
         check: Annotated[
             bool,
             Option("compare the CRC-32 of the archive's members first, which reads all of it"),
@@ -61,7 +63,8 @@ class TorchSource(ArraySource):
         self.paths = files_at(location, _SUFFIXES)
         if not self.paths:
             raise no_files(location, "files of torch.save")
-        options = ArrayOptions(channels, fields or {}, arrays, layout, scale, classes)
+        form = parse_boxes(boxes, whole=True)
+        options = ArrayOptions(channels, fields or {}, arrays, layout, scale, classes, form)
         self.read_arrays((self._file(path, check) for path in self.paths), options)
 
     def _file(self, path: Path, check: bool) -> ArrayFile:

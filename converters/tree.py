@@ -61,6 +61,16 @@ class Tree(abc.ABC):
         (data,) = self.read([name])
         return None if data is None else data[:size]
 
+    def names(self, depth: int = 3) -> list[str]:
+        """Return folders, and files that are no images, by their path, down to a depth."""
+        found, waiting = list[str](), [""]
+        for name in waiting:
+            folder = self.folder(name)
+            found += [join(name, one) for one in (*folder.folders, *folder.others)]
+            if name.count("/") + 2 < depth + bool(not name):
+                waiting += [join(name, one) for one in folder.folders]
+        return found
+
     def below(self, name: str) -> Iterator[str]:
         """Yield a folder and all folders below it, sorted by path."""
         found, waiting = [], [name]

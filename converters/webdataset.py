@@ -10,34 +10,44 @@ No member is ever unpacked: workers read the images as pieces of the tar file.
 
 from __future__ import annotations
 
-from functools import partial
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from fastdata.errors import SourceError
 from fastdata.schema import Schema
 
-from .base import FieldSpec
+from .base import FieldSpec, Reject, reject_reason
+from .reading.box_forms import BoxesOption, BoxNumbers
 from .reading.class_names import named_classes
 from .reading.compression import compression_of, inflated_start, other_compression
 from .reading.exported import read_exported
 from .reading.locations import files_at, first_bytes, map_files
 from .reading.options import Option
 from .reading.refusals import no_files
-from .reading.tar.archive import BLOCK, is_header
+from .reading.small_memory import KeySet
+from .reading.spans import MAX_RECORD, FileSpan
+from .reading.tar.archive import BLOCK, BehindEndError, Member, is_header, members
 from .reading.tar.members import (
+    ChosenMember,
     MembersReader,
     choose_members,
     exported_members,
     main_suffixes,
     member_fields,
 )
-from .reading.tar.samples import PEEK_BYTES, sample_rows
-from .scan import Scan, ScanSource, read
+from .scan import Found, Input, Row, Scan, ScanSource, read
 
 __all__ = ["WebDatasetSource"]
 
 _SUFFIXES = (".tar", ".tgz")
+_PEEK_BYTES = 16 << 20
+"""Bytes of a member for recognising its kind."""
+
+# Unlike webdataset's, this takes no ``._0.jpg`` (of a Mac's archives) in a folder for a member.
+_NAME = re.compile(rb"((?:.*/)?[^./]+)[.]([^/]*)", re.DOTALL)
+_META = re.compile(rb"__[^/]*__($|/)")
 
 
 class WebDatasetSource(ScanSource):
@@ -69,14 +79,24 @@ class WebDatasetSource(ScanSource):
         classes: Annotated[
             str | None, Option("a file with names of classes 0, 1, ...; cls may then hold them too")
         ] = None,
+        boxes: BoxesOption = (),
     ) -> None:
         paths, notes = files_at(location, _SUFFIXES), list[str]()
         if not paths:
             raise no_files(location, "tar files")
         codecs = ["auto" if it else "" for it in map_files(_is_compressed, paths)]
         exported = None if members else read_exported(paths, self.name)
-        every = Scan(paths, sample_rows, codecs)
-        first = every.first(_first_members, paths[0], "sample can be read")
+        forms: dict[str, BoxNumbers] = {}
+
+        names: list[str] = []
+
+        def start_of(values: tuple[Any, ...]) -> dict[str, bytes]:
+            names.extend((values[1], *values[0]))
+            return {suffix: read(at) for suffix, at in values[0].items()}
+
+        first = Scan(paths, _Archives().rows, codecs).first(
+            start_of, paths[0], "sample can be read"
+        )
         if exported is not None:
             chosen = exported_members(exported)
             resolved = exported.resolve_fields(fields, channels)
@@ -85,27 +105,21 @@ class WebDatasetSource(ScanSource):
                 exported.check_place(";".join(entry.suffixes), entry.suffixes, known, paths[0])
         else:
             chosen = choose_members(members, first, notes, str(paths[0]))
-            resolved = member_fields(chosen, first, fields or {}, channels)
+            resolved, forms = member_fields(chosen, first, fields or {}, channels, boxes, notes)
         schema = Schema(named_classes(resolved, "label", classes), stored=exported is not None)
         entries = tuple(chosen.values())
+        turned = "\\" in "".join(names) and "/" not in "".join(names)
+        if turned:
+            notes.append("names of members have \\ between their parts, which is read as /")
         main = None if exported is None else main_suffixes(chosen)
         super().__init__(
-            Scan(paths, partial(sample_rows, chosen=entries, main=main), codecs),
+            Scan(paths, _Archives(entries, main, turned).rows, codecs),
             schema,
             MembersReader(schema, entries),
             notes=notes,
             exported=exported,
+            box_forms=forms,
         )
-
-
-def _first_members(values: tuple[Any, ...]) -> dict[str, bytes]:
-    """Return the first bytes of each member."""
-    return {
-        suffix: at[:PEEK_BYTES]
-        if isinstance(at, bytes)
-        else read(at._replace(length=min(at.length, PEEK_BYTES)))
-        for suffix, at in values[0].items()
-    }
 
 
 def _is_compressed(path: Path) -> bool:
@@ -118,3 +132,92 @@ def _is_compressed(path: Path) -> bool:
             "become smaller, and workers can then read them from the file themselves."
         )
     return compression_of(start) != ""
+
+
+class _Group:
+    """Members with one key, one behind another."""
+
+    def __init__(self, key: bytes, start: int, problem: str) -> None:
+        self.key, self.start, self.end, self.problem = key, start, start, problem
+        self.members: dict[str, FileSpan | bytes] = {}
+        self.held = 0  # bytes of members that are in memory
+
+    def add(self, input: Input, member: Member, suffix: str, most: int | None) -> None:
+        """Add a member, or at most its first bytes."""
+        size = member.size if most is None else min(member.size, most)
+        self.held += size if input.size is None else 0
+        if member.kind != "file":
+            self.problem = f"{suffix} is a {member.kind}, which is not read"
+        elif suffix in self.members:
+            self.problem = f"two members {suffix}"
+        elif self.held > MAX_RECORD:
+            self.problem = f"more than {MAX_RECORD:,} bytes"
+        else:
+            self.members[suffix] = input.piece(member.offset, size)
+
+
+class _Archives(NamedTuple):
+    """How the members of archives become rows.
+
+    chosen: the members that are taken, in their order; without it a row is a dict of the first
+        bytes of all members, and the sample's name.
+    main: the suffixes of an export's main image; its rows end with the sample's name and its JSON
+        member.
+    turned: whether names have backslashes in place of slashes.
+    """
+
+    chosen: tuple[ChosenMember, ...] | None = None
+    main: Sequence[str] | None = None
+    turned: bool = False
+
+    def rows(self, input: Input, start: int, stop: int | None) -> Iterator[Found]:
+        """Yield the samples of an archive."""
+        wanted = {suffix for entry in self.chosen or () for suffix in entry.suffixes} | {"json"}
+        most = None if self.chosen is not None else _PEEK_BYTES
+        seen = KeySet() if stop is None else None
+        group: _Group | None = None
+        try:
+            for member in members(input, start, stop):
+                whole = member.name.replace(b"\\", b"/") if self.turned else member.name
+                match = _NAME.fullmatch(whole)
+                if match is None or _META.match(whole) or member.kind == "folder":
+                    continue
+                key = match[1].removeprefix(b"./")
+                suffix = match[2].decode("utf-8", "replace").lower()
+                if group is None or key != group.key:
+                    if group is not None:
+                        yield self._row(input, group)
+                    is_new = seen is None or seen.add(key)
+                    problem = "" if is_new else "its key has come before in this file"
+                    group = _Group(key, member.start, problem)
+                group.end = member.end
+                if self.chosen is None or suffix in wanted:
+                    group.add(input, member, suffix, most)
+        except (OSError, SourceError) as error:
+            if group is not None and isinstance(error, BehindEndError):
+                yield self._row(input, group)
+                group = None
+            # What came of the group is there, but it may not be all.
+            name = "" if group is None else f"/{group.key.decode('utf-8', 'replace')}"
+            yield start, start, Reject(f"{input.shown}{name}", reject_reason(input.path, error))
+            return
+        if group is not None:
+            yield self._row(input, group)
+
+    def _row(self, input: Input, group: _Group) -> Found:
+        """Return the row of a group, or why it is not a sample."""
+        found, name = group.members, group.key.decode("utf-8", "replace")
+        values: list[Any] = [] if self.chosen is not None else [found, name]
+        reason = group.problem
+        for entry in self.chosen or ():
+            values.append(next((found[s] for s in entry.suffixes if s in found), None))
+            if values[-1] is None and not reason:
+                reason = f"there is no member {' or '.join(entry.suffixes)}"
+        if self.main is not None:
+            values += [f"{name}.{next((s for s in self.main if s in found), '')}"]
+            values += [found.get("json")]
+        key = f"{input.shown}/{name}"
+        if reason:
+            reason = f"{reason} (the sample is at byte {group.start:,})"
+            return group.start, group.end, Reject(key, reason)
+        return group.start, group.end, Row(key, tuple(values))

@@ -17,28 +17,24 @@ reads the pictures for it, ``cv2.imread``, applies an Exif orientation.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fastdata.errors import SourceError
 from fastdata.regular_files import read_regular
-from fastdata.schema import Field
+from fastdata.schema import ArrayField, Field
 
 from .reading.annotations.annotated import Frame, upright_frame_of
-from .reading.annotations.shapes import (
-    Shape,
-    numbers,
-    object_fields,
-    object_values,
-    of_box,
-    of_polygon,
-)
+from .reading.annotations.regions import MOST_VALUES, mask_field, paint
 from .reading.annotations.yolo_layout import is_yolo, label_of, listed_images, yolo_layout
 from .reading.class_names import read_class_names
+from .reading.fields import BOXES
 from .reading.image_files import files_below, is_image_name
 from .reading.image_list import ImageListSource
 from .reading.locations import first_bytes
@@ -87,7 +83,12 @@ class YoloSource(ImageListSource):
             self.notes.append("no names of classes (--option classes=FILE gives them)")
         if layout.numbers:
             self.notes.append("keypoints left out: the boxes of poses are taken")
-        return {**object_fields(masks, names), **self.split_field()}
+        return {
+            **mask_field(masks, names),
+            "boxes": BOXES,
+            "labels": ArrayField("int64", (None,), classes=names),
+            **self.split_field(),
+        }
 
     def _add_all(self, place: str, split: dict[str, int]) -> None:
         """Add the images of a folder, or of a list."""
@@ -107,9 +108,10 @@ class YoloSource(ImageListSource):
                 self._add(name, split)
 
     def _add(self, name: str, split: dict[str, int]) -> None:
-        label = os.path.relpath(find_named(self.root, label_of(name)), self.root)
-        self._unlabelled += not os.path.isfile(os.path.join(self.root, label))
-        self.add(name, label, **split)
+        label = find_named(self.root, label_of(name))
+        labels = [os.path.relpath(label, self.root)] * os.path.isfile(label)
+        self._unlabelled += not labels
+        self.add(name, *labels, **split)
 
     def _check_counts(self, expected: bool) -> None:
         if not self.num_samples:
@@ -117,7 +119,7 @@ class YoloSource(ImageListSource):
         if self._unlabelled == self.num_samples:
             raise SourceError(
                 f"{self.root}: none of {self.num_samples:,} images has a label file; of "
-                f"{self.names_of(0)[0]} expected {self.names_of(0)[1]}"
+                f"{self.names_of(0)[0]} expected {label_of(self.names_of(0)[0])}"
             )
         if self._unlabelled:
             self.notes.append(
@@ -139,8 +141,8 @@ class YoloSource(ImageListSource):
         """Return how many numbers the lines of the first label files have."""
         widths: set[int] = set()
         for index in range(min(self.num_samples, 50)):
-            if index not in self._rejects:
-                text = first_bytes(self.root / self.names_of(index)[1], 1 << 16)
+            for label in self.names_of(index)[1:]:
+                text = first_bytes(self.root / label, 1 << 16)
                 widths |= {len(line.split()) for line in text.splitlines()}
         return widths - {0}
 
@@ -153,9 +155,17 @@ _BEYOND = 0.01
 """By how much Ultralytics lets coordinates lie outside of a picture."""
 
 
+class _Object(NamedTuple):
+    """One object, in pixels of the upright picture."""
+
+    label: int
+    corners: NDArray[np.float64]  # shape [n, 2]; of its outline, or of its box
+    area: float
+
+
 @dataclass(frozen=True)
 class YoloReader:
-    """How a worker reads an image and its label file, which may be missing."""
+    """How a worker reads an image and its label file, if it has one."""
 
     classes: int | None  # how many there are, where that is known
     masks: str | None
@@ -163,21 +173,28 @@ class YoloReader:
 
     def read(self, files: list[str], known: dict[str, Any]) -> dict[str, Any]:
         """Return the values of an image; errors name file and line."""
-        image, labels = files
+        image, *labels = files
         data = read_regular(image)
         frame = upright_frame_of(data)
-        found = []
-        for number, line in _lines(labels):
-            try:
-                found.append(self._parsed(line.split(), frame))
-            except ValueError as error:
-                place = f"{os.path.basename(labels)}, line {number}"
-                raise SourceError(f"{place}: {error}") from None
-        return {"image": data, **object_values(found, frame, self.masks)}
+        found: list[_Object] = []
+        for path in labels:
+            for number, line in _lines(path):
+                try:
+                    found.append(self._parsed(line.split(), frame))
+                except ValueError as error:
+                    place = f"{os.path.basename(path)}, line {number}"
+                    raise SourceError(f"{place}: {error}") from None
+        boxes = [[*one.corners.min(0), *one.corners.max(0)] for one in found]
+        values = {
+            "image": data,
+            "boxes": frame.boxes(np.array(boxes, np.float64).reshape(-1, 4)).astype(np.float32),
+            "labels": np.array([one.label for one in found], np.int64),
+        }
+        return values | ({"mask": self._painted(found, frame)} if self.masks else {})
 
-    def _parsed(self, parts: list[str], frame: Frame) -> Shape:
+    def _parsed(self, parts: list[str], frame: Frame) -> _Object:
         label = _class_number(parts[0], self.classes)
-        given = numbers(parts[1:])
+        given = _coordinates(parts[1:])
         if self.numbers:
             if len(given) != self.numbers:
                 raise ValueError(f"{len(given)} numbers; by kpt_shape expected {self.numbers}")
@@ -193,11 +210,34 @@ class YoloReader:
             )
         size = np.array([frame.width, frame.height], np.float64)
         if len(given) > 4:
-            return of_polygon(label, given.reshape(-1, 2) * size)
+            x, y = (corners := given.reshape(-1, 2) * size).T
+            return _Object(label, corners, abs(float(x @ np.roll(y, -1) - y @ np.roll(x, -1))) / 2)
         if min(given[2:]) < 0:
             raise ValueError(f"a box of {given[2]:g} x {given[3]:g}")
         middle, half = given[:2] * size, given[2:] * size / 2
-        return of_box(label, [*(middle - half), *(middle + half)])
+        (left, top), (right, bottom) = middle - half, middle + half
+        corners = np.array([(left, top), (right, top), (right, bottom), (left, bottom)])
+        return _Object(label, corners, (right - left) * (bottom - top))
+
+    def _painted(self, objects: list[_Object], frame: Frame) -> NDArray[np.uint8]:
+        """Paint the numbers of classes or objects, the larger objects first."""
+        instances = self.masks == "instances"
+        values = [k + 1 if instances else one.label + 1 for k, one in enumerate(objects)]
+        if max(values, default=0) > MOST_VALUES:
+            raise ValueError(f"a mask holds {MOST_VALUES} {self.masks}; here are {max(values)}")
+        flat = frame.blank().reshape(-1)
+        for k in sorted(range(len(objects)), key=lambda k: -objects[k].area):
+            outline = objects[k].corners.reshape(-1).tolist()
+            paint(flat, frame.height, frame.width, [outline], values[k])
+        return frame.mask(np.ascontiguousarray(flat.reshape(frame.width, frame.height).T))
+
+
+def _coordinates(parts: list[str]) -> NDArray[np.float64]:
+    with contextlib.suppress(ValueError):
+        found = np.array(list(map(float, parts)))
+        if np.isfinite(found).all():
+            return found
+    raise ValueError(f"expected coordinates, found {' '.join(parts[:8])[:80]!r}")
 
 
 def _class_number(text: str, classes: int | None) -> int:
@@ -213,13 +253,11 @@ def _class_number(text: str, classes: int | None) -> int:
 
 
 def _lines(path: str) -> list[tuple[int, str]]:
-    """Return the lines of a label file; none where there is no file, which is no object."""
+    """Return the lines of a label file."""
+    if os.path.getsize(path) > _LARGEST:
+        raise SourceError(f"{os.path.basename(path)}: too large for a label file")
     try:
-        if os.path.getsize(path) > _LARGEST:
-            raise SourceError(f"{os.path.basename(path)}: too large for a label file")
         text = read_regular(path).decode("utf-8-sig")
-    except FileNotFoundError:
-        return []
     except UnicodeDecodeError:
         raise SourceError(f"{os.path.basename(path)}: not a text in UTF-8") from None
     return [(k, line) for k, line in enumerate(text.splitlines(), 1) if line.strip()]

@@ -16,7 +16,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,9 +26,10 @@ from fastdata.waits import result_of
 from .base import FieldSpec, hash_fields, reason_of
 from .reading.arrays.array_source import ArrayFile, ArrayOptions, ArraySource
 from .reading.arrays.columns import ArrayColumn
+from .reading.box_forms import BoxesOption, parse_boxes
 from .reading.json_files import read_object
 from .reading.locations import printable, stat_of
-from .reading.options import ArraysOption, ClassFile, LayoutOption, Option, ScaleOption
+from .reading.options import ArraysOption, ClassFile, LayoutOption, ScaleOption
 from .reading.refusals import require
 from .reading.spans import MAX_RECORD
 
@@ -74,13 +75,7 @@ class ZarrSource(ArraySource):
         layout: LayoutOption = None,
         scale: ScaleOption = None,
         classes: ClassFile = None,
-        missing: Annotated[
-            str,
-            Option(
-                "what samples in blocks that were never written are: of the fill value, or rejects",
-                ("fill", "reject"),
-            ),
-        ] = "fill",
+        boxes: BoxesOption = (),
     ) -> None:
         _tensorstore()
         self.notes = []
@@ -93,11 +88,9 @@ class ZarrSource(ArraySource):
             self._root, only = self._root.absolute().parent, self._root.absolute().name
             beside = dict(_arrays_in(self._root, depth=1))
             nodes = {k: v for k, v in beside.items() if k == only or len(v.shape) == 1}
-        columns = {
-            path: _ZarrColumn(self._root / path, path, node, missing)
-            for path, node in nodes.items()
-        }
-        options = ArrayOptions(channels, fields or {}, arrays, layout, scale, classes)
+        columns = {path: _ZarrColumn(self._root / path, path, node) for path, node in nodes.items()}
+        form = parse_boxes(boxes, whole=True)
+        options = ArrayOptions(channels, fields or {}, arrays, layout, scale, classes, form)
         self.read_arrays([ArrayFile(where, printable(self._root.name), columns)], options)
         self.paths = [self._root / path for path, column in columns.items() if column.prepared]
 
@@ -146,8 +139,8 @@ class _ZarrColumn(ArrayColumn):
 
     prepared = False
 
-    def __init__(self, folder: Path, path: str, node: _Node, missing: str) -> None:
-        self._folder, self._node, self._missing = folder, node, missing
+    def __init__(self, folder: Path, path: str, node: _Node) -> None:
+        self._folder, self._node = folder, node
         self.label, self.shape = printable(path), node.shape
         try:
             self.dtype = np.dtype(node.dtype)
@@ -196,19 +189,18 @@ class _ZarrColumn(ArrayColumn):
         self._checked: set[int] = set()
         whole = math.prod(grid)
         stored = sum(1 for name in _files(folder) if self._is_block(name))
-        self._absent = max(0, whole - stored)
+        absent = max(0, whole - stored)
         if whole > _MOST_EMPTY * stored:
             raise SourceError(
                 f"{folder}: claims the shape {node.shape}, but {stored:,} of its {whole:,} blocks "
                 "are there: the metadata is damaged, or the blocks were not copied"
             )
-        if not self._absent or self._missing == "reject":
+        if not absent:
             return []
         fill = self._store.fill_value
         value = 0 if fill is None else fill.item()
         return [
-            f"{self.label}: {self._absent:,} blocks are missing, which means that they are all "
-            f"{value} (--option missing=reject rejects samples in them)"
+            f"{self.label}: {absent:,} blocks are missing, which means that they are all {value}"
         ]
 
     def _is_block(self, name: str) -> bool:
@@ -234,10 +226,8 @@ class _ZarrColumn(ArrayColumn):
                 with open(self._folder / name, "rb") as file:
                     claimed = _claimed_by_blosc(file.read(node.blosc_at + 8), node.blosc_at)
             except FileNotFoundError:
-                if self._missing == "reject":
-                    raise ValueError(f"{self._folder}: the block {name} is missing") from None
                 continue
-            if node.is_blosc and claimed > most:
+            if claimed > most:
                 raise ValueError(
                     f"{self._folder}: the block {name} claims {claimed:,} bytes, more than the "
                     f"{most:,} of a block"
@@ -245,7 +235,7 @@ class _ZarrColumn(ArrayColumn):
         self._checked |= rows
 
     def read(self, start: int, stop: int) -> Any:
-        if self._node.is_blosc or (self._absent and self._missing == "reject"):
+        if self._node.is_blosc:
             self._check_blocks(start, stop)
         _tensorstore()
         try:

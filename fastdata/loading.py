@@ -254,7 +254,7 @@ def loader(
     del given["dataset"], given["options"]
     of_stores = {name: given.pop(name) for name in OF_STORES}
     del given["split"]
-    if is_location(dataset) or is_rows(dataset):
+    if is_location(dataset) or is_rows(dataset, of_libraries=False):
         dataset = open_dataset(dataset, **of_stores)
     elif any(value is not None for value in of_stores.values()):
         name = next(name for name, value in of_stores.items() if value is not None)
@@ -304,7 +304,7 @@ def is_dataset(data: Any) -> bool:
     as Hugging Face's datasets.  A list may hold batches or samples; only a list of paths is data.
     """
     if isinstance(data, (list, tuple)):
-        return is_location(data) or is_rows(data)
+        return is_location(data) or is_rows(data, of_libraries=False)
     if isinstance(data, torch.utils.data.Dataset) or is_location(data) or is_packed(data):
         return True
     return hasattr(data, "__getitem__") and hasattr(data, "__len__")

@@ -154,13 +154,18 @@ def open(
     return dataset
 
 
-def is_rows(data: Any) -> bool:
-    """Return whether this is a sequence of samples whose images are files, not of locations."""
-    if not isinstance(data, (list, tuple)) or is_location(data):
-        return False
-    from fastdata.converters.reading.python_samples import holds_files
+def is_rows(data: Any, *, of_libraries: bool = True) -> bool:
+    """Return whether this is a sequence of samples whose images are files, not of locations.
 
-    return holds_files(data)
+    of_libraries: whether datasets of torchvision and Hugging Face count too.
+    """
+    if is_location(data):
+        return False
+    from fastdata.converters.reading.python_data import is_frame, is_known
+
+    if not of_libraries and not isinstance(data, (list, tuple)):
+        return is_frame(data)
+    return is_known(data)
 
 
 def is_location(data: Any) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from pack_helpers import digest_of, image_folder, run_child
+from PIL import Image
 from samples import EVERY_KIND, SUFFIXES, make_records, write_shard
 
 import fastdata
@@ -318,6 +319,50 @@ def test_the_classes_of_boxes_are_matched_by_name(tmp_path: Path) -> None:
     assert [row.tolist() for row in labels] == [[0, 2], [], [2, 1, 2], []]
     with pytest.raises(SourceError, match="the dataset has no class 'd'"):
         fastdata.append(path, pack("d.lmdb", "d", [0]))
+
+
+def labelled(root: Path, name: str, *labels: str) -> Path:
+    """Write a list with a label for each of some images."""
+    root.mkdir(exist_ok=True)
+    lines = ["path,label"]
+    for number, label in enumerate(labels):
+        Image.new("RGB", (9, 9), (number, 0, 0)).save(root / f"{name}{number}.png")
+        lines.append(f"{name}{number}.png,{label}")
+    (root / f"{name}.csv").write_text("\n".join(lines) + "\n")
+    return root / f"{name}.csv"
+
+
+def test_numbers_are_names_if_the_classes_are_called_by_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "a.lmdb"
+    fastdata.pack(labelled(tmp_path / "in", "train", "3", "other", "1", "2"), path, progress=False)
+    assert fastdata.open(path).classes == ["1", "2", "3", "other"]
+    report = fastdata.append(path, labelled(tmp_path / "in", "val", "1", "2", "3", "4"))
+    data = fastdata.open(path)
+    assert [data.classes[s.label] for s in data] == ["3", "other", "1", "2", "1", "2", "3"]
+    assert [reject.reason for reject in report.rejects] == [
+        "'label' is 4, and the dataset has no such class"
+    ]
+
+
+def test_numbers_are_numbers_if_the_classes_have_other_names(tmp_path: Path) -> None:
+    path = tmp_path / "a.lmdb"
+    fastdata.pack(labelled(tmp_path / "in", "a", "x", "y"), path, progress=False)
+    fastdata.append(path, labelled(tmp_path / "in", "b", "1", "0"))
+    assert [sample.label for sample in fastdata.open(path)] == [0, 1, 1, 0]
+
+
+def test_classes_are_compared_whatever_the_form_of_their_accents(tmp_path: Path) -> None:
+    composed, decomposed = "caf\u00e9", "cafe\u0301"
+    path = tmp_path / "a.lmdb"
+    fastdata.pack(labelled(tmp_path / "in", "a", "ape", composed), path, progress=False)
+    fastdata.append(path, labelled(tmp_path / "in", "b", decomposed))
+    data = fastdata.open(path)
+    assert [data.classes[sample.label] for sample in data] == ["ape", composed, composed]
+    done = CliRunner().invoke(
+        main, ["subset", str(path), str(tmp_path / "b.lmdb"), "--class", decomposed]
+    )
+    assert done.exit_code == 0, done.output
+    assert len(fastdata.open(tmp_path / "b.lmdb")) == 2
 
 
 def test_labels_of_rows_are_matched_by_name(tmp_path: Path) -> None:

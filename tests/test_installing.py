@@ -93,14 +93,7 @@ def test_every_extra_that_is_named_is_there() -> None:
             named |= {(path, word) for word in words.split(",")}
         if path.endswith(".py") and not path.startswith("tests/"):
             named |= {(path, word) for word in extras_in_code(text)}
-    assert {word for _, word in named} >= {
-        "jpeg",
-        "dali",
-        "plot",
-        "parquet",
-        "imagenet",
-        "tfrecord",
-    }
+    assert {word for _, word in named} >= {"jpeg", "dali", "plot", "parquet", "tfrecord"}
     assert sorted(entry for entry in named if entry[1] not in extras()) == []
 
 

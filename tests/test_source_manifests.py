@@ -180,7 +180,7 @@ TABLES: dict[str, Table] = {
             (1, 1, True),
             ("'n': 300 does not fit uint8",),
             ("'t' is 'perhaps', not true or false",),
-            ("invalid literal for int",),
+            ("'n' is 'x', not a whole number",),
         ],
         {"fields": {"n": ScalarField("uint8"), "t": "bool"}},
     ),

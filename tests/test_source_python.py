@@ -30,7 +30,7 @@ from fastdata.converters.base import (
     Reject,
 )
 from fastdata.converters.finding import find_source
-from fastdata.converters.python import DatasetSource, ImageFolderSource, IterableSource
+from fastdata.converters.python import DatasetSource, IterableSource, RowsSource
 from fastdata.errors import OptionError, SourceError
 from fastdata.schema import (
     ArrayField,
@@ -751,7 +751,7 @@ def test_wrapped_datasets_are_packed(tmp_path: Path, make: Callable[[Any], Any])
 
 def test_an_image_folder_without_transforms_is_packed_from_its_files(tmp_path: Path) -> None:
     data = like_image_folder(tmp_path / "images")
-    assert isinstance(find_source(data), ImageFolderSource)
+    assert isinstance(find_source(data), RowsSource)
     one = fastdata.pack(data, tmp_path / "a.lmdb", num_workers=0)
     other = fastdata.pack(tmp_path / "images", tmp_path / "b.lmdb", num_workers=0)
     assert one.digest == other.digest

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import io
-import json
 import re
 import struct
 import subprocess
@@ -97,27 +96,6 @@ def _coloured_masks(root: Path, data: bytes) -> dict[str, Any]:
     return {"format": "masks"}
 
 
-def _panoptic(root: Path, data: bytes) -> dict[str, Any]:
-    entries = []
-    for k, name in enumerate("ab"):
-        _save(root / "val2017" / f"{name}.png", photo(*SIZE))
-        mask = np.full((*SIZE, 3), (7, 0, 0), np.uint8)
-        _save(root / "annotations/panoptic_val2017" / f"{name}.png", data if k else mask)
-        segment = {"id": 7, "category_id": 1, "area": 9, "bbox": [0, 0, 9, 9], "iscrowd": 0}
-        entries.append({"image_id": k, "file_name": f"{name}.png", "segments_info": [segment]})
-    height, width = SIZE
-    content = {
-        "images": [
-            {"id": k, "file_name": f"{n}.png", "height": height, "width": width}
-            for k, n in enumerate("ab")
-        ],
-        "annotations": entries,
-        "categories": [{"id": 1, "name": "cat", "isthing": 1}],
-    }
-    (root / "annotations/panoptic_val2017.json").write_text(json.dumps(content))
-    return {"format": "coco"}
-
-
 def _voc(root: Path, data: bytes) -> dict[str, Any]:
     for name in "ab":
         _save(root / "JPEGImages" / f"{name}.jpg", pil_encode(photo(*SIZE), "JPEG"))
@@ -138,7 +116,6 @@ LAYOUTS: dict[str, Callable[[Path, bytes], dict[str, Any]]] = {
     "class folders": _class_folders,
     "masks": _masks,
     "coloured masks": _coloured_masks,
-    "panoptic": _panoptic,
     "voc": _voc,
 }
 

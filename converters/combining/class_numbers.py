@@ -12,6 +12,7 @@ from fastdata.errors import SourceError
 from fastdata.schema import ArrayField, Field, ScalarField, Schema
 
 from ..base import Deferred, Reject, Sample, Source
+from ..reading.class_names import numbered
 from ..reading.fields import convert
 
 __all__ = ["fitted"]
@@ -34,29 +35,40 @@ def fitted(source: Source, schema: Schema) -> Source:
         table = _renumbering(name, found, wanted)
         if table is not None:
             tables[place] = _Table(name, found, table)
+            if getattr(found, "classes", None) is None:
+                source.notes.append(
+                    f"the numbers of {name!r} are names of classes, as the dataset has classes "
+                    "that are called by numbers"
+                )
     return _Fitted(source, schema, tables)
 
 
-def _renumbering(name: str, found: Any, wanted: Any) -> np.ndarray[Any, Any] | None:
-    """Return the dataset's number of each class of the source; None where it has no names."""
-    numbers = isinstance(found, (ScalarField, ArrayField)) and type(found) is type(wanted)
-    if not numbers or dataclasses.replace(found, classes=wanted.classes) != wanted:
+def _renumbering(name: str, found: Any, wanted: Any) -> dict[int, int] | None:
+    """Return the dataset's number of each class of the source; None if they are the same.
+
+    Numbers without names are those of the dataset, unless its classes are called by numbers.
+    """
+    fits = isinstance(found, (ScalarField, ArrayField)) and type(found) is type(wanted)
+    if not fits or dataclasses.replace(found, classes=wanted.classes) != wanted:
         raise SourceError(
             f"field {name!r} is {found!r} in the source, but {wanted!r} in the dataset: they must "
             "be the same"
         )
     if found.classes is None:
-        return None  # class numbers without names are those of the dataset
+        called = {int(n): k for k, n in enumerate(wanted.classes) if n.isdecimal()}
+        same = called == dict(enumerate(range(len(wanted.classes))))
+        return {**called, -1: -1} if called and not same else None
     if wanted.classes is None:
         raise SourceError(f"field {name!r} has class names in the source, but not in the dataset")
-    new = [repr(c) for c in found.classes if c not in wanted.classes]
+    numbers = numbered(wanted.classes)
+    new = [repr(c) for c in found.classes if c not in numbers]
     if new:
         raise SourceError(
             f"field {name!r}: the dataset has no class {', '.join(new[:10])}"
             f"{' ...' * (len(new) > 10)}. Its classes are fixed: pack old and new images together."
         )
-    # The last entry is for -1, which stands for no label.
-    return np.array([*map(wanted.classes.index, found.classes), -1], np.int64)
+    # -1 stands for no label.
+    return {**{number: numbers[name] for number, name in enumerate(found.classes)}, -1: -1}
 
 
 class _Table(NamedTuple):
@@ -64,7 +76,7 @@ class _Table(NamedTuple):
 
     name: str
     field: Field  # of the source
-    numbers: np.ndarray[Any, Any]  # of the dataset, for each class of the source
+    numbers: Mapping[int, int]  # of the dataset, for each class of the source
 
 
 class _Fitted(Source):
@@ -135,5 +147,10 @@ class Renumbered(Deferred):
 def _renumbered(values: tuple[Any, ...], tables: Mapping[int, _Table]) -> tuple[Any, ...]:
     changed = list(values)
     for place, (name, field, numbers) in tables.items():
-        changed[place] = numbers[convert(changed[place], field, name).astype(np.int64)]
+        found = convert(changed[place], field, name)
+        try:
+            new = [numbers[number] for number in np.ravel(found).tolist()]
+        except KeyError as error:
+            raise ValueError(f"{name!r} is {error}, and the dataset has no such class") from None
+        changed[place] = np.array(new, np.int64).reshape(found.shape)
     return tuple(changed)

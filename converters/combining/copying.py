@@ -20,6 +20,7 @@ from ..opening import open_packed
 from ..packing.driver import pack
 from ..packing.options import Container
 from ..packing.report import PackReport
+from ..reading.class_names import numbered
 
 __all__ = ["merge", "subset"]
 
@@ -279,8 +280,8 @@ def _meets(
 
 
 def _number(name: str, field: ScalarField | ArrayField, value: Any) -> Any:
-    if field.classes is not None and isinstance(value, str) and value in field.classes:
-        return field.classes.index(value)
+    if isinstance(value, str) and value in (by_name := numbered(field.classes or ())):
+        return by_name[value]
     if field.dtype == "bool" and isinstance(value, str):
         value = {"false": 0, "true": 1}.get(value.lower(), value)
     try:

@@ -16,7 +16,6 @@ how it is read
 ``compression``      files that are compressed as a whole
 ``forward_reader``   pieces of what is compressed, from the front to the end
 ``image_list``       sources of image files, with what belongs to each
-``scanned``          sources whose samples stand one behind the other
 ``fingerprints``     what samples are made from, for resuming
 
 what becomes a field

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import unicodedata
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from fastdata.errors import OptionError, SourceError
@@ -14,10 +15,11 @@ from fastdata.schema import Field, ScalarField
 __all__ = [
     "MOST_CLASSES",
     "check_different",
-    "check_number",
     "classes_of_texts",
     "named_classes",
     "numbered",
+    "of_one_number",
+    "one_form",
     "read_class_names",
 ]
 
@@ -48,16 +50,41 @@ def check_different(names: Iterable[str], place: object) -> None:
     """Refuse two classes of one name."""
     first: dict[str, int] = {}
     for number, name in enumerate(names):
-        if first.setdefault(name, number) != number:
+        composed = unicodedata.normalize("NFC", name)
+        if first.setdefault(composed, number) != number:
             raise SourceError(
-                f"{place}: classes {first[name]} and {number} are both called {name!r}. Give each "
-                "a name of its own, or use one number in the labels"
+                f"{place}: classes {first[composed]} and {number} are both called {name!r}. Give "
+                "each a name of its own, or use one number in the labels"
             )
 
 
 def numbered(names: Iterable[str]) -> dict[str, int]:
-    """Return the numbers of classes by their names."""
-    return {name: number for number, name in enumerate(names)}
+    """Return the numbers of classes by their names, with composed and decomposed accents."""
+    found: dict[str, int] = {}
+    for number, name in enumerate(names):
+        for form in ("NFC", "NFD"):
+            found.setdefault(unicodedata.normalize(form, name), number)
+        found[name] = number
+    return found
+
+
+def one_form(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the different names, sorted; of one in two forms of accents, the composed form."""
+    found: dict[str, str] = {}
+    for name in names:
+        composed = name if name.isascii() else unicodedata.normalize("NFC", name)
+        found[composed] = name if found.get(composed, name) == name else composed
+    return tuple(sorted(found.values()))
+
+
+def of_one_number(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return two texts that name one number, such as 7 and 007, or none."""
+    found: dict[float, str] = {}
+    for text in texts:
+        number = int(text) if text.lstrip("+-").isdecimal() else float(text)
+        if found.setdefault(number, text) != text:
+            return found[number], text
+    return ()
 
 
 def named_classes(
@@ -78,15 +105,6 @@ def named_classes(
         raise OptionError(f"classes={os.fspath(path)}: there is no field {name!r} of class numbers")
     names = known.get(os.fspath(path)) or read_class_names(path)
     return {**fields, name: dataclasses.replace(field, classes=names)}
-
-
-def check_number(number: float, classes: Sequence[str], what: str) -> None:
-    """Refuse a number that is none of those classes'."""
-    if not 0 <= number < len(classes):
-        raise ValueError(
-            f"{what!r} is {number}, and classes= names 0 to {len(classes) - 1}: is the first class "
-            "1, or a name missing?"
-        )
 
 
 def classes_of_texts(
@@ -110,4 +128,4 @@ def classes_of_texts(
                 f"{what} has more than {MOST_CLASSES:,} different texts, too many for classes; "
                 "keep it as text: --field label=string"
             )
-    return tuple(sorted(names))
+    return one_form(names)

@@ -41,7 +41,8 @@ _OTHERS = {b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 _WINDOW_BYTES = 1 << 27
 """What the reference decoder admits; a header that claims more memory is refused."""
 _STEP = 1 << 16
-_STEP_BYTES = 1 << 12
+_CAREFUL = 16
+"""Bytes of a step by which what comes before damage is inflated."""
 
 
 def compression_of(start: bytes) -> str:
@@ -148,27 +149,47 @@ class _InflatedFile(io.RawIOBase):
     def __init__(self, file: IO[bytes], bits: int) -> None:
         self._file = file
         self._bits = bits
-        self._inflater = zlib.decompressobj(bits)
+        self._done, self._most = 0, _WINDOW
+        self._begin()
+
+    def _begin(self) -> None:
+        self._inflater = zlib.decompressobj(self._bits)
         self._rest = b""
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
+        try:
+            data = self._inflated(min(len(buffer), self._most))
+        except zlib.error:
+            if self._most == _CAREFUL:
+                raise
+            # What was inflated before the damage is lost with the error: again, in small steps.
+            self._file.seek(0)
+            self._begin()
+            done, self._most = 0, _CAREFUL
+            while done < self._done:
+                done += len(self._inflated(min(_WINDOW, self._done - done)))
+            data = self._inflated(min(len(buffer), self._most))
+        self._done += len(data)
+        buffer[: len(data)] = data
+        return len(data)
+
+    def _inflated(self, most: int) -> bytes:
+        """Return some bytes, at most so many; none at the end."""
         data = b""
-        while not data and len(buffer):
+        while not data and most:
             given = self._rest or self._file.read(_WINDOW)
             if self._inflater.eof and not self._next_member(given):
-                return 0
-            # In steps: what was inflated before damage is lost with the step.
-            data = self._inflater.decompress(given, min(len(buffer), _STEP_BYTES))
+                break
+            data = self._inflater.decompress(given, most)
             self._rest = self._inflater.unconsumed_tail
             if self._inflater.eof:
                 self._rest = self._inflater.unused_data
             elif not given and not data:
                 raise EOFError("the compressed data ends too early")
-        buffer[: len(data)] = data
-        return len(data)
+        return data
 
     def _next_member(self, given: bytes) -> bool:
         """Tell whether the file goes on; gzip's may, and may end with zeros (RFC 1952, 2.2)."""

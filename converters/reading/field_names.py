@@ -15,6 +15,7 @@ from fastdata.schema import RESERVED_NAMES
 __all__ = [
     "BOXES",
     "IMAGES",
+    "INDEX_COLUMNS",
     "LABELS",
     "MASKS",
     "first_called",
@@ -57,6 +58,10 @@ LABELS = (
 BOXES = ("boxes", "bbox", "bboxes", "box", "bounding_box", "bounding_boxes")
 """Of these only ``boxes`` says what the four numbers are: left, top, right, bottom, in pixels."""
 MASKS = ("mask", "masks", "seg", "segmentation")
+
+
+INDEX_COLUMNS = ("__index_level_0__", "Unnamed: 0", "")
+"""Columns in which pandas keeps the numbers of rows."""
 
 
 def first_called(names: Iterable[str], usual: Sequence[str]) -> str | None:

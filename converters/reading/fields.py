@@ -46,6 +46,7 @@ __all__ = [
     "convert",
     "field_of",
     "image_field",
+    "is_whole_label",
     "named_field",
     "nested_array",
     "pixels_of",
@@ -138,7 +139,7 @@ def field_of(
         return ScalarField("bool")
     if isinstance(first, (int, float)) and not isinstance(first, np.generic):
         floats = [value for value in values if isinstance(value, float)]
-        return ScalarField("float64" if floats and not _is_whole_label(name, floats) else "int64")
+        return ScalarField("float64" if floats and not is_whole_label(name, floats) else "int64")
     if isinstance(first, str):
         return StringField()
     if isinstance(first, (bytes, bytearray, memoryview)):
@@ -164,7 +165,7 @@ def field_of(
     if len({len(shape) for shape in shapes}) != 1:
         raise SourceError(f"field {name!r}: arrays have different numbers of dimensions: {shapes}")
     if shapes == {()}:
-        return ScalarField("int64" if _is_whole_label(name, arrays) else dtype)
+        return ScalarField("int64" if is_whole_label(name, arrays) else dtype)
     lengths = [each[0] if len(set(each)) == 1 else None for each in zip(*shapes, strict=True)]
     return ArrayField(dtype, (None if len(told) < len(arrays) else lengths[0], *lengths[1:]))
 
@@ -224,7 +225,7 @@ def _has_channels(shape: tuple[int, ...]) -> bool:
     return len(shape) == 2 or shape[-1] in (1, 3, 4) or shape[-3] in (1, 3, 4)
 
 
-def _is_whole_label(name: str, values: Sequence[Any]) -> bool:
+def is_whole_label(name: str, values: Sequence[Any]) -> bool:
     """Tell whether these are floats, 0.0 and 1.0, that number classes."""
     return name.lower() in LABELS and all(
         isinstance(value, (int, float, np.ndarray)) and float(value).is_integer()
@@ -419,6 +420,8 @@ def convert(value: Any, field: Field, name: str) -> Any:
         value = _class_number(value, field.classes, name)
     if type(value) is int and isinstance(field, ScalarField) and field.dtype == "int64":
         # A label, in a tenth of the time that it takes below.
+        if field.classes is not None and _NO_LABEL <= value < len(field.classes):
+            return np.int64(value)
         with contextlib.suppress(OverflowError):
             return _checked(np.int64(value), field, name)
     if isinstance(field, BytesField):
@@ -464,7 +467,9 @@ _NO_LABEL = -1
 
 
 def _checked(value: Any, field: ScalarField | ArrayField, name: str) -> Any:
-    """Return class numbers; ValueError if one is beyond the names of the classes."""
+    """Return numbers; ValueError if one is beyond the class names, or if a label is NaN."""
+    if name == "label" and value.size == 1 and value != value:
+        raise ValueError(f"{name!r} is NaN: the label is missing")
     if field.classes is None or value.size == 0:
         return value
     lowest, highest = value.min(), value.max()

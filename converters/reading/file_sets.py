@@ -15,7 +15,6 @@ from typing import Any
 
 from fastdata.errors import SourceError
 
-from .json_files import read_object
 from .locations import folder_at, is_pattern, printable
 from .selection import joined
 
@@ -51,10 +50,9 @@ def check_file_set(paths: Sequence[Path], location: Any) -> list[str]:
                 raise _two_exports(place, members[int(number)], name)
         elif found := _NUMBERED.fullmatch(name):
             numbered[place, found[1], found[3]][int(found[2])] = found[2]
-    for (place, stem, _), totals in sets.items():
+    for (place, *_), totals in sets.items():
         if len(totals) > 1:
             raise _two_exports(place, *(next(iter(totals[total].values())) for total in totals))
-        _check_lengths(place, stem, *totals)
     missing = [
         os.path.join(place, name)
         for place, name in (*_missing_of(sets), *_gaps(numbered))
@@ -72,19 +70,6 @@ def check_file_set(paths: Sequence[Path], location: Any) -> list[str]:
         f"{folder}: {count} missing: {shown}. Bring what is missing, or pack what is there by a "
         f"pattern in quotes: fastdata pack '{printable(pattern)}' ..."
     )
-
-
-def _check_lengths(place: str, stem: str, total: int) -> None:
-    """Compare the number of files with ``shardLengths`` of TensorFlow Datasets, if it is there."""
-    info = Path(place, "dataset_info.json")
-    splits = read_object(info).get("splits") if info.is_file() else None
-    for split in splits if isinstance(splits, list) else ():
-        lengths = split.get("shardLengths") if isinstance(split, dict) else None
-        if isinstance(lengths, list) and f"-{split.get('name')}." in stem and len(lengths) != total:
-            raise SourceError(
-                f"{info}: the split {split['name']!r} has {len(lengths)} files, and the names of "
-                f"the files say {total}. Take both from one version of the dataset."
-            )
 
 
 def _two_exports(place: str, *names: str) -> SourceError:

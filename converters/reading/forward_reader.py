@@ -74,8 +74,8 @@ class ForwardReader:
             return b"", reject_reason(self.path, error)
         if len(data) == length:
             return data, ""
-        if damage and not data:
-            return b"", damage
+        if damage:
+            return data, damage
         compressed = self.size is None
         end = self._at if compressed else self.size
         kind = "what is compressed in it" if compressed else "the file"

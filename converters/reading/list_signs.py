@@ -22,15 +22,18 @@ from .text_lines import decoded
 __all__ = ["HEAD_BYTES", "ListKind", "describe_head", "describe_list", "is_submission"]
 
 HEAD_BYTES = 1 << 20
+_MENTIONED = 0.5
+"""Share of the lines of a README that may name an image."""
 _LEAST_SHARE = 0.1
 """Share of the lines that must name images by ids: the files of the others may be missing."""
 
 _DOCUMENTS = re.compile(
     r"(readme|licen[cs]e|copying|copyright|notice|citation|changelog|changes|requirements|credits"
-    r"|attribution|(md5|sha(1|256|512)|check)(sums?)?)(?![a-z])(?!.*\.(csv|tsv|jsonl?)$).*"
+    r"|attribution)(?![a-z]).*"
     r"|.*\.(md|rst|pdf|html?|docx?|rtf|tex|bib|url|md5|sha(1|256|512)|py|ipynb|sh|m)",
     re.IGNORECASE,
 )
+_CHECKSUMS = re.compile(r"(md5|sha(1|256|512)|check)(sums?)?(?![a-z]).*", re.IGNORECASE)
 _NOTES = re.compile(
     r"(notes?|about|info|description|terms|sources?|urls?|download|authors?|contact)\b[^.]*(\.txt)?",
     re.IGNORECASE,
@@ -77,7 +80,10 @@ def describe_head(name: str, head: bytes | None, images: Iterable[str]) -> ListK
     suffix = os.path.splitext(name)[1].lower()
     if is_submission(name):
         return ListKind("prose", "is the example of a submission, whose labels are no labels")
-    if _DOCUMENTS.fullmatch(name):
+    if _CHECKSUMS.fullmatch(name):
+        return ListKind("prose", "has checksums by its name")
+    document = _DOCUMENTS.fullmatch(name) is not None
+    if document and suffix not in (*_TABLE_SUFFIXES, *_JSON_SUFFIXES):
         return ListKind("prose", "is a document by its name")
     if head is None:
         return ListKind("unknown", "cannot be read")
@@ -92,6 +98,8 @@ def describe_head(name: str, head: bytes | None, images: Iterable[str]) -> ListK
         return _describe_json(text.lstrip(), suffix, images)
     rows = _rows(text)
     names, ids = _named(rows, images)
+    if document and names.files <= _MENTIONED * len(rows):
+        return ListKind("prose", "is a document by its name")
     if names.files:
         return ListKind("list", f"names {names.files:,} of the images looked for")
     if rows and names.lists_classes([[line.strip(), row[0], row[-1]] for line, row in rows]):

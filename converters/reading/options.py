@@ -79,8 +79,8 @@ ColumnsOption: TypeAlias = Annotated[
 ArraysOption: TypeAlias = Annotated[
     tuple[str, ...],
     Option(
-        "field=path of an array; offsets=path where image files that lie end to end begin, "
-        "classes=path their names; default: what is called as usual"
+        "field=path of an array, classes=path of the names of classes; default: what is called as "
+        "usual"
     ),
 ]
 ArraySplit: TypeAlias = Annotated[

@@ -3,8 +3,8 @@
 Names cannot decide: ``left`` and ``right`` are hand signs or stereo pairs.  If files of two
 folders have the same stems, thumbnails decide.  Pictures are pairs if each is more alike to its
 partner than to all other pictures of the folder, in brightness or in edges: so a fixed camera, or a
-common background, makes no pair.  Of eight pairs six must be first; by chance, one of 100,000 sets
-of classes has that.  A mask has few values in flat areas.
+common background, makes no pair.  Of 16 pairs 12 must be first.  A mask has few values in flat
+areas.
 """
 
 from __future__ import annotations
@@ -15,11 +15,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
-
-from fastdata.codecs.image import decode_image
 
 __all__ = [
     "PICTURE_WORDS",
@@ -59,6 +56,7 @@ _VERSION_WORDS = _set(
     "hr lr sr clean noisy noise blur blurred blurry sharp hazy haze rain rainy norain derain foggy "
     "fog degraded enhanced compressed nir thermal infrared visible lwir"
 )
+_GREY_WORDS = _set("nir ir thermal infrared lwir")
 _PAIR_WORDS = _VERSION_WORDS | _set(
     "left right low high dark bright a b x y before after ir vis part content style input inputs "
     "output outputs"
@@ -69,15 +67,17 @@ RESERVED = frozenset(SPLIT_WORDS) | PICTURE_WORDS | TARGET_WORDS | _PAIR_WORDS
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _UNIQUE = re.compile("[1-9][0-9]{9}|(?=[a-f]*[0-9])[0-9a-f]{16}")
 """A time or a hash in a name: two pictures have the same one if they are of one thing."""
+_FEW_FOLDERS = 6
+"""Folders of which stems that are longer, and files in their order, are compared too."""
 _SAMPLE = 200
 """Names of a folder to compare with those of others."""
 _FOLDERS = 48
-_COMPARED = 8
+_COMPARED, _ALL = 16, 8
 _CANDIDATES = 4
-_SIDE = 16
+_SIDE, _LEAST_DECODED = 16, 128
 _FLAT, _FEW = 0.9, 0.95
 _FIRST, _FIRST_IF_NAMED = 0.75, 0.6
-"""Share of pairs that must be more alike than any other two pictures."""
+"""Share of pairs that must be more alike than any other two pictures; of less than `_ALL`, all."""
 _ALIKE = 0.8
 """Correlation of thumbnails of a pair where there are too few pictures to compare with."""
 
@@ -113,6 +113,12 @@ class _Pair(NamedTuple):
         """Whether a folder has a name of pairs, masks or splits."""
         return any(is_reserved(_base(folder)) for folder in self.folders)
 
+    @property
+    def target(self) -> bool:
+        """Whether a folder has a name of masks, depth maps or thermal images."""
+        found = {word for folder in self.folders for word in words(_base(folder))}
+        return not found.isdisjoint(TARGET_WORDS | _GREY_WORDS)
+
 
 def belong_together(
     folders: Mapping[str, Sequence[str]],
@@ -129,13 +135,13 @@ def belong_together(
         contents = read([name for both in chosen for name in both])
         if len(files) > 3 and all(_UNIQUE.search(name) for both in files for name in both):
             return f"{pair.folders[0]!r} and {pair.folders[1]!r} have files of the same names"
-        copies = sum(a == b for a, b in zip(contents[::2], contents[1::2], strict=True))
+        both = [(a, b) for a, b in zip(contents[::2], contents[1::2], strict=True) if a and b]
+        copies = sum(a == b for a, b in both)
         if copies >= 4:
             return f"{pair.folders[0]!r} and {pair.folders[1]!r} hold the same pictures"
         # A copy of a picture is not its mask, nor its better or worse version.
-        both = [(a, b) for a, b in zip(contents[::2], contents[1::2], strict=True) if a != b]
-        looks = [(_look(a), _look(b)) for a, b in both]
-        kind = _kind_of([(a, b) for a, b in looks if a and b], pair.named)
+        looks = [(_look(a), _look(b)) for a, b in both if a != b]
+        kind = _kind_of([(a, b) for a, b in looks if a and b], pair.named, pair.target)
         if kind:
             return (
                 f"{pair.folders[0]!r} and {pair.folders[1]!r} have files of the same names, such "
@@ -175,37 +181,50 @@ def _shared_stems(folders: Mapping[str, Sequence[str]]) -> Iterator[_Pair]:
     stems = {path: _stems(path, folders[path][:_SAMPLE]) for path in first}
     for one, other in combinations(first, 2):
         small, large = sorted((one, other), key=lambda path: len(stems[path]))
-        files = [
-            (stems[small][key], file)
-            for stem, file in stems[large].items()
-            if (key := _known(stem, stems[small])) is not None
-        ]
-        unique = list({pair[0]: pair for pair in files}.values())
-        if 2 * len(unique) >= len(stems[small]) and 2 * len(files) >= min(
-            len(stems[small]), len(stems[large])
-        ):
-            yield _Pair((small, large), sorted(unique))
+        known = stems[small]
+        both = known.keys() & stems[large].keys()
+        files = [(known[key], stems[large][key]) for key in sorted(both)]
+        if not files and len(folders) <= _FEW_FOLDERS:
+            files = _longer(known, stems[large])
+            if not files and len(folders[one]) == len(folders[other]):
+                names = zip(folders[one][:_SAMPLE], folders[other][:_SAMPLE], strict=True)
+                files = [(_path(one, a), _path(other, b)) for a, b in names]
+                large, small = other, one
+        if 2 * len(files) >= len(known) > 0:
+            yield _Pair((small, large), files)
 
 
-def _known(stem: str, known: Mapping[str, str]) -> str | None:
-    """Return a stem that is known, perhaps without its last word: ``1400 1`` is one of ``1400``."""
-    for _ in range(5):
-        if stem in known:
-            return stem
-        stem = stem.rpartition(" ")[0]
-    return None
+def _longer(known: Mapping[str, str], stems: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return files of stems that are longer by some words: ``1400 1`` is a version of ``1400``."""
+    found: dict[str, tuple[str, str]] = {}
+    for stem, file in stems.items():
+        for _ in range(4):
+            stem = stem.rpartition(" ")[0]
+            if stem in known:
+                found.setdefault(stem, (known[stem], file))
+                break
+    return [found[stem] for stem in sorted(found)]
 
 
 def _stems(folder: str, files: Sequence[str]) -> dict[str, str]:
-    """Return the files of a folder by their stems, without words such as mask and the folder's."""
+    """Return the files of a folder by what tells them apart: their stems without common words.
+
+    Words such as mask, those of the folder's name, and an end that all files have, are left out.
+    """
     own = frozenset(words(_base(folder)))
+    parts = [words(os.path.splitext(file)[0]) for file in files]
+    while len(parts) > 2 and all(parts) and len({each[-1] for each in parts}) == 1:
+        parts = [each[:-1] for each in parts]
     found: dict[str, str] = {}
-    for file in files:
-        parts = words(os.path.splitext(file)[0])
-        kept = [w for w in parts if w.isdigit() or not (w in RESERVED or w in own or len(w) == 1)]
-        found.setdefault(" ".join(kept), f"{folder}/{file}" if folder else file)
+    for each, file in zip(parts, files, strict=True):
+        kept = [w for w in each if w.isdigit() or not (w in RESERVED or w in own or len(w) == 1)]
+        found.setdefault(" ".join(kept), _path(folder, file))
     found.pop("", None)
     return found
+
+
+def _path(folder: str, file: str) -> str:
+    return f"{folder}/{file}" if folder else file
 
 
 class _Look(NamedTuple):
@@ -219,20 +238,30 @@ class _Look(NamedTuple):
 
 def _look(data: bytes | None) -> _Look | None:
     """Decode an image file; None if it is damaged or missing."""
+    # OpenCV needs 20 MB, and few sources have names in common.
+    import cv2
+
+    from fastdata.codecs.image import decode_image
+
     if data is None:
         return None
     try:
-        colours = decode_image(data, 3, max_pixels=1 << 26).pixels
+        decoded = decode_image(data, 3, max_pixels=1 << 26, scale=_reduced)
     except Exception:  # a damaged file is evidence of nothing; packing rejects it
         return None
-    pixels = colours[:, :, 1]
+    colours, pixels = decoded.pixels, decoded.pixels[:, :, 1]
     grey = bool((np.ptp(colours[::4, ::4].astype(np.int16), axis=2) <= 2).all())
     large = cv2.resize(pixels, (4 * _SIDE, 4 * _SIDE), interpolation=cv2.INTER_AREA)
     values = large.astype(np.float32)
     edges = np.zeros_like(values)
     edges[:-1] += np.abs(np.diff(values, axis=0))
     edges[:, :-1] += np.abs(np.diff(values, axis=1))
-    return _Look(pixels.shape[:2], (_thumbnail(values), _thumbnail(edges)), _is_flat(pixels), grey)
+    return _Look(decoded.size, (_thumbnail(values), _thumbnail(edges)), _is_flat(pixels), grey)
+
+
+def _reduced(height: int, width: int) -> int:
+    """Return the factor by which a JPEG is decoded smaller."""
+    return next((k for k in (8, 4, 2) if min(height, width) >= k * _LEAST_DECODED), 1)
 
 
 def _thumbnail(values: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -249,10 +278,11 @@ def _is_flat(pixels: NDArray[np.uint8]) -> bool:
     return bool((steps <= 2).mean() >= _FLAT and counts[:6].sum() >= _FEW * pixels.size)
 
 
-def _kind_of(pairs: Sequence[tuple[_Look, _Look]], named: bool) -> str:
+def _kind_of(pairs: Sequence[tuple[_Look, _Look]], named: bool, target: bool) -> str:
     """Return what pairs of pictures are; "" if they have nothing in common.
 
     named: whether a folder has a name of pairs or masks; then less evidence is enough.
+    target: whether one has a name of masks, depth maps or thermal images.
     """
     if not pairs:
         return ""
@@ -261,9 +291,9 @@ def _kind_of(pairs: Sequence[tuple[_Look, _Look]], named: bool) -> str:
     if named and flat[0] != flat[1] and all(a.size == b.size for a, b in pairs):
         return "one of them has flat pictures of few values, as masks are"
     grey = [all(look.grey for look in side) for side in (ones, others)]
-    if named and grey[0] != grey[1] and all(a.size == b.size for a, b in pairs):
+    if target and grey[0] != grey[1] and all(a.size == b.size for a, b in pairs):
         return "one of them has grey pictures, as depth maps and thermal images are"
-    least = _FIRST_IF_NAMED if named else _FIRST
+    least = 1.0 if len(pairs) < _ALL else _FIRST_IF_NAMED if named else _FIRST
     for kind in range(2):
         table = np.array([[a.thumbnails[kind] @ b.thumbnails[kind] for b in others] for a in ones])
         matched = float(np.median(np.diag(table)))

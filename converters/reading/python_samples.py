@@ -8,7 +8,7 @@ import dataclasses
 import io
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, TypeGuard
 
@@ -30,8 +30,11 @@ from .options import Option
 __all__ = [
     "PEEK",
     "ClassNames",
+    "Rows",
     "are_names",
+    "file_of",
     "first_samples",
+    "has_files",
     "holds_files",
     "is_file",
     "own_copy",
@@ -47,6 +50,33 @@ ClassNames: TypeAlias = Annotated[
 
 PEEK = 16
 """Samples from which fields are told."""
+
+
+class Rows(Sequence[Any]):
+    """Samples as rows of columns.
+
+    columns: the values of each field.
+    root: the folder that keys are relative to, if it is known.
+    classes: the names of the classes, if they are known.
+    """
+
+    def __init__(
+        self, columns: Mapping[str, Sequence[Any]], root: str = "", classes: Any = None
+    ) -> None:
+        self._names, self._columns = tuple(columns), tuple(columns.values())
+        self.root, self.classes = root, classes
+
+    def __len__(self) -> int:
+        return len(self._columns[0])
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(len(self)))]
+        return {n: column[index] for n, column in zip(self._names, self._columns, strict=True)}
+
+    def __iter__(self) -> Iterator[Any]:
+        for row in zip(*self._columns, strict=True):
+            yield dict(zip(self._names, row, strict=True))
 
 
 def first_samples(dataset: Any) -> list[Any]:
@@ -76,7 +106,7 @@ def first_samples(dataset: Any) -> list[Any]:
 
 def to_values(item: Any, schema: Schema) -> tuple[Any, ...]:
     """Bring what a dataset yields into the schema's form. Raises ValueError if it does not fit."""
-    values = values_of(item, list(schema))
+    values = _with_files(values_of(item, list(schema)))
     if values.keys() != schema.keys():
         raise ValueError(f"the sample has the fields {list(values)}, not {list(schema)}")
     return tuple(convert(values[name], field, name) for name, field in schema.items())
@@ -124,7 +154,7 @@ def schema_of(
     if not samples:
         raise SourceError("the iterable is empty: there is nothing to pack")
     fields = fields or {}
-    rows = [values_of(sample, list(fields)) for sample in samples]
+    rows = [_with_files(values_of(sample, list(fields))) for sample in samples]
 
     unnamed = _named(samples[0]) is None
     columns = {name: [row[name] for row in rows if name in row] for name in rows[0]}
@@ -232,7 +262,7 @@ def _name_labels(
         if plain.classes is None or classes is not None:
             fields[label] = dataclasses.replace(plain, classes=tuple(names))
     elif isinstance(first[label], str):
-        if isinstance(dataset, (list, tuple)):
+        if isinstance(dataset, (list, tuple, Rows)):
             texts = _texts(dataset, list(fields), label)
             fields[label] = ScalarField(classes=classes_of_texts(texts, f"field {label!r}"))
             return
@@ -263,8 +293,21 @@ def are_names(classes: Any) -> TypeGuard[Sequence[str]]:
     )
 
 
+def _with_files(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: file_of(value) for name, value in row.items()}
+
+
+def file_of(value: Any) -> Any:
+    """Return the bytes or the path of what Hugging Face's undecoded images are; others as is."""
+    if isinstance(value, Mapping) and value.keys() == {"bytes", "path"}:
+        path = value["path"]
+        return value["bytes"] if value["bytes"] is not None else path and Path(path)
+    return value
+
+
 def is_file(value: Any) -> bool:
     """Tell whether this is an image file: its path, also as text, or its bytes."""
+    value = file_of(value)
     if isinstance(value, str):
         return is_image_name(value)
     return isinstance(value, os.PathLike) or is_image_bytes(value)
@@ -276,8 +319,22 @@ def holds_files(location: Any) -> bool:
         return False
     if hasattr(location, "_fields"):  # a named tuple is one sample
         return False
-    rows = [values_of(item, ()) for item in location[:PEEK]]
-    return all(
+    return _all_files(location[:PEEK])
+
+
+def has_files(dataset: Any) -> bool:
+    """Tell whether this is a dataset of Hugging Face's whose images are undecoded."""
+    features = getattr(dataset, "features", None)
+    if not isinstance(features, Mapping) or not hasattr(dataset, "__len__"):
+        return False
+    if not any(getattr(feature, "decode", True) is False for feature in features.values()):
+        return False
+    return _all_files([dataset[at] for at in range(min(PEEK, len(dataset)))])
+
+
+def _all_files(items: Sequence[Any]) -> bool:
+    rows = [values_of(item, ()) for item in items]
+    return bool(rows) and all(
         any(map(is_file, row.values())) and not any(map(_is_picture, row.values())) for row in rows
     )
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 from fastdata.errors import SourceError
 from fastdata.regular_files import open_regular
@@ -22,13 +21,11 @@ __all__ = [
     "check_length",
     "close_files",
     "read_at",
-    "read_exactly",
 ]
 
 MAX_RECORD = 1 << 30
 """Bytes that one record may have.  An image file of more would be rejected anyway."""
 
-_STEP = 1 << 20
 _KEPT_OPEN = 16
 
 
@@ -97,29 +94,3 @@ def check_length(length: int, name: str, offset: int) -> None:
             f"{name}: the record at byte {offset:,} claims {length:,} bytes; at most "
             f"{MAX_RECORD:,} are believed: the file is damaged"
         )
-
-
-def read_exactly(stream: IO[bytes], length: int, name: str, offset: int) -> bytes:
-    """Return so many bytes of a stream, e.g. of a compressed file.
-
-    What the stream claims to have is not allocated before it has come.
-
-    Raises SourceError if the stream ends before, or the length is absurd.
-    """
-    check_length(length, name, offset)
-    data = b"".join(_pieces(stream, length))
-    if len(data) < length:
-        raise SourceError(
-            f"{name}: ends {length - len(data):,} bytes before the record at byte {offset:,} does: "
-            "it is damaged or cut short"
-        )
-    return data
-
-
-def _pieces(stream: IO[bytes], length: int) -> Iterator[bytes]:
-    while length > 0:
-        piece = stream.read(min(_STEP, length))
-        if not piece:
-            return
-        length -= len(piece)
-        yield piece

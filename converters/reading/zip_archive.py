@@ -7,7 +7,9 @@ APPNOTE.TXT 6.3.9, sections 4.3 to 4.5.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import struct
 import zlib
 from collections.abc import Iterator
@@ -32,6 +34,8 @@ _STORED, _DEFLATED = 0, 8
 _STEP = 1 << 20
 _ENCRYPTED = 0x1
 _UTF8 = 0x800
+_GBK = re.compile(b"([\\x00-\\x7f]|[\\xb0-\\xf7][\\xa1-\\xfe])*")
+"""Characters of GB2312, the common ones of GBK."""
 
 
 class ZipMember(NamedTuple):
@@ -86,9 +90,31 @@ def is_zip(start: bytes) -> bool:
 
 def zip_members(path: Path) -> Iterator[tuple[str, ZipMember]]:
     """Yield name and place of the members of an archive, in the order of its directory."""
-    place, size, count, moved = _directory(path)
-    end, total = place + size, path.stat().st_size
-    data, begin, at, found, taken = b"", place, 0, 0, 0
+    encoding = ""
+    for raw, is_utf8, member in _members(path):
+        if not (is_utf8 or raw.isascii() or encoding):
+            encoding = _encoding([name for name, told, _ in _members(path) if not told])
+        name = raw.decode("utf-8" if is_utf8 or raw.isascii() else encoding, "surrogateescape")
+        # Archives of Windows may have backslashes.
+        yield name if "/" in name else name.replace("\\", "/"), member
+
+
+def _encoding(names: list[bytes]) -> str:
+    """Return the encoding of names without the flag for UTF-8.
+
+    It is code page 437 by the standard, GBK in archives of Chinese systems, UTF-8 in many.
+    """
+    with contextlib.suppress(UnicodeDecodeError):
+        b"\0".join(names).decode()
+        return "utf-8"
+    return "gbk" if all(map(_GBK.fullmatch, names)) else "cp437"
+
+
+def _members(path: Path) -> Iterator[tuple[bytes, bool, ZipMember]]:
+    """Yield each member's name, whether it is told to be in UTF-8, and its place."""
+    start, size, count, moved = _directory(path)
+    end, total = start + size, path.stat().st_size
+    data, begin, at, found, taken = b"", start, 0, 0, 0
     while found < count:
         if len(data) - at < _ENTRY.size + 3 * _COMMENT and begin + len(data) < end:
             begin, data = begin + at, b""
@@ -111,9 +137,9 @@ def zip_members(path: Path) -> Iterator[tuple[str, ZipMember]]:
         taken += packed
         if taken > total:
             raise _damaged(path, "its members overlap: one piece of it stands for several of them")
-        name = raw.decode("utf-8" if flags & _UTF8 else "cp437", "surrogateescape")
         method = -1 if flags & _ENCRYPTED else method
-        yield name, ZipMember(offset + moved, packed, length, crc, method)
+        place = ZipMember(offset + moved, packed, length, crc, method)
+        yield raw, bool(flags & _UTF8), place
         found += 1
 
 

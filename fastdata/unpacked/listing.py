@@ -251,10 +251,15 @@ def list_files(
         fields=options.get("fields"),
         options=options.get("source_options"),
     )
-    assert isinstance(source, IndexedSource), "its class is one"
+    command = 'fastdata.pack(rows, "rows.lmdb")'
+    if not isinstance(source, IndexedSource):
+        raise FormatError(
+            f"{location}: samples that can only be iterated are not loaded as they lie. Pack "
+            f"them: {command}"
+        )
     listing = Listing([source], location, options)
     if rows:
-        listing.command = 'fastdata.pack(rows, "rows.lmdb")'
+        listing.command = command
     listing.check()
     log.info("%s: %s", location, source.description)
     for note in source.notes:

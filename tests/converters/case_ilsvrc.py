@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cases import Case, Picture
 
-__all__ = ["CASES", "ORDER", "SYNSETS", "WORDS", "devkit", "ilsvrc", "put"]
+__all__ = ["CASES", "ORDER", "SYNSETS", "devkit", "ilsvrc", "put"]
 
 SYNSETS = ("n01440764", "n01443537", "n03995372")
 ORDER = (SYNSETS[1], SYNSETS[2], SYNSETS[0])

@@ -13,7 +13,7 @@ __all__ = ["CLASSES", "HIDDEN", "classes"]
 def classes(
     *names: str, n: int = 4, pattern: str = "{c}/{k:03}.jpg", start: int = 0, suffix: str = ""
 ) -> dict[str, Pic | str | bytes]:
-    """Return class folders: pictures that have nothing in common, though they may be called alike."""
+    """Return class folders: pictures that have nothing in common, though their names may agree."""
     return {
         pattern.format(c=name, k=k) + suffix: Pic(start + 40 * i + k)
         for i, name in enumerate(names)
@@ -150,25 +150,25 @@ CLASSES: dict[str, Layout] = {
     "bmp and webp": folder({f"{c}/{k}.{s}": Pic(40 * i + k) for i, c in enumerate(("cat", "dog")) for k, s in enumerate(("bmp", "webp", "jpg"))}),
     "grey pictures": folder({f"{c}/{k}.png": Pic(40 * i + k, "gray") for i, c in enumerate(("cat", "dog")) for k in range(8)}),
     "uppercase suffixes": folder(classes("cat", "dog", pattern="{c}/{k}.JPG")),
-    # -- what lies beside
+    # -- other files
     "a note in a class": folder(CAT_DOG | {"cat/notes.txt": "Taken in May by Ann.\nSome are blurred.\n"}, note="notes.txt|txt"),
-    "notes beside": folder(CAT_DOG | {"notes.txt": "We took these in the garden.\nThanks to Bob.\n"}),
+    "notes next to": folder(CAT_DOG | {"notes.txt": "We took these in the garden.\nThanks to Bob.\n"}),
     "README, LICENSE": folder(CAT_DOG | {"README.md": "# Cats\n", "LICENSE": "MIT", "LICENSE.txt": "MIT"}),
     "Roboflow's two READMEs": folder(
         splits(("train", "valid", "test"), ("cat", "dog"))
         | {"README.dataset.txt": "# cats > 1\nhttps://universe.roboflow.com\n",
            "README.roboflow.txt": "cats - v1\n==============\nThe dataset includes 12 images.\n"}
     ),
-    "classes.txt beside": folder(CAT_DOG | {"classes.txt": "cat\ndog\n"}),
+    "classes.txt next to": folder(CAT_DOG | {"classes.txt": "cat\ndog\n"}),
     "classes.txt with numbers": folder(CAT_DOG | {"classes.txt": "0 cat\n1 dog\n"}),
     "labels.txt of Teachable Machine": folder(CAT_DOG | {"labels.txt": "0 cat\n1 dog\n"}),
-    "class_names.json beside": folder(CAT_DOG | {"class_names.json": '["cat", "dog"]'}),
-    "class_indices.json beside": folder(CAT_DOG | {"class_indices.json": '{"0": "cat", "1": "dog"}'}),
-    "class_to_idx.json beside": folder(CAT_DOG | {"class_to_idx.json": '{"cat": 0, "dog": 1}'}),
+    "class_names.json next to": folder(CAT_DOG | {"class_names.json": '["cat", "dog"]'}),
+    "class_indices.json next to": folder(CAT_DOG | {"class_indices.json": '{"0": "cat", "1": "dog"}'}),
+    "class_to_idx.json next to": folder(CAT_DOG | {"class_to_idx.json": '{"cat": 0, "dog": 1}'}),
     "words.txt of wnids": folder(
         own("n01440764", "n02102040") | {"words.txt": "n01440764\ttench\nn02102040\tspringer\n"}
     ),
-    "a script and a model beside": folder(
+    "a script and a model next to": folder(
         CAT_DOG | {"train.py": "import torch\n", "model.h5": b"\x89HDF\r\n\x1a\n" + bytes(64), "requirements.txt": "torch\n"}
     ),
     "a PDF and a README.pdf": folder(CAT_DOG | {"paper.pdf": b"%PDF-1.4\n"}),
@@ -236,7 +236,7 @@ CLASSES: dict[str, Layout] = {
         {f"{s}/{c}/images/{k}.jpg": Pic(300 * j + 40 * i + k) for j, s in enumerate(("train", "val")) for i, c in enumerate(("cat", "dog")) for k in range(3)},
         level=1,
     ),
-    # -- pictures that are alike, and are classes
+    # -- similar pictures that are classes
     "COIL: objects on a turntable": folder(views("obj1", "obj2", "obj3", "obj4", "obj5", n=12)),
     "a door before a fixed camera: open, closed": folder(
         {f"{c}/{k:04}.jpg": Pic(300 + 40 * i + k, background=3) for i, c in enumerate(("open", "closed")) for k in range(10)}
@@ -314,10 +314,61 @@ CLASSES: dict[str, Layout] = {
         classes("cat", "dog", pattern="pets-master/images/{c}/{k}.jpg")
         | {"pets-master/README.md": "# Pets\n", "pets-master/LICENSE": "MIT", "pets-master/.gitignore": "x"}
     ),
-    "a wrapper beside a PDF": folder(classes("cat", "dog", pattern="pets/{c}/{k}.jpg") | {"paper.pdf": b"%PDF-1.4\n"}),
+    "a wrapper next to a PDF": folder(classes("cat", "dog", pattern="pets/{c}/{k}.jpg") | {"paper.pdf": b"%PDF-1.4\n"}),
     "classes.txt in another order": Layout("classes", CAT_DOG | {"classes.txt": "dog\ncat\n"}, "folder/refused", says="classes.txt"),
     "classes.txt above a wrapper": folder(classes("cat", "dog", pattern="pets/{c}/{k}.jpg") | {"classes.txt": "cat\ndog\n"}),
     "classes.txt in splits": folder(splits(("train", "val"), ("cat", "dog")) | {"classes.txt": "cat\ndog\n"}, split=0),
+    # -- words that mean something else in other trees; files of the same names, 8 in a class
+    **{
+        f"words: {', '.join(names)}": folder(classes(*names, n=8))
+        for names in (
+            ("bullet_train", "gasmask", "ski_mask", "screen"),
+            ("train_interior", "train_station", "clean_room", "control_room"),
+            ("left_shoe", "right_shoe"), ("left_eye", "right_eye", "nose"), ("open", "closed"),
+            ("left_hemisphere", "right_hemisphere"), ("A", "B", "AB", "O"), ("A", "B", "C", "D", "E"),
+            ("original", "fake", "copy"), ("raw", "cooked"), ("reference", "sample"),
+            ("hazy", "clear", "rainy", "snowy"), ("foggy", "clear"), ("shallow", "deep"), ("GT", "sedan", "SUV"),
+            ("HR", "IT", "Sales"), ("annotation", "drawing", "text"), ("test_tube", "flask", "beaker"),
+            ("indoor", "outdoor"), ("clip", "pin", "screw"), ("fold", "crease", "tear"), ("trainer", "boot", "sandal"),
+            ("0-10", "11-20", "21-30"), ("no_damage", "minor", "major"), ("normal", "abnormal"), ("good", "bad"),
+            ("defect", "ok"), ("male", "female"), ("benign", "malignant"), ("pass", "fail"), ("on", "off"),
+            ("front", "back"), ("front", "back", "left", "right", "top"), ("inside", "outside"), ("dry", "wet"),
+            ("high_quality", "low_quality"), ("high_risk", "low_risk"), ("label_ok", "label_missing"),
+            ("with_label", "without_label"), ("mask_on", "mask_off"), ("depth_1", "depth_2", "depth_3"),
+            ("class_0", "class_1"), ("class0", "class1", "class10"), ("c0", "c1", "c2"), ("level1", "level2"),
+            ("grade_A", "grade_B"), ("type_A", "type_B"), ("model_a", "model_b"), ("visible", "hidden"),
+            ("short", "long"), ("light", "dark"), ("source", "sink"), ("target", "decoy"), ("input_jack", "output_jack"),
+            ("photo", "painting", "sketch"), ("real", "synthetic"), ("color", "gray"), ("day", "dusk", "night"),
+            ("healthy", "unhealthy"), ("early", "late"), ("start", "end"), ("x", "o"), ("T1", "T2", "FLAIR"),
+            ("rain", "snow", "sun"), ("rgb", "cmyk"), ("mat", "rug"), ("data", "voice"), ("image", "no_image"),
+        )
+    },
+    "words in splits: left, right, straight": split(("train", "val"), ("left", "right", "straight"), 8),
+    "words in splits: mask, no_mask": split(("train", "test"), ("mask", "no_mask"), 8),
+    "words in splits: high, low": split(("train", "test"), ("high", "low"), 8),
+    "words in splits: input, output": split(("train", "test"), ("input", "output"), 8),
+    "ORL faces: s1 to s6": folder(views("s1", "s2", "s3", "s4", "s5", "s6", n=10)),
+    "persons: id_00000002": folder(classes("id_00000002", "id_00000003", "id_00000010", n=5)),
+    "chess squares: a1/a1_1.jpg": folder(own("a1", "a2", "b1", "b2")),
+    "driver states: c0/img_7.jpg": folder(
+        {f"c{k % 3}/img_{k}.jpg": Pic(k) for k in range(24)}
+    ),
+    "frames of one video, cut by class": folder(
+        {f"{c}/frame_{k:04}.jpg": Pic(8, "photo", (48, 36), k) for c, (a, b) in {"run": (0, 9), "walk": (9, 20)}.items() for k in range(a, b)}
+    ),
+    "frames of one video, two classes in turns": folder(
+        {f"{('run', 'walk')[k % 2]}/frame_{k:04}.jpg": Pic(8, "photo", (48, 36), k) for k in range(24)}
+    ),
+    **{
+        f"unlike pictures of one name: {', '.join(names)}": folder(
+            {f"{c}/{k:04}.jpg": Pic(40 * i + k, kind) for i, (c, kind) in enumerate(zip(names, kinds, strict=True)) for k in range(8)}
+        )
+        for names, kinds in (
+            (("color", "gray"), ("photo", "gray")), (("painting", "sketch"), ("photo", "edges")),
+            (("light", "dark"), ("photo", "dark")), (("photo", "negative"), ("photo", "gray")),
+            (("fresh", "stale"), ("photo", "warm")), (("rain", "dry"), ("rain", "photo")),
+        )
+    },
     # -- numbers of files
     "MNIST as files: numbers through all classes": folder(
         {f"{k % 3}/{k}.png": Pic(k, "gray", (28, 28)) for k in range(24)}
@@ -336,8 +387,15 @@ CLASSES: dict[str, Layout] = {
     "icons: left, right, up": folder(
         {f"{c}/icon_{k}.png": Pic(40 * i + k, "colours", (32, 32)) for i, c in enumerate(("left", "right", "up")) for k in range(8)}
     ),
-    "icons and photos": folder(
-        {f"{c}/{c}_{k}.png": Pic(40 * i + k, kind) for i, (c, kind) in enumerate((("icon", "colours"), ("photo", "photo"))) for k in range(8)}
+    "icons and photos": Layout(
+        "classes",
+        {f"{c}/{c}_{k}.png": Pic(40 * i + k, kind) for i, (c, kind) in enumerate((("icon", "colours"), ("photo", "photo"))) for k in range(8)},
+        "folder/refused", says="icon",
+    ),
+    "smooth and grey in one class: clear, fog": Layout(
+        "classes",
+        {f"{c}/{k:04}.jpg": Pic(40 * i + k, kind) for i, (c, kind) in enumerate((("clear", "photo"), ("fog", "depth"))) for k in range(8)},
+        "folder/refused", says="fog",
     ),
     "maps, charts, photographs": folder(
         {f"{c}/{c}_{k}.png": Pic(40 * i + k, kind) for i, (c, kind) in enumerate((("map", "colours"), ("chart", "binary"), ("photograph", "photo"))) for k in range(8)}

@@ -1,6 +1,6 @@
 """Small pictures with the relations of real datasets: masks are flat, pairs show the same scene.
 
-A `Pic` describes a picture: the number of a scene, what is done to it, and its size.  Pictures of
+A `Pic` describes a picture: the number of a scene, an effect, and the size.  Pictures of
 one scene show the same; pictures of two scenes have nothing in common.
 """
 

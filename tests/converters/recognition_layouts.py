@@ -1,16 +1,20 @@
-"""Layouts of public datasets and what a user wants of them: the right format, or a refusal.
+"""Layouts of public datasets, each with the right result: a format, or a refusal.
 
-`LAYOUTS` has pairs, masks, domains, tables and annotations that are no class folders, and true class
-folders that look like them.  ``python tests/converters/recognition_layouts.py [PART-OF-A-NAME]`` prints
-a line for each: what is expected, what came, and what is not right.
+`LAYOUTS` has two sides.  Pairs, masks, domains, tables and annotations are not class folders.
+True class folders with difficult names are.  The script prints a line for each layout, with the
+expected result, the result, and its faults:
+
+    python tests/converters/recognition_layouts.py [PART-OF-A-NAME]
 """
 
 # ruff: noqa: E501, T201  (a table of trees, and one that is printed)
 
 from __future__ import annotations
 
+import io
 import json
 import sys
+import tarfile
 import tempfile
 import warnings
 from collections import Counter
@@ -20,7 +24,7 @@ from pathlib import Path
 
 from layout_check import Layout, Outcome, Tree, outcome
 from layout_classes import CLASSES, HIDDEN, classes
-from layout_pictures import Pic
+from layout_pictures import Pic, encoded
 
 __all__ = ["LAYOUTS", "THOROUGH"]
 
@@ -123,12 +127,12 @@ SEGMENTATION: dict[str, Layout] = {
         "segmentation",
         side({"images": ("photo", "{k}_training.tif"), "1st_manual": ("binary", "{k}_manual1.gif"), "mask": ("fov", "{k}_training_mask.gif")}),
         "masks/refused", says="1st_manual", count=8),
-    "1st_manual beside images": masks(side({"images": ("photo", "{k}_training.png"), "1st_manual": ("binary", "{k}_manual1.png")}), 8),
+    "1st_manual next to images": masks(side({"images": ("photo", "{k}_training.png"), "1st_manual": ("binary", "{k}_manual1.png")}), 8),
     "HRF": Layout(
         "segmentation",
         side({"images": ("photo", "{k:02}_dr.JPG"), "manual1": ("binary", "{k:02}_dr.tif"), "mask": ("fov", "{k:02}_dr_mask.tif")}),
         "masks/refused", says="manual1", count=8),
-    "manual1 beside images": masks(side({"images": ("photo", "{k:02}_h.jpg"), "manual1": ("binary", "{k:02}_h.tif")}), 8),
+    "manual1 next to images": masks(side({"images": ("photo", "{k:02}_h.jpg"), "manual1": ("binary", "{k:02}_h.tif")}), 8),
     "STARE": maybe_masks(side({"stare-images": ("photo", "im{k:04}.ppm"), "labels-ah": ("binary", "im{k:04}.ah.ppm")}), 8, "labels-ah"),
     "CHASE_DB1": Layout(
         "segmentation",
@@ -143,7 +147,7 @@ SEGMENTATION: dict[str, Layout] = {
     "ECSSD: images, ground_truth_mask": maybe_masks(side({"images": PHOTO, "ground_truth_mask": MASK}), 8),
     "HKU-IS: imgs, gt": masks(side({"imgs": ("photo", PNG), "gt": MASK}), 8),
     "COD10K: Imgs, GT, Edge": maybe_masks(side({"TrainDataset/Imgs": PHOTO, "TrainDataset/GT": MASK, "TrainDataset/Edge": ("edges", PNG)}), 8),
-    "BUSI: classes beside masks": Layout(
+    "BUSI: classes next to masks": Layout(
         "segmentation",
         {f"Dataset_BUSI_with_GT/{c}/{c} ({k}){end}.png": Pic(40 * i + k, kind) for i, c in enumerate(("benign", "malignant", "normal"))
          for k in range(1, 5) for end, kind in (("", "photo"), ("_mask", "binary"))},
@@ -393,7 +397,7 @@ PAIRS: dict[str, Layout] = {
     "stereo: left, right": refused("pairs", side({"left": "photo", "right": "right"}), "right"),
     "stereo: left, right, disparity": refused("pairs", side({"left": "photo", "right": "right", "disparity": "depth"}), "disparity"),
     "stereo in splits": refused("pairs", in_splits(("train", "val"), {"left": "photo", "right": "right"}), "right"),
-    "stereo: image_2, image_3 (KITTI)": refused("pairs", in_splits(("training", "testing"), {"image_2": ("photo", "{k:06}.png"), "image_3": ("right", "{k:06}.png")}), "image_3"),
+    "stereo: image_2, image_3 (KITTI)": refused("pairs", in_splits(("training", "testing"), {"image_2": ("photo", "{k:06}.png"), "image_3": ("right", "{k:06}.png")}), "image_3|recipe"),
     "stereo: image_0, image_1": refused("pairs", side({"image_0": ("photo", "{k:06}.png"), "image_1": ("right", "{k:06}.png")}), "image_1"),
     "stereo: cam0, cam1 of a clip": refused("pairs", {f"{cam}/data/{k:08}.png": Pic(5, how, (48, 36), k) for k in range(8) for cam, how in (("cam0", "photo"), ("cam1", "right"))}, "cam1"),
     "Middlebury: im0, im1 in a folder for each scene": refused(
@@ -484,7 +488,7 @@ ANNOTATIONS: dict[str, Layout] = {
     "UTKFace": Layout("annotations", {f"UTKFace/{20 + k}_{k % 2}_{k % 5}_201612191409{k:02}.jpg.chip.jpg": Pic(k) for k in range(8)}, "flat/refused", count=8),
     "FFHQ": Layout("annotations", {f"{t:05}/{t + k:05}.png": Pic(t // 100 + k) for t in range(0, 5000, 1000) for k in range(6)}, "flat/refused", says="00000", count=30),
     "FFHQ, wrapped, with its list": Layout("annotations", {f"ffhq/images1024x1024/{t:05}/{t + k:05}.png": Pic(t // 100 + k) for t in range(0, 3000, 1000) for k in range(6)} | {"ffhq/ffhq-dataset-v2.json": '{"0": {"category": "training"}}', "ffhq/LICENSE.txt": "CC"}, "refused", says="ffhq-dataset-v2.json"),
-    "CelebA-HQ, flat": Layout("annotations", plain("celeba_hq_256", pattern="{k:05}.jpg"), "flat", count=8),
+    "CelebA-HQ, flat": Layout("annotations", plain("celeba_hq_256", pattern="{k:05}.jpg"), "flat/refused", count=8),
     "pictures numbered through folders of 4": Layout("annotations", {f"{k // 4:03}/{k:06}.jpg": Pic(k) for k in range(24)}, "flat/refused", count=24),
     "pictures by the start of their hash": Layout("annotations", {f"{h[:2]}/{h}.jpg": Pic(i) for i, h in enumerate(("0a1b2c3d4e5f", "0affee123456", "1b00c0ffee11", "1bdeadbeef22", "ff00ff00ff00", "ff1234567890"))}, "flat/refused", count=6),
     "pictures by date: 2021, 2022": Layout("annotations", {f"{y}/{m:02}/IMG_{y}{m:02}0{k}.jpg": Pic(300 * (y - 2020) + 20 * m + k) for y in (2021, 2022) for m in (1, 7) for k in range(1, 4)}, "flat/refused", count=12),
@@ -508,7 +512,7 @@ ANNOTATIONS: dict[str, Layout] = {
     "DOTA, one split": refused("detection", plain("images", pattern="P{k:04}.png") | texts("labelTxt-v1.0/P{k:04}.txt", "imagesource:GoogleEarth\ngsd:0.14\n2 3 10 3 10 12 2 12 plane 0\n"), "recipe|labelTxt"),
     "BDD100K": refused(
         "detection", {k: v for i, s in enumerate(("train", "val")) for k, v in plain(f"images/100k/{s}", start=90 * i).items()} | {f"labels/det_20/det_{s}.json": json.dumps([{"name": name, "labels": [{"id": "0", "category": "car", "box2d": {"x1": 1, "y1": 2, "x2": 9, "y2": 9}}]} for name in NAMES]) for s in ("train", "val")}, "recipe|labels|det_"),
-    "BDD100K, a list beside its pictures": refused("detection", plain("") | {"labels.json": json.dumps([{"name": name, "labels": [{"id": "0", "category": "car", "box2d": {"x1": 1, "y1": 2, "x2": 9, "y2": 9}}], "attributes": {"weather": "clear"}} for name in NAMES])}, "recipe|labels"),
+    "BDD100K, a list next to its pictures": refused("detection", plain("") | {"labels.json": json.dumps([{"name": name, "labels": [{"id": "0", "category": "car", "box2d": {"x1": 1, "y1": 2, "x2": 9, "y2": 9}}], "attributes": {"weather": "clear"}} for name in NAMES])}, "recipe|labels"),
     "Label Studio": refused(
         "detection", plain("upload/1", pattern="{k}-cat.jpg") | {"project-1-at-2024-01-01.json": json.dumps([{"id": k, "annotations": [{"id": k, "result": [{"type": "rectanglelabels", "value": {"x": 1, "y": 2, "width": 30, "height": 30, "rectanglelabels": ["Car"]}}]}], "data": {"image": f"/data/upload/1/{k}-cat.jpg"}} for k in range(1, 9)])}, "recipe|json"),
     "SageMaker": refused(
@@ -516,27 +520,27 @@ ANNOTATIONS: dict[str, Layout] = {
     "SageMaker: train, train_annotation": refused("detection", plain("train") | texts("train_annotation/{k:04}.json", '{"file": "0001.jpg", "image_size": [{"width": 48, "height": 36, "depth": 3}], "annotations": [], "categories": []}') | plain("validation", start=90), "recipe|train_annotation"),
     "SageMaker: .lst": refused("detection", plain("train") | {"train.lst": "".join(f"{k}\t0\ttrain/{name}\n" for k, name in enumerate(NAMES))}, "lst"),
     "ICDAR 2015": refused("detection", plain("ch4_training_images", pattern="img_{k}.jpg") | texts("ch4_training_localization_transcription_gt/gt_img_{k}.txt", "\ufeff2,3,10,3,10,12,2,12,Genaxis Theatre\n"), "gt_img_1|localization|txt"),
-    "ICDAR, beside": refused("detection", plain("", pattern="img_{k}.jpg") | texts("gt_img_{k}.txt", '2, 3, 10, 12, "Tiredness"\n'), "gt_img_1|txt"),
+    "ICDAR, next to": refused("detection", plain("", pattern="img_{k}.jpg") | texts("gt_img_{k}.txt", '2, 3, 10, 12, "Tiredness"\n'), "gt_img_1|txt"),
     "CrowdHuman": refused("detection", plain("Images", pattern="273271,{k}.jpg") | {"annotation_train.odgt": '{"ID": "273271,1", "gtboxes": []}\n'}, "odgt"),
     "DIOR": Layout("detection", plain("JPEGImages-trainval", pattern="{k:05}.jpg") | {f"Annotations/Horizontal Bounding Boxes/{k:05}.xml": voc(f"{k:05}.jpg") for k in range(1, 9)} | {"ImageSets/Main/train.txt": "00001\n"}, "voc/voc_folders/refused", says="Annotations"),
     "NEU-DET": Layout("detection", {f"train/images/{c}/{c}_{k}.jpg": Pic(40 * i + k) for i, c in enumerate(("crazing", "patches")) for k in range(1, 5)} | {f"train/annotations/{c}_{k}.xml": voc(f"{c}_{k}.jpg") for c in ("crazing", "patches") for k in range(1, 5)}, "voc/voc_folders/refused", says="annotations"),
     "YOLO: images, labels, data.yaml": Layout("detection", in_splits(("train", "val"), {"images": PHOTO}, after=True) | {f"labels/{s}/{k:04}.txt": YOLO_BOX for s in ("train", "val") for k in range(1, 9)} | {"data.yaml": "train: images/train\nval: images/val\nnames: {0: cat}\n"}, "yolo", count=16),
     "YOLO without a YAML": Layout("detection", in_splits(("train", "val"), {"images": PHOTO}, after=True) | {f"labels/{s}/{k:04}.txt": YOLO_BOX for s in ("train", "val") for k in range(1, 9)}, "yolo/refused", says="labels", count=16),
     "YOLO without splits": Layout("detection", plain("images") | texts("labels/{k:04}.txt", YOLO_BOX), "yolo/refused", says="labels", count=8),
-    "YOLO: texts beside the pictures": Layout("detection", plain("") | texts("{k:04}.txt", YOLO_BOX) | {"classes.txt": "cat\n"}, "yolo/refused", says="txt", count=8),
-    "YOLO: texts beside, no classes": Layout("detection", plain("obj") | texts("obj/{k:04}.txt", YOLO_BOX), "yolo/refused", says="txt", count=8),
+    "YOLO: texts next to the pictures": Layout("detection", plain("") | texts("{k:04}.txt", YOLO_BOX) | {"classes.txt": "cat\n"}, "yolo/refused", says="txt", count=8),
+    "YOLO: texts next to them, no classes": Layout("detection", plain("obj") | texts("obj/{k:04}.txt", YOLO_BOX), "yolo/refused", says="txt", count=8),
     "YOLO in class folders": Layout("detection", {f"{c}/{k}.{e}": v for i, c in enumerate(("cat", "dog")) for k in range(6) for e, v in (("jpg", Pic(40 * i + k)), ("txt", YOLO_BOX))}, "yolo/refused", says="txt"),
-    "LabelMe in class folders": Layout("detection", {f"{c}/{k}.{e}": v for i, c in enumerate(("cat", "dog")) for k in range(6) for e, v in (("jpg", Pic(40 * i + k)), ("json", '{"version": "5.0", "shapes": [], "imagePath": "0.jpg"}'))}, "labelme/refused", says="json"),
+    "LabelMe in class folders": Layout("detection", {f"{c}/{k}.{e}": v for i, c in enumerate(("cat", "dog")) for k in range(6) for e, v in (("jpg", Pic(40 * i + k)), ("json", '{"version": "5.0", "shapes": [], "imagePath": "0.jpg"}'))}, "labelme/refused", says="json|recipe"),
     "OpenPose: a keypoint JSON for each": refused("detection", plain("images") | texts("keypoints/{k:04}_keypoints.json", '{"version": 1.3, "people": []}'), "json"),
-    "landmarks: .pts beside the pictures (300-W)": refused("detection", {f"{d}/{k}.{e}": v for i, d in enumerate(("afw", "ibug")) for k in range(6) for e, v in (("jpg", Pic(40 * i + k)), ("pts", "version: 1\nn_points: 68\n{\n1 2\n}\n"))}, "pts"),
-    "point clouds: .bin beside": refused("detection", plain("image_2", pattern="{k:06}.png") | {f"velodyne/{k:06}.bin": bytes(64) for k in range(1, 9)}, "bin"),
+    "landmarks: .pts next to the pictures (300-W)": refused("detection", {f"{d}/{k}.{e}": v for i, d in enumerate(("afw", "ibug")) for k in range(6) for e, v in (("jpg", Pic(40 * i + k)), ("pts", "version: 1\nn_points: 68\n{\n1 2\n}\n"))}, "pts"),
+    "point clouds: .bin next to": refused("detection", plain("image_2", pattern="{k:06}.png") | {f"velodyne/{k:06}.bin": bytes(64) for k in range(1, 9)}, "bin|recipe"),
     # -- COCO
     "COCO: train, val, annotations": Layout("detection", plain("train") | plain("val", start=90) | {f"annotations/instances_{s}.json": coco(NAMES) for s in ("train", "val")}, "coco", count=16),
     "COCO: data and labels.json (FiftyOne)": Layout("detection", plain("data") | {"labels.json": coco(NAMES)}, "coco", count=8),
     "COCO: images and result.json (Label Studio)": Layout("detection", plain("images") | {"result.json": coco([f"images/{name}" for name in NAMES])}, "coco", count=8),
     "COCO: ids as text": Layout("detection", plain("images") | {"annotations.json": coco(NAMES, text_ids=True)}, "coco", count=8),
     "COCO: two files for one folder": Layout("detection", plain("images") | {"annotations/train.json": coco(NAMES[:5]), "annotations/val.json": coco(NAMES[5:])}, "coco", count=8),
-    "COCO: class folders beside its file": Layout("detection", classes("cat", "dog") | {"annotations.json": coco([f"{c}/{k:03}.jpg" for c in ("cat", "dog") for k in range(4)])}, "coco/refused", says="annotations.json"),
+    "COCO: class folders next to its file": Layout("detection", classes("cat", "dog") | {"annotations.json": coco([f"{c}/{k:03}.jpg" for c in ("cat", "dog") for k in range(4)])}, "coco/refused", says="annotations.json"),
 }  # fmt: skip
 
 CSV_ROWS = "".join(f"{k:04}.jpg,{'xy'[k % 2 == 0]}\n" for k in range(1, 9))
@@ -567,11 +571,11 @@ NPY = b"\x93NUMPY\1\0v\0{'descr': '<i8', 'fortran_order': False, 'shape': (8,), 
 
 
 def _unread(name: str, content: str | bytes) -> dict[str, Layout]:
-    """Return a file of labels beside class-like folders, above them, and in one of them."""
+    """Return a file of labels next to class-like folders, above them, and in a class."""
     trees: dict[str, Files] = {
-        f"{name} beside": AB | {name: content},
+        f"{name} next to": AB | {name: content},
         f"{name} above": {f"images/{k}": v for k, v in AB.items()} | {name: content},
-        f"{name} in one of them": AB | {f"a/{name}": content},
+        f"{name} in a class": AB | {f"a/{name}": content},
     }
     return {f"labels: {title}": refused("lists", tree, name) for title, tree in trees.items()}
 
@@ -587,16 +591,16 @@ LISTS: dict[str, Layout] = {
     "Kaggle: plants, one image folder": listed(plain("images") | {"train.csv": "image_id,label\n" + CSV_IDS[:35], "test.csv": "image_id\n0006\n0007\n"}, "train.csv|test.csv", count=-1),
     "Kaggle: wheat, a bbox column": refused("lists", plain("train") | {"train.csv": "image_id,width,height,bbox,source\n" + "".join(f'{k:04},48,36,"[{k}, 3.0, 10.0, 12.0]",usask_1\n' for k in range(1, 9) for _ in "ab")}, "train.csv"),
     "Kaggle: steel, RLE": refused("lists", plain("train_images") | plain("test_images", start=90) | {"train.csv": "ImageId,ClassId,EncodedPixels\n" + "".join(f"{k:04}.jpg,{k % 3 + 1},29 12 60 12\n" for k in range(1, 9))}, "recipe|train.csv"),
-    "Kaggle: ships, RLE beside": refused("lists", plain("train_v2") | plain("test_v2", start=90) | {"train_ship_segmentations_v2.csv": "ImageId,EncodedPixels\n" + "".join(f"{k:04}.jpg,264661 17\n" for k in range(1, 9))}, "recipe|train_ship"),
+    "Kaggle: ships, RLE next to": refused("lists", plain("train_v2") | plain("test_v2", start=90) | {"train_ship_segmentations_v2.csv": "ImageId,EncodedPixels\n" + "".join(f"{k:04}.jpg,264661 17\n" for k in range(1, 9))}, "recipe|train_ship"),
     "HAM10000: two image folders": listed({f"HAM10000_images_part_{1 + (k > 4)}/{k:04}.jpg": Pic(k) for k in range(1, 9)} | {"HAM10000_metadata.csv": "lesion_id,image_id,dx\n" + "".join(f"HAM_{k},{k:04},{'xy'[k % 2 == 0]}\n" for k in range(1, 9))}, "HAM10000_metadata.csv", must=True),
     "HAM10000 with tables of pixels": listed({f"HAM10000_images_part_{1 + (k > 4)}/{k:04}.jpg": Pic(k) for k in range(1, 9)} | {"HAM10000_metadata.csv": "lesion_id,image_id,dx\n" + "".join(f"HAM_{k},{k:04},{'xy'[k % 2 == 0]}\n" for k in range(1, 9)), "hmnist_8_8_L.csv": "pixel0000,label\n1,2\n"}, "hmnist|HAM10000_metadata"),
     "HAM10000 without its table": refused("lists", {f"HAM10000_images_part_{1 + (k > 4)}/{k:04}.jpg": Pic(k) for k in range(1, 9)}, "part_1"),
     "NIH: twelve image folders": listed({f"images_{k:03}/images/{k:04}.jpg": Pic(k) for k in range(1, 9)} | {"Data_Entry_2017.csv": "Image Index,Finding Labels,Follow-up #\n" + "".join(f"{k:04}.jpg,{'xy'[k % 2 == 0]},0\n" for k in range(1, 9))}, "Data_Entry_2017.csv", must=True),
     "NIH with its lists": listed({f"images_{k:03}/images/{k:04}.jpg": Pic(k) for k in range(1, 9)} | {"Data_Entry_2017.csv": "Image Index,Finding Labels,Follow-up #\n" + "".join(f"{k:04}.jpg,{'xy'[k % 2 == 0]},0\n" for k in range(1, 9)), "BBox_List_2017.csv": "Image Index,Finding Label,Bbox [x,y,w,h]\n", "train_val_list.txt": "0001.jpg\n", "test_list.txt": "0002.jpg\n", "README_CHESTXRAY.pdf": b"%PDF"}, "Data_Entry|BBox_List|list"),
     "NIH without its tables": refused("lists", {f"images_{i:03}/images/{i:03}{k}.png": Pic(20 * i + k) for i in range(1, 5) for k in range(3)}, "images_001"),
-    "labels.csv beside class-like folders": listed(AB | {"labels.csv": "path,label\n" + AB_ROWS}, "labels.csv"),
-    "labels.csv beside them, names without folder": listed(AB | {"labels.csv": "name,label\n" + CSV_ROWS}, "labels.csv"),
-    "labels.csv beside them, ids": listed(AB | {"labels.csv": "id,label\n" + CSV_IDS}, "labels.csv"),
+    "labels.csv next to class-like folders": listed(AB | {"labels.csv": "path,label\n" + AB_ROWS}, "labels.csv"),
+    "labels.csv next to them, names without folder": listed(AB | {"labels.csv": "name,label\n" + CSV_ROWS}, "labels.csv"),
+    "labels.csv next to them, ids": listed(AB | {"labels.csv": "id,label\n" + CSV_IDS}, "labels.csv"),
     "labels.csv above them": listed({f"images/{k}": v for k, v in AB.items()} | {"labels.csv": "path,label\n" + AB_ROWS}, "labels.csv"),
     "labels.csv above them, names without folder": listed({f"images/{k}": v for k, v in AB.items()} | {"labels.csv": "name,label\n" + CSV_ROWS}, "labels.csv"),
     "labels.csv of UTF-16": listed(AB | {"labels.csv": ("path,label\n" + AB_ROWS).encode("utf-16")}, "labels.csv"),
@@ -645,7 +649,7 @@ HARD: dict[str, Layout] = {
     "train with classes, test flat": refused("hard", classes("cat", "dog", pattern="train/{c}/{k}.jpg") | plain("test", start=300), "test"),
     "train with classes, val flat (ImageNet)": refused("hard", classes("n01440764", "n01443537", pattern="train/{c}/{k}.jpg") | plain("val", start=300), "val"),
     "classes and loose pictures": refused("hard", classes("cat", "dog") | {"0.jpg": Pic(999)}, "0.jpg"),
-    "the data and a copy of it: yes, no, brain_tumor_dataset": Layout("hard", classes("yes", "no") | classes("yes", "no", pattern="brain_tumor_dataset/{c}/{k}.jpg"), "folder/refused", says="brain_tumor_dataset", unused="brain_tumor_dataset/", note="brain_tumor_dataset"),
+    "the data and its copy: yes, no, brain_tumor_dataset": Layout("hard", classes("yes", "no") | classes("yes", "no", pattern="brain_tumor_dataset/{c}/{k}.jpg"), "folder/refused", says="brain_tumor_dataset", unused="brain_tumor_dataset/", note="brain_tumor_dataset"),
     "Chest X-Ray (Kaggle, twice in it)": Layout(
         "hard", {f"chest_xray/{w}{s}/{c}/{k}.jpg": Pic(300 * j + 40 * i + k) for w in ("", "chest_xray/") for j, s in enumerate(("train", "val")) for i, c in enumerate(("NORMAL", "PNEUMONIA")) for k in range(2)}, "folder/refused", says="chest_xray", unused="chest_xray/chest_xray", note="chest_xray"),
     "Chest X-Ray twice, and the second has other pictures": refused(
@@ -664,7 +668,7 @@ HARD: dict[str, Layout] = {
     "augmented copies: original, flipped, rotated": refused("hard", side({"original": ("photo", JPG), "blurred": ("blur", JPG), "darkened": ("dark", JPG)}), "darkened"),
     "plain pictures in splits": Layout("hard", plain("train") | plain("val", start=90) | plain("test", start=180), "flat", count=24),
     "plain pictures in one wrapper": Layout("hard", plain("images"), "flat", count=8),
-    "plain pictures in two wrappers": Layout("hard", plain("archive/celeba"), "flat", count=8),
+    "plain pictures in two wrappers": Layout("hard", plain("archive/celeba"), "flat/refused", count=8),
     "plain pictures and a README": Layout("hard", plain("") | {"README.md": "# x\n", "LICENSE": "MIT"}, "flat", count=8),
     "train alone, flat": Layout("hard", plain("train"), "flat/refused", says="train", count=8),
     "no pictures at all": refused("hard", {"a/0.txt": "x", "b/1.txt": "y"}, "txt"),
@@ -709,6 +713,18 @@ MORE: dict[str, Layout] = {
     "class/images, class/masks with one class": maybe_masks(side({"tumor/images": PHOTO, "tumor/masks": MASK}), 8, "masks"),
     "images/class, masks/class": maybe_masks({f"{d}/{c}/{k}.png": Pic(40 * i + k, how) for d, how in (("images", "photo"), ("masks", "binary")) for i, c in enumerate(("cat", "dog")) for k in range(6)}, 12, "masks"),
     "imgs, segs: the shapes of letters": maybe_masks(side({"imgs": ("photo", "{k}.png"), "segs": ("palette", "{k}.png")}), 8, "segs"),
+    "pairs in one order under other names: IMG_0001, DSC_0501": refused("pairs", side({"input": ("dark", "IMG_{k:04}.jpg")}) | {f"target/DSC_{500 + k:04}.jpg": Pic(k - 1) for k in range(1, 9)}, "target"),
+    "pairs by the end of names: a1_1, a1_2": refused("pairs", side({"input": ("blur", "a{k}_1.jpg"), "target": ("photo", "a{k}_2.jpg")}), "target"),
+    "pairs of few: low, high of three": refused("pairs", side({"low": "dark", "high": "photo"}, 3), "low"),
+    "pairs of one: low, high": refused("pairs", side({"low": "dark", "high": "photo"}, 1), "low"),
+    "pairs of 40 among unpaired: low, high": refused("pairs", side({"low": "dark", "high": "photo"}, 20) | plain("low", 20, "x{k}.png", 900, "dark") | plain("high", 20, "y{k}.png", 950), "low"),
+    "pairs next to a README: low, high": refused("pairs", side({"low": "dark", "high": "photo"}) | {"README.md": "# LOL\n"}, "low"),
+    "pairs and a hidden folder: low, high": refused("pairs", side({"low": "dark", "high": "photo"}) | {".ipynb_checkpoints/0001.png": Pic(0)}, "low"),
+    "pairs in a wrapper: data/low, data/high": refused("pairs", side({"low": "dark", "high": "photo"}, root="archive/data/"), "low"),
+    "pairs of other suffixes: low/1.jpg, high/1.png": refused("pairs", side({"low": ("dark", "{k}.jpg"), "high": ("photo", "{k}.png")}), "low"),
+    "pairs in deeper folders: low/a/1.png, high/a/1.png": refused("pairs", {f"{d}/{c}/{k}.png": Pic(40 * i + k, how) for d, how in (("low", "dark"), ("high", "photo")) for i, c in enumerate(("a", "b")) for k in range(6)}, "low"),
+    "five exposures of the same scenes": refused("pairs", side({"ev-2": "dark", "ev-1": "night", "ev0": "photo", "ev1": "warm", "ev2": "haze"}), "ev0"),
+    "hands of one person, in the same places: left, right": Layout("classes", {f"{c}/{k:04}.jpg": Pic(300 + 40 * i + k, background=k % 3) for i, c in enumerate(("left", "right")) for k in range(12)}, "folder"),
     "an image folder and heat maps": refused("pairs", side({"images": ("photo", JPG), "heatmaps": ("depth", JPG)}), "heatmaps"),
     "an image folder and saliency maps": refused("pairs", side({"stimuli": ("photo", JPG), "maps": ("depth", JPG)}), "maps"),
     "normals: rgb, normals": refused("pairs", side({"rgb": "photo", "normals": "warm"}), "normals"),
@@ -727,18 +743,123 @@ MORE: dict[str, Layout] = {
     "notes.txt that is a list": Layout("lists", AB | {"notes.txt": AB_ROWS.replace(",", " ")}, "manifest/refused", says="notes.txt"),
     "README.txt that is a list": Layout("lists", AB | {"README.txt": AB_ROWS.replace(",", "\t")}, "manifest/refused", says="README.txt"),
     "README.csv": refused("lists", AB | {"README.csv": "path,label\n" + AB_ROWS}, "README.csv"),
-    "a list of train and a list of test above classes": Layout("lists", {f"images/{k}": v for k, v in AB.items()} | {"train.txt": "a/0001.jpg\nb/0005.jpg\n", "test.txt": "a/0002.jpg\n"}, "manifest/refused", says="train.txt|test.txt"),
-    "a list in a folder beside the classes: splits/train.txt": refused("lists", AB | {"splits/train.txt": "a/0001.jpg\nb/0005.jpg\n"}, "splits"),
-    "metadata.csv beside classes (Hugging Face)": Layout("lists", AB | {"metadata.csv": "file_name,label\n" + AB_ROWS}, "hf_folder/manifest/refused", says="metadata.csv", count=8, labels=LABELS_AB),
+    "lists of train and test above classes": Layout("lists", {f"images/{k}": v for k, v in AB.items()} | {"train.txt": "a/0001.jpg\nb/0005.jpg\n", "test.txt": "a/0002.jpg\n"}, "manifest/refused", says="train.txt|test.txt"),
+    "a list in a folder next to the classes: splits/train.txt": refused("lists", AB | {"splits/train.txt": "a/0001.jpg\nb/0005.jpg\n"}, "splits"),
+    "metadata.csv next to classes (Hugging Face)": Layout("lists", AB | {"metadata.csv": "file_name,label\n" + AB_ROWS}, "hf_folder/manifest/refused", says="metadata.csv", count=8, labels=LABELS_AB),
     "metadata.jsonl in one class": refused("lists", AB | {"a/metadata.jsonl": '{"file_name": "0001.jpg", "text": "x"}\n'}, "metadata.jsonl"),
-    "a GeoJSON beside classes": refused("lists", AB | {"areas.geojson": GEO}, "areas.geojson"),
-    "a shape file beside classes": refused("lists", AB | {"areas.shp": bytes(100), "areas.dbf": bytes(40)}, "areas"),
+    "a GeoJSON next to classes": refused("lists", AB | {"areas.geojson": GEO}, "areas.geojson"),
+    "a shape file next to classes": refused("lists", AB | {"areas.shp": bytes(100), "areas.dbf": bytes(40)}, "areas"),
     "a TOML of labels": refused("lists", AB | {"labels.toml": '"0001.jpg" = "x"\n'}, "labels.toml"),
     "an SQL dump": refused("lists", AB | {"labels.sql": "INSERT INTO labels VALUES ('a/0001.jpg', 'x');\n"}, "labels.sql"),
     "a gzipped list": refused("lists", AB | {"labels.csv.gz": b"\x1f\x8b\x08" + bytes(20)}, "labels.csv.gz"),
     "an .odt of annotations for each image": refused("lists", {f"{c}/{k}.{e}": v for i, c in enumerate(("cat", "dog")) for k in range(4) for e, v in (("jpg", Pic(40 * i + k)), ("cap", "a cat"))}, "cap"),
     "class folders in GBK (zip)": Layout("archives", classes("猫", "狗"), "folder/refused", archive="zip gbk"),
     "class folders with backslashes (zip)": Layout("archives", classes("cat", "dog"), "folder", archive="zip backslash"),
+}  # fmt: skip
+
+
+def img2dataset() -> Tree:
+    """Return shards of img2dataset: a tar, a Parquet file and statistics for each."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    files: Files = {}
+    for shard in range(2):
+        tar, table = io.BytesIO(), io.BytesIO()
+        with tarfile.open(fileobj=tar, mode="w") as archive:
+            for k in range(4):
+                key = f"{shard:05}{k:04}"
+                meta = json.dumps({"caption": "a cat", "key": key, "status": "success"})
+                for end, data in (
+                    ("jpg", encoded(Pic(40 * shard + k), "jpg")),
+                    ("txt", b"a cat"),
+                    ("json", meta.encode()),
+                ):
+                    info = tarfile.TarInfo(f"{key}.{end}")
+                    info.size = len(data)
+                    archive.addfile(info, io.BytesIO(data))
+        keys = [f"{shard:05}{k:04}" for k in range(4)]
+        pq.write_table(
+            pa.table(
+                {
+                    "url": ["http://a"] * 4,
+                    "caption": ["a cat"] * 4,
+                    "key": keys,
+                    "status": ["success"] * 4,
+                }
+            ),
+            table,
+        )
+        files |= {
+            f"{shard:05}.tar": tar.getvalue(),
+            f"{shard:05}.parquet": table.getvalue(),
+            f"{shard:05}_stats.json": '{"count": 4, "successes": 4}',
+        }
+    return files
+
+
+def folder(tree: Tree) -> Layout:
+    return Layout("classes", tree, "folder")
+
+
+OTHERS: dict[str, Layout] = {
+    # -- segmentation and saliency
+    "BKAI polyps: train/train, train_gt/train_gt": maybe_masks(side({"train/train": ("photo", "{k}.jpeg"), "train_gt/train_gt": ("colours", "{k}.jpeg")}) | plain("test/test", pattern="t{k}.jpeg", start=300), 8, "train_gt"),
+    "iSAID: images, Instance_masks, Semantic_masks": maybe_masks(in_splits(("train", "val"), {"images": ("photo", "P{k:04}.png"), "Semantic_masks": ("colours", "P{k:04}_instance_color_RGB.png"), "Instance_masks": ("colours", "P{k:04}_instance_id_RGB.png")}), 16, "Semantic_masks"),
+    "Mapillary: images, instances, labels, panoptic": maybe_masks(in_splits(("training", "validation"), {"images": PHOTO, "instances": ("ids", PNG), "labels": ("palette", PNG), "panoptic": ("colours", PNG)}), 16, "labels"),
+    "LIP: TrainVal_images, TrainVal_parsing_annotations": maybe_masks(side({"TrainVal_images": PHOTO, "TrainVal_parsing_annotations": ("ids", PNG)}), 8, "parsing"),
+    "CIHP: Images, Categories, Instances": maybe_masks(side({"Images": PHOTO, "Category_ids": ("ids", PNG), "Instance_ids": ("ids", PNG), "Human_ids": ("binary", PNG)}), 8, "Category_ids"),
+    "DUT-OMRON: DUT-OMRON-image, pixelwiseGT-new-PNG": maybe_masks(side({"DUT-OMRON-image": PHOTO, "pixelwiseGT-new-PNG": MASK}), 8, "pixelwiseGT"),
+    "BSDS500: images and .mat": refused("segmentation", {k: v for i, s in enumerate(("train", "val", "test")) for k, v in (plain(f"images/{s}", pattern="{k}.jpg", start=90 * i) | {f"groundTruth/{s}/{k}.mat": KEY for k in range(1, 9)}).items()}, "groundTruth|mat"),
+    "BSDS300: images in splits": Layout("segmentation", plain("images/train", pattern="{k}.jpg") | plain("images/test", pattern="t{k}.jpg", start=90), "flat/refused", says="train", count=16),
+    "crops: image, label, image_aug, label_aug": maybe_masks(side({"image": PHOTO, "label": MASK, "image_aug": ("blur", JPG), "label_aug": MASK}), -1, "label"),
+    # -- change, depth, views
+    "SECOND: im1, im2, label1, label2": refused("pairs", side({"im1": "photo", "im2": "changed", "label1": "colours", "label2": "colours"}), "im1|label1"),
+    "LEVIR-CD, lower case: a, b, mask": refused("pairs", side({"a": "photo", "b": "changed", "mask": "binary"}), "mask"),
+    "bitemporal: pre, post": refused("pairs", side({"pre": "photo", "post": "changed"}), "post"),
+    "bitemporal: 2016, 2018, change": refused("pairs", side({"2016": "photo", "2018": "changed", "change": "binary"}), "change"),
+    "7-Scenes: color, depth and pose in one folder": refused("pairs", {f"chess/seq-0{c}/frame-{k:06}.{end}": v for c in (1, 2) for k in range(5) for end, v in (("color.png", Pic(40 * c, "photo", (48, 36), k)), ("depth.png", Pic(40 * c, "depth", (48, 36), k)), ("pose.txt", "1 0 0 0\n0 1 0 0\n"))}, "pose.txt|txt"),
+    "7-Scenes without poses": refused("pairs", {f"seq-0{c}/frame-{k:06}.{end}.png": Pic(40 * c, how, (48, 36), k) for c in (1, 2) for k in range(6) for end, how in (("color", "photo"), ("depth", "depth"))}, "seq-01|depth"),
+    "ScanNet: color, depth, pose": refused("pairs", {f"scene000{c}_00/{part}/{k}.{end}": v for c in range(2) for k in range(5) for part, end, v in (("color", "jpg", Pic(40 * c, "photo", (48, 36), k)), ("depth", "png", Pic(40 * c, "depth", (48, 36), k)), ("pose", "txt", "1 0 0 0\n"))}, "pose|txt"),
+    "KITTI odometry": refused("pairs", {f"sequences/0{c}/{cam}/{k:06}.png": Pic(40 * c, how, (48, 36), k) for c in range(2) for k in range(5) for cam, how in (("image_2", "photo"), ("image_3", "right"))} | {f"sequences/0{c}/times.txt": "0.0\n0.1\n" for c in range(2)} | {f"poses/0{c}.txt": "1 0 0 0 0 1 0 0 0 0 1 0\n" for c in range(2)}, "times.txt|poses|recipe"),
+    "NeRF: train, val and transforms_train.json": refused("annotations", plain("train", pattern="r_{k}.png") | plain("val", pattern="r_{k}.png", start=90) | {f"transforms_{s}.json": '{"camera_angle_x": 0.69, "frames": [{"file_path": "./train/r_1"}]}' for s in ("train", "val")}, "transforms"),
+    "COLMAP: images, sparse": refused("annotations", plain("images") | {"sparse/0/cameras.bin": bytes(40), "sparse/0/images.bin": bytes(40), "sparse/0/points3D.bin": bytes(40)}, "sparse|bin"),
+    # -- annotations
+    "fMoW: a JSON for each picture of a class": refused("annotations", {f"train/{c}/{c}_{i}/{c}_{i}_0_rgb.{e}": v for j, c in enumerate(("airport", "zoo")) for i in range(3) for e, v in (("jpg", Pic(40 * j + i)), ("json", '{"gsd": 0.5, "bounding_boxes": []}'))}, "json"),
+    "BigEarthNet: a folder of bands for each patch": refused("annotations", {f"S2A_MSIL2A_20170613T101031_{i}_45/S2A_MSIL2A_20170613T101031_{i}_45_{b}.tif": Pic(10 * i, "gray") for i in range(4) for b in ("B01", "B02", "B03")} | {f"S2A_MSIL2A_20170613T101031_{i}_45/labels_metadata.json": '{"labels": ["Sea"]}' for i in range(4)}, "labels_metadata.json"),
+    "IMDB-WIKI: folders of the number and imdb.mat": refused("annotations", {f"imdb_crop/{i:02}/nm00001{i:02}_rm{k}_1899-5-10_1968.jpg": Pic(20 * i + k) for i in range(3) for k in range(3)} | {"imdb_crop/imdb.mat": KEY}, "mat"),
+    "FairFace: train, val and two tables": Layout("lists", plain("train", pattern="{k}.jpg") | plain("val", pattern="{k}.jpg", start=90) | {f"fairface_label_{s}.csv": "file,age,gender,race,service_test\n" + "".join(f"{s}/{k}.jpg,20-29,Male,White,True\n" for k in range(1, 9)) for s in ("train", "val")}, "manifest/refused", says="fairface_label"),
+    "AffectNet: images and .npy": refused("annotations", {k: v for s in ("train_set", "val_set") for k, v in (plain(f"{s}/images", pattern="{k}.jpg", start=90 * (s == "val_set")) | {f"{s}/annotations/{k}_{e}.npy": NPY for k in range(1, 9) for e in ("exp", "val")}).items()}, "npy|annotations"),
+    "RAF-DB (Kaggle): class folders and tables": Layout("lists", {f"DATASET/{s}/{c}/{s}_{c}{k}.jpg": Pic(300 * j + 40 * c + k) for j, s in enumerate(("train", "test")) for c in (1, 2, 3) for k in range(3)} | {f"{s}_labels.csv": f"image,label\n{s}_10.jpg,1\n{s}_20.jpg,2\n" for s in ("train", "test")}, "manifest/refused", says="_labels.csv"),
+    "Datumaro": refused("detection", plain("images/default") | {"annotations/default.json": '{"info": {}, "categories": {"label": {"labels": [{"name": "cat"}]}}, "items": [{"id": "0001", "annotations": [], "image": {"path": "0001.jpg"}}]}'}, "json|annotations"),
+    "VoTT": refused("detection", plain("vott-json-export") | {"vott-json-export/cats-export.json": '{"name": "cats", "assets": {"1": {"asset": {"name": "0001.jpg"}, "regions": []}}}'}, "export.json"),
+    "YOLO in rotated boxes: images, labelTxt": refused("detection", plain("images") | texts("labelTxt/{k:04}.txt", "2 3 10 3 10 12 2 12 plane 0\n"), "recipe|labelTxt"),
+    "ImageNet-C: corruption/severity/class": refused("annotations", {f"{c}/{v}/{w}/{k}.JPEG": Pic(40 * i + k, how) for c, how in (("gaussian_noise", "noise"), ("fog", "haze")) for v in (1, 2) for i, w in enumerate(("n01440764", "n01443537")) for k in range(3)}, "gaussian_noise|fog"),
+    "ObjectNet: images and mappings": refused("lists", classes("air_freshener", "alarm_clock", pattern="objectnet-1.0/images/{c}/{k}.png") | {"objectnet-1.0/mappings/folder_to_objectnet_label.json": '{"air_freshener": "Air freshener"}', "objectnet-1.0/mappings/imagenet_to_label_2012_v2": "tench\n", "objectnet-1.0/README": "x"}, "mappings"),
+    "imagenette2 with noisy_imagenette.csv": Layout("lists", {f"{s}/{c}/{c}_{k}.JPEG": Pic(300 * j + 40 * i + k) for j, s in enumerate(("train", "val")) for i, c in enumerate(("n01440764", "n02102040")) for k in range(3)} | {"noisy_imagenette.csv": "path,noisy_labels_0,noisy_labels_50,is_valid\n" + "".join(f"{s}/{c}/{c}_{k}.JPEG,{c},n02102040,{s == 'val'}\n" for s in ("train", "val") for c in ("n01440764", "n02102040") for k in range(3))}, "manifest/refused", says="noisy_imagenette.csv", count=12),
+    "fastai's mnist_sample: train, valid and labels.csv": Layout("lists", {f"{s}/{c}/{k}.png": Pic(300 * j + 40 * c + k, "gray", (28, 28)) for j, s in enumerate(("train", "valid")) for c in (3, 7) for k in range(3)} | {"labels.csv": "name,label\n" + "".join(f"{s}/{c}/{k}.png,{int(c == 7)}\n" for s in ("train", "valid") for c in (3, 7) for k in range(3))}, "manifest/refused", says="labels.csv", count=12),
+    "MARS: bbox_train, bbox_test of persons": Layout("re-identification", {f"{s}/{i:04}/{i:04}C1T0001F{k:03}.jpg": Pic(300 * j + 40 * i + k) for j, s in enumerate(("bbox_train", "bbox_test")) for i in range(3) for k in range(3)}, "folder/refused", says="bbox_train"),
+    "iLIDS-VID: cam1/person, cam2/person": refused("re-identification", {f"sequences/{cam}/person{i:03}/{cam}_person{i:03}_{k:05}.png": Pic(40 * i, how, (48, 36), k) for cam, how in (("cam1", "photo"), ("cam2", "warm")) for i in (1, 2, 13) for k in range(4)}, "cam1"),
+    "img2dataset: tar, Parquet and statistics": Layout("annotations", img2dataset, "webdataset", count=8),
+    # -- true class folders of public datasets
+    "NWPU-RESISC45": folder(classes("airplane", "airport", "bridge", pattern="NWPU-RESISC45/{c}/{c}_{k:03}.jpg")),
+    "UC Merced": folder(classes("agricultural", "airplane", pattern="UCMerced_LandUse/Images/{c}/{c}{k:02}.jpg") | {"UCMerced_LandUse/readme.txt": "UC Merced Land Use Dataset\n"}),
+    "PatternNet": folder(classes("airplane", "baseball_field", pattern="PatternNet/images/{c}/{c}{k:03}.jpg") | {"PatternNet/patternnet_description.pdf": b"%PDF-1.4\n"}),
+    "VGGFace2": folder(classes("n000002", "n000003", pattern="train/{c}/{k:04}_01.jpg")),
+    "CASIA-WebFace: numbers go on through the persons": folder({f"casia-webface/{c:06}/{k:08}.jpg": Pic(k) for c, (a, b) in enumerate(((1, 6), (6, 13), (13, 16), (16, 20))) for k in range(a, b)}),
+    "ImageNet-R": folder(classes("n01443537", "n01484850", pattern="imagenet-r/{c}/art_{k}.jpg") | {"imagenet-r/README.txt": "ImageNet-R\n"}),
+    "ImageNet-Sketch": folder(classes("n01440764", "n01443537", pattern="sketch/{c}/sketch_{k}.JPEG")),
+    "ImageNetV2: 0 to 11": folder(classes(*map(str, range(12)), n=2, pattern="imagenetv2-matched-frequency-format-val/{c}/{k}ab.jpeg")),
+    "mnist_png: training, testing": replace(folder({f"mnist_png/{s}/{c}/{10 * k + c}.png": Pic(300 * j + 40 * c + k, "gray", (28, 28)) for j, s in enumerate(("training", "testing")) for c in range(10) for k in range(2)}), split=1),
+    "fastai's cifar10 and labels.txt": replace(folder({f"cifar10/{s}/{c}/{k:04}_{c}.png": Pic(300 * j + 40 * i + k) for j, s in enumerate(("train", "test")) for i, c in enumerate(("airplane", "frog")) for k in range(3)} | {"cifar10/labels.txt": "airplane\nfrog\n"}), split=1),
+    "ExDark": folder(classes("Bicycle", "Boat", "Bottle", pattern="ExDark/{c}/2015_{k:05}.jpg")),
+    "Describable textures, images only": folder(classes("banded", "blotchy", "grid", pattern="dtd/images/{c}/{c}_{k:04}.jpg")),
+    "AID": folder(classes("Airport", "BareLand", "Beach", pattern="AID/{c}/{c}_{k}.jpg")),
+    "Kvasir v2": folder(classes("dyed-lifted-polyps", "normal-cecum", "polyps", pattern="kvasir-dataset-v2/{c}/{k}a.jpg")),
+    "LC25000": folder(classes("colon_aca", "colon_n", pattern="lung_colon_image_set/colon_image_sets/{c}/{c}{k}.jpeg")),
+    "LC25000, both": refused("annotations", classes("colon_aca", "colon_n", pattern="lung_colon_image_set/colon_image_sets/{c}/{c}{k}.jpeg") | classes("lung_aca", "lung_n", "lung_scc", pattern="lung_colon_image_set/lung_image_sets/{c}/{c}{k}.jpeg", start=300), "colon_image_sets"),
+    "Real and fake faces (Kaggle)": folder(classes("training_fake", "training_real", n=8, pattern="real_and_fake_face/{c}/{k}.jpg")),
+    "Sketchy: photo/class, sketch/class": refused("pairs", {f"{d}/{c}/n0{k}.jpg": Pic(40 * i + k, how) for d, how in (("photo", "photo"), ("sketch", "edges")) for i, c in enumerate(("airplane", "ape")) for k in range(6)}, "sketch"),
 }  # fmt: skip
 
 
@@ -774,7 +895,9 @@ WORST_MASKS = (
 WORST_OTHERS = ("Supervisely", "xView", "UTKFace in parts", "FFHQ")
 TRUE_ONES = (
     "hands: left, right", "sign language: A to Z", "vehicles: train, bus, car", "wrapped twice",
-    "Chest X-Ray (Kaggle, with __MACOSX)", "Intel scenes", "classes.txt beside", "a note in a class", "unicode",
+    "Chest X-Ray (Kaggle, with __MACOSX)", "Intel scenes", "classes.txt next to", "a note in a class", "unicode",
+    "rooms: clean, messy", "face masks, wrapped and split", "Fruits-360", "PlantVillage (Kaggle)", "splits: TRAIN, TEST",
+    "class_names.json next to", "one image in a class", "an inner folder of one name", "words: GT, sedan, SUV",
 )  # fmt: skip
 
 ARCHIVES = (
@@ -787,7 +910,10 @@ ARCHIVES = (
             **zipped(ANNOTATIONS, archive, *WORST_OTHERS),
             **zipped(REID, archive, "Market-1501"),
             **zipped(
-                LISTS, archive, "labels.csv beside class-like folders", "labels: labels.mat beside"
+                LISTS,
+                archive,
+                "labels.csv next to class-like folders",
+                "labels: labels.mat next to",
             ),
             **zipped(CLASSES, archive, *TRUE_ONES),
         }.items()
@@ -797,7 +923,7 @@ ARCHIVES = (
 )
 
 LAYOUTS: dict[str, Layout] = {
-    **SEGMENTATION, **PAIRS, **REID, **ANNOTATIONS, **LISTS, **HARD, **KAGGLE_TREES, **MORE, **HIDDEN, **CLASSES, **ARCHIVES,
+    **SEGMENTATION, **PAIRS, **REID, **ANNOTATIONS, **LISTS, **HARD, **KAGGLE_TREES, **MORE, **OTHERS, **HIDDEN, **CLASSES, **ARCHIVES,
 }  # fmt: skip
 """Every layout by its name."""
 
@@ -807,7 +933,7 @@ THOROUGH = {*HIDDEN, *list(LAYOUTS)[::12]}
 
 
 def run(name: str, thorough: bool) -> Outcome:
-    """Return what comes of a layout in a folder of its own."""
+    """Pack a layout in a temporary folder."""
     memory = "/dev/shm" if Path("/dev/shm").is_dir() else None  # LMDB waits for disks
     with tempfile.TemporaryDirectory(dir=memory) as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")

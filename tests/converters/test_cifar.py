@@ -411,7 +411,7 @@ def test_a_huge_length_in_a_pickle_allocates_nothing(tmp_path: Path, length: int
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert (report.num_samples, report.num_rejected) == (11, 1)
-    assert f"it ends within {length:,} bytes" in report.rejects[0].reason
+    assert f"it ends early, or 'expected {length} bytes" in report.rejects[0].reason
     assert peak < 8 << 20
 
 

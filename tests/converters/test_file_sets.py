@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from case_tfrecord import examples
 from cases import make_pictures
 from cli_helpers import run
 from packed import pack, samples
@@ -21,7 +20,8 @@ from packed import pack, samples
 import fastdata
 from fastdata.converters.finding import find_source
 from fastdata.converters.reading.named_files import find_named
-from fastdata.errors import FormatError, OptionError, SourceError
+from fastdata.errors import FastdataError, FormatError, OptionError, SourceError
+from fastdata.schema import ScalarField
 
 PICTURES = make_pictures(4)
 
@@ -45,11 +45,6 @@ def write_tar(path: Path, number: int) -> None:
             member = tarfile.TarInfo(f"{number}.{suffix}")
             member.size = len(data)
             archive.addfile(member, io.BytesIO(data))
-
-
-def write_tfrecord(path: Path, number: int) -> None:
-    pytest.importorskip("google.protobuf")
-    path.write_bytes(examples(PICTURES)[number])
 
 
 WRITERS: dict[str, Callable[[Path, int], None]] = {
@@ -147,17 +142,6 @@ def test_whole_sets_are_taken(tmp_path: Path, names: list[str]) -> None:
     assert source.count() == len(names)
 
 
-def test_files_and_shard_lengths_of_tfds_must_agree(tmp_path: Path) -> None:
-    write_tfrecord(tmp_path / "x-train.tfrecord-00000-of-00001", 0)
-    info = {"splits": [{"name": "train", "shardLengths": ["1", "1"]}]}
-    (tmp_path / "dataset_info.json").write_text(json.dumps(info))
-    with pytest.raises(SourceError, match=r"the split 'train' has 2 files, and .* say 1"):
-        find_source(tmp_path)
-    info = {"splits": [{"name": "train", "shardLengths": ["1"]}]}
-    (tmp_path / "dataset_info.json").write_text(json.dumps(info))
-    assert find_source(tmp_path).count() == 1
-
-
 @pytest.mark.parametrize("change", ["missing", "unlisted"])
 def test_a_pattern_for_shards_must_fit_the_manifest_beside_them(
     tmp_path: Path, change: str
@@ -229,7 +213,7 @@ def save(path: Path, columns: dict[str, pa.Array], metadata: dict[bytes, bytes] 
 def save_dataset_dict(
     folder: Path, content: dict[str, tuple[dict[str, pa.Array], tuple[str, ...]]]
 ) -> Path:
-    """Write what `DatasetDict.save_to_disk` does: a folder a split, with a description beside."""
+    """Write what `DatasetDict.save_to_disk` does: a folder for each split, with its description."""
     for split, (columns, names) in content.items():
         save(folder / split / "data-00000-of-00001.arrow", columns, None)
         state = {"_data_files": [{"filename": "data-00000-of-00001.arrow"}], "_split": split}
@@ -351,3 +335,128 @@ def test_hdf5_files_with_other_arrays_are_refused(tmp_path: Path, name: str, lat
     with pytest.raises(SourceError, match=r"1\.h5: its arrays are of other kinds"):
         find_source(tmp_path)
     assert list(find_source(tmp_path, options={"arrays": "image"}).schema) == ["image"]
+
+
+# -- labels -------------------------------------------------------------------------------
+
+
+def write_list(root: Path, labels: list[str]) -> Path:
+    for number in range(len(labels)):
+        (root / f"{number}.jpg").write_bytes(PICTURES[0].data)
+    lines = ["path,label", *(f"{number}.jpg,{label}" for number, label in enumerate(labels))]
+    (root / "a.csv").write_text("\n".join(lines) + "\n")
+    return root / "a.csv"
+
+
+TEXTS_OF_LABELS = {
+    "whole numbers": (["7", "8"], None, [7, 8]),
+    "zeros in front": (["007", "008"], None, [7, 8]),
+    "decimals": (["1.5", "2"], None, [1.5, 2.0]),
+    "whole decimals": (["0.0", "1.0"], None, [0, 1]),
+    "zeros behind": (["1.1", "1.10"], ("1.1", "1.10"), [0, 1]),
+    "a power": (["2e3", "2000"], ("2000", "2e3"), [1, 0]),
+    "one number": (["007", "07", "7"], ("007", "07", "7"), [0, 1, 2]),
+    "missing": (["0", "nan", "1", "NaN"], None, [0, 1]),
+    "missing decimal": (["0.5", "nan"], None, [0.5]),
+    "missing text": (["a", "nan", "b"], ("a", "b"), [0, 1]),
+    "accents": (["a", COMPOSED, DECOMPOSED], ("a", COMPOSED), [0, 1, 1]),
+}
+
+
+@pytest.mark.parametrize(
+    ("cells", "classes", "labels"), TEXTS_OF_LABELS.values(), ids=TEXTS_OF_LABELS
+)
+def test_labels_of_a_list(
+    tmp_path: Path, cells: list[str], classes: tuple[str, ...] | None, labels: list[float]
+) -> None:
+    report = pack(write_list(tmp_path, cells), tmp_path / "a.lmdb")
+    field = fastdata.open(tmp_path / "a.lmdb").schema["label"]
+    whole = all(isinstance(label, int) for label in labels)
+    assert field == ScalarField("int64" if whole else "float64", classes=classes)
+    assert [sample["label"] for sample in samples(tmp_path / "a.lmdb")] == labels
+    assert report.num_rejected == sum(cell.lower() == "nan" for cell in cells)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_texts_that_differ_in_the_form_of_accents_are_one_class(tmp_path: Path, kind: str) -> None:
+    content = {
+        split: ({"image": IMAGES[:1], "label": pa.array([name])}, ())
+        for split, name in (("test", DECOMPOSED), ("train", COMPOSED))
+    }
+    pack(save_files(tmp_path / "data", kind, content), tmp_path / "a.lmdb")
+    assert fastdata.open(tmp_path / "a.lmdb").classes == [COMPOSED]
+    assert [sample["label"] for sample in samples(tmp_path / "a.lmdb")] == [0, 0]
+
+
+def numbered_parquet(root: Path, labels: list[int]) -> Any:
+    columns = {"image": IMAGES[: len(labels)], "label": pa.array(labels)}
+    save(root / "a.parquet", columns, names_of("ant", "bee", "cat"))
+    return root
+
+
+def numbered_list(root: Path, labels: list[int]) -> Any:
+    return write_list(root, list(map(str, labels)))
+
+
+def numbered_tars(root: Path, labels: list[int]) -> Any:
+    for number, label in enumerate(labels):
+        write_tar(root / f"{number}.tar", label)
+    return root
+
+
+def numbered_hdf5(root: Path, labels: list[int]) -> Any:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(root / "a.h5", "w") as file:
+        file["image"] = np.zeros((len(labels), 8, 9, 3), np.uint8)
+        file["label"] = np.array(labels)
+    return root
+
+
+def numbered_rows(root: Path, labels: list[int]) -> Any:
+    return [{"image": np.zeros((8, 9, 3), np.uint8), "label": label} for label in labels]
+
+
+@pytest.mark.parametrize(
+    "write", [numbered_parquet, numbered_list, numbered_tars, numbered_hdf5, numbered_rows]
+)
+def test_labels_beyond_the_class_names_are_rejects(
+    tmp_path: Path, write: Callable[[Path, list[int]], Any]
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "names.txt").write_text("ant\nbee\ncat\n")
+    options = {"classes": str(tmp_path / "names.txt")}
+    fields: dict[str, Any] = {}
+    if write is numbered_parquet:
+        options = {}
+    elif write is numbered_rows:
+        options, fields = {}, {"label": ScalarField(classes=("ant", "bee", "cat"))}
+    location = write(tmp_path / "data", [0, 2, 3])
+    report = pack(location, tmp_path / "a.lmdb", fields, **options)
+    assert [sample["label"] for sample in samples(tmp_path / "a.lmdb")] == [0, 2]
+    (reject,) = report.rejects
+    assert "'label' is 3, and there are 3 classes: 0 to 2" in reject.reason
+
+
+def test_what_is_not_packed_refuses_labels_beyond_the_class_names(tmp_path: Path) -> None:
+    (tmp_path / "names.txt").write_text("ant\nbee\n")
+    location = write_list(tmp_path, ["0", "2"])
+    data = fastdata.open(location, source_options={"classes": str(tmp_path / "names.txt")})
+    assert data[0].label == 0
+    with pytest.raises(FastdataError, match="'label' is 2, and there are 2 classes: 0 to 1"):
+        data[1]
+
+
+def test_a_label_that_is_nan_is_a_reject(tmp_path: Path) -> None:
+    columns = {"image": IMAGES, "label": pa.array([0.5, float("nan"), 2.5, 1.0])}
+    save(tmp_path / "a.parquet", columns, None)
+    report = pack(tmp_path / "a.parquet", tmp_path / "a.lmdb")
+    assert [sample["label"] for sample in samples(tmp_path / "a.lmdb")] == [0.5, 2.5, 1.0]
+    assert [reject.reason for reject in report.rejects] == ["'label' is NaN: the label is missing"]
+
+
+def test_two_classes_of_one_name_in_a_file_of_names_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "names.txt").write_text(f"{COMPOSED}\nbee\n{DECOMPOSED}\n")
+    with pytest.raises(SourceError, match="classes 0 and 2 are both called"):
+        find_source(
+            write_list(tmp_path, ["0", "1"]), options={"classes": str(tmp_path / "names.txt")}
+        )

@@ -243,7 +243,7 @@ def test_numbers_beyond_the_named_classes_are_rejected(
         path, tmp_path / "x.lmdb", **options, **({"labels": "bar"} if several else {})
     )
     assert np.concatenate([np.atleast_1d(s.label) for s in data]).tolist() == [0, 1, 2, 3, 4]
-    assert "'label' is 5, and classes= names 0 to 4" in report.rejects[0].reason
+    assert "'label' is 5, and there are 5 classes: 0 to 4" in report.rejects[0].reason
     boxed = [("path", "x1", "y1", "x2", "y2", "label")] + [(r[0], 1, 2, 3, 4, r[1]) for r in rows]
     path = write_rows(tmp_path / "b.csv", boxed)
     report, data = pack(path, tmp_path / "y.lmdb", **options)

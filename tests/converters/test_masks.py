@@ -311,14 +311,12 @@ def test_names_of_classes_hold_numbers_to_them(tmp_path: Path, pictures: list[Pi
     }
 
 
-def test_masks_with_loss_are_refused_unless_told(tmp_path: Path, pictures: list[Picture]) -> None:
+def test_masks_with_loss_are_refused(tmp_path: Path, pictures: list[Picture]) -> None:
     for p in pictures:
         save(tmp_path / f"root/images/{p.name}.png", p.pixels)
         save(tmp_path / f"root/masks/{p.name}.jpg", mask_of(p))
     with pytest.raises(SourceError, match=r"its masks are JPEGs, the first 000000\.jpg"):
         find_source(tmp_path / "root", format="masks")
-    source = find_source(tmp_path / "root", format="masks", options={"lossy": True})
-    assert source.num_samples == len(pictures)
 
 
 def test_folders_can_be_named(tmp_path: Path, pictures: list[Picture]) -> None:

@@ -139,6 +139,50 @@ def test_unpacked_shards_beside_packed_ones_are_taken(
     assert sum(1 for _ in source) == 12
 
 
+@pytest.mark.parametrize("parts", [False, True])
+def test_shards_without_an_index_are_told_how_to_get_one(
+    tmp_path: Path, pictures: list[Picture], parts: bool
+) -> None:
+    folder = tmp_path / "00" if parts else tmp_path
+    folder.mkdir(exist_ok=True)
+    plain(folder, pictures)
+    if not parts:
+        (folder / "index.json").unlink()
+    with pytest.raises(SourceError, match=r"MDS.*streaming\.base\.util\.merge_index"):
+        find_source(tmp_path)
+
+
+def test_columns_of_masks_and_boxes_are_fields_of_such(
+    tmp_path: Path, pictures: list[Picture]
+) -> None:
+    height, width = pictures[0].pixels.shape[:2]
+    columns = {
+        "image": "jpeg",
+        "mask": f"ndarray:int32:{height},{width}",
+        "bbox": "ndarray:float32",
+    }
+    made = [
+        {
+            "image": p.data,
+            "mask": np.full((height, width), p.label, "<i4").tobytes(),
+            "bbox": b"\x08\x01\x04" + struct.pack("<4f", 0.25, 0.5, 0.5, 0.25),
+        }
+        for p in pictures
+    ]
+    write_mds(tmp_path, columns, made)
+    with pytest.raises(SourceError, match=r"'bbox': its boxes .*boxes="):
+        find_source(tmp_path)
+    options = {"boxes": "xywh,normalised"}
+    assert pack(tmp_path, tmp_path / "a.lmdb", source_options=options).num_rejected == 0
+    dataset = fastdata.open(tmp_path / "a.lmdb")
+    assert dataset.schema["mask"] == ImageField(channels=1, mask=True)
+    assert dataset.schema["bbox"] == ArrayField("float32", (None, 4), boxes=True)
+    box = [width / 4, height / 2, width * 3 / 4, height * 3 / 4]
+    sample: Any = dataset[1]
+    assert np.allclose(sample.bbox, [box])
+    assert set(np.asarray(sample.mask).flat) == {1}
+
+
 # -- damage --------------------------------------------------------------------------
 
 
@@ -345,7 +389,10 @@ def test_other_encodings_are_refused(
 ) -> None:
     samples = [{"image": p.data, "x": b"12"} for p in pictures]
     write_mds(tmp_path, {"image": "jpeg", "x": encoding}, samples)
-    with pytest.raises(OptionError, match=r"the column 'x' is encoded as .*columns=image"):
+    with pytest.raises(
+        OptionError,
+        match=r"the column 'x' .*columns=image",
+    ):
         find_source(tmp_path)
 
 

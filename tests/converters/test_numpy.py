@@ -97,13 +97,16 @@ def test_planes_first_and_other_byte_orders(tmp_path: Path, pictures: list[Pictu
     assert [sample.label for sample in data] == labels.tolist()
 
 
-def test_floats_need_a_scale(tmp_path: Path, pictures: list[Picture]) -> None:
+def test_floats_are_pixels_or_need_a_scale(tmp_path: Path, pictures: list[Picture]) -> None:
     images, _ = arrays_of(pictures)
-    np.save(tmp_path / "a.npy", (images / 255).astype(np.float32))
-    with pytest.raises(OptionError, match="scale=255"):
-        find_source(tmp_path / "a.npy")
-    data = pack(tmp_path / "a.npy", tmp_path / "a.lmdb", {"scale": "255"})
-    assert (np.stack([pixels_of(sample) for sample in data]) == images).all()
+    for divisor in (255, 127):
+        np.save(tmp_path / "a.npy", (images / divisor).astype(np.float32))
+        if divisor == 127:
+            with pytest.raises(SourceError, match=r"float32.*--option scale=FACTOR"):
+                find_source(tmp_path / "a.npy")
+        options = {"scale": "127"} if divisor == 127 else {}
+        data = pack(tmp_path / "a.npy", tmp_path / f"{divisor}.lmdb", options)
+        assert (np.stack([pixels_of(sample) for sample in data]) == images).all()
 
 
 def pixels_of(sample: Any) -> np.ndarray[Any, Any]:
@@ -131,7 +134,7 @@ def test_objects_are_never_unpickled(tmp_path: Path, pictures: list[Picture]) ->
     [
         (np.asfortranarray(np.zeros((4, 8, 8), np.uint8)), "ascontiguousarray"),
         (np.zeros((480, 64, 3), np.uint8), "is one picture, not one a row"),
-        (np.zeros((4, 28, 28, 28), np.uint8), "with 1 or 3 channels"),
+        (np.zeros((4, 28, 28, 28), np.uint8), "has not 1, 3 or 4 channels"),
     ],
 )
 def test_what_is_no_row_of_pictures_is_refused(

@@ -14,7 +14,7 @@ from docs_blocks import REPOSITORY, blocks_of
 from recipe_cases import RECIPES, Expected, Recipe
 
 import fastdata
-from fastdata.converters.known_sets import KNOWN_SETS, PAGE, recipe_for
+from fastdata.converters.known_sets import KNOWN_SETS, PAGE, recipe_for, recipe_in
 from fastdata.errors import SourceError
 
 TEXT = (REPOSITORY / PAGE).read_text(encoding="utf-8")
@@ -144,6 +144,13 @@ def test_other_layouts_of_known_datasets_are_refused(
         (tmp_path / "in" / file).write_bytes(content)
     with pytest.raises(SourceError, match=rf"this looks like .*{PAGE}#{anchor}$"):
         fastdata.pack(tmp_path / "in", tmp_path / "x.lmdb", progress=False)
+
+
+def test_names_alone_tell_a_known_dataset() -> None:
+    names = ["CUB_200_2011/images.txt", "CUB_200_2011/image_class_labels.txt", "attributes.txt"]
+    assert recipe_in(names, lambda name: b"").endswith("#cub-200-2011")
+    assert recipe_in(names[1:], lambda name: b"") == ""
+    assert recipe_in(["a.manifest"], lambda name: b'{"source-ref": 1}').endswith("#sagemaker")
 
 
 OTHERS = {

@@ -79,6 +79,17 @@ def test_as_many_labels_as_objects(tmp_path: Path) -> None:
     assert np.allclose(column(tmp_path / "a.lmdb")[1], rows[1])
 
 
+def test_labels_of_objects_are_refused_unless_they_are_taken_as_numbers(tmp_path: Path) -> None:
+    row = [2.0, 5.0, 1.0, 0.5, 0.25, 1.0, 0.75]
+    path = write_records(tmp_path / "a.rec", [packed(image(), row)])
+    with pytest.raises(SourceError, match=r"labels are of objects.*--field label=array"):
+        find_source(path)
+    fastdata.pack(
+        path, tmp_path / "a.lmdb", fields={"label": "array"}, num_workers=0, progress=False
+    )
+    assert column(tmp_path / "a.lmdb") == [row]
+
+
 def test_another_number_of_labels_later_is_a_reject(tmp_path: Path) -> None:
     rows = [packed(image(), 1.0)] * 20 + [packed(image(), [1.0, 2.0])]
     report = pack(write_records(tmp_path / "a.rec", rows), tmp_path / "a.lmdb")

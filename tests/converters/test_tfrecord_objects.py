@@ -82,7 +82,7 @@ def test_a_file_of_classes_names_them_in_its_order(tmp_path: Path) -> None:
     path = write(tmp_path / "b.record", one(boxes, **numbers), one(boxes, **good))
     data, report = pack(path, tmp_path / "b.lmdb", classes=option)
     assert np.asarray(data[0].labels).tolist() == [2, 0]
-    assert "the class 3 is none of those known" in report.rejects[0].reason
+    assert "is 3, and there are 3 classes" in report.rejects[0].reason
 
 
 def test_numbers_alone_stay_as_they_are(tmp_path: Path) -> None:

@@ -173,8 +173,8 @@ def test_tensors_that_cannot_be_read_are_named(pixels: torch.Tensor, tmp_path: P
         match=r"'images' cannot be read: torch.sparse_coo torch.uint8",
     ):
         find_source(path)
-    save(tmp_path / "b.pt", {"images": pixels.float() / 255})
-    with pytest.raises(OptionError, match=r"float32.*scale=255"):
+    save(tmp_path / "b.pt", {"images": pixels.float() / 100})
+    with pytest.raises(SourceError, match=r"float32.*scale=FACTOR"):
         find_source(tmp_path / "b.pt")
     save(tmp_path / "c.pt", {"images": pixels, "labels": LABELS[:4]})
     with pytest.raises(SourceError, match="'images' has 6, 'labels' has 4"):

@@ -129,6 +129,41 @@ def test_several_images_and_numbers_get_the_names_they_have(tmp_path: Path) -> N
     ]
 
 
+def test_arrays_that_are_masks_or_boxes_are_fields_of_such(tmp_path: Path) -> None:
+    given = []
+    for k, p in enumerate(PICTURES):
+        mask = np.full(p.pixels.shape[:2], k, np.int64)
+        boxes = np.array([[1.0, 2.0, 20.0 + k, 30.0]])
+        given += [(f"{k}.jpg", p.data), (f"{k}.seg.npy", npy(mask)), (f"{k}.boxes.npy", npy(boxes))]
+        given += [(f"{k}.emb.npy", npy(np.zeros((10, 7), np.uint8)))]
+    report = pack(write_tar(tmp_path / "a.tar", given), tmp_path / "a.lmdb")
+    dataset = fastdata.open(tmp_path / "a.lmdb")
+    assert dict(dataset.schema) == {
+        "image": ImageField(),
+        "boxes": ArrayField("float32", (None, 4), boxes=True),
+        "emb": ArrayField("uint8", (10, 7)),
+        "seg": ImageField(channels=1, mask=True),
+    }
+    assert any("'emb' of shape (10, 7) is stored as an array" in note for note in report.notes)
+    assert np.asarray(dataset[3].boxes).tolist() == [[1, 2, 23, 30]]
+    mask = np.asarray(Image.open(io.BytesIO(samples(tmp_path / "a.lmdb")[3]["seg"])))
+    assert np.array_equal(mask, np.full(PICTURES[3].pixels.shape[:2], 3))
+
+
+def test_boxes_of_an_unknown_form_are_refused_until_it_is_named(tmp_path: Path) -> None:
+    given = []
+    for k, p in enumerate(PICTURES):
+        given += [
+            (f"{k}.jpg", p.data),
+            (f"{k}.bbox.npy", npy(np.array([[10.0, 12.0, 20.0, 22.0]]))),
+        ]
+    write_tar(tmp_path / "a.tar", given)
+    with pytest.raises(SourceError, match=r"'bbox': its boxes may be of several forms.*boxes="):
+        find_source(tmp_path / "a.tar")
+    pack(tmp_path / "a.tar", tmp_path / "a.lmdb", boxes="xywh,pixels")
+    assert np.asarray(fastdata.open(tmp_path / "a.lmdb")[0].bbox).tolist() == [[10, 12, 30, 34]]
+
+
 def test_classes_are_named_by_a_file_and_cls_may_hold_names(tmp_path: Path) -> None:
     (tmp_path / "names.txt").write_text("ant\nbee\ncat\n")
     labels = [b"2", b"bee", b"ant\n", b"dog"]
@@ -169,6 +204,17 @@ def test_a_key_ends_at_the_first_dot_of_the_file_name(tmp_path: Path) -> None:
     pack(tmp_path / "a.tar", tmp_path / "a.lmdb")
     keys = fastdata.open(tmp_path / "a.lmdb").keys
     assert list(keys) == ["a.tar/a.b/0001", "a.tar/a.b/0002", "a.tar/0004"]
+
+
+def test_backslashes_in_names_are_slashes_if_there_are_no_slashes(tmp_path: Path) -> None:
+    data = PICTURES[0].data
+    write_tar(tmp_path / "a.tar", [("v1.0\\0.jpg", data), ("v1.0\\1.jpg", data)])
+    report = pack(tmp_path / "a.tar", tmp_path / "a.lmdb")
+    assert list(fastdata.open(tmp_path / "a.lmdb").keys) == ["a.tar/v1.0/0", "a.tar/v1.0/1"]
+    assert any("is read as /" in note for note in report.notes)
+    write_tar(tmp_path / "b.tar", [("a\\0.jpg", data), ("a/1.jpg", data)])
+    pack(tmp_path / "b.tar", tmp_path / "b.lmdb")
+    assert list(fastdata.open(tmp_path / "b.lmdb").keys) == ["b.tar/a\\0", "b.tar/a/1"]
 
 
 def test_a_sample_without_one_of_its_members_is_a_reject(tmp_path: Path) -> None:

@@ -225,6 +225,14 @@ def test_names_stay_text(tmp_path: Path) -> None:
     assert fastdata.open(tmp_path / "x.lmdb").classes == ["no", "1.0", "~"]
 
 
+def test_a_label_file_that_vanishes_is_a_reject(tmp_path: Path, pictures: list[Picture]) -> None:
+    source = find_source(write_yolo(tmp_path, pictures))
+    (tmp_path / "labels/val/000003.txt").unlink()
+    report = pack(source, tmp_path / "x.lmdb")
+    assert [reject.key for reject in report.rejects] == ["images/val/000003.jpg"]
+    assert "No such file" in report.rejects[0].reason
+
+
 def test_lists_name_images_and_lead_nowhere_else(tmp_path: Path, pictures: list[Picture]) -> None:
     root = darknet(tmp_path / "root", pictures)
     (tmp_path / "secret.jpg").write_bytes(pictures[0].data)

@@ -2,12 +2,10 @@
 
 =====================  ==========================================================
 ``annotated``          size and orientation: of which picture annotations are
-``shapes``             objects in one form, and the fields and masks made of them
 ``regions``            polygons and run lengths painted, as ``pycocotools`` does
-``safe_xml``           XML from files of strangers
-``coco_*``             COCO, LVIS, panoptic files
+``coco_*``             COCO and LVIS: its files, and its annotations
 ``masks``              masks of classes, and tables of their colours
-``voc_files``          Pascal VOC: its folders, its lists and its XML files
+``voc_files``          Pascal VOC: its XML files
 ``yolo_layout``        where a YOLO dataset has its files
 =====================  ==========================================================
 

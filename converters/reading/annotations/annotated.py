@@ -41,17 +41,6 @@ class Frame(NamedTuple):
         of_file = size[::-1] if self.orientation >= 5 else size
         return turn_boxes(boxes, self.orientation, of_file, back=True)
 
-    def fractions(self, points: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return points, [..., 2], as fractions of the upright picture's width and height."""
-        size = np.array([self.width, self.height], np.float64)
-        if not self.upright and self.orientation != 1:
-            size = size[::-1] if self.orientation >= 5 else size
-            height, width = size[::-1].astype(int).tolist()
-            both = np.concatenate([points, points], -1)  # a box without area
-            points = turn_boxes(both, self.orientation, (height, width))[..., :2]
-        fractions: NDArray[np.float64] = points / size
-        return fractions
-
     def blank(self) -> NDArray[np.uint8]:
         """Return a mask, H x W, of zeros."""
         if self.height * self.width > MAX_PIXELS:

@@ -19,7 +19,7 @@ from fastdata.regular_files import read_regular
 
 from ..spans import read_at
 from .annotated import Frame, frame_of
-from .regions import paint
+from .regions import MOST_VALUES, paint
 
 __all__ = ["ROW", "CocoReader", "Id", "Ids", "pack_row"]
 
@@ -41,7 +41,6 @@ Id: TypeAlias = int | str
 _TEXTS = 1 << 62
 _PACKED = struct.Struct("<qq5f?QI")
 _NO_CATEGORY = -(2**63)
-_MOST_INSTANCES = 254
 _NOWHERE = (math.nan,) * 4
 """The box of an annotation that is of the whole image."""
 
@@ -103,8 +102,8 @@ class CocoReader:
     def _mask(self, rows: NDArray[Any], frame: Frame) -> NDArray[np.uint8]:
         """Paint all regions: crowds below, and of the rest the larger below the smaller."""
         instances = self.masks == "instances"
-        if instances and len(rows) > _MOST_INSTANCES:
-            raise ValueError(f"a mask holds {_MOST_INSTANCES} instances; here are {len(rows)}")
+        if instances and len(rows) > MOST_VALUES:
+            raise ValueError(f"a mask holds {MOST_VALUES} instances; here are {len(rows)}")
         flat = frame.blank().reshape(-1)
         for k in np.lexsort((-rows["area"], ~rows["crowd"])).tolist():
             value = k if instances else int(rows["label"][k])

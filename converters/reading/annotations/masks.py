@@ -80,7 +80,6 @@ class MaskReader:
 
     colours: tuple[int, ...]  # of classes 0, 1, ..., (256 R + G) 256 + B; empty: pixels are numbers
     classes: int | None  # their number, if they have names
-    lossy: bool  # whether to accept a JPEG
 
     def read(self, files: list[str], known: dict[str, Any]) -> dict[str, Any]:
         """Return the values of an image; errors name the mask's file.
@@ -100,10 +99,8 @@ class MaskReader:
 
 def class_numbers(data: bytes, reader: MaskReader) -> NDArray[np.uint8]:
     """Return the class numbers of a mask, H x W."""
-    if is_jpeg(data) and not reader.lossy:
-        raise ImageError(
-            "a JPEG, which does not keep exact colours (--option lossy=true accepts it)"
-        )
+    if is_jpeg(data):
+        raise ImageError("a JPEG, which does not keep class numbers; save masks as PNG")
     with open_image(data, MAX_PIXELS) as image:
         colours = image.mode in _COLOURED or (image.mode == "P" and bool(reader.colours))
         if colours:
@@ -223,7 +220,6 @@ def class_table(
     masks: Callable[[], Iterator[Path]],
     given: str | None,
     which: str,
-    lossy: bool,
     notes: list[str],
 ) -> ClassTable:
     """Return names and colours of the classes, from a file or from the masks.
@@ -233,10 +229,10 @@ def class_table(
     which: of Cityscapes' masks.
     """
     modes, first = _modes_of(itertools.islice(masks(), _LOOKED_AT)), next(masks()).name
-    if "JPEG" in modes and not lossy:
+    if "JPEG" in modes:
         raise SourceError(
             f"{root}: its masks are JPEGs, the first {first}; JPEG changes class numbers. "
-            "Bring them as PNG; --option lossy=true takes them as they are."
+            "Bring them as PNG; masks of 0 and 255 are found again by a threshold of 128"
         )
     folders = [root, *(root / name for name in (*split_folders_in(root), "annotations", "masks"))]
     usual = [folder / name for folder in folders for name in _TABLES]

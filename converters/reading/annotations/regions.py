@@ -1,4 +1,4 @@
-"""COCO's regions, polygons and run lengths, painted into masks.
+"""Regions, polygons and run lengths as COCO has them, painted into masks.
 
 Pixel for pixel as ``pycocotools`` does it (``maskApi.c``: ``rleFrPoly``,
 ``rleFrString``).  Runs go down the columns, so a mask is painted lying on its side:
@@ -13,13 +13,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["paint", "runs_of_string"]
+from fastdata.errors import OptionError
+from fastdata.schema import Field, ImageField
+
+__all__ = ["MOST_VALUES", "mask_field", "paint", "runs_of_string"]
+
+MOST_VALUES = 254
+"""Classes or instances that a mask of 8 bits holds beside 0; 255 is left to what ignores it."""
 
 _UPSAMPLING = 5
 _FARTHEST_SIDES = 10
 """Sides of the picture that a corner may be away from it: the time of painting grows with them."""
 _MOST_POINTS = 20_000_000
 """Along one outline, 5 a pixel.  That of a picture of 100 million pixels has 200,000."""
+
+
+def mask_field(masks: str | None, classes: Sequence[str] | None) -> dict[str, Field]:
+    """Return the field of masks that objects are painted into; none without the option."""
+    if masks == "classes" and len(classes or ()) > MOST_VALUES:
+        raise OptionError(
+            f"masks=classes: a mask holds {MOST_VALUES} classes, and there are "
+            f"{len(classes or ())}. masks=instances has no such limit."
+        )
+    named = ("background", *classes) if classes and masks == "classes" else None
+    return {"mask": ImageField(channels=1, mask=True, classes=named)} if masks else {}
 
 
 def paint(flat: NDArray[np.uint8], height: int, width: int, region: Any, value: int) -> None:

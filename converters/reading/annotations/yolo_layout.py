@@ -6,7 +6,7 @@ images, and the folders ``images`` and ``labels`` without a description.
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import os
 import re
 import reprlib  # what anchors repeat may be endless as text
@@ -18,7 +18,7 @@ from fastdata.errors import OptionError, SourceError
 from fastdata.regular_files import read_regular
 
 from ..class_names import check_different, read_class_names
-from ..image_files import is_image_name
+from ..image_files import SUFFIXES, is_image_name
 from ..locations import first_bytes, path_inside
 from ..named_files import find_named
 from ..refusals import require
@@ -31,7 +31,6 @@ _SPLITS = ("train", "val", "valid", "test")
 _TRIED = 16
 _LARGEST = 1 << 20
 _LOOKED_AT = 20
-_FILES_LOOKED_AT = 5_000
 _NAMES = re.compile(rb"^(names|nc)\s*:", re.MULTILINE)
 _PARTS = re.compile(rb"^(train|val|test)\s*:", re.MULTILINE)
 _LABEL = re.compile(rb"\d+(\s+-?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?){4,}")
@@ -70,20 +69,16 @@ def yolo_layout(location: Path, root: str = "") -> YoloLayout:
         raise OptionError(f"{location}: pack one of {', '.join(map(str, found))}")
     if found:
         return _described(found[0], folder)
-    if lists := _lists(folder):
-        names = next(iter(sorted(folder.glob("*.names"))))
-        splits = {path.stem: [path.name] for path in lists}
-        ordered = {split: splits[split] for split in in_usual_order(splits)}
-        return YoloLayout(folder, [names, *lists], read_class_names(names), ordered)
-    splits = _folders(folder)
+    splits = {path.stem: [path.name] for path in _lists(folder)} or _folders(folder)
     if not splits:
         raise SourceError(
             f"{folder}: no YOLO. Expected data.yaml in it, or the folders images and labels, or "
             "obj.names and train.txt"
         )
-    named = [folder / name for name in ("classes.txt", "labels/classes.txt", "obj.names")]
+    named = (*sorted(folder.glob("*.names")), folder / "classes.txt", folder / "labels/classes.txt")
     beside = [path for path in named if path.is_file()][:1]
-    return YoloLayout(folder, beside, read_class_names(beside[0]) if beside else None, splits)
+    classes = read_class_names(beside[0]) if beside else None
+    return YoloLayout(folder, beside, classes, {s: splits[s] for s in in_usual_order(splits)})
 
 
 def label_of(image: str) -> str:
@@ -101,9 +96,7 @@ def _is_description(path: Path) -> bool:
 
 
 def _descriptions(folder: Path) -> list[Path]:
-    with os.scandir(folder) as entries:
-        names = [entry.name for entry in entries if entry.name.endswith((".yaml", ".yml"))]
-    paths = [folder / name for name in sorted(names)]
+    paths = sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")])
     found = [path for path in paths if path.is_file() and _is_description(path)]
     return [path for path in found if path.stem == "data"] or found
 
@@ -119,32 +112,26 @@ def _described(path: Path, folder: Path) -> YoloLayout:
         raise SourceError(f"{path}: no sound YAML: {error}") from error
     if not isinstance(content, dict):
         raise SourceError(f"{path}: expected names, train and val, found {type(content).__name__}")
-    splits = {}
+    splits: dict[str, list[str]] = {}
+    missing = {}
     for split in _SPLITS:
         given = content.get(split) or []
         names = [given] if isinstance(given, str) else given
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise SourceError(f"{path}: {split} is neither a folder, nor a list, nor several")
-        if names:
-            splits[split] = [_place(path, folder, content.get("path"), name) for name in names]
-    there = {split: names for split, names in splits.items() if any(filter(None, names))}
-    if not there:
+        places = [_place(path, folder, content.get("path"), name) for name in names]
+        if all(places):
+            splits |= {split: places} if places else {}
+        else:
+            missing[split] = reprlib.repr(given)
+    if not splits or set(missing) - {"test"}:
         raise SourceError(
-            f"{path}: nothing that it names is in {folder}: {splits or 'train, val'}. "
-            "--option root=FOLDER says where the dataset is."
+            f"{path}: {', '.join(f'{s} is not in {folder}: {g}' for s, g in missing.items())}. "
+            f"Bring it, take it out of {path.name}, or say where the dataset is: --option "
+            "root=FOLDER"
         )
-    for split, names in there.items():
-        if not all(names):
-            raise SourceError(f"{path}: {split} names {content[split]}, which is not in {folder}")
-    missing = set(splits) - set(there) - {"test"}
-    if missing:
-        raise SourceError(
-            f"{path}: {', '.join(sorted(missing))} is not in {folder}. Bring it, or take it out of "
-            f"{path.name}"
-        )
-    absent = set(splits) != set(there)
     names, numbers = _class_names(path, content), _numbers_of_poses(path, content)
-    return YoloLayout(folder, [path], names, there, numbers, absent)
+    return YoloLayout(folder, [path], names, splits, numbers, bool(missing))
 
 
 def _place(path: Path, folder: Path, base: Any, name: str) -> str:
@@ -157,15 +144,14 @@ def _place(path: Path, folder: Path, base: Any, name: str) -> str:
     tail = re.sub(r"^(\.{0,2}[/\\])+", "", name)
     if os.path.isabs(name) and Path(name).is_relative_to(folder.resolve()):
         tail = str(Path(name).relative_to(folder.resolve()))
+    if tail in ("", "."):
+        return "."
     for start in ("", *bases):
         place = f"{start}/{tail}" if start not in ("", ".", "..") else tail
-        if tail in ("", "."):
-            place = start or "."
-        else:
-            found = find_named(folder, place)
-            if os.path.exists(found):
-                return os.path.relpath(found, folder)
-    return "." if tail in ("", ".") else ""
+        found = find_named(folder, place)
+        if os.path.exists(found):
+            return os.path.relpath(found, folder)
+    return ""
 
 
 def _class_names(path: Path, content: dict[str, Any]) -> tuple[str, ...] | None:
@@ -173,16 +159,14 @@ def _class_names(path: Path, content: dict[str, Any]) -> tuple[str, ...] | None:
     if isinstance(names, dict):
         try:
             numbered = {int(number): name for number, name in names.items()}
-        except ValueError:
-            raise SourceError(f"{path}: names has a number that is none") from None
-        if sorted(numbered) != list(range(len(names))):
-            raise SourceError(f"{path}: the {len(names)} names are not numbered from 0 on")
-        names = [numbered[number] for number in range(len(numbered))]
+            names = [numbered[number] for number in range(len(names))]
+        except (KeyError, ValueError):
+            raise SourceError(f"{path}: the names are not numbered from 0 on") from None
     if names is None:
         return None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise SourceError(f"{path}: names are neither a list of text nor numbered text")
-    if "nc" in content and content["nc"] != str(len(names)):
+    if content.get("nc", str(len(names))) != str(len(names)):
         raise SourceError(
             f"{path}: nc is {reprlib.repr(content['nc'])[:20]}, and there are {len(names)} names"
         )
@@ -209,9 +193,7 @@ def _numbers_of_poses(path: Path, content: dict[str, Any]) -> int:
 
 def _lists(folder: Path) -> list[Path]:
     """Return Darknet's lists of images, next to a list of names."""
-    if not any(folder.glob("*.names")):
-        return []
-    lists = [folder / f"{split}.txt" for split in _SPLITS]
+    lists = [folder / f"{split}.txt" for split in _SPLITS if any(folder.glob("*.names"))]
     return [path for path in lists if path.is_file() and _names_images(path)]
 
 
@@ -221,65 +203,40 @@ def _names_images(path: Path) -> bool:
 
 def _folders(folder: Path) -> dict[str, list[str]]:
     """Return the folders of images that have folders of labels, by split."""
-    found: dict[str, list[str]] = {}
-    for split in split_folders_in(folder):
-        if _are_labels(folder / split / "labels") and (folder / split / "images").is_dir():
-            found[split] = [f"{split}/images"]
-    if found:
-        return found
-    images, labels = folder / "images", folder / "labels"
-    for split in split_folders_in(images):
-        if _are_labels(labels / split):
-            found[split] = [f"images/{split}"]
-    if not found and images.is_dir() and _are_labels(labels):
-        found[""] = ["images"]
-    if not found and (folder / "classes.txt").is_file() and _are_labels(folder, beside=True):
-        found[""] = ["."]
-    return found
+    places = {split: f"{split}/images" for split in split_folders_in(folder)}
+    within = {split: f"images/{split}" for split in split_folders_in(folder / "images")}
+    for found in (places, within, {"": "images"}):
+        there = {
+            split: [place]
+            for split, place in found.items()
+            if (folder / place).is_dir() and _are_labels((folder / label_of(f"{place}/0")).parent)
+        }
+        if there:
+            return there
+    beside = (folder / "classes.txt").is_file() and _are_labels(folder, beside=True)
+    return {"": ["."]} if beside else {}
 
 
 def _are_labels(folder: Path, beside: bool = False) -> bool:
     """Return whether a folder has labels, by its first files; with `beside`, next to images."""
-    seen = 0
-    for path in _texts(folder) if folder.is_dir() else ():
+    found = sorted(folder.glob("*.txt"))
+    for path in itertools.islice(
+        (path for path in found if path.name != "classes.txt"), _LOOKED_AT
+    ):
         start = first_bytes(path, 1 << 12).removeprefix(b"\xef\xbb\xbf").strip()
-        if path.name == "classes.txt" or not start:
-            continue
-        if not _LABEL.match(start.splitlines()[0]):
+        if start and not _LABEL.match(start.splitlines()[0]):
             return False
-        if not beside or any(path.with_suffix(s).is_file() for s in (".jpg", ".jpeg", ".png")):
+        if start and (not beside or any(path.with_suffix(s).is_file() for s in SUFFIXES)):
             return True
-        seen += 1
-        if seen == _LOOKED_AT:
-            break
     return False
 
 
 def _has_labels(folder: Path) -> bool:
-    """Tell whether there is a folder of labels, or a label file, among the first files.
-
-    Class folders may have a ``data.yaml`` too.
-    """
-    left, folders = _FILES_LOOKED_AT, [os.fspath(folder)]
-    for path in folders:  # which grows meanwhile
-        with contextlib.suppress(OSError), os.scandir(path) as entries:
-            for entry in entries:
-                left -= 1
-                if left < 0:
-                    return False
-                if entry.is_dir():
-                    if entry.name == "labels":
-                        return True
-                    folders.append(entry.path)
-                elif entry.name.endswith(".txt") and _LABEL.match(first_bytes(Path(entry.path))):
-                    return True
-    return False
-
-
-def _texts(folder: Path) -> Iterator[Path]:
-    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
-        if entry.name.endswith(".txt") and entry.is_file():
-            yield Path(entry.path)
+    """Tell whether there is a folder of labels, or a label file: class folders may have a YAML."""
+    if any(next(folder.glob(f"{above}labels"), None) for above in ("", "*/", "*/*/")):
+        return True
+    texts = itertools.chain(folder.glob("*.txt"), folder.glob("*/*.txt"), folder.glob("*/*/*.txt"))
+    return any(_LABEL.match(first_bytes(path)) for path in itertools.islice(texts, _LOOKED_AT))
 
 
 # -- lists of images ----------------------------------------------------------------------
@@ -310,14 +267,13 @@ def _parts(line: str) -> list[str]:
 
 def _relocation(root: Path, path: Path) -> tuple[str, int]:
     """Return the folder that names are relative to, and how many of their folders are not here."""
-    bases = list(dict.fromkeys([os.path.relpath(path.parent, root), "."]))
+    bases = dict.fromkeys([os.path.relpath(path.parent, root), "."])
     for (_, line), _ in zip(text_lines(path, cut=True), range(_TRIED), strict=False):
         parts = _parts(line)
-        for leading in range(len(parts)):
-            for base in bases:
-                with contextlib.suppress(SourceError):
-                    found = find_named(root, os.path.join(base, *parts[leading:]))
-                    if ".." in parts[leading:] or not os.path.isfile(found):
-                        continue
-                    return "" if base == "." else base, leading
+        for leading, base in itertools.product(range(len(parts)), bases):
+            name = os.path.normpath(os.path.join(base, *parts[leading:]))
+            if ".." in parts[leading:] or "\0" in name or name.startswith(".."):
+                continue
+            if os.path.isfile(find_named(root, name)):
+                return "" if base == "." else base, leading
     return "", 0

@@ -3,14 +3,17 @@
 * Several files are one dataset, in their order; the choice of arrays in the first holds for all.
 * Whole blocks are read, some MB at a time; only the samples of an unreadable block are rejects.
 * If a column knows the offsets of its rows in the file, the workers read them.
-* Pixels go to the workers as stored, and become H x W x C, uint8, there.
+* What rows are, images or masks say, is decided by `fields.py`, as everywhere.
 """
 
 from __future__ import annotations
 
 import bisect
+import contextlib
+import dataclasses
 import functools
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -28,15 +31,24 @@ from fastdata.schema import (
 )
 
 from ...base import FieldSpec, IndexedSource, Reject, Sample, reason_of, reject_reason
+from ..box_forms import BoxNumbers
 from ..class_names import MOST_CLASSES, classes_of_texts, named_classes, numbered
 from ..deferred import DeferredValues
-from ..fields import check_names, named_field
+from ..field_names import is_image_name, is_mask_name
+from ..fields import (
+    check_names,
+    field_of,
+    image_field,
+    is_whole_label,
+    named_field,
+    resolve_boxes,
+)
 from ..fingerprints import FileSource
 from ..locations import printable
 from ..refusals import not_seekable
 from ..selection import ARRAYS
 from ..spans import MAX_RECORD, close_files
-from .columns import Array, ArrayColumn, ConstantColumn, ConvertedColumn, FlatColumn, PictureLayout
+from .columns import ArrayColumn, ConstantColumn, ConvertedColumn, PictureLayout
 from .roles import chosen_arrays
 
 __all__ = ["ArrayFile", "ArrayOptions", "ArraySource"]
@@ -46,7 +58,9 @@ _READ_ROWS = 32
 """Rows read at once where blocks are smaller: as many as a chunk of the packer's."""
 _ROWS_BY_WORKERS = 256
 _STEP = 4096
-"""Rows of a small column, of texts or offsets, that are read at once."""
+"""Rows of a small column, of texts or labels, that are read at once."""
+_PEEK = 16
+"""Rows from which fields are inferred."""
 
 
 class ArrayOptions(NamedTuple):
@@ -58,6 +72,7 @@ class ArrayOptions(NamedTuple):
     layout: str | None = None
     scale: float | None = None
     classes: str | None = None  # a file of names of classes
+    boxes: BoxNumbers = BoxNumbers()
 
 
 class ArrayFile(NamedTuple):
@@ -142,7 +157,12 @@ class ArraySource(FileSource, IndexedSource):
             chosen, left = chosen_arrays(file.where, file.columns, options.arrays or file.usual)
             for array in chosen.values():
                 self.notes += file.columns[array].prepare()
-            fields, part = _part_of(file, chosen, options)
+            notes: list[str] = []
+            fields, forms, part = _part_of(file, chosen, options, notes)
+            self.notes += [note for note in notes if note not in self.notes]
+            if parts and forms != self.box_forms:
+                raise SourceError(f"{file.where}: its boxes are {forms}, not {self.box_forms}")
+            self.box_forms = forms
             if parts and list(fields.items()) != list(resolved.items()):
                 raise SourceError(
                     f"{file.where}: its arrays are of other kinds than those of the first file: "
@@ -258,91 +278,98 @@ def _span(column: ArrayColumn, row: int) -> Any:
 
 
 def _part_of(
-    file: ArrayFile, chosen: Mapping[str, str], options: ArrayOptions
-) -> tuple[dict[str, Field], _Part]:
-    """Return the fields and columns of one file, for known arrays."""
+    file: ArrayFile, chosen: Mapping[str, str], options: ArrayOptions, notes: list[str]
+) -> tuple[dict[str, Field], dict[str, BoxNumbers], _Part]:
+    """Return the fields, the forms of boxes, and the columns of one file, for known arrays."""
     where, fields, channels = file.name, options.fields, options.channels
     columns = {name: file.columns[path] for name, path in chosen.items() if name != "classes"}
-    check_names(fields, [name for name in columns if name != "offsets"])
-    offsets = columns.pop("offsets", None)
-    if columns["image"].dtype == np.uint8 and len(columns["image"].shape) == 1:
-        columns["image"] = _flat(where, columns["image"], offsets, columns.get("label"))
+    check_names(fields, list(columns))
     resolved: dict[str, Field] = {}
     layouts: list[PictureLayout | None] = []
+    values: dict[str, list[Any]] = {}
     for name, found in columns.items():
-        field = named_field(fields[name], channels) if name in fields else None
-        is_text = found.kind == "text"
-        if name == "label" and is_text and fields.get(name, "label") == "label":
+        layout = None
+        values[name] = _first_rows(where, name, found)
+        if name == "label" and found.kind == "text" and fields.get(name, "label") == "label":
             what = f"{where}: {found.label!r}"
             names = classes_of_texts(_texts(where, found), what, options.classes)
             columns[name] = ConvertedColumn(found, functools.partial(_numbers, numbered(names)))
-            field = ScalarField(classes=names)
-        elif field is None:
-            field = _field_of(where, name, found, channels, is_text)
-        resolved[name] = field
-        layouts.append(None)
-        if isinstance(field, ImageField) and found.dtype is not None:
-            scale = None if field.mask else options.scale
-            layouts[-1] = PictureLayout.of(where, found, options.layout, scale, field.mask)
+            resolved[name] = ScalarField(classes=names)
+        elif fields.get(name) == "array" and found.dtype is not None:
+            resolved[name] = _field_of_type(where, name, found)
+        elif name in fields:
+            resolved[name] = named_field(fields[name], channels)
+        else:
+            if is_image_name(name):
+                layout = PictureLayout.of(where, found, options.layout, options.scale)
+            rows = values[name] if layout is None else list(map(layout.turned, values[name]))
+            if layout is not None and layout.scale is not None:
+                rows = []  # whatever these are, they become pixels
+            resolved[name] = _field_of(where, name, found, rows, channels, notes)
+        layouts.append(layout if isinstance(resolved[name], ImageField) else None)
+    forms = resolve_boxes(resolved, values, options.boxes, fields, notes)
     label = resolved.get("label")
     if "classes" in chosen and isinstance(label, ScalarField) and label.classes is None:
         names = tuple(_texts(where, file.columns[chosen["classes"]]))
         if len(names) <= MOST_CLASSES and "int" in label.dtype:
             resolved["label"] = ScalarField(label.dtype, names)
-    return resolved, _Part(where, tuple(columns.values()), tuple(layouts))
+    return resolved, forms, _Part(where, tuple(columns.values()), tuple(layouts))
 
 
-def _field_of(where: str, name: str, column: ArrayColumn, channels: int, text: bool) -> Field:
-    if name == "image":
-        return ImageField(channels=channels)
-    if name == "mask":
-        return ImageField(channels=1, mask=True)
-    if text:
+def _first_rows(where: str, name: str, column: ArrayColumn) -> list[Any]:
+    """Return rows that tell what a column is: all of small labels; none if it is damaged."""
+    count = min(_PEEK, column.shape[0])
+    if column.kind == "numbers":
+        if not 0 < column.row_bytes <= MAX_RECORD:
+            return []
+        count = min(count, max(1, _READ_BYTES // column.row_bytes))
+    elif column.kind == "bytes":
+        return []
+    with contextlib.suppress(Exception):  # what libraries raise on damage; its rows are rejects
+        if name == "label" and column.dtype is not None and column.dtype.kind == "f":
+            return [row for rows in _blocks(where, column) for row in rows]
+        rows = column.read(0, count)
+        return [row for row in rows if not isinstance(row, Exception)]
+    return []
+
+
+def _field_of(
+    where: str, name: str, column: ArrayColumn, values: list[Any], channels: int, notes: list[str]
+) -> Field:
+    if column.kind == "text":
         return StringField()
-    if column.dtype is None:  # bytes: image files
-        return ImageField(channels=channels)
+    if column.dtype is None or (not values and (is_image_name(name) or is_mask_name(name))):
+        return image_field(name, channels)
+    whole = name == "label" and column.dtype.kind in "ui"
+    if math.prod(column.shape[1:]) == 1 and not is_image_name(name) and not is_mask_name(name):
+        values = [np.reshape(value, ()) for value in values]
+        return ScalarField() if whole else _field_of_type(where, name, column, values)
+    if not values or whole:
+        found = _field_of_type(where, name, column)
+        return dataclasses.replace(found, dtype="int64") if whole else found
+    try:
+        return field_of(values, channels, name, notes)
+    except SourceError as error:
+        raise SourceError(
+            f"{where}: {column.label!r}: {error}. --option scale=FACTOR multiplies pixels to be 0 "
+            "to 255, and --option arrays=image=ARRAY takes another array"
+        ) from None
+
+
+def _field_of_type(
+    where: str, name: str, column: ArrayColumn, values: Sequence[Any] = ()
+) -> ScalarField | ArrayField:
+    """Return the field of numbers of a column, by its type."""
+    assert column.dtype is not None
     dtype, shape = column.dtype.newbyteorder("=").name, column.shape[1:]
-    if name == "label" and np.dtype(dtype).kind in "ui":
-        dtype = "int64"
     if dtype not in SCALAR_DTYPES:
         raise OptionError(
             f"{where}: {column.label!r} is {column.dtype}; a field can be "
             f"{', '.join(SCALAR_DTYPES)}. Say what it becomes: --field {name}=int"
         )
-    return ScalarField(dtype) if all(n == 1 for n in shape) else ArrayField(dtype, shape)
-
-
-def _flat(
-    where: str, flat: ArrayColumn, offsets: ArrayColumn | None, label: ArrayColumn | None
-) -> FlatColumn:
-    """Return image files that lie end to end."""
-    if offsets is None or offsets.dtype is None or offsets.dtype.kind not in "ui":
-        raise OptionError(
-            f"{where}: {flat.label!r} is one row of {flat.shape[0]:,} bytes; where each image file "
-            "in it begins must be told: --option arrays=image=ARRAY,offsets=ARRAY,label=ARRAY"
-        )
-    if len(offsets.shape) != 1 or offsets.shape[0] > max(1, flat.shape[0]) + 1:
-        raise OptionError(f"{where}: {offsets.label!r} of shape {offsets.shape} has no offsets")
-    read = [np.asarray(rows).astype(np.int64) for rows in _blocks(where, offsets)]
-    numbers: Array = np.concatenate(read or [np.zeros(0, np.int64)])
-    total, count = flat.shape[0], len(numbers)
-    rises = bool(np.all(np.diff(numbers) >= 0))
-    first, last = (int(numbers[0]), int(numbers[-1])) if count else (0, total)
-    if (label is not None and label.shape[0] == count - 1) or (
-        rises and (first, last) == (0, total)
-    ):
-        return FlatColumn(flat, numbers[:-1], numbers[1:])
-    if rises and last == total:
-        return FlatColumn(flat, np.insert(numbers[:-1], 0, 0), numbers)
-    if int(numbers.sum()) == total:
-        ends = np.cumsum(numbers)
-        return FlatColumn(flat, ends - numbers, ends)
-    if first != 0:
-        raise OptionError(
-            f"{where}: {offsets.label!r} is neither where image files begin or end among the "
-            f"{total:,} bytes of {flat.label!r}, nor how long they are"
-        )
-    return FlatColumn(flat, numbers, np.append(numbers[1:], total))
+    if values and is_whole_label(name, values):
+        return ScalarField()
+    return ScalarField(dtype) if math.prod(shape) == 1 else ArrayField(dtype, shape)
 
 
 def _texts(where: str, column: ArrayColumn) -> Iterator[str]:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from fastdata.errors import OptionError
 
 from ..deferred import ValueSpan
 from ..refusals import check_choice
-from ..spans import MAX_RECORD, FileSpan
 
 __all__ = [
     "WORKER_BYTES",
@@ -28,7 +27,6 @@ __all__ = [
     "ArrayColumn",
     "ConstantColumn",
     "ConvertedColumn",
-    "FlatColumn",
     "PictureLayout",
 ]
 
@@ -91,39 +89,6 @@ class ArrayColumn(abc.ABC):
         return 1 if self.dtype is None else math.prod(self.shape[1:]) * self.dtype.itemsize
 
 
-class FlatColumn(ArrayColumn):
-    """Image files end to end in an array of uint8; `starts`, `ends` (int64) tell where each is."""
-
-    def __init__(self, flat: ArrayColumn, starts: Array, ends: Array) -> None:
-        self._flat, self._starts, self._ends = flat, starts, ends
-        self.label, self.shape = flat.label, (len(starts),)
-        self.read_by_workers = flat.contiguous is not None
-
-    def _bounds(self, index: int) -> tuple[int, int]:
-        start, end = int(self._starts[index]), int(self._ends[index])
-        if not 0 <= start <= end <= self._flat.shape[0]:
-            raise ValueError(
-                f"bytes {start:,} to {end:,} of {self.label!r}, which has {self._flat.shape[0]:,}"
-            )
-        if end - start > MAX_RECORD:
-            raise ValueError(f"an image file of {end - start:,} bytes is not believed")
-        return start, end
-
-    def read(self, start: int, stop: int) -> Sequence[Any]:
-        rows: list[Any] = []
-        for index in range(start, stop):
-            try:
-                rows.append(bytes(self._flat.read(*self._bounds(index))))
-            except Exception as error:
-                rows.append(error)
-        return rows
-
-    def span(self, index: int) -> FileSpan:
-        assert self._flat.contiguous is not None
-        (path, first), (start, end) = self._flat.contiguous, self._bounds(index)
-        return FileSpan(path, first + start, end - start)
-
-
 class ConvertedColumn(ArrayColumn):
     """Whole numbers that are made of the rows of another column."""
 
@@ -154,46 +119,34 @@ class ConstantColumn(ArrayColumn):
 
 @dataclass(frozen=True)
 class PictureLayout:
-    """How a row of an array is a picture: the order of its dimensions, what makes it 8-bit."""
+    """How the user says that rows of an array are pictures."""
 
-    order: Literal["nhw", "nhwc", "nchw"]
-    scale: float | None = None
-    """Pixels are multiplied by it and rounded; None where they are 8-bit numbers already."""
+    last: bool
+    """Whether channels are the last dimension, or there are none."""
+    scale: float | None
+    """What pixels are multiplied by, and rounded; None if they are as `pixels_of` takes them."""
 
     @classmethod
     def of(
-        cls, where: str, column: ArrayColumn, layout: str | None, scale: float | None, mask: bool
-    ) -> PictureLayout:
-        """Return how a column holds pictures.
+        cls, where: str, column: ArrayColumn, layout: str | None, scale: float | None
+    ) -> PictureLayout | None:
+        """Return the layout that the options say; None without them.
 
-        Raises OptionError if it does not, or needs an option to; the message says which.
+        Raises OptionError if it does not fit.
         """
         if layout is not None:
             check_choice("layout", layout.lower(), ("nhw", "nhwc", "nchw"))
-        shape, dtype = column.shape, column.dtype
-        what = f"{where}: {column.label!r} is {dtype} of shape {shape}"
-        fitting = _orders(shape)
-        order = layout.lower() if layout is not None else next(iter(fitting), None)
-        if order not in fitting:
-            raise OptionError(
-                f"{what}; pictures are N x H x W, or N x H x W x C or N x C x H x W with 1 or 3 "
-                "channels. Name another array: --option arrays=image=ARRAY,label=ARRAY"
-                + (f" (layout={layout} does not fit this one)" if layout else "")
-            )
-        if dtype is None or dtype.kind not in "buif":
-            raise OptionError(f"{what}, which are no pixels")
-        if scale is None and dtype != np.uint8:
-            if not mask or dtype.kind == "f":
+            if len(column.shape) != len(layout):
                 raise OptionError(
-                    f"{what}; pixels are uint8. Say by what they are multiplied to be 0 to 255: "
-                    "--option scale=255 (of 0 to 1), scale=1 (of 0 to 255), scale=0.00389105 (of "
-                    "16 bits)"
+                    f"{where}: {column.label!r} of shape {column.shape} is not layout={layout}. "
+                    "Name another array: --option arrays=image=ARRAY,label=ARRAY"
                 )
-            scale = 1.0
-        return cls(order, scale)  # type: ignore[arg-type]
+        if layout is None and scale is None:
+            return None
+        return cls((layout or "").lower() != "nchw", scale)
 
     def __call__(self, row: Array) -> Array:
-        """Return a row as uint8 pixels, H x W or H x W x C; raises ValueError beyond 0 to 255."""
+        """Return a row as pixels; raises ValueError beyond 0 to 255."""
         if self.scale is not None:
             with np.errstate(all="ignore"):
                 scaled = np.rint(row.astype(np.float64) * self.scale)
@@ -203,14 +156,8 @@ class PictureLayout:
                     "all from 0 to 255"
                 )
             row = scaled.astype(np.uint8)
-        return row.transpose(1, 2, 0) if self.order == "nchw" else row
+        return self.turned(row)
 
-
-def _orders(shape: tuple[int, ...]) -> list[str]:
-    """Return in which orders an array can be pictures, the likeliest first."""
-    if len(shape) == 3:
-        return ["nhw"]
-    if len(shape) != 4:
-        return []
-    last = ["nhwc"] if shape[3] in (1, 3) else []
-    return last + (["nchw"] if shape[1] in (1, 3) else [])
+    def turned(self, row: Array) -> Array:
+        """Return a row with its channels last."""
+        return row if self.last else row.transpose(1, 2, 0)

@@ -1,7 +1,7 @@
 """Which of a file's arrays are what: by their usual names, or as the user says.
 
-An array is known by its path.  What its last name says is a role (image, label, mask, names
-of classes, offsets), and the rest of the name tells arrays of one dataset from another's:
+An array is known by its path.  What its last name says is a role (image, label, mask, boxes, names
+of classes), and the rest of the name tells arrays of one dataset from another's:
 ``train_x`` belongs to ``train_y`` and not to ``test_y``, ``train/images`` to ``train/labels``.
 
 Arrays of several splits may be in one place, ``train_images`` beside ``test_images``: the word for
@@ -17,7 +17,7 @@ import numpy as np
 
 from fastdata.errors import OptionError, SourceError
 
-from ..field_names import IMAGES, LABELS, MASKS
+from ..field_names import BOXES, IMAGES, LABELS, MASKS
 from ..selection import ARRAYS
 from .columns import ArrayColumn
 
@@ -27,8 +27,8 @@ _ROLES = {
     "image": (*IMAGES, "x", "data", "bytes"),
     "label": (*LABELS, "gt"),
     "mask": MASKS,
+    **{name: (name,) for name in BOXES},
     "classes": ("classes", "names", "categories"),
-    "offsets": ("offset", "offsets", "indptr", "starts", "lengths", "sizes", "ends"),
 }
 SPLITS = ("train", "training", "val", "valid", "validation", "dev", "test", "testing", "extra")
 _WORDS = {word: role for role, words in _ROLES.items() for word in words}
@@ -41,11 +41,11 @@ def _role(path: str) -> tuple[str, tuple[str, ...]]:
     roles = [(word, _WORDS[word]) for word in words if word in _WORDS]
     if not roles:
         return "", (group, *words)
-    # The more telling of two: image_offsets are offsets, label_names names of classes.
-    order = ("offsets", "classes", "mask", "label", "image")
+    # The more telling of two: label_names are names of classes.
+    order = ("classes", "mask", "label", *BOXES, "image")
     word, role = min(roles, key=lambda found: order.index(found[1]))
     words.remove(word)
-    if role in ("offsets", "classes"):  # of what, they may say too
+    if role == "classes":  # of what, they may say too
         words = [word for word in words if word not in _WORDS]
     return role, (group, *words)
 
@@ -55,7 +55,7 @@ def chosen_arrays(
 ) -> tuple[dict[str, str], list[str]]:
     """Return the array of each field, and the names of arrays that are left out.
 
-    ``classes`` and ``offsets`` are no fields but belong to those.  `arrays` has the user's
+    ``classes`` is no field but belongs to one.  `arrays` has the user's
     ``field=array``.  Raises OptionError if there is no such array, or nothing is clear.
     """
     if arrays:
@@ -84,7 +84,7 @@ def _usual(where: str, known: Mapping[str, ArrayColumn]) -> dict[str, str]:
         images = [
             path
             for path, array in known.items()
-            if roles[path][0] == "" and array.dtype == np.uint8 and _fits(array, flat=False)
+            if roles[path][0] == "" and array.dtype == np.uint8 and _fits(array)
         ]
     if len(images) != 1:
         several = f"{len(images)} may be" if images else "none is called like"
@@ -93,9 +93,7 @@ def _usual(where: str, known: Mapping[str, ArrayColumn]) -> dict[str, str]:
     chosen = {"image": images[0]}
     count = known[images[0]].shape[0]
     rest = roles[images[0]][1]
-    for role in ("label", "mask", "classes", "offsets"):
-        if role == "offsets" and not _is_flat(known[images[0]]):
-            continue
+    for role in ("label", "mask", *BOXES, "classes"):
         found = [path for path, (name, _) in roles.items() if name == role]
         if role in ("label", "classes") and not found:
             found = [p for p, (name, _) in roles.items() if {name, role} == {"label", "classes"}]
@@ -103,7 +101,7 @@ def _usual(where: str, known: Mapping[str, ArrayColumn]) -> dict[str, str]:
             found = [path for path in found if known[path].kind == "text"]
         elif role == "label":
             found = [path for path in found if path not in chosen.values()]
-        elif role == "mask":
+        else:
             found = [path for path in found if known[path].shape[:1] == (count,)]
         same = [path for path in found if roles[path][1] == rest]
         beside = [path for path in found if roles[path][1][0] == rest[0]]
@@ -114,15 +112,9 @@ def _usual(where: str, known: Mapping[str, ArrayColumn]) -> dict[str, str]:
     return chosen
 
 
-def _fits(array: ArrayColumn, flat: bool = True) -> bool:
+def _fits(array: ArrayColumn) -> bool:
     """Tell whether an array may hold pictures."""
-    if array.kind == "bytes":
-        return len(array.shape) == 1
-    return len(array.shape) in (3, 4) or (flat and _is_flat(array))
-
-
-def _is_flat(array: ArrayColumn) -> bool:
-    return array.dtype == np.uint8 and len(array.shape) == 1
+    return len(array.shape) == 1 if array.kind == "bytes" else len(array.shape) in (3, 4)
 
 
 def split_in(name: str) -> tuple[str, str]:

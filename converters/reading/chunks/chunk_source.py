@@ -15,7 +15,6 @@ compressed one is inflated in the packing process, from its front.
 
 from __future__ import annotations
 
-import functools
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
@@ -27,18 +26,18 @@ import numpy as np
 from PIL import Image
 
 from fastdata.errors import SourceError
-from fastdata.schema import Field, Schema
+from fastdata.schema import ArrayField, Field, ImageField
 
 from ...base import FieldSpec, Reject, reject_reason
 from ...scan import Found, Input, Row, Scan, read
-from ..class_names import named_classes
+from ..box_forms import BoxNumbers, parse_boxes
 from ..compression import inflate_zstd
-from ..fields import convert
+from ..fields import convert, resolve_boxes
 from ..json_files import read_object
 from ..locations import path_inside, path_of
 from ..selection import TableColumn
 from ..spans import MAX_RECORD
-from .column_choice import RefusedColumnError, choose_columns
+from .column_choice import RefusedColumnError, choose_columns, guessed_field
 
 __all__ = ["ChunkIndex", "ChunkReader", "index_path", "raw_image", "resolve_columns"]
 
@@ -189,18 +188,19 @@ def resolve_columns(
     scan: Scan,
     reader: ChunkReader,
     names: Sequence[str],
-    field_for: Callable[[str, Callable[[], list[Any]]], Field],
+    own: Callable[[str], Field | None],
     wanted: tuple[str, ...],
     fields: FieldSpec | None,
     channels: int,
-    classes: str | None,
-) -> tuple[Schema, ChunkReader, list[str]]:
-    """Return schema, reader and notes from the columns that the index names.
+    boxes: Sequence[str],
+) -> tuple[dict[str, Field], ChunkReader, dict[str, BoxNumbers], list[str]]:
+    """Return fields, reader, what boxes are, and notes, from the columns that the index names.
 
-    field_for: takes the encoding of a column and a function that returns some of its values;
+    own: takes the encoding of a column, and returns its field, or None if the values determine it;
         raises RefusedColumnError if there is no such field.
     """
     first: list[list[bytes]] = []
+    remarks: list[str] = []
 
     def values(number: int) -> list[Any]:
         first[:] = first or scan.first(reader.split, index.path, "sample can be read")
@@ -212,15 +212,23 @@ def resolve_columns(
     columns = []
     for number, (name, encoding) in enumerate(zip(names, reader.encodings, strict=True)):
         try:
-            field = field_for(encoding, functools.partial(values, number))
+            field = own(encoding)
+            if field is None:
+                leading = number == 0 and not name
+                field = guessed_field(values(number), channels, name, remarks, leading=leading)
             columns.append(TableColumn(name, field))
         except RefusedColumnError as error:
             columns.append(TableColumn(name, None, str(error)))
     resolved, picked, notes = choose_columns(
         columns, wanted, fields or {}, channels, str(index.path)
     )
-    schema = Schema(named_classes(resolved, "label", classes))
-    return schema, reader._replace(schema=schema, picked=tuple(picked)), notes
+    some: dict[str, list[Any]] = {}
+    if any(isinstance(field, ArrayField) for field in resolved.values()):
+        for (name, field), number in zip(resolved.items(), picked, strict=True):
+            if isinstance(field, (ArrayField, ImageField)):
+                some[name] = values(number)
+    forms = resolve_boxes(resolved, some, parse_boxes(boxes, whole=True), fields or {}, remarks)
+    return resolved, reader._replace(picked=tuple(picked)), forms, [*notes, *remarks]
 
 
 def _misplaced(begin: int, end: int, last: int, size: int) -> str:

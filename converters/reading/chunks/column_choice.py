@@ -79,9 +79,16 @@ def _is_whole(column: TableColumn) -> bool:
     return isinstance(column.field, ScalarField) and "int" in column.field.dtype
 
 
-def guessed_field(values: Sequence[Any], channels: int, name: str = "") -> Field:
-    """Return the field for arrays or bytes, from some samples'."""
+def guessed_field(
+    values: Sequence[Any],
+    channels: int,
+    name: str = "",
+    notes: list[str] | None = None,
+    *,
+    leading: bool = False,
+) -> Field:
+    """Return the field for arrays or bytes, from some samples'; see `field_of`."""
     try:
-        return field_of(values, channels, name)
+        return field_of(values, channels, name, notes, leading=leading)
     except (OptionError, SourceError) as error:
         raise RefusedColumnError(f"cannot be stored: {error}") from error

@@ -11,17 +11,18 @@ from __future__ import annotations
 import contextlib
 import functools
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from fastdata.errors import SourceError
 from fastdata.regular_files import mirror_of, on_disk
-from fastdata.schema import ImageField
+from fastdata.schema import Field, ImageField, Schema
 
 from ...base import Reject, reason_of, reject_reason
 from ...scan import Found, Input, Row
 from ..locations import last_bytes, map_files
 from ..selection import TableColumn
+from ..spans import FileSpan
 from ..tables.arrow_fields import kinds_of
 from ..tables.arrow_types import arrow, is_bytes, is_image_struct, table_errors
 from ..tables.rows import MappedTable, RowLayout, first_values, row_reader
@@ -67,6 +68,17 @@ class Tables(NamedTuple):
             except table_errors() as error:
                 failure = failure or str(error)
         raise SourceError(f"{self.chunks.path}: no sample can be read: {failure}")
+
+    def first(self, fields: Mapping[str, Field], chosen: tuple[str, ...]) -> dict[str, list[Any]]:
+        """Return the first values of each field; images as bytes."""
+        layout = RowLayout(Schema(fields), chosen, str(self.chunks.root), {})
+        scan = self.chunks.scan(self._replace(layout=layout).rows)
+        rows = scan.first(lambda values: values[0], self.chunks.path, "sample can be read")
+        columns = zip(*rows, strict=True)
+        return {
+            name: [one.read() if isinstance(one, FileSpan) else one for one in column]
+            for name, column in zip(fields, columns, strict=True)
+        }
 
     def _table(self, number: int) -> RowTable:
         table = self.open(str(self.chunks.paths[number]))

@@ -184,13 +184,6 @@ class IdxPart(NamedTuple):
         """Return the name of a sample."""
         return f"{printable(os.fspath(self.pair.images.name))}[{row}]"
 
-    def first_labels(self) -> bytes:
-        """Return the first ten labels, as far as each is one byte."""
-        if self.labels is None or self.labels.item_bytes != 1 or self.pair.labels is None:
-            return b""
-        with ForwardReader(self.pair.labels, compressed=self.labels.compressed) as file:
-            return file.read_some(self.labels.offset, 10)[0]
-
     def blocks(self, start: int, stop: int | None = None) -> Iterator[tuple[int, Any, Any]]:
         """Yield blocks of images `start` to `stop`: number, pixels (N x H x W [x C]), labels (N).
 

@@ -1,12 +1,8 @@
 """Pickles of NumPy arrays and builtins, read without executing anything.
 
-This knows how lists, dicts, numbers, text and NumPy's arrays are pickled, and nothing else.
-What any other class or function is called with is never looked at: naming it is an error.
-
-It is no ``pickle.Unpickler`` with a ``find_class``, for two reasons.  That allocates what a pickle
-claims: a memo number of four bytes takes 64 GB (1 GB for a pickle of 9 bytes was measured), and
-there is no hook before it.  And it reads byte strings, of which here only the place is noted, so
-that the pixels of a large pickle cost no memory.
+`pickletools` reads the operations of a pickle.  Only those are followed that lists, dicts, numbers,
+text and NumPy's arrays need; what any other class or function is called with is never looked at:
+naming it is an error.  Long strings, such as the pixels, are not kept: only their places are.
 
 Source: CPython's ``Lib/pickletools.py``; ``_reconstruct`` and ``scalar`` of NumPy's
 ``core/multiarray``, ``_frombuffer`` of its ``core/numeric``, and the state of ``ndarray`` and
@@ -16,8 +12,8 @@ Source: CPython's ``Lib/pickletools.py``; ``_reconstruct`` and ``scalar`` of Num
 
 from __future__ import annotations
 
+import pickletools
 import re
-import struct
 from typing import IO, Any, NamedTuple
 
 from fastdata.errors import SourceError
@@ -39,17 +35,32 @@ _NAMED = {
     ("numpy", "dtype"): "dtype",
     ("_codecs", "encode"): "encode",
 }
-
-
-_INTS = {b"K": (1, False), b"M": (2, False), b"J": (4, True)}
+_VALUES = {"BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"}
 _STRINGS = {
-    b"U": (1, False), b"T": (4, False), b"C": (1, False), b"B": (4, False), b"\x8e": (8, False),
-    b"\x96": (8, False), b"\x8c": (1, True), b"X": (4, True), b"\x8d": (8, True),
-}  # fmt: skip
-_PUTS = {b"q": 1, b"r": 4}
-_GETS = {b"h": 1, b"j": 4}
-_TUPLES = {b"\x85": 1, b"\x86": 2, b"\x87": 3}
-_CONSTANTS: dict[bytes, Any] = {b"N": None, b"\x88": True, b"\x89": False, b")": (), b"(": _MARK}
+    *("SHORT_BINSTRING", "BINSTRING", "SHORT_BINBYTES", "BINBYTES", "BINBYTES8", "BYTEARRAY8"),
+    *("SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"),
+}
+_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": (), "MARK": _MARK}
+_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+
+
+class _Bounded:
+    """A file of `size` bytes; a pickle that claims more gets none, before any is allocated."""
+
+    def __init__(self, file: IO[bytes], size: int) -> None:
+        self._file, self._left, self.at = file, size, 0
+
+    def read(self, count: int) -> bytes:
+        if count > self._left:
+            return b""
+        data = self._file.read(count)
+        self._left, self.at = self._left - len(data), self.at + len(data)
+        return data
+
+    def readline(self) -> bytes:
+        data = self._file.readline(min(self._left, 200))
+        self._left, self.at = self._left - len(data), self.at + len(data)
+        return data
 
 
 def read_pickle(file: IO[bytes], base: int, size: int) -> Any:
@@ -59,121 +70,81 @@ def read_pickle(file: IO[bytes], base: int, size: int) -> Any:
     `PickledArray`; `base`, where the pickle begins in its own file, is added to offsets.  Raises
     SourceError if the pickle names anything else, is damaged, or ends early.
     """
-    machine = _Machine(file, base, size)
+    bounded = _Bounded(file, size)
+    stack: list[Any] = []
+    memo: dict[int, Any] = {}
     try:
-        while machine.step():
-            pass
-        return machine.stack[-1]
+        for operation, argument, _ in pickletools.genops(bounded):  # type: ignore[arg-type]
+            if operation.name == "STOP":
+                return stack[-1]
+            _follow(operation.name, argument, stack, memo, base + bounded.at)
     except (IndexError, KeyError, TypeError, ValueError, OverflowError) as error:
         if isinstance(error, SourceError):
-            raise SourceError(f"{error} (at byte {machine.at:,})") from None
-        raise _damaged(f"{type(error).__name__} at byte {machine.at:,}") from error
+            raise SourceError(f"{error} (at byte {bounded.at:,})") from None
+        early = (
+            "it ends early, or " if "expected" in str(error) or "exhausted" in str(error) else ""
+        )
+        raise _damaged(f"{early}{str(error)[:100]!r} at byte {bounded.at:,}") from error
+    raise _damaged("it ends early")
 
 
-class _Machine:
-    """The machine that a pickle is a program for."""
+def _follow(name: str, argument: Any, stack: list[Any], memo: dict[int, Any], end: int) -> None:
+    """Do one operation; `end` is where it ends in the file."""
+    push = stack.append
+    if name in _VALUES:
+        push(argument)
+    elif name in _STRINGS:
+        text = name.endswith(("UNICODE", "UNICODE8"))
+        if isinstance(argument, str) and not text:  # Python 2's, as Latin-1
+            argument = argument.encode("latin-1") if len(argument) < _SHORT else argument
+        length = len(argument)
+        push(argument if length < _SHORT else Stored(end - length, length, text))
+    elif name in ("BINPUT", "LONG_BINPUT", "MEMOIZE"):
+        memo[len(memo) if name == "MEMOIZE" else argument] = stack[-1]
+    elif name in ("BINGET", "LONG_BINGET"):
+        push(memo[argument])
+    elif name in _CONSTANTS:
+        push(_CONSTANTS[name])
+    elif name in _TUPLES:
+        push(tuple(reversed([stack.pop() for _ in range(_TUPLES[name])])))
+    elif name in ("EMPTY_DICT", "EMPTY_LIST"):
+        push({} if name == "EMPTY_DICT" else [])
+    elif name == "TUPLE":
+        push(tuple(_since_mark(stack)))
+    elif name in ("APPEND", "APPENDS"):
+        values = [stack.pop()] if name == "APPEND" else _since_mark(stack)
+        _of_type(stack[-1], list).extend(values)
+    elif name in ("SETITEM", "SETITEMS"):
+        one = name == "SETITEM"
+        values = [stack.pop(), stack.pop()][::-1] if one else _since_mark(stack)
+        _of_type(stack[-1], dict).update(zip(values[::2], values[1::2], strict=True))
+    elif name == "GLOBAL":
+        push(_known(*argument.split(" ", 1)))
+    elif name == "STACK_GLOBAL":
+        called, module = stack.pop(), stack.pop()
+        push(_known(module, called))
+    elif name == "REDUCE":
+        arguments, function = stack.pop(), stack.pop()
+        push(_call(_of_type(function, _Called).name, _of_type(arguments, tuple)))
+    elif name == "BUILD":
+        state = _of_type(stack.pop(), tuple)
+        _build(stack[-1], state)
+    elif name == "PROTO":
+        if not 2 <= argument <= 5:
+            raise _damaged("its protocol is not 2, 3, 4 or 5")
+    elif name != "FRAME":
+        raise _damaged(f"the operation {name} is none that arrays and builtins need")
 
-    def __init__(self, file: IO[bytes], base: int, size: int) -> None:
-        self.file, self.base, self.size = file, base, size
-        self.at = 0
-        self.stack: list[Any] = []
-        self.memo: dict[int, Any] = {}
 
-    def take(self, count: int) -> bytes:
-        data = self.file.read(count) if self.at + count <= self.size else b""
-        if len(data) < count:
-            raise _damaged("it ends early")
-        self.at += count
-        return data
-
-    def number(self, count: int) -> int:
-        return int.from_bytes(self.take(count), "little")
-
-    def string(self, length: int, *, text: bool) -> Any:
-        if length < _SHORT:
-            data = self.take(length)
-            return data.decode() if text else data
-        stored = Stored(self.base + self.at, length, text)
-        if self.at + length > self.size:
-            raise _damaged(f"it ends within {length:,} bytes")
-        while length:
-            length -= len(self.take(min(length, 1 << 16)))
-        return stored
-
-    def line(self) -> str:
-        data = bytearray()
-        while len(data) < 200 and (byte := self.take(1)) != b"\n":
-            data += byte
-        return data.decode("latin-1")
-
-    def since_mark(self) -> list[Any]:
-        at = len(self.stack) - 1
-        while self.stack[at] is not _MARK:
-            at -= 1
-            if at < 0:
-                raise _damaged("a mark is missing")
-        values = self.stack[at + 1 :]
-        del self.stack[at:]
-        return values
-
-    def step(self) -> bool:
-        """Do one operation; False at the last."""
-        code = self.take(1)
-        push, stack = self.stack.append, self.stack
-        if code in _INTS:
-            count, signed = _INTS[code]
-            push(int.from_bytes(self.take(count), "little", signed=signed))
-        elif code in _STRINGS:
-            count, text = _STRINGS[code]
-            push(self.string(self.number(count), text=text))
-        elif code in _PUTS:
-            self.memo[self.number(_PUTS[code])] = stack[-1]
-        elif code in _GETS:
-            push(self.memo[self.number(_GETS[code])])
-        elif code in _CONSTANTS:
-            push(_CONSTANTS[code])
-        elif code in _TUPLES:
-            values = [stack.pop() for _ in range(_TUPLES[code])]
-            push(tuple(reversed(values)))
-        elif code == b"\x94":
-            self.memo[len(self.memo)] = stack[-1]
-        elif code == b"}":
-            push({})
-        elif code == b"]":
-            push([])
-        elif code == b"t":
-            push(tuple(self.since_mark()))
-        elif code in (b"a", b"e"):
-            values = [stack.pop()] if code == b"a" else self.since_mark()
-            _of_type(stack[-1], list).extend(values)
-        elif code in (b"s", b"u"):
-            values = [stack.pop(), stack.pop()][::-1] if code == b"s" else self.since_mark()
-            _of_type(stack[-1], dict).update(zip(values[::2], values[1::2], strict=True))
-        elif code == b"\x8a":
-            push(int.from_bytes(self.take(self.number(1)), "little", signed=True))
-        elif code == b"G":
-            push(struct.unpack(">d", self.take(8))[0])
-        elif code == b"c":
-            push(_known(self.line(), self.line()))
-        elif code == b"\x93":
-            name, module = stack.pop(), stack.pop()
-            push(_known(module, name))
-        elif code == b"R":
-            arguments, function = stack.pop(), stack.pop()
-            push(_call(_of_type(function, _Called).name, _of_type(arguments, tuple)))
-        elif code == b"b":
-            state = _of_type(stack.pop(), tuple)
-            _build(stack[-1], state)
-        elif code == b"\x80":
-            if not 2 <= self.number(1) <= 5:
-                raise _damaged("its protocol is not 2, 3, 4 or 5")
-        elif code == b"\x95":
-            self.take(8)  # of a frame, whose length is of no use here
-        elif code == b".":
-            return False
-        else:
-            raise _damaged(f"the operation {code!r} is none that arrays and builtins need")
-        return True
+def _since_mark(stack: list[Any]) -> list[Any]:
+    at = len(stack) - 1
+    while stack[at] is not _MARK:
+        at -= 1
+        if at < 0:
+            raise _damaged("a mark is missing")
+    values = stack[at + 1 :]
+    del stack[at:]
+    return values
 
 
 class Stored(NamedTuple):

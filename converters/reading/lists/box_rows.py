@@ -21,7 +21,7 @@ from fastdata.errors import OptionError, SourceError
 from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema
 
 from ..box_forms import likely_unit
-from ..class_names import MOST_CLASSES, numbered
+from ..class_names import MOST_CLASSES, numbered, of_one_number, one_form
 from ..fields import BOXES
 from ..image_list import DeferredSample
 from ..selection import joined
@@ -217,8 +217,9 @@ class BoxSamples:
     def _number_classes(self, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
         """Give classes their final numbers; return their names, if they have names."""
         numeric = all(text.lstrip("+-").isdecimal() for text in self._texts)
+        numeric = numeric and not of_one_number(self._texts)
         if names is None and not numeric:
-            names = tuple(sorted(self._texts))
+            names = one_form(self._texts)
         numbers = numbered(names or ())
         self._unknown = {number: text for text, number in self._texts.items()}
         self._final = np.zeros(len(self._texts), np.int64)

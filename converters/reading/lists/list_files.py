@@ -11,7 +11,7 @@ from fastdata.errors import FastdataError
 
 from ..image_files import BOTH_CASES, is_hidden, is_image_name
 from ..list_signs import describe_list, is_submission
-from ..locations import folders_in, printable
+from ..locations import printable
 from ..selection import joined
 from ..small_memory import KeySet
 from ..splits import split_folders_in

@@ -24,7 +24,7 @@ from fastdata.schema import (
 )
 
 from ..cells import ColumnGuess, parse_array, parse_bytes
-from ..class_names import MOST_CLASSES, check_number, numbered
+from ..class_names import MOST_CLASSES, numbered
 from ..fields import convert, named_field
 from ..selection import joined
 from ..small_memory import StringTable
@@ -150,9 +150,18 @@ class RowSamples:
     def _field(self, column: int, name: str, guess: ColumnGuess) -> Field:
         """Return the field of a column, and find where its images are if it has such."""
         info = self._info
+        types = info.kinds[column] if info.kinds is not None else None
         if column == info.image:
             self._add_finder(name, column, True)
-        guess.conclude(is_there=column != info.image and self._names_images(name, column, guess))
+        guess.conclude(
+            is_there=column != info.image and self._names_images(name, column, guess),
+            are_numbers=types is not None and str not in types,
+        )
+        if guess.one_number and name not in info.known:
+            self.notes.append(
+                f"the texts of {name!r} are classes, as {' and '.join(guess.one_number)} are one "
+                f"number (--field {name}=float reads numbers)"
+            )
         if name in info.known:
             field = named_field(info.known[name], info.channels)
             if info.known[name] == "label" and not guess.is_int:
@@ -336,9 +345,7 @@ class RowSamples:
             return _TRUTH[text.lower()]
         if name in self._numbers and not text.lstrip("+-").isdecimal():
             raise ValueError(f"{name!r} is {cell!r}, which is none of its classes")
-        number = float(cell) if field.dtype.startswith("float") else int(cell)
-        if self._info.classes is not None and field.classes is self._info.classes:
-            check_number(number, field.classes, name)
+        number = float(cell) if field.dtype.startswith("float") else _whole(text, name)
         return convert(number, field, name)
 
     def _several(self, name: str, field: Field, cell: str) -> Any:
@@ -346,10 +353,17 @@ class RowSamples:
         labels = labels_of(cell, self._signs[name])
         known = self._numbers.get(name, {})
         for label in labels:
-            if label not in known and not label.lstrip("+-").isdecimal():
+            if known and label not in known and not label.lstrip("+-").isdecimal():
                 raise ValueError(f"{name!r} has {label[:60]!r}, which is none of its classes")
-        numbers = [known[label] if label in known else int(label) for label in labels]
-        if self._info.classes is not None:
-            for number in numbers:
-                check_number(number, self._info.classes, name)
+        numbers = [known[v] if v in known else _whole(v, name) for v in labels]
         return np.array(numbers, np.int64)
+
+
+def _whole(text: str, name: str) -> int:
+    """Return a whole number, which may be written as a decimal."""
+    with contextlib.suppress(ValueError):
+        return int(text)
+    with contextlib.suppress(ValueError):
+        if (number := float(text)).is_integer():
+            return int(number)
+    raise ValueError(f"{name!r} is {text[:60]!r}, not a whole number")

@@ -16,7 +16,7 @@ import numpy as np
 from fastdata.schema import ArrayField, BytesField, Field, ScalarField, StringField
 
 from ..exported import array_of, needs_shape
-from ..field_names import IMAGES, LABELS, first_called
+from ..field_names import BOXES, IMAGES, LABELS, first_called
 from ..fields import image_field
 from ..image_files import is_image_bytes
 from ..protobuf import message_class
@@ -26,6 +26,7 @@ __all__ = [
     "exported_value",
     "field_of_feature",
     "parse_example",
+    "usual_boxes",
     "usual_features",
     "value_of_feature",
     "values_of",
@@ -108,6 +109,26 @@ def usual_features(examples: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return {"image": image} if label is None else {"image": image, "label": label}
 
 
+def usual_boxes(examples: Sequence[Mapping[str, Any]], known: Sequence[str]) -> dict[str, str]:
+    """Choose the feature of boxes and that of their classes, if there are any.
+
+    known: features of which it is known that they are boxes; others are told by their names.
+    """
+    there = {name: values_of(value) for example in examples for name, value in example.items()}
+    called = [
+        name
+        for name, values in sorted(there.items())
+        if name.rpartition("/")[2].lower() in BOXES
+        and not (len(values) % 4 or (values and isinstance(values[0], bytes)))
+    ]
+    boxes = next((name for name in (*known, *called) if name in there), None)
+    if boxes is None:
+        return {}
+    group, _, last = boxes.rpartition("/")
+    labels = {"labels": f"{group}/label"} if f"{group}/label" in there else {}
+    return {"boxes" if boxes in known else last: boxes, **labels}
+
+
 def _is_image(values: Sequence[Any]) -> bool:
     return len(values) == 1 and isinstance(values[0], bytes) and is_image_bytes(values[0])
 
@@ -126,6 +147,8 @@ def field_of_feature(features: Sequence[Any], channels: int, name: str) -> Field
     # Of an empty list the kind alone is known.
     kinds = {feature.WhichOneof("kind") for feature in features}
     dtype = "float32" if "float_list" in kinds else "int64"
+    if name.lower() in BOXES and not any(len(column) % 4 for column in columns):
+        return ArrayField(dtype, (None, 4))
     lengths = {len(column) for column in columns}
     if lengths == {1}:
         return ScalarField(dtype)

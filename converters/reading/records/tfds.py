@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import repeat
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
@@ -20,15 +19,14 @@ from ..class_names import read_class_names
 from ..json_files import read_object
 from ..splits import split_of
 
-__all__ = ["INFO", "REMEDY", "Described", "read_description"]
+__all__ = ["INFO", "Described", "read_description"]
 
 INFO, _FEATURES, _CLASSES = "dataset_info.json", "features.json", ".labels.txt"
-REMEDY = "Bring all files and no others, or name those to pack in a pattern in quotes."
 _LARGEST = 64 << 20
 
 
 class Described(NamedTuple):
-    """What is known of files beside their records."""
+    """The description of a set of files."""
 
     splits: list[str]  # of each file
     counts: list[int]  # of records in each file, as the folder says; empty if it does not
@@ -37,48 +35,39 @@ class Described(NamedTuple):
 
 
 def read_description(folder: Path | None, paths: Sequence[Path]) -> Described:
-    """Return what a folder says of its files; of one that says nothing, splits by names alone.
+    """Return the description that a folder has of its files; else splits by the names alone.
 
-    Raises SourceError if files of a split are missing, or files are there that it does not name.
+    Raises SourceError if there are files that it does not name.
     """
-    nothing = Described([split_of(PurePath(path.name)) for path in paths], [], {}, ())
-    if folder is None or not (folder / INFO).is_file():
-        return nothing
-    place = folder / INFO
-    splits = read_object(place, _LARGEST).get("splits")
-    found: dict[Path, tuple[str, int]] = {}
-    for name, lengths in map(_split, splits if isinstance(splits, list) else (), repeat(place)):
-        pattern = re.compile(rf"(.*[-.])?{re.escape(name)}\.\w+-[0-9]+-of-[0-9]+")
-        files = [path for path in paths if pattern.fullmatch(path.name)]
-        if files and len(files) != len(lengths):
+    place = (folder or Path()) / INFO
+    document = read_object(place, _LARGEST) if folder is not None and place.is_file() else {}
+    try:
+        lengths = {
+            str(split["name"]): [int(length) for length in split.get("shardLengths", ())]
+            for split in document.get("splits", ())
+        }
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise SourceError(f"{place}: its splits cannot be read: {error!r}") from error
+    if folder is None or not any(lengths.values()):
+        return Described([split_of(PurePath(path.name)) for path in paths], [], {}, ())
+    pattern = re.compile(rf"(?:.*[-.])?({'|'.join(map(re.escape, lengths))})\.\w+-([0-9]+)-of-.*")
+    splits, counts = list[str](), list[int]()
+    for path in paths:
+        found = pattern.fullmatch(path.name)
+        if found is None or int(found[2]) >= len(lengths[found[1]]):
             raise SourceError(
-                f"{place}: the split {name!r} has {len(lengths):,} files, and {len(files):,} are "
-                f"there, the first {files[0].name}. {REMEDY}"
+                f"{place}: does not name {path.name}. Move away files of other datasets, or name "
+                "the files to pack in a pattern in quotes."
             )
-        found |= zip(files, ((name, length) for length in lengths), strict=False)
-    unknown = [path.name for path in paths if path not in found]
-    if found and unknown:
-        raise SourceError(
-            f"{place}: does not name {len(unknown):,} of the files, the first {unknown[0]}. "
-            f"{REMEDY}"
-        )
-    if not found:
-        return nothing
+        splits.append(found[1])
+        counts.append(lengths[found[1]][int(found[2])])
     names = {
         path.name.removesuffix(_CLASSES).replace("-", "/"): read_class_names(path)
         for path in sorted(folder.glob(f"*{_CLASSES}"))
     }
     features = folder / _FEATURES
     document = read_object(features, _LARGEST) if features.is_file() else {}
-    own_splits, counts = zip(*map(found.__getitem__, paths), strict=True)
-    return Described(list(own_splits), list(counts), names, tuple(_boxes(document, "")))
-
-
-def _split(split: Any, place: Path) -> tuple[str, list[int]]:
-    try:
-        return str(split["name"]), [int(length) for length in split.get("shardLengths", ())]
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise SourceError(f"{place}: a split cannot be read: {error!r}") from error
+    return Described(splits, counts, names, tuple(_boxes(document, "")))
 
 
 def _boxes(node: Any, name: str) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Sources that are tables in files, read one block of rows at a time.
 
-A block is a row group of Parquet, a record batch of Arrow.  Each takes three numbers in memory.
+A block is a row group of Parquet, or a record batch of Arrow.
 An unreadable block becomes one reject per row, so that damage does not change the numbers of later
 samples.
 """
@@ -51,7 +51,7 @@ class _Columns(NamedTuple):
     """The columns of a file, as those of some others are."""
 
     schema: Any
-    features: dict[str, Any]  # what ``datasets`` says of them
+    features: dict[str, Any]  # their description by ``datasets``
     file: int  # the first such file
 
 
@@ -69,57 +69,6 @@ class Block(NamedTuple):
     start: int  # the first row, counted over all files, and how many there are
     rows: int
     lost: str  # why it cannot be read at all; it then counts as one row
-
-
-class Blocks:
-    """The blocks of a source, in order."""
-
-    def __init__(self) -> None:
-        self.num_rows = 0
-        self._files, self._numbers, self._starts = array("i"), array("q"), array("q")
-        self._file_starts = array("q")
-        self._lost: dict[int, str] = {}
-
-    def begin_file(self) -> None:
-        """Begin the blocks of the next file."""
-        self._file_starts.append(self.num_rows)
-
-    def add(self, number: int, rows: int | str) -> None:
-        """Add a block by its number of rows; one that is lost by why it is."""
-        if isinstance(rows, str):
-            self._lost[len(self._files)] = rows
-            rows = 1
-        if rows > 0:
-            self._files.append(len(self._file_starts) - 1)
-            self._numbers.append(number)
-            self._starts.append(self.num_rows)
-            self.num_rows += rows
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-    def __getitem__(self, index: int) -> Block:
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        start = self._starts[index]
-        behind = self._starts[index + 1] if index + 1 < len(self) else self.num_rows
-        lost = self._lost.get(index, "")
-        return Block(self._files[index], self._numbers[index], start, behind - start, lost)
-
-    def number_of(self, row: int) -> int:
-        """Return which block has a row, counted over all files."""
-        return bisect_right(self._starts, row) - 1
-
-    def block_of(self, row: int) -> Block:
-        """Return the block that has a row. Raises IndexError if there is no such row."""
-        if not 0 <= row < self.num_rows:
-            raise IndexError(row)
-        return self[self.number_of(row)]
-
-    def in_file(self, row: int) -> tuple[int, int]:
-        """Return the file of a row, and its number there."""
-        file = bisect_right(self._file_starts, row) - 1
-        return file, row - self._file_starts[file]
 
 
 class TableSource(FileSource, IndexedSource):
@@ -185,15 +134,15 @@ class TableSource(FileSource, IndexedSource):
         self._names = [printable(os.fspath(relative[k])) for k in taken]
         self._split_numbers = [0] * len(taken)
 
-        kinds_of_files = self._look_at_files()
-        first = str(self.paths[kinds_of_files[0].file])
+        self._look_at_files()
+        first = str(self.paths[self._columns[0].file])
         exported = None if columns or images is not None else read_exported(self.paths, self.name)
         if exported is not None:
-            self._resolve_exported(exported, kinds_of_files, fields, channels, classes)
+            self._resolve_exported(exported, fields, channels, classes)
             return
         try:
-            schema, features = _of_all(kinds_of_files)
-            kinds = kinds_of(schema, features, _first_bytes_of(self, schema), channels)
+            schema, features = _of_all(self._columns)
+            kinds = kinds_of(schema, features, self._first_bytes(schema), channels)
         except UnicodeDecodeError as error:
             raise SourceError(f"{first}: a column's name is no text: {error}") from error
         if images is not None:
@@ -201,12 +150,12 @@ class TableSource(FileSource, IndexedSource):
         chosen = choose_columns(schema, columns, kinds, self.notes, first)
         resolved = resolve_columns(chosen, kinds, fields or {}, channels)
         self._types = {column: type_of(schema, column) for column in chosen.values()}
-        self._check_types(kinds_of_files)
+        self._check_types()
         as_label = {"label", *(name for name, kind in (fields or {}).items() if kind == "label")}
         for name in as_label & set(chosen):
             if isinstance(resolved[name], StringField) and (fields or {}).get(name) != "string":
                 what, own = f"the column {chosen[name]!r}", classes if name == "label" else None
-                names = classes_of_texts(_texts_of(self, self._blocks, chosen[name]), what, own)
+                names = classes_of_texts(self._texts(chosen[name]), what, own)
                 resolved[name] = ScalarField(classes=names)
         self._add_split(resolved, chosen, [splits[k] for k in taken])
         numbers = {
@@ -221,12 +170,11 @@ class TableSource(FileSource, IndexedSource):
         self.layout = RowLayout(
             self.schema, tuple(chosen.values()), str(self.root), numbers, images=folder
         )
-        self._renumber(kinds_of_files, resolved, chosen, named=classes is not None)
+        self._renumber(resolved, chosen, named=classes is not None)
 
     def _resolve_exported(
         self,
         exported: Exported,
-        kinds_of_files: Sequence[_Columns],
         fields: FieldSpec | None,
         channels: int,
         classes: str | None,
@@ -237,9 +185,8 @@ class TableSource(FileSource, IndexedSource):
         self.schema = Schema(resolved, stored=True)
         columns = tuple(exported.stored_as.values())
         self.layout = RowLayout(self.schema, columns, str(self.root), {}, True)
-        for schema, _, file in kinds_of_files:
+        for schema, _, file in self._columns:
             check_columns(exported, self.schema, self.layout.needed, schema, self.paths[file])
-        schema = kinds_of_files[0].schema
         self._types = {column: type_of(schema, column) for column in self.layout.needed}
 
     def _is_text(self, chosen: Mapping[str, str], name: str) -> bool:
@@ -247,90 +194,102 @@ class TableSource(FileSource, IndexedSource):
 
     # -- all files ----------------------------------------------------------------------
 
-    def _look_at_files(self) -> list[_Columns]:
-        """Collect the blocks of all files; return their columns, of files without rows at last."""
-        self._blocks, self._kinds, self._layouts = Blocks(), array("i"), dict[int, RowLayout]()
-        found: list[_Columns] = []
+    def _look_at_files(self) -> None:
+        """Collect the blocks of all files, and the different columns that files with rows have."""
+        self._blocks, self._file_starts, self.num_samples = list[Block](), array("q"), 0
+        self._columns, self._kinds = list[_Columns](), array("i")
+        self._layouts: dict[int, RowLayout] = {}
         empty: list[_Columns] = []
         failure = ""
         for file, path in enumerate(self.paths):
-            self._blocks.begin_file()
-            start, kind = self._blocks.num_rows, 0
+            self._file_starts.append(self.num_samples)
+            kind = 0
             try:
                 schema, size = self.table_schema(file), stat_of(path)[0]
                 for number, rows in enumerate(self.blocks(file)):
                     if not isinstance(rows, str) and not 0 <= rows <= size:
                         rows = f"block {number} claims {rows:,} rows, in {size:,} bytes: damaged"
-                    self._blocks.add(number, rows)
+                    self._add_block(file, number, rows)
                 features = {**self.features_beside(file), **features_of(schema.metadata)}
-                columns = _Columns(schema, features, file)
-                kind = _add_new(columns, found if self._blocks.num_rows > start else empty)
+                has_rows = self.num_samples > self._file_starts[-1]
+                known, kind = self._columns if has_rows else empty, 0
+                while kind < len(known) and not (
+                    known[kind].schema.equals(schema) and known[kind].features == features
+                ):
+                    kind += 1
+                if kind == len(known):
+                    known.append(_Columns(schema, features, file))
             except table_errors() as error:
-                self._blocks.add(0, reject_reason(path, error))
+                self._add_block(file, 0, reject_reason(path, error))
                 failure = failure or reason_of(error)
             self._kinds.append(kind)
-        self.num_samples = self._blocks.num_rows
-        if not found and not empty:
+        self._columns = self._columns or empty[:1]
+        if not self._columns:
             raise SourceError(f"{self.paths[0]}: cannot be read: {failure}")
-        return found or empty[:1]
 
-    def _check_types(self, kinds_of_files: Sequence[_Columns]) -> None:
+    def _add_block(self, file: int, number: int, rows: int | str) -> None:
+        """Add a block by its number of rows; a lost one by the reason."""
+        lost, rows = (rows, 1) if isinstance(rows, str) else ("", rows)
+        if rows > 0:
+            self._blocks.append(Block(file, number, self.num_samples, rows, lost))
+            self.num_samples += rows
+
+    def _check_types(self) -> None:
         """Refuse files whose columns are not those of the others."""
-        types = [
-            {n: plain(type_of(schema, n)) for n in self._types if schema.names.count(n) == 1}
-            for schema, *_ in kinds_of_files
-        ]
-        common = [n for n in self._types if all(t.get(n) == plain(self._types[n]) for t in types)]
-        for name, type_ in self._types.items():
-            for columns, found in zip(kinds_of_files, types, strict=True):
-                if found.get(name) != plain(type_):
-                    other = next(
-                        columns.file
-                        for columns, found in zip(kinds_of_files, types, strict=True)
-                        if found.get(name) == plain(type_)
-                    )
-                    raise OptionError(
-                        f"{self.paths[columns.file]}: the column {name!r} is "
-                        f"{found.get(name) or 'not there'}; in {self.paths[other]} it is {type_}. "
-                        "Pack one kind of file at a time (name them in a pattern), or take the "
-                        f"columns that all have: --option columns={','.join(common) or 'NAMES'}"
-                    )
+        wanted = {name: plain(type_) for name, type_ in self._types.items()}
+        found = {
+            name: [
+                plain(type_of(schema, name)) if schema.names.count(name) == 1 else None
+                for schema, *_ in self._columns
+            ]
+            for name in wanted
+        }
+        common = [name for name in wanted if set(found[name]) == {wanted[name]}]
+        for name in (name for name in wanted if name not in common):
+            at = next(k for k, type_ in enumerate(found[name]) if type_ != wanted[name])
+            other = self._columns[found[name].index(wanted[name])].file
+            raise OptionError(
+                f"{self.paths[self._columns[at].file]}: the column {name!r} is "
+                f"{found[name][at] or 'not there'}; in {self.paths[other]} it is {wanted[name]}. "
+                "Pack one kind of file at a time (name them in a pattern), or take the columns "
+                f"that all have: --option columns={','.join(common) or 'NAMES'}"
+            )
 
     def _renumber(
-        self,
-        kinds_of_files: Sequence[_Columns],
-        resolved: Mapping[str, Field],
-        chosen: Mapping[str, str],
-        *,
-        named: bool,
+        self, resolved: Mapping[str, Field], chosen: Mapping[str, str], *, named: bool
     ) -> None:
         """Give the classes of each file the numbers that they have in the first, by their names.
 
         named: whether the user names the classes of labels.
         """
-        for name, field in resolved.items():
-            if not chosen[name] or not isinstance(field, ScalarField) or not field.classes:
+        for name, column in chosen.items():
+            field = resolved[name]
+            if not column or not isinstance(field, ScalarField) or not field.classes:
                 continue
-            if name in self.layout.numbers:  # text
-                continue
-            numbers = numbered(field.classes)
-            for kind, (_, features, file) in enumerate(kinds_of_files):
-                names = class_names_of(features, chosen[name], self.paths[file])
-                if names == field.classes or (names is None and named):
+            names_in = [
+                class_names_of(c.features, column, self.paths[c.file]) for c in self._columns
+            ]
+            first = next((kind for kind, names in enumerate(names_in) if names), None)
+            if first is None:
+                continue  # the names are the user's, or texts
+            wanted = names_in[first] or ()
+            for kind, names in enumerate(names_in):
+                if names == wanted or (names is None and named):
                     continue
-                if names is None or set(names) != set(field.classes):
+                file = self.paths[self._columns[kind].file]
+                if names is None or set(names) != set(wanted):
                     raise SourceError(
-                        f"{self.paths[file]}: the classes of {chosen[name]!r} are "
-                        f"{joined(names or ())}; in {self.paths[kinds_of_files[0].file]} they are "
-                        f"{joined(field.classes)}. A number may mean another class: write the "
-                        "files with the same names, or pack them one at a time"
+                        f"{file}: the classes of {column!r} are {joined(names or ())}; in "
+                        f"{self.paths[self._columns[first].file]} they are {joined(wanted)}. A "
+                        "number may mean another class: write the files with the same names, or "
+                        "pack them one at a time"
                     )
                 layout = self._layouts.get(kind, self.layout)
-                table = {old: numbers[each] for old, each in enumerate(names)}
+                table = {old: wanted.index(each) for old, each in enumerate(names)}
                 self._layouts[kind] = layout._replace(numbers={**layout.numbers, name: table})
                 self.notes.append(
-                    f"{self.paths[file].name}: the classes of {chosen[name]!r} are in another "
-                    "order, so its labels are renumbered by their names"
+                    f"{file.name}: the classes of {column!r} are in another order, so its labels "
+                    "are renumbered by their names"
                 )
 
     def layout_of(self, file: int) -> RowLayout:
@@ -349,6 +308,27 @@ class TableSource(FileSource, IndexedSource):
             chosen["split"] = ""
             self._split_numbers = [there.index(split) for split in splits]
 
+    def _first_bytes(self, schema: Any) -> dict[str, bytes]:
+        """Return the first values of columns of bytes, to recognise images."""
+        names = [f.name for f in schema if is_bytes(f.type) and schema.names.count(f.name) == 1]
+        return first_values(self._first_batches(names), names)
+
+    def _first_batches(self, names: Sequence[str]) -> Iterator[Any]:
+        whole = (block for block in self._blocks if not block.lost)
+        for block in itertools.islice(whole, _PEEK):
+            with contextlib.suppress(*table_errors()):
+                yield from itertools.islice(self.batches(block.file, block.number, names), 1)
+
+    def _texts(self, column: str) -> Iterator[str]:
+        """Yield the texts of a column, each at least once; reads that column of all files."""
+        unique = arrow(".compute").unique
+        for block in self._blocks:
+            with contextlib.suppress(*table_errors()):  # rows that are lost are rejected later
+                for batch in self.batches(block.file, block.number, [column]):
+                    batch.validate(full=True)
+                    values = unique(batch.column(batch.schema.names.index(column)))
+                    yield from filter(None, values.to_pylist())
+
     # -- rows ---------------------------------------------------------------------------
 
     def some(self, count: int) -> Iterator[Sample | Reject]:
@@ -356,14 +336,13 @@ class TableSource(FileSource, IndexedSource):
             return super().some(count)
         # Rows one behind the other, as a row in the middle of a block is read with those before it.
         places = np.linspace(0, self.num_samples - 1, min(_PLACES, self.num_samples))
-        starts = sorted({self._blocks.block_of(int(at)).start for at in places})
+        starts = sorted({self._block_at(int(at)).start for at in places})
         each = -(-count // len(starts)) if starts else 0
         runs = (itertools.islice(self.start_at(start), each) for start in starts)
         return itertools.chain.from_iterable(runs)
 
     def start_at(self, start: int) -> Iterator[Sample | Reject]:
-        for number in range(max(0, self._blocks.number_of(start)), len(self._blocks)):
-            block = self._blocks[number]
+        for block in itertools.islice(self._blocks, max(0, self._number_of(start)), None):
             yield from self._rows(block, max(0, start - block.start))
 
     def _rows(self, block: Block, skip: int) -> Iterator[Sample | Reject]:
@@ -408,30 +387,29 @@ class TableSource(FileSource, IndexedSource):
             return Reject.of(self.key_at(index), error)
 
     def __getitem__(self, index: int) -> Sample | Reject:
-        block = self._blocks.block_of(index)
+        block = self._block_at(index)
         if block.lost:
             return Reject(self.key_at(index), block.lost)
         return self.row(index, block)
 
     def key_at(self, index: int) -> str:
-        file, row = self._blocks.in_file(index)
-        return f"{self._names[file]}@{row}"
+        file = bisect_right(self._file_starts, index) - 1
+        return f"{self._names[file]}@{index - self._file_starts[file]}"
+
+    def _number_of(self, row: int) -> int:
+        return bisect_right(self._blocks, row, key=lambda block: block.start) - 1
+
+    def _block_at(self, row: int) -> Block:
+        if not 0 <= row < self.num_samples:
+            raise IndexError(row)
+        return self._blocks[self._number_of(row)]
 
     def fingerprint_key(self, index: int) -> str:
         return [*self._names, *(printable(path.name) for path in self.beside)][index]
 
 
-def _add_new(columns: _Columns, known: list[_Columns]) -> int:
-    """Return the number of the columns among those that are known; add new ones."""
-    for number, (schema, features, _) in enumerate(known):
-        if schema.equals(columns.schema) and features == columns.features:
-            return number
-    known.append(columns)
-    return len(known) - 1
-
-
 def _of_all(kinds_of_files: Sequence[_Columns]) -> tuple[Any, dict[str, Any]]:
-    """Return the columns of all files as one schema, and what ``datasets`` says of them."""
+    """Return the columns of all files as one schema, with their description by ``datasets``."""
     schema, features, _ = kinds_of_files[0]
     for other, of_others, _ in kinds_of_files[1:]:
         for field in other:
@@ -442,36 +420,3 @@ def _of_all(kinds_of_files: Sequence[_Columns]) -> tuple[Any, dict[str, Any]]:
                 schema = schema.set(at, field)
         features = {**of_others, **features}
     return schema, features
-
-
-def _first_bytes_of(tables: TableSource, schema: Any) -> dict[str, bytes]:
-    """Return the first values of columns of bytes, to recognise images."""
-    names = [f.name for f in schema if is_bytes(f.type) and schema.names.count(f.name) == 1]
-    return first_values(_first_batches(tables, names), names)
-
-
-def _first_batches(tables: TableSource, names: Sequence[str]) -> Iterator[Any]:
-    for file, block in itertools.islice(_first_blocks(tables), _PEEK):
-        with contextlib.suppress(*table_errors()):
-            yield from itertools.islice(tables.batches(file, block, names), 1)
-
-
-def _first_blocks(tables: TableSource) -> Iterator[tuple[int, int]]:
-    for file in range(len(tables.paths)):
-        with contextlib.suppress(*table_errors()):
-            for block, rows in enumerate(tables.blocks(file)):
-                if not isinstance(rows, str) and rows:
-                    yield file, block
-
-
-def _texts_of(tables: TableSource, blocks: Blocks, column: str) -> Iterator[str]:
-    """Yield the texts of a column, each at least once; reads that column of all files."""
-    unique = arrow(".compute").unique
-    for block in map(blocks.__getitem__, range(len(blocks))):
-        if block.lost:
-            continue
-        with contextlib.suppress(*table_errors()):  # its rows are rejected later
-            for batch in tables.batches(block.file, block.number, [column]):
-                batch.validate(full=True)
-                values = unique(batch.column(batch.schema.names.index(column)))
-                yield from filter(None, values.to_pylist())

@@ -21,7 +21,7 @@ from fastdata.errors import SourceError
 
 from ..forward_reader import ForwardReader
 
-__all__ = ["BLOCK", "Member", "is_header", "members"]
+__all__ = ["BLOCK", "BehindEndError", "Member", "is_header", "members"]
 
 BLOCK = 512
 _LARGEST_EXTRA = 1 << 20
@@ -42,6 +42,10 @@ _KINDS = {
     b"6": "pipe",
     b"S": "sparse file",
 }
+
+
+class BehindEndError(SourceError):
+    """Damage behind the end mark of an archive, all of whose members came before."""
 
 
 class Member(NamedTuple):
@@ -82,7 +86,10 @@ def members(front: ForwardReader, start: int = 0, stop: int | None = None) -> It
             raise _damaged(front, offset, "the file ends without the end mark of an archive")
         if block == _END and offset == begin:
             ended = True
-            offset = begin = _behind_zeros(front, offset)
+            try:
+                offset = begin = _behind_zeros(front, offset)
+            except SourceError as error:
+                raise BehindEndError(str(error)) from error
             continue
         reason = _damage(block) or ("" if block != _END else "a header is missing")
         if reason:

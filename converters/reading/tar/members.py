@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from fastdata.errors import SourceError
 from fastdata.schema import ArrayField, BytesField, Field, ImageField, ScalarField, Schema
 
 from ...scan import Keyed, read
+from ..box_forms import BoxNumbers, parse_boxes
 from ..exported import Exported
 from ..field_names import is_mask_name, safe_name, unique_name
-from ..fields import field_of, image_field, resolve_fields
+from ..fields import field_of, image_field, resolve_boxes, resolve_fields
 from ..image_files import SUFFIXES, is_image_bytes
 from ..npy import parse_npy
 from ..selection import MEMBERS
@@ -164,42 +164,55 @@ def member_fields(
     samples: Sequence[Mapping[str, bytes]],
     fields: Mapping[str, Field | str],
     channels: int,
-) -> dict[str, Field]:
-    """Return the field of each name, by the user's word or by what the first samples have."""
-    return resolve_fields(
-        chosen, fields, channels, lambda name: _field(name, chosen[name], samples, channels)
-    )
+    boxes: Sequence[str],
+    notes: list[str],
+) -> tuple[dict[str, Field], dict[str, BoxNumbers]]:
+    """Return the field of each name, and what boxes are.
+
+    They are as the user says, or by the values that the first samples have.
+    """
+
+    def own(name: str) -> Field:
+        return _field(name, chosen[name], samples, channels, notes)
+
+    resolved = resolve_fields(chosen, fields, channels, own)
+    columns: dict[str, list[Any]] = {}
+    for name, field in resolved.items():
+        if isinstance(field, (ArrayField, ImageField)):
+            for data in _datas(chosen[name], samples):
+                with suppress(ValueError, RecursionError):
+                    columns.setdefault(name, []).append(_value_of(data, field, chosen[name], name))
+    return resolved, resolve_boxes(resolved, columns, parse_boxes(boxes, whole=True), fields, notes)
+
+
+def _datas(entry: ChosenMember, samples: Sequence[Mapping[str, bytes]]) -> Iterator[bytes]:
+    for sample in samples:
+        yield from [sample[suffix] for suffix in entry.suffixes if suffix in sample][:1]
 
 
 def _field(
-    name: str, entry: ChosenMember, samples: Sequence[Mapping[str, bytes]], channels: int
+    name: str,
+    entry: ChosenMember,
+    samples: Sequence[Mapping[str, bytes]],
+    channels: int,
+    notes: list[str],
 ) -> Field:
     values, failure = [], ""
-    for sample in samples:
-        data = next((sample[suffix] for suffix in entry.suffixes if suffix in sample), None)
-        if data is not None:
-            try:
-                values.append(_guessed(data, entry, name))
-            except (ValueError, RecursionError) as error:
-                failure = f": {error}"
+    for data in _datas(entry, samples):
+        try:
+            values.append(_guessed(data, entry, name))
+        except (ValueError, RecursionError) as error:
+            failure = f": {error}"
     if not values:
         raise SourceError(
             f"{name!r} can be read from none of the first samples{failure}. Say what kind of "
             "field it is, or name other members: --option members=FIELD=SUFFIX,..."
         )
-    first = values[0]
-    if is_image_bytes(first):
+    if is_image_bytes(values[0]):
         return image_field(f"{name} {entry.suffixes[0].rpartition('.')[0]}", channels)
-    if isinstance(first, np.ndarray) and first.ndim:
-        # Not as field_of has it, which takes some arrays of uint8 for images.
-        if len({array.ndim for array in values}) > 1:
-            raise SourceError(f"{name!r}: arrays have different numbers of dimensions")
-        shapes = zip(*(array.shape for array in values), strict=True)
-        lengths = tuple(each[0] if len(set(each)) == 1 else None for each in shapes)
-        return ArrayField(np.result_type(*values).name, lengths)
     if any(isinstance(value, bytes) for value in values):
         return BytesField()  # some were text, by chance
-    return field_of(values, channels, name)
+    return field_of(values, channels, name, notes)
 
 
 def _guessed(data: bytes, entry: ChosenMember, name: str) -> Any:
@@ -220,8 +233,9 @@ def _guessed(data: bytes, entry: ChosenMember, name: str) -> Any:
 
 
 def _value_of(at: FileSpan | bytes, field: Field, entry: ChosenMember, name: str) -> Any:
-    """Return the value of a field from a member; an image is left where it is."""
-    if isinstance(field, ImageField) and not entry.key:
+    """Return the value of a field from a member; an image file is left where it is."""
+    kind = entry.suffixes[0].rpartition(".")[2]
+    if isinstance(field, ImageField) and not entry.key and kind != "npy":
         return at
     data = read(at)
     if entry.key:
@@ -231,13 +245,12 @@ def _value_of(at: FileSpan | bytes, field: Field, entry: ChosenMember, name: str
         return data
     if isinstance(field, ArrayField):
         return parse_npy(data) if data.startswith(b"\x93NUMPY") else json.loads(data)
-    if isinstance(field, ScalarField) and data.startswith(b"\x93NUMPY"):
+    if isinstance(field, (ScalarField, ImageField)) and data.startswith(b"\x93NUMPY"):
         return parse_npy(data)
     text = data.decode()
     if not isinstance(field, ScalarField):
         return text
     # A class may be called "1" and not have that number; `cls` is a number where it can be.
-    kind = entry.suffixes[0].rpartition(".")[2]
     return _number(text, field, name, named=kind not in _NUMBERS or not _is_whole(text))
 
 

@@ -1,0 +1,161 @@
+"""What Python's libraries hold rows of images in, as sequences of samples.
+
+Frames of pandas and Polars, Hugging Face's ``Dataset``, torchvision's datasets of files and torch's
+``DataLoader`` are recognised by their attributes: none of these packages is imported.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fastdata.errors import SourceError
+
+from .field_names import INDEX_COLUMNS, safe_name, unique_name
+from .python_samples import PEEK, Rows, are_names, holds_files, is_file, values_of
+from .selection import joined, left_out
+
+__all__ = ["is_frame", "is_known", "opened"]
+
+_TRANSFORMS = ("transform", "target_transform", "transforms")
+
+
+def opened(location: Any) -> tuple[Any, list[str]]:
+    """Return the rows of what a library holds them in, with notes; anything else as it is.
+
+    Raises SourceError for a `DataLoader` that chooses samples, or a frame without paths.
+    """
+    notes: list[str] = []
+    if _is_data_loader(location):
+        location = _dataset_of(location, notes)
+    if is_frame(location):
+        return _rows_of_frame(location, notes), notes
+    if _has_features(location):
+        return _undecoded(location), notes
+    return _rows_of_files(location) or location, notes
+
+
+def is_known(location: Any) -> bool:
+    """Tell whether this is a sequence of samples, not of locations."""
+    return (
+        is_frame(location)
+        or holds_files(location)
+        or _has_features(location)
+        or _is_data_loader(location)
+        or _rows_of_files(location) is not None
+    )
+
+
+def is_frame(location: Any) -> bool:
+    """Tell whether this is a frame of pandas or Polars."""
+    return hasattr(location, "columns") and (
+        hasattr(location, "iloc") or hasattr(location, "get_column")
+    )
+
+
+def _rows_of_frame(frame: Any, notes: list[str]) -> Rows:
+    columns: dict[str, Sequence[Any]] = {}
+    left = [str(name) for name in frame.columns if str(name) in INDEX_COLUMNS]
+    notes += left_out("columns of row numbers", left)
+    for name in frame.columns:
+        if str(name) not in INDEX_COLUMNS:
+            columns[unique_name(safe_name(str(name)), columns)] = frame[name].to_list()
+    rows = Rows(columns) if columns else None
+    if rows is None or not len(rows) or not all(_has_file(row) for row in rows[:PEEK]):
+        raise SourceError(
+            f"the frame of {len(frame):,} rows has no column of paths of image files; its columns "
+            f"are {joined(map(str, frame.columns))}. Add one: frame['image'] = folder + names"
+        )
+    return rows
+
+
+def _has_file(row: Mapping[str, Any]) -> bool:
+    return any(map(is_file, row.values()))
+
+
+def _has_features(location: Any) -> bool:
+    return isinstance(getattr(location, "features", None), Mapping) and hasattr(
+        location, "cast_column"
+    )
+
+
+def _undecoded(dataset: Any) -> Any:
+    """Return a dataset of Hugging Face's whose images are bytes of files, unless it transforms."""
+    if (getattr(dataset, "format", None) or {}).get("type") == "custom":
+        return dataset
+    images = [n for n, f in dataset.features.items() if type(f).__name__ == "Image"]
+    if images and hasattr(dataset, "with_format"):
+        dataset = dataset.with_format(None)
+    for name in images:
+        feature = copy.copy(dataset.features[name])
+        feature.decode = False
+        dataset = dataset.cast_column(name, feature)
+    return dataset
+
+
+def _rows_of_files(dataset: Any) -> Rows | None:
+    """Return the files and labels of a dataset like torchvision's, if its samples are just these.
+
+    None if it has a transform, or its samples are something else.
+    """
+    listed = getattr(dataset, "samples", None) or getattr(dataset, "imgs", None)
+    if not isinstance(listed, (list, tuple)) or not listed:
+        return None
+    if any(getattr(dataset, name, None) is not None for name in _TRANSFORMS):
+        return None
+    targets = getattr(dataset, "targets", None)
+    if isinstance(listed[0], tuple) and len(listed[0]) == 2:
+        files, labels = [row[0] for row in listed], [row[1] for row in listed]
+    elif isinstance(targets, (list, tuple)) and len(targets) == len(listed):
+        files, labels = list(listed), list(targets)
+    else:
+        return None
+    plain = isinstance(files[0], (str, os.PathLike)) and is_file(os.fspath(files[0]))
+    if not plain or not _yields(dataset, labels[0]):
+        return None
+    names = getattr(dataset, "classes", None)
+    root = os.fspath(getattr(dataset, "root", "") or "")
+    columns: dict[str, Sequence[Any]] = {"image": files, "label": labels}
+    return Rows(columns, root, names if are_names(names) else None)
+
+
+def _yields(dataset: Any, label: Any) -> bool:
+    """Tell whether a dataset's first sample is an image and its label, and nothing else."""
+    if not hasattr(dataset, "__getitem__"):
+        return True
+    try:
+        sample = dataset[0]
+    except Exception:  # a user's Dataset may raise anything; its files are read by others
+        return True
+    values = list(values_of(sample, ()).values())
+    return len(values) == 2 and type(values[1]) is type(label) and values[1] == label
+
+
+def _is_data_loader(location: Any) -> bool:
+    torch = sys.modules.get("torch")  # takes a second to import; without it, none of its objects
+    return torch is not None and isinstance(location, torch.utils.data.DataLoader)
+
+
+def _dataset_of(loader: Any, notes: list[str]) -> Any:
+    """Return the dataset of a `DataLoader`, whose batches are no samples."""
+    import torch.utils.data as data
+
+    sampler = loader.sampler
+    every = isinstance(sampler, (data.SequentialSampler, data.RandomSampler)) and not (
+        getattr(sampler, "replacement", False) or len(sampler) != len(loader.dataset)
+    )
+    plain = loader.batch_sampler is None or type(loader.batch_sampler) is data.BatchSampler
+    if not (isinstance(loader.dataset, data.IterableDataset) or (every and plain)):
+        raise SourceError(
+            f"a DataLoader yields batches, and its {type(sampler).__name__} chooses samples. Pack "
+            "its dataset, or the chosen part of it: fastdata.pack(torch.utils.data.Subset(dataset, "
+            "indices), ...)"
+        )
+    notes.append(
+        f"packed is the dataset of the DataLoader, a {type(loader.dataset).__name__}: sample by "
+        "sample, in its order, without batches and collate_fn"
+    )
+    return loader.dataset
