@@ -18,7 +18,7 @@ from .reading.image_files import is_image_name
 from .reading.locations import folder_at, printable
 from .tree import DiskTree, Tree, join
 
-__all__ = ["Doubt", "Way", "doubted", "drawing", "not_recognised"]
+__all__ = ["Doubt", "Way", "doubted", "drawing", "not_recognised", "refused"]
 
 _LINES = 18
 _WIDE = 6
@@ -55,6 +55,13 @@ def doubted(place: str, format: str, tree: Tree, doubt: Doubt) -> SourceError:
     return SourceError(
         f"{place}: not packed as class folders: {doubt.reason}.\n{drawing(tree)}{known}"
     )
+
+
+def refused(place: str | Path, reason: str, ways: Sequence[Way]) -> SourceError:
+    """Return the error for a folder or list that is not read, with what may be meant."""
+    tree = f"\n{drawing(DiskTree(Path(place)))}" if os.path.isdir(place) else ""
+    lines = _commands(os.fspath(place), ways)
+    return SourceError(f"{place}: {reason}.{tree}\nWhat may be meant:\n{lines}")
 
 
 def not_recognised(location: Any) -> SourceError:
@@ -109,7 +116,8 @@ def _commands(place: str, ways: Sequence[Way]) -> str:
                 lines.append(first)
         source = os.path.join(source, way.path) if way.path else source
         stem = Path(os.path.abspath(source)).name.split(".")[0] or "images"
-        words = [shlex.quote(source), shlex.quote(f"{stem}.lmdb"), *way.options.split()]
+        options = map(shlex.quote, way.options.split())
+        words = [shlex.quote(source), shlex.quote(f"{stem}.lmdb"), *options]
         lines.append(f"  fastdata pack {' '.join(words)}  # {printable(way.meaning)}")
     return "\n".join(lines)
 

@@ -34,7 +34,7 @@ def read_class_names(path: str | os.PathLike[str]) -> tuple[str, ...]:
     try:
         if os.path.getsize(path) > _LARGEST:
             raise OptionError(f"classes={os.fspath(path)}: too large for a list of names")
-        text = read_regular(path).decode("utf-8")
+        text = read_regular(path).decode("utf-8-sig")
     except OSError as error:
         raise OptionError(f"classes={os.fspath(path)}: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -174,7 +174,7 @@ def test_only_formats_that_a_folder_may_be_in_are_imported(tmp_path: Path) -> No
     name, *modules = done.stdout.split()
     imported = {n for n, point in own_formats().items() if point.module in modules}
     assert name == "folder"
-    assert imported == {"folder", "masks"}
+    assert imported == {"flat", "folder", "masks"}
 
 
 CASES = {case.name: case for case in all_cases()}
