@@ -201,7 +201,7 @@ class _Named:
         found = words(re.sub(r"(?<=[a-z])annot$", "_annot", name))
         self.words = frozenset(found)
         self.rest = [word for word in found if word not in _IMAGES | _MASKS]
-        # Of several folders of masks: those by hand, then others, then pictures of them.
+        # Masks by hand come first, then other masks, then pictures of masks.
         self.rank = 2 if self.words & _LESS else int("manual" not in self.words)
 
 
@@ -246,7 +246,7 @@ def mask_pairs(root: Path, notes: list[str], images: str = "", masks: str = "") 
 
 def _pairs_in(root: Path, place: str, left: list[str]) -> list[_Found]:
     """Return the pairs among the folders in a folder, and add other folders of masks to `left`."""
-    every = [_Named(name) for name in folders_in(root / place)]
+    every = [_Named(name) for name in in_usual_order(folders_in(root / place))]
     reserved = [n for n in every if n.words & (_IMAGES | _MASKS) and _has_pictures(root, place, n)]
     masks = [n for n in reserved if n.words & _MASKS]
     images = [n for n in reserved if n not in masks]
@@ -313,7 +313,7 @@ def ending_of(
 
 
 def is_mask_name(pair: FolderPair, name: str, ending: Ending) -> bool:
-    """Tell whether a file is a mask, by its name, or by its suffix beside a JPEG of its name.
+    """Tell from its name whether a file is a mask.  Without an ending, a JPEG is the image.
 
     Beside an image there may be several: ``0_mask.png`` and ``0_mask_1.png`` of two objects, or
     ``0_2ndHO.png`` by a second person.

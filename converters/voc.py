@@ -88,7 +88,7 @@ class VocSource(ImageListSource):
         if not roots and not folders:
             raise SourceError(
                 f"{location}: no Pascal VOC. Expected JPEGImages and Annotations (or ImageSets, "
-                "SegmentationClass) in it, or images with XML files beside them, in images/ and "
+                "SegmentationClass) in it, or images and XML files in one folder, in images/ and "
                 "annotations/, or in train/, valid/ and test/"
             )
         self.root = roots[0] if roots else location
@@ -163,7 +163,7 @@ class VocSource(ImageListSource):
         return names, int(one_based is not False)
 
     def _add(self, image: str, stem: str, split: str = "", only: bool = False) -> bool:
-        """Add an image with its XML file and mask, and tell whether the last of these is there.
+        """Add an image with its XML file and mask.  Tell whether its last file exists.
 
         stem: of the XML file's name.
         only: whether images without a mask are left out.
@@ -301,7 +301,7 @@ def _is_flagged(path: Path) -> bool:
 
 
 def xml_folders(root: Path) -> list[FolderPair]:
-    """Return the folders of images whose objects are in XML files, beside them or in a folder."""
+    """Return the folders of images with XML files, in the same folder or in another."""
     return _xml_beside(root, "") or pairs_of_splits(root, _xml_beside)
 
 

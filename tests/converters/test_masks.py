@@ -93,6 +93,19 @@ def test_layouts(
         check(only, [mask_of(p) for p in pictures[3:]])
 
 
+@pytest.mark.parametrize("ending", ["annot", "_labels"])
+def test_splits_are_in_the_usual_order(
+    tmp_path: Path, pictures: list[Picture], ending: str
+) -> None:
+    root = tmp_path / "root"
+    lay_out(root, pictures, "{s}/{}.jpg", "{s}" + ending + "/{}.png")
+    for name in ("", ending):
+        (root / f"val{name}").rename(root / f"test{name}")
+    data = packed(root, tmp_path / "x.lmdb")
+    assert data.schema["split"] == ScalarField(classes=("train", "test"))
+    check(data, [mask_of(p) for p in pictures])
+
+
 def rectangle(picture: Picture, top: int = 3) -> np.ndarray[Any, Any]:
     """Return a mask of one rectangle, as masks by hand are: 0 and 255."""
     mask = np.zeros(picture.pixels.shape[:2], np.uint8)

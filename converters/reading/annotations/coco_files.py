@@ -80,7 +80,7 @@ def _jsons(folder: Path, most: int | None) -> list[str]:
 def annotation_files(location: Path, chosen: str, notes: list[str]) -> tuple[Path, dict[str, Path]]:
     """Return the dataset's folder and its annotation file, or those of its splits.
 
-    The name of what is no split is "".
+    A dataset without splits has the name "".
 
     location: what is packed: the annotation file, or the folder.
     chosen: the annotation file, relative to the folder; "" where there is one to be found.
@@ -122,8 +122,8 @@ def annotation_files(location: Path, chosen: str, notes: list[str]) -> tuple[Pat
 def image_folder(root: Path, file: Path, chosen: str, names: Sequence[str]) -> Path:
     """Return the folder of the images.
 
-    chosen: the folder, relative to `root`; "" to try what is usual, and at last any folder that is
-        not called like another split.
+    chosen: the folder, relative to `root`; "" to try the usual folders, and then any folder that is
+        not named after another split.
     """
     if chosen:
         if not (root / chosen).is_dir():

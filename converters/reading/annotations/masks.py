@@ -84,7 +84,7 @@ class MaskReader:
     def read(self, files: list[str], known: dict[str, Any]) -> dict[str, Any]:
         """Return the values of an image; errors name the mask's file.
 
-        Of several masks, of one object each, the later lie above the earlier.
+        If an image has several masks, each of one object, later ones cover earlier ones.
         """
         image, *paths = files
         mask: NDArray[np.uint8] | None = None
