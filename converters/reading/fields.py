@@ -126,7 +126,7 @@ def field_of(
     Dimensions in which the values differ are variable; so where all happen
     to agree but later ones will not, name the field in ``fields=``.
 
-    notes: to which what the user should know is added.
+    notes: a list for remarks to the user.
     leading: whether this is the first value of a tuple, or the only one.  Then it is an image if it
         looks like one; else only if it is called so.
     """
@@ -254,10 +254,10 @@ def resolve_boxes(
     given: Mapping[str, Field | str],
     notes: list[str],
 ) -> dict[str, BoxNumbers]:
-    """Make fields of boxes such; return the form and unit of those not in pixels of the corners.
+    """Make boxes of the fields that are called so; return form and unit of each that is converted.
 
     columns: some samples' values of each field.
-    option: what the user says that boxes are.
+    option: form and unit from the user.
     given: the fields that the user names.
     """
     forms: dict[str, BoxNumbers] = {}
@@ -286,7 +286,7 @@ def resolve_boxes(
 def _form_of(
     name: str, boxes: Sequence[Array], images: Sequence[Any], notes: list[str]
 ) -> BoxNumbers:
-    """Return what the numbers of boxes are; SourceError if that is not clear."""
+    """Return form and unit of boxes; SourceError if they are not clear."""
     if name.lower() == "boxes":
         if CORNERS in fitting_forms(boxes, [None] * len(boxes)) or not any(b.size for b in boxes):
             return CORNERS
@@ -309,7 +309,7 @@ def _form_of(
 
 
 def _size_of(image: Any) -> tuple[int, int] | None:
-    """Return height and width of an image; None if they cannot be told."""
+    """Return height and width of an image; None if it cannot be read."""
     try:
         if isinstance(image, Image.Image):
             return image.height, image.width
