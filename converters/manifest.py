@@ -179,7 +179,8 @@ class ManifestSource(IndexedSource):
             used = {image, at, *roles.used}
             self.notes += left_out("columns", [n for k, n in enumerate(names) if k not in used])
         else:
-            if not (fixed or boxes) and (unclear := box_columns(names, "xywh")[1]):
+            unclear = [k for k in box_columns(names, "xywh")[1] if names[k] not in (fields or {})]
+            if unclear and not (fixed or boxes):
                 ways = {
                     "xywh,pixels": "boxes of left, top, width, height",
                     "xyxy,pixels": "boxes of left, top, right, bottom",

@@ -370,6 +370,7 @@ def test_forms_of_boxes(
     if one or form == "xywh":
         with pytest.raises(SourceError, match=r"(?s)may be boxes.*boxes=xywh,pixels.*boxes=none"):
             reads(path)
+        find_source(path, fields={name: "string" for name in head[1:]})
     assert "boxes" not in reads(path, boxes="none").schema
 
 
