@@ -188,7 +188,7 @@ class ManifestSource(IndexedSource):
                 }
                 raise refused(
                     self.path,
-                    f"{joined(names[k] for k in unclear)} may be boxes",
+                    f"columns that may be boxes: {joined(names[k] for k in unclear)}",
                     [Way("", f"--option boxes={form}", meaning) for form, meaning in ways.items()],
                 )
             info = ListInfo(
