@@ -179,7 +179,8 @@ class ManifestSource(IndexedSource):
             used = {image, at, *roles.used}
             self.notes += left_out("columns", [n for k, n in enumerate(names) if k not in used])
         else:
-            if not (fixed or boxes) and (unclear := box_columns(names, "xywh")[1]):
+            unclear = [k for k in box_columns(names, "xywh")[1] if names[k] not in (fields or {})]
+            if unclear and not (fixed or boxes):
                 ways = {
                     "xywh,pixels": "boxes of left, top, width, height",
                     "xyxy,pixels": "boxes of left, top, right, bottom",
@@ -187,7 +188,7 @@ class ManifestSource(IndexedSource):
                 }
                 raise refused(
                     self.path,
-                    f"{joined(names[k] for k in unclear)} may be boxes",
+                    f"columns that may be boxes: {joined(names[k] for k in unclear)}",
                     [Way("", f"--option boxes={form}", meaning) for form, meaning in ways.items()],
                 )
             info = ListInfo(

@@ -51,7 +51,11 @@ def lists_of_folder(folder: Path) -> list[Path]:
     """
     with os.scandir(folder) as entries:
         names = sorted(e.name for e in entries if e.name.lower().endswith(_SUFFIXES))
-    names = [name for name in names if not is_submission(name) and not is_hidden(name)]
+    names = [
+        name
+        for name in names
+        if not (is_submission(name) or is_hidden(name) or name.lower().startswith("readme"))
+    ]
     if not names:
         return []
     beside = has_own_images(folder)
