@@ -38,6 +38,7 @@ from .reading.fingerprints import FileSource
 from .reading.image_files import files_below, is_hidden, is_image_name
 from .reading.image_list import ImageListSource
 from .reading.list_signs import describe_list
+from .reading.lists.list_files import has_own_images
 from .reading.locations import files_at, folder_at, is_pattern
 from .reading.mirror import Listing, Mirror, StoredFiles
 from .reading.options import Option
@@ -184,7 +185,8 @@ def find_source(
     if inner is not None:
         with contextlib.suppress(SourceError):
             below = _recognised(inner, _points())
-            pictures = below.name == "flat" and is_generic(inner.name)
+            plain = is_generic(inner.name) or not has_own_images(inner)
+            pictures = below.name == "flat" and plain
             if pictures or not below.general or below.name == "manifest":
                 source = _opened(below, inner, given)
                 source.notes.append(f"{inner.name} is the only folder there, and was looked into")

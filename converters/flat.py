@@ -33,6 +33,7 @@ from .reading.lists.list_files import (
 )
 from .reading.locations import folders_in, printable
 from .reading.options import Option, SplitOption
+from .reading.picture_pairs import belong_within
 from .reading.selection import joined
 from .reading.splits import has_folders_of_images, split_folders_in
 from .refusal import Way, refused
@@ -92,7 +93,17 @@ class FlatSource(ImageListSource):
             self._ignored.update(map(suffix_of, others))
             if not alone:
                 self._refuse_annotations(Path(folder), others)
-            for name in filter(is_image_name, files):
+            images = list(filter(is_image_name, files))
+            both = [] if alone or recursive else belong_within(images)
+            if both:
+                raise refused(
+                    self.root,
+                    f"{' and '.join(map(printable, both))} belong together, and here each is an "
+                    "image by itself. Write a .csv with the columns path and target, one row for "
+                    "each pair",
+                    [Way("", "--format flat --option alone=true", "all images, each by itself")],
+                )
+            for name in images:
                 self.add(os.path.normpath(os.path.join(below, name)), **self.split_number(split))
             if not recursive:
                 self._note_folders(inner)

@@ -28,6 +28,7 @@ from .reading.field_names import safe_name
 from .reading.fields import check_names
 from .reading.fingerprints import hash_samples
 from .reading.lists.image_finder import ImageFinder
+from .reading.lists.list_files import has_own_images
 from .reading.lists.list_table import ListTable, Table
 from .reading.lists.row_samples import ListInfo, RowSamples
 from .reading.lists.text_table import TextTable, cell_of_value, cells_of
@@ -53,7 +54,13 @@ class HfFolderSource(IndexedSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        return any(map(names_files, metadata_files(Path(location))))
+        root = Path(location)
+        found = metadata_files(root)
+        described = {path.parent for path in found}
+        # Folders beside those with metadata may have images that nothing describes.
+        return any(map(names_files, found)) and (
+            root in described or not any(has_own_images(f) for f in _places(root) - described)
+        )
 
     def __init__(
         self,
@@ -205,13 +212,17 @@ def is_file_column(title: str) -> bool:
     return title == "file_name" or title.endswith("_file_name")
 
 
+def _places(root: Path) -> set[Path]:
+    """Return the folders that metadata may lie in."""
+    inner = {root / name for name in folders_in(root)}
+    data = root / "data"
+    return {root, *inner, *({data / name for name in folders_in(data)} if data in inner else ())}
+
+
 def metadata_files(root: Path) -> list[Path]:
     """Return the metadata files of a folder, of folders in it, and of those in ``data``."""
-    folders = [root, *(root / name for name in folders_in(root))]
-    if (root / "data").is_dir():
-        folders += [root / "data" / name for name in folders_in(root / "data")]
     found = []
-    for folder in folders:
+    for folder in sorted(_places(root), key=lambda path: (len(path.parts), path)):
         there = [folder / name for name in _NAMES if (folder / name).is_file()]
         if len(there) > 1:
             raise SourceError(

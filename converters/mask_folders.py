@@ -158,7 +158,7 @@ def _labels(root: Path, pairs: list[tuple[FolderPair, Ending | None]]) -> list[s
 
 
 def _folder_of(pair: FolderPair, name: str) -> str:
-    return os.path.relpath(name, pair.images).rpartition("/")[0].partition("/")[0]
+    return os.path.relpath(name, pair.images).rpartition("/")[0].rpartition("/")[2]
 
 
 # -- where images and masks are ----------------------------------------------------------
@@ -254,6 +254,12 @@ def _pairs_in(root: Path, place: str, left: list[str]) -> list[_Found]:
         images = [n for n in every if n not in masks and any(n.rest == m.rest for m in masks)]
     found: list[_Found] = []
     used = []
+    if masks and len(images) > 1 and all(map(_is_counted, images)):
+        names = ", ".join(image.name for image in images)
+        raise SourceError(
+            f"{root / place}: {masks[0].name} may belong to each of {names}. Name one: --option "
+            f"images={images[0].name} --option masks={masks[0].name}"
+        )
     for image in images:
         fit = [m for m in masks if len(images) == 1 or m.rest == image.rest]
         fit = [m for m in fit if m.rank == min(other.rank for other in fit)]
@@ -276,6 +282,11 @@ def _pairs_in(root: Path, place: str, left: list[str]) -> list[_Found]:
             used.append(mask)
     left += [os.path.join(place, mask.name) for mask in masks if found and mask not in used]
     return found
+
+
+def _is_counted(folder: _Named) -> bool:
+    """Tell whether a folder is one of several pictures of a scene: ``Image1``, ``B``, ``time2``."""
+    return all(word.isdigit() or len(word) == 1 for word in folder.rest) and bool(folder.rest)
 
 
 def _has_pictures(root: Path, place: str, folder: _Named) -> bool:

@@ -22,7 +22,7 @@ __all__ = ["Doubt", "Way", "doubted", "drawing", "not_recognised", "refused"]
 
 _LINES = 18
 _WIDE = 6
-_DEEP = 3
+_DEEP = 4
 _LISTS = (".csv", ".tsv", ".jsonl", ".txt", ".json", ".parquet")
 
 

@@ -38,6 +38,7 @@ from .reading.image_files import (
     suffix_of,
 )
 from .reading.image_list import ImageListSource
+from .reading.lists.list_files import has_own_images
 from .reading.locations import path_inside, printable, start_of_first
 from .reading.named_files import find_named
 from .reading.options import AllowEmpty, CheckSize, ClassFile, OneBased, Option
@@ -183,6 +184,9 @@ class VocSource(ImageListSource):
         taken = 0
         for name in filter(is_image_name, files_below(self.root, part.images)):
             stem = os.path.splitext(os.path.relpath(name, part.images))[0]
+            # NEU-DET has its images in folders, and all XML files in one.
+            inner = self.root / part.others / os.path.dirname(stem)
+            stem = stem if inner.is_dir() else os.path.basename(stem)
             taken += self._add(name, f"{part.others}/{stem}", part.split)
         files = files_below(self.root, part.others)
         others = sum(name.endswith(".xml") for name in files) - taken
@@ -253,7 +257,7 @@ def voc_roots(location: Path) -> list[Path]:
 
 
 def _is_root(path: Path) -> bool:
-    if not (path / "JPEGImages").is_dir():
+    if not (path / _IMAGES).is_dir() or not has_own_images(path / _IMAGES):
         return False
     # Where images are in these, they are class folders that happen to be called so.
     others = [path / part for part in ("Annotations", "ImageSets")]

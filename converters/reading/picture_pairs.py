@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -62,6 +62,7 @@ _PAIR_WORDS = _VERSION_WORDS | _set(
     "left right low high dark bright a b x y before after ir vis part content style input inputs "
     "output outputs"
 )
+_INNER = PICTURE_WORDS | TARGET_WORDS | _VERSION_WORDS
 RESERVED = frozenset(SPLIT_WORDS) | PICTURE_WORDS | TARGET_WORDS | _PAIR_WORDS
 """Words in names of folders that may be no classes; pictures then decide."""
 
@@ -155,21 +156,36 @@ def belong_within(names: Sequence[str]) -> list[str]:
     """Return two files of one folder that belong together: ``0_rgb.png`` and ``0_depth.png``.
 
     Empty unless most files have such a partner: the same stem with another suffix, or with
-    another word for a picture, a mask or a version of a picture.
+    another word for a picture, a mask or a version of a picture, perhaps with a digit behind it.
     """
     found: dict[str, list[str]] = {}
-    inner = PICTURE_WORDS | TARGET_WORDS | _VERSION_WORDS
+    endings: dict[str, set[tuple[str, ...]]] = {}
     for name in dict.fromkeys(names[:SAMPLE]):
-        stem = os.path.splitext(name)[0]
-        found.setdefault(" ".join(w for w in words(stem) if w not in inner), []).append(name)
-    paired = [group for group in found.values() if len(group) > 1 and _differ(group, inner)]
+        parts = words(os.path.splitext(name)[0])
+        counted = [a in _INNER and b.isdigit() and len(b) == 1 for a, b in pairwise(["", *parts])]
+        dropped = [w in _INNER or after for w, after in zip(parts, counted, strict=True)]
+        key = " ".join(w for w, drop in zip(parts, dropped, strict=True) if not drop)
+        found.setdefault(key, []).append(name)
+        ending = tuple(w for w, drop in zip(parts, dropped, strict=True) if drop)
+        endings.setdefault(key, set()).add(ending)
+    alike = len(found) > 3 and len({len(group) for group in found.values()}) == 1
+    paired = [
+        group
+        for key, group in found.items()
+        if key and len(group) > 1 and _differ(group, endings[key], alike)
+    ]
     return paired[0][:2] if paired and 2 * len(paired) >= len(found) else []
 
 
-def _differ(group: Sequence[str], inner: Collection[str]) -> bool:
-    """Tell whether files differ by a suffix, or by one of some words; not only by a number."""
-    stems = {os.path.splitext(name)[0] for name in group}
-    return len(stems) == 1 or len({frozenset(words(s)) & frozenset(inner) for s in stems}) > 1
+def _differ(group: Sequence[str], endings: Collection[tuple[str, ...]], alike: bool) -> bool:
+    """Tell whether files differ by a suffix, or by one of some words.
+
+    alike: whether all groups have as many files; then a digit behind the word is enough.
+    """
+    if len({os.path.splitext(name)[0] for name in group}) == 1:
+        return True
+    plain = {tuple(w for w in ending if not w.isdigit()) for ending in endings}
+    return len(plain) > 1 or (alike and len(endings) > 1)
 
 
 def _base(path: str) -> str:

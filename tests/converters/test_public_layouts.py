@@ -177,7 +177,7 @@ LAYOUTS: dict[str, Layout] = {
     ),
     "Caltech 101, unpacked": Layout(
         {"101_ObjectCategories/ant/image_0001.jpg": None, "101_ObjectCategories/bee/image_0001.jpg": None},
-        says="either may be the classes",
+        "folder", 2, {"ant/image_0001.jpg": "ant"},
     ),
     "Caltech 101": Layout(
         {"101_ObjectCategories/ant/image_0001.jpg": None, "101_ObjectCategories/bee/image_0001.jpg": None},

@@ -11,8 +11,8 @@ from fastdata.errors import OptionError
 from fastdata.schema import Field, ImageField
 
 from ..cells import read_schema
-from ..field_names import INDEX_COLUMNS, safe_name
-from ..selection import COLUMNS, joined, left_out
+from ..field_names import safe_name
+from ..selection import COLUMNS, joined
 from .boxed_image import box_form
 
 __all__ = [
