@@ -35,10 +35,9 @@ from .base import FieldSpec, Source, reason_of
 from .known_sets import START, recipe_for, recipe_in
 from .reading.file_sets import check_file_set
 from .reading.fingerprints import FileSource
-from .reading.image_files import files_below, is_hidden, is_image_name
+from .reading.image_files import files_below, has_own_images, is_hidden, is_image_name
 from .reading.image_list import ImageListSource
 from .reading.list_signs import describe_list
-from .reading.lists.list_files import has_own_images
 from .reading.locations import files_at, folder_at, is_pattern
 from .reading.mirror import Listing, Mirror, StoredFiles
 from .reading.options import Option

@@ -18,6 +18,7 @@ from fastdata.schema import Field
 
 from .reading.image_files import (
     BOTH_CASES,
+    has_own_images,
     ignored_files,
     is_hidden,
     is_image_name,
@@ -26,7 +27,6 @@ from .reading.image_files import (
 )
 from .reading.image_list import ImageListSource
 from .reading.lists.list_files import (
-    has_own_images,
     list_of_folder,
     lists_of_folder,
     unknown_files,

@@ -340,9 +340,10 @@ def test_a_changed_manifest_refuses_to_go_on(tmp_path: Path, name: str) -> None:
 
 def test_what_lies_behind_the_limit_may_change(tmp_path: Path) -> None:
     source, path = image_folder(tmp_path / "images", 16, classes=["ant"]), tmp_path / "x.lmdb"
-    _begin(source, path, {**SMALL, "limit": 11})
+    options: dict[str, Any] = {**SMALL, "limit": 11, "format": "folder"}
+    _begin(source, path, options)
     (source / "ant" / "00014.jpg").unlink()
-    report = fastdata.pack(source, path, **SMALL, limit=11)
+    report = fastdata.pack(source, path, **options)
     assert (report.resumed_at, report.num_samples) == (8, 11)
 
 
