@@ -115,7 +115,7 @@ def test_other_formats_are_explained_only_where_that_is_asked_for(tmp_path: Path
     assert "misses" not in brief.stderr
     full = run("pack", source, dest, "--explain")
     lines = full.stderr.splitlines()
-    assert any(re.match(r"  (masks|voc\w*) .*misses ", line) for line in lines), lines
+    assert any(re.match(r"  \w+ \(.*\): (misses|has) ", line) for line in lines), lines
 
 
 def test_a_pointer_of_git_lfs_is_called_so(tmp_path: Path) -> None:
