@@ -169,10 +169,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _check_states(files: Sequence[Path]) -> None:
-    """Compare the files with those that ``state.json`` lists.
-
-    Raises SourceError if one is missing, or the rows are not all meant to be there.
-    """
+    """Refuse rows that are not all meant to be there, by ``state.json``."""
     for folder in dict.fromkeys(path.parent for path in files):
         state = _json(folder / "state.json")
         if state.get("_indices_data_files"):
@@ -181,11 +178,3 @@ def _check_states(files: Sequence[Path]) -> None:
                 "version of datasets has kept. Save it again: load_from_disk, flatten_indices, "
                 "save_to_disk."
             )
-        there = {path.name for path in files if path.parent == folder}
-        listed = state.get("_data_files")
-        for entry in listed if isinstance(listed, list) else ():
-            name = entry.get("filename") if isinstance(entry, dict) else None
-            if name not in there:
-                raise SourceError(
-                    f"{folder}/state.json lists the file {name!r}, which is not in that folder"
-                )

@@ -38,10 +38,11 @@ from .reading.arrays.columns import ArrayColumn
 from .reading.chunks.column_choice import RefusedColumnError, choose_columns, guessed_field
 from .reading.class_names import named_classes
 from .reading.deferred import ValueSpan
+from .reading.forward_reader import ForwardReader
 from .reading.locations import first_bytes, printable
 from .reading.options import ClassFile, ColumnsOption
 from .reading.selection import TableColumn
-from .reading.spans import FileSpan, read_at
+from .reading.spans import FileSpan
 
 __all__ = ["BetonSource"]
 
@@ -116,7 +117,7 @@ class _Lengths:
         for first in range(0, count, _TABLE_BLOCK):
             some = min(_TABLE_BLOCK, count - first)
             at = start + first * _ENTRY.itemsize
-            block = np.frombuffer(read_at(path, at, some * _ENTRY.itemsize), _ENTRY)
+            block = np.frombuffer(_read_piece(str(path), at, some * _ENTRY.itemsize), _ENTRY)
             places[first : first + some] = block["place"]
             lengths[first : first + some] = block["length"]
         # Of two pieces at one place the first is empty, as bytes may be and images are not.
@@ -146,7 +147,7 @@ class _BetonColumn(ArrayColumn):
 
     def read(self, start: int, stop: int) -> list[Any]:
         size, field = self._layout.record.itemsize, self._field
-        data = read_at(self._file, self._layout.metadata + start * size, (stop - start) * size)
+        data = _read_piece(self._file, self._layout.metadata + start * size, (stop - start) * size)
         column = np.frombuffer(data, self._layout.record)[self._part]
         if field.kind in (INT, FLOAT):
             return list(column.tolist())
@@ -235,6 +236,15 @@ def _is_beton(start: bytes, size: int) -> bool:
     )
 
 
+def _read_piece(path: str, offset: int, length: int) -> bytes:
+    """Return a piece of the file.  Unlike `read_at` it leaves no descriptor open."""
+    with ForwardReader(Path(path), compressed=False) as front:
+        data = front.read(offset, length)
+    if len(data) < length:
+        raise SourceError(f"{path}: ends at byte {offset + len(data):,}, within its tables")
+    return data
+
+
 def _read_layout(path: str) -> _BetonLayout:
     """Read the header and the fields.
 
@@ -244,12 +254,12 @@ def _read_layout(path: str) -> _BetonLayout:
     size = os.path.getsize(path)
     if size < _HEAD.size:
         raise SourceError(f"{path}: {size} bytes are no .beton")
-    version, count, _, num_samples, table = _HEAD.unpack(read_at(path, 0, _HEAD.size))
+    version, count, _, num_samples, table = _HEAD.unpack(_read_piece(path, 0, _HEAD.size))
     if version != 2:
         raise SourceError(f"{path}: version {version} of .beton; 2 is known")
     if table == 0:
         raise SourceError(f"{path}: was never finished: FFCV writes its table last")
-    descriptors = read_at(path, _HEAD.size, count * _FIELD_BYTES)
+    descriptors = _read_piece(path, _HEAD.size, count * _FIELD_BYTES)
     fields = [
         _field_of(descriptors[at : at + _FIELD_BYTES], path)
         for at in range(0, len(descriptors), _FIELD_BYTES)

@@ -24,6 +24,7 @@ from .reading.list_signs import HEAD_BYTES, describe_head
 from .reading.locations import printable
 from .reading.picture_pairs import (
     PICTURE_WORDS,
+    SAMPLE,
     SPLIT_WORDS,
     TARGET_WORDS,
     belong_together,
@@ -134,12 +135,12 @@ def _unwrapped(tree: Tree, name: str) -> str:
     start = name
     while True:
         found = tree.folder(name)
-        if found.images or len(found.folders) != 1:
+        if found.count or len(found.folders) != 1:
             return name
         inner = join(name, found.folders[0])
         below = tree.folder(inner)
         only_split = _part_of(found.folders[0]) and not _part_of(start.rpartition("/")[2])
-        if below.images or not below.folders or only_split:
+        if below.count or not below.folders or only_split:
             return name
         name = inner
 
@@ -157,7 +158,7 @@ def _split_parts(tree: Tree, base: str) -> tuple[list[tuple[str, str]], list[str
     names = [name for name in tree.folder(base).folders if tree.count(join(base, name))]
     copies = _copies(tree, base, names)
     names = [name for name in names if name not in copies]
-    if not names or tree.folder(base).images or not all(map(_part_of, names)):
+    if not names or tree.folder(base).count or not all(map(_part_of, names)):
         return [], []
     parts: list[tuple[str, str]] = []
     flat: list[tuple[str, str]] = []
@@ -165,7 +166,7 @@ def _split_parts(tree: Tree, base: str) -> tuple[list[tuple[str, str]], list[str
         part = _unwrapped(tree, join(base, name))
         found = tree.folder(part)
         doubled = found.folders == [name] and not tree.folder(join(part, name)).folders
-        is_flat = found.images or not found.folders or doubled
+        is_flat = found.count or not found.folders or doubled
         (flat if is_flat else parts).append((name, part))
     # Competitions have pictures to predict; another folder of the same split may have the classes.
     known = {_part_of(name) for name, _ in parts if _only_split(name)}
@@ -213,7 +214,7 @@ def _as_classes(tree: Tree, base: str, parts: Sequence[tuple[str, str]]) -> Clas
     if not folders:
         ways = (Way(base, "--format flat", "the images, without labels"),)
         reason = "there are no class folders in it; CLASS/IMAGE was expected"
-        known = ways if tree.folder(base).images else ()
+        known = ways if tree.folder(base).count else ()
         raise doubted(tree.place, "folder", tree, Doubt(reason, known, plausible=False))
     layout = ClassLayout(base, folders)
     forms = {unicodedata.normalize("NFC", folder.name) for folder in folders}
@@ -267,7 +268,7 @@ def _split_names(tree: Tree, layout: ClassLayout) -> Doubt | None:
     different = len(set(parts.values())) > 1 or (len(parts) == len(names) and versions)
     alone = {name for name in parts if _only_split(name)}
     held_out = any(parts[name] in ("validation", "test") for name in alone)
-    deep = any(f.name in alone and not tree.folder(f.path).images for f in layout.folders)
+    deep = any(f.name in alone and not tree.folder(f.path).count for f in layout.folders)
     if not parts or not (different or held_out or deep):
         return None
     shown = joined(map(printable, parts), 4)
@@ -323,7 +324,7 @@ def _places(tree: Tree, layout: ClassLayout) -> Doubt | None:
         folder.path: {
             path[len(folder.path) + 1 :]
             for path in tree.below(folder.path)
-            if tree.folder(path).images
+            if tree.folder(path).count
         }
         for folder in layout.folders
     }
@@ -497,10 +498,11 @@ def _pictures(tree: Tree, layout: ClassLayout) -> Doubt | None:
         folders: dict[str, list[str]] = {}
         for folder in (folder for folder in layout.folders if folder.split == split):
             # A class has its images in one folder.
-            inner = (p for p in tree.below(folder.path) if tree.folder(p).images)
+            inner = (p for p in tree.below(folder.path) if tree.folder(p).count)
             path = next(inner, folder.path)
             place = path[len(folder.path) :].lstrip("/")
-            folders[folder.path] = [join(place, name) for name in tree.folder(path).images]
+            names = tree.folder(path).images[:SAMPLE]
+            folders[folder.path] = [join(place, name) for name in names]
         reason = belong_together(folders, tree.read)
         if reason:
             ways = (

@@ -3,8 +3,7 @@
 ::
 
     train/0.jpg
-    train/metadata.jsonl   {"file_name": "0.jpg", "text": "a jay",
-                            "objects": {"bbox": [[x, y, w, h]], "categories": [3]}}
+    train/metadata.jsonl   {"file_name": "0.jpg", "text": "a jay", "weight": 0.5}
 
 Which files are metadata, and what ``file_name`` and ``*_file_name`` become: ``datasets``,
 ``packaged_modules/folder_based_builder/folder_based_builder.py``; splits are by the folders' names.
@@ -21,20 +20,20 @@ from typing import Annotated, Any
 import numpy as np
 
 from fastdata.errors import FastdataError, MissingExtraError, OptionError, SourceError
-from fastdata.schema import Field, ScalarField, Schema
+from fastdata.schema import Field, ScalarField
 
 from .base import FieldSpec, IndexedSource, Sample
 from .reading.class_names import read_class_names
 from .reading.field_names import safe_name
 from .reading.fields import check_names
 from .reading.fingerprints import hash_samples
-from .reading.image_list import DeferredSample
-from .reading.lists.box_rows import ObjectCells
-from .reading.lists.boxed_image import box_form
+from .reading.image_files import has_own_images
 from .reading.lists.image_finder import ImageFinder
+from .reading.lists.list_table import ListTable, Table
 from .reading.lists.row_samples import ListInfo, RowSamples
-from .reading.lists.text_table import TextTable, cell_of_value
-from .reading.locations import folders_in, path_inside, printable
+from .reading.lists.text_table import TextTable, cell_of_value, cells_of
+from .reading.locations import folders_in, printable
+from .reading.named_files import find_named
 from .reading.options import ClassFile, Option
 from .reading.selection import joined, left_out
 from .reading.splits import split_classes, split_of
@@ -43,6 +42,7 @@ from .reading.tables.arrow_types import arrow, table_errors
 __all__ = ["HfFolderSource"]
 
 _NAME = "file_name"
+_NAMES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 
 
 class HfFolderSource(IndexedSource):
@@ -54,7 +54,13 @@ class HfFolderSource(IndexedSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        return any(map(Metadata.names_files, metadata_files(Path(location))))
+        root = Path(location)
+        found = metadata_files(root)
+        described = {path.parent for path in found}
+        # Folders beside those with metadata may have images that nothing describes.
+        return any(map(names_files, found)) and (
+            root in described or not any(has_own_images(f) for f in _places(root) - described)
+        )
 
     def __init__(
         self,
@@ -66,137 +72,78 @@ class HfFolderSource(IndexedSource):
             str | None, Option("take only this split: train, validation, test")
         ] = None,
         classes: ClassFile = None,
-        boxes: Annotated[
-            tuple[str, ...],
-            Option("what boxes of objects are: xyxy, xywh, cxcywh; pixels, normalised"),
-        ] = ("xywh", "pixels"),
     ) -> None:
         self.root, self.notes = Path(location), []
-        self._tables = self._of_split(metadata_files(self.root), split)
-        titles = self._tables[0].columns
-        self._form = box_form(boxes)
-        if not self._form.form or not self._form.unit:
-            raise OptionError(f"boxes={','.join(boxes)}: say both: boxes=xywh,pixels")
-        class_names = read_class_names(classes) if classes is not None else None
-        has_objects = "objects" in titles and dict in self._tables[0].kinds.get("objects", set())
-        self._objects_at = titles.index("objects") if has_objects else -1
-        self._objects = ObjectCells(class_names)
-        lists = [t for t in titles if is_file_column(t.removesuffix("s")) and t.endswith("s")]
-        self.notes += left_out("columns of several images a row", lists)
-        self._kept = [
-            k for k, title in enumerate(titles) if k != self._objects_at and title not in lists
-        ]
-        names = [_field_name(titles[k]) for k in self._kept]
-        self._images = [k for k, at in enumerate(self._kept) if is_file_column(titles[at])]
-        several = len({table.split for table in self._tables}) > 1 and "split" not in names
-        names += ["split"] * several
-        if len(set(names)) < len(names):
-            raise SourceError(f"{self._tables[0].path}: two columns become one field: {names}")
-        check_names(fields or {}, names)
-        known: dict[str, Field | str] = {names[k]: _kind(names[k]) for k in self._images}
-        if several:
-            there = split_classes(sorted({table.split or "other" for table in self._tables}))
-            known["split"] = ScalarField(classes=there)
-        info = ListInfo(
-            str(self._tables[0].path), names, self._main(titles), {**known, **(fields or {})},
-            channels, class_names, self._kinds(several),
-        )  # fmt: skip
-        self._rows = RowSamples(info, self._cells(several), self._finder)
-        self.notes += self._rows.notes
-        found = dict(self._rows.schema)
-        if self._objects_at >= 0:
-            main, objects = next(iter(found)), self._objects.fields()
-            if twice := set(found) & set(objects):
-                raise SourceError(f"{info.place}: columns and 'objects' both have {joined(twice)}")
-            found = {main: found.pop(main), **objects, **found}
-            self.notes.append(f"boxes are {', '.join(self._form[:2])} (--option boxes=FORM,UNIT)")
-        self.schema = Schema(found)
-        self.num_samples = self._rows.num_samples
-
-    # -- tables --------------------------------------------------------------------------
-
-    def _of_split(self, tables: list[Metadata], split: str | None) -> list[Metadata]:
-        if not tables:
+        files = metadata_files(self.root)
+        if not files:
             raise SourceError(f"{self.root}: no metadata.csv, .jsonl or .parquet there")
-        for table in tables:
-            table.split = split_of(table.path.relative_to(self.root))
-            if set(table.columns) != set(tables[0].columns):
-                raise SourceError(
-                    f"{table.path}: its columns are {joined(table.columns)}; {tables[0].path} has "
-                    f"{joined(tables[0].columns)}. Pack one folder at a time"
-                )
-        if split is None:
-            return tables
-        chosen = [table for table in tables if table.split == split]
-        if not chosen:
-            there = joined(sorted({table.split or "other" for table in tables}))
-            raise OptionError(f"split={split}: there are {there} in {self.root}")
-        return chosen
-
-    def _kinds(self, several: bool) -> list[set[type]] | None:
-        """Return the types of columns; None of CSV, which does not tell."""
-        if any(table.is_csv for table in self._tables):
-            return None
-        titles = self._tables[0].columns
-        of = [set().union(*(t.kinds[titles[k]] for t in self._tables)) for k in self._kept]
-        return of + [{str}] * several
-
-    def _main(self, titles: list[str]) -> int:
-        """Return the column of the images: ``file_name``, else the first of such."""
-        named = [k for k in self._images if titles[self._kept[k]] == _NAME]
-        if not self._images:
-            raise SourceError(f"{self._tables[0].path}: no column file_name or *_file_name")
-        return (named or self._images)[0]
-
-    def _cells(self, several: bool) -> Iterator[list[str]]:
-        """Yield the rows of all tables, their files as paths below the root."""
-        titles = self._tables[0].columns
-        for table in self._tables:
-            folder = os.path.relpath(table.path.parent, self.root)
-            order = [table.columns.index(title) for title in titles]
-            for row in table.rows():
-                cells = [row[order[k]] for k in self._kept]
-                for k in self._images:
-                    cells[k] = os.path.normpath(os.path.join(folder, cells[k])) if cells[k] else ""
-                if self._objects_at >= 0:
-                    self._objects.append(row[order[self._objects_at]])
-                yield cells + [table.split or "other"] * several
-
-    def _finder(self, name: str, main: bool) -> ImageFinder:
-        return _InsideFinder(self.root)
+        tables = {os.path.relpath(path.parent, self.root): read_table(path) for path in files}
+        splits = {
+            folder: split_of(table.path.relative_to(self.root)) or "other"
+            for folder, table in tables.items()
+        }
+        names = sorted(set(splits.values()))
+        first = next(iter(tables.values()))
+        images = list(filter(is_file_column, first.columns))
+        if not images:
+            raise SourceError(f"{first.path}: no column file_name or *_file_name")
+        if dict in (first.kinds or {}).get("objects", ()) and "objects" not in (fields or {}):
+            raise SourceError(
+                f"{first.path}: boxes in 'objects' are not read. Write a list with a row for each "
+                "box (docs/converters/manifest.md); --field objects=string keeps the text"
+            )
+        several = len(names) > 1 or split is not None
+        table = ListTable(tables, splits if several else None, images, chosen=True)
+        if split is not None and split not in names and "split" not in first.columns:
+            raise OptionError(f"split={split}: there are {joined(names)} in {self.root}")
+        lists = [t for t in table.titles if t.endswith("s") and is_file_column(t[:-1])]
+        self.notes += left_out("columns of several images a row", lists)
+        kept = [k for k, title in enumerate(table.titles) if title not in lists]
+        columns = [_field_name(table.titles[k]) for k in kept]
+        if len(set(columns)) < len(columns):
+            raise SourceError(f"{first.path}: two columns become one field: {columns}")
+        check_names(fields or {}, columns)
+        known: dict[str, Field | str] = {
+            name: "mask" if "mask" in name.lower() else "image" for name in map(_field_name, images)
+        }
+        if several and "split" not in first.columns:
+            known["split"] = ScalarField(classes=split_classes(names))
+        main = columns.index(_field_name(_NAME if _NAME in images else images[0]))
+        info = ListInfo(
+            str(first.path), columns, main,
+            {**known, **(fields or {})}, channels,
+            read_class_names(classes) if classes is not None else None,
+            table.kinds and [table.kinds[k] for k in kept],
+            only=None if split is None else (columns.index("split"), split),
+        )  # fmt: skip
+        rows = map(cells_of(kept), table.rows())
+        self._rows = RowSamples(info, rows, lambda name, main: _InsideFinder(self.root))
+        if split is not None and "split" in known:
+            self._rows.leave_out("split")
+        self.notes += self._rows.notes
+        self.schema = self._rows.schema
+        self.num_samples = self._rows.num_samples
 
     # -- samples -------------------------------------------------------------------------
 
     def __getitem__(self, index: int) -> Sample:
-        image, *others = self._rows.values(index)
-        if self._objects_at < 0:
-            return Sample(self.key_at(index), (image, *others))
-        boxes, labels = self._objects[index]
-        known = dict(zip(self._rows.schema, (image, *others), strict=True))
-        known |= {"boxes": boxes, "labels": labels}
-        fields = tuple(self.schema)
-        return Sample(self.key_at(index), DeferredSample(self._form, fields, [str(image)], known))
+        return Sample(self.key_at(index), self._rows.values(index))
 
     def key_at(self, index: int) -> str:
-        return printable(self._rows.key_at(index))
+        return printable(self._rows.key_at(index).replace("\\", "/"))
 
     def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        objects = self._objects.texts if self._objects_at >= 0 else None
-
-        def parts(index: int) -> tuple[Any, ...]:
-            return *self._rows.parts(index), objects[index] if objects is not None else ""
-
-        return hash_samples(self.num_samples, limit, parts)
+        return hash_samples(self.num_samples, limit, self._rows.parts)
 
 
 class _InsideFinder(ImageFinder):
     """Files that metadata names: as they are named, and never outside of the folder."""
 
-    def locate(self, names: Any) -> None:
+    def locate(self, name_at: Any, count: int) -> None:
         pass
 
     def path(self, name: str, row: Any = None) -> Path:
-        return Path(path_inside(self.root, name))
+        return Path(find_named(self.root, name))
 
 
 def _field_name(title: str) -> str:
@@ -206,64 +153,29 @@ def _field_name(title: str) -> str:
     return safe_name(title)
 
 
-def _kind(name: str) -> str:
-    return "mask" if "mask" in name.lower() else "image"
-
-
 # -- its files --------------------------------------------------------------------------
 
 
-_NAMES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
-
-
-class Metadata:
-    """One such file.
-
-    split: of the folder that it is in; set by the source.
-    """
+class ParquetTable:
+    """Rows of a Parquet file as cells; see `TextTable`."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.split = path, ""
-        self.is_csv = path.suffix == ".csv"
-
-    def names_files(self) -> bool:
-        """Tell whether it has a column of file names."""
+        self.path = path
         try:
-            return any(map(is_file_column, self.columns))
-        except MissingExtraError:
-            return True  # reading it raises that
-        except (FastdataError, OSError, ValueError):
-            return False
-
-    @functools.cached_property
-    def _text(self) -> TextTable:
-        return TextTable(self.path, lambda cell: False, "," if self.is_csv else None, True)
-
-    @property
-    def columns(self) -> list[str]:
-        if self.path.suffix != ".parquet":
-            return self._text.columns
-        try:
-            return list(arrow(".parquet").read_schema(self.path).names)
+            self.columns = list(arrow(".parquet").read_schema(path).names)
         except table_errors() as error:
-            raise SourceError(f"{self.path}: {error}") from error
+            raise SourceError(f"{path}: {error}") from error
 
     @functools.cached_property
     def kinds(self) -> dict[str, set[type]]:
-        """The types of values in each column; nothing of CSV."""
-        if self.path.suffix != ".parquet":
-            return self._text.kinds or {}
+        """The types of values in each column."""
         kinds: dict[str, set[type]] = {name: set() for name in self.columns}
         for row in self._objects():
             for name, value in row.items():
                 kinds[name].add(type(value))
         return kinds
 
-    def rows(self) -> Iterator[list[str]]:
-        """Yield the rows as cells."""
-        if self.path.suffix != ".parquet":
-            yield from self._text
-            return
+    def __iter__(self) -> Iterator[list[str]]:
         for row in self._objects():
             yield [cell_of_value(row.get(name)) for name in self.columns]
 
@@ -277,17 +189,40 @@ class Metadata:
             raise SourceError(f"{self.path}: {error}") from error
 
 
+def read_table(path: Path) -> Table:
+    """Return the rows of a metadata file."""
+    if path.suffix == ".parquet":
+        return ParquetTable(path)
+    separator = "," if path.suffix == ".csv" else None
+    return TextTable(path, lambda cell: False, separator, True, exact=True)
+
+
+def names_files(path: Path) -> bool:
+    """Tell whether a metadata file has a column of file names."""
+    try:
+        return any(map(is_file_column, read_table(path).columns))
+    except MissingExtraError:
+        return True  # reading it raises that
+    except (FastdataError, OSError, ValueError):
+        return False
+
+
 def is_file_column(title: str) -> bool:
     """Tell whether a column names files."""
     return title == "file_name" or title.endswith("_file_name")
 
 
-def metadata_files(root: Path) -> list[Metadata]:
+def _places(root: Path) -> set[Path]:
+    """Return the folders that metadata may lie in."""
+    inner = {root / name for name in folders_in(root)}
+    data = root / "data"
+    return {root, *inner, *({data / name for name in folders_in(data)} if data in inner else ())}
+
+
+def metadata_files(root: Path) -> list[Path]:
     """Return the metadata files of a folder, of folders in it, and of those in ``data``."""
-    folders = [root, *_folders(root)]
-    folders += _folders(root / "data") if (root / "data").is_dir() else []
     found = []
-    for folder in folders:
+    for folder in sorted(_places(root), key=lambda path: (len(path.parts), path)):
         there = [folder / name for name in _NAMES if (folder / name).is_file()]
         if len(there) > 1:
             raise SourceError(
@@ -295,8 +230,4 @@ def metadata_files(root: Path) -> list[Metadata]:
                 "is meant"
             )
         found += there
-    return [Metadata(path) for path in found]
-
-
-def _folders(root: Path) -> list[Path]:
-    return [root / name for name in folders_in(root)]
+    return found

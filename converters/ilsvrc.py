@@ -32,7 +32,6 @@ from fastdata.schema import Field, ScalarField
 from .base import reason_of
 from .reading.image_files import is_image_name
 from .reading.image_list import ImageListSource
-from .reading.lists.rows import read_mapping
 from .reading.locations import folders_in, printable
 from .reading.options import Option
 from .reading.selection import joined
@@ -81,7 +80,7 @@ class IlsvrcSource(ImageListSource):
         self._places = list(dict.fromkeys([location, *data.parents[:3], data]))
         mapping = self._find(_MAPPING)
         train = _synset_folders(data / "train")
-        classes = sorted({*train, *(read_mapping(mapping) if mapping is not None else ())})
+        classes = sorted({*train, *(_read_mapping(mapping) if mapping is not None else ())})
         there = [s for s, has in (("train", train), ("val", _has_flat_val(data))) if has]
         if split is not None and split not in there:
             raise OptionError(f"split={split}: {data} has {joined(there)}")
@@ -242,6 +241,19 @@ def _is_synset(name: str) -> bool:
 def _synset_folders(folder: Path) -> list[str]:
     """Return the folders that are called like synsets, sorted; none if `folder` is missing."""
     return list(filter(_is_synset, folders_in(folder))) if folder.is_dir() else []
+
+
+def _read_mapping(path: Path) -> dict[str, str]:
+    """Return the rest of each line by its first word."""
+    found: dict[str, str] = {}
+    for number, line in text_lines(path):
+        key, *rest = line.strip().split(None, 1)
+        if not rest:
+            raise SourceError(f"{path}, line {number}: expected two columns, found {line[:60]!r}")
+        if key in found:
+            raise SourceError(f"{path}: {key!r} stands twice")
+        found[key] = rest[0]
+    return found
 
 
 def _images(folder: Path) -> list[str]:

@@ -23,7 +23,7 @@ from fastdata.schema import Field, ImageField, ScalarField, Schema, StringField
 
 from .base import FieldSpec, IndexedSource, Reject, Sample
 from .known_sets import recipe_for
-from .reading.class_names import classes_of_texts, named_classes
+from .reading.class_names import classes_of_texts, named_classes, numbered
 from .reading.deferred import DeferredValues, ValueSpan
 from .reading.fields import resolve_fields
 from .reading.fingerprints import FileSource
@@ -271,5 +271,5 @@ def _labels_in_keys(
     if not texts:
         raise OptionError("no key has a label")
     names = classes_of_texts(texts, "what keys are labelled by", classes)
-    numbers = {name: number for number, name in enumerate(names)}
+    numbers = numbered(names)
     return array("q", (numbers.get(label or "", _NO_LABEL) for label in labels)), names

@@ -1,4 +1,4 @@
-"""A list of images: CSV, TSV, a text file with blanks between columns, JSON Lines, a JSON list.
+"""Lists of images: CSV, TSV, a text file with blanks between columns, JSON Lines, a JSON list.
 
 Paths are relative to the list.  A first row in which nothing names a file, or looks like a path or
 a number, is the header; without one the columns are ``path``, ``label``, ``column2`` and so on.
@@ -7,11 +7,13 @@ of image files become image fields too, if every cell is called like one and the
 masks where ``mask`` is in their name.  The rest hold int, float, or text, whichever fits all cells
 that are not empty (a row with an empty cell in a column of numbers or images is rejected; a column
 of empty cells is text).  Text in ``label``, ``class`` or ``target`` becomes class numbers in sorted
-order.  Field names are the columns' as far as a field can be called so: ``class`` becomes
-``label``, or ``class_`` beside a ``label``.
+order, or an array of these if cells have several labels (``lists/labels.py``).  Field names are the
+columns' as far as a field can be called so: ``class`` becomes ``label``, or ``class_`` beside a
+``label``.
 
-Where images are named by numbers, ``lists/image_finder.py`` looks for the files; where four columns
-are a box, a sample is an image with all of its boxes (``lists/box_rows.py``).
+Where images are not at the paths of the list, ``lists/image_finder.py`` looks for them; where four
+columns are a box, a sample is an image with all of its boxes (``lists/box_rows.py``).  A folder is
+read by the one list in it, or by one list in each split folder (``lists/list_files.py``).
 
 Nothing is guessed where a schema lies beside the manifest, as `fastdata export`
 leaves it there (``cells.py``).
@@ -20,7 +22,7 @@ leaves it there (``cells.py``).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -42,17 +44,20 @@ from .reading.lists.columns import (
     box_roles,
     choose_columns,
     image_column,
+    is_label,
     known_fields,
-    label_separator,
 )
 from .reading.lists.image_finder import ImageFinder
-from .reading.lists.list_files import images_not_listed, list_of_folder
+from .reading.lists.labels import sign_named
+from .reading.lists.list_files import list_of_folder, lists_of_splits, not_used
+from .reading.lists.list_table import ListTable
 from .reading.lists.row_samples import ListInfo, RowSamples
-from .reading.lists.rows import join_flags, rows_of_split
 from .reading.lists.text_table import JSON_SUFFIXES, TextTable, cells_of
 from .reading.locations import first_bytes, printable
 from .reading.options import CheckSize, ClassFile, Option
 from .reading.selection import joined, left_out
+from .reading.text_lines import decoded
+from .refusal import Way, refused
 
 __all__ = ["ManifestSource"]
 
@@ -69,14 +74,14 @@ class ManifestSource(IndexedSource):
     def recognises(cls, location: Any) -> bool:
         path = Path(location)
         if path.is_dir():
-            return list_of_folder(path) is not None
-        start = first_bytes(path)
-        if b"\0" in start and not schema_path(path).exists():
+            return list_of_folder(path) is not None or bool(lists_of_splits(path))
+        start = decoded(first_bytes(path))
+        if start is None and not schema_path(path).exists():
             return False
         suffix = path.suffix.lower()
         if suffix in JSON_SUFFIXES:
-            opening = b"[" if suffix == ".json" else b"{"
-            return start.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(opening)
+            opening = "[" if suffix == ".json" else "{"
+            return start is not None and start.lstrip().startswith(opening)
         return suffix in (".csv", ".tsv", ".txt")
 
     def __init__(
@@ -96,7 +101,7 @@ class ManifestSource(IndexedSource):
             str | None, Option("images are labelled by their folder", ("folder",))
         ] = None,
         labels: Annotated[
-            str | None, Option("between labels: bar, blank, semicolon, comma; or columns of 1, 0")
+            str | None, Option("between labels: bar, blank, semicolon, comma; none: one a cell")
         ] = None,
         boxes: Annotated[
             tuple[str, ...],
@@ -108,109 +113,161 @@ class ManifestSource(IndexedSource):
         header: Annotated[bool | None, Option("whether the first row names the columns")] = None,
         check_size: CheckSize = True,
     ) -> None:
-        self.notes = []
-        self.path = _list_at(Path(location), self.notes)
+        self.notes, self._folder = [], Path(location)
         self._images, self._suffix = images or "", suffix or ""
-        table = TextTable(self.path, self._is_file, separator, header)
-        taken = choose_columns(self.path, table.columns, columns, self.notes)
+        lists = self._lists()
+        self.path = next(iter(lists.values()))
+        # Names are relative to the list, or to the folder of the split folders.
+        self._root = self._folder if "" not in lists else self.path.parent
+        known = schema_path(self.path).exists()
+        table = ListTable(
+            {
+                name: TextTable(path, self._is_file(path.parent), separator, header, exact=known)
+                for name, path in lists.items()
+            },
+            splits={name: name for name in lists} if "" not in lists else None,
+            chosen=known or bool(columns) or bool(fields),
+        )
+        if table.classes is not None:
+            self.notes.append(f"the columns {joined(table.classes, 5)} are the classes")
+        index = table.index_columns() if not (columns or known) else []
+        if index:
+            self.notes.append("a column of row numbers, as pandas writes it, is left out")
+        second = 1 - image_column(table.titles) if not known and table.second_repeats() else -1
+        if second >= 0 and not columns:
+            self.notes.append(
+                f"the texts of {table.titles[second]!r} are the label (--option columns=image="
+                f"{table.titles[1 - second]},{table.titles[second]}: text)"
+            )
+        taken = choose_columns(self.path, table.titles, columns, self.notes, index, second)
         names = list(taken.names)
-        known = known_fields(self.path, names, channels)
-        image = _image_column(names, known, bool(columns))
+        fixed = known_fields(self.path, names, channels)
+        image = _image_column(names, fixed, bool(columns))
         if label:
             names.append("label")
         if len(set(names)) < len(names):
-            raise SourceError(f"{self.path}: a column stands twice in the header {table.columns}")
+            raise SourceError(f"{self.path}: a column stands twice in the header {table.titles}")
         check_names(fields or {}, names)
-        rows: Iterator[list[str]] = map(cells_of(taken.indices), table)
-        rows = rows_of_split(str(self.path), rows, names, split)
+        rows: Iterator[list[str]] = map(cells_of(taken.indices), table.rows())
+        kinds = table.kinds and [table.kinds[k] for k in taken.indices] + [{str}] * bool(label)
         if label:
             rows = _with_folders(rows, image)
-        class_names = read_class_names(classes) if classes is not None else None
-        kinds = None if table.kinds is None else [table.kinds[title] for title in taken.titles]
-        roles = None if known else box_roles(names, boxes)
+        if split is not None and "split" not in names:
+            raise OptionError(
+                f"split={split}: {self.path} has no column 'split', but {joined(names)}. Say which "
+                "it is: --option columns=image=COLUMN,split=COLUMN"
+            )
+        class_names = read_class_names(classes) if classes is not None else table.classes
         self._samples: RowSamples | BoxSamples
+        roles = None if fixed else box_roles(names, boxes or table.boxes)
+        place = str(self.path)
+        at = names.index("split") if "split" in names else None
         if roles is not None:
-            form = box_form(boxes, check_size)._replace(form=roles.form)
-            finder = self._finder("image", True)
             if fields:
                 raise OptionError(
                     f"{self.path}: its rows are boxes, put together by image, and fields= cannot "
                     "change what they are; --option boxes=none makes each row a sample"
                 )
+            form = box_form(boxes or table.boxes, check_size)
+            form = form._replace(form="xyxy" if roles.form == "corners" else roles.form)
             self._samples = BoxSamples(
-                str(self.path), rows, image=image, roles=roles, form=form, finder=finder,
-                channels=channels, classes=class_names,
+                place, rows, image=image, roles=roles, form=form, channels=channels,
+                finder=self._finder("image", True), classes=class_names, split=at, only=split,
             )  # fmt: skip
-            unused = [name for k, name in enumerate(names) if k not in {image, *roles.used}]
-            self.notes += left_out("columns", unused)
+            if roles.form == "corners":
+                self.notes.append("boxes are the hulls of quadrilaterals: x1, y1, ..., x4, y4")
+            used = {image, at, *roles.used}
+            self.notes += left_out("columns", [n for k, n in enumerate(names) if k not in used])
         else:
-            if not known and (unclear := box_columns(names, "xywh")[1]):
-                self.notes.append(
-                    f"{joined(names[k] for k in unclear)} may be boxes: --option boxes=xyxy or "
-                    "boxes=xywh reads them as such"
+            unclear = [k for k in box_columns(names, "xywh")[1] if names[k] not in (fields or {})]
+            if unclear and not (fixed or boxes):
+                ways = {
+                    "xywh,pixels": "boxes of left, top, width, height",
+                    "xyxy,pixels": "boxes of left, top, right, bottom",
+                    "none": "each row as a sample",
+                }
+                raise refused(
+                    self.path,
+                    f"columns that may be boxes: {joined(names[k] for k in unclear)}",
+                    [Way("", f"--option boxes={form}", meaning) for form, meaning in ways.items()],
                 )
-            between = label_separator(labels or "", names, kinds)
-            if labels == "columns":
-                flags = join_flags(str(self.path), names, taken.titles, rows, image)
-                names, rows, image = flags.names, flags.rows, flags.image
-                class_names, kinds = flags.classes, None
             info = ListInfo(
-                str(self.path), names, image, {**known, **(fields or {})}, channels, class_names,
-                kinds and kinds + [{str}] * bool(label), between,
+                place, names, image, {**fixed, **(fields or {})}, channels, class_names,
+                kinds, self._sign(labels, names),
+                None if split is None else (names.index("split"), split), bool(label),
             )  # fmt: skip
             self._samples = RowSamples(info, rows, self._finder)
         schema = self._samples.schema
         if classes is not None and not {"label", "labels"} & set(schema):
             raise OptionError(f"classes={classes}: there is no field 'label' of class numbers")
-        if known:
+        if fixed:
             self._samples.schema = Schema({name: schema[name] for name in names})
-        elif split is not None and "split" in schema:
-            self._samples.schema = Schema({n: f for n, f in schema.items() if n != "split"})
+        elif split is not None and isinstance(self._samples, RowSamples):
+            self._samples.leave_out("split")
         self.schema = self._samples.schema
         self.num_samples = self._samples.num_samples
         self.notes += self._samples.notes
-        if Path(location).is_dir():
-            keys = map(self._samples.key_at, range(self.num_samples))
-            self.notes += images_not_listed(Path(location), keys)
+        if self._folder.is_dir():
+            paths = map(self._samples.path_at, range(self.num_samples))
+            self.notes += not_used(self._folder, paths, lists.values())
 
     # -- files and samples ---------------------------------------------------------------
+
+    def _lists(self) -> dict[str, Path]:
+        """Return the list that the location is, or that is in the folder or its split folders."""
+        if not self._folder.is_dir():
+            return {"": self._folder}
+        if (found := list_of_folder(self._folder)) is not None:
+            self.notes.append(
+                f"the samples are those of the list {printable(found.name)} (--format flat: all)"
+            )
+            return {"": found}
+        if lists := lists_of_splits(self._folder):
+            shown = joined(
+                printable(str(path.relative_to(self._folder))) for path in lists.values()
+            )
+            self.notes.append(f"the samples are those of the lists {shown}")
+            return lists
+        raise SourceError(f"{self._folder}: no list there that names the images; name the file")
+
+    def _sign(self, labels: str | None, names: list[str]) -> str | None:
+        """Return the sign between labels; None if the cells decide."""
+        if labels is None:
+            return None
+        sign = sign_named(labels)
+        if not any(name == "labels" or is_label(name) for name in names):
+            raise OptionError(
+                f"labels={labels}: there is no column of labels; there are {joined(names)}. Say "
+                "which: --option columns=image=COLUMN,labels=COLUMN"
+            )
+        return sign
 
     def _finder(self, name: str, main: bool) -> ImageFinder:
         """Return what finds the files of a column."""
         pattern = "{" in self._images
         images = self._images if main or not pattern else ""
-        if images and not main and not (self.path.parent / images).is_dir():
+        if images and not main and not (self._root / images).is_dir():
             images = ""
-        return ImageFinder(self.path.parent, images, self._suffix if main else "")
+        return ImageFinder(self._root, images, self._suffix if main else "")
 
-    def _is_file(self, cell: str) -> bool:
-        return is_image_name(cell) or ImageFinder(self.path.parent).is_there(cell)
+    def _is_file(self, root: Path) -> Callable[[str], bool]:
+        finder = ImageFinder(root)
+        return lambda cell: is_image_name(cell) or finder.is_there(cell)
 
     def __getitem__(self, index: int) -> Sample:
         return Sample(self.key_at(index), self._samples.values(index))
 
     def key_at(self, index: int) -> str:
-        return printable(self._samples.key_at(index))
+        return printable(self._samples.key_at(index).replace("\\", "/"))
 
     def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
         return hash_samples(self.num_samples, limit, self._samples.parts)
 
 
-def _list_at(location: Path, notes: list[str]) -> Path:
-    """Return the list that a location is, or that lies beside the images of a folder."""
-    if not location.is_dir():
-        return location
-    found = list_of_folder(location)
-    if found is None:
-        raise SourceError(f"{location}: no list there that names the images; name the file")
-    notes.append(f"the samples are those of the list {printable(found.name)} (--format flat: all)")
-    return found
-
-
 def _with_folders(rows: Iterator[list[str]], image: int) -> Iterator[list[str]]:
-    """Yield rows with one cell more: the name of the folder that the image is in."""
+    """Yield rows with one cell more: the folder that the image is in."""
     for row in rows:
-        yield [*row, os.path.basename(os.path.dirname(row[image]))]
+        yield [*row, os.path.dirname(row[image].replace("\\", "/"))]
 
 
 def _image_column(names: list[str], known: Mapping[str, Field], chosen: bool) -> int:

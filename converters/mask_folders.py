@@ -158,7 +158,7 @@ def _labels(root: Path, pairs: list[tuple[FolderPair, Ending | None]]) -> list[s
 
 
 def _folder_of(pair: FolderPair, name: str) -> str:
-    return os.path.relpath(name, pair.images).rpartition("/")[0].partition("/")[0]
+    return os.path.relpath(name, pair.images).rpartition("/")[0].rpartition("/")[2]
 
 
 # -- where images and masks are ----------------------------------------------------------
@@ -201,7 +201,7 @@ class _Named:
         found = words(re.sub(r"(?<=[a-z])annot$", "_annot", name))
         self.words = frozenset(found)
         self.rest = [word for word in found if word not in _IMAGES | _MASKS]
-        # Of several folders of masks: those by hand, then others, then pictures of them.
+        # Masks by hand come first, then other masks, then pictures of masks.
         self.rank = 2 if self.words & _LESS else int("manual" not in self.words)
 
 
@@ -246,7 +246,7 @@ def mask_pairs(root: Path, notes: list[str], images: str = "", masks: str = "") 
 
 def _pairs_in(root: Path, place: str, left: list[str]) -> list[_Found]:
     """Return the pairs among the folders in a folder, and add other folders of masks to `left`."""
-    every = [_Named(name) for name in folders_in(root / place)]
+    every = [_Named(name) for name in in_usual_order(folders_in(root / place))]
     reserved = [n for n in every if n.words & (_IMAGES | _MASKS) and _has_pictures(root, place, n)]
     masks = [n for n in reserved if n.words & _MASKS]
     images = [n for n in reserved if n not in masks]
@@ -254,6 +254,12 @@ def _pairs_in(root: Path, place: str, left: list[str]) -> list[_Found]:
         images = [n for n in every if n not in masks and any(n.rest == m.rest for m in masks)]
     found: list[_Found] = []
     used = []
+    if masks and len(images) > 1 and all(map(_is_counted, images)):
+        names = ", ".join(image.name for image in images)
+        raise SourceError(
+            f"{root / place}: {masks[0].name} may belong to each of {names}. Name one: --option "
+            f"images={images[0].name} --option masks={masks[0].name}"
+        )
     for image in images:
         fit = [m for m in masks if len(images) == 1 or m.rest == image.rest]
         fit = [m for m in fit if m.rank == min(other.rank for other in fit)]
@@ -276,6 +282,11 @@ def _pairs_in(root: Path, place: str, left: list[str]) -> list[_Found]:
             used.append(mask)
     left += [os.path.join(place, mask.name) for mask in masks if found and mask not in used]
     return found
+
+
+def _is_counted(folder: _Named) -> bool:
+    """Tell whether a folder is one of several pictures of a scene: ``Image1``, ``B``, ``time2``."""
+    return all(word.isdigit() or len(word) == 1 for word in folder.rest) and bool(folder.rest)
 
 
 def _has_pictures(root: Path, place: str, folder: _Named) -> bool:
@@ -313,7 +324,7 @@ def ending_of(
 
 
 def is_mask_name(pair: FolderPair, name: str, ending: Ending) -> bool:
-    """Tell whether a file is a mask, by its name, or by its suffix beside a JPEG of its name.
+    """Tell from its name whether a file is a mask.  Without an ending, a JPEG is the image.
 
     Beside an image there may be several: ``0_mask.png`` and ``0_mask_1.png`` of two objects, or
     ``0_2ndHO.png`` by a second person.

@@ -1,4 +1,4 @@
-"""MVTec AD and MVTec LOCO AD, the anomaly detection datasets: one category, or all of them.
+"""MVTec AD and MVTec LOCO AD, the anomaly detection datasets: one category or all.
 
 ::
 

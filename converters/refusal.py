@@ -8,21 +8,22 @@ from __future__ import annotations
 import os
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastdata.errors import SourceError
+from fastdata.printable import printable
 
 from .reading.image_files import is_image_name
-from .reading.locations import folder_at, printable
+from .reading.locations import folder_at
 from .tree import DiskTree, Tree, join
 
-__all__ = ["Doubt", "Way", "doubted", "drawing", "not_recognised"]
+__all__ = ["Doubt", "Way", "doubted", "drawing", "not_recognised", "refused"]
 
 _LINES = 18
 _WIDE = 6
-_DEEP = 3
+_DEEP = 4
 _LISTS = (".csv", ".tsv", ".jsonl", ".txt", ".json", ".parquet")
 
 
@@ -50,15 +51,22 @@ def doubted(place: str, format: str, tree: Tree, doubt: Doubt) -> SourceError:
     ways = [*doubt.ways]
     if doubt.plausible:
         ways.append(Way("", f"--format {format}", "the folders as classes, all the same"))
-    lines = _commands(place, ways) or "  fastdata formats  # what pack reads"
-    known = f"\nWhat may be meant:\n{lines}"
-    return SourceError(
-        f"{place}: not packed as class folders: {doubt.reason}.\n{drawing(tree)}{known}"
-    )
+    reason = printable(f"{place}: not packed as class folders: {doubt.reason}.")
+    return SourceError(f"{reason}\n{drawing(tree)}\n{_meant(place, ways)}")
 
 
-def not_recognised(location: Any) -> SourceError:
-    """Return the error for a source that is in no format that is known."""
+def refused(place: str | Path, reason: str, ways: Sequence[Way]) -> SourceError:
+    """Return the error for a folder or list that is not read, with what may be meant."""
+    tree = f"\n{drawing(DiskTree(Path(place)))}" if os.path.isdir(place) else ""
+    text = printable(f"{place}: {reason}.")
+    return SourceError(f"{text}{tree}\n{_meant(os.fspath(place), ways)}")
+
+
+def not_recognised(location: Any, works: Callable[[Way], bool]) -> SourceError:
+    """Return the error for a source that is in no format that is known.
+
+    works: whether a command would begin to pack.
+    """
     folder = folder_at(location)
     place = os.fspath(location) if isinstance(location, (str, os.PathLike)) else repr(location)
     if folder is None:
@@ -77,12 +85,11 @@ def not_recognised(location: Any) -> SourceError:
         ways.append(Way("", options, "all images in all folders, without labels"))
     elif top.folders:
         ways.append(Way(top.folders[0], "", "what is in this folder"))
-    lines = _commands(place, ways) or "  fastdata formats  # what pack reads"
-    known = f"What may be meant:\n{lines}"
-    return SourceError(
+    reason = printable(
         f"{place}: not recognised: it is in none of the formats that `fastdata formats` lists, and "
-        f"there are no class folders, CLASS/IMAGE, in it.\n{drawing(tree)}\n{known}"
+        "there are no class folders, CLASS/IMAGE, in it."
     )
+    return SourceError(f"{reason}\n{drawing(tree)}\n{_meant(place, list(filter(works, ways)))}")
 
 
 def _some(tree: Tree) -> list[str]:
@@ -92,6 +99,12 @@ def _some(tree: Tree) -> list[str]:
         if name.count("/") < _DEEP and len(found) < 100:
             found += [join(name, inner) for inner in tree.folder(name).folders[:_WIDE]]
     return found
+
+
+def _meant(place: str, ways: Sequence[Way]) -> str:
+    """Return the commands that may be meant, or that which lists what is read."""
+    lines = _commands(place, ways) or "  fastdata formats  # what pack reads"
+    return f"What may be meant:\n{lines}"
 
 
 def _commands(place: str, ways: Sequence[Way]) -> str:
@@ -109,8 +122,9 @@ def _commands(place: str, ways: Sequence[Way]) -> str:
                 lines.append(first)
         source = os.path.join(source, way.path) if way.path else source
         stem = Path(os.path.abspath(source)).name.split(".")[0] or "images"
-        words = [shlex.quote(source), shlex.quote(f"{stem}.lmdb"), *way.options.split()]
-        lines.append(f"  fastdata pack {' '.join(words)}  # {printable(way.meaning)}")
+        options = map(shlex.quote, way.options.split())
+        words = [shlex.quote(source), shlex.quote(f"{stem}.lmdb"), *options]
+        lines.append(printable(f"  fastdata pack {' '.join(words)}  # {way.meaning}"))
     return "\n".join(lines)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -208,21 +209,31 @@ class Scan:
         `what` names the rows in the error.
         """
         # Not by `ScanSource.read_files`: of a store, a file that is looked at is packed soon.
-        found: list[T] = []
         failure = "the files have no records"
-        for *_, row in itertools.chain.from_iterable(map(self.file, range(len(self.paths)))):
-            try:
-                if isinstance(row, Reject):
-                    raise SourceError(f"{row.key}: {row.reason}")
-                found.append(parse(row.values))
-            except StorageError:
-                raise
-            except (OSError, ValueError) as error:
-                failure = str(error)
-            if len(found) == _PEEK:
-                break
+
+        def parsed(rows: Iterator[Found]) -> Iterator[T]:
+            nonlocal failure
+            for *_, row in rows:
+                try:
+                    if isinstance(row, Reject):
+                        raise SourceError(f"{row.key}: {row.reason}")
+                    yield parse(row.values)
+                except StorageError:
+                    raise
+                except (OSError, ValueError) as error:
+                    failure = str(error)
+
+        every = itertools.chain.from_iterable(map(self.file, range(len(self.paths))))
+        found = list(itertools.islice(parsed(every), _PEEK))
         if not found:
             raise SourceError(f"{place}: no {what}: {failure}")
+        if mirror_of(self.paths[0]) is None:
+            # The files of another split may have other fields.
+            numbers: dict[str, int] = {}
+            for number, path in enumerate(self.paths):
+                numbers.setdefault(re.sub(r"[0-9]+", "", os.fspath(path)), number)
+            for number in list(numbers.values())[1:_PEEK]:
+                found += itertools.islice(parsed(self.file(number)), 1)
         return found
 
 

@@ -94,10 +94,13 @@ FORMATS = {
     "zarr": Signs(_inside(("*",), *_ZARR)),
     # These recognise much that is in a more special format, and are asked last.
     "dataset": Signs(python=True),
-    "flat": Signs(_ANY, images="beside"),
+    "manifest": Signs(
+        tuple(os.path.join(place, f"*{suffix}") for place in ("", *_SPLITS) for suffix in LISTS),
+        _ANY,
+    ),
+    "flat": Signs(_ANY),
     "folder": Signs(_ANY),
     "iterable": Signs(python=True),
-    "manifest": Signs(tuple(f"*{suffix}" for suffix in LISTS), _ANY),
 }
 """fastdata's own formats, in the order in which they are asked."""
 

@@ -13,7 +13,6 @@ import os
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from fastdata.errors import SourceError
@@ -21,21 +20,34 @@ from fastdata.regular_files import read_regular
 
 from .reading.image_files import is_hidden, is_image_name
 from .reading.locations import first_bytes, is_folder, stat_of
+from .reading.small_memory import StringTable
 
 __all__ = ["DiskTree", "Folder", "ListedTree", "Tree", "join"]
 
 
-@dataclass
 class Folder:
     """What is in one folder: sorted names.
+
+    Names of images are kept as one text, as a list of them takes four times the memory.
 
     rows: for each image, its number in the archive or the store; empty on a disk.
     """
 
-    folders: list[str] = field(default_factory=list)
-    images: list[str] = field(default_factory=list)
-    others: list[str] = field(default_factory=list)
-    rows: array[int] = field(default_factory=lambda: array("q"))
+    def __init__(self) -> None:
+        self.folders: list[str] = []
+        self.others: list[str] = []
+        self.rows: array[int] = array("q")
+        self.count = 0
+        self._images = ""
+
+    @property
+    def images(self) -> list[str]:
+        """Names of the images."""
+        return self._images.split("\0") if self.count else []
+
+    def set_images(self, names: Sequence[str]) -> None:
+        """Keep the names of the images."""
+        self.count, self._images = len(names), "\0".join(names)
 
 
 class Tree(abc.ABC):
@@ -81,7 +93,7 @@ class Tree(abc.ABC):
 
     def count(self, name: str) -> int:
         """Return the number of images in a folder and below it."""
-        return sum(len(self.folder(one).images) for one in self.below(name))
+        return sum(self.folder(one).count for one in self.below(name))
 
 
 def join(folder: str, name: str) -> str:
@@ -113,7 +125,7 @@ class DiskTree(Tree):
         return self._folders[name]
 
     def _listed(self, name: str) -> Folder:
-        found = Folder()
+        found, images = Folder(), list[str]()
         above = self._above[name]
         with os.scandir(os.path.join(self.place, name)) as entries:
             for entry in entries:
@@ -127,9 +139,10 @@ class DiskTree(Tree):
                     self._above[join(name, entry.name)] = above | {here}
                     found.folders.append(entry.name)
                 else:
-                    (found.images if is_image_name(entry.name) else found.others).append(entry.name)
-        for names in (found.folders, found.images, found.others):
-            names.sort()
+                    (images if is_image_name(entry.name) else found.others).append(entry.name)
+        found.folders.sort()
+        found.others.sort()
+        found.set_images(sorted(images))
         return found
 
     def relative(self, path: str) -> str:
@@ -164,6 +177,7 @@ class ListedTree(Tree):
         self.place, self.hidden = place, Counter()
         self._folders = {"": Folder()}
         self._other_rows: dict[str, int] = {}
+        self._names, self._rows = StringTable(), array("q")
 
     def add(self, name: str, row: int) -> None:
         """Add a file; the name of a folder ends in a slash."""
@@ -174,8 +188,9 @@ class ListedTree(Tree):
             return
         folder = self._folder("/".join(parents))
         if is_image_name(last):
-            folder.images.append(last)
-            folder.rows.append(row)
+            folder.rows.append(len(self._rows))
+            self._names.append(last)
+            self._rows.append(row)
         elif last:
             folder.others.append(last)
             self._other_rows[name] = row
@@ -193,9 +208,10 @@ class ListedTree(Tree):
         for found in self._folders.values():
             found.folders.sort()
             found.others.sort()
-            order = sorted(range(len(found.images)), key=found.images.__getitem__)
-            found.images = [found.images[at] for at in order]
-            found.rows = array("q", map(found.rows.__getitem__, order))
+            found.rows = array("q", sorted(found.rows, key=self._names.__getitem__))
+            found.set_images([self._names[at] for at in found.rows])
+            found.rows = array("q", map(self._rows.__getitem__, found.rows))
+        self._names, self._rows = StringTable(), array("q")
 
     def folder(self, name: str) -> Folder:
         return self._folders[name]

@@ -33,6 +33,7 @@ from .reading.fields import BOXES
 from .reading.image_files import (
     BOTH_CASES,
     files_below,
+    has_own_images,
     ignored_files,
     is_image_name,
     suffix_of,
@@ -88,7 +89,7 @@ class VocSource(ImageListSource):
         if not roots and not folders:
             raise SourceError(
                 f"{location}: no Pascal VOC. Expected JPEGImages and Annotations (or ImageSets, "
-                "SegmentationClass) in it, or images with XML files beside them, in images/ and "
+                "SegmentationClass) in it, or images and XML files in one folder, in images/ and "
                 "annotations/, or in train/, valid/ and test/"
             )
         self.root = roots[0] if roots else location
@@ -163,7 +164,7 @@ class VocSource(ImageListSource):
         return names, int(one_based is not False)
 
     def _add(self, image: str, stem: str, split: str = "", only: bool = False) -> bool:
-        """Add an image with its XML file and mask, and tell whether the last of these is there.
+        """Add an image with its XML file and mask.  Tell whether its last file exists.
 
         stem: of the XML file's name.
         only: whether images without a mask are left out.
@@ -183,6 +184,9 @@ class VocSource(ImageListSource):
         taken = 0
         for name in filter(is_image_name, files_below(self.root, part.images)):
             stem = os.path.splitext(os.path.relpath(name, part.images))[0]
+            # NEU-DET has its images in folders, and all XML files in one.
+            inner = self.root / part.others / os.path.dirname(stem)
+            stem = stem if inner.is_dir() else os.path.basename(stem)
             taken += self._add(name, f"{part.others}/{stem}", part.split)
         files = files_below(self.root, part.others)
         others = sum(name.endswith(".xml") for name in files) - taken
@@ -253,7 +257,7 @@ def voc_roots(location: Path) -> list[Path]:
 
 
 def _is_root(path: Path) -> bool:
-    if not (path / "JPEGImages").is_dir():
+    if not (path / _IMAGES).is_dir() or not has_own_images(path / _IMAGES):
         return False
     # Where images are in these, they are class folders that happen to be called so.
     others = [path / part for part in ("Annotations", "ImageSets")]
@@ -301,7 +305,7 @@ def _is_flagged(path: Path) -> bool:
 
 
 def xml_folders(root: Path) -> list[FolderPair]:
-    """Return the folders of images whose objects are in XML files, beside them or in a folder."""
+    """Return the folders of images with XML files, in the same folder or in another."""
     return _xml_beside(root, "") or pairs_of_splits(root, _xml_beside)
 
 

@@ -87,16 +87,18 @@ class WebDatasetSource(ScanSource):
         codecs = ["auto" if it else "" for it in map_files(_is_compressed, paths)]
         exported = None if members else read_exported(paths, self.name)
         forms: dict[str, BoxNumbers] = {}
-
         names: list[str] = []
 
         def start_of(values: tuple[Any, ...]) -> dict[str, bytes]:
             names.extend((values[1], *values[0]))
             return {suffix: read(at) for suffix, at in values[0].items()}
 
-        first = Scan(paths, _Archives().rows, codecs).first(
-            start_of, paths[0], "sample can be read"
-        )
+        archives, what = _Archives(), "sample can be read"
+        first = Scan(paths, archives.rows, codecs).first(start_of, paths[0], what)
+        if "\\" in "".join(names) and "/" not in "".join(names):
+            notes.append("names of members have \\ between their parts, which is read as /")
+            archives = _Archives(turned=True)
+            first = Scan(paths, archives.rows, codecs).first(start_of, paths[0], what)
         if exported is not None:
             chosen = exported_members(exported)
             resolved = exported.resolve_fields(fields, channels)
@@ -108,12 +110,9 @@ class WebDatasetSource(ScanSource):
             resolved, forms = member_fields(chosen, first, fields or {}, channels, boxes, notes)
         schema = Schema(named_classes(resolved, "label", classes), stored=exported is not None)
         entries = tuple(chosen.values())
-        turned = "\\" in "".join(names) and "/" not in "".join(names)
-        if turned:
-            notes.append("names of members have \\ between their parts, which is read as /")
         main = None if exported is None else main_suffixes(chosen)
         super().__init__(
-            Scan(paths, _Archives(entries, main, turned).rows, codecs),
+            Scan(paths, archives._replace(chosen=entries, main=main).rows, codecs),
             schema,
             MembersReader(schema, entries),
             notes=notes,

@@ -167,7 +167,7 @@ class _Object(NamedTuple):
 class YoloReader:
     """How a worker reads an image and its label file, if it has one."""
 
-    classes: int | None  # how many there are, where that is known
+    classes: int | None  # their number, if it is known
     masks: str | None
     numbers: int  # in each line, of poses; 0 for boxes and polygons
 

@@ -224,7 +224,7 @@ def test_manifests(tmp_path: Path, name: str) -> None:
         (b"path,label\n1.jpg,0\n2.jpg\n", r"row 2 has 1 columns, not 2: \['2.jpg'\]. Quote"),
         (b"path,label\n1.jpg,a,b\n", "row 1 has 3 columns, not 2"),
         (b"path,label,label\n1.jpg,0,1\n", "a column stands twice"),
-        (b"path,label\n1.jpg,caf\xe9\n", "codec can't decode byte"),
+        (b"path,label\n1.jpg,caf\x81\n", "codec can't decode byte"),
         (b'path,label\n1.jpg,"open', "unexpected end of data"),
     ],
 )
@@ -278,33 +278,3 @@ def test_a_cell_of_1_mb_is_read(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(f"path,text\n1.jpg,{LONG[1:]}\n")
     fastdata.pack(tmp_path / "a.csv", tmp_path / "x.lmdb", num_workers=0, progress=False)
     assert fastdata.open(tmp_path / "x.lmdb")[0].text == LONG[1:]
-
-
-BOXES = "path,label,xmin,ymin,xmax,ymax\n"
-
-
-@pytest.mark.parametrize("box", ["", ",1,1,5,5"])
-def test_images_outside_of_the_folder_of_a_list_are_said(tmp_path: Path, box: str) -> None:
-    data = pil_file(np.zeros((8, 8, 3), np.uint8), "JPEG")
-    home = tmp_path / "home"
-    (home / "in").mkdir(parents=True)
-    (tmp_path / "far").mkdir()
-    for path in (home / "in" / "a.jpg", home / "b.jpg", tmp_path / "c.jpg", tmp_path / "far/d.jpg"):
-        path.write_bytes(data)
-    (home / "link.jpg").symlink_to(tmp_path / "c.jpg")
-    (home / "own_link.jpg").symlink_to("b.jpg")
-    (home / "linked").symlink_to(tmp_path / "far")
-    inside = ["in/a.jpg", "b.jpg", "in/../b.jpg", "own_link.jpg", f"{home}/in/a.jpg"]
-    outside = ["../c.jpg", f"{tmp_path}/c.jpg", "link.jpg", "linked/d.jpg"]
-
-    def notes(names: list[str], **options: Any) -> list[str]:
-        rows = "".join(f"{name},cat{box}\n" for name in names)
-        (home / "list.csv").write_text((BOXES if box else "path,label\n") + rows)
-        source = find_source(home / "list.csv", options=options)
-        return [note for note in source.notes if "outside" in note]
-
-    assert notes(inside) == []
-    (note,) = notes([*inside, *outside])
-    assert note.startswith("4 files of 'image' are outside of the list's folder")
-    assert note.endswith("as " + str(home / "../c.jpg"))
-    assert notes(["d.jpg"], images="../far") == []  # the user has named it

@@ -46,7 +46,7 @@ from ..packing.driver import pack
 from ..packing.job import Job, read_state, rejects_path, replace_state
 from ..packing.lock import DirectoryLock
 from ..packing.report import PackReport
-from ..reading.locations import is_pattern
+from ..reading.locations import folder_at, folders_in, is_pattern
 from .class_numbers import fitted
 from .copying import merge
 
@@ -125,7 +125,7 @@ def append(
         encoding = _packed_with(current)
         found = find_source(
             source,
-            format=format,
+            format=format or _known_classes(source, current),
             channels=encoding.get("channels", 3),
             fields=fields,
             options=source_options,
@@ -180,6 +180,18 @@ def _one_dataset(dataset: str | os.PathLike[str]) -> Path:
     if path.name in listed:
         raise OptionError(f"{path} is one shard of a dataset. Append to the dataset: {path.parent}")
     return path
+
+
+def _known_classes(source: Any, dataset: Dataset) -> str | None:
+    """Return "folder" for a single folder, and for folders that are all called like classes."""
+    folder, classes = folder_at(source), dataset.schema.classes
+    names = folders_in(folder) if folder is not None else []
+    known = len(names) == 1 or set(names) <= set(classes or ())
+    return "folder" if names and classes and known and not _has_files(folder) else None
+
+
+def _has_files(folder: Path | None) -> bool:
+    return folder is not None and any(entry.is_file() for entry in os.scandir(folder))
 
 
 def _identity(source: Source, current: Dataset, limit: int | None, max_pixels: int) -> str:

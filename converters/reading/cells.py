@@ -33,7 +33,6 @@ __all__ = [
     "ColumnGuess",
     "cell_of",
     "class_cells",
-    "labels_of",
     "parse_array",
     "parse_bytes",
     "read_schema",
@@ -146,7 +145,6 @@ class ColumnGuess:
     """The type that fits all cells of a column so far.
 
     may_be_label: whether to collect the different cells, as `classes`.
-    separator: between several labels of a cell; see `labels_of`.
     is_int, is_float, is_image: whether all cells have this type, except empty ones; an image is the
         name of a file.
     first: the first cell that is not empty.
@@ -155,19 +153,16 @@ class ColumnGuess:
 
     one_number: tuple[str, ...] = ()
 
-    def __init__(self, may_be_label: bool, separator: str = "") -> None:
+    def __init__(self, may_be_label: bool) -> None:
         self.is_int = True
         self.is_float = True
         self.is_image = True
         self._may_be_label = may_be_label
-        self._separator = separator
         self._values: set[str] = set()
         self.first = ""
 
     def see(self, cells: Sequence[str]) -> None:
         """Look at some cells, in order; each different one once."""
-        if self._separator:
-            cells = [label for cell in cells for label in labels_of(cell, self._separator)]
         if not self.first:
             self.first = next((cell for cell in cells if cell.strip()), "")
         for cell in set(cells):
@@ -188,7 +183,7 @@ class ColumnGuess:
                 fits = abs(float(text)) < 2**53 and float(text).is_integer()
             self.is_int &= fits
         if self._may_be_label and len(self._values) <= MOST_CLASSES:
-            self._values.add(cell)
+            self._values.add(text)
 
     def conclude(self, *, is_there: bool, are_numbers: bool = False) -> None:
         """Decide the types: an empty column is text; an image needs its file.
@@ -206,18 +201,5 @@ class ColumnGuess:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The different cells, sorted, if they may be labels."""
+        """The different cells without blanks around them, sorted, if they may be labels."""
         return one_form(self._values)
-
-
-def labels_of(cell: str, separator: str) -> list[str]:
-    """Return the labels that a cell lists.
-
-    separator: a sign; a blank stands for any white space, and ``json`` for a JSON list.
-    """
-    if separator == "json":
-        value = json.loads(cell or "[]")
-        parts = [str(part) for part in (value if isinstance(value, list) else [value])]
-    else:
-        parts = cell.split() if separator == " " else cell.split(separator)
-    return [part.strip() for part in parts if part.strip()]

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from fastdata.errors import OptionError, SourceError
 from fastdata.regular_files import read_regular
-from fastdata.schema import Field, ScalarField
+from fastdata.schema import Field, ScalarField, StringField
 
 __all__ = [
     "MOST_CLASSES",
@@ -34,7 +34,7 @@ def read_class_names(path: str | os.PathLike[str]) -> tuple[str, ...]:
     try:
         if os.path.getsize(path) > _LARGEST:
             raise OptionError(f"classes={os.fspath(path)}: too large for a list of names")
-        text = read_regular(path).decode("utf-8")
+        text = read_regular(path).decode("utf-8-sig")
     except OSError as error:
         raise OptionError(f"classes={os.fspath(path)}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -101,6 +101,8 @@ def named_classes(
     if path is None:
         return dict(fields)
     field = fields.get(name)
+    if isinstance(field, StringField):
+        field = ScalarField()  # `convert` makes numbers of the names
     if not isinstance(field, ScalarField) or "int" not in field.dtype:
         raise OptionError(f"classes={os.fspath(path)}: there is no field {name!r} of class numbers")
     names = known.get(os.fspath(path)) or read_class_names(path)

@@ -18,8 +18,6 @@ import numpy as np
 from PIL import Image
 
 from fastdata.codecs import Pixels
-from fastdata.codecs.image import contiguous
-from fastdata.codecs.pillow import to_pixels
 from fastdata.errors import ImageError, OptionError, SourceError
 from fastdata.regular_files import read_regular
 from fastdata.schema import (
@@ -126,7 +124,7 @@ def field_of(
     Dimensions in which the values differ are variable; so where all happen
     to agree but later ones will not, name the field in ``fields=``.
 
-    notes: to which what the user should know is added.
+    notes: a list for remarks to the user.
     leading: whether this is the first value of a tuple, or the only one.  Then it is an image if it
         looks like one; else only if it is called so.
     """
@@ -254,10 +252,10 @@ def resolve_boxes(
     given: Mapping[str, Field | str],
     notes: list[str],
 ) -> dict[str, BoxNumbers]:
-    """Make fields of boxes such; return the form and unit of those not in pixels of the corners.
+    """Make boxes of the fields that are called so; return form and unit of each that is converted.
 
     columns: some samples' values of each field.
-    option: what the user says that boxes are.
+    option: form and unit from the user.
     given: the fields that the user names.
     """
     forms: dict[str, BoxNumbers] = {}
@@ -286,7 +284,7 @@ def resolve_boxes(
 def _form_of(
     name: str, boxes: Sequence[Array], images: Sequence[Any], notes: list[str]
 ) -> BoxNumbers:
-    """Return what the numbers of boxes are; SourceError if that is not clear."""
+    """Return form and unit of boxes; SourceError if they are not clear."""
     if name.lower() == "boxes":
         if CORNERS in fitting_forms(boxes, [None] * len(boxes)) or not any(b.size for b in boxes):
             return CORNERS
@@ -309,7 +307,7 @@ def _form_of(
 
 
 def _size_of(image: Any) -> tuple[int, int] | None:
-    """Return height and width of an image; None if they cannot be told."""
+    """Return height and width of an image; None if it cannot be read."""
     try:
         if isinstance(image, Image.Image):
             return image.height, image.width
@@ -335,6 +333,10 @@ def pixels_of(value: Any, field: ImageField) -> Pixels:
 
     Raises ValueError if the value is neither.
     """
+    # They need OpenCV, 20 MB that opening a source of files does not.
+    from fastdata.codecs.image import contiguous
+    from fastdata.codecs.pillow import to_pixels
+
     if isinstance(value, Image.Image):
         return to_pixels(value, field.channels, mask=field.mask)
     array = to_numpy(value)

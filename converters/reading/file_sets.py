@@ -67,7 +67,7 @@ def check_file_set(paths: Sequence[Path], location: Any) -> list[str]:
     deeper = any(path.parent != folder for path in paths)
     pattern = os.path.join(folder, *["**"] * deeper, f"*{os.path.splitext(missing[0])[1]}")
     raise SourceError(
-        f"{folder}: {count} missing: {shown}. Bring what is missing, or pack what is there by a "
+        f"{folder}: {count} missing: {shown}. Bring the missing files, or pack the others by a "
         f"pattern in quotes: fastdata pack '{printable(pattern)}' ..."
     )
 

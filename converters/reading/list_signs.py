@@ -29,10 +29,11 @@ _LEAST_SHARE = 0.1
 
 _DOCUMENTS = re.compile(
     r"(readme|licen[cs]e|copying|copyright|notice|citation|changelog|changes|requirements|credits"
-    r"|attribution|(md5|sha(1|256|512)|check)(sums?)?)(?![a-z]).*"
+    r"|attribution)(?![a-z]).*"
     r"|.*\.(md|rst|pdf|html?|docx?|rtf|tex|bib|url|md5|sha(1|256|512)|py|ipynb|sh|m)",
     re.IGNORECASE,
 )
+_CHECKSUMS = re.compile(r"(md5|sha(1|256|512)|check)(sums?)?(?![a-z]).*", re.IGNORECASE)
 _NOTES = re.compile(
     r"(notes?|about|info|description|terms|sources?|urls?|download|authors?|contact)\b[^.]*(\.txt)?",
     re.IGNORECASE,
@@ -79,6 +80,8 @@ def describe_head(name: str, head: bytes | None, images: Iterable[str]) -> ListK
     suffix = os.path.splitext(name)[1].lower()
     if is_submission(name):
         return ListKind("prose", "is the example of a submission, whose labels are no labels")
+    if _CHECKSUMS.fullmatch(name):
+        return ListKind("prose", "has checksums by its name")
     document = _DOCUMENTS.fullmatch(name) is not None
     if document and suffix not in (*_TABLE_SUFFIXES, *_JSON_SUFFIXES):
         return ListKind("prose", "is a document by its name")

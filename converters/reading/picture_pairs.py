@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 __all__ = [
     "PICTURE_WORDS",
+    "SAMPLE",
     "SPLIT_WORDS",
     "TARGET_WORDS",
     "belong_together",
@@ -61,6 +62,7 @@ _PAIR_WORDS = _VERSION_WORDS | _set(
     "left right low high dark bright a b x y before after ir vis part content style input inputs "
     "output outputs"
 )
+_INNER = PICTURE_WORDS | TARGET_WORDS | _VERSION_WORDS
 RESERVED = frozenset(SPLIT_WORDS) | PICTURE_WORDS | TARGET_WORDS | _PAIR_WORDS
 """Words in names of folders that may be no classes; pictures then decide."""
 
@@ -69,7 +71,7 @@ _UNIQUE = re.compile("[1-9][0-9]{9}|(?=[a-f]*[0-9])[0-9a-f]{16}")
 """A time or a hash in a name: two pictures have the same one if they are of one thing."""
 _FEW_FOLDERS = 6
 """Folders of which stems that are longer, and files in their order, are compared too."""
-_SAMPLE = 200
+SAMPLE = 200
 """Names of a folder to compare with those of others."""
 _FOLDERS = 48
 _COMPARED, _ALL = 16, 8
@@ -126,7 +128,7 @@ def belong_together(
 ) -> str:
     """Return why the pictures of two folders belong together; "" if nothing says so.
 
-    folders: sorted names of the images in each folder, by its path.
+    folders: sorted names of the first images in each folder, `SAMPLE` at most, by its path.
     """
     candidates = sorted(_shared_stems(folders), key=lambda pair: not pair.named)
     for pair in candidates[:_CANDIDATES]:
@@ -144,8 +146,8 @@ def belong_together(
         kind = _kind_of([(a, b) for a, b in looks if a and b], pair.named, pair.target)
         if kind:
             return (
-                f"{pair.folders[0]!r} and {pair.folders[1]!r} have files of the same names, such "
-                f"as {_base(files[0][0])}, and {kind}"
+                f"{pair.folders[0]!r} and {pair.folders[1]!r} have files that fit, such as "
+                f"{_base(files[0][0])} and {_base(files[0][1])}, and {kind}"
             )
     return ""
 
@@ -154,21 +156,36 @@ def belong_within(names: Sequence[str]) -> list[str]:
     """Return two files of one folder that belong together: ``0_rgb.png`` and ``0_depth.png``.
 
     Empty unless most files have such a partner: the same stem with another suffix, or with
-    another word for a picture, a mask or a version of a picture.
+    another word for a picture, a mask or a version of a picture, perhaps with a digit behind it.
     """
     found: dict[str, list[str]] = {}
-    inner = PICTURE_WORDS | TARGET_WORDS | _VERSION_WORDS
-    for name in dict.fromkeys(names[:_SAMPLE]):
-        stem = os.path.splitext(name)[0]
-        found.setdefault(" ".join(w for w in words(stem) if w not in inner), []).append(name)
-    paired = [group for group in found.values() if len(group) > 1 and _differ(group, inner)]
+    endings: dict[str, set[tuple[str, ...]]] = {}
+    for name in dict.fromkeys(names[:SAMPLE]):
+        parts = words(os.path.splitext(name)[0])
+        counted = [a in _INNER and b.isdigit() and len(b) == 1 for a, b in pairwise(["", *parts])]
+        dropped = [w in _INNER or after for w, after in zip(parts, counted, strict=True)]
+        key = " ".join(w for w, drop in zip(parts, dropped, strict=True) if not drop)
+        found.setdefault(key, []).append(name)
+        ending = tuple(w for w, drop in zip(parts, dropped, strict=True) if drop)
+        endings.setdefault(key, set()).add(ending)
+    alike = len(found) > 3 and len({len(group) for group in found.values()}) == 1
+    paired = [
+        group
+        for key, group in found.items()
+        if key and len(group) > 1 and _differ(group, endings[key], alike)
+    ]
     return paired[0][:2] if paired and 2 * len(paired) >= len(found) else []
 
 
-def _differ(group: Sequence[str], inner: Collection[str]) -> bool:
-    """Tell whether files differ by a suffix, or by one of some words; not only by a number."""
-    stems = {os.path.splitext(name)[0] for name in group}
-    return len(stems) == 1 or len({frozenset(words(s)) & frozenset(inner) for s in stems}) > 1
+def _differ(group: Sequence[str], endings: Collection[tuple[str, ...]], alike: bool) -> bool:
+    """Tell whether files differ by a suffix, or by one of some words.
+
+    alike: whether all groups have as many files; then a digit behind the word is enough.
+    """
+    if len({os.path.splitext(name)[0] for name in group}) == 1:
+        return True
+    plain = {tuple(w for w in ending if not w.isdigit()) for ending in endings}
+    return len(plain) > 1 or (alike and len(endings) > 1)
 
 
 def _base(path: str) -> str:
@@ -178,7 +195,7 @@ def _base(path: str) -> str:
 def _shared_stems(folders: Mapping[str, Sequence[str]]) -> Iterator[_Pair]:
     """Yield pairs of folders of whose first stems most are in both."""
     first = sorted(folders, key=lambda path: not is_reserved(_base(path)))[:_FOLDERS]
-    stems = {path: _stems(path, folders[path][:_SAMPLE]) for path in first}
+    stems = {path: _stems(path, folders[path][:SAMPLE]) for path in first}
     for one, other in combinations(first, 2):
         small, large = sorted((one, other), key=lambda path: len(stems[path]))
         known = stems[small]
@@ -186,12 +203,20 @@ def _shared_stems(folders: Mapping[str, Sequence[str]]) -> Iterator[_Pair]:
         files = [(known[key], stems[large][key]) for key in sorted(both)]
         if not files and len(folders) <= _FEW_FOLDERS:
             files = _longer(known, stems[large])
-            if not files and len(folders[one]) == len(folders[other]):
-                names = zip(folders[one][:_SAMPLE], folders[other][:_SAMPLE], strict=True)
+            if not files and all(_counts_up(folders[path]) for path in (one, other)):
+                # Pictures of two cameras in one order: IMG_0001 and DSC_0501.
+                names = zip(folders[one][:SAMPLE], folders[other][:SAMPLE], strict=False)
                 files = [(_path(one, a), _path(other, b)) for a, b in names]
-                large, small = other, one
+                small, large = one, other
         if 2 * len(files) >= len(known) > 0:
             yield _Pair((small, large), files)
+
+
+def _counts_up(names: Sequence[str]) -> bool:
+    """Tell whether names end in numbers that follow each other."""
+    ends = [re.findall("[0-9]+", os.path.splitext(name)[0])[-1:] for name in names]
+    numbers = [int(end[0]) for end in ends if end]
+    return numbers == list(range(numbers[0], numbers[0] + len(names))) if numbers else False
 
 
 def _longer(known: Mapping[str, str], stems: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -1,7 +1,7 @@
-"""What Python's libraries hold rows of images in, as sequences of samples.
+"""Rows of images from Python's libraries, as sequences of samples.
 
 Frames of pandas and Polars, Hugging Face's ``Dataset``, torchvision's datasets of files and torch's
-``DataLoader`` are recognised by their attributes: none of these packages is imported.
+``DataLoader`` are recognised by their attributes, without an import of these packages.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TRANSFORMS = ("transform", "target_transform", "transforms")
 
 
 def opened(location: Any) -> tuple[Any, list[str]]:
-    """Return the rows of what a library holds them in, with notes; anything else as it is.
+    """Return the rows of a library's object, and notes; return anything else unchanged.
 
     Raises SourceError for a `DataLoader` that chooses samples, or a frame without paths.
     """
@@ -140,7 +140,7 @@ def _is_data_loader(location: Any) -> bool:
 
 
 def _dataset_of(loader: Any, notes: list[str]) -> Any:
-    """Return the dataset of a `DataLoader`, whose batches are no samples."""
+    """Return the dataset of a `DataLoader`, as its batches are not samples."""
     import torch.utils.data as data
 
     sampler = loader.sampler

@@ -149,7 +149,7 @@ def schema_of(
     Raises SourceError if there are no samples.
 
     classes, boxes: as the options `ClassNames` and `BoxesOption`.
-    notes: to which what the user should know is added.
+    notes: a list for remarks to the user.
     """
     if not samples:
         raise SourceError("the iterable is empty: there is nothing to pack")
@@ -207,7 +207,7 @@ def _are_masks(values: Sequence[Any], sample: Mapping[str, Any]) -> bool:
 
 
 def _opened(file: Any) -> Image.Image:
-    """Open an image file, of which only the head is read."""
+    """Open an image file; this reads only its head."""
     plain = isinstance(file, (str, os.PathLike))
     return Image.open(io.BytesIO(read_regular(Path(file)) if plain else file))
 
@@ -242,7 +242,7 @@ def _name_labels(
     classes: str | Sequence[str] | None,
     notes: list[str],
 ) -> None:
-    """Give the label its class names; text becomes classes where all of it can be known.
+    """Give the label its class names; text becomes classes if all samples can be read.
 
     first: the first sample's values of the fields that may be the label.
     """
@@ -298,7 +298,7 @@ def _with_files(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def file_of(value: Any) -> Any:
-    """Return the bytes or the path of what Hugging Face's undecoded images are; others as is."""
+    """Return the bytes or the path of an undecoded image of Hugging Face's; else the value."""
     if isinstance(value, Mapping) and value.keys() == {"bytes", "path"}:
         path = value["path"]
         return value["bytes"] if value["bytes"] is not None else path and Path(path)

@@ -30,6 +30,9 @@ MOST_IN_CELL = 1 << 20
 MOST_IN_ROW = 1 << 24
 """Maximum characters of a row of cells."""
 
+_CHUNK = 1 << 20
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
 
 def too_long(path: Path, place: str) -> SourceError:
     """Return the error for a row, at a place of the file, that is too long."""
@@ -40,28 +43,35 @@ def too_long(path: Path, place: str) -> SourceError:
     )
 
 
-def encoding_of(head: bytes) -> str:
-    """Return the encoding of a text by its first bytes: UTF-8, UTF-16 or cp1252.
-
-    UTF-16 is known by its byte-order mark; UTF-8 may be cut in the middle of a character.
-    """
-    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return "utf-16"
+def encoding_of(path: Path) -> str:
+    """Return the encoding of a text: UTF-8, UTF-16 with a byte-order mark, or cp1252."""
     try:
-        codecs.getincrementaldecoder("utf-8")().decode(head)
+        with open(path, "rb", opener=open_regular) as file:
+            head = file.read(_CHUNK)
+            if head.startswith(_UTF16):
+                return "utf-16"
+            decoder = codecs.getincrementaldecoder("utf-8")()
+            while head:
+                decoder.decode(head)
+                head = file.read(_CHUNK)
+            decoder.decode(b"", final=True)
     except UnicodeDecodeError:
         return "cp1252"
+    except OSError as error:
+        raise SourceError(f"{path}: {error.strerror}") from error
     return "utf-8-sig"
 
 
 def decoded(head: bytes) -> str | None:
-    """Return the start of a file as text; None if it is none."""
-    encoding = encoding_of(head)
-    if encoding == "utf-16":
-        head = head[: len(head) // 2 * 2]
-    elif b"\0" in head:
+    """Return the start of a file as text; None if it is binary."""
+    if head.startswith(_UTF16):
+        return head[: len(head) // 2 * 2].decode("utf-16", "replace")
+    if b"\0" in head:
         return None
-    return head.decode(encoding, "replace")
+    try:
+        return codecs.getincrementaldecoder("utf-8-sig")().decode(head)
+    except UnicodeDecodeError:
+        return head.decode("cp1252", "replace")
 
 
 def text_lines(
@@ -71,6 +81,7 @@ def text_lines(
     *,
     longest: int = MOST_IN_CELL,
     cut: bool = False,
+    encoding: str = "utf-8",
 ) -> Iterator[tuple[int, str]]:
     """Yield number and text of the lines that are not empty.
 
@@ -80,7 +91,9 @@ def text_lines(
     cut: split longer lines instead, for a first look at any file.
     """
     try:
-        with open(path, opener=open_regular, encoding="utf-8", errors=errors, newline="\n") as file:
+        with open(
+            path, opener=open_regular, encoding=encoding, errors=errors, newline="\n"
+        ) as file:
             number = 0
             while line := file.readline(longest + 1):
                 number += 1
@@ -98,8 +111,13 @@ def text_lines(
         raise refusal(f"{path}, line {number + 1}: {error}") from error
 
 
-def csv_rows(path: Path, separator: str = ",") -> Iterator[list[str]]:
-    """Yield the rows that are not empty; `SourceError` if one is broken or too long."""
+def csv_rows(
+    path: Path, separator: str = ",", encoding: str = "utf-8-sig", *, exact: bool = True
+) -> Iterator[list[str]]:
+    """Yield the rows that are not empty; `SourceError` if one is broken or too long.
+
+    exact: else blanks before a cell are left out, and ``\\"`` is a quote within quotes.
+    """
     room = MOST_IN_ROW
 
     def lines() -> Iterator[str]:
@@ -108,13 +126,13 @@ def csv_rows(path: Path, separator: str = ",") -> Iterator[list[str]]:
             room -= len(line)
             if room < 0:
                 raise too_long(path, f"line {reader.line_num + 1}")
-            yield line
+            yield line if exact or '\\"' not in line else line.replace('\\"', '""')
 
     # The csv module's limit, for the whole process, is 128 kB; arrays and bytes may be larger.
     csv.field_size_limit(max(csv.field_size_limit(), MOST_IN_CELL))
-    with open(path, newline="", opener=open_regular, encoding="utf-8-sig") as file:
+    with open(path, newline="", opener=open_regular, encoding=encoding) as file:
         # Strict: a quote that is never closed would swallow all rows behind it.
-        reader = csv.reader(lines(), delimiter=separator, strict=True)
+        reader = csv.reader(lines(), delimiter=separator, strict=True, skipinitialspace=not exact)
         try:
             for row in reader:
                 if MOST_IN_ROW - room > MOST_IN_CELL and max(map(len, row)) > MOST_IN_CELL:

@@ -49,17 +49,8 @@ def variable(folder: Path, pictures: Sequence[Picture]) -> Path:
     return folder
 
 
-def flat(folder: Path, pictures: Sequence[Picture]) -> Path:
-    with h5py.File(folder / "a.h5", "w") as file:
-        file["data"] = np.frombuffer(b"".join(p.data for p in pictures), np.uint8)
-        file["offsets"] = np.cumsum([0, *(len(p.data) for p in pictures)])
-        file["labels"] = labels(pictures)
-    return folder / "a.h5"
-
-
 CASES = [
     Case("hdf5-planes", "hdf5", planes, holds="pixels"),
     Case("hdf5-chunked", "hdf5", chunked, holds="pixels"),
     Case("hdf5-variable", "hdf5", variable),
-    Case("hdf5-flat", "hdf5", flat),
 ]

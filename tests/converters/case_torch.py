@@ -30,16 +30,6 @@ def planes(folder: Path, pictures: Sequence[Picture]) -> Path:
     return folder / "a.pth"
 
 
-def files(folder: Path, pictures: Sequence[Picture]) -> Path:
-    content = {
-        "data": torch.frombuffer(bytearray(b"".join(p.data for p in pictures)), dtype=torch.uint8),
-        "offsets": torch.tensor([0, *np.cumsum([len(p.data) for p in pictures])]),
-        "targets": torch.tensor([p.label for p in pictures]),
-    }
-    torch.save(content, folder / "a.pt")
-    return folder / "a.pt"
-
-
 def legacy(folder: Path, pictures: Sequence[Picture]) -> Path:
     kept: Any = dict(zip(("images", "labels"), tensors(pictures), strict=True))
     torch.save(kept, folder / "a.pt", _use_new_zipfile_serialization=False)
@@ -49,6 +39,5 @@ def legacy(folder: Path, pictures: Sequence[Picture]) -> Path:
 CASES = [
     Case("torch-pair", "torch", pair, holds="pixels"),
     Case("torch-planes", "torch", planes, holds="pixels"),
-    Case("torch-files", "torch", files),
     Case("torch-legacy", "torch", legacy, holds="pixels"),
 ]

@@ -742,7 +742,7 @@ MORE: dict[str, Layout] = {
     "a class folder with a table of its classes": Layout("lists", classes("cat", "dog") | {"classes.csv": "id,name,species\n0,cat,Felis\n1,dog,Canis\n"}, "folder/refused", says="classes.csv"),
     "notes.txt that is a list": Layout("lists", AB | {"notes.txt": AB_ROWS.replace(",", " ")}, "manifest/refused", says="notes.txt"),
     "README.txt that is a list": Layout("lists", AB | {"README.txt": AB_ROWS.replace(",", "\t")}, "manifest/refused", says="README.txt"),
-    "README.csv": refused("lists", AB | {"README.csv": "path,label\n" + AB_ROWS}, "README.csv"),
+    "README.csv": Layout("lists", AB | {"README.csv": "path,label\n" + AB_ROWS}, "manifest/refused", says="README.csv"),
     "lists of train and test above classes": Layout("lists", {f"images/{k}": v for k, v in AB.items()} | {"train.txt": "a/0001.jpg\nb/0005.jpg\n", "test.txt": "a/0002.jpg\n"}, "manifest/refused", says="train.txt|test.txt"),
     "a list in a folder next to the classes: splits/train.txt": refused("lists", AB | {"splits/train.txt": "a/0001.jpg\nb/0005.jpg\n"}, "splits"),
     "metadata.csv next to classes (Hugging Face)": Layout("lists", AB | {"metadata.csv": "file_name,label\n" + AB_ROWS}, "hf_folder/manifest/refused", says="metadata.csv", count=8, labels=LABELS_AB),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -348,6 +349,7 @@ def save(folder: Path, contents: dict[str, Any]) -> Path:
         {"train": "images/train", "val": "images/val"},
         {"train": "train_images", "val": "val_images"},
         {"train": "data", "val": "data"},
+        {"train": "Train_2017", "val": "valid"},
     ],
 )
 def test_files_of_splits_are_packed_together(
@@ -363,6 +365,17 @@ def test_files_of_splits_are_packed_together(
     for sample, picture in zip(data, order, strict=True):
         assert sample.labels.tolist() == [picture.label]
         np.testing.assert_array_equal(pixels(sample.image), picture.pixels)
+
+
+def test_one_file_has_the_images_of_the_only_folder_that_fits(
+    tmp_path: Path, pictures: list[Picture]
+) -> None:
+    write_coco(tmp_path, pictures)
+    (tmp_path / "annotations/instances_val2017.json").rename(tmp_path / "labels.json")
+    assert find_source(tmp_path).num_samples == 4
+    shutil.copytree(tmp_path / "val2017", tmp_path / "others")
+    with pytest.raises(SourceError, match=r"are in each of .*others, .*val2017.*images=FOLDER"):
+        find_source(tmp_path)
 
 
 def test_a_split_without_images_is_not_given_those_of_another(

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from case_tfrecord import example, record
 from cases import make_pictures
 from cli_helpers import run
 from packed import pack, samples
@@ -42,9 +43,13 @@ def write_arrow(path: Path, number: int) -> None:
 def write_tar(path: Path, number: int) -> None:
     with tarfile.open(path, "w") as archive:
         for suffix, data in (("jpg", PICTURES[number].data), ("cls", str(number).encode())):
-            member = tarfile.TarInfo(f"{number}.{suffix}")
-            member.size = len(data)
-            archive.addfile(member, io.BytesIO(data))
+            add_member(archive, f"{number}.{suffix}", data)
+
+
+def add_member(archive: tarfile.TarFile, name: str, data: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = len(data)
+    archive.addfile(member, io.BytesIO(data))
 
 
 WRITERS: dict[str, Callable[[Path, int], None]] = {
@@ -320,6 +325,29 @@ def test_two_classes_of_one_name_are_refused(tmp_path: Path, kind: str) -> None:
     folder = save_files(tmp_path / "data", kind, {"train": (columns, ("ant", "bee", "ant"))})
     with pytest.raises(SourceError, match="classes 0 and 2 are both called 'ant'"):
         pack(folder, tmp_path / "a.lmdb")
+
+
+@pytest.mark.parametrize("kind", ["tar", "tfrecord"])
+def test_a_label_that_only_a_later_split_has_is_found_or_refused(tmp_path: Path, kind: str) -> None:
+    for split, labelled in (("test", False), ("train", True)):
+        path = tmp_path / f"{split}.{kind}"
+        if kind == "tar":
+            with tarfile.open(path, "w") as archive:
+                for number in range(20):
+                    add_member(archive, f"{number}.jpg", PICTURES[0].data)
+                    if labelled:
+                        add_member(archive, f"{number}.cls", b"1")
+        else:
+            features = {"image/encoded": PICTURES[0].data, **({"label": 1} if labelled else {})}
+            path.write_bytes(record(example(features)) * 20)
+    options: dict[str, Any] = {}
+    if kind == "tar":
+        with pytest.raises(SourceError, match="the label 'cls' is only in some"):
+            find_source(tmp_path)
+        options = {"members": "image=jpg,label=cls"}
+    report = pack(tmp_path, tmp_path / "a.lmdb", **options)
+    assert [sample["label"] for sample in samples(tmp_path / "a.lmdb")] == [1] * 20
+    assert report.num_rejected == 20
 
 
 @pytest.mark.parametrize("name", ["label", "mask"])

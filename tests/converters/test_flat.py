@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 from case_flat import deep, flat
-from case_manifest import write_rows
+from case_manifest import write_images, write_rows
 from cases import Picture, make_pictures
 
+import fastdata
 from fastdata.converters.finding import find_source, format_of
 from fastdata.errors import SourceError
-from fastdata.schema import ImageField
+from fastdata.schema import ImageField, ScalarField
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +65,7 @@ def test_the_one_list_beside_them_is_read(
     assert any(f"of the list {name}" in note for note in source.notes), source.notes
     (tmp_path / "extra.jpg").write_bytes(pictures[0].data)
     assert any("1 image files" in note for note in find_source(tmp_path).notes)
-    with pytest.raises(SourceError, match=rf"{name} beside the images .*alone=true"):
+    with pytest.raises(SourceError, match=rf"(?s){name} beside the images .*alone=true"):
         find_source(tmp_path, format="flat")
     alone = find_source(tmp_path, format="flat", options={"alone": True})
     assert alone.num_samples == 11
@@ -74,7 +75,9 @@ def test_several_lists_are_refused(tmp_path: Path, pictures: list[Picture]) -> N
     flat(tmp_path, pictures)
     for name in ("labels.csv", "fold1.csv"):
         write_rows(tmp_path / name, [(f"{p.name}.jpg", p.label) for p in pictures])
-    with pytest.raises(SourceError, match=r"fold1.csv, labels.csv beside .*fastdata pack .*fold1"):
+    with pytest.raises(
+        SourceError, match=r"(?s)fold1.csv, labels.csv beside .*fastdata pack .*fold1"
+    ):
         find_source(tmp_path)
 
 
@@ -93,3 +96,35 @@ def test_class_folders_with_images_beside_them_are_not_flat(
 ) -> None:
     deep(tmp_path, pictures)
     assert format_of(tmp_path).name == "folder"
+
+
+@pytest.mark.parametrize("name", ["labels.txt", "labels.csv", "labels.json", "y.npy", "info.mat"])
+def test_labels_without_names_are_not_passed_over(
+    tmp_path: Path, pictures: list[Picture], name: str
+) -> None:
+    flat(tmp_path, pictures)
+    (tmp_path / name).write_bytes(b"cat\ndog\n" * 5)
+    with pytest.raises(SourceError, match=rf"{name} beside the images may have their labels"):
+        find_source(tmp_path)
+    alone = find_source(tmp_path, format="flat", options={"alone": True})
+    assert alone.num_samples == 10
+
+
+def test_split_folders_of_plain_images_have_a_split(
+    tmp_path: Path, pictures: list[Picture]
+) -> None:
+    """As pix2pix has them: pairs in one picture."""
+    for name, part in (("val", pictures[6:]), ("train", pictures[:6])):
+        write_images(tmp_path / "in" / name, part)
+    (tmp_path / "in/README.md").write_text("maps")
+    pack_options = {"codec": "keep", "resize": "none", "num_workers": 0, "progress": False}
+    fastdata.pack(tmp_path / "in", tmp_path / "x.lmdb", **pack_options)
+    data = fastdata.open(tmp_path / "x.lmdb")
+    assert data.schema["split"] == ScalarField(classes=("train", "val"))
+    assert [sample.split for sample in data] == [0] * 6 + [1] * 4
+    assert list(data.keys)[:2] == ["train/000000.jpg", "train/000001.jpg"]
+    one = find_source(tmp_path / "in", options={"split": "val"})
+    assert (one.num_samples, list(one.schema)) == (4, ["image"])
+    (tmp_path / "in/labels.txt").write_text("0\n1\n" * 5)
+    with pytest.raises(SourceError, match=r"labels.txt beside the images may have their labels"):
+        find_source(tmp_path / "in")

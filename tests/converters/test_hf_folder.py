@@ -13,16 +13,16 @@ import pytest
 import fastdata
 from fastdata.converters.finding import find_source
 from fastdata.errors import OptionError, SourceError
-from fastdata.schema import ArrayField, ImageField, ScalarField
+from fastdata.schema import ImageField, ScalarField
 
 FIXTURES = Path(__file__).parent / "fixtures" / "hf_folder"
 EXPECTED = json.loads((FIXTURES / "expected.json").read_text())
 
 
-def pack(location: Path, path: Path, **options: Any) -> Any:
+def pack(location: Path, path: Path, fields: Any = None, **options: Any) -> Any:
     report = fastdata.pack(
         location, path, codec="png", resize="none", num_workers=0, progress=False,
-        source_options=options,
+        source_options=options, fields=fields,
     )  # fmt: skip
     assert report.num_rejected == 0
     return fastdata.open(path)
@@ -32,17 +32,14 @@ def red(image: Any) -> int:
     return int(np.asarray(image).reshape(3, -1)[0].mean())
 
 
-def corners(boxes: list[list[float]]) -> list[list[float]]:
-    return [[x, y, x + w, y + h] for x, y, w, h in boxes]
-
-
 @pytest.mark.parametrize("name", ["jsonl", "csv", "parquet"])
 def test_rows_are_those_of_datasets(tmp_path: Path, name: str) -> None:
     if name == "parquet":
         pytest.importorskip("pyarrow")
-    source = find_source(FIXTURES / name)
+    fields = {"objects": "string"} if name != "csv" else None
+    source = find_source(FIXTURES / name, fields=fields)
     assert source.name == "hf_folder"
-    data = pack(FIXTURES / name, tmp_path / "x.lmdb")
+    data = pack(FIXTURES / name, tmp_path / "x.lmdb", fields)
     splits = [split for split in EXPECTED[name] if split != "classes"]
     rows = [(split, row) for split in sorted(splits) for row in EXPECTED[name][split]]
     assert len(data) == len(rows) > 3
@@ -55,8 +52,6 @@ def test_rows_are_those_of_datasets(tmp_path: Path, name: str) -> None:
         if len(splits) > 1:
             assert data.schema["split"].classes[sample.split] == split
         if "objects" in row:
-            assert sample.boxes.tolist() == corners(row["objects"]["bbox"])
-            assert sample.labels.tolist() == row["objects"]["categories"]
             assert sample.weight == row["weight"]
             assert (np.asarray(sample.target_mask) == row["target_mask"]).all()
             assert data.schema["target_mask"] == ImageField(1, mask=True)
@@ -72,53 +67,28 @@ def test_class_folders_below_data_are_numbered_as_by_datasets(tmp_path: Path) ->
     assert found == sorted(wanted)
 
 
-def test_one_split_and_names_of_objects(tmp_path: Path) -> None:
-    (tmp_path / "names.txt").write_text("beak\nwing\n")
-    options = {"split": "test", "classes": str(tmp_path / "names.txt")}
-    source = find_source(FIXTURES / "jsonl", options={"split": "test"})
+TEXT = {"objects": "string"}
+
+
+def test_one_split_has_the_classes_of_all(tmp_path: Path) -> None:
+    source = find_source(FIXTURES / "jsonl", options={"split": "test"}, fields=TEXT)
     assert "split" not in source.schema
     assert [s.key for s in source] == [f"test/{n}.png" for n in (12, 10, 13, 11)]
-    assert find_source(FIXTURES / "jsonl", options=options).schema["labels"] == ArrayField(
-        "int64", (None,), classes=("beak", "wing")
-    )
+    every = find_source(FIXTURES / "jsonl", fields=TEXT)
+    assert source.schema["label"] == every.schema["label"]
     with pytest.raises(OptionError, match=r"split=dev: there are test, train in"):
-        find_source(FIXTURES / "jsonl", options={"split": "dev"})
-    with pytest.raises(OptionError, match="say both"):
-        find_source(FIXTURES / "jsonl", options={"boxes": "xyxy"})
+        find_source(FIXTURES / "jsonl", options={"split": "dev"}, fields=TEXT)
 
 
 def copy(tmp_path: Path, name: str) -> Path:
     return Path(shutil.copytree(FIXTURES / name, tmp_path / name))
 
 
-@pytest.mark.parametrize(
-    ("objects", "reason"),
-    [
-        ({"bbox": [[1, 2, 3]], "categories": [0]}, "not n x 4"),
-        ({"bbox": [[1, 2, 3, 4]], "categories": []}, "1 boxes and 0 classes"),
-        ({"bbox": [[1, 2, 3, 4]], "categories": [None]}, "none of the classes"),
-        ({"bbox": [[100, 2, 3, 4]], "categories": [0]}, "outside of the picture"),
-        ({"bbox": [[1, 2, -3, 4]], "categories": [0]}, "inside out"),
-    ],
-)
-def test_objects_that_do_not_fit_are_rejected(tmp_path: Path, objects: Any, reason: str) -> None:
-    root = copy(tmp_path, "jsonl")
-    path = root / "test/metadata.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    rows[1]["objects"] = objects
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    report = fastdata.pack(root, tmp_path / "x.lmdb", num_workers=0, progress=False)
-    assert [reject.key for reject in report.rejects] == ["test/10.png"]
-    assert reason in report.rejects[0].reason
-
-
-def test_a_column_named_as_a_field_of_objects_is_refused(tmp_path: Path) -> None:
-    root = copy(tmp_path, "jsonl")
-    for path in root.rglob("metadata.jsonl"):
-        rows = [json.loads(line) | {"labels": "bird"} for line in path.read_text().splitlines()]
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(SourceError, match=r"columns and 'objects' both have .*labels"):
-        find_source(root, format="hf_folder")
+def test_objects_are_refused_and_kept_as_text_if_asked(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"boxes in 'objects' are not read.*objects=string"):
+        find_source(FIXTURES / "jsonl")
+    data = pack(FIXTURES / "jsonl", tmp_path / "x.lmdb", fields={"objects": "string"})
+    assert json.loads(data[0].objects).keys() == {"bbox", "categories"}
 
 
 @pytest.mark.parametrize("name", ["/etc/hostname", "sub/../../../0.png"])
@@ -138,12 +108,12 @@ def test_metadata_that_is_not_one_table_is_refused(tmp_path: Path) -> None:
         find_source(root, format="hf_folder")
     (root / "train/metadata.jsonl").unlink()
     with pytest.raises(SourceError, match="Pack one folder at a time"):
-        find_source(root)
+        find_source(root, fields=TEXT)
 
 
 def test_a_changed_row_is_noticed(tmp_path: Path) -> None:
     root = copy(tmp_path, "jsonl")
-    before = find_source(root).fingerprints()
+    before = find_source(root, fields=TEXT).fingerprints()
     path = root / "test/metadata.jsonl"
     path.write_text(path.read_text().replace("[1.0, 2.0, 5.0, 4.5]", "[1.0, 2.0, 5.0, 4.0]", 1))
-    assert (find_source(root).fingerprints() != before).sum() == 1
+    assert (find_source(root, fields=TEXT).fingerprints() != before).sum() == 1

@@ -1,4 +1,4 @@
-"""What a file beside images is."""
+"""Lists, lists of classes and prose are told apart by name and text."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FILES: dict[str, tuple[str, bytes | str]] = {
     "classes.csv": ("classes", "name,number\ncat,0\ndog,1\n"),
     "synsets.txt": ("classes", "cat Felis catus\ndog Canis lupus\ncow Bos taurus\n"),
     "class_to_idx.json": ("classes", '{"cat": 0, "dog": 1}'),
-    "README": ("prose", "img_000.jpg is a cat.\n"),
+    "README": ("prose", "img_000.jpg is a cat.\n" + "More of them will follow.\n" * 9),
     "README.txt": ("prose", "images\n"),
     "LICENSE.txt": ("prose", "MIT\n"),
     "index.md": ("prose", "| a | b |\n"),

@@ -224,39 +224,10 @@ def test_several_labels_in_a_cell(
     (tmp_path / "names.txt").write_text("road\nprimary\nhaze\nclear\n")
     _, data = pack(path, tmp_path / "y.lmdb", **options, classes=str(tmp_path / "names.txt"))
     assert data[3].labels.tolist() == [0, 3, 1]
-    with pytest.raises(OptionError, match="expected bar, blank, semicolon, comma or columns"):
+    with pytest.raises(OptionError, match="expected bar, blank, semicolon, comma, none"):
         reads(path, labels="-")
     with pytest.raises(OptionError, match="no column of labels"):
         reads(path, labels="bar")
-
-
-@pytest.mark.parametrize("no", ["-1", "0"])
-def test_columns_of_flags_become_labels(tmp_path: Path, pictures: list[Picture], no: str) -> None:
-    """As CelebA's flags.txt: the count, names, then 1 and -1."""
-    write_images(tmp_path / "img_align_celeba", pictures)
-    flags = np.random.default_rng(3).integers(0, 2, (6, 3))
-    lines = ["6", "5_o_Clock_Shadow Bald Young"]
-    for p, row in zip(pictures, flags, strict=True):
-        lines.append(f"{p.name}.jpg " + " ".join("1" if f else no for f in row))
-    (tmp_path / "flags.txt").write_text(" \n".join(lines) + "\n")
-    path = tmp_path / "flags.txt"
-    _, data = pack(path, tmp_path / "x.lmdb", labels="columns")
-    assert data.schema["labels"].classes == ("5_o_Clock_Shadow", "Bald", "Young")
-    found = np.array([np.isin(range(3), sample.labels) for sample in data])
-    np.testing.assert_array_equal(found, flags.astype(bool))
-    assert [blob(data, k) for k in range(6)] == [p.data for p in pictures]
-
-
-def test_flags_that_mean_three_things_are_refused(tmp_path: Path, pictures: list[Picture]) -> None:
-    write_images(tmp_path, pictures)
-    rows = [(f"{p.name}.jpg", k % 2, -(k % 2)) for k, p in enumerate(pictures)]
-    path = write_rows(tmp_path / "a.csv", [("path", "edema", "fracture"), *rows])
-    with pytest.raises(SourceError, match=r"both 0 and -1 .*CheXpert"):
-        reads(path, labels="columns")
-    rows = [(f"{p.name}.jpg", k, 0) for k, p in enumerate(pictures)]
-    path = write_rows(tmp_path / "a.csv", [("path", "edema", "fracture"), *rows])
-    with pytest.raises(SourceError, match="row 3: 'edema' is '2', neither 1 nor 0"):
-        reads(path, labels="columns")
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -396,9 +367,11 @@ def test_forms_of_boxes(
     _, data = pack(path, tmp_path / "x.lmdb", boxes=(form,))
     found = np.concatenate([sample.boxes for sample in data])
     np.testing.assert_allclose(found, wanted, atol=1e-4)
-    # Without the option none of these is taken for boxes, and a note says what they may be.
-    assert "boxes" not in reads(path).schema
-    assert any("boxes=xywh" in note for note in reads(path).notes) == (one or form == "xywh")
+    if one or form == "xywh":
+        with pytest.raises(SourceError, match=r"(?s)may be boxes: .*boxes=xywh,pixels.*boxes=none"):
+            reads(path)
+        find_source(path, fields={name: "string" for name in head[1:]})
+    assert "boxes" not in reads(path, boxes="none").schema
 
 
 def test_open_images_boxes_are_normalised(tmp_path: Path, pictures: list[Picture]) -> None:
@@ -463,3 +436,20 @@ def test_a_changed_box_or_class_is_noticed(tmp_path: Path, pictures: list[Pictur
     assert (reads(path).fingerprints() != before).tolist() == [False, False, True, *[False] * 3]
     path.write_text(text.replace("ant", "X").replace("cat", "ant").replace("X", "cat"))
     assert (reads(path).fingerprints() != before).sum() > 2
+
+
+@pytest.mark.parametrize("title", ["Unnamed: 0", "", "__index_level_0__"])
+def test_row_numbers_of_pandas_are_left_out_and_blanks_are_no_part_of_labels(
+    tmp_path: Path, pictures: list[Picture], title: str
+) -> None:
+    write_images(tmp_path, pictures)
+    labels = ["cat", " cat", "dog", "dog ", "eel", " eel "]
+    rows = [(k, p.name, label) for k, (p, label) in enumerate(zip(pictures, labels, strict=True))]
+    path = write_rows(tmp_path / "train.csv", [(title, "path", " label"), *rows], ",")
+    report, data = pack(path, tmp_path / "a.lmdb")
+    assert dict(data.schema) == {
+        "image": ImageField(),
+        "label": ScalarField(classes=("cat", "dog", "eel")),
+    }
+    assert [sample.label for sample in data] == [0, 0, 1, 1, 2, 2]
+    assert any(note.startswith("columns of row numbers left out: ") for note in report.notes)

@@ -93,6 +93,19 @@ def test_layouts(
         check(only, [mask_of(p) for p in pictures[3:]])
 
 
+@pytest.mark.parametrize("ending", ["annot", "_labels"])
+def test_splits_are_in_the_usual_order(
+    tmp_path: Path, pictures: list[Picture], ending: str
+) -> None:
+    root = tmp_path / "root"
+    lay_out(root, pictures, "{s}/{}.jpg", "{s}" + ending + "/{}.png")
+    for name in ("", ending):
+        (root / f"val{name}").rename(root / f"test{name}")
+    data = packed(root, tmp_path / "x.lmdb")
+    assert data.schema["split"] == ScalarField(classes=("train", "test"))
+    check(data, [mask_of(p) for p in pictures])
+
+
 def rectangle(picture: Picture, top: int = 3) -> np.ndarray[Any, Any]:
     """Return a mask of one rectangle, as masks by hand are: 0 and 255."""
     mask = np.zeros(picture.pixels.shape[:2], np.uint8)
@@ -266,6 +279,19 @@ def test_palettes(tmp_path: Path, pictures: list[Picture], table: bool) -> None:
     notes = find_source(root).notes
     wanted = "labelmap.txt, by colours" if table else "are the indices, not the colours"
     assert any(wanted in note for note in notes), notes
+
+
+def test_palettes_that_differ_are_refused(tmp_path: Path, pictures: list[Picture]) -> None:
+    root, swapped = write_masks(tmp_path / "root", pictures), np.array([1, 0, 2, 3], np.uint8)
+    for k, p in enumerate(pictures):
+        image = Image.fromarray(swapped[mask_of(p)] if k else mask_of(p), "L")
+        image.putpalette((COLOURS[swapped] if k else COLOURS).tobytes())
+        image.save(root / f"masks/{p.name}_mask.png")
+    with pytest.raises(SourceError, match=r"palettes of different colours.*--option classes=TABLE"):
+        pack(root, tmp_path / "x.lmdb")
+    lines = [f"class {k},{r},{g},{b}\n" for k, (r, g, b) in enumerate(COLOURS.tolist())]
+    (root / "class_dict.csv").write_text("name,r,g,b\n" + "".join(lines))
+    check(packed(root, tmp_path / "x.lmdb"), [mask_of(p) for p in pictures])
 
 
 def test_cityscapes_has_names_and_kinds_of_masks(tmp_path: Path, pictures: list[Picture]) -> None:

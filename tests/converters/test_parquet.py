@@ -49,7 +49,7 @@ def check_fixture(path: Path, order: list[int]) -> None:
         "caption": StringField(),
         "score": ScalarField("float32"),
         "good": ScalarField("bool"),
-        "bbox": ArrayField("float32", (None, 4)),
+        "bbox": ArrayField("float32", (None, 4), boxes=True),
         "grid": ArrayField("int32", (2, 3)),
         "split": ScalarField("int64", classes=("train", "test")),
     }
@@ -70,8 +70,16 @@ def check_fixture(path: Path, order: list[int]) -> None:
         assert sample["split"] == int(index > 5)
 
 
+CORNERS = {"boxes": "xyxy,pixels"}
+
+
+def test_boxes_of_no_certain_form_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"field 'bbox': its boxes may be of several forms"):
+        pack(FIXTURES / "hub", tmp_path / "a.lmdb")
+
+
 def test_what_datasets_wrote_is_read(tmp_path: Path) -> None:
-    report = pack(FIXTURES / "hub", tmp_path / "a.lmdb")
+    report = pack(FIXTURES / "hub", tmp_path / "a.lmdb", **CORNERS)
     assert report.num_rejected == 0
     assert any("left out: views (a list of images" in note for note in report.notes)
     check_fixture(tmp_path / "a.lmdb", [6, 7, 0, 1, 2, 3, 4, 5])
@@ -79,7 +87,7 @@ def test_what_datasets_wrote_is_read(tmp_path: Path) -> None:
 
 
 def test_a_split_is_chosen_by_its_name(tmp_path: Path) -> None:
-    assert pack(FIXTURES / "hub", tmp_path / "a.lmdb", split="train").num_samples == 6
+    assert pack(FIXTURES / "hub", tmp_path / "a.lmdb", **CORNERS, split="train").num_samples == 6
     assert "split" not in fastdata.open(tmp_path / "a.lmdb").schema
     with pytest.raises(OptionError, match=r"split=dev: none of the 3 files.*there are test, train"):
         pack(FIXTURES / "hub", tmp_path / "b.lmdb", split="dev")

@@ -177,7 +177,7 @@ LAYOUTS: dict[str, Layout] = {
     ),
     "Caltech 101, unpacked": Layout(
         {"101_ObjectCategories/ant/image_0001.jpg": None, "101_ObjectCategories/bee/image_0001.jpg": None},
-        says="either may be the classes",
+        "folder", 2, {"ant/image_0001.jpg": "ant"},
     ),
     "Caltech 101": Layout(
         {"101_ObjectCategories/ant/image_0001.jpg": None, "101_ObjectCategories/bee/image_0001.jpg": None},
@@ -359,8 +359,49 @@ LAYOUTS: dict[str, Layout] = {
         "manifest", 2, {"a": "cat"}, at="train.csv",
     ),
     "Kaggle, the folder of it": Layout(
-        {"train.csv": "image_id,label\na,cat\nb,dog\n", **images("train_images/{}.jpg", "a", "b")},
-        says="train.csv",
+        {"train.csv": "image_id,label\na,cat\nb,dog\n", **images("train_images/{}.jpg", "a", "b"),
+         "test_images/c.jpg": None, "sample_submission.csv": "image_id,label\nc,cat\n"},
+        "manifest", 2, {"a": "cat"},
+    ),
+    "HAM10000": Layout(
+        {"HAM10000_metadata.csv": "lesion_id,image_id,dx,age\nL1,ISIC_1,nv,50\nL2,ISIC_2,mel,60\n",
+         "HAM10000_images_part_1/ISIC_1.jpg": None, "HAM10000_images_part_2/ISIC_2.jpg": None},
+        "manifest", 2,
+    ),
+    "NIH ChestX-ray14": Layout(
+        {"Data_Entry_2017.csv": "Image Index,Finding Labels,Follow-up #,Patient ID\n"
+         "1_000.png,Cardiomegaly|Emphysema,0,1\n2_000.png,No Finding,0,2\n",
+         "images_001/images/1_000.png": None, "images_002/images/2_000.png": None},
+        "manifest", 2,
+    ),
+    "Roboflow, multi-label": Layout(
+        {"train/_classes.csv": "filename, cat, dog\na.jpg, 1, 1\n", "train/a.jpg": None,
+         "valid/_classes.csv": "filename, cat, dog\nb.jpg, 0, 1\n", "valid/b.jpg": None,
+         "README.roboflow.txt": "pets"},
+        "manifest", 2,
+    ),
+    "Roboflow, CreateML": Layout(
+        {f"{s}/{n}": c for s in ("train", "valid") for n, c in {
+            "a.jpg": None, "_annotations.createml.json": '[{"image": "a.jpg", "annotations": [{"label"'
+            ': "cat", "coordinates": {"x": 9, "y": 8, "width": 4, "height": 6}}]}]'}.items()},
+        "manifest", 2,
+    ),
+    "Stanford Online Products": Layout(
+        {"Ebay_train.txt": "image_id class_id super_class_id path\n1 1 1 chair_final/a_0.JPG\n"
+         "2 2 1 chair_final/b_0.JPG\n", "chair_final/a_0.JPG": None, "chair_final/b_0.JPG": None},
+        "manifest", 2, at="Ebay_train.txt",
+    ),
+    "In-Shop": Layout(
+        {"list_eval_partition.txt": "2\nimage_name item_id evaluation_status\n"
+         "img/W/id_1/a.jpg    id_1    train\nimg/W/id_2/b.jpg    id_2    query\n",
+         "img/W/id_1/a.jpg": None, "img/W/id_2/b.jpg": None},
+        "manifest", 2, at="list_eval_partition.txt",
+    ),
+    "Oxford Pets, its list": Layout(
+        {"annotations/list.txt": "#Image CLASS-ID SPECIES BREED ID\n#ID: 1:37 Class ids\n"
+         "Abyssinian_100 1 1 1\nbeagle_2 2 2 1\n",
+         "images/Abyssinian_100.jpg": None, "images/beagle_2.jpg": None},
+        "manifest", 2, at="annotations/list.txt",
     ),
     "Caffe's list, path and label": Layout(
         {"val.txt": "images/a.jpg 1\nimages/b.jpg 0\n", **images("images/{}.jpg", "a", "b")},
@@ -389,8 +430,8 @@ LAYOUTS: dict[str, Layout] = {
     "UTKFace, dogs vs cats: flat": Layout(images("{}.jpg", "cat.0", "dog.1", "dog.2"), "flat", 3),
     "ISIC 2018": Layout(
         {"ISIC2018_Task3_Training_Input/ISIC_1.jpg": None,
-         "ISIC2018_Task3_Training_GroundTruth.csv": "image,MEL,NV\nISIC_1,1,0\n"},
-        says="ISIC2018_Task3_Training_GroundTruth.csv",
+         "ISIC2018_Task3_Training_GroundTruth.csv": "image,MEL,NV\nISIC_1,1.0,0.0\n"},
+        "manifest", 1, {"ISIC_1": "MEL"},
     ),
     # -- arrays
     "MedMNIST": Layout(

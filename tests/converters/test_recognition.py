@@ -174,7 +174,7 @@ def test_only_formats_that_a_folder_may_be_in_are_imported(tmp_path: Path) -> No
     name, *modules = done.stdout.split()
     imported = {n for n, point in own_formats().items() if point.module in modules}
     assert name == "folder"
-    assert imported == {"folder", "masks"}
+    assert imported == {"flat", "folder", "masks"}
 
 
 CASES = {case.name: case for case in all_cases()}
@@ -184,8 +184,8 @@ MOVED = [
     ("arrow-dictionary", "a.arrow", "x/y/a.feather"),
     ("arrow-dictionary", "a.arrow", "x/A.IPC"),
     ("cifar", "*", "cifar-10-batches-py/"),
-    ("hdf5-flat", "a.h5", "A.HDF"),
-    ("hdf5-flat", "a.h5", "a.he5-00000-of-00001"),
+    ("hdf5-planes", "a.h5", "A.HDF"),
+    ("hdf5-planes", "a.h5", "a.he5-00000-of-00001"),
     ("hf_folder-csv", "*", "data/train/"),
     ("idx", "*", "raw/"),
     ("ilsvrc-devkit", "*", "ILSVRC/Data/CLS-LOC/"),
@@ -194,7 +194,7 @@ MOVED = [
     ("numpy-keras", "*.npz", "A.NPZ"),
     ("parquet-binary", "a.parquet", "x/y/A.PQ"),
     ("recordio-idx", "*.rec", "A.REC"),
-    ("torch-files", "a.pt", "A.PTH"),
+    ("torch-pair", "a.pt", "A.PTH"),
     ("voc", "*", "VOCdevkit/VOC2012/"),
     ("voc", "*", "VOC2012/"),
     ("voc-two-folders", "*", "Val/"),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import os
 import re
 import struct
 import tarfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -430,6 +432,20 @@ def test_npy_is_read_as_numpy_reads_it(dtype: str) -> None:
         assert np.array_equal(parse_npy(data), np.load(io.BytesIO(data)))
     with pytest.raises(ValueError, match=r"version|magic"):
         parse_npy(b"\x93NUMPY\x09\x00" + struct.pack("<H", 10) + b"{}")
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, zlib.compress])
+def test_compressed_data_is_whole_up_to_its_damage(tmp_path: Path, compress: Any) -> None:
+    letters = np.random.default_rng(3).integers(0, 40, 200_000, np.uint8).tobytes()
+    packed = bytearray(compress(letters))
+    at = len(packed) * 3 // 4
+    packed[at:] = np.random.default_rng(4).bytes(len(packed) - at)
+    (tmp_path / "a").write_bytes(packed)
+    whole = zlib.decompressobj(47).decompress(packed[:at])
+    with ForwardReader(tmp_path / "a", compressed=True) as front:
+        data, reason = front.read_some(0, 2 * len(letters))
+    assert data.startswith(whole)
+    assert "cannot be decompressed" in reason
 
 
 def test_workers_read_the_images_and_nobody_holds_them(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Formats of annotated images, and what they share.
+"""Formats of annotated images, and their common parts.
 
 =====================  ==========================================================
 ``annotated``          size and orientation: of which picture annotations are

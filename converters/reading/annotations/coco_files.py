@@ -25,9 +25,10 @@ from ...base import Reject
 from ..json_files import Member, json_members
 from ..locations import first_bytes, folders_in, path_inside, printable
 from ..named_files import find_named
+from ..picture_pairs import SPLIT_WORDS, words
 from ..selection import joined, left_out
 from ..small_memory import StringTable
-from ..splits import SPLIT_NAMES, in_usual_order
+from ..splits import in_usual_order
 from .coco_annotations import ROW, Id, Ids, pack_row
 
 __all__ = [
@@ -38,9 +39,6 @@ __all__ = [
 # -- where files are --------------------------------------------------------------------
 
 
-_SPLIT = re.compile(
-    rf"(.*?)(?<![a-z])({'|'.join(sorted(SPLIT_NAMES, key=len, reverse=True))})(?![a-z])(.*)", re.I
-)
 _MEMBER = re.compile(rb'"(images|annotations|categories)"\s*:\s*\[')
 _ENTRY = re.compile(rb'"(file_name|image_id|supercategory|coco_url)"\s*:')
 _LOOKED_AT = 50
@@ -82,7 +80,7 @@ def _jsons(folder: Path, most: int | None) -> list[str]:
 def annotation_files(location: Path, chosen: str, notes: list[str]) -> tuple[Path, dict[str, Path]]:
     """Return the dataset's folder and its annotation file, or those of its splits.
 
-    The name of what is no split is "".
+    A dataset without splits has the name "".
 
     location: what is packed: the annotation file, or the folder.
     chosen: the annotation file, relative to the folder; "" where there is one to be found.
@@ -107,9 +105,10 @@ def annotation_files(location: Path, chosen: str, notes: list[str]) -> tuple[Pat
     )
     if len(usual) == 1:
         return location, {"": location / usual[0]}
-    named = [_SPLIT.fullmatch(Path(name).stem) for name in usual]
-    splits = {m[2].lower(): location / f for m, f in zip(named, usual, strict=True) if m}
-    alike = len({(match[1], match[3]) for match in named if match}) == 1
+    splits = {_split_in(name): location / name for name in usual}
+    found = (words(Path(name).stem) for name in usual)
+    rest = {tuple(word for word in one if word not in SPLIT_WORDS) for one in found}
+    alike = len(rest) == 1 and "" not in splits
     if all(name.endswith("/_annotations.coco.json") for name in usual):
         splits, alike = {os.path.dirname(name): location / name for name in usual}, True
     if not alike or len(splits) < len(usual):
@@ -123,8 +122,8 @@ def annotation_files(location: Path, chosen: str, notes: list[str]) -> tuple[Pat
 def image_folder(root: Path, file: Path, chosen: str, names: Sequence[str]) -> Path:
     """Return the folder of the images.
 
-    chosen: the folder, relative to `root`; "" to try what is usual, and at last any folder that is
-        not called like another split.
+    chosen: the folder, relative to `root`; "" to try the usual folders, and then any folder that is
+        not named after another split.
     """
     if chosen:
         if not (root / chosen).is_dir():
@@ -135,8 +134,9 @@ def image_folder(root: Path, file: Path, chosen: str, names: Sequence[str]) -> P
     usual = [root / place / name for place in ("", "images") for name in near]
     usual += [root / "images", root / "data", file.parent, root]
     folders = list(dict.fromkeys(usual))
-    others = [root / name for name in folders_in(root) if _split_in(name) in ("", split or name)]
-    others = [folder for folder in others if folder not in folders and _has_any(folder, names)]
+    same = ("", SPLIT_WORDS.get(split))  # "val" and "valid" are one split
+    other = [n for n in folders_in(root) if not split or SPLIT_WORDS.get(_split_in(n), "") in same]
+    others = [root / n for n in other if root / n not in folders and _has_any(root / n, names)]
     found = next((folder for folder in folders if _has_any(folder, names)), None)
     if found is None and len(others) == 1:
         return others[0]
@@ -159,8 +159,7 @@ def _has_any(folder: Path, names: Sequence[str]) -> bool:
 
 def _split_in(name: str) -> str:
     """Return the word of a split in a name; "" if there is none."""
-    match = _SPLIT.fullmatch(name)
-    return match[2].lower() if match else ""
+    return next((word for word in words(Path(name).stem) if word in SPLIT_WORDS), "")
 
 
 # -- what a file lists ------------------------------------------------------------------

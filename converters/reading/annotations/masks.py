@@ -84,7 +84,7 @@ class MaskReader:
     def read(self, files: list[str], known: dict[str, Any]) -> dict[str, Any]:
         """Return the values of an image; errors name the mask's file.
 
-        Of several masks, of one object each, the later lie above the earlier.
+        If an image has several masks, each of one object, later ones cover earlier ones.
         """
         image, *paths = files
         mask: NDArray[np.uint8] | None = None
@@ -171,16 +171,19 @@ def _is_grey(packed: NDArray[np.uint32]) -> NDArray[np.bool_]:
 # -- before packing ----------------------------------------------------------------------
 
 
-def _modes_of(paths: Iterable[Path]) -> set[str]:
-    """Return the PIL modes of masks, "JPEG" for a JPEG; damaged files are skipped."""
-    modes = set()
+def _looks_of(paths: Iterable[Path]) -> tuple[set[str], set[bytes]]:
+    """Return the PIL modes of masks, "JPEG" for a JPEG, and their palettes, cut to one length."""
+    modes, palettes = set(), set()
     for path in paths:
         try:
             with open_image(read_regular(path)) as image:
                 modes.add("JPEG" if image.format == "JPEG" else image.mode)
+                if image.mode == "P":
+                    palettes.add(bytes(image.getpalette("RGB") or ()))
         except Exception:  # the worker that reads it rejects it, with the reason
             continue
-    return modes
+    shortest = min(map(len, palettes), default=0)
+    return modes, {palette[:shortest] for palette in palettes}
 
 
 def _colours_of(paths: Iterable[Path]) -> tuple[int, ...]:
@@ -228,7 +231,8 @@ def class_table(
     given: the option ``classes=``.
     which: of Cityscapes' masks.
     """
-    modes, first = _modes_of(itertools.islice(masks(), _LOOKED_AT)), next(masks()).name
+    modes, palettes = _looks_of(itertools.islice(masks(), _LOOKED_AT))
+    first = next(masks()).name
     if "JPEG" in modes:
         raise SourceError(
             f"{root}: its masks are JPEGs, the first {first}; JPEG changes class numbers. "
@@ -252,6 +256,12 @@ def class_table(
         return table if how == "colours" else table._replace(colours=())
     if first.endswith(f"_{which}.png") and which in _CITYSCAPES:
         return ClassTable(_CITYSCAPES[which])
+    if len(palettes) > 1:
+        raise SourceError(
+            f"{root}: its masks have palettes of different colours, so an index is not a class. "
+            "Say what classes are: --option classes=TABLE, with lines of name,r,g,b, or with a "
+            "name a line if they are the indices all the same"
+        )
     if "P" in modes:
         notes.append("masks have palettes: classes are the indices, not the colours")
     if not modes & {"RGB", "RGBA"}:

@@ -26,7 +26,7 @@ import numpy as np
 from PIL import Image
 
 from fastdata.errors import SourceError
-from fastdata.schema import ArrayField, Field, ImageField
+from fastdata.schema import ArrayField, Field, ImageField, StringField
 
 from ...base import FieldSpec, Reject, reject_reason
 from ...scan import Found, Input, Row, Scan, read
@@ -222,6 +222,11 @@ def resolve_columns(
     resolved, picked, notes = choose_columns(
         columns, wanted, fields or {}, channels, str(index.path)
     )
+    if isinstance(resolved.get("label"), StringField) and "label" not in (fields or {}):
+        remarks.append(
+            "field 'label' is text; --option classes=FILE, with a name on each line, makes class "
+            "numbers of it"
+        )
     some: dict[str, list[Any]] = {}
     if any(isinstance(field, ArrayField) for field in resolved.values()):
         for (name, field), number in zip(resolved.items(), picked, strict=True):

@@ -88,6 +88,8 @@ class Tables(NamedTuple):
     def rows(self, input: Input, start: int, stop: int | None) -> Iterator[Found]:
         """Yield the rows of a table: each is one value, the values of a sample."""
         assert self.layout is not None
+        if not self.flags[input.number]:
+            raise SourceError(f"{input.path}: is not a table of rows")
         try:
             table = self._table(input.number)
         except (OSError, SourceError) as error:

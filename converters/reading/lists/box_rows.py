@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from array import array
 from collections.abc import Iterable
 from typing import Any
@@ -17,18 +18,20 @@ import xxhash
 from numpy.typing import NDArray
 
 from fastdata.errors import OptionError, SourceError
-from fastdata.schema import ArrayField, Field, ImageField, Schema
+from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema
 
 from ..box_forms import likely_unit
 from ..class_names import MOST_CLASSES, numbered, of_one_number, one_form
 from ..fields import BOXES
 from ..image_list import DeferredSample
+from ..selection import joined
 from ..small_memory import StringTable
+from ..splits import in_usual_order
 from .boxed_image import BoxForm
-from .columns import LABELS, BoxRoles
-from .image_finder import ImageFinder, folders_of
+from .columns import BoxRoles
+from .image_finder import ImageFinder
 
-__all__ = ["BoxSamples", "BoxTable", "ObjectCells"]
+__all__ = ["BoxSamples", "BoxTable"]
 
 _UNLABELLED = -1
 
@@ -44,16 +47,18 @@ class BoxTable:
     def __init__(self) -> None:
         self._names, self._sizes = StringTable(), array("i")
         self._boxes, self._labels, self._runs = array("d"), array("q"), array("q")
+        self._splits = array("i")
         self._last: str | None = None
         self._bad: dict[int, str] = {}
         self.largest, self.whole = 0.0, True
         self.num_images = 0
 
-    def begin(self, name: str, size: tuple[int, int] = (0, 0)) -> None:
+    def begin(self, name: str, size: tuple[int, int] = (0, 0), split: int = 0) -> None:
         """Say whose boxes are added next; height and width are 0 where they are not known."""
         if name != self._last:
             self._names.append(name)
             self._sizes.extend(size)
+            self._splits.append(split)
             self._last = name
 
     def add(self, box: Iterable[float], label: int = _UNLABELLED) -> None:
@@ -88,6 +93,9 @@ class BoxTable:
 
     def name(self, image: int) -> str:
         return self._names[int(self._first[image])]
+
+    def split(self, image: int) -> int:
+        return self._splits[int(self._first[image])]
 
     def size(self, image: int) -> tuple[int, int] | None:
         """Return height and width of an image; None where they are not known."""
@@ -125,26 +133,33 @@ class BoxSamples:
         finder: ImageFinder,
         channels: int,
         classes: tuple[str, ...] | None,
+        split: int | None = None,
+        only: str | None = None,
     ) -> None:
         """Read all rows.
 
         classes: the names of classes 0, 1, ..., if known.
+        split: the column of the split, if there is one.
+        only: the split that is taken; without it there is a field of the split.
         """
         self.notes = ["rows are boxes, a sample is an image (--option boxes=none: a row)"]
         self._place, self._table, self._finder = place, BoxTable(), finder
         self._image, self._roles = image, roles
         self._texts: dict[str, int] = {}
+        self._split, self._splits, number = split, dict[str, int](), 0
         for number, row in enumerate(rows, 1):
-            self._add(number, row)
+            self._add(number, row, only)
+        if not number:
+            raise SourceError(f"{place}: the manifest has a header but no rows")
         self._table.group()
         self.num_samples = self._table.num_images
         if not self.num_samples:
-            raise SourceError(f"{place}: the manifest has a header but no rows")
-        finder.locate(self._table.name(k) for k in range(min(self.num_samples, 1000)))
+            raise OptionError(
+                f"split={only}: no row of {place} is of that split; there are "
+                f"{joined(self._splits)}"
+            )
+        finder.locate(self._table.name, self.num_samples)
         self.notes += [finder.note] * bool(finder.note)
-        folders = folders_of(map(self._table.name, range(self.num_samples)))
-        every = ({"image": self._table.name(k)} for k in range(self.num_samples))
-        self.notes += finder.outside("image", folders, every)
         if not form.unit:
             unit = likely_unit(self._table.largest, self._table.whole, place)
             form = form._replace(unit=unit)
@@ -158,18 +173,28 @@ class BoxSamples:
         if roles.label is not None:
             found = self._number_classes(classes)
             fields["labels"] = ArrayField("int64", (None,), classes=found)
+        if split is not None and only is None:
+            names = in_usual_order(self._splits)
+            fields["split"] = ScalarField(classes=tuple(names))
+            self._final_splits = [names.index(name) for name in self._splits]
         self._labelled = roles.label is not None
         self.schema = Schema(fields)
 
-    def _add(self, number: int, row: list[str]) -> None:
+    def _add(self, number: int, row: list[str], only: str | None) -> None:
         label, size = self._roles.label, self._roles.size
-        name = row[self._image]
+        name, place = row[self._image], 0
+        if self._split is not None:
+            place = self._splits.setdefault(row[self._split], len(self._splits))
+            if only is not None and row[self._split] != only:
+                if label is not None and row[label].strip():
+                    self._number_of(row[label].strip())
+                return
         if not name.strip():
             raise SourceError(f"{self._place}: row {number} names no image")
         table = self._table
         try:
             height, width = (int(float(row[k] or 0)) for k in size) if size else (0, 0)
-            table.begin(name, (max(0, height), max(0, width)))
+            table.begin(name, (max(0, height), max(0, width)), place)
             cells = [row[k] for k in self._roles.boxes]
             text = row[label].strip() if label is not None else ""
             if not any(cell.strip() for cell in cells):
@@ -179,7 +204,7 @@ class BoxSamples:
                 raise ValueError("it has a box, but no class")
             table.add(box, self._number_of(text) if text else _UNLABELLED)
         except (ValueError, OverflowError) as error:
-            table.begin(name)
+            table.begin(name, split=place)
             table.reject(f"row {number}: {error}")
 
     def _number_of(self, text: str) -> int:
@@ -219,8 +244,17 @@ class BoxSamples:
         known: dict[str, Any] = {"boxes": boxes, "size": self._table.size(index)}
         if self._labelled:
             known["labels"] = self._final[labels]
+        if "split" in self.schema:
+            known["split"] = self._final_splits[self._table.split(index)]
         path = str(self._finder.path(self._table.name(index)))
         return DeferredSample(self._form, tuple(self.schema), [path], known)
+
+    def path_at(self, index: int) -> str:
+        """Return the path of the image of a sample; "" if its row does not fit."""
+        try:
+            return os.fspath(self._finder.path(self._table.name(index)))
+        except ValueError:
+            return ""
 
     def parts(self, index: int) -> tuple[Any, ...]:
         """Return the parts of a sample's fingerprint."""
@@ -236,7 +270,7 @@ class BoxSamples:
 
 
 def _numbers(cells: list[str]) -> list[float]:
-    """Return the four numbers of a box, from four cells or one list."""
+    """Return the four numbers of a box: of one list, or the hull of a quadrilateral."""
     if len(cells) == 1:
         text = cells[0].strip()
         parts = json.loads(text) if text.startswith("[") else text.replace(",", " ").split()
@@ -248,80 +282,11 @@ def _numbers(cells: list[str]) -> list[float]:
         numbers = [float(part) for part in parts]
     except (TypeError, ValueError):
         numbers = []
+    if len(numbers) == 8 == len(cells):
+        xs, ys = numbers[::2], numbers[1::2]
+        numbers = [min(xs), min(ys), max(xs), max(ys)]
     if len(numbers) != 4 or not all(abs(number) < 1e9 for number in numbers):
         raise ValueError(
-            f"its box is {','.join(itertools.islice(map(str, parts), 6))}, not 4 numbers"
+            f"its box is {','.join(itertools.islice(map(str, parts), 8))}, not 4 numbers"
         )
     return numbers
-
-
-# -- boxes in a cell --------------------------------------------------------------------
-
-
-_BOXES = ("bbox", "bboxes", "boxes")
-_CLASSES = (
-    "category", "categories", "category_id", "category_ids", "labels", "classes", *LABELS,
-)  # fmt: skip
-
-
-class ObjectCells:
-    """The objects of each row, as text.
-
-    labelled: whether objects have classes.
-    """
-
-    def __init__(self, classes: tuple[str, ...] | None = None) -> None:
-        self.texts, self._classes = StringTable(), classes
-        self._names: set[str] = set()
-        self._keys: tuple[str, str] = ("", "")
-        self._numbers: dict[str, int] | None = None
-
-    def append(self, cell: str) -> None:
-        """Add the objects of a row."""
-        self.texts.append(cell)
-        try:
-            value = json.loads(cell or "{}")
-        except (ValueError, RecursionError):
-            return  # the row is rejected when it is read
-        if isinstance(value, dict):
-            boxes = next((key for key in _BOXES if key in value), self._keys[0])
-            labels = next((key for key in _CLASSES if key in value), self._keys[1])
-            self._keys = (boxes, labels)
-            if isinstance(value.get(labels), list):
-                self._names |= {label for label in value[labels] if isinstance(label, str)}
-
-    @property
-    def labelled(self) -> bool:
-        return bool(self._keys[1])
-
-    def fields(self) -> dict[str, Field]:
-        """Return the fields of boxes and classes."""
-        if not self._keys[0]:
-            raise SourceError("the column 'objects' has no bbox; take it out, or rename it")
-        names = self._classes or one_form(self._names) or None
-        self._numbers = numbered(names or ())
-        fields: dict[str, Field] = {"boxes": BOXES}
-        if self.labelled:
-            fields["labels"] = ArrayField("int64", (None,), classes=names)
-        return fields
-
-    def __getitem__(self, index: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Return boxes, shape [n, 4], and classes, shape [n], of a row."""
-        value = json.loads(self.texts[index] or "{}")
-        if not isinstance(value, dict):
-            raise ValueError(f"its objects are {str(value)[:60]!r}, not boxes and classes")
-        boxes = np.array(value.get(self._keys[0]) or np.zeros((0, 4)), np.float64)
-        labels = value.get(self._keys[1]) or []
-        if boxes.ndim != 2 or boxes.shape[1] != 4 or not isinstance(labels, list):
-            raise ValueError(f"its boxes have the shape {boxes.shape}, not n x 4")
-        if self.labelled and len(labels) != len(boxes):
-            raise ValueError(f"it has {len(boxes)} boxes and {len(labels)} classes")
-        return boxes, np.array([self._number(label) for label in labels], np.int64)
-
-    def _number(self, label: Any) -> int:
-        assert self._numbers is not None
-        if isinstance(label, str) and label in self._numbers:
-            return self._numbers[label]
-        if isinstance(label, int) and not isinstance(label, bool):
-            return label
-        raise ValueError(f"an object's class is {str(label)[:60]!r}, which is none of the classes")

@@ -16,17 +16,17 @@ from ..selection import COLUMNS, joined
 from .boxed_image import box_form
 
 __all__ = [
-    "LABELS",
     "BoxRoles",
     "ChosenColumns",
     "box_columns",
     "box_roles",
     "choose_columns",
     "image_column",
+    "is_label",
     "is_usual",
     "known_fields",
-    "label_separator",
     "names_images",
+    "plain_name",
 ]
 
 # -- usual names ------------------------------------------------------------------------
@@ -37,10 +37,16 @@ _PATHS = (
     "imgpath", "imgfile",
 )  # fmt: skip
 _IDS = ("imagename", "imgname", "imageid", "imgid", "imageindex", "img", "id")
-LABELS = ("label", "class", "target", "category", "class_name", "labelname")
-"""Text in a column called so, in upper or lower case, is names of classes."""
+LABELS = (
+    "label", "class", "target", "category", "classname", "labelname", "classid", "labelid",
+    "categoryid", "diagnosis", "dx", "findinglabels",
+)  # fmt: skip
+"""Text in a column called so is names of classes."""
+
+_CORNERS = ("x1", "y1", "x2", "y2", "x3", "y3", "x4", "y4")
 
 _BOXES = {
+    "corners": (_CORNERS, ("xa", "ya", "xb", "yb", "xc", "yc", "xd", "yd")),
     "xyxy": (("xmin", "ymin", "xmax", "ymax"), ("x1", "y1", "x2", "y2")),
     "xywh": (("x1", "y1", "width", "height"), ("bboxx", "bboxy", "bboxwidth", "bboxheight")),
 }
@@ -59,24 +65,29 @@ _BOXES_IF_ASKED = {
 _LISTS = ("bbox", "box", "boxes", "bboxes", "boundingbox")
 
 
-def _plain_name(name: str) -> str:
+def plain_name(name: str) -> str:
     """Return a column's name without case, blanks and signs."""
     return re.sub(r"[\W_]", "", name.lower())
 
 
 def names_images(name: str) -> bool:
     """Tell whether a column that names images is usually called so."""
-    return _plain_name(name) in (*_PATHS, *_IDS)
+    return plain_name(name) in (*_PATHS, *_IDS)
+
+
+def is_label(name: str) -> bool:
+    """Tell whether a column of labels is usually called so."""
+    return plain_name(name) in LABELS and not name.endswith("_")  # class_ stands beside label
 
 
 def is_usual(name: str) -> bool:
     """Tell whether this is what a column of a list is called, and no value in it."""
-    return names_images(name) or name.strip().lower() in LABELS
+    return names_images(name) or is_label(name)
 
 
 def image_column(columns: Sequence[str]) -> int:
     """Return the number of the column that names images: the first where none is called so."""
-    plain = [_plain_name(name) for name in columns]
+    plain = [plain_name(name) for name in columns]
     for names in (_PATHS, _IDS):
         found = next((k for k, name in enumerate(plain) if name in names), None)
         if found is not None:
@@ -87,14 +98,15 @@ def image_column(columns: Sequence[str]) -> int:
 def box_columns(columns: Sequence[str], form: str = "") -> tuple[str, list[int]]:
     """Return the form of boxes, and the numbers of the columns that have them.
 
-    These are four, or one of lists of four numbers.
+    These are four, or eight of a quadrilateral, or one of lists of four numbers.
 
     form: ``xyxy``, ``xywh`` or ``cxcywh`` where the user says it; else only names that leave no
-        doubt are taken.
+        doubt are taken, ``corners`` of quadrilaterals among them.
     ``("", [])`` where there are none.
     """
-    plain = [_plain_name(name) for name in columns]
-    for kind in [form] if form else _BOXES:
+    plain = [plain_name(name) for name in columns]
+    every = _BOXES if not form or set(_CORNERS) <= set(plain) else [form]
+    for kind in every:
         names = _BOXES.get(kind, ()) + (_BOXES_IF_ASKED.get(kind, ()) if form else ())
         for four in names:
             if set(four) <= set(plain):
@@ -135,8 +147,8 @@ def box_roles(names: Sequence[str], boxes: Sequence[str]) -> BoxRoles | None:
             )
         return None
     labels = [k for k, name in enumerate(names) if name in ("label", "labels")]
-    labels += [k for k, name in enumerate(names) if name.lower() in LABELS]
-    plain = [_plain_name(name) for name in names]
+    labels += [k for k, name in enumerate(names) if is_label(name)]
+    plain = [plain_name(name) for name in names]
     sized = {"width", "height"} <= set(plain)
     size = [plain.index("height"), plain.index("width")] if sized else []
     size = [] if set(size) & set(found) else size
@@ -144,9 +156,6 @@ def box_roles(names: Sequence[str], boxes: Sequence[str]) -> BoxRoles | None:
 
 
 # -- options ----------------------------------------------------------------------------
-
-
-_SIGNS = {"bar": "|", "blank": " ", "semicolon": ";", "comma": ","}
 
 
 class ChosenColumns(NamedTuple):
@@ -158,23 +167,34 @@ class ChosenColumns(NamedTuple):
 
 
 def choose_columns(
-    place: Path, titles: list[str], columns: Sequence[str], notes: list[str]
+    place: Path,
+    titles: list[str],
+    columns: Sequence[str],
+    notes: list[str],
+    index: Sequence[int] = (),
+    label: int = -1,
 ) -> ChosenColumns:
-    """Return what the option ``columns=`` takes; all columns without it."""
+    """Return what the option ``columns=`` takes; without it all columns except some.
+
+    index: columns that are left out without the option.
+    label: the column of labels, whatever it is called; else the only one that is called so.
+    """
     if not columns:
-        labelled = any(title.strip().lower() == "label" for title in titles)
-        names = [
-            "label" if title.strip().lower() == "class" and not labelled else safe_name(title)
-            for title in titles
-        ]
-        return ChosenColumns(names, titles, list(range(len(titles))))
+        named = [k for k, title in enumerate(titles) if is_label(title)] if label < 0 else [label]
+        plain = [k for k in named if plain_name(titles[k]) == "class"]
+        label = [*(named if len(named) == 1 else plain), -1][0]
+        if any(plain_name(title) in ("label", "labels") for title in titles):
+            label = -1
+        taken = [(k, title) for k, title in enumerate(titles) if k not in index]
+        names = ["label" if k == label else safe_name(title) for k, title in taken]
+        return ChosenColumns(names, [title for _, title in taken], [k for k, _ in taken])
     chosen = COLUMNS.parse(columns)
     for field, title in chosen.items():
         if title not in titles:
             raise COLUMNS.missing(place, field, title, titles)
     notes += COLUMNS.left_out(title for title in titles if title not in chosen.values())
-    taken = list(chosen.values())
-    return ChosenColumns(list(chosen), taken, [titles.index(title) for title in taken])
+    wanted = list(chosen.values())
+    return ChosenColumns(list(chosen), wanted, [titles.index(title) for title in wanted])
 
 
 def known_fields(place: Path, names: list[str], channels: int) -> dict[str, Field]:
@@ -186,24 +206,3 @@ def known_fields(place: Path, names: list[str], channels: int) -> dict[str, Fiel
         grey, colour = ImageField(channels=1), ImageField(channels=3)
         fields = {name: grey if field == colour else field for name, field in fields.items()}
     return fields
-
-
-def label_separator(labels: str, names: Sequence[str], kinds: Sequence[set[type]] | None) -> str:
-    """Return what stands between the labels of a sample; "" where it has one.
-
-    kinds: of columns of JSON, where lists stand for themselves.
-    """
-    if labels == "columns":
-        return "json"
-    if labels:
-        sign = _SIGNS.get(labels.strip(), labels)
-        if sign not in _SIGNS.values():
-            raise OptionError(f"labels={labels}: expected {', '.join(_SIGNS)} or columns")
-        if not {"label", "labels"} & set(names):
-            raise OptionError(
-                f"labels={labels}: there is no column of labels; there are {joined(names)}. Say "
-                "which: --option columns=image=COLUMN,labels=COLUMN"
-            )
-        return sign
-    listed_kinds = zip(names, kinds or (), strict=False)
-    return "json" * any(n in ("label", "labels") and list in kind for n, kind in listed_kinds)

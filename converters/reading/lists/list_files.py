@@ -1,74 +1,161 @@
-"""The list that lies beside the images of a folder, if there is exactly one."""
+"""The list of the images of a folder, or one in each of its split folders."""
 
 from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from fastdata.errors import FastdataError
 
-from ..image_files import is_image_name
+from ..image_files import BOTH_CASES, has_own_images, is_hidden, is_image_name
+from ..list_signs import describe_list, is_submission
+from ..locations import printable
 from ..selection import joined
 from ..small_memory import KeySet
+from ..splits import split_folders_in
 from .columns import image_column
+from .image_finder import ImageFinder
 from .text_table import JSON_SUFFIXES, TextTable
 
 __all__ = [
-    "has_own_images",
-    "images_not_listed",
     "list_of_folder",
     "lists_of_folder",
+    "lists_of_splits",
+    "not_used",
+    "unknown_files",
 ]
 
 _SUFFIXES = (".csv", ".tsv", ".txt", *JSON_SUFFIXES)
-_LOOKED_AT = 5
+_ANNOTATIONS = (
+    *_SUFFIXES, ".geojson", ".xml", ".yaml", ".yml", ".mat", ".npy", ".npz", ".pkl", ".parquet",
+)  # fmt: skip
+_LOOKED_AT = 1000
 _MOST_LISTS = 20
-
-
-def has_own_images(folder: Path) -> bool:
-    """Tell whether there are image files directly in a folder."""
-    with os.scandir(folder) as entries:
-        return any(is_image_name(entry.name) and not entry.is_dir() for entry in entries)
+_DEPTH = 3
 
 
 def lists_of_folder(folder: Path) -> list[Path]:
-    """Return the files in a folder of images that name some of these, in sorted order."""
-    if not has_own_images(folder):
+    """Return the files in a folder that name some of the images in it or below, sorted.
+
+    A list of images in folders must have more columns than that of the names, and fit the folders:
+    at least half of its images are there, and a quarter of the images there are in it.
+    """
+    with os.scandir(folder) as entries:
+        names = sorted(e.name for e in entries if e.name.lower().endswith(_SUFFIXES))
+    names = [
+        name
+        for name in names
+        if not (is_submission(name) or is_hidden(name) or name.lower().startswith("readme"))
+    ]
+    if not names:
         return []
-    names = sorted(e.name for e in os.scandir(folder) if e.name.lower().endswith(_SUFFIXES))
-    # A text file for each image is no list of them.
-    return [folder / name for name in names[:_MOST_LISTS] if _names_images(folder / name)]
+    beside = has_own_images(folder)
+    # A text file for each image does not list images.
+    return [folder / name for name in names[:_MOST_LISTS] if _names_images(folder / name, beside)]
 
 
 def list_of_folder(folder: Path) -> Path | None:
-    """Return the one such file; None where there are none or several."""
+    """Return the one such file; None if there are none or several, or others may have labels."""
     found = lists_of_folder(folder)
-    return found[0] if len(found) == 1 else None
+    if len(found) != 1:
+        return None
+    if has_own_images(folder):
+        return found[0]
+    return found[0] if not unknown_files(folder) else None
 
 
-def images_not_listed(folder: Path, names: Iterable[str]) -> list[str]:
-    """Return the note on images of a folder that a list does not name, in a list."""
+def unknown_files(folder: Path) -> list[str]:
+    """Return the files directly in a folder that may have labels and cannot be read as lists."""
+    with os.scandir(folder) as entries:
+        others = (e for e in entries if not is_image_name(e.name) and not is_hidden(e.name))
+        names = sorted(entry.name for entry in others if entry.is_file())
+    found = []
+    for name in names[:_MOST_LISTS]:
+        lowered = name.lower()
+        kind = describe_list(folder / name, images_below(folder)).kind
+        if (kind == "unknown" and lowered.endswith(_ANNOTATIONS)) or (
+            kind == "list" and not lowered.endswith(_SUFFIXES)
+        ):
+            found.append(name)
+    return found
+
+
+def lists_of_splits(folder: Path) -> dict[str, Path]:
+    """Return the list in each split folder; empty if a split folder has no list, or several."""
+    splits = split_folders_in(folder)
+    found = {split: list_of_folder(folder / split) for split in splits}
+    lists = {split: path for split, path in found.items() if path is not None}
+    return lists if len(lists) == len(splits) and not has_own_images(folder) else {}
+
+
+def images_below(folder: Path) -> Iterator[str]:
+    """Yield the images in a folder and in folders below, relative to it."""
+    start = len(os.path.join(folder, ""))
+    waiting = [(os.fspath(folder), 0)]
+    for path, depth in waiting:  # which grows meanwhile
+        with os.scandir(path) as entries:
+            for entry in entries:
+                if is_hidden(entry.name):
+                    continue
+                if is_image_name(entry.name):
+                    yield entry.path[start:]
+                elif depth < _DEPTH and entry.is_dir():
+                    waiting.append((entry.path, depth + 1))
+
+
+def not_used(folder: Path, paths: Iterable[str], lists: Iterable[Path]) -> list[str]:
+    """Return notes on the files of a folder that its lists do not name.
+
+    paths: of the images.
+    """
     known = KeySet()
-    for name in names:
-        known.add(os.path.normpath(name).encode("utf-8", "surrogateescape"))
-    images = (e.name for e in os.scandir(folder) if is_image_name(e.name))
-    left = sorted(n for n in images if known.add(n.encode("utf-8", "surrogateescape")))
-    if not left:
-        return []
-    return [f"{len(left):,} image files that it does not name left out: {joined(left, 3)}"]
+    for path in paths:
+        known.add(os.path.normpath(path).encode("utf-8", "surrogateescape"))
+    start = len(os.path.join(folder, ""))
+    left = sorted(
+        name
+        for name in images_below(folder)
+        if known.add(os.path.join(folder, name).encode("utf-8", "surrogateescape"))
+    )
+    used = {os.fspath(path) for path in lists}
+    others = sorted(
+        entry.path[start:]
+        for parent in {folder, *(path.parent for path in lists)}
+        for entry in os.scandir(parent)
+        if entry.is_file() and not is_image_name(entry.name) and entry.path not in used
+    )
+    notes = [f"files not used: {joined(map(printable, others), 5)}"] * bool(others)
+    if left:
+        places = sorted({os.path.dirname(name) or "." for name in left})
+        notes.append(
+            f"{len(left):,} image files that it does not name left out, in "
+            f"{joined(map(printable, places), 5)}: {joined(map(printable, left), 3)}"
+        )
+    return notes
 
 
-def _names_images(path: Path) -> bool:
-    """Tell whether one of the first rows names an image beside the file."""
+def _names_images(path: Path, beside: bool) -> bool:
+    """Tell whether one of the first rows names an image.
 
-    def is_there(cell: str) -> bool:
-        return is_image_name(cell) and os.path.isfile(path.parent / cell)
+    beside: whether the images are in the folder of the list.
+    """
 
+    if any(os.path.exists(path.with_suffix(suffix)) for suffix in BOTH_CASES):
+        return False  # the annotation of one image
+    finder = ImageFinder(path.parent)
     try:
-        table = TextTable(path, is_there)
+        table = TextTable(path, lambda cell: is_image_name(cell) and finder.is_there(cell))
         image = image_column(table.columns)
-        return any(is_there(row[image]) for row in itertools.islice(table, _LOOKED_AT))
+        cells = [row[image] for row in itertools.islice(table, _LOOKED_AT)]
+        if beside:
+            return any(is_image_name(cell) and finder.is_there(cell) for cell in cells)
+        finder.locate(cells.__getitem__, len(cells))
+        there = [finder.path(cell) for cell in cells if finder.is_there(cell)]
     except (FastdataError, OSError, ValueError):
         return False
+    folders = {file.parent for file in there}
+    count = sum(is_image_name(name) for folder in folders for name in os.listdir(folder))
+    enough = 2 * len(there) >= len(cells) and 4 * len(there) >= min(count, _LOOKED_AT)
+    return bool(there) and enough and len(table.columns) > 1

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import os
+from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -21,13 +23,15 @@ from fastdata.schema import (
     StringField,
 )
 
-from ..cells import ColumnGuess, labels_of, parse_array, parse_bytes
+from ..cells import ColumnGuess, parse_array, parse_bytes
 from ..class_names import MOST_CLASSES, numbered
 from ..fields import convert, named_field
+from ..selection import joined
 from ..small_memory import StringTable
 from ..splits import split_classes
-from .columns import LABELS
-from .image_finder import ImageFinder, folders_of
+from .columns import is_label
+from .image_finder import ImageFinder
+from .labels import labels_of, sign_between
 
 __all__ = ["ListInfo", "RowSamples"]
 
@@ -60,7 +64,9 @@ class ListInfo(NamedTuple):
     channels: int
     classes: tuple[str, ...] | None = None  # names of classes 0, 1, ..., if known
     kinds: list[set[type]] | None = None  # types of each column of JSON
-    label_separator: str = ""  # between several labels of a sample; "" for one label
+    sign: str | None = None  # between several labels of a sample; "" if there is one; None: look
+    only: tuple[int, str] | None = None  # a column, and its text in the rows that are taken
+    folder_label: bool = False  # whether the last column is the folder, which is the label
 
 
 class RowSamples:
@@ -79,20 +85,39 @@ class RowSamples:
         """
         self._info, self._rows, self.notes = info, StringTable(), list[str]()
         self._finder_of = finder_of
-        guesses = [self._guess(k) for k in range(len(info.columns))]
-        folders: list[set[str]] = [set() for _ in guesses]
+        guesses = [ColumnGuess(self._may_be_label(k)) for k in range(len(info.columns))]
+        named = array("q")
         rows = iter(rows)
+        read = 0
         while batch := list(itertools.islice(rows, _BATCH)):
+            read += len(batch)
+            # Types and classes are those of all splits, so that they have the same numbers.
+            for guess, cells in zip(guesses, zip(*batch, strict=True), strict=True):
+                guess.see(cells)
+            if info.only is not None:
+                batch = [row for row in batch if row[info.only[0]] == info.only[1]]
+            named.extend([hash(row[info.image]) for row in batch])
             for row in batch:
                 self._rows.append(_encoded(row))
-            for k, cells in enumerate(zip(*batch, strict=True)):
-                guesses[k].see(cells)
-                if k == info.image or guesses[k].is_image:
-                    folders[k] |= folders_of(cells)
         self.num_samples = len(self._rows)
-        if not self.num_samples:
+        if not read:
             raise SourceError(f"{info.place}: the manifest has a header but no rows")
+        if info.only is not None and not self.num_samples:
+            there = joined(guesses[info.only[0]].classes, 20)
+            raise OptionError(
+                f"split={info.only[1]}: no row of {info.place} is of that split; there are {there}"
+            )
+        hashes = np.frombuffer(named, np.int64)
+        hashes.sort()  # np.unique takes six times as long, and 60 MB for a million rows
+        different = self.num_samples and 1 + int(np.count_nonzero(hashes[1:] != hashes[:-1]))
+        if different < self.num_samples:
+            self.notes.append(
+                f"{self.num_samples:,} rows name {different:,} images, and each row is a sample "
+                "(docs/recipes/datasets.md puts rows together)"
+            )
         self._finders: dict[str, ImageFinder] = {}
+        self._signs: dict[str, str] = {}
+        self._numbers: dict[str, dict[str, int]] = {}
         fields = {
             name: self._field(k, name, guess)
             for k, (name, guess) in enumerate(zip(info.columns, guesses, strict=True))
@@ -105,33 +130,22 @@ class RowSamples:
             )
         order = sorted(fields, key=lambda name: name != main)
         self.schema = Schema({name: fields[name] for name in order})
-        self._numbers = {
-            name: numbered(field.classes)
-            for name, field in fields.items()
-            if isinstance(field, (ScalarField, ArrayField)) and field.classes is not None
-        }
+        for name, field in fields.items():
+            if isinstance(field, (ScalarField, ArrayField)) and field.classes is not None:
+                self._numbers.setdefault(name, numbered(field.classes))
 
-        for name in self.schema.images:
-            k = info.columns.index(name)
-            every = map(self.row, range(self.num_samples))
-            if k != info.image and not guesses[k].is_image:  # images by the user's choice
-                folders[k] = folders_of(row[name] for row in every)
-                every = map(self.row, range(self.num_samples))
-            self.notes += self._finders[name].outside(name, folders[k], every)
+    def leave_out(self, name: str) -> None:
+        """Leave out a field."""
+        self.schema = Schema({n: field for n, field in self.schema.items() if n != name})
 
     # -- what columns hold ---------------------------------------------------------------
 
-    def _guess(self, column: int) -> ColumnGuess:
-        info, name = self._info, self._info.columns[column]
-        several = info.label_separator if self._is_labels(name) else ""
-        may_be = self._may_be_label(name) or name == "split" or bool(several)
-        return ColumnGuess(may_be, several)
-
-    def _is_labels(self, name: str) -> bool:
-        return bool(self._info.label_separator) and name in ("label", "labels")
-
-    def _may_be_label(self, name: str) -> bool:
-        return name.lower() in LABELS or self._info.known.get(name) == "label"
+    def _may_be_label(self, column: int) -> bool:
+        info = self._info
+        name = info.columns[column]
+        if column == info.image:
+            return False
+        return is_label(name) or name in ("split", "labels") or info.known.get(name) == "label"
 
     def _field(self, column: int, name: str, guess: ColumnGuess) -> Field:
         """Return the field of a column, and find where its images are if it has such."""
@@ -162,12 +176,55 @@ class RowSamples:
                 self._add_finder(name, column, False)
             mask = "mask" in name.lower()
             return ImageField(channels=1 if mask else info.channels, mask=mask)
-        if self._is_labels(name):
-            named = not guess.is_int or info.classes is not None
-            classes = self._classes(guess, name) if named else None
-            return ArrayField("int64", (None,), classes=classes)
+        if info.folder_label and column == len(info.columns) - 1:
+            return self._folder_field(name, guess)
+        if (is_label(name) or name == "labels") and name != "split":
+            return self._label_field(column, name, guess)
+        return self._plain_field(column, name, guess)
+
+    def _folder_field(self, name: str, guess: ColumnGuess) -> Field:
+        """Return the field of the folders of images, as paths below the folder of all."""
+        folders = guess.classes
+        above = os.path.commonpath(folders) if len(folders) > 1 else os.path.dirname(*folders)
+        names = [os.path.relpath(folder, above or ".") for folder in folders]
+        classes = self._info.classes or tuple(names)
+        numbers = numbered(classes)
+        self._numbers[name] = {
+            folder: numbers[name]
+            for folder, name in zip(folders, names, strict=True)
+            if name in numbers
+        }
+        return ScalarField(classes=classes)
+
+    def _label_field(self, column: int, name: str, guess: ColumnGuess) -> Field:
+        info = self._info
+        types = info.kinds[column] if info.kinds is not None else set[type]()
+        if types & {dict}:
+            raise SourceError(
+                f"{info.place}: {name!r} has objects, not labels: {guess.first:.60}. Leave it out: "
+                "--option columns=image=COLUMN"
+            )
+        sign = info.sign
+        if sign is None and not guess.is_float and guess.classes:
+            sign, note = sign_between(info.place, name, guess.classes)
+            self.notes += [note] * bool(note)
+        if not sign or (guess.is_float and info.sign is None):
+            return self._plain_field(column, name, guess)
+        self._signs[name] = sign
+        parts = ColumnGuess(True)
+        for cell in guess.classes:
+            with contextlib.suppress(ValueError):  # such a row is rejected when it is read
+                parts.see(labels_of(cell, sign))
+        parts.conclude(is_there=False)
+        named = not parts.is_int or info.classes is not None
+        return ArrayField("int64", (None,), classes=self._classes(parts, name) if named else None)
+
+    def _plain_field(self, column: int, name: str, guess: ColumnGuess) -> Field:
+        """Return the field of one number or text a row; a label may have classes."""
+        info = self._info
+        types = info.kinds[column] if info.kinds is not None else None
         is_text = types is not None and str in types
-        label = self._may_be_label(name)
+        label = is_label(name) or name == "labels"
         if types is not None and types <= {bool, type(None)} and bool in types:
             return ScalarField("bool")
         if types is not None and types & {list, dict}:
@@ -220,8 +277,7 @@ class RowSamples:
 
     def _add_finder(self, name: str, column: int, main: bool) -> ImageFinder:
         finder = self._finder_of(name, main)
-        count = min(self.num_samples, 1000)
-        finder.locate(self._cells(index)[column] for index in range(count))
+        finder.locate(lambda index: self._cells(index)[column], self.num_samples)
         if finder.note:
             self.notes.append(finder.note)
         self._finders[name] = finder
@@ -244,6 +300,17 @@ class RowSamples:
         row = self.row(index)
         return tuple(self._value(name, field, row) for name, field in self.schema.items())
 
+    def path_at(self, index: int) -> str:
+        """Return the path of the image of a sample; "" if its row does not fit."""
+        try:
+            return os.fspath(
+                self._finders[self._info.columns[self._info.image]].path(
+                    self.key_at(index), self.row(index)
+                )
+            )
+        except ValueError:
+            return ""
+
     def parts(self, index: int) -> tuple[Any, ...]:
         """Return the parts of a sample's fingerprint."""
         row = self.row(index)
@@ -256,14 +323,16 @@ class RowSamples:
             return cell
         if isinstance(field, BytesField):
             return parse_bytes(cell)
-        if isinstance(field, ArrayField) and self._is_labels(name):
+        if name in self._signs:
             return self._several(name, field, cell)
         if not cell.strip():
             raise ValueError(f"the column {name!r} is empty in this row")
         if isinstance(field, ImageField):
             return self._finders[name].path(cell, row)
-        if name in self._numbers and cell in self._numbers[name]:
-            return self._numbers[name][cell]
+        if name in self._numbers:
+            found = self._numbers[name].get(cell, self._numbers[name].get(cell.strip()))
+            if found is not None:
+                return found
         if isinstance(field, ArrayField):
             return convert(parse_array(cell, field), field, name)
         return self._number(name, field, cell)
@@ -279,9 +348,9 @@ class RowSamples:
         number = float(cell) if field.dtype.startswith("float") else _whole(text, name)
         return convert(number, field, name)
 
-    def _several(self, name: str, field: ArrayField, cell: str) -> Any:
+    def _several(self, name: str, field: Field, cell: str) -> Any:
         """Return the numbers of the labels that a cell lists."""
-        labels = labels_of(cell, self._info.label_separator)
+        labels = labels_of(cell, self._signs[name])
         known = self._numbers.get(name, {})
         for label in labels:
             if known and label not in known and not label.lstrip("+-").isdecimal():

@@ -6,21 +6,20 @@ null is empty.  ``kinds`` tells which columns of JSON were text, so that ``"007"
 
 from __future__ import annotations
 
-import csv
 import itertools
 import json
+import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from fastdata.errors import OptionError, SourceError
-from fastdata.regular_files import open_regular
 
 from ..cells import NUMBER
 from ..image_files import SUFFIXES, is_image_name
 from ..json_files import json_entries
-from ..text_lines import MOST_IN_CELL, MOST_IN_ROW, csv_rows, text_lines, too_long
+from ..text_lines import MOST_IN_CELL, MOST_IN_ROW, csv_rows, encoding_of, text_lines, too_long
 from .columns import is_usual
 
 __all__ = [
@@ -36,6 +35,9 @@ SEPARATORS = {"comma": ",", "tab": "\t", "semicolon": ";", "bar": "|", "blank": 
 """What the option ``separator=`` takes; the signs themselves too."""
 
 _LOOKED_AT = 20
+_AROUND = " \t\ufeff"
+_FIRST_SIGN = re.compile(r'(?:"[^"]*"|[^\t,;|"])*([\t,;|])')
+_BEHIND_PATH = re.compile(rf".*[.](?:{'|'.join(s[1:] for s in SUFFIXES)})\s+\S", re.IGNORECASE)
 _MOST_COLUMNS = 10_000
 
 
@@ -52,39 +54,46 @@ class TextTable:
         is_file: Callable[[str], bool],
         separator: str | None = None,
         header: bool | None = None,
+        *,
+        exact: bool = False,
     ) -> None:
         """Look at the first rows.
 
         is_file: returns whether a cell is the name of an image file; such a row is not a header.
         separator: one of `SEPARATORS`.
         header: whether the first row names the columns.
+        exact: whether blanks around cells belong to them.
         """
-        self.path, self._is_file = path, is_file
+        self.path, self.is_file, self._exact = path, is_file, exact
         self.kinds: dict[str, set[type]] | None = None
-        self._skip, self._separator = 0, ""
+        self._skip, self._encoding = 0, encoding_of(path)
         if path.suffix.lower() in JSON_SUFFIXES:
+            if self._encoding != "utf-8-sig":
+                raise SourceError(f"{path}: JSON in {self._encoding}. Save it as UTF-8")
             self._look_at_objects()
             return
         self._separator = _named_separator(separator) if separator else self._likely_separator()
-        self._blanks: _BlankLines | None = None
-        if self._separator == " ":
-            self._blanks = _BlankLines(path, is_file, header)
-            self.columns = self._blanks.columns
+        self._lines = _BlankLines(self, header) if self._separator == " " else None
+        if self._lines is not None:
+            self.columns = self._lines.columns
             return
         first = next(self._cells(), None)
         if first is None:
             raise SourceError(f"{path}: the manifest is empty")
         self._skip = int(self._is_header(first) if header is None else header)
-        self.columns = first if self._skip else column_names(len(first))
+        self.columns = [c if exact else c.strip(_AROUND) for c in first]
+        self.columns = self.columns if self._skip else column_names(len(first))
 
     def __iter__(self) -> Iterator[list[str]]:
         """Yield the rows that are not empty."""
         if self.kinds is not None:
             yield from map(self._object_cells, self._objects())
             return
+        if self._lines is not None:
+            yield from self._lines
+            return
         width = len(self.columns)
-        rows = self._blanks if self._blanks is not None else self._cells()
-        for number, row in enumerate(itertools.islice(rows, self._skip, None), 1):
+        for number, row in enumerate(itertools.islice(self._cells(), self._skip, None), 1):
             if len(row) != width:
                 raise SourceError(
                     f"{self.path}: row {number} has {len(row)} columns, not {width}: {row[:4]}. "
@@ -94,42 +103,29 @@ class TextTable:
 
     # -- cells with a sign between them ---------------------------------------------------
 
+    def lines(self) -> Iterator[str]:
+        """Yield the lines that are not empty."""
+        for _, line in text_lines(self.path, encoding=self._encoding):
+            yield line.strip()
+
     def _cells(self) -> Iterator[list[str]]:
         """Return all rows that are not empty, the header included."""
-        return csv_rows(self.path, self._separator)
+        return csv_rows(self.path, self._separator, self._encoding, exact=self._exact)
 
     def _likely_separator(self) -> str:
-        """Return the sign that stands between cells, by the first lines."""
-        try:
-            with open(
-                self.path, newline="", opener=open_regular, encoding="utf-8-sig", errors="replace"
-            ) as file:
-                first = (file.readline(MOST_IN_CELL) for _ in range(_LOOKED_AT))
-                lines = [line for line in first if line.strip()]
-        except OSError as error:
-            raise SourceError(f"{self.path}: {error.strerror}") from error
-        if not lines:
+        """Return the first sign between cells in the first line; a blank in a text without one."""
+        first = next(text_lines(self.path, encoding=self._encoding, cut=True), None)
+        if first is None:
             raise SourceError(f"{self.path}: the manifest is empty")
-        there = [sign for sign in "\t,;|" if sign in lines[0]]
-        if not there:
-            return " " if self.path.suffix.lower() == ".txt" else ","
-        if len(there) > 1:
-            fits = [sign for sign in there if self._names_files(lines, sign)]
-            there = fits if len(fits) == 1 else there
-        return there[0]
-
-    def _names_files(self, lines: Sequence[str], sign: str) -> bool:
-        """Tell whether the first lines have as many cells each, and files among them."""
-        try:
-            rows = list(csv.reader(lines, delimiter=sign))
-        except csv.Error:
-            return False
-        same = len({len(row) for row in rows if row}) == 1
-        return same and any(self._is_file(cell) for cell in rows[-1])
+        found = _FIRST_SIGN.match(first[1])
+        blank = self.path.suffix.lower() == ".txt"
+        if found is None or (blank and _BEHIND_PATH.match(found[0])):
+            return " " if blank else ","
+        return found[1]
 
     def _is_header(self, first: list[str]) -> bool:
         """Tell whether a row names columns: nothing in it is a file, a path or a number."""
-        if any(map(self._is_file, first)):
+        if any(map(self.is_file, first)):
             return False
         return any(map(is_usual, first)) or not any("/" in c or _is_number(c) for c in first)
 
@@ -206,10 +202,13 @@ def _named_separator(separator: str) -> str:
 
 
 _LINES_LOOKED_AT = 200
-_SUFFIX = "|".join(suffix[1:] for suffix in SUFFIXES)
-_IMAGE = re.compile(rf"(.*?\.(?:{_SUFFIX}))(?:\s+(.*))?", re.IGNORECASE)
-_NUMBER_LAST = re.compile(r"(.*\S)\s+([+-]?[0-9]+)")
-_WORD_FIRST = re.compile(r"(\S+)(?:\s+(.*))?")
+_PATH = "[.](?:" + "|".join(suffix[1:] for suffix in SUFFIXES) + ")"
+_FORMS = (
+    re.compile(rf"((?:[0-9]+\s+)*)(\S.*?{_PATH})(?:\s+(.*))?", re.IGNORECASE),
+    re.compile(rf"()(.*?{_PATH})(?:\s+(.*))?", re.IGNORECASE),
+    re.compile(r"()(\S+)(?:\s+(.*))?"),
+)
+"""Numbers, the path and the rest; without the suffix of an image, the path is the first word."""
 
 
 def _is_number(cell: str) -> bool:
@@ -218,66 +217,86 @@ def _is_number(cell: str) -> bool:
 
 
 class _BlankLines:
-    """The lines of a file as cells."""
+    """The lines of a table as cells.
 
-    def __init__(self, path: Path, is_file: Callable[[str], bool], header: bool | None) -> None:
-        self.path = path
-        lines = [line.strip() for _, line in itertools.islice(text_lines(path), _LINES_LOOKED_AT)]
-        if not lines:
-            raise SourceError(f"{path}: the manifest is empty")
-        names = self._names(lines, is_file) if header is None else lines[0].split() * header
-        below = lines[self._skip :] if header is None else lines[int(header) :]
-        self._skip = len(lines) - len(below)
+    If a header has as many words as each line, words are cells.  Else a line is a path, with
+    numbers before it, and numbers or one text behind it.
+    """
+
+    def __init__(self, table: TextTable, header: bool | None) -> None:
+        self._table, self._skip, self._several = table, 0, True
+        lines = list(itertools.islice(table.lines(), _LINES_LOOKED_AT))
+        names = self._header(lines, header)
+        below = lines[self._skip :]
         if not below:
-            raise SourceError(f"{path}: the manifest has a header but no rows")
-        self._split = next(
-            pattern
-            for pattern in (_IMAGE, _NUMBER_LAST, _WORD_FIRST)
-            if all(map(pattern.fullmatch, below))
-        )
-        rests = [self._parts(line)[1].split() for line in below]
-        counts = {len(rest) for rest in rests}
+            raise SourceError(f"{table.path}: the manifest has a header but no rows")
+        self.columns, self._form = names, None
+        if {len(line.split()) for line in below} == {len(names)}:
+            return
+        self._form = next(form for form in _FORMS if all(map(form.fullmatch, below)))
+        found = [self._parts(line) for line in below]
+        if any(os.path.isfile(table.path.parent / f"{a}{b}") for a, b, _ in found[:20] if a):
+            self._form = _FORMS[1]  # a folder is called 1 dog
+            found = [self._parts(line) for line in below]
+        before = {len(numbers.split()) for numbers, _, _ in found}
+        if len(before) > 1:
+            raise SourceError(
+                f"{table.path}: not as many numbers before each path as in {below[0]!r:.80}. Write "
+                "it as a CSV with a header"
+            )
+        rests = [rest.split() for _, _, rest in found]
         words = set(itertools.chain.from_iterable(rests))
-        self._several = len(counts) == 1 and all(_is_number(w) or is_image_name(w) for w in words)
-        width = 1 + (counts.pop() if self._several else any(rests))
-        self._width = width
-        self.columns = self._named(names, width)
+        same = len(set(map(len, rests))) == 1
+        self._several = same and all(_is_number(w) or is_image_name(w) for w in words)
+        behind = len(rests[0]) if self._several else int(any(rests))
+        self.columns = [f"number{k}" for k in range(max(before))] + column_names(1 + behind)
+        if len(names) == len(self.columns) - 1:  # CelebA's does not name the column of the paths
+            names = ["path", *names]
+        if names and len(names) != len(self.columns):
+            raise SourceError(
+                f"{table.path}: its header names {len(names)} columns, and its rows have "
+                f"{len(self.columns)}"
+            )
+        self.columns = names or self.columns
 
-    _skip = 0
-
-    def _names(self, lines: list[str], is_file: Callable[[str], bool]) -> list[str]:
-        """Return the names of a header; CelebA's follows a line with the number of rows."""
-        if len(lines) > 2 and lines[0].isdecimal() and not any(map(is_file, lines[1].split())):
+    def _header(self, lines: list[str], given: bool | None) -> list[str]:
+        """Return the names of a header: in a comment, or behind the number of rows."""
+        comments = sum(1 for _ in itertools.takewhile(lambda line: line.startswith("#"), lines))
+        first = lines[0].split() if lines else []
+        if 0 < comments < len(lines):
+            self._skip = comments
+            names = lines[0].lstrip("# ").split()
+            return names if len(names) == len(lines[comments].split()) else []
+        counted = len(lines) > 2 and len(first) == 1 and first[0].isdecimal()
+        if given is None and counted and not self._has_file(lines[1]):
             self._skip = 2
             return lines[1].split()
-        first = lines[0].split()
-        cells_below = len(lines[1].split()) if len(lines) > 1 else 0
-        if len(first) == cells_below and len(first) > 1 and not any(
-            is_file(word) or _is_number(word) or "/" in word for word in first
-        ) and any(map(is_file, lines[1].split())):  # fmt: skip
-            self._skip = 1
-            return first
-        return []
+        if given is None:
+            plain = not any(_is_number(word) or "/" in word for word in first)
+            alike = len(lines) > 1 and 1 < len(first) == len(lines[1].split())
+            given = plain and alike and not self._has_file(lines[0])
+            given = given and (self._has_file(lines[1]) or any(map(is_usual, first)))
+        self._skip = int(given)
+        return first if given else []
 
-    def _named(self, names: list[str], width: int) -> list[str]:
-        if not names:
-            return column_names(width)
-        if len(names) == width - 1:
-            names = ["path", *names]
-        if len(names) != width:
-            raise SourceError(
-                f"{self.path}: its header names {len(names)} columns, and its rows have {width}"
-            )
-        return names
+    def _has_file(self, line: str) -> bool:
+        return any(map(self._table.is_file, line.split()))
 
-    def _parts(self, line: str) -> tuple[str, str]:
-        found = self._split.fullmatch(line)
-        if found is None:
-            raise SourceError(f"{self.path}: the line {line[:100]!r} is not like those before it")
-        return found[1], found[2] or ""
+    def _parts(self, line: str) -> tuple[str, str, str]:
+        found = self._form.fullmatch(line) if self._form is not None else None
+        return (found[1], found[2], found[3] or "") if found is not None else ("", "", "")
 
     def __iter__(self) -> Iterator[list[str]]:
-        for _, line in itertools.islice(text_lines(self.path), self._skip, None):
-            path, rest = self._parts(line.strip())
-            cells = rest.split() if self._several else [rest.strip()] * (self._width > 1)
-            yield [path, *cells]
+        width = len(self.columns)
+        for line in itertools.islice(self._table.lines(), self._skip, None):
+            if self._form is None:
+                cells = line.split()
+            else:
+                numbers, path, rest = self._parts(line)
+                cells = [*numbers.split(), path, *(rest.split() if self._several else [rest])]
+                cells = cells[:width] if not rest else cells
+            if len(cells) != width or (self._form is not None and not path):
+                raise SourceError(
+                    f"{self._table.path}: the line {line[:100]!r} is not like those before it"
+                )
+            yield cells

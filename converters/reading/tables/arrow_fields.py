@@ -26,11 +26,19 @@ from fastdata.schema import (
 
 from ..class_names import check_different
 from ..exported import Exported
-from ..field_names import LABELS, first_called, safe_name, unique_name
+from ..field_names import (
+    INDEX_COLUMNS,
+    LABELS,
+    first_called,
+    is_image_name,
+    is_mask_name,
+    safe_name,
+    unique_name,
+)
 from ..fields import check_names, image_field, resolve_fields
 from ..image_files import is_image_bytes
 from ..lists.columns import image_column, names_images
-from ..selection import COLUMNS, TableColumn
+from ..selection import COLUMNS, TableColumn, left_out
 from .arrow_types import (
     arrow,
     dtype_of,
@@ -97,6 +105,8 @@ def choose_columns(
         chosen = COLUMNS.parse(wanted)
         COLUMNS.check(chosen, place, {name: column.refusal for name, column in kinds.items()})
         return chosen
+    notes += left_out("columns of row numbers", [name for name in kinds if name in INDEX_COLUMNS])
+    kinds = {name: kind for name, kind in kinds.items() if name not in INDEX_COLUMNS}
     fits = {name: kind.field for name, kind in kinds.items() if kind.field is not None}
     images = [n for n, f in fits.items() if isinstance(f, ImageField) and not f.mask]
     masks = [n for n, f in fits.items() if isinstance(f, ImageField) and f.mask]
@@ -222,6 +232,9 @@ def _kind(
     if is_image_struct(type_) or is_bytes(type_):
         return TableColumn(name, None, "is a list of images, which is not read")
     if dtype := dtype_of(type_):
+        pixels = is_mask_name(name) or (is_image_name(name) and dtype[:5] in ("uint8", "float"))
+        if len(shape) > 1 and pixels:
+            return TableColumn(name, image_field(name, channels))
         declared = feature.get("shape")
         if isinstance(declared, list) and len(declared) == len(shape):
             shape = [n if isinstance(n, int) and 0 <= n < 2**31 else None for n in declared]

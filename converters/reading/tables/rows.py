@@ -16,7 +16,7 @@ from ..exported import array_of, needs_shape
 from ..fields import nested_array
 from ..locations import path_inside
 from ..spans import FileSpan
-from .arrow_types import arrow, is_list, is_text, storage, table_errors
+from .arrow_types import arrow, dtype_of, is_list, is_text, storage, table_errors
 
 __all__ = ["KEY", "MappedTable", "RowLayout", "first_values", "key_reader", "row_reader"]
 
@@ -116,6 +116,15 @@ def key_reader(batch: Any, layout: RowLayout) -> Callable[[int], str | None]:
     return lambda row: str(_given(keys[row].as_py(), KEY))
 
 
+def _pixels(array: Any, name: str) -> Callable[[int], Any]:
+    """Return a function from a row's number to pixels in nested lists, of the column's type."""
+    type_ = storage(array.type)
+    while is_list(type_):
+        type_ = storage(type_.value_type)
+    dtype = dtype_of(type_)
+    return lambda row: np.array(_given(array[row].as_py(), name), dtype)
+
+
 def _column(
     array: Any,
     name: str,
@@ -127,6 +136,8 @@ def _column(
     if isinstance(field, ImageField) and is_text(array.type):
         names = array.to_pylist()
         return lambda row: Path(path_inside(layout.images, _given(names[row], name)))
+    if isinstance(field, ImageField) and is_list(storage(array.type)):
+        return _pixels(array, name)
     if isinstance(field, ImageField):
         return _images(array, name, layout.root, mapped)
     if is_list(storage(array.type)) and not is_list(storage(array.type.value_type)):

@@ -23,12 +23,16 @@ from fastdata.errors import OptionError, SourceError
 from fastdata.schema import Field, ScalarField, Schema, StringField
 
 from ...base import FieldSpec, IndexedSource, Reject, Sample, reason_of, reject_reason
+from ..box_forms import BoxesOption, parse_boxes
 from ..class_names import classes_of_texts, named_classes, numbered
 from ..exported import Exported, read_exported
+from ..field_names import BOXES
+from ..fields import resolve_boxes
 from ..fingerprints import FileSource
 from ..lists.image_finder import folder_named
 from ..locations import printable, stat_of
 from ..options import ClassFile, Option
+from ..python_samples import file_of
 from ..refusals import no_files
 from ..selection import joined
 from ..splits import choose_split, split_of
@@ -119,6 +123,7 @@ class TableSource(FileSource, IndexedSource):
         images: Annotated[
             str | None, Option("the folder of the image files that a column of text names")
         ] = None,
+        boxes: BoxesOption = (),
     ) -> None:
         self.notes = []
         paths = self.files_of(location)
@@ -157,6 +162,19 @@ class TableSource(FileSource, IndexedSource):
                 what, own = f"the column {chosen[name]!r}", classes if name == "label" else None
                 names = classes_of_texts(self._texts(chosen[name]), what, own)
                 resolved[name] = ScalarField(classes=names)
+        label = resolved.get("label")
+        if (
+            isinstance(label, ScalarField)
+            and "float" in label.dtype
+            and "label" not in (fields or {})
+        ):
+            values = self._values(chosen["label"])
+            if all(float(value).is_integer() for value in values):
+                resolved["label"] = ScalarField()
+        form = parse_boxes(boxes, whole=True)
+        if form.form or any(name.lower() in BOXES for name in resolved):
+            rows = {name: self._first_values(chosen[name]) for name in resolved}
+            self.box_forms = resolve_boxes(resolved, rows, form, fields or {}, self.notes)
         self._add_split(resolved, chosen, [splits[k] for k in taken])
         numbers = {
             name: numbered(field.classes)
@@ -319,15 +337,28 @@ class TableSource(FileSource, IndexedSource):
             with contextlib.suppress(*table_errors()):
                 yield from itertools.islice(self.batches(block.file, block.number, names), 1)
 
+    def _first_values(self, column: str) -> list[Any]:
+        """Return some values of a column: images as bytes or paths, numbers as arrays."""
+        found: list[Any] = []
+        for batch in self._first_batches([column]):
+            values = batch.column(batch.schema.names.index(column)).slice(0, _PEEK).to_pylist()
+            found += (np.array(v) if isinstance(v, list) else file_of(v) for v in values)
+            if len(found) >= _PEEK:
+                break
+        return [value for value in found[:_PEEK] if value is not None]
+
     def _texts(self, column: str) -> Iterator[str]:
         """Yield the texts of a column, each at least once; reads that column of all files."""
+        return filter(None, self._values(column))
+
+    def _values(self, column: str) -> Iterator[Any]:
         unique = arrow(".compute").unique
         for block in self._blocks:
             with contextlib.suppress(*table_errors()):  # rows that are lost are rejected later
                 for batch in self.batches(block.file, block.number, [column]):
                     batch.validate(full=True)
                     values = unique(batch.column(batch.schema.names.index(column)))
-                    yield from filter(None, values.to_pylist())
+                    yield from (value for value in values.to_pylist() if value is not None)
 
     # -- rows ---------------------------------------------------------------------------
 

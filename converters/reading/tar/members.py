@@ -120,6 +120,11 @@ def _usual(
     label = next((suffix for suffix in _LABELS if suffix in there), None)
     if label is not None:
         _put(chosen, "label", [label], samples)
+    expected = {"label": label, "mask": images[masks[0]][0] if len(masks) == 1 else None}
+    for name, member in expected.items():
+        if member is not None and name not in chosen:
+            reason = f"the {name} {member!r} is only in some of the first samples"
+            raise SourceError(MEMBERS.unclear(place, reason, there))
     for suffix in there:
         stem, _, kind = suffix.rpartition(".")
         if kind in _NUMBERS and suffix != label:
