@@ -1,7 +1,7 @@
 """CIFAR-10 and CIFAR-100: Python's edition and the binary one, unpacked or as downloaded.
 
-What a batch is, and where batches are, stands in ``reading/classic/cifar_batches.py``.  Pickles are
-read by ``pickled.py`` beside it, which executes nothing.
+``reading/classic/cifar_batches.py`` finds and reads the batches.  ``pickled.py``
+reads pickles and executes nothing.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _part_of(batch: Batch, fields: dict[str, Field]) -> Part:
 
 
 def _checked(name: str, labels: Sequence[int], field: Field) -> list[Any]:
-    """Return labels; a ValueError in the place of one that is no class."""
+    """Return labels, with a ValueError for each that has no class."""
     names = field.classes if isinstance(field, ScalarField) else None
     return [
         label

@@ -292,7 +292,7 @@ def test_object_arrays_and_text_for_bytes_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="the type of an array is not one of integers"):
         find_source(write(tmp_path / "a", {"train": pickle.dumps(objects, 4)}))
     text = {b"fine_labels": [1], b"data": planes(1, 1)}
-    with pytest.raises(SourceError, match="Write arrays anew with a protocol from 3 on"):
+    with pytest.raises(SourceError, match="Write arrays again with protocol 3 or later"):
         find_source(write(tmp_path / "b", {"train": pickle.dumps(text, 2)}))
     order = {b"fine_labels": [1, 2], b"data": np.asfortranarray(planes(1, 2))}
     with pytest.raises(SourceError, match="in C order"):
@@ -306,10 +306,10 @@ def test_object_arrays_and_text_for_bytes_are_refused(tmp_path: Path) -> None:
     ("change", "reason"),
     [
         ({b"labels": [1, 2]}, "has 3 images and 2 labels"),
-        ({b"labels": [1, 2, "x"]}, "'labels' is no list of whole numbers"),
-        ({b"labels": [1, 2, 2**70]}, "'labels' is no list of whole numbers"),
-        ({b"labels": [1, 2, True]}, "'labels' is no list of whole numbers"),
-        ({b"labels": None}, "'labels' is no list of whole numbers"),
+        ({b"labels": [1, 2, "x"]}, "'labels' is not a list of whole numbers"),
+        ({b"labels": [1, 2, 2**70]}, "'labels' is not a list of whole numbers"),
+        ({b"labels": [1, 2, True]}, "'labels' is not a list of whole numbers"),
+        ({b"labels": None}, "'labels' is not a list of whole numbers"),
         ({b"data": planes(1, 3).astype(np.int16)}, "expected uint8"),
         ({b"data": planes(1, 3)[:, :3000]}, "expected N x 3072"),
         ({b"data": planes(1, 3).tobytes()}, "no array 'data' of images in it; it has data, labels"),

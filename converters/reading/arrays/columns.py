@@ -1,7 +1,7 @@
 """Arrays with one row a sample: what HDF5, zarr, N5, NumPy and torch files have.
 
-An `ArrayColumn` is what a format gives: rows, of pixels or of bytes of image files, that can be
-read a block at a time, or of which it knows where in the file they are.
+Each format makes an `ArrayColumn` of an array: rows of pixels or of bytes of image files, which are
+read a block at a time, or whose places in the file are known.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class ArrayColumn(abc.ABC):
         raise NotImplementedError
 
     def after_end(self) -> str:
-        """Return what is wrong behind the last row, once that is read; or nothing."""
+        """Return the damage behind the last row, if any, after that row was read."""
         return ""
 
     def close(self) -> None:

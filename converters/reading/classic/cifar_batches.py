@@ -167,7 +167,7 @@ def _add(
         except SourceError as error:
             found.batches.append(batch._replace(failure=f"{name}: {error}"))
     elif name in _PICKLES and size <= _LARGEST:
-        with contextlib.suppress(SourceError):  # then there are no names
+        with contextlib.suppress(SourceError):  # without it classes have no names
             for key, values in _texts(read_pickle(file, offset, size)).items():
                 if key.endswith("label_names") and isinstance(values, list):
                     found.names[key] = tuple(map(_text, values))
@@ -237,7 +237,7 @@ def _labels_of(given: Any, count: int, key: str) -> list[int]:
     if not isinstance(given, list) or not all(
         type(label) is int and abs(label) < 2**63 for label in given
     ):
-        raise SourceError(f"{key!r} is no list of whole numbers")
+        raise SourceError(f"{key!r} is not a list of whole numbers")
     if len(given) != count:
         raise SourceError(f"has {count:,} images and {len(given):,} {key}")
     return given

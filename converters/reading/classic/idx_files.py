@@ -176,7 +176,7 @@ def part_of(pair: IdxPair, form: Callable[[Any], Any] | None) -> Part:
         StoredColumn(
             path,
             each.offset,
-            # Of the numbers of a label, QMNIST has the class first.
+            # A label of QMNIST is several numbers; the first is the class.
             (count, *each.shape[1:]) if each is head else (count,),
             each.dtype,
             distance=each.item_bytes,

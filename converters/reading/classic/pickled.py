@@ -26,7 +26,7 @@ __all__ = ["PickledArray", "Stored", "read_pickle"]
 _SHORT = 64
 """Strings of bytes below this are names; others are arrays."""
 _KEPT = 16 << 20
-"""Of longer ones, such as the pixels, only the places are kept."""
+"""Longer ones, such as the pixels, are not kept, only their places."""
 _AHEAD = 1 << 16
 _MARK = object()
 
@@ -73,9 +73,9 @@ class _Piece:
 
 
 def read_pickle(front: ForwardReader, start: int, size: int) -> Any:
-    """Return what a pickle of `size` bytes holds, which begins at `start` of a file.
+    """Return the value in a pickle of `size` bytes that begins at `start` of a file.
 
-    That is made of None, bool, int, float, str, bytes, list, tuple, dict, `Stored` and
+    It is made of None, bool, int, float, str, bytes, list, tuple, dict, `Stored` and
     `PickledArray`.  Raises SourceError if the pickle names anything else, is damaged, or ends
     early.
     """
@@ -108,7 +108,7 @@ def read_pickle(front: ForwardReader, start: int, size: int) -> Any:
 
 
 def _taken(kinds: list[pickletools.StackObject], stack: list[Any]) -> list[Any]:
-    """Remove and return what an operation takes from the stack."""
+    """Remove the operands of an operation from the stack, and return them."""
     values: list[Any] = []
     count = len(kinds)
     if pickletools.stackslice in kinds:
@@ -140,19 +140,19 @@ def _updated(into: dict[Any, Any], *values: Any) -> dict[Any, Any]:
 
 
 def _known(module: Any, name: Any) -> Callable[..., Any]:
-    """Return what stands for a function or class that a pickle names; ValueError if none does."""
+    """Return the stand-in of a function or class that a pickle names; ValueError if none."""
     named = f"{module}.{name}".replace("numpy._core", "numpy.core")[:100]
     if named not in _FUNCTIONS:
         raise ValueError(
             f"it names {named}, and only NumPy arrays and builtins are read: nothing in it is "
-            "executed. Write arrays anew with a protocol from 3 on"
+            "executed. Write arrays again with protocol 3 or later"
         )
     return _FUNCTIONS[named]
 
 
 def _reduced(function: Any, arguments: Any) -> Any:
     if function not in _FUNCTIONS.values():
-        raise ValueError("what is called is no function")
+        raise ValueError("a value is called that is not a function")
     return function(*arguments)
 
 
@@ -176,7 +176,7 @@ def _built(value: PickledArray, state: tuple[Any, ...]) -> PickledArray:
         if fortran not in (False, 0, "C") or not all(type(n) is int and n >= 0 for n in shape):
             raise ValueError("an array that is not of integers in C order")
         if not isinstance(data, (Stored, bytes)):
-            raise ValueError("the content of an array is no bytes")
+            raise ValueError("the content of an array is not bytes")
         value.dtype, value.shape, value.data = dtype.dtype, tuple(shape), data
     else:
         order = state[1].decode("latin-1") if isinstance(state[1], bytes) else state[1]
