@@ -11,7 +11,6 @@ from __future__ import annotations
 import bisect
 import contextlib
 import dataclasses
-import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,7 +31,7 @@ from fastdata.schema import (
 
 from ...base import FieldSpec, IndexedSource, Reject, Sample, reason_of, reject_reason
 from ..box_forms import BoxesOption, BoxNumbers, parse_boxes
-from ..class_names import MOST_CLASSES, classes_of_texts, named_classes, numbered
+from ..class_names import MOST_CLASSES, classes_of_texts, named_classes
 from ..deferred import DeferredValues
 from ..field_names import is_image_name, is_mask_name
 from ..fields import (
@@ -49,7 +48,7 @@ from ..options import ArraysOption, ClassFile, ScaleOption
 from ..refusals import not_seekable
 from ..selection import ARRAYS
 from ..spans import MAX_RECORD, close_files
-from .columns import ArrayColumn, ConvertedColumn, ListColumn, Scaled
+from .columns import ArrayColumn, ListColumn, Scaled
 from .roles import chosen_arrays
 
 __all__ = ["ArrayFile", "ArrayOptions", "ArraySource", "Part"]
@@ -330,7 +329,6 @@ def _part_of(
         if name == "label" and found.kind == "text" and fields.get(name, "label") == "label":
             what = f"{where}: {found.label!r}"
             names = classes_of_texts(_texts(where, found), what, options.classes)
-            columns[name] = ConvertedColumn(found, functools.partial(_numbers, numbered(names)))
             resolved[name] = ScalarField(classes=names)
         elif fields.get(name) == "array" and found.dtype is not None:
             resolved[name] = _field_of_type(where, name, found)
@@ -415,11 +413,6 @@ def _field_of_type(
 def _texts(where: str, column: ArrayColumn) -> Iterator[str]:
     values = itertools.chain.from_iterable(_blocks(where, column))
     return (name for name in values if isinstance(name, str))
-
-
-def _numbers(by_name: Mapping[str, int], names: Iterable[str]) -> list[Any]:
-    """Return the numbers of classes, with an error for each invalid value."""
-    return [by_name.get(name, ValueError(f"{name!r} is none of the classes")) for name in names]
 
 
 def _blocks(where: str, column: ArrayColumn) -> Iterator[Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ __all__ = [
     "WORKER_BYTES",
     "Array",
     "ArrayColumn",
-    "ConvertedColumn",
     "Front",
     "ListColumn",
     "Scaled",
@@ -88,22 +87,6 @@ class ArrayColumn(abc.ABC):
         """Bytes of a row, 1 where that is not known."""
         # Python's integers: what a damaged file claims does not overflow.
         return 1 if self.dtype is None else math.prod(self.shape[1:]) * self.dtype.itemsize
-
-
-class ConvertedColumn(ArrayColumn):
-    """Whole numbers that are made of the rows of another column."""
-
-    dtype = np.dtype("int64")
-
-    def __init__(
-        self, column: ArrayColumn, convert: Callable[[Any], Sequence[Any] | Array]
-    ) -> None:
-        self._column, self._convert = column, convert
-        self.label, self.shape, self.block = column.label, column.shape, column.block
-        self.compressed, self.refused = column.compressed, column.refused
-
-    def read(self, start: int, stop: int) -> Sequence[Any] | Array:
-        return self._convert(self._column.read(start, stop))
 
 
 class ListColumn(ArrayColumn):
