@@ -75,7 +75,7 @@ _COVERS = {
     ("masks", "voc"),
     ("fastdata", "lmdb"),
 }
-"""Formats of which the first is a special case of the second."""
+"""Pairs of formats: the first is a special case of the second."""
 
 _BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 

@@ -28,7 +28,7 @@ _LISTS = (".csv", ".tsv", ".jsonl", ".txt", ".json", ".parquet")
 
 
 class Way(NamedTuple):
-    """A command that may be meant: a path in the source, options, and what the command packs."""
+    """A command that may be meant: a path in the source, options, and a comment."""
 
     path: str
     options: str
@@ -56,7 +56,7 @@ def doubted(place: str, format: str, tree: Tree, doubt: Doubt) -> SourceError:
 
 
 def refused(place: str | Path, reason: str, ways: Sequence[Way]) -> SourceError:
-    """Return the error for a folder or list that is not read, with what may be meant."""
+    """Return the error for a folder or list that is not read, with commands to use instead."""
     tree = f"\n{drawing(DiskTree(Path(place)))}" if os.path.isdir(place) else ""
     text = printable(f"{place}: {reason}.")
     return SourceError(f"{text}{tree}\n{_meant(os.fspath(place), ways)}")
@@ -84,10 +84,10 @@ def not_recognised(location: Any, works: Callable[[Way], bool]) -> SourceError:
         options = "--format flat --option recursive=true"
         ways.append(Way("", options, "all images in all folders, without labels"))
     elif top.folders:
-        ways.append(Way(top.folders[0], "", "what is in this folder"))
+        ways.append(Way(top.folders[0], "", "this folder"))
     reason = printable(
-        f"{place}: not recognised: it is in none of the formats that `fastdata formats` lists, and "
-        "there are no class folders, CLASS/IMAGE, in it."
+        f"{place}: not recognised: no format that `fastdata formats` lists fits, and "
+        "it has no class folders (CLASS/IMAGE)."
     )
     return SourceError(f"{reason}\n{drawing(tree)}\n{_meant(place, list(filter(works, ways)))}")
 
@@ -102,13 +102,13 @@ def _some(tree: Tree) -> list[str]:
 
 
 def _meant(place: str, ways: Sequence[Way]) -> str:
-    """Return the commands that may be meant, or that which lists what is read."""
+    """Return the commands to use instead; by default the one that lists the formats."""
     lines = _commands(place, ways) or "  fastdata formats  # what pack reads"
     return f"What may be meant:\n{lines}"
 
 
 def _commands(place: str, ways: Sequence[Way]) -> str:
-    """Return at most three commands, one a line, each with what it packs.
+    """Return at most three commands, one a line, each with a comment.
 
     Before the first one for a file inside an archive stands the command that extracts it.
     """
