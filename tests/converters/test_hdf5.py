@@ -143,7 +143,7 @@ def test_other_pixels_are_refused_unless_scaled(
 
 def test_text_labels_become_classes(pixels: np.ndarray[Any, Any], tmp_path: Path) -> None:
     names = ["wasp", "ant", "bee", "ant"] * 2
-    path = write(tmp_path / "a.h5", images=pixels, labels=names)
+    path = write(tmp_path / "a.h5", images=pixels, labels=[" wasp", *names[1:]])
     pack(path, tmp_path / "a.lmdb")
     dataset = fastdata.open(tmp_path / "a.lmdb")
     assert dataset.schema.classes == ("ant", "bee", "wasp")

@@ -412,7 +412,7 @@ def _field_of_type(
 
 def _texts(where: str, column: ArrayColumn) -> Iterator[str]:
     values = itertools.chain.from_iterable(_blocks(where, column))
-    return (name for name in values if isinstance(name, str))
+    return (name.strip() for name in values if isinstance(name, str))
 
 
 def _blocks(where: str, column: ArrayColumn) -> Iterator[Any]:
