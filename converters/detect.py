@@ -1,9 +1,9 @@
 """Which folders of a tree are classes, and whether they are.
 
 Nearly every dataset is a folder of folders with images somewhere in them.  Taking masks, pairs,
-splits or years for classes packs without an error and trains without one.  So class folders are
-what is left if nothing speaks against them: names of splits and masks, images at several depths,
-lists and annotations beside the images, pictures that belong together.
+splits or years for classes packs without an error and trains without one.  So folders
+are classes only if nothing speaks against it: names of splits and masks, images at several depths,
+lists and annotations next to the images, pictures that form pairs.
 
 Wrapper folders are looked through.  If all folders are named like splits and have class folders in
 them, their names become the field ``split``.
@@ -68,7 +68,7 @@ _LABELS = {
     *("label", "labels", "annotation", "annotations", "target", "targets", "gt", "metadata"),
     *("attributes", "index"),
 }
-"""Words in names of files that may say what images are, whatever their suffix."""
+"""Words in names of files that may describe images are, whatever their suffix."""
 _COMPARED = 8
 _MOST_NAMED = 6
 """Files to look into; one is enough for a doubt."""
@@ -126,7 +126,7 @@ def class_layout(tree: Tree, split: str) -> ClassLayout:
     layout.splits = [name for name, _ in parts]
     layout.doubt = _doubt(tree, layout, base)
     if base:
-        layout.notes.append(f"the wrapper folder {printable(base)} is no class: its folders are")
+        layout.notes.append(f"the wrapper folder {printable(base)} is not a class: its folders are")
     return layout
 
 
@@ -151,7 +151,7 @@ def _part_of(name: str) -> str:
 
 
 def _split_parts(tree: Tree, base: str) -> tuple[list[tuple[str, str]], list[str]]:
-    """Return the splits, each with the folder that its classes are in, and notes on what is left.
+    """Return the splits, each with the folder of its classes, and notes on the other folders.
 
     There are none unless all folders with images are called like splits and have class folders.
     """
@@ -213,7 +213,7 @@ def _as_classes(tree: Tree, base: str, parts: Sequence[tuple[str, str]]) -> Clas
     ]
     if not folders:
         ways = (Way(base, "--format flat", "the images, without labels"),)
-        reason = "there are no class folders in it; CLASS/IMAGE was expected"
+        reason = "it has no class folders (CLASS/IMAGE)"
         known = ways if tree.folder(base).count else ()
         raise doubted(tree.place, "folder", tree, Doubt(reason, known, plausible=False))
     layout = ClassLayout(base, folders)
@@ -256,11 +256,11 @@ def _images_beside(tree: Tree, layout: ClassLayout) -> Doubt | None:
     if not beside:
         return None
     shown = joined(map(printable, beside), 5)
-    return Doubt(f"{len(beside):,} images ({shown}) beside the folders")
+    return Doubt(f"{len(beside):,} images ({shown}) next to the folders")
 
 
 def _split_names(tree: Tree, layout: ClassLayout) -> Doubt | None:
-    """Tell whether folders are splits: two of different parts, all, or a test beside classes."""
+    """Tell whether folders are splits: two of different parts, all, or a test next to classes."""
     names = layout.classes
     parts = {name: _part_of(name) for name in names if _part_of(name)}
     rest = {word for name in parts for word in words(name) if word not in SPLIT_WORDS}
@@ -284,7 +284,7 @@ def _split_names(tree: Tree, layout: ClassLayout) -> Doubt | None:
 
 
 def _only_split(name: str) -> bool:
-    """Tell whether a name says nothing but which split it is."""
+    """Tell whether a name is only that of a split."""
     return len(words(name)) == 1 and name.lower() in SPLIT_WORDS
 
 
@@ -332,7 +332,7 @@ def _places(tree: Tree, layout: ClassLayout) -> Doubt | None:
     deeper = next((path for path, found in inside.items() if found and "" not in found), "")
     mixed = next((path for path, found in inside.items() if "" in found and len(found) > 1), "")
     if mixed:
-        return Doubt(f"{printable(mixed)!r} has images both in it and in folders of it")
+        return Doubt(f"{printable(mixed)!r} has images directly in it and in inner folders")
     if direct and deeper:
         return Doubt(
             f"images lie at different depths: directly in {printable(direct)!r}, and in folders "
@@ -349,7 +349,7 @@ def _places(tree: Tree, layout: ClassLayout) -> Doubt | None:
 
 
 def _unread_lists(tree: Tree, layout: ClassLayout) -> Doubt | None:
-    """Tell whether there are files that may say what the images are."""
+    """Tell whether there are files that may describe the images."""
     found = unread_lists(tree, layout)
     if not found:
         return None
@@ -357,11 +357,11 @@ def _unread_lists(tree: Tree, layout: ClassLayout) -> Doubt | None:
     most = f"{len(found):,} files, the first {shown}," if len(found) > 5 else shown
     lists = [name for name in found if name.lower().endswith((".csv", ".tsv", ".txt", ".jsonl"))]
     ways = [Way(name, "", "the images that it lists, with its labels") for name in lists[:1]]
-    return Doubt(f"{most} may say what the images are", tuple(ways))
+    return Doubt(f"{most} may describe the images", tuple(ways))
 
 
 def unread_lists(tree: Tree, layout: ClassLayout) -> list[str]:
-    """Return the files above, beside and in class folders that may say what the images are."""
+    """Return the files above, next to and in class folders that may describe the images."""
     above = {parent for path in _parents(layout) for parent in _chain(path)}
     inside = (path for folder in layout.folders for path in tree.below(folder.path))
     names: list[str] = []
@@ -384,7 +384,7 @@ def unread_lists(tree: Tree, layout: ClassLayout) -> list[str]:
 
 
 def _may_say(tree: Tree, layout: ClassLayout, path: str, name: str) -> bool:
-    """Tell whether a file may say what the images are, by its name and content."""
+    """Tell whether a file may describe the images, by its name and content."""
     plain = re.sub(r"(?i)(?<=\.(csv|tsv|txt))\.gz$|(?<=\.json)\.gz$", "", name)
     by_name = plain.lower().endswith(_ANNOTATIONS) or not _LABELS.isdisjoint(words(name))
     if plain.lower().endswith(_NO_TEXT):
@@ -486,14 +486,14 @@ def _too_few(layout: ClassLayout) -> Doubt | None:
 
 
 def _pictures(tree: Tree, layout: ClassLayout) -> Doubt | None:
-    """Tell whether the pictures of two folders belong together."""
+    """Tell whether the pictures of two folders form pairs."""
     for folder in layout.folders[:64]:
         within = belong_within(tree.folder(folder.path).images)
         if within:
             shown = " and ".join(map(printable, within))
             way = Way("", "--format masks", "images with their masks")
             ways = (way, *_deep(layout))
-            return Doubt(f"{shown} in {folder.path!r} belong together", ways, plausible=False)
+            return Doubt(f"{shown} in {folder.path!r} form pairs", ways, plausible=False)
     for split in range(max(1, len(layout.splits))):
         folders: dict[str, list[str]] = {}
         for folder in (folder for folder in layout.folders if folder.split == split):
@@ -515,6 +515,6 @@ def _pictures(tree: Tree, layout: ClassLayout) -> Doubt | None:
     if named:
         layout.notes.append(
             f"{joined(map(printable, named), 4)}: taken for classes; no pictures of these folders "
-            "belong together"
+            "form pairs"
         )
     return None

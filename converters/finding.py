@@ -35,10 +35,9 @@ from .base import FieldSpec, Source, reason_of
 from .known_sets import START, recipe_for, recipe_in
 from .reading.file_sets import check_file_set
 from .reading.fingerprints import FileSource
-from .reading.image_files import files_below, is_hidden, is_image_name
+from .reading.image_files import files_below, has_own_images, is_hidden, is_image_name
 from .reading.image_list import ImageListSource
 from .reading.list_signs import describe_list
-from .reading.lists.list_files import has_own_images
 from .reading.locations import files_at, folder_at, is_pattern
 from .reading.mirror import Listing, Mirror, StoredFiles
 from .reading.options import Option
@@ -65,7 +64,7 @@ log = logging.getLogger("fastdata")
 _GROUP = "fastdata.converters"
 _COMMON = ("self", "location", "channels", "fields")
 _NEAREST = 3
-_LOOKED_AT = 2_000
+_LOOKED_AT, _MOST_BESIDE = 2_000, 100
 _STORED = ("folder", "litdata", "manifest", "mds", "parquet", "tfrecord", "webdataset")
 """Formats that are read out of a store."""
 
@@ -76,7 +75,7 @@ _COVERS = {
     ("masks", "voc"),
     ("fastdata", "lmdb"),
 }
-"""Formats of which the first is a special case of the second."""
+"""Pairs of formats: the first is a special case of the second."""
 
 _BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
@@ -204,17 +203,28 @@ def _wrapped(location: Any) -> Path | None:
     folder = folder_at(location)
     inner = None
     while folder is not None:
-        names = sorted(name for name in os.listdir(folder) if not is_hidden(name))
-        folders = [name for name in names if (folder / name).is_dir()]
+        folders, others = _few_entries(folder)
         if len(folders) != 1:
             break
         some = itertools.islice(files_below(folder, "."), _LOOKED_AT)
         images = [os.path.normpath(name) for name in some if is_image_name(name)]
-        beside = (describe_list(folder / n, images).kind for n in names if n not in folders)
-        if any(kind != "prose" for kind in beside):
+        if any(describe_list(folder / name, images).kind != "prose" for name in others):
             break
         inner = folder = folder / folders[0]
     return inner
+
+
+def _few_entries(folder: Path) -> tuple[list[str], list[str]]:
+    """Return folders and files of a wrapper; nothing if there are images, or several folders."""
+    folders, others = list[str](), list[str]()
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if is_hidden(entry.name):
+                continue
+            (folders if entry.is_dir() else others).append(entry.name)
+            if is_image_name(entry.name) or len(folders) > 1 or len(others) > _MOST_BESIDE:
+                return [], []
+    return folders, others
 
 
 class _Given(NamedTuple):
@@ -395,7 +405,7 @@ def _recognised(location: Any, points: Mapping[str, EntryPoint]) -> type[Source]
         raise SourceError(f"{os.fspath(path)}: the file is empty")
     if recipe := recipe_for(location):
         raise SourceError(f"{location}: {recipe}")
-    raise not_recognised(location)
+    raise not_recognised(location, lambda way: _works(os.fspath(location), way))
 
 
 def _check_listed(path: str | os.PathLike[str]) -> None:

@@ -18,6 +18,7 @@ from fastdata.schema import Field
 
 from .reading.image_files import (
     BOTH_CASES,
+    has_own_images,
     ignored_files,
     is_hidden,
     is_image_name,
@@ -26,7 +27,6 @@ from .reading.image_files import (
 )
 from .reading.image_list import ImageListSource
 from .reading.lists.list_files import (
-    has_own_images,
     list_of_folder,
     lists_of_folder,
     unknown_files,
@@ -62,7 +62,7 @@ class FlatSource(ImageListSource):
         split: SplitOption = None,
         recursive: Annotated[bool, Option("take images in folders below too")] = False,
         alone: Annotated[
-            bool, Option("take images without lists and annotations beside them")
+            bool, Option("take images without the lists and annotations next to them")
         ] = False,
     ) -> dict[str, Field]:
         if not self.root.is_dir():
@@ -124,22 +124,22 @@ class FlatSource(ImageListSource):
             place = os.path.normpath(os.path.join(below, lists[0].name))
             raise refused(
                 self.root,
-                f"{joined(path.name for path in lists)} beside the images may say what they are",
+                f"{joined(path.name for path in lists)} next to the images may describe them",
                 [Way(place, "", "the images that it lists"), alone],
             )
         beside = list(itertools.islice((n for n in others if _has_image(folder, n)), 3))
         if beside:
             raise refused(
                 self.root,
-                f"{joined(map(printable, beside))} belong to images of these names, and are not "
+                f"{joined(map(printable, beside))} have the names of images, and are not "
                 "read here. If a format reads them, name it (--format)",
                 [alone],
             )
         if unknown := unknown_files(folder):
             raise refused(
                 self.root,
-                f"{joined(map(printable, unknown), 3)} beside the images may have their labels, "
-                "but is no list that is read. Write a .csv with the columns path,label",
+                f"{joined(map(printable, unknown), 3)} next to the images may have their labels, "
+                "but cannot be read as a list. Write a .csv with the columns path,label",
                 [alone],
             )
 
@@ -154,6 +154,6 @@ def _plain_splits(folder: Path) -> list[str]:
 
 
 def _has_image(folder: Path, name: str) -> bool:
-    """Tell whether there is an image of a file's name but for the suffix."""
+    """Tell whether an image has the same stem as a file."""
     stem = os.path.join(folder, os.path.splitext(name)[0])
     return any(os.path.exists(stem + suffix) for suffix in BOTH_CASES)

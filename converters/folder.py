@@ -89,7 +89,7 @@ class ClassFoldersSource(ImageListSource):
         begun = next((path for path in empty if path.endswith(".partial")), None)
         if begun is not None:
             raise SourceError(
-                f"{place}: {begun} is no class folder but a pack that is being written here; "
+                f"{place}: {begun} is an unfinished pack, not a class folder; "
                 f"choose a destination outside of {place}"
             )
         if not empty or (allowed and len(empty) < len(layout.folders)):

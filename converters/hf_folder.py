@@ -27,8 +27,8 @@ from .reading.class_names import read_class_names
 from .reading.field_names import safe_name
 from .reading.fields import check_names
 from .reading.fingerprints import hash_samples
+from .reading.image_files import has_own_images
 from .reading.lists.image_finder import ImageFinder
-from .reading.lists.list_files import has_own_images
 from .reading.lists.list_table import ListTable, Table
 from .reading.lists.row_samples import ListInfo, RowSamples
 from .reading.lists.text_table import TextTable, cell_of_value, cells_of

@@ -8,14 +8,15 @@ from __future__ import annotations
 import os
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastdata.errors import SourceError
+from fastdata.printable import printable
 
 from .reading.image_files import is_image_name
-from .reading.locations import folder_at, printable
+from .reading.locations import folder_at
 from .tree import DiskTree, Tree, join
 
 __all__ = ["Doubt", "Way", "doubted", "drawing", "not_recognised", "refused"]
@@ -27,7 +28,7 @@ _LISTS = (".csv", ".tsv", ".jsonl", ".txt", ".json", ".parquet")
 
 
 class Way(NamedTuple):
-    """A command that may be meant: a path in the source, options, and what the command packs."""
+    """A command that may be meant: a path in the source, options, and a comment."""
 
     path: str
     options: str
@@ -50,22 +51,22 @@ def doubted(place: str, format: str, tree: Tree, doubt: Doubt) -> SourceError:
     ways = [*doubt.ways]
     if doubt.plausible:
         ways.append(Way("", f"--format {format}", "the folders as classes, all the same"))
-    lines = _commands(place, ways) or "  fastdata formats  # what pack reads"
-    known = f"\nWhat may be meant:\n{lines}"
-    return SourceError(
-        f"{place}: not packed as class folders: {doubt.reason}.\n{drawing(tree)}{known}"
-    )
+    reason = printable(f"{place}: not packed as class folders: {doubt.reason}.")
+    return SourceError(f"{reason}\n{drawing(tree)}\n{_meant(place, ways)}")
 
 
 def refused(place: str | Path, reason: str, ways: Sequence[Way]) -> SourceError:
-    """Return the error for a folder or list that is not read, with what may be meant."""
+    """Return the error for a folder or list that is not read, with commands to use instead."""
     tree = f"\n{drawing(DiskTree(Path(place)))}" if os.path.isdir(place) else ""
-    lines = _commands(os.fspath(place), ways)
-    return SourceError(f"{place}: {reason}.{tree}\nWhat may be meant:\n{lines}")
+    text = printable(f"{place}: {reason}.")
+    return SourceError(f"{text}{tree}\n{_meant(os.fspath(place), ways)}")
 
 
-def not_recognised(location: Any) -> SourceError:
-    """Return the error for a source that is in no format that is known."""
+def not_recognised(location: Any, works: Callable[[Way], bool]) -> SourceError:
+    """Return the error for a source that is in no format that is known.
+
+    works: whether a command would begin to pack.
+    """
     folder = folder_at(location)
     place = os.fspath(location) if isinstance(location, (str, os.PathLike)) else repr(location)
     if folder is None:
@@ -83,13 +84,12 @@ def not_recognised(location: Any) -> SourceError:
         options = "--format flat --option recursive=true"
         ways.append(Way("", options, "all images in all folders, without labels"))
     elif top.folders:
-        ways.append(Way(top.folders[0], "", "what is in this folder"))
-    lines = _commands(place, ways) or "  fastdata formats  # what pack reads"
-    known = f"What may be meant:\n{lines}"
-    return SourceError(
-        f"{place}: not recognised: it is in none of the formats that `fastdata formats` lists, and "
-        f"there are no class folders, CLASS/IMAGE, in it.\n{drawing(tree)}\n{known}"
+        ways.append(Way(top.folders[0], "", "this folder"))
+    reason = printable(
+        f"{place}: not recognised: no format that `fastdata formats` lists fits, and "
+        "it has no class folders (CLASS/IMAGE)."
     )
+    return SourceError(f"{reason}\n{drawing(tree)}\n{_meant(place, list(filter(works, ways)))}")
 
 
 def _some(tree: Tree) -> list[str]:
@@ -101,8 +101,14 @@ def _some(tree: Tree) -> list[str]:
     return found
 
 
+def _meant(place: str, ways: Sequence[Way]) -> str:
+    """Return the commands to use instead; by default the one that lists the formats."""
+    lines = _commands(place, ways) or "  fastdata formats  # what pack reads"
+    return f"What may be meant:\n{lines}"
+
+
 def _commands(place: str, ways: Sequence[Way]) -> str:
-    """Return at most three commands, one a line, each with what it packs.
+    """Return at most three commands, one a line, each with a comment.
 
     Before the first one for a file inside an archive stands the command that extracts it.
     """
@@ -118,7 +124,7 @@ def _commands(place: str, ways: Sequence[Way]) -> str:
         stem = Path(os.path.abspath(source)).name.split(".")[0] or "images"
         options = map(shlex.quote, way.options.split())
         words = [shlex.quote(source), shlex.quote(f"{stem}.lmdb"), *options]
-        lines.append(f"  fastdata pack {' '.join(words)}  # {printable(way.meaning)}")
+        lines.append(printable(f"  fastdata pack {' '.join(words)}  # {way.meaning}"))
     return "\n".join(lines)
 
 

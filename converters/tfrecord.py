@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -25,6 +26,7 @@ from .reading.box_forms import BoxesOption, BoxNumbers, parse_boxes
 from .reading.class_names import named_classes, read_class_names
 from .reading.exported import read_exported
 from .reading.fields import convert, resolve_boxes, resolve_fields
+from .reading.image_files import is_hidden, is_image_name
 from .reading.locations import files_at, folder_at, map_files
 from .reading.options import CheckSize, ClassFile, Option, SplitOption
 from .reading.records.examples import (
@@ -282,7 +284,9 @@ def _files(location: Any) -> list[Path]:
     folder = folder_at(location)
     if found or folder is None:
         return found
-    every = files_at(folder)
+    with os.scandir(folder) as entries:
+        names = sorted(e.name for e in entries if not is_image_name(e.name) and e.is_file())
+    every = [folder / name for name in names if not is_hidden(name)]
     found = [path for path in every if _SHARD.search(path.name)]
     if found:
         return found

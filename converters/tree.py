@@ -28,7 +28,7 @@ __all__ = ["DiskTree", "Folder", "ListedTree", "Tree", "join"]
 class Folder:
     """What is in one folder: sorted names.
 
-    Names of images are kept as one text, as a list of them takes four times the memory.
+    The names of images are one text; a list of them takes four times the memory.
 
     rows: for each image, its number in the archive or the store; empty on a disk.
     """
@@ -62,7 +62,7 @@ class Tree(abc.ABC):
 
     @abc.abstractmethod
     def folder(self, name: str) -> Folder:
-        """Return what is in a folder."""
+        """Return the content of a folder."""
 
     @abc.abstractmethod
     def read(self, names: Sequence[str]) -> list[bytes | None]:
@@ -74,7 +74,7 @@ class Tree(abc.ABC):
         return None if data is None else data[:size]
 
     def names(self, depth: int = 3) -> list[str]:
-        """Return folders, and files that are no images, by their path, down to a depth."""
+        """Return the paths of folders and of files other than images, down to a depth."""
         found, waiting = list[str](), [""]
         for name in waiting:
             folder = self.folder(name)

@@ -33,12 +33,12 @@ from .reading.fields import BOXES
 from .reading.image_files import (
     BOTH_CASES,
     files_below,
+    has_own_images,
     ignored_files,
     is_image_name,
     suffix_of,
 )
 from .reading.image_list import ImageListSource
-from .reading.lists.list_files import has_own_images
 from .reading.locations import path_inside, printable, start_of_first
 from .reading.named_files import find_named
 from .reading.options import AllowEmpty, CheckSize, ClassFile, OneBased, Option

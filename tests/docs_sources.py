@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import shutil
 import sys
@@ -166,6 +167,10 @@ def _flat(folder: Path, pictures: Sequence[Picture]) -> None:
 
 def _hf_folder(folder: Path, pictures: Sequence[Picture]) -> None:
     shutil.copytree(FIXTURES / "hf_folder" / "jsonl", folder / "birds")
+    for path in (folder / "birds").rglob("metadata.jsonl"):
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        lines = [json.dumps({k: v for k, v in row.items() if k != "objects"}) for row in rows]
+        path.write_text("\n".join(lines))
 
 
 def _ilsvrc(folder: Path, pictures: Sequence[Picture]) -> None:

@@ -294,7 +294,8 @@ def test_an_export_of_fewer_classes_is_added_with_its_keys(images: Path, tmp_pat
     pytest.importorskip("google_crc32c")
     path = pack_part(images, tmp_path / "a.lmdb")
     cats = part(images / "cat", tmp_path / "cats", lambda name: True)
-    fastdata.pack(cats, tmp_path / "cats.lmdb", size=32, num_workers=0, progress=False)
+    options = {"size": 32, "num_workers": 0, "progress": False}
+    fastdata.pack(cats, tmp_path / "cats.lmdb", format="folder", **options)  # type: ignore[arg-type]
     fastdata.export(tmp_path / "cats.lmdb", tmp_path / "out", format="tfrecord", progress=False)
     fastdata.append(path, tmp_path / "out", num_workers=0)
     added = fastdata.open(path)[12:]

@@ -162,7 +162,7 @@ def test_shards_without_a_good_sample_leave_no_file(
             good = number == 4
         if not good:
             file.write_bytes(b"")
-    report = fastdata.pack(root, path, **QUICK, **options)
+    report = fastdata.pack(root, path, format="folder", **QUICK, **options)
     assert [shard.file for shard in Manifest.read(path).shards] == [
         f"shard-{number:05}.lmdb" for number in files
     ]

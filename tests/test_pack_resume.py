@@ -313,14 +313,15 @@ def test_a_changed_source_refuses_to_go_on(
     tmp_path: Path, change: Callable[[list[Path]], None], message: str
 ) -> None:
     source, path = image_folder(tmp_path / "images", 16), tmp_path / "x.lmdb"
-    _begin(source, path, SMALL)
+    options: dict[str, Any] = {**SMALL, "format": "folder"}
+    _begin(source, path, options)
     change(sorted(source.rglob("*.jpg")))
     with pytest.raises(JobChangedError, match=message):
-        fastdata.pack(source, path, **SMALL)
+        fastdata.pack(source, path, **options)
     # Asked to, it starts anew, and is as if nothing had been.
-    report = fastdata.pack(source, path, **SMALL, overwrite=True)
+    report = fastdata.pack(source, path, **options, overwrite=True)
     assert report.resumed_at == 0
-    assert report.digest == fastdata.pack(source, tmp_path / "fresh.lmdb", **SMALL).digest
+    assert report.digest == fastdata.pack(source, tmp_path / "fresh.lmdb", **options).digest
 
 
 @pytest.mark.parametrize("name", ["list.csv", "0.png"])
@@ -340,9 +341,10 @@ def test_a_changed_manifest_refuses_to_go_on(tmp_path: Path, name: str) -> None:
 
 def test_what_lies_behind_the_limit_may_change(tmp_path: Path) -> None:
     source, path = image_folder(tmp_path / "images", 16, classes=["ant"]), tmp_path / "x.lmdb"
-    _begin(source, path, {**SMALL, "limit": 11})
+    options: dict[str, Any] = {**SMALL, "limit": 11, "format": "folder"}
+    _begin(source, path, options)
     (source / "ant" / "00014.jpg").unlink()
-    report = fastdata.pack(source, path, **SMALL, limit=11)
+    report = fastdata.pack(source, path, **options)
     assert (report.resumed_at, report.num_samples) == (8, 11)
 
 

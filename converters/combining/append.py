@@ -183,10 +183,15 @@ def _one_dataset(dataset: str | os.PathLike[str]) -> Path:
 
 
 def _known_classes(source: Any, dataset: Dataset) -> str | None:
-    """Return "folder" if all folders of a source are called like classes, even a single one."""
+    """Return "folder" for a single folder, and for folders that are all called like classes."""
     folder, classes = folder_at(source), dataset.schema.classes
     names = folders_in(folder) if folder is not None else []
-    return "folder" if names and classes and set(names) <= set(classes) else None
+    known = len(names) == 1 or set(names) <= set(classes or ())
+    return "folder" if names and classes and known and not _has_files(folder) else None
+
+
+def _has_files(folder: Path | None) -> bool:
+    return folder is not None and any(entry.is_file() for entry in os.scandir(folder))
 
 
 def _identity(source: Source, current: Dataset, limit: int | None, max_pixels: int) -> str:

@@ -3,7 +3,8 @@
 ===================  =========================================================
 where the data is
 ``locations``        files, folders and patterns; files that data names, never outside of these
-``class_folders``    class folders, and what speaks against a folder being one
+``list_signs``       what a file beside images is: a list, prose, or something else
+``picture_pairs``    whether pictures of several folders belong together
 ``zip_archive``      the members of a zip archive
 ``splits``           splits in the names of files
 ``image_files``      which files are images, by name and by first bytes

@@ -18,8 +18,6 @@ import numpy as np
 from PIL import Image
 
 from fastdata.codecs import Pixels
-from fastdata.codecs.image import contiguous
-from fastdata.codecs.pillow import to_pixels
 from fastdata.errors import ImageError, OptionError, SourceError
 from fastdata.regular_files import read_regular
 from fastdata.schema import (
@@ -354,6 +352,10 @@ def pixels_of(value: Any, field: ImageField) -> Pixels:
 
     Raises ValueError if the value is neither.
     """
+    # They need OpenCV, 20 MB that opening a source of files does not.
+    from fastdata.codecs.image import contiguous
+    from fastdata.codecs.pillow import to_pixels
+
     if isinstance(value, Image.Image):
         return to_pixels(value, field.channels, mask=field.mask)
     array = to_numpy(value)

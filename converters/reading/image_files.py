@@ -12,6 +12,7 @@ __all__ = [
     "BOTH_CASES",
     "SUFFIXES",
     "files_below",
+    "has_own_images",
     "ignored_files",
     "is_hidden",
     "is_image_bytes",
@@ -64,6 +65,12 @@ def is_hidden(name: str) -> bool:
 def suffix_of(name: str) -> str:
     """Return a file's suffix, or its name if it has none, for `ignored_files`."""
     return os.path.splitext(name)[1] or name
+
+
+def has_own_images(folder: Path) -> bool:
+    """Tell whether there are image files directly in a folder."""
+    with os.scandir(folder) as entries:
+        return any(is_image_name(entry.name) and not entry.is_dir() for entry in entries)
 
 
 def files_below(root: Path, place: str) -> Iterator[str]:

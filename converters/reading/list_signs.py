@@ -1,6 +1,6 @@
 """What a file beside images is: a list of them, a list of classes, prose, or something else.
 
-A file that may say what the images are must not be left out without a refusal.  So a file is prose
+A file that may describe the images must not be left out without a refusal.  So a file is prose
 only if its name or its text shows that, and everything in doubt is ``unknown``.
 """
 

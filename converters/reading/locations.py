@@ -21,7 +21,7 @@ from fastdata.errors import ResourceLimitError, SourceError, StorageError
 from fastdata.regular_files import mirror_of, read_piece
 from fastdata.waits import said_while
 
-from .image_files import is_hidden
+from .image_files import is_hidden, is_image_name
 
 __all__ = [
     "files_at",
@@ -98,14 +98,17 @@ def files_at(location: Any, suffixes: Iterable[str] = ()) -> list[Path]:
     if path.is_dir():
         wanted = tuple(suffixes)
         with os.scandir(path) as found:
-            entries = sorted(e.name for e in found if not is_hidden(e.name) and e.is_file())
-        return [path / name for name in entries if not wanted or _has_suffix(name, wanted)]
+            entries = (e for e in found if not wanted or _has_suffix(e.name, wanted))
+            names = sorted(e.name for e in entries if not is_hidden(e.name) and e.is_file())
+        return [path / name for name in names]
     if not is_pattern(location):
         return []
     return _expanded(os.fspath(location))
 
 
 def _has_suffix(name: str, wanted: tuple[str, ...]) -> bool:
+    if is_image_name(name):  # a folder may have a million of them
+        return False
     lowered = name.lower()
     return any(lowered.endswith(s) or f"{s}-" in lowered or f"{s}." in lowered for s in wanted)
 

@@ -1,7 +1,7 @@
 """Whether the pictures of several folders belong together: pairs, or pictures and their masks.
 
 Names cannot decide: ``left`` and ``right`` are hand signs or stereo pairs.  If files of two
-folders have the same stems, thumbnails decide.  Pictures are pairs if each is more alike to its
+folders have the same stems, thumbnails decide.  Pictures are pairs if each is more similar to its
 partner than to all other pictures of the folder, in brightness or in edges: so a fixed camera, or a
 common background, makes no pair.  Of 16 pairs 12 must be first.  A mask has few values in flat
 areas.
@@ -70,7 +70,7 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _UNIQUE = re.compile("[1-9][0-9]{9}|(?=[a-f]*[0-9])[0-9a-f]{16}")
 """A time or a hash in a name: two pictures have the same one if they are of one thing."""
 _FEW_FOLDERS = 6
-"""Folders of which stems that are longer, and files in their order, are compared too."""
+"""In up to this many folders, longer stems and files in one order are compared, too."""
 SAMPLE = 200
 """Names of a folder to compare with those of others."""
 _FOLDERS = 48
@@ -79,7 +79,7 @@ _CANDIDATES = 4
 _SIDE, _LEAST_DECODED = 16, 128
 _FLAT, _FEW = 0.9, 0.95
 _FIRST, _FIRST_IF_NAMED = 0.75, 0.6
-"""Share of pairs that must be more alike than any other two pictures; of less than `_ALL`, all."""
+"""Share of pairs that must be more similar than other pictures; all of less than `_ALL` pairs."""
 _ALIKE = 0.8
 """Correlation of thumbnails of a pair where there are too few pictures to compare with."""
 
@@ -95,7 +95,7 @@ def is_reserved(name: str) -> bool:
 
 
 def is_generic(name: str) -> bool:
-    """Tell whether a folder's name says that it has pictures, and not of what: no class has it."""
+    """Tell whether a folder's name is about pictures in general; no class has such a name."""
     return bool(PICTURE_WORDS & set(words(name))) or name.lower() in (
         "data",
         "dataset",
@@ -193,7 +193,7 @@ def _base(path: str) -> str:
 
 
 def _shared_stems(folders: Mapping[str, Sequence[str]]) -> Iterator[_Pair]:
-    """Yield pairs of folders of whose first stems most are in both."""
+    """Yield pairs of folders that share most of their first stems."""
     first = sorted(folders, key=lambda path: not is_reserved(_base(path)))[:_FOLDERS]
     stems = {path: _stems(path, folders[path][:SAMPLE]) for path in first}
     for one, other in combinations(first, 2):
@@ -232,7 +232,7 @@ def _longer(known: Mapping[str, str], stems: Mapping[str, str]) -> list[tuple[st
 
 
 def _stems(folder: str, files: Sequence[str]) -> dict[str, str]:
-    """Return the files of a folder by what tells them apart: their stems without common words.
+    """Return the files of a folder by their stems without common words.
 
     Words such as mask, those of the folder's name, and an end that all files have, are left out.
     """
@@ -285,7 +285,7 @@ def _look(data: bytes | None) -> _Look | None:
 
 
 def _reduced(height: int, width: int) -> int:
-    """Return the factor by which a JPEG is decoded smaller."""
+    """Return a factor to reduce a JPEG by while it is decoded."""
     return next((k for k in (8, 4, 2) if min(height, width) >= k * _LEAST_DECODED), 1)
 
 
@@ -314,24 +314,24 @@ def _kind_of(pairs: Sequence[tuple[_Look, _Look]], named: bool, target: bool) ->
     ones, others = zip(*pairs, strict=True)
     flat = [all(look.flat for look in side) for side in (ones, others)]
     if named and flat[0] != flat[1] and all(a.size == b.size for a, b in pairs):
-        return "one of them has flat pictures of few values, as masks are"
+        return "one folder has flat pictures of few values, like masks"
     grey = [all(look.grey for look in side) for side in (ones, others)]
     if target and grey[0] != grey[1] and all(a.size == b.size for a, b in pairs):
-        return "one of them has grey pictures, as depth maps and thermal images are"
+        return "one folder has grey pictures, like depth maps or thermal images"
     least = 1.0 if len(pairs) < _ALL else _FIRST_IF_NAMED if named else _FIRST
     for kind in range(2):
         table = np.array([[a.thumbnails[kind] @ b.thumbnails[kind] for b in others] for a in ones])
         matched = float(np.median(np.diag(table)))
         if len(pairs) < 4:
             if matched >= _ALIKE and (named or len(pairs) == 3) and _first(table) == 1:
-                return "their pictures are alike"
+                return "their pictures are similar"
         elif _first(table) >= least and matched > 0.2:
-            return "their pictures are alike"
+            return "their pictures are similar"
     return ""
 
 
 def _first(table: NDArray[np.float64]) -> float:
-    """Return the share of pairs that are more alike than others, by rows and by columns."""
+    """Return the share of pairs that are more similar than others, by rows and by columns."""
     numbers = np.arange(len(table))
     rows, columns = table.argmax(1) == numbers, table.argmax(0) == numbers
     return float(min(rows.mean(), columns.mean()))

@@ -32,9 +32,9 @@ def emit(text: str) -> None:
 
 
 def say(text: str) -> None:
-    """Print a line on standard error; the same characters are escaped as in `emit`."""
+    """Print lines on standard error; the same characters are escaped as in `emit`."""
     with contextlib.suppress(BrokenPipeError):
-        click.echo(f"fastdata: {printable(text)}", err=True)
+        click.echo(f"fastdata: {printable_lines(text)}", err=True)
 
 
 def leave_stdout() -> None:

@@ -37,6 +37,7 @@ from fastdata.errors import (
     FastdataError,
     JobChangedError,
     OptionError,
+    SourceError,
     did_you_mean,
 )
 from fastdata.installing import check_not_replaced
@@ -200,6 +201,8 @@ def _describe(error: BaseException, words: Sequence[str]) -> tuple[str, int]:
         # Without Python's "[Errno 28]", which means nothing to a user.
         place = f"{error.filename}: " if error.filename is not None else ""
         return _paragraph(f"{place}{error.strerror}"), code
+    if isinstance(error, SourceError):  # it may show a tree and commands, a line each
+        return printable_lines(error), code
     if isinstance(error, (FastdataError, OSError)):
         return _paragraph(str(error)), code
     said = f": {error}" if str(error) else ""

@@ -65,7 +65,7 @@ def test_the_one_list_beside_them_is_read(
     assert any(f"of the list {name}" in note for note in source.notes), source.notes
     (tmp_path / "extra.jpg").write_bytes(pictures[0].data)
     assert any("1 image files" in note for note in find_source(tmp_path).notes)
-    with pytest.raises(SourceError, match=rf"(?s){name} beside the images .*alone=true"):
+    with pytest.raises(SourceError, match=rf"(?s){name} next to the images .*alone=true"):
         find_source(tmp_path, format="flat")
     alone = find_source(tmp_path, format="flat", options={"alone": True})
     assert alone.num_samples == 11
@@ -76,7 +76,7 @@ def test_several_lists_are_refused(tmp_path: Path, pictures: list[Picture]) -> N
     for name in ("labels.csv", "fold1.csv"):
         write_rows(tmp_path / name, [(f"{p.name}.jpg", p.label) for p in pictures])
     with pytest.raises(
-        SourceError, match=r"(?s)fold1.csv, labels.csv beside .*fastdata pack .*fold1"
+        SourceError, match=r"(?s)fold1.csv, labels.csv next to .*fastdata pack .*fold1"
     ):
         find_source(tmp_path)
 
@@ -87,7 +87,7 @@ def test_annotations_of_the_images_names_are_not_passed_over(
 ) -> None:
     flat(tmp_path, pictures)
     (tmp_path / f"000003{suffix}").write_text("0 0.5 0.5 0.1 0.1")
-    with pytest.raises(SourceError, match=rf"000003{suffix} belong to images"):
+    with pytest.raises(SourceError, match=rf"000003{suffix} have the names of images"):
         find_source(tmp_path, format="flat")
 
 
@@ -104,7 +104,7 @@ def test_labels_without_names_are_not_passed_over(
 ) -> None:
     flat(tmp_path, pictures)
     (tmp_path / name).write_bytes(b"cat\ndog\n" * 5)
-    with pytest.raises(SourceError, match=rf"{name} beside the images may have their labels"):
+    with pytest.raises(SourceError, match=rf"{name} next to the images may have their labels"):
         find_source(tmp_path)
     alone = find_source(tmp_path, format="flat", options={"alone": True})
     assert alone.num_samples == 10
@@ -126,5 +126,5 @@ def test_split_folders_of_plain_images_have_a_split(
     one = find_source(tmp_path / "in", options={"split": "val"})
     assert (one.num_samples, list(one.schema)) == (4, ["image"])
     (tmp_path / "in/labels.txt").write_text("0\n1\n" * 5)
-    with pytest.raises(SourceError, match=r"labels.txt beside the images may have their labels"):
+    with pytest.raises(SourceError, match=r"labels.txt next to the images may have their labels"):
         find_source(tmp_path / "in")

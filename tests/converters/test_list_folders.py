@@ -107,7 +107,7 @@ def test_images_in_several_folders(
     assert blobs(data) == [p.data for p in pictures]
     assert any("images are " in note for note in report.notes)
     write_images(root / ("images_001/images" if deep else "part_1"), pictures[:1])
-    with pytest.raises(SourceError, match=r"in several folders|may say what the images are"):
+    with pytest.raises(SourceError, match=r"in several folders|may describe the images"):
         pack(root / at, tmp_path / "y.lmdb")
     with pytest.raises(SourceError, match=r"'000000.* are in several folders: .*Say which"):
         pack(root / "list.csv", tmp_path / "y.lmdb")
@@ -147,7 +147,7 @@ def test_a_list_of_other_images_is_not_that_of_a_folder(
     rows = [(f"a/{p.name}.jpg", 1) for p in pictures[::2]]
     for some in ([*rows, *((f"a/gone_{k}.jpg", 0) for k in range(20))], rows[:1]):
         write_rows(root / "labels.csv", [("path", "label"), *some])
-        with pytest.raises(SourceError, match=r"labels.csv may say what the images are"):
+        with pytest.raises(SourceError, match=r"labels.csv may describe the images"):
             pack(root, tmp_path / "x.lmdb")
     write_rows(root / "labels.csv", [("path", "label"), *rows])
     report, data = pack(root, tmp_path / "x.lmdb")

@@ -176,6 +176,6 @@ def test_what_stands_beside_other_datasets_is_not_taken(
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "0.jpg").write_bytes(pictures[0].data)
-    with pytest.raises(SourceError, match=r"X_train.npy, y_train.npy may say what"):
+    with pytest.raises(SourceError, match=r"X_train.npy, y_train.npy may describe"):
         find_source(tmp_path)
     assert find_source(tmp_path, format="folder").num_samples == 2

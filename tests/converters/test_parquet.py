@@ -375,7 +375,7 @@ def test_a_folder_with_images_is_not_taken_for_a_table(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "0.jpg").write_bytes(PICTURES[0].data)
     write(tmp_path / "index.parquet", {"file_name": pa.array(["cat/0.jpg"])})
-    with pytest.raises(SourceError, match=r"index.parquet may say what the images are"):
+    with pytest.raises(SourceError, match=r"index.parquet may describe the images"):
         find_source(tmp_path)
     assert find_source(tmp_path, format="folder").num_samples == 2
 

@@ -323,7 +323,7 @@ def test_class_folders_are_not_taken_for_it(tmp_path: Path, pictures: list[Pictu
     with pytest.raises(OptionError, match="has fields of its own"):
         find_source(tmp_path, fields={"label": "int"})
     (tmp_path / "JPEGImages/0.jpg").rename(tmp_path / "JPEGImages/0.txt")
-    with pytest.raises(SourceError, match="no images in JPEGImages"):
+    with pytest.raises(SourceError, match="no image in Annotations, JPEGImages"):
         find_source(tmp_path)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fastdata.errors import FastdataError
 
-from ..image_files import BOTH_CASES, is_hidden, is_image_name
+from ..image_files import BOTH_CASES, has_own_images, is_hidden, is_image_name
 from ..list_signs import describe_list, is_submission
 from ..locations import printable
 from ..selection import joined
@@ -20,7 +20,6 @@ from .image_finder import ImageFinder
 from .text_table import JSON_SUFFIXES, TextTable
 
 __all__ = [
-    "has_own_images",
     "list_of_folder",
     "lists_of_folder",
     "lists_of_splits",
@@ -35,12 +34,6 @@ _ANNOTATIONS = (
 _LOOKED_AT = 1000
 _MOST_LISTS = 20
 _DEPTH = 3
-
-
-def has_own_images(folder: Path) -> bool:
-    """Tell whether there are image files directly in a folder."""
-    with os.scandir(folder) as entries:
-        return any(is_image_name(entry.name) and not entry.is_dir() for entry in entries)
 
 
 def lists_of_folder(folder: Path) -> list[Path]:
