@@ -43,11 +43,11 @@ class Folder:
     @property
     def images(self) -> list[str]:
         """Names of the images."""
-        return self._images.split("\0") if self.count else []
+        return self._images.split("/") if self.count else []
 
     def set_images(self, names: Sequence[str]) -> None:
         """Keep the names of the images."""
-        self.count, self._images = len(names), "\0".join(names)
+        self.count, self._images = len(names), "/".join(names)
 
 
 class Tree(abc.ABC):

@@ -519,17 +519,26 @@ def test_arrays_that_seem_to_be_images_and_cannot_be_are_refused(value: Any, rea
         ({"image": np.zeros((10, 7), np.uint8)}, "image", IMAGE),
         ({"photo": ONE}, "photo", ArrayField("uint8", (50, 60, 3))),
         ({"vector": np.zeros((9, 9), np.float32)}, "vector", ArrayField("float32", (9, 9))),
+        ({"gt": np.zeros((9, 9), bool)}, "gt", ArrayField("bool", (9, 9))),
+        ((UNIT[0], 1), "image", IMAGE),
+        ((UNIT[0] * np.float32(0.37), 1), "image", ArrayField("float32", (50, 60))),
     ],
 )
 def test_a_matrix_is_an_image_by_its_name_or_place(sample: Any, name: str, field: Field) -> None:
     source = find_source([sample, sample])
     assert source.schema[name] == field
-    is_array = isinstance(field, ArrayField) and field.dtype == "uint8"
-    assert source.notes == [
-        f"field {name!r} of shape {field.shape} is stored as an array, which no transform changes "
-        f'(fields={{{name!r}: "image"}} makes it an image)'
-        for _ in range(is_array)
-    ]
+    if not isinstance(field, ArrayField):
+        assert not [note for note in source.notes if "as an array" in note]
+        return
+    note = (
+        f"field {name!r} of shape {field.shape} is stored as an array, which no transform changes"
+    )
+    remedies = {
+        "uint8": f' (fields={{{name!r}: "image"}} makes it an image)',
+        "bool": f' (fields={{{name!r}: "mask"}} makes it a mask)',
+        "float32": "",
+    }
+    assert source.notes == [note + remedies[field.dtype]]
 
 
 @pytest.mark.parametrize(
@@ -558,6 +567,8 @@ def test_a_mask_is_one_whatever_its_type(tmp_path: Path, mask: Any) -> None:
         Image.fromarray(CLASSES).convert("P"),
         Image.fromarray(CLASSES > 0),
         torch.from_numpy(CLASSES).long(),
+        torch.from_numpy(CLASSES)[None].float(),
+        Image.fromarray(CLASSES.astype(np.uint16)),
         CLASSES,
     ],
 )
@@ -589,6 +600,9 @@ def test_labels_that_are_whole_floats_are_integers(tmp_path: Path) -> None:
     for values in ([0.0, 1.0], [np.float32(0), np.float32(1)], list(torch.tensor([0.0, 1.0]))):
         assert find_source([(ONE, value) for value in values]).schema["label"] == INT
     assert find_source([(ONE, 0.0), (ONE, 0.5)]).schema["label"] == FLOAT
+    report = fastdata.pack([(ONE, 0.0), (ONE, np.nan), (ONE, 1.0)], tmp_path / "x.lmdb")
+    assert fastdata.open(tmp_path / "x.lmdb").schema["label"] == INT
+    assert [reason for _, reason in report.rejects] == ["'label' is NaN: the label is missing"]
     assert find_source([{"image": ONE, "score": 1.0}]).schema["score"] == FLOAT
 
 

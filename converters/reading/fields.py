@@ -60,6 +60,8 @@ _LEAST_SIDE = 8
 _ROUNDING = 1e-3
 """How far floats from 0 to 1, times 255, may be from whole numbers."""
 
+_A = {"image": "an image", "mask": "a mask"}
+
 BOXES = ArrayField("float32", (None, 4), boxes=True)
 """The field of boxes: left, top, right, bottom, in pixels."""
 CORNERS = BoxNumbers("xyxy", "pixels")
@@ -180,18 +182,21 @@ def _meant(
         return None
     mask, called = is_mask_name(name), is_image_name(name) and not leading
     field = image_field(name, channels)
-    if not (mask or called or (leading and _may_be_image(arrays[0]))):
-        if arrays[0].dtype == np.uint8 and _has_channels(shape):
+    if not (mask or called or (leading and _may_be_image(arrays))):
+        plain = arrays[0].dtype == np.uint8
+        if _has_channels(shape) and (plain or sorted(shape)[-2] >= _LEAST_SIDE):
+            word = "image" if plain else "mask"
+            remedy = f' (fields={{{name!r}: "{word}"}} makes it {_A[word]})' if kind != "f" else ""
             notes.append(
                 f"field {name!r} of shape {shape} is stored as an array, which no transform "
-                f'changes (fields={{{name!r}: "image"}} makes it an image)'
+                f"changes{remedy}"
             )
         return None
     for array in arrays if kind == "f" else arrays[:1]:  # others are rejects, each for itself
         try:
             pixels_of(array, field)
         except ValueError as error:
-            what = "a mask" if mask else "an image"
+            what = _A["mask" if mask else "image"]
             as_array = f"fields={{{name!r}: ArrayField({array.dtype.name!r}, {array.shape})}}"
             raise SourceError(
                 f"field {name!r} of dtype {array.dtype} and shape {array.shape} is not {what}: "
@@ -203,10 +208,16 @@ def _meant(
     return field
 
 
-def _may_be_image(array: Array) -> bool:
-    """Tell whether the first value of a tuple looks like an image, if perhaps not a usable one."""
-    shape, kind = array.shape, array.dtype
+def _may_be_image(arrays: Sequence[Array]) -> bool:
+    """Tell whether the first value of a tuple looks like an image, if perhaps not a usable one.
+
+    Matrices of floats are images only if they are whole numbers divided by 255.
+    """
+    shape, kind = arrays[0].shape, arrays[0].dtype
     if len(shape) == 2:
+        if kind.kind == "f" and min(shape) >= _LEAST_SIDE:
+            with contextlib.suppress(ImageError):
+                return all(_from_unit(array).ndim == 2 for array in arrays)
         return kind in (np.uint8, np.uint16) and min(shape) >= _LEAST_SIDE
     if len(shape) == 3:
         sides = shape[:2] if shape[2] in (1, 3, 4) else shape[1:]
@@ -223,12 +234,20 @@ def _has_channels(shape: tuple[int, ...]) -> bool:
     return len(shape) == 2 or shape[-1] in (1, 3, 4) or shape[-3] in (1, 3, 4)
 
 
-def is_whole_label(name: str, values: Sequence[Any]) -> bool:
-    """Tell whether these are floats, 0.0 and 1.0, that number classes."""
-    return name.lower() in LABELS and all(
-        isinstance(value, (int, float, np.ndarray)) and float(value).is_integer()
-        for value in values
-    )
+def is_whole_label(name: str, values: Iterable[Any]) -> bool:
+    """Tell whether these are floats, 0.0 and 1.0, that number classes; NaN is a missing label."""
+    found = False
+    for value in values if name.lower() in LABELS else ():
+        if not _is_nan(value):
+            number = isinstance(value, (int, float, np.ndarray))
+            if not (number and float(value).is_integer()):
+                return False
+            found = True
+    return found
+
+
+def _is_nan(value: Any) -> bool:
+    return bool(np.size(value) == 1 and value != value)
 
 
 def _is_image_path(value: Any) -> bool:
@@ -454,6 +473,8 @@ def convert(value: Any, field: Field, name: str) -> Any:
     if array.dtype.kind not in "biuf":
         # Python's own integers beyond 64 bits have dtype object.
         raise ValueError(f"{name!r}: {_shown(value)} does not fit {field.dtype}")
+    if name == "label" and _is_nan(array):
+        raise ValueError(f"{name!r} is NaN: the label is missing")
     if array.dtype == field.dtype:
         result = array.copy()
     else:
@@ -469,9 +490,7 @@ _NO_LABEL = -1
 
 
 def _checked(value: Any, field: ScalarField | ArrayField, name: str) -> Any:
-    """Return numbers; ValueError if one is beyond the class names, or if a label is NaN."""
-    if name == "label" and value.size == 1 and value != value:
-        raise ValueError(f"{name!r} is NaN: the label is missing")
+    """Return numbers; ValueError if one is beyond the class names."""
     if field.classes is None or value.size == 0:
         return value
     lowest, highest = value.min(), value.max()

@@ -194,16 +194,20 @@ def _are_masks(values: Sequence[Any], sample: Mapping[str, Any]) -> bool:
         return False
     if all(map(is_file, values)):
         with contextlib.suppress(OSError), _opened(values[0]) as mask:
-            return mask.mode in ("L", "1", "P")
+            return mask.mode in _MASK_MODES
         return False
     if all(isinstance(value, Image.Image) for value in values):
-        return all(value.mode in ("L", "1", "P") for value in values)
+        return all(value.mode in _MASK_MODES for value in values)
     if not all(isinstance(value, np.ndarray) or _is_tensor(value) for value in values):
         return False
     array = to_numpy(values[0])
     size = image.size[::-1] if isinstance(image, Image.Image) else getattr(image, "shape", ())
-    plain = array.dtype.kind in "biu" and array.ndim in (2, 3) and array.ndim - 1 <= len(size)
+    whole = array.dtype.kind in "biu" or (array.dtype.kind == "f" and not (array % 1).any())
+    plain = whole and array.ndim in (2, 3) and array.ndim - 1 <= len(size)
     return plain and array.squeeze().ndim == 2 and array.squeeze().shape in (size[:2], size[-2:])
+
+
+_MASK_MODES = ("L", "1", "P", "I", "I;16", "I;16B", "I;16L", "I;16N")
 
 
 def _opened(file: Any) -> Image.Image:

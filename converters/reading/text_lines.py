@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import csv
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -119,6 +120,8 @@ def csv_rows(
     exact: else blanks before a cell are left out, and ``\\"`` is a quote within quotes.
     """
     room = MOST_IN_ROW
+    # The quote behind a backslash at the end of a cell ends the cell: "images\".
+    escaped = re.compile(rf'\\"(?!\s*({re.escape(separator)}|$))')
 
     def lines() -> Iterator[str]:
         nonlocal room
@@ -126,7 +129,7 @@ def csv_rows(
             room -= len(line)
             if room < 0:
                 raise too_long(path, f"line {reader.line_num + 1}")
-            yield line if exact or '\\"' not in line else line.replace('\\"', '""')
+            yield line if exact or '\\"' not in line else escaped.sub('""', line)
 
     # The csv module's limit, for the whole process, is 128 kB; arrays and bytes may be larger.
     csv.field_size_limit(max(csv.field_size_limit(), MOST_IN_CELL))

@@ -213,6 +213,15 @@ def changed(path: Path, signature: bytes, offset: int, value: bytes) -> Path:
     return path
 
 
+def test_a_name_with_a_zero_byte_is_one_image(tmp_path: Path, pictures: list[Picture]) -> None:
+    names = ["a/x0.jpg", "a/y0.jpg", "b/x1.jpg", "b/y1.jpg"]
+    path = write(tmp_path / "a.zip", [(n, p.data) for n, p in zip(names, pictures, strict=False)])
+    path.write_bytes(path.read_bytes().replace(b"a/x0.jpg", b"a/x\0.jpg"))
+    pack(path, tmp_path / "x.lmdb")
+    data = fastdata.open(tmp_path / "x.lmdb")
+    assert [data.classes[sample.label] for sample in data] == ["a", "a", "b", "b"]
+
+
 def test_encrypted_and_unknown_members_are_rejects(tmp_path: Path, pictures: list[Picture]) -> None:
     members = named(pictures, "a/0.jpg", "b/1.jpg")
     path = changed(write(tmp_path / "a.zip", members), b"PK\1\2", 8, b"\1\0")

@@ -480,6 +480,11 @@ def test_a_label_that_is_nan_is_a_reject(tmp_path: Path) -> None:
     report = pack(tmp_path / "a.parquet", tmp_path / "a.lmdb")
     assert [sample["label"] for sample in samples(tmp_path / "a.lmdb")] == [0.5, 2.5, 1.0]
     assert [reject.reason for reject in report.rejects] == ["'label' is NaN: the label is missing"]
+    whole = {**columns, "label": pa.array([0.0, float("nan"), 2.0, 1.0])}
+    save(tmp_path / "b.parquet", whole, None)
+    report = pack(tmp_path / "b.parquet", tmp_path / "b.lmdb")
+    assert fastdata.open(tmp_path / "b.lmdb").schema["label"] == ScalarField()
+    assert [reject.reason for reject in report.rejects] == ["'label' is NaN: the label is missing"]
 
 
 def test_two_classes_of_one_name_in_a_file_of_names_are_refused(tmp_path: Path) -> None:

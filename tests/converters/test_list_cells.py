@@ -112,6 +112,31 @@ def test_one_name_with_commas_is_one_label(tmp_path: Path, pictures: list[Pictur
     assert any("one label each" in note and "labels=comma" in note for note in report.notes)
 
 
+def test_labels_with_blanks_between_them_are_said(tmp_path: Path, pictures: list[Picture]) -> None:
+    write_images(tmp_path, pictures)
+    for names, said in (
+        (["a b", "b", "a", "c a", "c", "b c"], True),
+        (["sea ice", "snow"] * 3, False),
+    ):
+        rows = [(f"{p.name}.jpg", name) for p, name in zip(pictures, names, strict=True)]
+        path = write_rows(tmp_path / "a.csv", [("path", "label"), *rows])
+        report, data = pack(path, tmp_path / f"{said}.lmdb")
+        assert labels_of(data) == names
+        assert any("one class each (--option labels=blank" in note for note in report.notes) is said
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".json"])
+def test_text_that_is_no_unicode_is_refused(
+    tmp_path: Path, pictures: list[Picture], suffix: str
+) -> None:
+    write_images(tmp_path, pictures)
+    rows = [{"path": f"{p.name}.jpg", "label": "a\ud800"} for p in pictures]
+    path = tmp_path / f"a{suffix}"
+    path.write_text(json.dumps(rows) if suffix == ".json" else "\n".join(map(json.dumps, rows)))
+    with pytest.raises(SourceError, match=r"'\\ud800' is no text, but half of a surrogate pair"):
+        pack(path, tmp_path / "x.lmdb")
+
+
 @pytest.mark.parametrize("suffix", [".json", ".csv"])
 def test_labels_that_are_objects_are_refused(
     tmp_path: Path, pictures: list[Picture], suffix: str
@@ -212,9 +237,12 @@ def test_several_rows_of_an_image_are_said(tmp_path: Path, pictures: list[Pictur
     assert any(note.startswith("6 rows name 3 images") for note in report.notes)
 
 
-def test_the_box_of_a_quadrilateral_is_its_hull(tmp_path: Path, pictures: list[Picture]) -> None:
+@pytest.mark.parametrize("start", [0, 1])
+def test_the_box_of_a_quadrilateral_is_its_hull(
+    tmp_path: Path, pictures: list[Picture], start: int
+) -> None:
     write_images(tmp_path, pictures)
-    head = ("path", *(f"{a}{k}" for k in range(1, 5) for a in "xy"), "label")
+    head = ("path", *(f"{a}{k + start}" for k in range(4) for a in "xy"), "label")
     rows = [(f"{p.name}.jpg", 5, 1, 9, 6, 4, 11, 2, 4, "text") for p in pictures]
     path = write_rows(tmp_path / "a.csv", [head, *rows])
     for options in ({}, {"boxes": ("xyxy", "pixels")}):

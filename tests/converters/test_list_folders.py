@@ -58,6 +58,28 @@ def test_a_kaggle_root_is_packed_by_its_list(tmp_path: Path, pictures: list[Pict
     assert len(fastdata.open(tmp_path / "y.lmdb")) == 8
 
 
+@pytest.mark.parametrize("name", ["labels.csv", "labels.txt"])
+def test_a_list_of_ids_beside_its_images_is_read(
+    tmp_path: Path, pictures: list[Picture], name: str
+) -> None:
+    root = tmp_path / "in"
+    write_images(root, pictures)
+    rows = [(p.name.removesuffix(".jpg"), "ab"[k % 2]) for k, p in enumerate(pictures)]
+    (root / name).write_text("".join(f"{a}{',' if '.csv' in name else ' '}{b}\n" for a, b in rows))
+    _, data = pack(root, tmp_path / "x.lmdb")
+    assert [data.classes[sample.label] for sample in data] == ["a", "b"] * 6
+
+
+def test_a_list_of_few_ids_beside_images_is_refused(
+    tmp_path: Path, pictures: list[Picture]
+) -> None:
+    write_images(tmp_path / "in", pictures)
+    rows = [(pictures[0].name.removesuffix(".jpg"), "a"), *((f"x{k}", "b") for k in range(8))]
+    write_rows(tmp_path / "in" / "labels.csv", [("id", "label"), *rows])
+    with pytest.raises(SourceError, match=r"labels.csv .* the images may have their labels"):
+        pack(tmp_path / "in", tmp_path / "x.lmdb")
+
+
 def test_a_kaggle_root_with_labels_beside_its_list_is_refused(
     tmp_path: Path, pictures: list[Picture]
 ) -> None:

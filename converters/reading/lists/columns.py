@@ -43,10 +43,12 @@ LABELS = (
 )  # fmt: skip
 """Text in a column called so is names of classes."""
 
-_CORNERS = ("x1", "y1", "x2", "y2", "x3", "y3", "x4", "y4")
-
 _BOXES = {
-    "corners": (_CORNERS, ("xa", "ya", "xb", "yb", "xc", "yc", "xd", "yd")),
+    "corners": (
+        ("x1", "y1", "x2", "y2", "x3", "y3", "x4", "y4"),
+        ("x0", "y0", "x1", "y1", "x2", "y2", "x3", "y3"),
+        ("xa", "ya", "xb", "yb", "xc", "yc", "xd", "yd"),
+    ),
     "xyxy": (("xmin", "ymin", "xmax", "ymax"), ("x1", "y1", "x2", "y2")),
     "xywh": (("x1", "y1", "width", "height"), ("bboxx", "bboxy", "bboxwidth", "bboxheight")),
 }
@@ -105,7 +107,8 @@ def box_columns(columns: Sequence[str], form: str = "") -> tuple[str, list[int]]
     ``("", [])`` where there are none.
     """
     plain = [plain_name(name) for name in columns]
-    every = _BOXES if not form or set(_CORNERS) <= set(plain) else [form]
+    corners = any(set(eight) <= set(plain) for eight in _BOXES["corners"])
+    every = _BOXES if not form or corners else [form]
     for kind in every:
         names = _BOXES.get(kind, ()) + (_BOXES_IF_ASKED.get(kind, ()) if form else ())
         for four in names:

@@ -43,13 +43,19 @@ def sign_between(place: str, name: str, cells: Sequence[str]) -> tuple[str, str]
                 "Leave them out: --option columns=image=COLUMN"
             )
         return LIST, f"the cells of {name!r} are lists of labels"
-    for sign, word in (("|", "bar"), (",", "comma"), (";", "semicolon")):
+    for sign, word in (("|", "bar"), (",", "comma"), (";", "semicolon"), (" ", "blank")):
         several = [cell for cell in cells if sign in cell]
         if not several:
             continue
         count = Counter(part for cell in cells for part in set(labels_of(cell, sign)))
         parts = {part for cell in several for part in labels_of(cell, sign)}
-        if sign == "|" or 2 * sum(count[part] > 1 for part in parts) > len(parts):
+        shared = 2 * sum(count[part] > 1 for part in parts) > len(parts)
+        if sign == " ":  # words of one name, more likely than not
+            return "", shared * (
+                f"cells of {name!r} such as {several[0]!r:.60} are one class each (--option "
+                "labels=blank: a class for each word)"
+            )
+        if sign == "|" or shared:
             return sign, (
                 f"the cells of {name!r} have several labels, with {sign!r} between them (--option "
                 "labels=none: each combination is a class)"

@@ -63,11 +63,14 @@ def list_of_folder(folder: Path) -> Path | None:
         return None
     if has_own_images(folder):
         return found[0]
-    return found[0] if not unknown_files(folder) else None
+    return found[0] if not unknown_files(folder, lists=False) else None
 
 
-def unknown_files(folder: Path) -> list[str]:
-    """Return the files directly in a folder that may have labels and cannot be read as lists."""
+def unknown_files(folder: Path, lists: bool = True) -> list[str]:
+    """Return the files directly in a folder that may have labels.
+
+    lists: whether lists of images are among them that the format ``manifest`` may read.
+    """
     with os.scandir(folder) as entries:
         others = (e for e in entries if not is_image_name(e.name) and not is_hidden(e.name))
         names = sorted(entry.name for entry in others if entry.is_file())
@@ -76,7 +79,7 @@ def unknown_files(folder: Path) -> list[str]:
         lowered = name.lower()
         kind = describe_list(folder / name, images_below(folder)).kind
         if (kind == "unknown" and lowered.endswith(_ANNOTATIONS)) or (
-            kind == "list" and not lowered.endswith(_SUFFIXES)
+            kind == "list" and (lists or not lowered.endswith(_SUFFIXES))
         ):
             found.append(name)
     return found
@@ -149,8 +152,8 @@ def _names_images(path: Path, beside: bool) -> bool:
         table = TextTable(path, lambda cell: is_image_name(cell) and finder.is_there(cell))
         image = image_column(table.columns)
         cells = [row[image] for row in itertools.islice(table, _LOOKED_AT)]
-        if beside:
-            return any(is_image_name(cell) and finder.is_there(cell) for cell in cells)
+        if beside and any(is_image_name(cell) and finder.is_there(cell) for cell in cells):
+            return True
         finder.locate(cells.__getitem__, len(cells))
         there = [finder.path(cell) for cell in cells if finder.is_there(cell)]
     except (FastdataError, OSError, ValueError):

@@ -12,6 +12,7 @@ from typing import Protocol
 from fastdata.errors import SourceError
 
 from ..cells import NUMBER
+from ..field_names import INDEX_COLUMNS
 from ..selection import joined
 from .columns import image_column, is_label, is_usual
 from .text_table import cells_of
@@ -115,7 +116,7 @@ class ListTable:
         named = [
             k
             for k, title in enumerate(self.titles)
-            if k != self._image and (not title or title.startswith("Unnamed:"))
+            if k != self._image and (title in INDEX_COLUMNS or title.startswith("Unnamed:"))
         ]
         first = list(itertools.islice(self.rows(), _LOOKED_AT)) if named else []
         return [

@@ -169,7 +169,17 @@ class TextTable:
         self.columns = list(self.kinds)
 
     def _object_cells(self, value: dict[str, Any]) -> list[str]:
-        return [cell_of_value(value.get(name)) for name in self.columns]
+        cells = [cell_of_value(value.get(name)) for name in self.columns]
+        text = "".join(cells)
+        if not text.isascii():
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:  # JSON can escape half of a surrogate pair
+                raise SourceError(
+                    f"{self.path}: {text[error.start]!a} is no text, but half of a surrogate "
+                    "pair. Write the character itself, in UTF-8"
+                ) from error
+        return cells
 
 
 def cell_of_value(value: Any) -> str:

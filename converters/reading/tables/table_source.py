@@ -27,7 +27,7 @@ from ..box_forms import BoxesOption, parse_boxes
 from ..class_names import classes_of_texts, named_classes, numbered
 from ..exported import Exported, read_exported
 from ..field_names import BOXES
-from ..fields import resolve_boxes
+from ..fields import is_whole_label, resolve_boxes
 from ..fingerprints import FileSource
 from ..lists.image_finder import folder_named
 from ..locations import printable, stat_of
@@ -167,10 +167,8 @@ class TableSource(FileSource, IndexedSource):
             isinstance(label, ScalarField)
             and "float" in label.dtype
             and "label" not in (fields or {})
-        ):
-            values = self._values(chosen["label"])
-            if all(float(value).is_integer() for value in values):
-                resolved["label"] = ScalarField()
+        ) and is_whole_label("label", self._values(chosen["label"])):
+            resolved["label"] = ScalarField()
         form = parse_boxes(boxes, whole=True)
         if form.form or any(name.lower() in BOXES for name in resolved):
             rows = {name: self._first_values(chosen[name]) for name in resolved}
