@@ -74,7 +74,8 @@ def test_nothing_is_copied_where_nothing_changes() -> None:
 PACK = """
 import sys
 import fastdata
-print(fastdata.pack(sys.argv[1], sys.argv[2], size=40, codec="jpeg", num_workers=2, format="folder").digest)
+options = {"size": 40, "codec": "jpeg", "num_workers": 2, "format": "folder"}
+print(fastdata.pack(sys.argv[1], sys.argv[2], **options).digest)
 assert "torch" not in sys.modules, "it takes longer to import than to pack a hundred images"
 """
 
