@@ -74,7 +74,8 @@ def test_a_list_of_few_ids_beside_images_is_refused(
     tmp_path: Path, pictures: list[Picture]
 ) -> None:
     write_images(tmp_path / "in", pictures)
-    rows = [(pictures[0].name.removesuffix(".jpg"), "a"), *((f"x{k}", "b") for k in range(8))]
+    ids = [p.name.removesuffix(".jpg") for p in pictures[:3]]
+    rows = [(name, "a") for name in (*ids, *(f"x{k}" for k in range(8)))]
     write_rows(tmp_path / "in" / "labels.csv", [("id", "label"), *rows])
     with pytest.raises(SourceError, match=r"labels.csv .* the images may have their labels"):
         pack(tmp_path / "in", tmp_path / "x.lmdb")
