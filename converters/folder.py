@@ -112,7 +112,7 @@ class ClassFoldersSource(ImageListSource):
         full = [folder.path for folder in layout.folders if folder.path not in empty]
         if len(full) == 1 and len(tree.folder(full[0]).folders) > 1:
             way = Way(full[0], "", f"the class folders in {full[0]}")
-        ways = (*(layout.doubt.ways[:2] if layout.doubt else ()), way)
+        ways = (*(layout.doubt.ways[:2] if layout.doubt else ()), *((way,) if full else ()))
         raise doubted(place, self.name, tree, Doubt(reason, ways, plausible=False))
 
     def _note_rest(self, layout: ClassLayout) -> None:

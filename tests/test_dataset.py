@@ -278,7 +278,10 @@ def test_dir_lists_what_is_for_users_and_documented(kind: str, shard: Path, tmp_
     if kind == "unpacked":
         (tmp_path / "files" / "a").mkdir(parents=True)
         Image.new("RGB", (9, 8)).save(tmp_path / "files" / "a" / "0.png")
-    dataset = fastdata.open(tmp_path / "files" if kind == "unpacked" else shard)
+    unpacked = kind == "unpacked"
+    dataset = (
+        fastdata.open(tmp_path / "files", format="folder") if unpacked else fastdata.open(shard)
+    )
     if kind == "view":
         dataset = dataset[:2]
     if kind == "joined":

@@ -51,7 +51,7 @@ def test_one_rank_packs_and_all_load(tmp_path: Path, options: dict[str, Any]) ->
 
 
 def pack_what_is_bad(path: Path) -> str:
-    bad = {"image": np.zeros((8, 8, 3), np.float32), "number": 1}
+    bad = {"image": np.full((8, 8, 3), 0.1234, np.float32), "number": 1}
     try:
         fastdata.pack([*samples(), bad], path, num_workers=0, progress=False, on_error="stop")
     except RejectedError as error:

