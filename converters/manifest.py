@@ -21,6 +21,8 @@ leaves it there (``cells.py``).
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -49,7 +51,7 @@ from .reading.lists.columns import (
 )
 from .reading.lists.image_finder import ImageFinder
 from .reading.lists.labels import sign_named
-from .reading.lists.list_files import list_of_folder, lists_of_splits, not_used
+from .reading.lists.list_files import list_of_folder, lists_of_splits, not_used, split_siblings
 from .reading.lists.list_table import ListTable
 from .reading.lists.row_samples import ListInfo, RowSamples
 from .reading.lists.text_table import JSON_SUFFIXES, TextTable, cells_of
@@ -196,7 +198,12 @@ class ManifestSource(IndexedSource):
                 kinds, self._sign(labels, names),
                 None if split is None else (names.index("split"), split), bool(label),
             )  # fmt: skip
-            self._samples = RowSamples(info, rows, self._finder)
+            others = (
+                [] if class_names or label or known else self._siblings(table, separator, header)
+            )
+            cells = (map(cells_of(taken.indices), other.rows()) for other in others)
+            rest = itertools.chain.from_iterable(cells)
+            self._samples = RowSamples(info, rows, self._finder, rest)
         schema = self._samples.schema
         if classes is not None and not {"label", "labels"} & set(schema):
             raise OptionError(f"classes={classes}: there is no field 'label' of class numbers")
@@ -229,6 +236,23 @@ class ManifestSource(IndexedSource):
             self.notes.append(f"the samples are those of the lists {shown}")
             return lists
         raise SourceError(f"{self._folder}: no list there that names the images; name the file")
+
+    def _siblings(
+        self, table: ListTable, separator: str | None, header: bool | None
+    ) -> list[ListTable]:
+        """Return the lists of other splits with the same columns: ``val.csv`` of ``train.csv``."""
+        found = []
+        for path in split_siblings(self.path):
+            with contextlib.suppress(SourceError, OptionError):
+                text = TextTable(path, self._is_file(path.parent), separator, header)
+                other = ListTable({"": text}, chosen=True)
+                if other.titles == table.titles:
+                    found.append(other)
+                    self.notes.append(
+                        f"classes are those of {printable(path.name)}, too, so both lists have "
+                        "the same numbers"
+                    )
+        return found
 
     def _sign(self, labels: str | None, names: list[str]) -> str | None:
         """Return the sign between labels; None if the cells decide."""

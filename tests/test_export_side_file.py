@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from export_helpers import NAMES, PLAIN, every_format, made, pack, whole_formats
+from export_helpers import NAMES, PLAIN, every_format, made, pack
 from samples import EVERY_KIND, encode, photo, write_shard
 
 from fastdata import export
@@ -108,7 +108,7 @@ def test_fields_that_the_values_are_not_of_are_refused(
         pack(tmp_path / "out", tmp_path / "a.lmdb")
 
 
-@whole_formats
+@every_format
 def test_shapes_that_do_not_fit_are_rejects(tmp_path: Path, format: str) -> None:
     schema = Schema({"image": ImageField(), "a": ArrayField("int16", (None, None))})
     image = encode(photo(8, 8), "png")
@@ -122,7 +122,7 @@ def test_shapes_that_do_not_fit_are_rejects(tmp_path: Path, format: str) -> None
         pack(tmp_path / "out", tmp_path / "b.lmdb")
 
 
-@whole_formats
+@every_format
 def test_shards_of_two_exports_are_not_mixed(tmp_path: Path, format: str) -> None:
     for name, schema in (("a", PLAIN), ("b", EVERY_KIND)):
         made(tmp_path / f"{name}.lmdb", schema, 2)

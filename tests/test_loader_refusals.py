@@ -174,8 +174,12 @@ def test_boxes_of_the_wrong_fields_are_refused_when_the_loader_is_made(tmp_path:
             fastdata.loader(path, transform=[CROP, drop])
 
 
-def test_data_without_images_pass_geometry_and_callables() -> None:
+def test_data_without_images_refuse_transforms_of_images() -> None:
     fields: dict[str, Field] = {"label": ScalarField(), "points": ArrayField("int16", (2, 3))}
-    options: dict[str, Any] = {"transform": [CROP, OneArgument()], "num_workers": 0}
-    batch = next(iter(fastdata.loader(data_of(fields), batch_size=4, **options)))
+    options: dict[str, Any] = {"batch_size": 4, "num_workers": 0}
+    with pytest.raises(OptionError, match="changes images, but the dataset has none"):
+        fastdata.loader(data_of(fields), transform=[CROP, OneArgument()], **options)
+    with pytest.raises(OptionError, match="changes images, but the dataset has none"):
+        fastdata.loader(data_of(fields), transform=[OneArgument()], **options)
+    batch = next(iter(fastdata.loader(data_of(fields), **options)))
     assert batch.label.tolist() == [0, 3, 6, 9]

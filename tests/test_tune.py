@@ -187,7 +187,7 @@ def test_crops_are_chosen_by_the_images_where_they_are_measured(
     tmp_path: Path, container: str, sizes: list[tuple[int, int]], asked: Any, side: int | None
 ) -> None:
     for number, (height, width) in enumerate(sizes):
-        path = tmp_path / "images" / "a" / f"{number}.png"
+        path = tmp_path / "images" / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (width, height), (number, 7, 9)).save(path)
     data = tmp_path / "images"

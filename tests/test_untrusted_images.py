@@ -76,7 +76,7 @@ def _class_folders(root: Path, data: bytes) -> dict[str, Any]:
     for suffix in ("jpg", "png", "webp", "tif", "bmp"):
         _save(root / "cat" / f"x.{suffix}", data)
     _save(root / "cat" / "sound.png", photo(*SIZE))
-    return {}
+    return {"format": "folder"}
 
 
 def _masks(root: Path, data: bytes) -> dict[str, Any]:
@@ -151,7 +151,7 @@ def test_reading_an_image_starts_no_program(tmp_path: Path, kind: str, started: 
         list(loader)
     view(path, tmp_path / "page.html")
     _class_folders(tmp_path / "root", PROGRAMS[kind])
-    dataset = fastdata.open(tmp_path / "root")
+    dataset = fastdata.open(tmp_path / "root", format="folder")
     with pytest.raises(FileCorruptError, match="known format"):
         dataset[1]
     with (
@@ -263,7 +263,7 @@ def test_too_many_scans_of_a_stored_image_are_corrupt(
 def test_too_many_scans_in_a_folder_are_corrupt(tmp_path: Path) -> None:
     for name, scans in (("a", 0), ("b", 1000)):
         _save(tmp_path / "cat" / f"{name}.jpg", _progressive(scans))
-    dataset = fastdata.open(tmp_path, max_pixels=PIXELS)
+    dataset = fastdata.open(tmp_path, max_pixels=PIXELS, format="folder")
     assert dataset[0].image.shape == (3, 64, 64)
     with pytest.raises(FileCorruptError, match=REASON):
         dataset[1]
@@ -433,7 +433,7 @@ def test_large_images_do_not_warn(tmp_path: Path) -> None:
     with warnings.catch_warnings(record=True) as noted:
         warnings.simplefilter("always")
         decode_image(large, 1)
-        assert fastdata.open(tmp_path)[0].image.shape == (3, 9600, 9600)
+        assert fastdata.open(tmp_path, format="folder")[0].image.shape == (3, 9600, 9600)
         warnings.warn("others are seen", UserWarning, stacklevel=1)
     assert [str(one.message) for one in noted] == ["others are seen"]
     assert [f for f in warnings.filters if f in before] == before

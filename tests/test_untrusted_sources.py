@@ -63,7 +63,7 @@ def test_text_is_matched_in_linear_time(tmp_path: Path, make: Callable[[Path], P
 def test_digits_in_labels_of_yolo_are_matched_in_linear_time(tmp_path: Path) -> None:
     _save(tmp_path / "source/images/a.jpg", JPEG)
     _save(tmp_path / "source/labels/a.txt", "0 " + " ".join(["1" * 1300] * 3) + "\n")
-    with pytest.raises(SourceError, match="no class folders"):
+    with pytest.raises(SourceError, match="not packed as class folders"):
         _pack(tmp_path / "source", tmp_path)
 
 

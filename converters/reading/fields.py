@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import io
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -327,17 +326,19 @@ def _form_of(
 
 def _size_of(image: Any) -> tuple[int, int] | None:
     """Return height and width of an image; None if it cannot be read."""
+    from fastdata.codecs.pillow import open_image
+
     try:
         if isinstance(image, Image.Image):
             return image.height, image.width
         if isinstance(image, (str, os.PathLike)):
             image = read_regular(Path(image))
         if isinstance(image, (bytes, bytearray, memoryview)):
-            with Image.open(io.BytesIO(image)) as opened:
+            with open_image(bytes(image)) as opened:
                 return opened.height, opened.width
         height, width, _ = pixels_of(image, ImageField()).shape
         return height, width
-    except (OSError, ValueError, Image.DecompressionBombError):
+    except (OSError, ValueError):  # an ImageError is a ValueError
         return None
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-import io
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,7 +14,8 @@ from typing import Annotated, Any, TypeAlias, TypeGuard
 import numpy as np
 from PIL import Image
 
-from fastdata.errors import OptionError, SourceError
+from fastdata.codecs.pillow import open_image
+from fastdata.errors import ImageError, OptionError, SourceError
 from fastdata.regular_files import read_regular
 from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema, StringField
 
@@ -193,7 +193,7 @@ def _are_masks(values: Sequence[Any], sample: Mapping[str, Any]) -> bool:
     if not _is_picture(image) and not is_file(image):
         return False
     if all(map(is_file, values)):
-        with contextlib.suppress(OSError), _opened(values[0]) as mask:
+        with contextlib.suppress(OSError, ImageError), open_image(_content(values[0])) as mask:
             return mask.mode in _MASK_MODES
         return False
     if all(isinstance(value, Image.Image) for value in values):
@@ -210,10 +210,8 @@ def _are_masks(values: Sequence[Any], sample: Mapping[str, Any]) -> bool:
 _MASK_MODES = ("L", "1", "P", "I", "I;16", "I;16B", "I;16L", "I;16N")
 
 
-def _opened(file: Any) -> Image.Image:
-    """Open an image file; this reads only its head."""
-    plain = isinstance(file, (str, os.PathLike))
-    return Image.open(io.BytesIO(read_regular(Path(file)) if plain else file))
+def _content(file: Any) -> bytes:
+    return read_regular(Path(file)) if isinstance(file, (str, os.PathLike)) else bytes(file)
 
 
 def is_mask(field: Field) -> bool:

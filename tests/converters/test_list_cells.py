@@ -13,6 +13,7 @@ from case_manifest import write_images, write_rows
 from cases import Picture, make_pictures
 
 import fastdata
+from fastdata.converters.finding import find_source
 from fastdata.errors import SourceError
 from fastdata.schema import ArrayField, ImageField, ScalarField, StringField
 
@@ -299,3 +300,21 @@ def test_fields_of_the_first_row_are_images(tmp_path: Path, pictures: list[Pictu
     assert dict(pack(path, tmp_path / "x.lmdb")[1].schema) == {
         "image": ImageField(), "label": ScalarField(classes=("a",)), "column2": StringField(),
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("suffix", ["csv", "txt"])
+def test_lists_of_two_splits_have_the_same_classes(tmp_path: Path, suffix: str) -> None:
+    images = make_pictures(7)
+    write_images(tmp_path, images)
+    texts = {"train": ["1", "2", "3", "other"], "val": ["3", "1", "2"]}
+    start = 0
+    for split, labels in texts.items():
+        names = [picture.name for picture in images[start:]]
+        rows = "".join(f"{n}.jpg,{t}\n" for n, t in zip(names, labels, strict=False))
+        (tmp_path / f"{split}.{suffix}").write_text(f"path,label\n{rows}")
+        start += len(labels)
+    for split, labels in texts.items():
+        source = find_source(tmp_path / f"{split}.{suffix}")
+        assert source.schema["label"] == ScalarField(classes=("1", "2", "3", "other"))
+        names = [source.schema.classes[sample.values[1]] for sample in source]
+        assert names == labels

@@ -12,6 +12,7 @@ from fastdata.errors import FastdataError
 from ..image_files import BOTH_CASES, has_own_images, is_hidden, is_image_name
 from ..list_signs import describe_list, is_submission
 from ..locations import printable
+from ..picture_pairs import SPLIT_WORDS, words
 from ..selection import joined
 from ..small_memory import KeySet
 from ..splits import split_folders_in
@@ -24,6 +25,7 @@ __all__ = [
     "lists_of_folder",
     "lists_of_splits",
     "not_used",
+    "split_siblings",
     "unknown_files",
 ]
 
@@ -34,6 +36,25 @@ _ANNOTATIONS = (
 _LOOKED_AT = 1000
 _MOST_LISTS = 20
 _DEPTH = 3
+
+
+def split_siblings(path: Path) -> list[Path]:
+    """Return the lists of the other splits in a list's folder: names that differ by that word."""
+
+    def rest(name: str) -> tuple[str, ...]:
+        return tuple(word for word in words(name) if word not in SPLIT_WORDS)
+
+    own = set(words(path.name)) & SPLIT_WORDS.keys()
+    if not own:
+        return []
+    with os.scandir(path.parent) as entries:
+        names = sorted(e.name for e in entries if e.name.endswith(path.suffix) and e.is_file())
+    return [
+        path.with_name(name)
+        for name in names
+        if rest(name) == rest(path.name)
+        and set(words(name)) & SPLIT_WORDS.keys() not in (own, set())
+    ]
 
 
 def lists_of_folder(folder: Path) -> list[Path]:

@@ -77,10 +77,12 @@ class RowSamples:
         info: ListInfo,
         rows: Iterable[list[str]],
         finder_of: Callable[[str, bool], ImageFinder],
+        siblings: Iterable[list[str]] = (),
     ) -> None:
         """Read all rows once, and determine the columns' types.
 
         rows: lists of cells, one per column.
+        siblings: rows of the lists of other splits; classes are those of all.
         finder_of: takes the name of a column of images, and whether it is the main one.
         """
         self._info, self._rows, self.notes = info, StringTable(), list[str]()
@@ -99,6 +101,10 @@ class RowSamples:
             named.extend([hash(row[info.image]) for row in batch])
             for row in batch:
                 self._rows.append(_encoded(row))
+        siblings = iter(siblings)
+        while batch := list(itertools.islice(siblings, _BATCH)):
+            for guess, cells in zip(guesses, zip(*batch, strict=True), strict=True):
+                guess.see(cells)
         self.num_samples = len(self._rows)
         if not read:
             raise SourceError(f"{info.place}: the manifest has a header but no rows")
