@@ -335,9 +335,9 @@ def labelled(root: Path, name: str, *labels: str) -> Path:
 
 def test_numbers_are_names_if_the_classes_are_called_by_numbers(tmp_path: Path) -> None:
     path = tmp_path / "a.lmdb"
-    fastdata.pack(labelled(tmp_path / "in", "train", "3", "other", "1", "2"), path, progress=False)
+    fastdata.pack(labelled(tmp_path / "in", "old", "3", "other", "1", "2"), path, progress=False)
     assert fastdata.open(path).classes == ["1", "2", "3", "other"]
-    report = fastdata.append(path, labelled(tmp_path / "in", "val", "1", "2", "3", "4"))
+    report = fastdata.append(path, labelled(tmp_path / "in", "new", "1", "2", "3", "4"))
     data = fastdata.open(path)
     assert [data.classes[s.label] for s in data] == ["3", "other", "1", "2", "1", "2", "3"]
     assert [reject.reason for reject in report.rejects] == [
