@@ -24,7 +24,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,21 +34,14 @@ from fastdata.errors import OptionError, SourceError
 from fastdata.schema import Field, ImageField, Schema
 
 from .base import FieldSpec, IndexedSource, Sample
-from .reading.cells import schema_path
+from .reading.box_forms import parse_boxes
+from .reading.cells import read_schema, schema_path
 from .reading.class_names import read_class_names
+from .reading.field_names import safe_name
 from .reading.fields import check_names
 from .reading.fingerprints import hash_samples
-from .reading.image_files import is_image_name
 from .reading.lists.box_rows import BoxSamples
-from .reading.lists.boxed_image import box_form
-from .reading.lists.columns import (
-    box_columns,
-    box_roles,
-    choose_columns,
-    image_column,
-    is_label,
-    known_fields,
-)
+from .reading.lists.columns import box_roles, image_column, is_label, is_usual, label_column
 from .reading.lists.image_finder import ImageFinder
 from .reading.lists.labels import sign_named
 from .reading.lists.list_files import list_of_folder, lists_of_splits, not_used, split_siblings
@@ -57,14 +50,35 @@ from .reading.lists.row_samples import ListInfo, RowSamples
 from .reading.lists.text_table import JSON_SUFFIXES, TextTable, cells_of
 from .reading.locations import first_bytes, printable
 from .reading.options import CheckSize, ClassFile, Option
-from .reading.selection import joined, left_out
+from .reading.selection import COLUMNS, joined, left_out
 from .reading.text_lines import decoded
 from .refusal import Way, refused
 
-__all__ = ["ManifestSource"]
+__all__ = ["ListSource", "ManifestSource"]
 
 
-class ManifestSource(IndexedSource):
+class ListSource(IndexedSource):
+    """Rows of a list as samples; a subclass reads them."""
+
+    _samples: RowSamples
+
+    def take(self, samples: RowSamples) -> None:
+        """Take the rows as the samples of this source."""
+        self._samples, self.schema = samples, samples.schema
+        self.num_samples = samples.num_samples
+        self.notes += samples.notes
+
+    def __getitem__(self, index: int) -> Sample:
+        return Sample(self.key_at(index), self._samples.values(index))
+
+    def key_at(self, index: int) -> str:
+        return printable(self._samples.key_at(index).replace("\\", "/"))
+
+    def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
+        return hash_samples(self.num_samples, limit, self._samples.parts)
+
+
+class ManifestSource(ListSource):
     """Rows of a list, each an image; or each a box, and then put together by image."""
 
     name = "manifest"
@@ -96,14 +110,13 @@ class ManifestSource(IndexedSource):
             tuple[str, ...], Option("FIELD=COLUMN or COLUMN; the rest is left out")
         ] = (),
         images: Annotated[
-            str | None, Option("the folder of the images, or a pattern: {scene}/{:06}.png")
+            str | None, Option("the folder of the images, or a pattern: train/{}.jpg")
         ] = None,
-        suffix: Annotated[str | None, Option("what names of images lack: .jpg")] = None,
         label: Annotated[
             str | None, Option("images are labelled by their folder", ("folder",))
         ] = None,
         labels: Annotated[
-            str | None, Option("between labels: bar, blank, semicolon, comma; none: one a cell")
+            str | None, Option("between labels: bar, comma, semicolon, blank; none: one a cell")
         ] = None,
         boxes: Annotated[
             tuple[str, ...],
@@ -111,114 +124,94 @@ class ManifestSource(IndexedSource):
         ] = (),
         classes: ClassFile = None,
         split: Annotated[str | None, Option("only rows with this in their column split")] = None,
-        separator: Annotated[str | None, Option("comma, tab, semicolon, bar or blank")] = None,
-        header: Annotated[bool | None, Option("whether the first row names the columns")] = None,
         check_size: CheckSize = True,
     ) -> None:
-        self.notes, self._folder = [], Path(location)
-        self._images, self._suffix = images or "", suffix or ""
+        self.notes, self._folder, self._images = [], Path(location), images or ""
         lists = self._lists()
         self.path = next(iter(lists.values()))
         # Names are relative to the list, or to the folder of the split folders.
         self._root = self._folder if "" not in lists else self.path.parent
-        known = schema_path(self.path).exists()
+        known = read_schema(self.path)
         table = ListTable(
-            {
-                name: TextTable(path, self._is_file(path.parent), separator, header, exact=known)
-                for name, path in lists.items()
-            },
+            {name: TextTable(path, exact=known is not None) for name, path in lists.items()},
             splits={name: name for name in lists} if "" not in lists else None,
-            chosen=known or bool(columns) or bool(fields),
+            chosen=known is not None or bool(columns) or bool(fields),
         )
         if table.classes is not None:
             self.notes.append(f"the columns {joined(table.classes, 5)} are the classes")
-        index = table.index_columns() if not (columns or known) else []
-        if index:
-            self.notes.append("a column of row numbers, as pandas writes it, is left out")
-        second = 1 - image_column(table.titles) if not known and table.second_repeats() else -1
-        if second >= 0 and not columns:
-            self.notes.append(
-                f"the texts of {table.titles[second]!r} are the label (--option columns=image="
-                f"{table.titles[1 - second]},{table.titles[second]}: text)"
-            )
-        taken = choose_columns(self.path, table.titles, columns, self.notes, index, second)
-        names = list(taken.names)
-        fixed = known_fields(self.path, names, channels)
+        names, taken = self._choose(table, columns, known is not None)
+        fixed = _grey({n: f for n, f in (known or {}).items() if n in names}, channels)
         image = _image_column(names, fixed, bool(columns))
         if label:
             names.append("label")
         if len(set(names)) < len(names):
             raise SourceError(f"{self.path}: a column stands twice in the header {table.titles}")
         check_names(fields or {}, names)
-        rows: Iterator[list[str]] = map(cells_of(taken.indices), table.rows())
-        kinds = table.kinds and [table.kinds[k] for k in taken.indices] + [{str}] * bool(label)
-        if label:
-            rows = _with_folders(rows, image)
         if split is not None and "split" not in names:
             raise OptionError(
                 f"split={split}: {self.path} has no column 'split', but {joined(names)}. Say which "
                 "it is: --option columns=image=COLUMN,split=COLUMN"
             )
-        class_names = read_class_names(classes) if classes is not None else table.classes
-        self._samples: RowSamples | BoxSamples
-        roles = None if fixed else box_roles(names, boxes or table.boxes)
-        place = str(self.path)
-        at = names.index("split") if "split" in names else None
+        rows: Iterator[list[str]] = map(cells_of(taken), table.rows())
+        if label:
+            rows = _with_folders(rows, image)
+        info = ListInfo(
+            str(self.path), names, image, {**fixed, **(fields or {})}, channels, self._finder,
+            read_class_names(classes) if classes is not None else table.classes,
+            table.kinds and [table.kinds[k] for k in taken] + [{str}] * bool(label),
+            _sign(labels, names), split, bool(label),
+        )  # fmt: skip
+        boxes = boxes or table.boxes
+        form = parse_boxes(() if "none" in boxes else boxes)
+        roles = None if fixed or "none" in boxes else box_roles(names, form.form)
         if roles is not None:
             if fields:
                 raise OptionError(
                     f"{self.path}: its rows are boxes, put together by image, and fields= cannot "
                     "change what they are; --option boxes=none makes each row a sample"
                 )
-            form = box_form(boxes or table.boxes, check_size)
-            form = form._replace(form="xyxy" if roles.form == "corners" else roles.form)
-            self._samples = BoxSamples(
-                place, rows, image=image, roles=roles, form=form, channels=channels,
-                finder=self._finder("image", True), classes=class_names, split=at, only=split,
-            )  # fmt: skip
+            kept = [k for k, n in enumerate(names) if k in roles.used or k == image or n == "split"]
+            left = [name for k, name in enumerate(names) if k not in kept]
+            info = info._replace(columns=[names[k] for k in kept], image=kept.index(image))
+            roles = box_roles(info.columns, form.form)
+            assert roles is not None
+            samples: RowSamples = BoxSamples(
+                info, map(cells_of(kept), rows), roles, form.unit, check_size
+            )
             if roles.form == "corners":
                 self.notes.append("boxes are the hulls of quadrilaterals: x1, y1, ..., x4, y4")
-            used = {image, at, *roles.used}
-            self.notes += left_out("columns", [n for k, n in enumerate(names) if k not in used])
+            self.notes += left_out("columns", left)
         else:
-            unclear = [k for k in box_columns(names, "xywh")[1] if names[k] not in (fields or {})]
-            if unclear and not (fixed or boxes):
-                ways = {
-                    "xywh,pixels": "boxes of left, top, width, height",
-                    "xyxy,pixels": "boxes of left, top, right, bottom",
-                    "none": "each row as a sample",
-                }
-                raise refused(
-                    self.path,
-                    f"columns that may be boxes: {joined(names[k] for k in unclear)}",
-                    [Way("", f"--option boxes={form}", meaning) for form, meaning in ways.items()],
+            if boxes and not fixed and "none" not in boxes:
+                raise OptionError(
+                    f"boxes={','.join(boxes)}: no columns of boxes among {joined(names)}; name "
+                    "them: --option columns=image=COLUMN,xmin=COLUMN,ymin=COLUMN,xmax=COLUMN,"
+                    "ymax=COLUMN"
                 )
-            info = ListInfo(
-                place, names, image, {**fixed, **(fields or {})}, channels, class_names,
-                kinds, self._sign(labels, names),
-                None if split is None else (names.index("split"), split), bool(label),
-            )  # fmt: skip
-            others = (
-                [] if class_names or label or known else self._siblings(table, separator, header)
-            )
-            cells = (map(cells_of(taken.indices), other.rows()) for other in others)
-            rest = itertools.chain.from_iterable(cells)
-            self._samples = RowSamples(info, rows, self._finder, rest)
-        schema = self._samples.schema
-        if classes is not None and not {"label", "labels"} & set(schema):
+            if not (fixed or boxes):
+                self._refuse_unclear_boxes([n for n in names if n not in (fields or {})])
+            same_classes = known is None and info.classes is None and not label
+            others = self._siblings(table) if same_classes else []
+            cells = (map(cells_of(taken), other.rows()) for other in others)
+            samples = RowSamples(info, rows, itertools.chain.from_iterable(cells))
+        if classes is not None and not {"label", "labels"} & set(samples.schema):
             raise OptionError(f"classes={classes}: there is no field 'label' of class numbers")
+        title = table.titles[taken[image]]
+        if not (fixed or is_usual(title)) and samples.is_there(title):
+            raise SourceError(
+                f"{self.path}: its first row is no header, as {title!r} is an image. Write a row "
+                "with the names of the columns above it, such as path,label"
+            )
+        self.take(samples)
         if fixed:
-            self._samples.schema = Schema({name: schema[name] for name in names})
-        elif split is not None and isinstance(self._samples, RowSamples):
-            self._samples.leave_out("split")
-        self.schema = self._samples.schema
-        self.num_samples = self._samples.num_samples
-        self.notes += self._samples.notes
+            self.schema = samples.schema = Schema(
+                {name: samples.schema[name] for name in names if name in samples.schema}
+            )
         if self._folder.is_dir():
-            paths = map(self._samples.path_at, range(self.num_samples))
+            paths = map(samples.path_at, range(self.num_samples))
             self.notes += not_used(self._folder, paths, lists.values())
 
-    # -- files and samples ---------------------------------------------------------------
+    # -- its files -----------------------------------------------------------------------
 
     def _lists(self) -> dict[str, Path]:
         """Return the list that the location is, or that is in the folder or its split folders."""
@@ -237,15 +230,12 @@ class ManifestSource(IndexedSource):
             return lists
         raise SourceError(f"{self._folder}: no list there that names the images; name the file")
 
-    def _siblings(
-        self, table: ListTable, separator: str | None, header: bool | None
-    ) -> list[ListTable]:
+    def _siblings(self, table: ListTable) -> list[ListTable]:
         """Return the lists of other splits with the same columns: ``val.csv`` of ``train.csv``."""
         found = []
         for path in split_siblings(self.path):
             with contextlib.suppress(SourceError, OptionError):
-                text = TextTable(path, self._is_file(path.parent), separator, header)
-                other = ListTable({"": text}, chosen=True)
+                other = ListTable({"": TextTable(path)}, chosen=True)
                 if other.titles == table.titles:
                     found.append(other)
                     self.notes.append(
@@ -254,38 +244,77 @@ class ManifestSource(IndexedSource):
                     )
         return found
 
-    def _sign(self, labels: str | None, names: list[str]) -> str | None:
-        """Return the sign between labels; None if the cells decide."""
-        if labels is None:
-            return None
-        sign = sign_named(labels)
-        if not any(name == "labels" or is_label(name) for name in names):
-            raise OptionError(
-                f"labels={labels}: there is no column of labels; there are {joined(names)}. Say "
-                "which: --option columns=image=COLUMN,labels=COLUMN"
-            )
-        return sign
-
-    def _finder(self, name: str, main: bool) -> ImageFinder:
-        """Return what finds the files of a column."""
-        pattern = "{" in self._images
-        images = self._images if main or not pattern else ""
-        if images and not main and not (self._root / images).is_dir():
+    def _finder(self, main: bool) -> ImageFinder:
+        """Return what finds the files of the column of the images, or of another."""
+        images = self._images
+        if not main and ("{" in images or not (self._root / images).is_dir()):
             images = ""
-        return ImageFinder(self._root, images, self._suffix if main else "")
+        return ImageFinder(self._root, images)
 
-    def _is_file(self, root: Path) -> Callable[[str], bool]:
-        finder = ImageFinder(root)
-        return lambda cell: is_image_name(cell) or finder.is_there(cell)
+    # -- its columns ---------------------------------------------------------------------
 
-    def __getitem__(self, index: int) -> Sample:
-        return Sample(self.key_at(index), self._samples.values(index))
+    def _choose(
+        self, table: ListTable, columns: tuple[str, ...], known: bool
+    ) -> tuple[list[str], list[int]]:
+        """Return the names of the fields, and the numbers of their columns.
 
-    def key_at(self, index: int) -> str:
-        return printable(self._samples.key_at(index).replace("\\", "/"))
+        columns: the option; without it all are taken, except numbers of rows.
+        known: whether there is a schema beside the list.
+        """
+        titles = table.titles
+        if columns:
+            chosen = COLUMNS.parse(columns)
+            for field, title in chosen.items():
+                if title not in titles:
+                    raise COLUMNS.missing(self.path, field, title, titles)
+            self.notes += COLUMNS.left_out(t for t in titles if t not in chosen.values())
+            return list(chosen), [titles.index(title) for title in chosen.values()]
+        index = table.index_columns() if not known else []
+        if index:
+            self.notes.append("a column of row numbers, as pandas writes it, is left out")
+        label = label_column(titles)
+        if not known and table.second_repeats():
+            label = 1 - image_column(titles)
+            self.notes.append(
+                f"the texts of {titles[label]!r} are the label (--option columns=image="
+                f"{titles[1 - label]},{titles[label]}: text)"
+            )
+        taken = [k for k in range(len(titles)) if k not in index]
+        return ["label" if k == label else safe_name(titles[k]) for k in taken], taken
 
-    def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        return hash_samples(self.num_samples, limit, self._samples.parts)
+    def _refuse_unclear_boxes(self, names: list[str]) -> None:
+        """Refuse columns that may be boxes, as x, y, width, height may be."""
+        roles = box_roles(names, "xywh")
+        if roles is not None:
+            ways = {
+                "xywh,pixels": "boxes of left, top, width, height",
+                "xyxy,pixels": "boxes of left, top, right, bottom",
+                "none": "each row as a sample",
+            }
+            raise refused(
+                self.path,
+                f"columns that may be boxes: {joined(names[k] for k in roles.boxes)}",
+                [Way("", f"--option boxes={form}", meaning) for form, meaning in ways.items()],
+            )
+
+
+def _sign(labels: str | None, names: list[str]) -> str | None:
+    """Return the sign between labels; None if the cells decide."""
+    if labels is None:
+        return None
+    sign = sign_named(labels)
+    if not any(name == "labels" or is_label(name) for name in names):
+        raise OptionError(
+            f"labels={labels}: there is no column of labels; there are {joined(names)}. Say "
+            "which: --option columns=image=COLUMN,labels=COLUMN"
+        )
+    return sign
+
+
+def _grey(fields: Mapping[str, Field], channels: int) -> dict[str, Field]:
+    """Return the fields of a schema; for one channel, colour images are read as grey ones."""
+    grey, colour = ImageField(channels=1), ImageField(channels=3)
+    return {n: grey if channels == 1 and f == colour else f for n, f in fields.items()}
 
 
 def _with_folders(rows: Iterator[list[str]], image: int) -> Iterator[list[str]]:

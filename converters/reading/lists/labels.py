@@ -11,12 +11,12 @@ from typing import Any
 
 from fastdata.errors import OptionError, SourceError
 
-__all__ = ["LIST", "labels_of", "sign_between", "sign_named"]
+__all__ = ["labels_of", "sign_between", "sign_named"]
 
-LIST = "list"
+_LIST = "list"
 """The value of a sign if cells are lists, as JSON or Python writes them."""
 
-_SIGNS = {"bar": "|", "blank": " ", "semicolon": ";", "comma": ",", "none": ""}
+_SIGNS = {"bar": "|", "comma": ",", "semicolon": ";", "blank": " ", "none": ""}
 
 
 def sign_named(labels: str) -> str:
@@ -36,40 +36,38 @@ def sign_between(place: str, name: str, cells: Sequence[str]) -> tuple[str, str]
     cells: the different cells that are not empty.
     """
     if all(cell[:1] == "[" and cell[-1:] == "]" for cell in cells):
-        if any("{" in cell for cell in cells):
-            first = next(cell for cell in cells if "{" in cell)
+        first = next((cell for cell in cells if "{" in cell), None)
+        if first is not None:
             raise SourceError(
                 f"{place}: the cells of {name!r} are lists of objects, not labels: {first:.60}. "
                 "Leave them out: --option columns=image=COLUMN"
             )
-        return LIST, f"the cells of {name!r} are lists of labels"
-    for sign, word in (("|", "bar"), (",", "comma"), (";", "semicolon"), (" ", "blank")):
-        several = [cell for cell in cells if sign in cell]
+        return _LIST, f"the cells of {name!r} are lists of labels"
+    for word, sign in _SIGNS.items():
+        several = [cell for cell in cells if sign and sign in cell]
         if not several:
             continue
         count = Counter(part for cell in cells for part in set(labels_of(cell, sign)))
         parts = {part for cell in several for part in labels_of(cell, sign)}
         shared = 2 * sum(count[part] > 1 for part in parts) > len(parts)
+        example = f"cells of {name!r} such as {several[0]!r:.60} are one"
         if sign == " ":  # words of one name, more likely than not
-            return "", shared * (
-                f"cells of {name!r} such as {several[0]!r:.60} are one class each (--option "
-                "labels=blank: a class for each word)"
-            )
+            note = f"{example} class each (--option labels=blank: a class for each word)"
+            return "", note if shared else ""
         if sign == "|" or shared:
             return sign, (
                 f"the cells of {name!r} have several labels, with {sign!r} between them (--option "
                 "labels=none: each combination is a class)"
             )
         return "", (
-            f"cells of {name!r} such as {several[0]!r:.60} are one label each (--option "
-            f"labels={word}: labels with {sign!r} between them)"
+            f"{example} label each (--option labels={word}: labels with {sign!r} between them)"
         )
     return "", ""
 
 
 def labels_of(cell: str, sign: str) -> list[str]:
     """Return the labels in a cell; a blank stands for any white space."""
-    if sign == LIST:
+    if sign == _LIST:
         parts = _listed(cell) if cell.strip() else []
     else:
         parts = cell.split() if sign == " " else cell.split(sign)

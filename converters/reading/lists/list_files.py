@@ -170,7 +170,7 @@ def _names_images(path: Path, beside: bool) -> bool:
         return False  # the annotation of one image
     finder = ImageFinder(path.parent)
     try:
-        table = TextTable(path, lambda cell: is_image_name(cell) and finder.is_there(cell))
+        table = TextTable(path)
         image = image_column(table.columns)
         cells = [row[image] for row in itertools.islice(table, _LOOKED_AT)]
         if beside and any(is_image_name(cell) and finder.is_there(cell) for cell in cells):
