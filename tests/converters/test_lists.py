@@ -124,7 +124,7 @@ def test_a_pattern_says_where_images_are(tmp_path: Path, pictures: list[Picture]
     _, data = pack(path, tmp_path / "x.lmdb", images="train/000{}.jpg")
     assert [blob(data, k) for k in range(6)] == [p.data for p in pictures]
     for images in ("{scene}/{}.jpg", "{:06}.jpg", "{}/{}.jpg"):
-        with pytest.raises(OptionError, match="expected one {}, which stands for the name"):
+        with pytest.raises(OptionError, match=r"expected one {}, which stands for the name"):
             reads(path, images=images)
 
 
