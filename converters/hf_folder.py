@@ -15,8 +15,8 @@ import os
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastdata.errors import FastdataError, MissingExtraError, OptionError, SourceError
-from fastdata.schema import Field, ScalarField
+from fastdata.errors import FastdataError, MissingExtraError, SourceError
+from fastdata.schema import Field
 
 from .base import FieldSpec
 from .manifest import ListSource
@@ -27,12 +27,11 @@ from .reading.image_files import has_own_images
 from .reading.lists.image_finder import ImageFinder
 from .reading.lists.list_table import ListTable
 from .reading.lists.row_samples import ListInfo, RowSamples
-from .reading.lists.text_table import TextTable, cells_of
+from .reading.lists.text_table import TextTable
 from .reading.locations import folders_in
 from .reading.named_files import find_named
 from .reading.options import ClassFile, Option
-from .reading.selection import joined, left_out
-from .reading.splits import split_classes, split_of
+from .reading.splits import split_of
 
 __all__ = ["HfFolderSource"]
 
@@ -91,29 +90,19 @@ class HfFolderSource(ListSource):
             )
         several = len(names) > 1 or split is not None
         table = ListTable(tables, splits if several else None, images, chosen=True)
-        if split is not None and split not in names and "split" not in first.columns:
-            raise OptionError(f"split={split}: there are {joined(names)} in {self.root}")
-        lists = [t for t in table.titles if t.endswith("s") and is_file_column(t[:-1])]
-        self.notes += left_out("columns of several images a row", lists)
-        kept = [k for k, title in enumerate(table.titles) if title not in lists]
-        columns = [_field_name(table.titles[k]) for k in kept]
+        columns = list(map(_field_name, table.titles))
         if len(set(columns)) < len(columns):
             raise SourceError(f"{first.path}: two columns become one field: {columns}")
         check_names(fields or {}, columns)
         known: dict[str, Field | str] = {
             name: "mask" if "mask" in name.lower() else "image" for name in map(_field_name, images)
         }
-        if several and "split" not in first.columns:
-            known["split"] = ScalarField(classes=split_classes(names))
-        main = columns.index(_field_name(_NAME if _NAME in images else images[0]))
         info = ListInfo(
-            str(first.path), columns, main,
+            str(first.path), columns, columns.index(_field_name(_NAME if _NAME in images else images[0])),
             {**known, **(fields or {})}, channels, lambda main: _InsideFinder(self.root),
-            read_class_names(classes) if classes is not None else None,
-            table.kinds and [table.kinds[k] for k in kept],
-            split=split,
+            read_class_names(classes) if classes is not None else None, table.kinds, split=split,
         )  # fmt: skip
-        self.take(RowSamples(info, map(cells_of(kept), table.rows())))
+        self.take(RowSamples(info, table.rows()))
 
 
 class _InsideFinder(ImageFinder):

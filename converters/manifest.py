@@ -7,7 +7,7 @@ of image files become image fields too, if every cell is called like one and the
 masks where ``mask`` is in their name.  The rest hold int, float, or text, whichever fits all cells
 that are not empty (a row with an empty cell in a column of numbers or images is rejected; a column
 of empty cells is text).  Text in ``label``, ``class`` or ``target`` becomes class numbers in sorted
-order, or an array of these if cells have several labels (``lists/labels.py``).  Field names are the
+order, or an array of these if cells have several labels.  Field names are the
 columns' as far as a field can be called so: ``class`` becomes ``label``, or ``class_`` beside a
 ``label``.
 
@@ -41,9 +41,8 @@ from .reading.field_names import safe_name
 from .reading.fields import check_names
 from .reading.fingerprints import hash_samples
 from .reading.lists.box_rows import BoxSamples
-from .reading.lists.columns import box_roles, image_column, is_label, is_usual, label_column
+from .reading.lists.columns import box_roles, image_column, is_usual, label_column
 from .reading.lists.image_finder import ImageFinder
-from .reading.lists.labels import sign_named
 from .reading.lists.list_files import list_of_folder, lists_of_splits, not_used, split_siblings
 from .reading.lists.list_table import ListTable
 from .reading.lists.row_samples import ListInfo, RowSamples
@@ -115,9 +114,6 @@ class ManifestSource(ListSource):
         label: Annotated[
             str | None, Option("images are labelled by their folder", ("folder",))
         ] = None,
-        labels: Annotated[
-            str | None, Option("between labels: bar, comma, semicolon, blank; none: one a cell")
-        ] = None,
         boxes: Annotated[
             tuple[str, ...],
             Option("xyxy, xywh or cxcywh, pixels or normalised; none: rows are samples"),
@@ -159,7 +155,7 @@ class ManifestSource(ListSource):
             str(self.path), names, image, {**fixed, **(fields or {})}, channels, self._finder,
             read_class_names(classes) if classes is not None else table.classes,
             table.kinds and [table.kinds[k] for k in taken] + [{str}] * bool(label),
-            _sign(labels, names), split, bool(label),
+            split, bool(label),
         )  # fmt: skip
         boxes = boxes or table.boxes
         form = parse_boxes(() if "none" in boxes else boxes)
@@ -296,19 +292,6 @@ class ManifestSource(ListSource):
                 f"columns that may be boxes: {joined(names[k] for k in roles.boxes)}",
                 [Way("", f"--option boxes={form}", meaning) for form, meaning in ways.items()],
             )
-
-
-def _sign(labels: str | None, names: list[str]) -> str | None:
-    """Return the sign between labels; None if the cells decide."""
-    if labels is None:
-        return None
-    sign = sign_named(labels)
-    if not any(name == "labels" or is_label(name) for name in names):
-        raise OptionError(
-            f"labels={labels}: there is no column of labels; there are {joined(names)}. Say "
-            "which: --option columns=image=COLUMN,labels=COLUMN"
-        )
-    return sign
 
 
 def _grey(fields: Mapping[str, Field], channels: int) -> dict[str, Field]:

@@ -6,8 +6,10 @@ import contextlib
 import itertools
 import json
 import os
+import re
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,12 +33,14 @@ from ..small_memory import StringTable
 from ..splits import split_classes
 from .columns import ColumnGuess, is_label
 from .image_finder import ImageFinder
-from .labels import labels_of, sign_between
 
 __all__ = ["ListInfo", "RowSamples"]
 
+_NUMBERS = ArrayField("float64", (None,))
 _TRUTH = {"true": True, "false": False, "1": True, "0": False}
 _BATCH = 500
+_LIST = "list"
+"""The sign between labels if cells are lists, as JSON or Python writes them."""
 
 
 class ListInfo(NamedTuple):
@@ -50,7 +54,6 @@ class ListInfo(NamedTuple):
     finder_of: Callable[[bool], ImageFinder]  # takes whether the column is that of the images
     classes: tuple[str, ...] | None = None  # names of classes 0, 1, ..., if known
     kinds: list[set[type]] | None = None  # types of each column of JSON
-    sign: str | None = None  # between several labels of a sample; "" if there is one; None: look
     split: str | None = None  # the text in the column ``split`` of the rows that are taken
     folder_label: bool = False  # whether the last column is the folder, which is the label
 
@@ -158,14 +161,14 @@ class RowSamples:
     def _field(self, column: int, name: str, guess: ColumnGuess) -> Field:
         """Return the field of a column, and find where its images are if it has such."""
         info = self._info
-        types = info.kinds[column] if info.kinds is not None else None
+        types = info.kinds[column] - {type(None)} if info.kinds is not None else set[type]()
         is_there = False
         if column == info.image:
             self._add_finder(column)
         elif guess.is_image and guess.first and name not in info.known:
             self._add_finder(column)
             is_there = self._finders[name].is_there(guess.first)
-        guess.conclude(is_there=is_there, are_numbers=types is not None and str not in types)
+        guess.conclude(is_there=is_there, are_numbers=bool(types) and str not in types)
         if guess.one_number and name not in info.known:
             self.notes.append(
                 f"the texts of {name!r} are classes, as {' and '.join(guess.one_number)} are one "
@@ -185,7 +188,7 @@ class RowSamples:
         elif is_label(name) or name == "labels":
             field = self._label_field(name, guess, types)
         else:
-            field = self._plain_field(column, guess, types)
+            field = self._plain_field(name, guess, types)
         if isinstance(field, ImageField) and name not in self._finders:
             self._add_finder(column)
         if isinstance(field, ImageField) and self._finders[name].note:
@@ -206,58 +209,88 @@ class RowSamples:
         }
         return ScalarField(classes=classes)
 
-    def _label_field(self, name: str, guess: ColumnGuess, types: set[type] | None) -> Field:
+    def _label_field(self, name: str, guess: ColumnGuess, types: set[type]) -> Field:
         """Return the field of one label a row, or of several."""
-        info, sign = self._info, self._info.sign
-        if types is not None and dict in types:
+        info, sign = self._info, ""
+        if dict in types:
             raise SourceError(
                 f"{info.place}: {name!r} has objects, not labels: {guess.first:.60}. Leave it out: "
                 "--option columns=image=COLUMN"
             )
-        if sign is None and not guess.is_float and guess.classes:
-            sign, note = sign_between(info.place, name, guess.classes)
-            self.notes += [note] * bool(note)
+        if not guess.is_float and guess.classes:
+            sign = self._sign_between(name, guess.classes)
         if sign:
             self._signs[name] = sign
             parts = ColumnGuess(True)
             for cell in guess.classes:
-                parts.see(labels_of(cell, sign))
+                parts.see(_labels_of(cell, sign))
             parts.conclude(is_there=False)
             named = not parts.is_int or info.classes is not None
             classes = self._classes(parts, name) if named else None
             return ArrayField("int64", (None,), classes=classes)
-        if types is not None and types <= {bool, type(None)} and bool in types:
-            return ScalarField("bool")
         if guess.is_int:
             return ScalarField("int64", classes=info.classes)
-        if guess.is_float and (types is None or str not in types):
-            return ScalarField("float64")
-        return ScalarField(classes=self._classes(guess, name)) if guess.classes else StringField()
+        if types == {bool} or not guess.classes or (guess.is_float and str not in types):
+            return self._plain_field(name, guess, types)
+        return ScalarField(classes=self._classes(guess, name))
 
-    def _plain_field(self, column: int, guess: ColumnGuess, types: set[type] | None) -> Field:
+    def _sign_between(self, name: str, cells: Sequence[str]) -> str:
+        """Return the sign between the labels of a column; "" if a cell is one label.
+
+        A comma or semicolon separates labels if most of the parts are in other cells, too:
+        ``tench, Tinca tinca`` is one name.
+
+        cells: the different cells that are not empty.
+        """
+        if all(cell[:1] == "[" and cell[-1:] == "]" for cell in cells):
+            first = next((cell for cell in cells if "{" in cell), None)
+            if first is not None:
+                raise SourceError(
+                    f"{self._info.place}: the cells of {name!r} are lists of objects, not labels: "
+                    f"{first:.60}. Leave them out: --option columns=image=COLUMN"
+                )
+            self.notes.append(f"the cells of {name!r} are lists of labels")
+            return _LIST
+        sign = next((sign for sign in "|,; " if any(sign in cell for cell in cells)), "")
+        several = [cell for cell in cells if sign and sign in cell]
+        count = Counter(part for cell in cells for part in set(_labels_of(cell, sign)))
+        parts = {part for cell in several for part in _labels_of(cell, sign)}
+        shared = 2 * sum(count[part] > 1 for part in parts) > len(parts)
+        if sign == "|" or (shared and sign != " "):
+            self.notes.append(
+                f"the cells of {name!r} have several labels, with {sign!r} between them (--field "
+                f"{name}=label: each combination is a class)"
+            )
+            return sign
+        if several and (shared or sign != " "):  # words of one name, more likely than not
+            self.notes.append(
+                f"cells of {name!r} such as {several[0]!r:.60} are one label each; write | between "
+                "several labels"
+            )
+        return ""
+
+    def _plain_field(self, name: str, guess: ColumnGuess, types: set[type]) -> Field:
         """Return the field of one number or text a row, or of an array of JSON."""
-        if types is not None and types <= {bool, type(None)} and bool in types:
+        if types == {bool}:
             return ScalarField("bool")
-        if types is not None and types & {list, dict}:
-            return self._json_field(column)
-        if guess.is_float and (types is None or str not in types):
+        if types & {list, dict}:
+            return self._json_field(name)
+        if guess.is_float and str not in types:
             return ScalarField("int64" if guess.is_int else "float64")
-        if self._info.columns[column] == "split" and (found := split_classes(guess.classes)):
+        if name == "split" and (found := split_classes(guess.classes)):
             return ScalarField(classes=found)
         return StringField()
 
-    def _json_field(self, column: int) -> Field:
+    def _json_field(self, name: str) -> Field:
         """Return the field of a column of JSON lists: numbers, in as many dimensions."""
         for index in range(min(self.num_samples, 100)):
             try:
-                found = parse_array(self._cells(index)[column] or "[]", _NUMBERS)
+                found = parse_array(self._row(index)[name] or "[]", _NUMBERS)
             except (ValueError, KeyError, TypeError):
                 break
             if found.size and found.dtype.kind in "biuf":
-                whole = found.dtype.kind in "iu"
-                shape = (None,) * found.ndim
-                return ArrayField("int64" if whole else "float64", shape)
-        name = self._info.columns[column]
+                dtype = "int64" if found.dtype.kind in "iu" else "float64"
+                return ArrayField(dtype, (None,) * found.ndim)
         self.notes.append(f"the column {name!r} of lists or objects is kept as JSON text")
         return StringField()
 
@@ -319,7 +352,7 @@ class RowSamples:
         if isinstance(field, BytesField):
             return parse_bytes(cell)
         if name in self._signs:
-            labels = labels_of(cell, self._signs[name])
+            labels = _labels_of(cell, self._signs[name])
             return np.array([self._number_of(name, label) for label in labels], np.int64)
         if not cell.strip():
             raise ValueError(f"the column {name!r} is empty in this row")
@@ -353,4 +386,18 @@ class RowSamples:
         raise ValueError(f"{name!r} is {text[:60]!r}, not a whole number")
 
 
-_NUMBERS = ArrayField("float64", (None,))
+def _labels_of(cell: str, sign: str) -> list[str]:
+    """Return the labels in a cell; a blank stands for any white space."""
+    parts = _listed(cell) if sign == _LIST else cell.split(sign) if sign else [cell]
+    return [part.strip() for part in map(str, parts) if part.strip()]
+
+
+_ENTRY = re.compile(r"""'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)"|([^\[\],'"\s]+)""")
+
+
+def _listed(cell: str) -> Sequence[Any]:
+    """Return the entries of a list as JSON or Python writes it."""
+    with contextlib.suppress(ValueError, RecursionError):
+        found = json.loads(cell)
+        return found if isinstance(found, list) else [found]
+    return ["".join(entry) for entry in _ENTRY.findall(cell)]
