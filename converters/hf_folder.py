@@ -97,10 +97,11 @@ class HfFolderSource(ListSource):
         known: dict[str, Field | str] = {
             name: "mask" if "mask" in name.lower() else "image" for name in map(_field_name, images)
         }
+        main = columns.index(_field_name(_NAME if _NAME in images else images[0]))
         info = ListInfo(
-            str(first.path), columns, columns.index(_field_name(_NAME if _NAME in images else images[0])),
-            {**known, **(fields or {})}, channels, lambda main: _InsideFinder(self.root),
-            read_class_names(classes) if classes is not None else None, table.kinds, split=split,
+            str(first.path), columns, main, {**known, **(fields or {})}, channels,
+            lambda main: _InsideFinder(self.root),
+            read_class_names(classes) if classes is not None else None, table.kinds, split,
         )  # fmt: skip
         self.take(RowSamples(info, table.rows()))
 

@@ -23,8 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -41,7 +40,13 @@ from .reading.field_names import safe_name
 from .reading.fields import check_names
 from .reading.fingerprints import hash_samples
 from .reading.lists.box_rows import BoxSamples
-from .reading.lists.columns import box_roles, image_column, is_usual, label_column
+from .reading.lists.columns import (
+    BoxRoles,
+    box_roles,
+    image_column,
+    is_usual,
+    label_column,
+)
 from .reading.lists.image_finder import ImageFinder
 from .reading.lists.list_files import list_of_folder, lists_of_splits, not_used, split_siblings
 from .reading.lists.list_table import ListTable
@@ -108,12 +113,7 @@ class ManifestSource(ListSource):
         columns: Annotated[
             tuple[str, ...], Option("FIELD=COLUMN or COLUMN; the rest is left out")
         ] = (),
-        images: Annotated[
-            str | None, Option("the folder of the images, or a pattern: train/{}.jpg")
-        ] = None,
-        label: Annotated[
-            str | None, Option("images are labelled by their folder", ("folder",))
-        ] = None,
+        images: Annotated[str | None, Option("the folder of the images")] = None,
         boxes: Annotated[
             tuple[str, ...],
             Option("xyxy, xywh or cxcywh, pixels or normalised; none: rows are samples"),
@@ -127,19 +127,24 @@ class ManifestSource(ListSource):
         self.path = next(iter(lists.values()))
         # Names are relative to the list, or to the folder of the split folders.
         self._root = self._folder if "" not in lists else self.path.parent
-        known = read_schema(self.path)
+        schema = read_schema(self.path)
         table = ListTable(
-            {name: TextTable(path, exact=known is not None) for name, path in lists.items()},
+            {name: TextTable(path, exact=schema is not None) for name, path in lists.items()},
             splits={name: name for name in lists} if "" not in lists else None,
-            chosen=known is not None or bool(columns) or bool(fields),
+            chosen=schema is not None or bool(columns) or bool(fields),
         )
         if table.classes is not None:
             self.notes.append(f"the columns {joined(table.classes, 5)} are the classes")
-        names, taken = self._choose(table, columns, known is not None)
-        fixed = _grey({n: f for n, f in (known or {}).items() if n in names}, channels)
-        image = _image_column(names, fixed, bool(columns))
-        if label:
-            names.append("label")
+        names, taken = self._choose(table, columns, schema is not None)
+        known = {name: field for name, field in (schema or {}).items() if name in names}
+        if images_known := [name for name, f in known.items() if isinstance(f, ImageField)]:
+            image = names.index(images_known[0])
+        elif columns and "image" in names:
+            image = names.index("image")
+        else:
+            image = image_column(names)
+            if not known and "image" not in names:
+                names[image] = "image"
         if len(set(names)) < len(names):
             raise SourceError(f"{self.path}: a column stands twice in the header {table.titles}")
         check_names(fields or {}, names)
@@ -148,58 +153,36 @@ class ManifestSource(ListSource):
                 f"split={split}: {self.path} has no column 'split', but {joined(names)}. Say which "
                 "it is: --option columns=image=COLUMN,split=COLUMN"
             )
-        rows: Iterator[list[str]] = map(cells_of(taken), table.rows())
-        if label:
-            rows = _with_folders(rows, image)
         info = ListInfo(
-            str(self.path), names, image, {**fixed, **(fields or {})}, channels, self._finder,
+            str(self.path), names, image,
+            {**_of_channels(known, channels), **(fields or {})}, channels, self._finder,
             read_class_names(classes) if classes is not None else table.classes,
-            table.kinds and [table.kinds[k] for k in taken] + [{str}] * bool(label),
-            split, bool(label),
+            table.kinds and [table.kinds[k] for k in taken], split,
         )  # fmt: skip
+        rows = map(cells_of(taken), table.rows())
         boxes = boxes or table.boxes
-        form = parse_boxes(() if "none" in boxes else boxes)
-        roles = None if fixed or "none" in boxes else box_roles(names, form.form)
-        if roles is not None:
-            if fields:
-                raise OptionError(
-                    f"{self.path}: its rows are boxes, put together by image, and fields= cannot "
-                    "change what they are; --option boxes=none makes each row a sample"
-                )
-            kept = [k for k, n in enumerate(names) if k in roles.used or k == image or n == "split"]
-            left = [name for k, name in enumerate(names) if k not in kept]
-            info = info._replace(columns=[names[k] for k in kept], image=kept.index(image))
-            roles = box_roles(info.columns, form.form)
-            assert roles is not None
-            samples: RowSamples = BoxSamples(
-                info, map(cells_of(kept), rows), roles, form.unit, check_size
-            )
-            if roles.form == "corners":
-                self.notes.append("boxes are the hulls of quadrilaterals: x1, y1, ..., x4, y4")
-            self.notes += left_out("columns", left)
-        else:
-            if boxes and not fixed and "none" not in boxes:
-                raise OptionError(
-                    f"boxes={','.join(boxes)}: no columns of boxes among {joined(names)}; name "
-                    "them: --option columns=image=COLUMN,xmin=COLUMN,ymin=COLUMN,xmax=COLUMN,"
-                    "ymax=COLUMN"
-                )
-            if not (fixed or boxes):
-                self._refuse_unclear_boxes([n for n in names if n not in (fields or {})])
-            same_classes = known is None and info.classes is None and not label
+        samples: RowSamples
+        if known or "none" in boxes or (roles := self._box_roles(names, boxes, fields)) is None:
+            same_classes = not known and info.classes is None
             others = self._siblings(table) if same_classes else []
             cells = (map(cells_of(taken), other.rows()) for other in others)
             samples = RowSamples(info, rows, itertools.chain.from_iterable(cells))
+        else:
+            kept = [k for k, n in enumerate(names) if k in roles.used or k == image or n == "split"]
+            self.notes += left_out("columns", [n for k, n in enumerate(names) if k not in kept])
+            form = parse_boxes(boxes)
+            info = info._replace(columns=[names[k] for k in kept], image=kept.index(image))
+            samples = BoxSamples(info, map(cells_of(kept), rows), form, check_size)
         if classes is not None and not {"label", "labels"} & set(samples.schema):
             raise OptionError(f"classes={classes}: there is no field 'label' of class numbers")
         title = table.titles[taken[image]]
-        if not (fixed or is_usual(title)) and samples.is_there(title):
+        if not (known or is_usual(title)) and samples.is_there(title):
             raise SourceError(
                 f"{self.path}: its first row is no header, as {title!r} is an image. Write a row "
                 "with the names of the columns above it, such as path,label"
             )
         self.take(samples)
-        if fixed:
+        if known:
             self.schema = samples.schema = Schema(
                 {name: samples.schema[name] for name in names if name in samples.schema}
             )
@@ -242,12 +225,8 @@ class ManifestSource(ListSource):
 
     def _finder(self, main: bool) -> ImageFinder:
         """Return what finds the files of the column of the images, or of another."""
-        images = self._images
-        if not main and ("{" in images or not (self._root / images).is_dir()):
-            images = ""
-        return ImageFinder(self._root, images)
-
-    # -- its columns ---------------------------------------------------------------------
+        elsewhere = not main and not (self._root / self._images).is_dir()
+        return ImageFinder(self._root, "" if elsewhere else self._images)
 
     def _choose(
         self, table: ListTable, columns: tuple[str, ...], known: bool
@@ -260,9 +239,7 @@ class ManifestSource(ListSource):
         titles = table.titles
         if columns:
             chosen = COLUMNS.parse(columns)
-            for field, title in chosen.items():
-                if title not in titles:
-                    raise COLUMNS.missing(self.path, field, title, titles)
+            COLUMNS.check(chosen, self.path, dict.fromkeys(titles, ""))
             self.notes += COLUMNS.left_out(t for t in titles if t not in chosen.values())
             return list(chosen), [titles.index(title) for title in chosen.values()]
         index = table.index_columns() if not known else []
@@ -278,10 +255,24 @@ class ManifestSource(ListSource):
         taken = [k for k in range(len(titles)) if k not in index]
         return ["label" if k == label else safe_name(titles[k]) for k in taken], taken
 
-    def _refuse_unclear_boxes(self, names: list[str]) -> None:
-        """Refuse columns that may be boxes, as x, y, width, height may be."""
-        roles = box_roles(names, "xywh")
-        if roles is not None:
+    def _box_roles(
+        self, names: list[str], boxes: tuple[str, ...], fields: FieldSpec | None
+    ) -> BoxRoles | None:
+        """Return the columns of boxes; None if there are none.  What is not clear is refused."""
+        roles = box_roles(names, parse_boxes(boxes).form)
+        if roles is not None and fields:
+            raise OptionError(
+                f"{self.path}: its rows are boxes, put together by image, and fields= cannot "
+                "change what they are; --option boxes=none makes each row a sample"
+            )
+        if roles is None and boxes:
+            raise OptionError(
+                f"boxes={','.join(boxes)}: no columns of boxes among {joined(names)}; name them: "
+                "--option columns=image=COLUMN,xmin=COLUMN,ymin=COLUMN,xmax=COLUMN,ymax=COLUMN"
+            )
+        asked = box_roles(names, "xywh") if roles is None else None
+        unclear = [names[k] for k in asked.boxes if names[k] not in (fields or {})] if asked else []
+        if unclear:
             ways = {
                 "xywh,pixels": "boxes of left, top, width, height",
                 "xyxy,pixels": "boxes of left, top, right, bottom",
@@ -289,28 +280,13 @@ class ManifestSource(ListSource):
             }
             raise refused(
                 self.path,
-                f"columns that may be boxes: {joined(names[k] for k in roles.boxes)}",
+                f"columns that may be boxes: {joined(unclear)}",
                 [Way("", f"--option boxes={form}", meaning) for form, meaning in ways.items()],
             )
+        return roles
 
 
-def _grey(fields: Mapping[str, Field], channels: int) -> dict[str, Field]:
+def _of_channels(fields: Mapping[str, Field], channels: int) -> dict[str, Field]:
     """Return the fields of a schema; for one channel, colour images are read as grey ones."""
     grey, colour = ImageField(channels=1), ImageField(channels=3)
     return {n: grey if channels == 1 and f == colour else f for n, f in fields.items()}
-
-
-def _with_folders(rows: Iterator[list[str]], image: int) -> Iterator[list[str]]:
-    """Yield rows with one cell more: the folder that the image is in."""
-    for row in rows:
-        yield [*row, os.path.dirname(row[image].replace("\\", "/"))]
-
-
-def _image_column(names: list[str], known: Mapping[str, Field], chosen: bool) -> int:
-    """Return the number of the column of the images, which gets its usual name."""
-    if images := [name for name, field in known.items() if isinstance(field, ImageField)]:
-        return names.index(images[0])
-    image = names.index("image") if chosen and "image" in names else image_column(names)
-    if not known and "image" not in names:
-        names[image] = "image"
-    return image

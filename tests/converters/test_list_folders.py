@@ -245,9 +245,6 @@ LISTS: dict[str, tuple[str, str, dict[str, Any]]] = {
         + "".join(f"{{}} {k} 1 {k + 2}\n" for k in range(4)), "images/{}.jpg",
         {"label": [0, 1, 2, 3], "SPECIES": [1] * 4, "BREED": [2, 3, 4, 5]},
     ),
-    "a folder called by a number": (
-        "".join(f"1 dog/{{}}.jpg {k}\n" for k in range(4)), "1 dog/{}.jpg", {"label": [0, 1, 2, 3]},
-    ),
     "numbers behind an id": (
         "".join(f"{{}} {k} 0.5\n" for k in range(4)), "images/{}.jpg",
         {"label": [0, 1, 2, 3], "column2": [0.5] * 4},

@@ -94,12 +94,8 @@ def test_ids_that_may_be_two_files_are_refused(tmp_path: Path, pictures: list[Pi
         reads(path)
     assert reads(path, images="train").num_samples == 6
     (tmp_path / "train/000003.png").write_bytes(pictures[0].data)
-    with pytest.raises(
-        SourceError, match=r"'000003' may be .*jpg or .*png. Say which.*'images=train/{}.jpg'"
-    ):
+    with pytest.raises(SourceError, match=r"'000003' may be .*jpg or .*png. Write the suffix into"):
         reads(path, images="train")
-    _, data = pack(path, tmp_path / "x.lmdb", images="train/{}.jpg")
-    assert blob(data, 3) == pictures[3].data
     with pytest.raises(OptionError, match="images=nowhere: no such folder"):
         reads(path, images="nowhere")
 
@@ -116,16 +112,6 @@ def test_a_later_id_with_another_suffix_is_found_and_a_missing_one_rejected(
     report, data = pack(path, tmp_path / "x.lmdb")
     assert [reject.key for reject in report.rejects] == ["000055"]
     assert blob(data, 50) == many[50].data
-
-
-def test_a_pattern_says_where_images_are(tmp_path: Path, pictures: list[Picture]) -> None:
-    write_images(tmp_path / "train", pictures)
-    path = write_rows(tmp_path / "a.csv", [("id",), *((p.name[3:],) for p in pictures)])
-    _, data = pack(path, tmp_path / "x.lmdb", images="train/000{}.jpg")
-    assert [blob(data, k) for k in range(6)] == [p.data for p in pictures]
-    for images in ("{scene}/{}.jpg", "{:06}.jpg", "{}/{}.jpg"):
-        with pytest.raises(OptionError, match=r"expected one {}, which stands for the name"):
-            reads(path, images=images)
 
 
 def test_a_split_is_taken_by_its_column(tmp_path: Path, pictures: list[Picture]) -> None:
@@ -187,23 +173,6 @@ def test_a_line_unlike_those_before_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("".join(f"{k}.jpg {k}\n" for k in range(300)) + "b c\n")
     with pytest.raises(SourceError, match="the line 'b c' is not like those before it"):
         reads(tmp_path / "a.txt")
-
-
-def test_the_folder_may_be_the_label(tmp_path: Path, pictures: list[Picture]) -> None:
-    names = ("apple_pie", "sushi")
-    for k, p in enumerate(pictures):
-        path = tmp_path / "images" / names[k % 2] / f"{p.name}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(p.data)
-    lines = [f"{names[k % 2]}/{p.name}" for k, p in enumerate(pictures)][1:]
-    (tmp_path / "meta").mkdir()
-    (tmp_path / "meta/train.txt").write_text("\n".join(lines))
-    _, data = pack(
-        tmp_path / "meta/train.txt", tmp_path / "x.lmdb", images="../images", label="folder"
-    )
-    assert data.schema["label"] == ScalarField(classes=names)
-    assert [sample.label for sample in data] == [1, 0, 1, 0, 1]
-    assert [blob(data, k) for k in range(5)] == [p.data for p in pictures[1:]]
 
 
 # -- several labels ----------------------------------------------------------------------

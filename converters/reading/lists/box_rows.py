@@ -22,7 +22,7 @@ from ..box_forms import BoxNumbers
 from ..fields import BOXES
 from ..image_list import DeferredSample
 from ..splits import in_usual_order
-from .columns import BoxRoles
+from .columns import box_roles
 from .row_samples import ListInfo, RowSamples
 
 __all__ = ["BoxSamples"]
@@ -35,28 +35,27 @@ class BoxSamples(RowSamples):
     """
 
     def __init__(
-        self,
-        info: ListInfo,
-        rows: Iterable[list[str]],
-        roles: BoxRoles,
-        unit: str,
-        check_size: bool,
+        self, info: ListInfo, rows: Iterable[list[str]], form: BoxNumbers, check_size: bool
     ) -> None:
         """Read all rows.
 
-        unit: as in `BoxNumbers`; empty if the numbers decide.
+        form: as far as the user says it.
         check_size: whether an image of another size than the list says is rejected.
         """
-        self._roles, self._unit = roles, unit
+        roles = box_roles(info.columns, form.form)
+        assert roles is not None
+        self._roles, self._unit = roles, form.unit
         self._last, self._largest, self._whole = "", 0.0, True
         super().__init__(info, rows)
         self.notes.insert(0, "rows are boxes, a sample is an image (--option boxes=none: a row)")
-        form = "xyxy" if roles.form == "corners" else roles.form
-        if not unit:
-            unit = self._likely_unit()
-            shown = "parts of the image's size" if unit == "normalised" else "pixels"
-            self.notes.append(f"boxes are {form} in {shown} (--option boxes=FORM,UNIT)")
-        self._reader = _BoxReader(BoxNumbers(form, unit), check_size)
+        if roles.form == "corners":
+            self.notes.append("boxes are the hulls of quadrilaterals: x1, y1, ..., x4, y4")
+        form = BoxNumbers("xyxy" if roles.form == "corners" else roles.form, form.unit)
+        if not form.unit:
+            form = form._replace(unit=self._likely_unit())
+            shown = "parts of the image's size" if form.unit == "normalised" else "pixels"
+            self.notes.append(f"boxes are {form.form} in {shown} (--option boxes=FORM,UNIT)")
+        self._reader = _BoxReader(form, check_size)
 
     def _likely_unit(self) -> str:
         if self._largest <= 1 and not self._whole:

@@ -34,29 +34,20 @@ _PICTURES = re.compile(r"(jpeg|png)?(images?|imgs?|photos?|pictures?)", re.IGNOR
 class ImageFinder:
     """Finds the files of one column.
 
-    images: a folder, from `root` or from where the program runs, or a pattern in which ``{}``
-        stands for the name.
+    images: a folder, from `root` or from where the program runs.
     note: where images are, if that is not the list's folder.
     """
 
     def __init__(self, root: Path, images: str = "") -> None:
         self.root, self.note = root, ""
-        self._pattern = tuple(images.split("{}")) if "{" in images else ()
-        if self._pattern and (len(self._pattern) != 2 or "{" in "".join(self._pattern)):
-            raise OptionError(
-                f"images={images}: expected one {{}}, which stands for the name in the list. If "
-                "other columns belong to the path, write the whole path into a column"
-            )
         self._given = bool(images)
-        self._folders = [folder_named(root, images) if images and not self._pattern else ""]
+        self._folders = [folder_named(root, images) if images else ""]
         self._suffixes: tuple[str, ...] = ("",)
         self._skipped = 0  # folders at the start of each name that are not there
         self._index: _FolderIndex | None = None
 
     def locate(self, name_at: Callable[[int], str], count: int) -> None:
         """Find out where files are, by some of the names."""
-        if self._pattern:
-            return
         tried = [""]
         for most in _TRIED_NAMES:
             places = range(0, count, max(1, -(-count // most)))
@@ -73,8 +64,7 @@ class ImageFinder:
             raise SourceError(
                 f"{self.root}: no image is called like {tried[0]!r} there or in folders around "
                 f"it, with any of {', '.join(SUFFIXES)} or without. Say where they are: --option "
-                "images=FOLDER (or a pattern, --option 'images=FOLDER/{}.jpg'), and which column "
-                "names them: --option columns=image=COLUMN"
+                "images=FOLDER, and which column names them: --option columns=image=COLUMN"
             )
         # Else these are names of image files that are not there: every row becomes a reject.
 
@@ -176,10 +166,8 @@ class ImageFinder:
             there = [file for file in files if os.path.isfile(file)]
             if len(there) > 1:
                 shown = " or ".join(os.path.relpath(file, self.root) for file in there)
-                end = os.path.splitext(there[0])[1]
                 raise SourceError(
-                    f"{self.root}: {name!r} may be {shown}. Say which: --option "
-                    f"'images={os.path.join(folder, '{}')}{end}'"
+                    f"{self.root}: {name!r} may be {shown}. Write the suffix into the list"
                 )
             if there:
                 return there[0]
@@ -187,8 +175,6 @@ class ImageFinder:
 
     def path(self, name: str) -> Path:
         """Return the file that a name stands for."""
-        if self._pattern:
-            return self.root / name.join(self._pattern)
         name, folder = self._inner(name), self._folders[0]
         if self._index is not None:
             folder = self._index.folder_of(name)

@@ -55,7 +55,6 @@ class ListInfo(NamedTuple):
     classes: tuple[str, ...] | None = None  # names of classes 0, 1, ..., if known
     kinds: list[set[type]] | None = None  # types of each column of JSON
     split: str | None = None  # the text in the column ``split`` of the rows that are taken
-    folder_label: bool = False  # whether the last column is the folder, which is the label
 
 
 class RowSamples:
@@ -183,8 +182,6 @@ class RowSamples:
         elif name == "mask" or guess.is_image:
             mask = "mask" in name.lower()
             field = ImageField(channels=1 if mask else info.channels, mask=mask)
-        elif info.folder_label and column == len(info.columns) - 1:
-            field = self._folder_field(name, guess)
         elif is_label(name) or name == "labels":
             field = self._label_field(name, guess, types)
         else:
@@ -194,20 +191,6 @@ class RowSamples:
         if isinstance(field, ImageField) and self._finders[name].note:
             self.notes.append(self._finders[name].note)
         return field
-
-    def _folder_field(self, name: str, guess: ColumnGuess) -> Field:
-        """Return the field of the folders of images, as paths below the folder of all."""
-        folders = guess.classes
-        above = os.path.commonpath(folders) if len(folders) > 1 else os.path.dirname(*folders)
-        names = [os.path.relpath(folder, above or ".") for folder in folders]
-        classes = self._info.classes or tuple(names)
-        numbers = numbered(classes)
-        self._numbers[name] = {
-            folder: numbers[name]
-            for folder, name in zip(folders, names, strict=True)
-            if name in numbers
-        }
-        return ScalarField(classes=classes)
 
     def _label_field(self, name: str, guess: ColumnGuess, types: set[type]) -> Field:
         """Return the field of one label a row, or of several."""

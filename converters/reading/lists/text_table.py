@@ -20,7 +20,7 @@ from ..image_files import SUFFIXES, is_image_name
 from ..json_files import json_entries
 from ..selection import joined
 from ..tables.arrow_types import arrow, table_errors
-from ..text_lines import MOST_IN_CELL, MOST_IN_ROW, csv_rows, encoding_of, text_lines, too_long
+from ..text_lines import MOST_IN_CELL, csv_rows, encoding_of, text_lines
 from .columns import NUMBER, is_usual
 
 __all__ = ["JSON_SUFFIXES", "TextTable", "cells_of"]
@@ -112,27 +112,22 @@ class TextTable:
             except table_errors() as error:
                 raise SourceError(f"{self.path}: {error}") from error
         elif suffix == ".json":
-            for member in json_entries(self.path, MOST_IN_ROW):
-                place = f"byte {member.start:,}"
-                yield self._checked(member.value, place, member.end - member.start)
+            for member in json_entries(self.path, MOST_IN_CELL):
+                yield self._checked(member.value, f"byte {member.start:,}")
         else:
-            for number, line in text_lines(self.path, "strict", longest=MOST_IN_ROW):
+            for number, line in text_lines(self.path, "strict"):
                 try:
                     value = json.loads(line)
                 except (ValueError, RecursionError) as error:
                     raise SourceError(f"{self.path}, line {number}: not JSON: {error}") from error
-                yield self._checked(value, f"line {number}", len(line))
+                yield self._checked(value, f"line {number}")
 
-    def _checked(self, value: Any, place: str, length: int) -> dict[str, Any]:
+    def _checked(self, value: Any, place: str) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise SourceError(
                 f"{self.path}, {place}: expected an object like "
                 f'{{"image": "0.jpg", "label": "cat"}}, found {str(value)[:60]!r}'
             )
-        if length > MOST_IN_CELL and any(
-            len(_cell_of_value(entry)) > MOST_IN_CELL for entry in value.values()
-        ):
-            raise too_long(self.path, place)
         return value
 
     def _look_at_objects(self) -> None:
@@ -200,7 +195,6 @@ def _is_number(cell: str) -> bool:
 _LOOKED_AT = 200
 _FORMS = (
     re.compile(rf"((?:[0-9]+\s+)*)({_IMAGE})(?:\s+(.*))?", re.IGNORECASE),
-    re.compile(rf"()({_IMAGE})(?:\s+(.*))?", re.IGNORECASE),
     re.compile(r"()(\S+)(?:\s+(.*))?"),
 )
 """Numbers, the path and the rest; without the suffix of an image, the path is the first word."""
@@ -223,10 +217,7 @@ class _BlankLines:
         self._form, self._several = None, True
         if {len(line.split()) for line in lines} == {len(self.columns)}:
             return
-        fitting = [form for form in _FORMS if all(map(form.fullmatch, lines))]
-        # A folder may be called "1 dog".
-        there = (f for f in fitting if os.path.isfile(path.parent / self._parts(f, lines[0])[1]))
-        self._form = next(there, fitting[0])
+        self._form = next(form for form in _FORMS if all(map(form.fullmatch, lines)))
         found = [self._parts(self._form, line) for line in lines]
         rests = [rest.split() for _, _, rest in found]
         words = set(itertools.chain.from_iterable(rests))
