@@ -98,7 +98,7 @@ def unknown_files(folder: Path, lists: bool = True) -> list[str]:
     found = []
     for name in names[:_MOST_LISTS]:
         lowered = name.lower()
-        kind = describe_list(folder / name, images_below(folder)).kind
+        kind = describe_list(folder / name, images_below(folder))
         if (kind == "unknown" and lowered.endswith(_ANNOTATIONS)) or (
             kind == "list" and (lists or not lowered.endswith(_SUFFIXES))
         ):
