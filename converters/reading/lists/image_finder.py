@@ -12,9 +12,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-import numpy as np
-import xxhash
-
 from fastdata.errors import OptionError, SourceError
 
 from ..image_files import BOTH_CASES, SUFFIXES, is_hidden, is_image_name
@@ -39,12 +36,11 @@ class ImageFinder:
     """
 
     def __init__(self, root: Path, images: str = "") -> None:
-        self.root, self.note = root, ""
-        self._given = bool(images)
+        self.root, self.note, self._given = root, "", bool(images)
         self._folders = [folder_named(root, images) if images else ""]
+        self._all = self._folders  # these and others that a name may be in
         self._suffixes: tuple[str, ...] = ("",)
         self._skipped = 0  # folders at the start of each name that are not there
-        self._index: _FolderIndex | None = None
 
     def locate(self, name_at: Callable[[int], str], count: int) -> None:
         """Find out where files are, by some of the names."""
@@ -110,6 +106,7 @@ class ImageFinder:
         """
         ends = dict.fromkeys(suffix for suffixes in found.values() for suffix in suffixes)
         self._folders, self._suffixes = list(found), tuple(ends)
+        self._all = folders if len(found) > 1 else self._folders
         above: set[str] = set()
         if self._skipped:
             above.update(name[: -len(self._inner(name))] for name in names)
@@ -118,12 +115,8 @@ class ImageFinder:
                 f"{self.root}: the folders {joined(sorted(above), 5)} of the list are not there, "
                 "and names may be alike without them. Say where they are: --option images=FOLDER"
             )
-        if len(found) > 1:
-            self._index = _FolderIndex(self.root, folders)
-            self._folders = self._index.check(names)
-        else:
-            for name in tried:
-                self._one_of(self._folders[0], self._inner(name))
+        for name in tried:
+            self.path(name)
         if not self._given and (self._folders != [""] or any(ends) or self._skipped):
             name = "{}" if not self._skipped else f"{{}} without {self._skipped} folders"
             shown = (os.path.join(f, name + end) for f in self._folders for end in ends)
@@ -159,30 +152,26 @@ class ImageFinder:
         except SourceError:  # it leads out of the folder
             return literal
 
-    def _one_of(self, folder: str, name: str) -> str:
-        """Return the file that a name stands for, with any suffix that it may lack."""
-        for suffixes in (self._suffixes, _lacking(name)):
-            files = [self._file(folder, name + suffix) for suffix in suffixes]
-            there = [file for file in files if os.path.isfile(file)]
-            if len(there) > 1:
-                shown = " or ".join(os.path.relpath(file, self.root) for file in there)
-                raise SourceError(
-                    f"{self.root}: {name!r} may be {shown}. Write the suffix into the list"
-                )
-            if there:
-                return there[0]
-        return files[0] if is_image_name(name) else files[0] + self._suffixes[0]
-
     def path(self, name: str) -> Path:
         """Return the file that a name stands for."""
-        name, folder = self._inner(name), self._folders[0]
-        if self._index is not None:
-            folder = self._index.folder_of(name)
-        path = self._file(folder, name + self._suffixes[0])
-        if len(self._suffixes) > 1 or (self._suffixes[0] and not os.path.isfile(path)):
-            # The first names had one suffix, and this one may have another.
-            return Path(self._one_of(folder, name))
-        return Path(path)
+        inner = self._inner(name)
+        literal = self._file(self._folders[0], inner + self._suffixes[0])
+        if len(self._folders) == len(self._suffixes) == 1 and (
+            not self._suffixes[0] or os.path.isfile(literal)
+        ):
+            return Path(literal)
+        # The first names had some folders and suffixes, and this one may have another.
+        for folders, suffixes in ((self._folders, self._suffixes), (self._all, _lacking(name))):
+            files = (self._file(folder, inner + end) for folder in folders for end in suffixes)
+            if there := list(filter(os.path.isfile, files)):
+                break
+        if len(there) > 1:
+            shown = " or ".join(os.path.relpath(file, self.root) for file in there)
+            raise SourceError(
+                f"{self.root}: {name!r} may be {shown}. Say in which folder images are, --option "
+                "images=FOLDER, or write their suffixes into the list"
+            )
+        return Path(there[0] if there else literal)
 
     def stat(self, name: str) -> tuple[int, int]:
         """Return size and time of the file of a name; zeros where there is none."""
@@ -195,53 +184,6 @@ class ImageFinder:
 def _lacking(name: str) -> tuple[str, ...]:
     """Return the suffixes that a name may lack."""
     return ("",) if is_image_name(name) else ("", *BOTH_CASES)
-
-
-class _FolderIndex:
-    """Which of several folders a file is in, by the hash of its name: 10 bytes a file."""
-
-    def __init__(self, root: Path, folders: list[str]) -> None:
-        self._root, self._all = root, folders
-        hashes, places = [], []
-        for number, folder in enumerate(folders):
-            with os.scandir(os.path.join(root, folder)) as entries:
-                names = [entry.name for entry in entries if is_image_name(entry.name)]
-            hashes += [_hash(name) for name in names]
-            places += [number] * len(names)
-        found = np.array(hashes, np.uint64)
-        order = np.argsort(found, kind="stable")
-        self._hashes, self._places = found[order], np.array(places, np.uint16)[order]
-
-    def _folders_of(self, name: str) -> set[str]:
-        if "/" in name:
-            return {f for f in self._all if os.path.isfile(os.path.join(self._root, f, name))}
-        found: set[int] = set()
-        for suffix in _lacking(name):
-            wanted = np.uint64(_hash(name + suffix))
-            first, last = (self._hashes.searchsorted(wanted, side) for side in ("left", "right"))
-            found.update(self._places[first:last].tolist())
-        return {self._all[place] for place in found}
-
-    def check(self, names: Iterator[str]) -> list[str]:
-        """Return the folders in which the names are; refuse a name that is in two of them."""
-        used = set()
-        for name in names:
-            found = self._folders_of(name)
-            if len(found) > 1:
-                shown = joined(folder or "." for folder in sorted(found, key=self._all.index))
-                raise SourceError(
-                    f"{self._root}: images called like {name!r} are in several folders: {shown}. "
-                    "Say which: --option images=FOLDER"
-                )
-            used |= found
-        return sorted(used, key=self._all.index)
-
-    def folder_of(self, name: str) -> str:
-        return next(iter(self._folders_of(name)), "")
-
-
-def _hash(name: str) -> int:
-    return xxhash.xxh3_64_intdigest(name.encode("utf-8", "surrogateescape"))
 
 
 def _inside(root: Path, folders: list[str]) -> list[str]:
