@@ -26,11 +26,11 @@ def pictures() -> list[Picture]:
     return make_pictures(6)
 
 
-def pack(location: Any, path: Path, **options: Any) -> Any:
-    options = {"source_options": options}
+def pack(location: Any, path: Path, fields: Any = None, **options: Any) -> Any:
     report = fastdata.pack(
-        location, path, codec="keep", resize="none", num_workers=0, progress=False, **options
-    )
+        location, path, codec="keep", resize="none", num_workers=0, progress=False,
+        source_options=options, fields=fields,
+    )  # fmt: skip
     return report, fastdata.open(path)
 
 
@@ -250,7 +250,9 @@ def test_json_lines_keep_their_types(tmp_path: Path, pictures: list[Picture]) ->
             row["code"], row["score"], row["ok"], row["text"],
         )  # fmt: skip
         assert [names[k] for k in sample.labels] == row["labels"]
-        assert sample.point.tolist() == row["point"]
+        assert json.loads(sample.point) == row["point"]
+    _, data = pack(tmp_path / "a.jsonl", tmp_path / "z.lmdb", fields={"point": "array"})
+    assert [sample.point.tolist() for sample in data] == [row["point"] for row in rows]
 
 
 @pytest.mark.parametrize(
@@ -334,7 +336,10 @@ def test_forms_of_boxes(
     found = np.concatenate([sample.boxes for sample in data])
     np.testing.assert_allclose(found, wanted, atol=1e-4)
     if one or form == "xywh":
-        with pytest.raises(SourceError, match=r"(?s)may be boxes: .*boxes=xywh,pixels.*boxes=none"):
+        with pytest.raises(
+            SourceError,
+            match=r"(?s)may be boxes: .*:\n  fastdata pack \S+/a.csv a.lmdb --option boxes=xywh,pixels.*boxes=none",
+        ):
             reads(path)
         find_source(path, fields={name: "string" for name in head[1:]})
     assert "boxes" not in reads(path, boxes="none").schema

@@ -36,7 +36,6 @@ from .image_finder import ImageFinder
 
 __all__ = ["ListInfo", "RowSamples"]
 
-_NUMBERS = ArrayField("float64", (None,))
 _TRUTH = {"true": True, "false": False, "1": True, "0": False}
 _BATCH = 500
 _LIST = "list"
@@ -253,28 +252,19 @@ class RowSamples:
         return ""
 
     def _plain_field(self, name: str, guess: ColumnGuess, types: set[type]) -> Field:
-        """Return the field of one number or text a row, or of an array of JSON."""
+        """Return the field of one number or text a row."""
         if types == {bool}:
             return ScalarField("bool")
         if types & {list, dict}:
-            return self._json_field(name)
+            self.notes.append(
+                f"the column {name!r} of lists or objects is kept as JSON text (--field "
+                f"{name}=array reads lists of numbers)"
+            )
+            return StringField()
         if guess.is_float and str not in types:
             return ScalarField("int64" if guess.is_int else "float64")
         if name == "split" and (found := split_classes(guess.classes)):
             return ScalarField(classes=found)
-        return StringField()
-
-    def _json_field(self, name: str) -> Field:
-        """Return the field of a column of JSON lists: numbers, in as many dimensions."""
-        for index in range(min(self.num_samples, 100)):
-            try:
-                found = parse_array(self._row(index)[name] or "[]", _NUMBERS)
-            except (ValueError, KeyError, TypeError):
-                break
-            if found.size and found.dtype.kind in "biuf":
-                dtype = "int64" if found.dtype.kind in "iu" else "float64"
-                return ArrayField(dtype, (None,) * found.ndim)
-        self.notes.append(f"the column {name!r} of lists or objects is kept as JSON text")
         return StringField()
 
     def _classes(self, guess: ColumnGuess, name: str) -> tuple[str, ...]:
