@@ -68,17 +68,16 @@ class HfFolderSource(ListSource):
         classes: ClassFile = None,
     ) -> None:
         self.root, self.notes = Path(location), []
-        files = metadata_files(self.root)
-        if not files:
-            raise SourceError(f"{self.root}: no metadata.csv, .jsonl or .parquet there")
         tables = {
-            os.path.relpath(path.parent, self.root): TextTable(path, exact=True) for path in files
+            os.path.relpath(path.parent, self.root): TextTable(path, exact=True)
+            for path in metadata_files(self.root)
         }
+        if not tables:
+            raise SourceError(f"{self.root}: no metadata.csv, .jsonl or .parquet there")
         splits = {
             folder: split_of(table.path.relative_to(self.root)) or "other"
             for folder, table in tables.items()
         }
-        names = sorted(set(splits.values()))
         first = next(iter(tables.values()))
         images = list(filter(is_file_column, first.columns))
         if not images:
@@ -88,7 +87,7 @@ class HfFolderSource(ListSource):
                 f"{first.path}: boxes in 'objects' are not read. Write a list with a row for each "
                 "box (docs/converters/manifest.md); --field objects=string keeps the text"
             )
-        several = len(names) > 1 or split is not None
+        several = len(set(splits.values())) > 1 or split is not None
         table = ListTable(tables, splits if several else None, images, chosen=True)
         columns = list(map(_field_name, table.titles))
         if len(set(columns)) < len(columns):

@@ -1,22 +1,13 @@
 """Lists of images: CSV, TSV, a text file with blanks between columns, JSON Lines, a JSON list.
 
-Paths are relative to the list.  A first row in which nothing names a file, or looks like a path or
-a number, is the header; without one the columns are ``path``, ``label``, ``column2`` and so on.
-The path column becomes the field ``image``; a column ``mask`` holds paths of masks.  Other columns
-of image files become image fields too, if every cell is called like one and the first is there:
-masks where ``mask`` is in their name.  The rest hold int, float, or text, whichever fits all cells
-that are not empty (a row with an empty cell in a column of numbers or images is rejected; a column
-of empty cells is text).  Text in ``label``, ``class`` or ``target`` becomes class numbers in sorted
-order, or an array of these if cells have several labels.  Field names are the
-columns' as far as a field can be called so: ``class`` becomes ``label``, or ``class_`` beside a
-``label``.
+The column of paths, which are relative to the list, becomes the field ``image``; a column ``mask``
+has paths of masks.  Other columns are image fields if every cell has an image's suffix and the
+first file is there; else they hold int, float or text, whichever fits all cells that are not empty.
+Text in ``label``, ``class`` or ``target`` becomes class numbers in sorted order, or an array of
+these if cells have several labels.  Where four columns are a box, a sample is an image with all of
+its boxes.  Nothing is guessed if a schema is beside the list, as `fastdata export` leaves it there.
 
-Where images are not at the paths of the list, ``lists/image_finder.py`` looks for them; where four
-columns are a box, a sample is an image with all of its boxes (``lists/box_rows.py``).  A folder is
-read by the one list in it, or by one list in each split folder (``lists/list_files.py``).
-
-Nothing is guessed where a schema lies beside the manifest, as `fastdata export`
-leaves it there (``cells.py``).
+The parts are in ``reading/lists``; docs/converters/manifest.md has all rules.
 """
 
 from __future__ import annotations
@@ -40,13 +31,7 @@ from .reading.field_names import safe_name
 from .reading.fields import check_names
 from .reading.fingerprints import hash_samples
 from .reading.lists.box_rows import BoxSamples
-from .reading.lists.columns import (
-    BoxRoles,
-    box_roles,
-    image_column,
-    is_usual,
-    label_column,
-)
+from .reading.lists.columns import BoxRoles, box_roles, image_column, is_usual, label_column
 from .reading.lists.image_finder import ImageFinder
 from .reading.lists.list_files import list_of_folder, lists_of_splits, not_used, split_siblings
 from .reading.lists.list_table import ListTable

@@ -336,10 +336,8 @@ def test_forms_of_boxes(
     found = np.concatenate([sample.boxes for sample in data])
     np.testing.assert_allclose(found, wanted, atol=1e-4)
     if one or form == "xywh":
-        with pytest.raises(
-            SourceError,
-            match=r"(?s)may be boxes: .*:\n  fastdata pack \S+/a.csv a.lmdb --option boxes=xywh,pixels.*boxes=none",
-        ):
+        way = r"fastdata pack \S+/a.csv a.lmdb --option boxes=xywh,pixels"
+        with pytest.raises(SourceError, match=rf"(?s)may be boxes: .*:\n  {way}.*boxes=none"):
             reads(path)
         find_source(path, fields={name: "string" for name in head[1:]})
     assert "boxes" not in reads(path, boxes="none").schema

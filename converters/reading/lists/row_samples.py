@@ -26,7 +26,7 @@ from fastdata.schema import (
 )
 
 from ..cells import parse_array, parse_bytes
-from ..class_names import MOST_CLASSES, numbered
+from ..class_names import classes_of_texts, numbered
 from ..fields import convert, named_field
 from ..selection import joined
 from ..small_memory import StringTable
@@ -270,12 +270,7 @@ class RowSamples:
     def _classes(self, guess: ColumnGuess, name: str) -> tuple[str, ...]:
         if self._info.classes is not None and name in ("label", "labels"):
             return self._info.classes
-        if len(guess.classes) > MOST_CLASSES:
-            raise OptionError(
-                f"{self._info.place}: the column {name!r} has more than {MOST_CLASSES:,} different "
-                f"texts, too many for classes; keep it as text: --field {name}=string"
-            )
-        return guess.classes
+        return classes_of_texts(guess.classes, f"{self._info.place}: the column {name!r}")
 
     def _add_finder(self, column: int) -> None:
         name = self._info.columns[column]
@@ -338,24 +333,23 @@ class RowSamples:
             if text.lower() not in _TRUTH:
                 raise ValueError(f"{name!r} is {cell!r}, not true or false")
             return _TRUTH[text.lower()]
-        if name in self._numbers and cell in self._numbers[name]:
-            return self._numbers[name][cell]
         if field.dtype.startswith("float"):
             return convert(float(text), field, name)
-        return convert(self._number_of(name, text), field, name)
+        return convert(self._number_of(name, cell), field, name)
 
-    def _number_of(self, name: str, text: str) -> int:
+    def _number_of(self, name: str, cell: str) -> int:
         """Return the number of a class, or a whole number, which may be written as a decimal."""
-        known = self._numbers.get(name)
-        if known is not None and text in known:
-            return known[text]
-        if known is not None and not text.lstrip("+-").isdecimal():
+        known, text = self._numbers.get(name, {}), cell.strip()
+        number = known.get(cell, known.get(text))
+        if number is not None:
+            return number
+        if known and not text.lstrip("+-").isdecimal():
             raise ValueError(f"{name!r} is {text[:60]!r}, which is none of its classes")
         with contextlib.suppress(ValueError):
             return int(text)
         with contextlib.suppress(ValueError):
-            if (number := float(text)).is_integer():
-                return int(number)
+            if (decimal := float(text)).is_integer():
+                return int(decimal)
         raise ValueError(f"{name!r} is {text[:60]!r}, not a whole number")
 
 
