@@ -33,13 +33,13 @@ from fastdata.storage import Store
 
 from .base import FieldSpec, Source, reason_of
 from .known_sets import START, recipe_for, recipe_in
+from .listing import Listing
 from .reading.file_sets import check_file_set
 from .reading.fingerprints import FileSource
 from .reading.image_files import files_below, has_own_images, is_hidden, is_image_name
-from .reading.image_list import ImageListSource
 from .reading.list_signs import describe_list
 from .reading.locations import files_at, folder_at, is_pattern
-from .reading.mirror import Listing, Mirror, StoredFiles
+from .reading.mirror import Mirror, StoredFiles, StoreListing
 from .reading.options import Option
 from .reading.picture_pairs import is_generic
 from .reading.refusals import check_choice
@@ -119,7 +119,7 @@ def format_of(location: Any) -> type[Source]:
 def options_of(kind: type[Source]) -> list[FormatOption]:
     """Return a format's own options: the keyword arguments that only its class has."""
     declares: Callable[..., Any] = kind.__init__
-    if issubclass(kind, ImageListSource) and declares is ImageListSource.__init__:
+    if issubclass(kind, Listing) and declares is Listing.__init__:
         declares = kind.list_samples
     # Not typing.get_type_hints: Python 3.10's hides an annotation whose default is None.
     return [
@@ -245,12 +245,12 @@ def _opened(chosen: type[Source], location: Any, given: _Given) -> Source:
     finally:
         close_files()  # which may have been looked into
     source.format_options = arguments
-    recognised = format is None and isinstance(location, (str, os.PathLike, Listing))
+    recognised = format is None and isinstance(location, (str, os.PathLike, StoreListing))
     if recognised and source.doubt:
-        place = location.url if isinstance(location, Listing) else os.fspath(location)
+        place = location.url if isinstance(location, StoreListing) else os.fspath(location)
         ways = tuple(way for way in source.doubt.ways if _works(place, way))
         raise doubted(place, chosen.name, source.tree, source.doubt._replace(ways=ways))
-    if recognised and source.tree is not None and not isinstance(location, Listing):
+    if recognised and source.tree is not None and not isinstance(location, StoreListing):
         tree = source.tree
         if recipe := recipe_in(tree.names(), lambda name: tree.head(name, START) or b""):
             raise SourceError(f"{os.fspath(location)}: {recipe}")
@@ -295,7 +295,7 @@ def _of_store(files: StoredFiles, given: _Given) -> Source:
     if given.format is not None and given.format not in _STORED:
         format_class(given.format)  # which may be no format at all
         raise _local_only(files.store.url, given.format)
-    listing = Listing(files.store)
+    listing = StoreListing(files.store)
     if not files.pattern and (given.format or _folder_by_names(listing)) == "folder":
         return _opened(StoredFolderSource, listing, given)
     mirror = Mirror(listing)
@@ -325,7 +325,7 @@ def _of_store(files: StoredFiles, given: _Given) -> Source:
     return source
 
 
-def _folder_by_names(listing: Listing) -> str:
+def _folder_by_names(listing: StoreListing) -> str:
     """Return "folder" where names alone say that these are class folders, or nothing else.
 
     They need no mirror.  Lists of images lie beside these, an index beside chunks.

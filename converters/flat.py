@@ -16,6 +16,7 @@ from typing import Annotated, Any
 from fastdata.errors import SourceError
 from fastdata.schema import Field
 
+from .listing import Listing
 from .reading.image_files import (
     BOTH_CASES,
     has_own_images,
@@ -25,7 +26,6 @@ from .reading.image_files import (
     reraise,
     suffix_of,
 )
-from .reading.image_list import ImageListSource
 from .reading.lists.list_files import (
     list_of_folder,
     lists_of_folder,
@@ -41,7 +41,7 @@ from .refusal import Way, refused
 __all__ = ["FlatSource"]
 
 
-class FlatSource(ImageListSource):
+class FlatSource(Listing):
     """A folder of images; the field is ``image``, and keys are their names."""
 
     name = "flat"

@@ -22,9 +22,9 @@ from fastdata.errors import SourceError
 from fastdata.schema import Field, ScalarField
 
 from .detect import ClassLayout, class_layout, unread_lists
+from .listing import Listing
 from .reading.class_names import numbered
 from .reading.image_files import SUFFIXES, ignored_files, suffix_of
-from .reading.image_list import ImageListSource
 from .reading.locations import printable
 from .reading.options import Option, SplitFolder
 from .reading.selection import joined
@@ -49,7 +49,7 @@ class Taken(NamedTuple):
     labels: dict[str, int]
 
 
-class ClassFoldersSource(ImageListSource):
+class ClassFoldersSource(Listing):
     """Images in class folders of a tree; fields ``image``, ``label``, and ``split`` if any."""
 
     tree: Tree

@@ -30,8 +30,8 @@ from fastdata.regular_files import read_regular
 from fastdata.schema import Field, ScalarField
 
 from .base import reason_of
+from .listing import Listing
 from .reading.image_files import is_image_name
-from .reading.image_list import ImageListSource
 from .reading.locations import folders_in, printable
 from .reading.options import Option
 from .reading.selection import joined
@@ -55,7 +55,7 @@ _NUMBERS = {
 _SYNSET = re.compile(r"n[0-9]{8}")
 
 
-class IlsvrcSource(ImageListSource):
+class IlsvrcSource(Listing):
     """Images of ImageNet with their synsets, in sorted order as torchvision numbers them."""
 
     name = "ilsvrc"

@@ -18,9 +18,9 @@ from fastdata.storage import Store
 from .base import Deferred
 from .detect import ClassLayout
 from .folder import ClassFoldersSource, Taken
+from .listing import DeferredSample
 from .reading.fingerprints import Hashes, hash_samples
-from .reading.image_list import DeferredSample
-from .reading.mirror import Listing
+from .reading.mirror import StoreListing
 from .reading.small_memory import StringTable
 from .tree import ListedTree
 
@@ -38,7 +38,7 @@ class StoredFolderSource(ClassFoldersSource):
         return False  # it is chosen by the kind of location
 
     def open_location(self, location: Any) -> Path:
-        self._listing: Listing = location
+        self._listing: StoreListing = location
         return Path()
 
     def open_tree(self, location: Path) -> StoreTree:
@@ -76,7 +76,7 @@ class StoredFolderSource(ClassFoldersSource):
 class StoreTree(ListedTree):
     """The keys below a URL, with sizes and tags by row."""
 
-    def __init__(self, listing: Listing) -> None:
+    def __init__(self, listing: StoreListing) -> None:
         super().__init__(listing.url)
         self._store = listing.store
         self.sizes, self.tags = array("q"), StringTable()

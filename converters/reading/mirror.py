@@ -43,7 +43,7 @@ from fastdata.waits import said_while
 from .small_memory import StringTable
 from .spans import close_files
 
-__all__ = ["Listing", "Mirror", "StoredFiles"]
+__all__ = ["Mirror", "StoreListing", "StoredFiles"]
 
 _PREFIX, _MARK = "fastdata-mirror-", ".fastdata-mirror"
 """Prefix of the folders' names, and the file inside that marks them as ours."""
@@ -67,7 +67,7 @@ class StoredFiles:
     pattern: str
 
 
-class Listing:
+class StoreListing:
     """What is below the URL of a store, listed once; some 100 bytes an object."""
 
     def __init__(self, store: Store) -> None:
@@ -102,7 +102,7 @@ class Mirror:
     process that was killed, by the next mirror on the machine.
     """
 
-    def __init__(self, listing: Listing) -> None:
+    def __init__(self, listing: StoreListing) -> None:
         self._listing, self._store, self.url = listing, listing.store, listing.url
         self._guard, self._busy = threading.Lock(), dict[str, threading.RLock]()
         self._holders: Counter[str] = Counter()

@@ -30,7 +30,7 @@ from fastdata.converters.packing import parts as parts_module
 from fastdata.converters.packing.engines import open_source
 from fastdata.converters.packing.job import json_with_checksum
 from fastdata.converters.packing.plan import Plan
-from fastdata.converters.reading.mirror import Listing, Mirror
+from fastdata.converters.reading.mirror import Mirror, StoreListing
 from fastdata.converters.reading.tables.ranged_file import RangedFile
 from fastdata.errors import (
     FormatError,
@@ -103,7 +103,7 @@ class Mirrored:
     """A mirror of a store, which is closed again."""
 
     def __init__(self, store: Store) -> None:
-        self.mirror = Mirror(Listing(store))
+        self.mirror = Mirror(StoreListing(store))
 
     def __enter__(self) -> Mirror:
         return self.mirror
