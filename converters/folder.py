@@ -5,7 +5,7 @@ is a class, numbered in sorted order; below it all files with an image suffix ar
 links followed.  Unlike torchvision, hidden folders and files are left out, and so is a link that
 leads back to a folder above itself.
 
-The folders lie on a disk, in an archive (`archive.py`), or in a store (`stored_folder.py`).
+The folders lie on a disk, in a store, or in an archive (`archive.py`).
 `detect.py` tells which folders are classes, which are splits, and what speaks against it; such a
 source is taken only if the user names this format.
 """
