@@ -855,11 +855,11 @@ def test_masks_of_instances_are_no_mask_of_classes(tmp_path: Path) -> None:
         (image, {**rest, "masks": np.zeros((2, 80, 90), np.uint8)})
         for image, rest in _detections([2])
     ]
-    with pytest.raises(SourceError, match="'masks' .* neither 1 channel nor one for a class"):
+    with pytest.raises(SourceError, match=r"'masks' .* neither 1 channel nor one for a class"):
         find_source(items)
     one_and_two = [
         (image, {**rest, "masks": np.ones((n, 80, 90), np.uint8)})
         for n, (image, rest) in zip((1, 2), _detections([1, 2]), strict=True)
     ]
-    with pytest.raises(SourceError, match="'masks' .* neither 1 channel nor one for a class"):
+    with pytest.raises(SourceError, match=r"'masks' .* neither 1 channel nor one for a class"):
         find_source(one_and_two)

@@ -160,7 +160,7 @@ def field_of(
         raise SourceError(
             f"field {name!r}: a {type(first).__name__} of dtype {arrays[0].dtype} cannot be "
             f"stored. Fields are images, text, bytes and numbers of {', '.join(SCALAR_DTYPES)}. "
-            'Yield a dict of such fields: {"image": ..., "boxes": array [N, 4], "labels": array [N]}'
+            'Yield a dict of such fields: {"image": ..., "boxes": [N, 4], "labels": [N]}'
         )
     shapes = {array.shape for array in told}
     if len({len(shape) for shape in shapes}) != 1:
