@@ -1,4 +1,4 @@
-"""Arrays with one row a sample: what HDF5, zarr, N5, NumPy and torch files have.
+"""Arrays with one row a sample: what HDF5, zarr, NumPy and torch files have.
 
 Each format makes an `ArrayColumn` of an array: rows of pixels or of bytes of image files, which are
 read a block at a time, or whose places in the file are known.

@@ -68,8 +68,10 @@ def chosen_arrays(
     for field, array in chosen.items():
         if array not in known:
             raise ARRAYS.missing(where, field, array, _shown(known))
-        if known[array].refused:
-            raise ARRAYS.refused(where, array, f"cannot be read: {known[array].refused}")
+        refused = known[array].refused
+        if refused or not known[array].shape:
+            reason = f"cannot be read: {refused}" if refused else "is one value, not one a sample"
+            raise ARRAYS.refused(where, array, reason)
     return chosen, sorted(set(known) - set(chosen.values()))
 
 
@@ -91,7 +93,7 @@ def _usual(where: str, known: Mapping[str, ArrayColumn]) -> dict[str, str]:
         reason = f"it is not clear which array has the images, {several} it"
         raise OptionError(ARRAYS.unclear(where, reason, _shown(known)))
     chosen = {"image": images[0]}
-    count = known[images[0]].shape[0]
+    count = known[images[0]].shape[:1]
     rest = roles[images[0]][1]
     for role in ("label", "mask", *BOXES, "classes"):
         found = [path for path, (name, _) in roles.items() if name == role]
@@ -102,7 +104,7 @@ def _usual(where: str, known: Mapping[str, ArrayColumn]) -> dict[str, str]:
         elif role == "label":
             found = [path for path in found if path not in chosen.values()]
         else:
-            found = [path for path in found if known[path].shape[:1] == (count,)]
+            found = [path for path in found if known[path].shape[:1] == count]
         same = [path for path in found if roles[path][1] == rest]
         beside = [path for path in found if roles[path][1][0] == rest[0]]
         for candidates in (same, beside) if role != "classes" else (same, beside, found):
@@ -113,7 +115,9 @@ def _usual(where: str, known: Mapping[str, ArrayColumn]) -> dict[str, str]:
 
 
 def _fits(array: ArrayColumn) -> bool:
-    """Tell whether an array may hold pictures."""
+    """Tell whether an array may hold pictures; one that cannot be opened may."""
+    if array.kind == "unknown" and not array.shape:
+        return True
     return len(array.shape) == 1 if array.kind == "bytes" else len(array.shape) in (3, 4)
 
 
