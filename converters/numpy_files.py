@@ -15,7 +15,7 @@ from fastdata.errors import OptionError, SourceError
 
 from .base import FieldSpec, reason_of
 from .reading.arrays.array_source import ArrayFile, ArrayOptions, ArraySource
-from .reading.arrays.columns import ArrayColumn, Front, ListColumn, StoredColumn
+from .reading.arrays.columns import ArrayColumn, ListColumn, StoredColumn
 from .reading.arrays.roles import arrays_by_split, choose_arrays
 from .reading.box_forms import BoxesOption, parse_boxes
 from .reading.forward_reader import ForwardReader
@@ -140,7 +140,7 @@ def _column(path: Path, label: str, start: int, member: str, size: int) -> Array
     try:
         with ForwardReader(path, compressed=bool(member), member=member) as file:
             head = read_npy_head(io.BytesIO(file.read(start, min(size, _HEAD))))
-        front = Front(path, member) if member else None
+        front = ForwardReader(path, compressed=True, member=member) if member else None
         at = start + head.start
         column = StoredColumn(path, at, head.shape, head.dtype, label=label, front=front, ends=True)
         column.refused = _refused(head, size)
