@@ -87,7 +87,7 @@ class ClassLayout:
     """Class folders, in the order of splits and then of names.
 
     base: the folder that keys are relative to, below wrapper folders.
-    splits: values of the field ``split``; empty if there is no such field.
+    splits: values of the field ``split``; empty without that field.
     """
 
     base: str
@@ -368,7 +368,7 @@ def unread_lists(tree: Tree, layout: ClassLayout) -> list[str]:
     for path in (*sorted(above), *inside):
         folder = tree.folder(path)
         others = folder.others
-        if {"manifest.csv", "manifest.schema.json"} <= set(others):  # what an export writes
+        if {"manifest.csv", "manifest.schema.json"} <= set(others):  # written by an export
             others = [n for n in others if n not in ("manifest.csv", "manifest.schema.json")]
         stems = {os.path.splitext(image)[0] for image in folder.images} if others else set()
         for name in others:
@@ -514,7 +514,7 @@ def _pictures(tree: Tree, layout: ClassLayout) -> Doubt | None:
     named = [name for name in layout.classes if is_reserved(name)]
     if named:
         layout.notes.append(
-            f"{joined(map(printable, named), 4)}: taken for classes; no pictures of these folders "
-            "form pairs"
+            f"{joined(map(printable, named), 4)}: taken for classes: their pictures do not form "
+            "pairs"
         )
     return None
