@@ -202,7 +202,7 @@ MOVED = [
     ("webdataset-gnu", "a.tar", "A.TGZ"),
     ("yolo-bare", "*", "Valid/"),
     ("yolo-roboflow", "*.yaml", "a.yml"),
-    ("zarr-n5", "images", "a/"),
+    ("zarr-alone", "images", "a/"),
 ]
 """Of a case some files, and another place or name (a folder, where it ends in a slash) for them."""
 

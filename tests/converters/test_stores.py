@@ -191,7 +191,6 @@ def test_a_format_is_read_of_a_store(
         ("mds", {"shards": 4}),
         ("mds-zstd", {"shard_size": "1GB"}),
         ("litdata", {"shard_size": "20KB"}),
-        ("litdata-rows", {"shard_size": "20KB"}),
         ("manifest-ids", {"shard_size": 9, "shuffle": True}),
         ("manifest-boxes", {"shard_size": "10KB", "limit": 21}),
     ),
