@@ -37,7 +37,6 @@ from ..field_names import (
 )
 from ..fields import check_names, image_field, resolve_fields
 from ..image_files import is_image_bytes
-from ..lists.columns import image_column, names_images
 from ..selection import COLUMNS, TableColumn, left_out
 from .arrow_types import (
     arrow,
@@ -57,7 +56,6 @@ __all__ = [
     "features_of",
     "kinds_of",
     "resolve_columns",
-    "with_paths",
 ]
 
 
@@ -115,7 +113,8 @@ def choose_columns(
         raise SourceError(
             COLUMNS.unclear(place, "no column of images", types)
             + " An image is a struct of bytes and path, or an image file's bytes in a binary "
-            "column. Where a column names image files: --option images=FOLDER"
+            "column. Where a column names image files, pack the table as a list: "
+            "pyarrow.csv.write_csv(pyarrow.parquet.read_table(FILE), 'list.csv')"
         )
     named = {images[0]: "image"} if len(images) == 1 else {}
     if len(masks) == 1:
@@ -139,28 +138,6 @@ def choose_columns(
     ]
     notes += COLUMNS.left_out(reasons)
     return chosen
-
-
-def with_paths(
-    kinds: Mapping[str, TableColumn], wanted: Sequence[str], place: str, channels: int
-) -> dict[str, TableColumn]:
-    """Return the kinds of columns where one of text names image files.
-
-    It is the one wanted for the field ``image``, else that which is called as usual.
-
-    Raises OptionError if that is no column of text, or no column is called so.
-    """
-    texts = [name for name, kind in kinds.items() if isinstance(kind.field, StringField)]
-    chosen = COLUMNS.parse(wanted)
-    if "image" in chosen and chosen["image"] not in texts:
-        raise COLUMNS.refused(place, chosen["image"], "is no text, and names no image files", texts)
-    usual = texts[image_column(texts)] if texts else ""
-    column = chosen.get("image") or usual
-    if not wanted and not names_images(usual):
-        raise OptionError(COLUMNS.unclear(place, "which column names the images?", texts))
-    if wanted and "image" not in chosen:
-        raise OptionError(f"{place}: columns= leaves out the images. {COLUMNS.remedy}")
-    return {**kinds, column: TableColumn(column, ImageField(channels=channels))}
 
 
 def resolve_columns(

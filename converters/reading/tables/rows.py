@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ from ..exported import array_of, needs_shape
 from ..fields import nested_array
 from ..locations import path_inside
 from ..spans import FileSpan
-from .arrow_types import arrow, dtype_of, is_list, is_text, storage, table_errors
+from .arrow_types import arrow, dtype_of, is_list, storage, table_errors
 
 __all__ = ["KEY", "MappedTable", "RowLayout", "first_values", "key_reader", "row_reader"]
 
@@ -33,7 +32,6 @@ class RowLayout(NamedTuple):
     # Of fields whose column has names of classes, or other numbers than the schema: their numbers
     numbers: Mapping[str, Mapping[Any, int]]
     exported: bool = False  # whether fastdata wrote the table, with keys and with shapes of arrays
-    images: str = ""  # the folder of the files that a column of text names; "" where there is none
 
     @property
     def needed(self) -> list[str]:
@@ -133,9 +131,6 @@ def _column(
     numbers: Mapping[Any, int] | None,
     mapped: MappedTable | None,
 ) -> Callable[[int], Any]:
-    if isinstance(field, ImageField) and is_text(array.type):
-        names = array.to_pylist()
-        return lambda row: Path(path_inside(layout.images, _given(names[row], name)))
     if isinstance(field, ImageField) and is_list(storage(array.type)):
         return _pixels(array, name)
     if isinstance(field, ImageField):
@@ -195,7 +190,7 @@ def _images(array: Any, name: str, root: str, mapped: MappedTable | None) -> Cal
         path = paths[row].as_py() if paths is not None else None
         if path is None:
             raise ValueError(f"the image {name!r} is null in this row")
-        return _below(path, root, name)
+        return Path(path_inside(root, path))
 
     return read
 
@@ -219,21 +214,3 @@ def _places(array: Any, mapped: MappedTable | None) -> Callable[[int], FileSpan 
             return lambda row: FileSpan(path, offset + places[row], places[row + 1] - places[row])
     view = memoryview(data)
     return lambda row: bytes(view[places[row] : places[row + 1]])
-
-
-def _below(path: str, root: str, name: str) -> Path:
-    """Return a file that a row names, if it is in the dataset's folder."""
-    top = os.path.realpath(root)
-    try:
-        found = os.path.realpath(os.path.join(top, path))
-        inside = os.path.commonpath([top, found]) == top
-    except ValueError:  # a null byte
-        inside = False
-    if not inside:
-        raise ValueError(
-            f"the image {name!r} is not in the table but at {path!r}, which is outside of {root}; "
-            "only files below the dataset's folder are read"
-        )
-    if not os.path.isfile(found):
-        raise ValueError(f"the image {name!r} is not in the table, and there is no file {path!r}")
-    return Path(found)

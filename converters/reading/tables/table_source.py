@@ -29,7 +29,6 @@ from ..exported import Exported, read_exported
 from ..field_names import BOXES
 from ..fields import is_whole_label, resolve_boxes
 from ..fingerprints import FileSource
-from ..lists.image_finder import folder_named
 from ..locations import printable, stat_of
 from ..options import ClassFile, Option
 from ..python_samples import file_of
@@ -43,7 +42,6 @@ from .arrow_fields import (
     features_of,
     kinds_of,
     resolve_columns,
-    with_paths,
 )
 from .arrow_types import arrow, is_bytes, is_text, plain, table_errors, type_of
 from .rows import MappedTable, RowLayout, first_values, key_reader, row_reader
@@ -60,7 +58,7 @@ class _Columns(NamedTuple):
 
 
 _PLACES = 8
-"""For a store, where rows are checked together."""
+"""Blocks in which samples for an estimate are read."""
 _PEEK = 16
 """Blocks in which the first values of columns of bytes are looked for."""
 
@@ -90,9 +88,9 @@ class TableSource(FileSource, IndexedSource):
     def batches(self, file: int, block: int, columns: Sequence[str]) -> Iterator[Any]:
         """Yield the rows of a block as pyarrow.RecordBatch, not too many at once."""
 
-    @abc.abstractmethod
     def row(self, index: int, block: Block) -> Sample | Reject:
         """Return one sample of a block."""
+        return next(self._rows(block, index - block.start, 1))
 
     def mapped(self, file: int) -> MappedTable | None:
         """Return where a file is in memory, if `batches` does not copy from it."""
@@ -120,9 +118,6 @@ class TableSource(FileSource, IndexedSource):
             str | None, Option("only files of this split, by their names or those of their folders")
         ] = None,
         classes: ClassFile = None,
-        images: Annotated[
-            str | None, Option("the folder of the image files that a column of text names")
-        ] = None,
         boxes: BoxesOption = (),
     ) -> None:
         self.notes = []
@@ -141,7 +136,7 @@ class TableSource(FileSource, IndexedSource):
 
         self._look_at_files()
         first = str(self.paths[self._columns[0].file])
-        exported = None if columns or images is not None else read_exported(self.paths, self.name)
+        exported = None if columns else read_exported(self.paths, self.name)
         if exported is not None:
             self._resolve_exported(exported, fields, channels, classes)
             return
@@ -150,8 +145,6 @@ class TableSource(FileSource, IndexedSource):
             kinds = kinds_of(schema, features, self._first_bytes(schema), channels)
         except UnicodeDecodeError as error:
             raise SourceError(f"{first}: a column's name is no text: {error}") from error
-        if images is not None:
-            kinds = with_paths(kinds, columns, first, channels)
         chosen = choose_columns(schema, columns, kinds, self.notes, first)
         resolved = resolve_columns(chosen, kinds, fields or {}, channels)
         self._types = {column: type_of(schema, column) for column in chosen.values()}
@@ -180,12 +173,7 @@ class TableSource(FileSource, IndexedSource):
             if isinstance(field, ScalarField) and field.classes and self._is_text(chosen, name)
         }
         self.schema = Schema(named_classes(resolved, "label", classes))
-        folder = ""
-        if images is not None:
-            folder = os.path.join(self.root, folder_named(self.root, images))
-        self.layout = RowLayout(
-            self.schema, tuple(chosen.values()), str(self.root), numbers, images=folder
-        )
+        self.layout = RowLayout(self.schema, tuple(chosen.values()), str(self.root), numbers)
         self._renumber(resolved, chosen, named=classes is not None)
 
     def _resolve_exported(
@@ -361,9 +349,7 @@ class TableSource(FileSource, IndexedSource):
     # -- rows ---------------------------------------------------------------------------
 
     def some(self, count: int) -> Iterator[Sample | Reject]:
-        if self.mirror is None:
-            return super().some(count)
-        # Rows one behind the other, as a row in the middle of a block is read with those before it.
+        # Consecutive rows, as a row in the middle of a block is read with those before it.
         places = np.linspace(0, self.num_samples - 1, min(_PLACES, self.num_samples))
         starts = sorted({self._block_at(int(at)).start for at in places})
         each = -(-count // len(starts)) if starts else 0
@@ -374,39 +360,42 @@ class TableSource(FileSource, IndexedSource):
         for block in itertools.islice(self._blocks, max(0, self._number_of(start)), None):
             yield from self._rows(block, max(0, start - block.start))
 
-    def _rows(self, block: Block, skip: int) -> Iterator[Sample | Reject]:
-        """Yield the samples of a block, without the first few."""
-        if skip >= block.rows:
-            return
+    def _rows(self, block: Block, skip: int, most: int | None = None) -> Iterator[Sample | Reject]:
+        """Yield the samples of a block, without the first few; `most` limits their number."""
+        end = block.rows if most is None else min(block.rows, skip + most)
         if block.lost:
-            yield Reject(self.key_at(block.start), block.lost)
+            if skip < end:
+                yield Reject(self.key_at(block.start), block.lost)
             return
-        row, reason = 0, "it has fewer rows than the file says"
+        done, first, reason = skip, 0, "it has fewer rows than the file says"
         split, mapped = self._split_numbers[block.file], self.mapped(block.file)
         layout = self.layout_of(block.file)
         try:
-            for batch in self.batches(block.file, block.number, list(self._types)):
-                until = min(row + batch.num_rows, block.rows)
-                if until > skip:
-                    read = row_reader(batch, layout, split, mapped)
-                    key = key_reader(batch, layout)
-                    for at in range(max(row, skip), until):
-                        yield self.sample(block.start + at, read, at - row, key)
-                row = until
+            for batch in self.batches(block.file, block.number, layout.needed):
+                until = min(first + batch.num_rows, end)
+                if until > done:
+                    part = batch.slice(done - first, until - done)
+                    read, key = row_reader(part, layout, split, mapped), key_reader(part, layout)
+                    for row in range(until - done):
+                        yield self._sample(block.start + done, read, key, row)
+                        done += 1
+                first += batch.num_rows
+                if first >= end:
+                    return
         except table_errors() as error:
-            reason = reject_reason(self.key_at(block.start + row), error)
-        for at in range(max(row, skip), block.rows):
+            reason = reject_reason(self.key_at(block.start + done), error)
+        for row in range(done, end):
             yield Reject(
-                self.key_at(block.start + at),
+                self.key_at(block.start + row),
                 f"the block {block.number} that it is in is damaged: {reason}",
             )
 
-    def sample(
+    def _sample(
         self,
         index: int,
         read: Callable[[int], tuple[Any, ...]],
+        key: Callable[[int], str | None],
         row: int,
-        key: Callable[[int], str | None] = lambda row: None,
     ) -> Sample | Reject:
         """Return a sample, or why its row does not fit."""
         try:
