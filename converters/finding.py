@@ -276,7 +276,7 @@ def _works(place: str, way: Way) -> bool:
     option, _, value = named.get("--option", "").partition("=")
     try:
         source = find_source(
-            os.path.join(place, way.path),
+            os.path.normpath(os.path.join(place, way.path)),
             format=named.get("--format"),
             options={option: value} if option else None,
         )

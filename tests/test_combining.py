@@ -284,7 +284,7 @@ def test_fewer_classes_are_matched_by_name_and_new_ones_refused(
     (tmp_path / "cats" / "cat").rename(tmp_path / "cats" / "dog")
     with pytest.raises(SourceError, match="the dataset has no class 'dog'"):
         fastdata.append(path, cats, num_workers=0)
-    with pytest.raises(SourceError, match="they must be the same"):
+    with pytest.raises(SourceError, match="Bring the source into the form of the data"):
         fastdata.append(path, [np.zeros((9, 9, 3), np.uint8)], num_workers=0)
     assert fastdata.open(path).digest == before
     assert sorted(os.listdir(tmp_path)) == ["a.lmdb", "cats", "first"]

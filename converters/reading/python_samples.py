@@ -348,6 +348,11 @@ def _is_picture(value: Any) -> bool:
     return isinstance(value, Image.Image)
 
 
+def _is_target(value: Any) -> bool:
+    """Tell whether this is a dict of fields, not a file of Hugging Face's."""
+    return isinstance(value, Mapping) and "image" not in value and file_of(value) is value
+
+
 def values_of(item: Any, names: Sequence[str]) -> dict[str, Any]:
     """Return a sample's values by field name."""
     named = _named(item)
@@ -361,9 +366,14 @@ def values_of(item: Any, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _named(item: Any) -> dict[str, Any] | None:
-    """Return a sample that tells the names of its values as a dict; None of any other."""
+    """Return a sample that names its values as a dict; None for any other.
+
+    Detection datasets of torchvision yield an image, and a dict of the rest.
+    """
     if isinstance(item, Mapping):
         return dict(item)
+    if isinstance(item, (tuple, list)) and len(item) == 2 and _is_target(item[1]):
+        return {"image": item[0], **item[1]}
     if dataclasses.is_dataclass(item) and not isinstance(item, type):
         return {field.name: getattr(item, field.name) for field in dataclasses.fields(item)}
     return dict(item._asdict()) if hasattr(item, "_asdict") else None
