@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema, StringField
+from fastdata.schema import ArrayField, BytesField, Field, ImageField, Schema, StringField
 
 from ..exported import array_of, needs_shape
-from ..fields import nested_array
 from ..locations import path_inside
 from ..spans import FileSpan
 from .arrow_types import arrow, dtype_of, is_list, storage, table_errors
@@ -137,16 +136,14 @@ def _column(
         return _images(array, name, layout.root, mapped)
     if is_list(storage(array.type)) and not is_list(storage(array.type.value_type)):
         return lambda row: _given(array[row].values, name).to_numpy(zero_copy_only=False)
-    if isinstance(field, ArrayField):
-        return lambda row: nested_array(_given(array[row].as_py(), name), field)
+    if isinstance(field, (ArrayField, BytesField)):
+        return lambda row: _given(array[row].as_py(), name)
     values = array.to_pylist()
     if numbers is not None:
         return lambda row: _number(_given(values[row], name), name, numbers)
     if isinstance(field, StringField):
         return lambda row: "" if values[row] is None else values[row]
-    if isinstance(field, ScalarField):
-        return lambda row: _given(values[row], name)
-    return lambda row: _given(array[row].as_py(), name)
+    return lambda row: _given(values[row], name)
 
 
 def _given(value: Any, name: str) -> Any:
@@ -159,11 +156,9 @@ def _shaped(array: Any, shapes: Any, name: str, field: ArrayField) -> Callable[[
     """Return a function to arrays whose lists do not tell their shape where they are empty."""
 
     def read(row: int) -> Any:
-        values = np.asarray(_given(array[row].as_py(), name))
+        values = np.array(_given(array[row].as_py(), name), field.dtype)
         shape = _given(shapes[row].as_py(), f"{name}.shape")
-        if values.size and list(values.shape) != shape:
-            raise ValueError(f"{name!r} has the shape {list(values.shape)}, not {shape}")
-        return array_of(np.asarray(values.reshape(-1), field.dtype), field, shape, name)
+        return array_of(values.reshape(-1), field, shape, name)
 
     return read
 
@@ -186,7 +181,7 @@ def _images(array: Any, name: str, root: str, mapped: MappedTable | None) -> Cal
 
     def read(row: int) -> Any:
         if valid[row]:
-            return places(row) if places is not None else array[row].as_py()
+            return places(row)
         path = paths[row].as_py() if paths is not None else None
         if path is None:
             raise ValueError(f"the image {name!r} is null in this row")
@@ -195,19 +190,16 @@ def _images(array: Any, name: str, root: str, mapped: MappedTable | None) -> Cal
     return read
 
 
-def _places(array: Any, mapped: MappedTable | None) -> Callable[[int], FileSpan | bytes] | None:
-    """Return a function to a row's bytes, or where in the file they are; None for views.
+def _places(array: Any, mapped: MappedTable | None) -> Callable[[int], FileSpan | bytes]:
+    """Return a function to a row's bytes, or where in the file they are.
 
     It copies less than a scalar's ``as_py``: of photographs, half.
     """
-    types = arrow(".types")
-    if not (types.is_binary(array.type) or types.is_large_binary(array.type)):
-        return None
+    array = array.cast(arrow().large_binary())  # which copies the bytes of views only
     _, ends, data = array.buffers()
     if data is None or ends is None:
-        return None
-    kind = np.int64 if types.is_large_binary(array.type) else np.int32
-    places = np.frombuffer(ends, kind)[array.offset : array.offset + len(array) + 1].tolist()
+        return lambda row: b""
+    places = np.frombuffer(ends, np.int64)[array.offset : array.offset + len(array) + 1].tolist()
     if mapped is not None:
         offset, path = data.address - mapped.address, mapped.path
         if offset >= 0 and offset + data.size <= mapped.size:

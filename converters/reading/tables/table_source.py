@@ -27,7 +27,7 @@ from ..box_forms import BoxesOption, parse_boxes
 from ..class_names import classes_of_texts, named_classes, numbered
 from ..exported import Exported, read_exported
 from ..field_names import BOXES
-from ..fields import is_whole_label, resolve_boxes
+from ..fields import check_names, is_whole_label, named_field, resolve_boxes
 from ..fingerprints import FileSource
 from ..locations import printable, stat_of
 from ..options import ClassFile, Option
@@ -36,14 +36,12 @@ from ..refusals import no_files
 from ..selection import joined
 from ..splits import choose_split, split_of
 from .arrow_fields import (
-    check_columns,
     choose_columns,
     class_names_of,
     features_of,
     kinds_of,
-    resolve_columns,
 )
-from .arrow_types import arrow, is_bytes, is_text, plain, table_errors, type_of
+from .arrow_types import arrow, is_bytes, plain, table_errors, type_of
 from .rows import MappedTable, RowLayout, first_values, key_reader, row_reader
 
 __all__ = ["Block", "TableSource"]
@@ -146,32 +144,35 @@ class TableSource(FileSource, IndexedSource):
         except UnicodeDecodeError as error:
             raise SourceError(f"{first}: a column's name is no text: {error}") from error
         chosen = choose_columns(schema, columns, kinds, self.notes, first)
-        resolved = resolve_columns(chosen, kinds, fields or {}, channels)
         self._types = {column: type_of(schema, column) for column in chosen.values()}
         self._check_types()
-        as_label = {"label", *(name for name, kind in (fields or {}).items() if kind == "label")}
-        for name in as_label & set(chosen):
-            if isinstance(resolved[name], StringField) and (fields or {}).get(name) != "string":
-                what, own = f"the column {chosen[name]!r}", classes if name == "label" else None
-                names = classes_of_texts(self._texts(chosen[name]), what, own)
-                resolved[name] = ScalarField(classes=names)
+        given = fields or {}
+        check_names(given, list(chosen))
+        resolved: dict[str, Field] = {}
+        numbers: dict[str, dict[str, int]] = {}
+        for name, column in chosen.items():
+            kind, own = given.get(name), kinds[column].field
+            assert own is not None
+            # Numbers and text that are named as labels stay what they are; classes are given below.
+            if kind is None or (kind == "label" and isinstance(own, (ScalarField, StringField))):
+                resolved[name] = own
+            else:
+                resolved[name] = named_field(kind, channels)
+            text = isinstance(resolved[name], StringField)
+            if text and kind != "string" and (name == "label" or kind == "label"):
+                own_names = classes if name == "label" else None
+                texts = filter(None, self._values(column))
+                names = classes_of_texts(texts, f"the column {column!r}", own_names)
+                resolved[name], numbers[name] = ScalarField(classes=names), numbered(names)
         label = resolved.get("label")
-        if (
-            isinstance(label, ScalarField)
-            and "float" in label.dtype
-            and "label" not in (fields or {})
-        ) and is_whole_label("label", self._values(chosen["label"])):
-            resolved["label"] = ScalarField()
+        if isinstance(label, ScalarField) and "float" in label.dtype and "label" not in given:
+            is_whole = is_whole_label("label", self._values(chosen["label"]))
+            resolved["label"] = ScalarField() if is_whole else label
         form = parse_boxes(boxes, whole=True)
         if form.form or any(name.lower() in BOXES for name in resolved):
             rows = {name: self._first_values(chosen[name]) for name in resolved}
-            self.box_forms = resolve_boxes(resolved, rows, form, fields or {}, self.notes)
+            self.box_forms = resolve_boxes(resolved, rows, form, given, self.notes)
         self._add_split(resolved, chosen, [splits[k] for k in taken])
-        numbers = {
-            name: numbered(field.classes)
-            for name, field in resolved.items()
-            if isinstance(field, ScalarField) and field.classes and self._is_text(chosen, name)
-        }
         self.schema = Schema(named_classes(resolved, "label", classes))
         self.layout = RowLayout(self.schema, tuple(chosen.values()), str(self.root), numbers)
         self._renumber(resolved, chosen, named=classes is not None)
@@ -190,11 +191,10 @@ class TableSource(FileSource, IndexedSource):
         columns = tuple(exported.stored_as.values())
         self.layout = RowLayout(self.schema, columns, str(self.root), {}, True)
         for schema, _, file in self._columns:
-            check_columns(exported, self.schema, self.layout.needed, schema, self.paths[file])
-        self._types = {column: type_of(schema, column) for column in self.layout.needed}
-
-    def _is_text(self, chosen: Mapping[str, str], name: str) -> bool:
-        return chosen[name] in self._types and is_text(plain(self._types[chosen[name]]))
+            for column in self.layout.needed:
+                if schema.names.count(column) != 1:
+                    there = f"{self.paths[file]} has not one column {column!r}, as it should"
+                    raise exported.misfit(there)
 
     # -- all files ----------------------------------------------------------------------
 
@@ -216,11 +216,10 @@ class TableSource(FileSource, IndexedSource):
                     self._add_block(file, number, rows)
                 features = {**self.features_beside(file), **features_of(schema.metadata)}
                 has_rows = self.num_samples > self._file_starts[-1]
-                known, kind = self._columns if has_rows else empty, 0
-                while kind < len(known) and not (
-                    known[kind].schema.equals(schema) and known[kind].features == features
-                ):
-                    kind += 1
+                known = self._columns if has_rows else empty
+                kinds = enumerate(known)
+                same = (k for k, c in kinds if c.schema.equals(schema) and c.features == features)
+                kind = next(same, len(known))
                 if kind == len(known):
                     known.append(_Columns(schema, features, file))
             except table_errors() as error:
@@ -240,21 +239,20 @@ class TableSource(FileSource, IndexedSource):
 
     def _check_types(self) -> None:
         """Refuse files whose columns are not those of the others."""
-        wanted = {name: plain(type_) for name, type_ in self._types.items()}
         found = {
             name: [
-                plain(type_of(schema, name)) if schema.names.count(name) == 1 else None
+                str(plain(type_of(schema, name))) if schema.names.count(name) == 1 else "not there"
                 for schema, *_ in self._columns
             ]
-            for name in wanted
+            for name in self._types
         }
-        common = [name for name in wanted if set(found[name]) == {wanted[name]}]
-        for name in (name for name in wanted if name not in common):
-            at = next(k for k, type_ in enumerate(found[name]) if type_ != wanted[name])
-            other = self._columns[found[name].index(wanted[name])].file
+        common = [name for name, types in found.items() if len(set(types)) == 1]
+        for name in (name for name in found if name not in common):
+            wanted = str(plain(self._types[name]))
+            at = next(k for k, type_ in enumerate(found[name]) if type_ != wanted)
             raise OptionError(
-                f"{self.paths[self._columns[at].file]}: the column {name!r} is "
-                f"{found[name][at] or 'not there'}; in {self.paths[other]} it is {wanted[name]}. "
+                f"{self.paths[self._columns[at].file]}: the column {name!r} is {found[name][at]}; "
+                f"in {self.paths[self._columns[found[name].index(wanted)].file]} it is {wanted}. "
                 "Pack one kind of file at a time (name them in a pattern), or take the columns "
                 f"that all have: --option columns={','.join(common) or 'NAMES'}"
             )
@@ -273,20 +271,18 @@ class TableSource(FileSource, IndexedSource):
             names_in = [
                 class_names_of(c.features, column, self.paths[c.file]) for c in self._columns
             ]
-            first = next((kind for kind, names in enumerate(names_in) if names), None)
-            if first is None:
-                continue  # the names are the user's, or texts
-            wanted = names_in[first] or ()
+            wanted = next(filter(None, names_in), None)
             for kind, names in enumerate(names_in):
-                if names == wanted or (names is None and named):
+                # Without any names, they are the user's, or texts.
+                if wanted is None or names == wanted or (names is None and named):
                     continue
                 file = self.paths[self._columns[kind].file]
                 if names is None or set(names) != set(wanted):
+                    first = self.paths[self._columns[names_in.index(wanted)].file]
                     raise SourceError(
-                        f"{file}: the classes of {column!r} are {joined(names or ())}; in "
-                        f"{self.paths[self._columns[first].file]} they are {joined(wanted)}. A "
-                        "number may mean another class: write the files with the same names, or "
-                        "pack them one at a time"
+                        f"{file}: the classes of {column!r} are {joined(names or ())}; in {first} "
+                        f"they are {joined(wanted)}. A number may mean another class: write the "
+                        "files with the same names, or pack them one at a time"
                     )
                 layout = self._layouts.get(kind, self.layout)
                 table = {old: wanted.index(each) for old, each in enumerate(names)}
@@ -333,11 +329,8 @@ class TableSource(FileSource, IndexedSource):
                 break
         return [value for value in found[:_PEEK] if value is not None]
 
-    def _texts(self, column: str) -> Iterator[str]:
-        """Yield the texts of a column, each at least once; reads that column of all files."""
-        return filter(None, self._values(column))
-
     def _values(self, column: str) -> Iterator[Any]:
+        """Yield the values of a column, each at least once; reads that column of all files."""
         unique = arrow(".compute").unique
         for block in self._blocks:
             with contextlib.suppress(*table_errors()):  # rows that are lost are rejected later
