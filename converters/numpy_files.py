@@ -14,10 +14,10 @@ from typing import Annotated, Any
 from fastdata.errors import OptionError, SourceError
 
 from .base import FieldSpec, reason_of
-from .reading.arrays.array_source import ArrayFile, ArrayOptions, ArraySource
-from .reading.arrays.columns import ArrayColumn, Front, ListColumn, StoredColumn
-from .reading.arrays.roles import arrays_by_split, choose_arrays
-from .reading.box_forms import BoxesOption, parse_boxes
+from .reading.arrays.array_source import ArrayFile, ArraySource
+from .reading.arrays.columns import ArrayColumn, ListColumn, StoredColumn
+from .reading.arrays.roles import choose_arrays
+from .reading.box_forms import BoxesOption
 from .reading.forward_reader import ForwardReader
 from .reading.locations import files_at, first_bytes, folder_at, printable, stat_of
 from .reading.npy import NpyHead, read_npy_head
@@ -66,7 +66,18 @@ class NumpySource(ArraySource):
         classes: ClassFile = None,
         boxes: BoxesOption = (),
     ) -> None:
-        self.notes = []
+        self._arrays, self._split = arrays, split
+        super().__init__(
+            location,
+            channels=channels,
+            fields=fields,
+            arrays=arrays,
+            scale=scale,
+            classes=classes,
+            boxes=boxes,
+        )
+
+    def files(self, location: Any) -> Iterator[ArrayFile]:
         self.paths = [path for path in files_at(location, _SUFFIXES) if _kind(path)]
         if not self.paths:
             raise no_files(location, ".npy or .npz files")
@@ -86,20 +97,15 @@ class NumpySource(ArraySource):
                 "several as N x H x W x C"
             )
         place = self.paths[0] if len(self.paths) == 1 else Path(location)
-        given = arrays_by_split(columns) if not arrays else {"": {name: name for name in columns}}
-        if arrays and split != "all":
-            raise OptionError(f"split={split}: arrays= says already which arrays are taken")
-        splits = choose_arrays(place, given, split)
-        form = parse_boxes(boxes, whole=True)
-        options = ArrayOptions(channels, fields or {}, arrays, scale, classes, form)
-        files = [_file(place, columns, names) for names in splits.values()]
-        self.read_arrays(files, options, tuple(splits) if len(splits) > 1 else ())
-
-
-def _file(place: Path, columns: dict[str, ArrayColumn], names: dict[str, str]) -> ArrayFile:
-    usual = (f"image={next(iter(names))}",) if len(names) == 1 else ()
-    named = {name: columns[stored_as] for name, stored_as in names.items()}
-    return ArrayFile(str(place), printable(place.name), named, usual)
+        if self._arrays and self._split != "all":
+            raise OptionError(f"split={self._split}: arrays= says already which arrays are taken")
+        every = {"": {name: name for name in columns}}
+        splits = every if self._arrays else choose_arrays(place, columns, self._split)
+        for split, names in splits.items():
+            usual = (f"image={next(iter(names))}",) if len(names) == 1 else ()
+            named = {name: columns[stored_as] for name, stored_as in names.items()}
+            of = split if len(splits) > 1 else ""
+            yield ArrayFile(str(place), printable(place.name), named, usual, of)
 
 
 def _kind(path: Path) -> str:
@@ -140,7 +146,7 @@ def _column(path: Path, label: str, start: int, member: str, size: int) -> Array
     try:
         with ForwardReader(path, compressed=bool(member), member=member) as file:
             head = read_npy_head(io.BytesIO(file.read(start, min(size, _HEAD))))
-        front = Front(path, member) if member else None
+        front = ForwardReader(path, compressed=True, member=member) if member else None
         at = start + head.start
         column = StoredColumn(path, at, head.shape, head.dtype, label=label, front=front, ends=True)
         column.refused = _refused(head, size)

@@ -23,7 +23,7 @@ from .base import Deferred, IndexedSource, Sample
 from .reading.locations import first_bytes, stat_of
 from .reading.splits import table_files
 from .reading.tables.arrow_types import arrow, table_errors
-from .reading.tables.rows import RowLayout, key_reader, row_reader
+from .reading.tables.rows import RowLayout, row_reader
 from .reading.tables.table_source import Block, TableSource
 
 __all__ = ["ParquetSource", "row_counts"]
@@ -105,8 +105,8 @@ class DeferredRow(Deferred):
         for batch in _batches(Path(self.path), self.group, self.layout.needed):
             if self.row < before + batch.num_rows:
                 part = batch.slice(self.row - before, 1)
-                self.stored_key = key_reader(part, self.layout)(0)
-                return row_reader(part, self.layout, self.split)(0)
+                self.stored_key, values = row_reader(part, self.layout, self.split)(0)
+                return values
             before += batch.num_rows
         raise SourceError(f"{self.path}: row group {self.group} has only {before} rows")
 

@@ -27,6 +27,7 @@ from fastdata.regular_files import open_regular
 from fastdata.schema import ArrayField, Field, ImageField
 
 from .base import reject_reason
+from .listing import Listing
 from .reading.annotations.voc_files import VocReader, survey
 from .reading.class_names import classes_of_texts, numbered, read_class_names
 from .reading.fields import BOXES
@@ -38,7 +39,6 @@ from .reading.image_files import (
     is_image_name,
     suffix_of,
 )
-from .reading.image_list import ImageListSource
 from .reading.locations import path_inside, printable, start_of_first
 from .reading.named_files import find_named
 from .reading.options import AllowEmpty, CheckSize, ClassFile, OneBased, Option
@@ -51,7 +51,7 @@ _IMAGES = "JPEGImages"
 _MASKS = {"": "", "classes": "SegmentationClass", "instances": "SegmentationObject"}
 
 
-class VocSource(ImageListSource):
+class VocSource(Listing):
     """Images with the boxes, classes and flags of their objects."""
 
     name = "voc"

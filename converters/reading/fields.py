@@ -371,6 +371,8 @@ def pixels_of(value: Any, field: ImageField) -> Pixels:
         return to_pixels(value, field.channels, mask=field.mask)
     array = to_numpy(value)
     shape = array.shape
+    if array.dtype == object:
+        raise ImageError(f"a {type(value).__name__} is not an image")
     if array.ndim not in (2, 3) or 0 in shape:
         raise ImageError(f"an array of shape {shape} is not an image")
     if array.ndim == 2:
@@ -440,9 +442,9 @@ def _from_one_hot(array: Array) -> Array:
 
 
 def convert(value: Any, field: Field, name: str) -> Any:
-    """Bring a value into the form that its field's column takes."""
+    """Bring a value into the form that its field's column takes; images stay as they are."""
     if isinstance(field, ImageField):
-        return _convert_image(value, name)
+        return value
     if isinstance(field, StringField):
         if not isinstance(value, str):
             raise ValueError(f"{name!r} is a {type(value).__name__}, not text")
@@ -522,21 +524,6 @@ def _class_number(text: str, classes: tuple[str, ...], name: str) -> int:
     if number is None:
         raise ValueError(f"{name!r} is {text!r:.60}, which is none of its {len(classes)} classes")
     return number
-
-
-def _convert_image(value: Any, name: str) -> Any:
-    """Bring an image into a form that can be sent to a worker."""
-    if isinstance(value, Image.Image):
-        value.load()  # else a broken file would show only while it is sent
-        return value
-    if isinstance(value, (str, os.PathLike)):
-        return Path(value)
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return bytes(value)
-    array = to_numpy(value)
-    if array.dtype == object:
-        raise ValueError(f"{name!r} is a {type(value).__name__}, not an image")
-    return array
 
 
 def nested_array(values: Any, field: ArrayField) -> np.ndarray[Any, Any]:

@@ -23,7 +23,7 @@ from ..base import FieldSpec, reason_of
 from .box_forms import BoxNumbers, parse_boxes
 from .class_names import classes_of_texts, read_class_names
 from .field_names import LABELS, first_called
-from .fields import convert, field_of, image_field, resolve_boxes, resolve_fields, to_numpy
+from .fields import field_of, image_field, resolve_boxes, resolve_fields, to_numpy
 from .image_files import is_image_bytes, is_image_name
 from .options import Option
 
@@ -104,12 +104,31 @@ def first_samples(dataset: Any) -> list[Any]:
     return samples
 
 
-def to_values(item: Any, schema: Schema) -> tuple[Any, ...]:
-    """Bring what a dataset yields into the schema's form. Raises ValueError if it does not fit."""
-    values = _with_files(values_of(item, list(schema)))
-    if values.keys() != schema.keys():
-        raise ValueError(f"the sample has the fields {list(values)}, not {list(schema)}")
-    return tuple(convert(values[name], field, name) for name, field in schema.items())
+def to_values(
+    names: Sequence[str], are_images: Sequence[bool], item: Any, folder: str = ""
+) -> tuple[Any, ...]:
+    """Return a sample's values in the order of its fields, in a form that can be sent to a worker.
+
+    Raises ValueError if it has other fields.
+
+    are_images: whether text in a field is the path of an image.
+    folder: the one that paths are relative to.
+    """
+    values = values_of(item, names)
+    if values.keys() != set(names):
+        raise ValueError(f"the sample has the fields {list(values)}, not {list(names)}")
+    both = zip(names, are_images, strict=True)
+    return tuple(_sendable(file_of(values[name]), image, folder) for name, image in both)
+
+
+def _sendable(value: Any, image: bool, folder: str) -> Any:
+    if isinstance(value, Image.Image):
+        value.load()  # else a broken file would show only while it is sent
+    elif image and isinstance(value, (str, os.PathLike)):
+        return Path(folder, value)
+    elif isinstance(value, (bytearray, memoryview)):
+        return bytes(value)
+    return to_numpy(value) if _is_tensor(value) else value
 
 
 def own_copy(item: Any) -> Any:

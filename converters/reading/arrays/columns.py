@@ -1,4 +1,4 @@
-"""Arrays with one row a sample: what HDF5, zarr, N5, NumPy and torch files have.
+"""Arrays with one row a sample: what HDF5, zarr, NumPy and torch files have.
 
 Each format makes an `ArrayColumn` of an array: rows of pixels or of bytes of image files, which are
 read a block at a time, or whose places in the file are known.
@@ -23,7 +23,6 @@ __all__ = [
     "WORKER_BYTES",
     "Array",
     "ArrayColumn",
-    "Front",
     "ListColumn",
     "Scaled",
     "StoredColumn",
@@ -102,7 +101,7 @@ class ListColumn(ArrayColumn):
 class StoredColumn(ArrayColumn):
     """Rows at equal distances in a file, which may be compressed as a whole.
 
-    Without `front`, workers read them.  Columns of one file are read from one `front`.
+    Without `front`, workers read them.  Columns of one file may share a `front`.
     """
 
     def __init__(
@@ -114,7 +113,7 @@ class StoredColumn(ArrayColumn):
         *,
         label: str = "",
         distance: int = 0,  # from row to row, in bytes; by default they lie behind each other
-        front: Front | None = None,
+        front: ForwardReader | None = None,
         ends: bool = False,  # whether a compressed file is to end with them
     ) -> None:
         self.label, self._path, self._offset = label, path, offset
@@ -135,7 +134,7 @@ class StoredColumn(ArrayColumn):
         if self._front is None:
             data = read_at(self._path, at, length + size)
         else:
-            data, self.damage = self._front.read(at, length + size)
+            data, self.damage = self._front.read_some(at, length + size)
         count = (len(data) - size) // self._distance + 1
         rows = np.ndarray((count, size), np.uint8, data, strides=(self._distance, 1))
         array: Array = rows.view(self.dtype).reshape(count, *self.shape[1:])
@@ -149,36 +148,6 @@ class StoredColumn(ArrayColumn):
         super().close()
         if self._front is not None:
             self._front.close()
-
-
-class Front:
-    """A compressed file or zip member, read from its front; going back begins there again."""
-
-    def __init__(self, path: Path, member: str = "") -> None:
-        self._path, self._member, self._at = path, member, 0
-        self._file: ForwardReader | None = None
-
-    def _reader(self, at: int) -> ForwardReader:
-        if self._file is None or at < self._at:
-            self.close()
-            self._file = ForwardReader(self._path, compressed=True, member=self._member)
-        return self._file
-
-    def read(self, at: int, length: int) -> tuple[bytes, str]:
-        """Return the readable part of a piece, and the reason if it is incomplete."""
-        found = self._reader(at).read_some(at, length)
-        self._at = at + len(found[0])
-        return found
-
-    def more_at(self, at: int) -> str:
-        """Return an error if the file does not end here."""
-        return self._reader(at).more_at(at)
-
-    def close(self) -> None:
-        """Close the file until the next read."""
-        if self._file is not None:
-            self._file.close()
-        self._file, self._at = None, 0
 
 
 @dataclass(frozen=True)

@@ -36,17 +36,16 @@ from ..locations import printable
 from ..spans import MAX_RECORD, FileSpan, read_at
 from .columns import WORKER_BYTES, ArrayColumn, StoredColumn
 
-__all__ = ["BlockRow", "Hdf5Column", "hdf5_columns", "keeping_blocks", "opened_hdf5"]
+__all__ = ["BlockRow", "Hdf5Column", "hdf5_columns", "opened_hdf5"]
 
 _MOST_ARRAYS = 10_000
 _MOST_EMPTY = 1000
 """Limit of missing blocks per existing one."""
-
-
 _DEFLATE, _SHUFFLE, _FLETCHER = 1, 2, 3
 _MOST_ROWS = 64
 """Limit of rows in a block: more chunks of the packer would inflate it too often."""
 _MOST_BYTES = 64 << 20
+_LEAST_CACHED = 8 << 20
 _MOST_BLOCKS = 1 << 16
 """Limit of cached blocks with parts of the same rows."""
 _CHECKSUM_BYTES = 4
@@ -68,12 +67,12 @@ def opened_hdf5(path: Path) -> Iterator[Any]:
         raise SourceError(f"{path}: cannot be read as HDF5: {reason_of(error)}") from error
 
 
-def _open(path: Path) -> Any:
+def _open(path: Path, **cache: int) -> Any:
     try:
         # Without locks: the file may be on a read-only file system, or open elsewhere.
-        return h5py.File(path, "r", locking=False)
+        return h5py.File(path, "r", locking=False, **cache)
     except OSError:  # but not where this process has it open with them
-        return h5py.File(path, "r")
+        return h5py.File(path, "r", **cache)
 
 
 def hdf5_columns(path: Path, file: Any) -> Iterator[tuple[str, Hdf5Column]]:
@@ -85,22 +84,16 @@ def hdf5_columns(path: Path, file: Any) -> Iterator[tuple[str, Hdf5Column]]:
         prefix, group = groups.pop()
         for name in group:
             inside = f"{prefix}{name}"
-            if not isinstance(group.get(name, getlink=True), h5py.HardLink):
-                column = Hdf5Column(path, inside)
-                column.kind = "link"
-                column.refused = "a link, which is not followed; name the array that it leads to"
-                yield inside, column
-                continue
-            found = group[name]
-            address = h5py.h5o.get_info(found.id).addr
+            found = None
+            if isinstance(group.get(name, getlink=True), h5py.HardLink):
+                found = group[name]
             if isinstance(found, h5py.Group):
+                address = h5py.h5o.get_info(found.id).addr
                 if address not in seen:  # a link back to a group above would never end
                     groups.append((f"{inside}/", found))
                     seen.add(address)
-            elif isinstance(found, h5py.Dataset):
-                column = Hdf5Column(path, inside)
-                column.describe(found)
-                yield inside, column
+            elif found is None or isinstance(found, h5py.Dataset):
+                yield inside, Hdf5Column(path, inside, found)
             count += 1
             if count > _MOST_ARRAYS:
                 raise SourceError(
@@ -110,22 +103,23 @@ def hdf5_columns(path: Path, file: Any) -> Iterator[tuple[str, Hdf5Column]]:
 
 
 class Hdf5Column(ArrayColumn):
-    """The rows of one HDF5 dataset."""
+    """The rows of one HDF5 dataset; of a link to one if `dataset` is None."""
 
-    def __init__(self, path: Path, name: str) -> None:
+    def __init__(self, path: Path, name: str, dataset: Any) -> None:
         self._path, self._name, self.label = path, name, printable(name)
         self._opened: Any = None
         self._filters: tuple[int, ...] | None = None
         self._heap: _Heap | None = None
         self._stored: StoredColumn | None = None
         self._block: tuple[int, BlockRow | None] = (-1, None)
-
-    def describe(self, dataset: Any) -> None:
-        """Record the properties of an array, without reading it."""
+        if dataset is None:
+            self.kind = "link"
+            self.refused = "a link, which is not followed; name the array that it leads to"
+            return
         try:
             shape, dtype = dataset.shape, dataset.dtype
         except Exception as error:  # a type that NumPy has not
-            self.kind, self.refused = "unknown", f"cannot be read: {reason_of(error)}"
+            self.kind, self.refused = "unknown", reason_of(error)
             return
         if shape is None:
             self.kind, self.refused = "empty", "an array without a shape"
@@ -134,10 +128,8 @@ class Hdf5Column(ArrayColumn):
         text = h5py.check_string_dtype(dtype)
         if h5py.check_vlen_dtype(dtype) == np.uint8 or (dtype.kind == "V" and not dtype.names):
             self.kind = "bytes"
-        elif text is not None and dtype.kind == "O":
-            self.kind = "text"
-        elif dtype.kind == "S":
-            self.kind = "bytes" if dtype.itemsize > 255 else "text"
+        elif text is not None:
+            self.kind = "bytes" if dtype.kind == "S" and dtype.itemsize > 255 else "text"
         else:
             self.dtype = dtype
             if dtype.kind not in "biufc":
@@ -149,20 +141,16 @@ class Hdf5Column(ArrayColumn):
 
     def _prepare(self, dataset: Any) -> list[str]:
         """Determine how to read rows; return notes on missing data."""
-        numbers = self.kind == "numbers"
-        if not self.shape:
-            raise SourceError(f"{self._path}: {self.label!r} is one value, not one a sample")
-        missing = 0
+        whole, stored = 1, 1
         if dataset.chunks:
             self.block = dataset.chunks[0]
-            grid = [-(-n // c) for n, c in zip(dataset.shape, dataset.chunks, strict=True)]
-            whole, stored = math.prod(grid), dataset.id.get_num_chunks()
-            missing = whole - stored
-        else:
-            offset = dataset.id.get_offset()  # None where it is in the object's header
-            lies = dataset.id.get_create_plist().get_layout() == h5py.h5d.CONTIGUOUS
-            whole, stored = 1, int(not lies or offset is not None)
-            if self.dtype is not None and lies and offset is not None:
+            grid = zip(dataset.shape, dataset.chunks, strict=True)
+            whole, stored = math.prod(-(-n // c) for n, c in grid), dataset.id.get_num_chunks()
+        elif dataset.id.get_create_plist().get_layout() == h5py.h5d.CONTIGUOUS:
+            offset = dataset.id.get_offset()
+            if offset is None:
+                stored = 0
+            elif self.dtype is not None:
                 self._stored = StoredColumn(self._path, offset, self.shape, self.dtype)
                 self.read_by_workers = self._stored.read_by_workers
         if dataset.size and whole > _MOST_EMPTY * stored:
@@ -170,18 +158,18 @@ class Hdf5Column(ArrayColumn):
                 f"{self._path}: {self.label!r} claims the shape {self.shape}, but {stored:,} of "
                 f"its {whole:,} blocks were ever written: the file is damaged or not complete"
             )
-        if numbers and self.row_bytes >= WORKER_BYTES:
+        if self.kind == "numbers" and self.row_bytes >= WORKER_BYTES:
             self._filters = _filters_of(dataset)
             self.read_by_workers |= self._filters is not None
         if self.kind == "bytes" and h5py.check_vlen_dtype(dataset.dtype):
             with contextlib.suppress(LookupError):
                 self._heap = _Heap(self._path, dataset)
                 self.read_by_workers = True
-        fill = dataset.fillvalue if numbers else 0
+        fill = dataset.fillvalue if self.kind == "numbers" else 0
         return [
-            f"{self._path}: {missing:,} blocks of {self.label!r} were never written; HDF5 gives "
-            f"{fill} for them"
-        ] * bool(missing)
+            f"{self._path}: {whole - stored:,} blocks of {self.label!r} were never written; HDF5 "
+            f"gives {fill} for them"
+        ] * (stored < whole)
 
     def read(self, start: int, stop: int) -> Any:
         try:
@@ -198,8 +186,20 @@ class Hdf5Column(ArrayColumn):
         return rows
 
     def _dataset(self) -> Any:
+        """Return the dataset, open with a cache for the blocks of the last rows read.
+
+        HDF5 caches some MB by default: a larger block would be inflated for each group of its rows.
+        """
         if self._opened is None:
-            self._opened = keeping_blocks(_open(self._path), self._name)
+            file = _open(self._path)
+            if file[self._name].chunks:
+                count, size = _band(file[self._name])
+                file.close()
+                # HDF5 recommends 10 slots per block: blocks in one slot evict each other.
+                slots = 10 * min(count, _MOST_BLOCKS) + 521
+                size = max(_LEAST_CACHED, min(size, MAX_RECORD))
+                file = _open(self._path, rdcc_nbytes=size, rdcc_nslots=slots)
+            self._opened = file[self._name]
         return self._opened
 
     def span(self, index: int) -> Any:
@@ -235,25 +235,6 @@ def _band(dataset: Any) -> tuple[int, int]:
     beyond = zip(dataset.shape[1:], dataset.chunks[1:], strict=True)
     count = math.prod(-(-n // c) for n, c in beyond)
     return count, count * math.prod(dataset.chunks) * dataset.dtype.itemsize
-
-
-def keeping_blocks(file: Any, name: str) -> Any:
-    """Return a dataset of a file that caches the blocks of the last rows read.
-
-    HDF5 caches some MB by default: a larger block would be inflated for each group of its rows.
-    """
-    dataset = file[name]
-    if not dataset.chunks:
-        return dataset
-    count, size = _band(dataset)
-    access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
-    _, usual, preempted = access.get_chunk_cache()
-    # HDF5 recommends 10 slots per block: blocks in one slot evict each other.
-    slots = 10 * min(count, _MOST_BLOCKS) + 521
-    access.set_chunk_cache(slots, max(usual, min(size, MAX_RECORD)), preempted)
-    place = h5py.h5i.get_name(dataset.id)
-    dataset.id.close()  # else the next handle would share its cache
-    return h5py.Dataset(h5py.h5d.open(file.id, place, access))
 
 
 def _refusal(dataset: Any) -> str:

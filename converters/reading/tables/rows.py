@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,9 +13,9 @@ from fastdata.schema import ArrayField, BytesField, Field, ImageField, Schema, S
 from ..exported import array_of, needs_shape
 from ..locations import path_inside
 from ..spans import FileSpan
-from .arrow_types import arrow, dtype_of, is_list, storage, table_errors
+from .arrow_types import arrow, dtype_of, is_list, storage
 
-__all__ = ["KEY", "MappedTable", "RowLayout", "first_values", "key_reader", "row_reader"]
+__all__ = ["KEY", "MappedTable", "RowLayout", "row_reader"]
 
 KEY = "key"
 """Column with the keys of what fastdata exported."""
@@ -51,26 +50,10 @@ class MappedTable(NamedTuple):
     size: int
 
 
-def first_values(batches: Iterable[Any], names: Sequence[str]) -> dict[str, bytes]:
-    """Return the first value of each of some columns of bytes; none where all are null."""
-    found: dict[str, bytes] = {}
-    errors = table_errors()
-    for batch in batches if names else ():
-        with contextlib.suppress(*errors):  # the next may be whole
-            batch.validate(full=True)
-            for name in names:
-                values = batch.column(batch.schema.names.index(name)).drop_null()
-                if name not in found and len(values):
-                    found[name] = values[0].as_py()
-        if len(found) == len(names):
-            break
-    return found
-
-
 def row_reader(
     batch: Any, layout: RowLayout, split: int, mapped: MappedTable | None = None
-) -> Callable[[int], tuple[Any, ...]]:
-    """Return a function from a row's number in the batch to its values.
+) -> Callable[[int], tuple[str | None, tuple[Any, ...]]]:
+    """Return a function from a row's number in the batch to its key, if it has one, and its values.
 
     Bytes of images that lie in a mapped file become a `FileSpan`.  The function raises
     ValueError for a row that does not fit.
@@ -97,20 +80,18 @@ def row_reader(
             shapes = batch.column(batch.schema.names.index(f"{column}.shape"))
             read = _shaped(array, shapes, column, field)
         columns.append(read)
-    return lambda row: tuple([read(row) for read in columns])
+    keys = batch.column(batch.schema.names.index(KEY)) if layout.exported else None
+
+    def values(row: int) -> tuple[str | None, tuple[Any, ...]]:
+        key = None if keys is None else str(_given(keys[row].as_py(), KEY))
+        return key, tuple([read(row) for read in columns])
+
+    return values
 
 
 def _at_places(read: Callable[[int], Any], places: list[int]) -> Callable[[int], Any]:
     """Return a function from a row's number to a value that stands at another place."""
     return lambda row: read(places[row])
-
-
-def key_reader(batch: Any, layout: RowLayout) -> Callable[[int], str | None]:
-    """Return a function from a row's number in the batch to the key that it has, if any."""
-    if not layout.exported:
-        return lambda row: None
-    keys = batch.column(batch.schema.names.index(KEY))
-    return lambda row: str(_given(keys[row].as_py(), KEY))
 
 
 def _pixels(array: Any, name: str) -> Callable[[int], Any]:

@@ -42,7 +42,7 @@ from .arrow_fields import (
     kinds_of,
 )
 from .arrow_types import arrow, is_bytes, plain, table_errors, type_of
-from .rows import MappedTable, RowLayout, first_values, key_reader, row_reader
+from .rows import MappedTable, RowLayout, row_reader
 
 __all__ = ["Block", "TableSource"]
 
@@ -140,7 +140,9 @@ class TableSource(FileSource, IndexedSource):
             return
         try:
             schema, features = _of_all(self._columns)
-            kinds = kinds_of(schema, features, self._first_bytes(schema), channels)
+            names = [f.name for f in schema if is_bytes(f.type) and schema.names.count(f.name) == 1]
+            starts = {name: b"".join(self._first_values(name, 1)) for name in names}
+            kinds = kinds_of(schema, features, starts, channels)
         except UnicodeDecodeError as error:
             raise SourceError(f"{first}: a column's name is no text: {error}") from error
         chosen = choose_columns(schema, columns, kinds, self.notes, first)
@@ -308,26 +310,21 @@ class TableSource(FileSource, IndexedSource):
             chosen["split"] = ""
             self._split_numbers = [there.index(split) for split in splits]
 
-    def _first_bytes(self, schema: Any) -> dict[str, bytes]:
-        """Return the first values of columns of bytes, to recognise images."""
-        names = [f.name for f in schema if is_bytes(f.type) and schema.names.count(f.name) == 1]
-        return first_values(self._first_batches(names), names)
-
-    def _first_batches(self, names: Sequence[str]) -> Iterator[Any]:
-        whole = (block for block in self._blocks if not block.lost)
-        for block in itertools.islice(whole, _PEEK):
-            with contextlib.suppress(*table_errors()):
-                yield from itertools.islice(self.batches(block.file, block.number, names), 1)
-
-    def _first_values(self, column: str) -> list[Any]:
+    def _first_values(self, column: str, most: int = _PEEK) -> list[Any]:
         """Return some values of a column: images as bytes or paths, numbers as arrays."""
         found: list[Any] = []
-        for batch in self._first_batches([column]):
-            values = batch.column(batch.schema.names.index(column)).slice(0, _PEEK).to_pylist()
-            found += (np.array(v) if isinstance(v, list) else file_of(v) for v in values)
-            if len(found) >= _PEEK:
+        whole = (block for block in self._blocks if not block.lost)
+        for block in itertools.islice(whole, _PEEK):
+            batches = self.batches(block.file, block.number, [column])
+            with contextlib.suppress(*table_errors()):  # the next may be whole
+                for batch in itertools.islice(batches, 1):
+                    batch.validate(full=True)
+                    array = batch.column(batch.schema.names.index(column)).drop_null()
+                    values = array.slice(0, most).to_pylist()
+                    found += (np.array(v) if isinstance(v, list) else file_of(v) for v in values)
+            if len(found) >= most:
                 break
-        return [value for value in found[:_PEEK] if value is not None]
+        return found[:most]
 
     def _values(self, column: str) -> Iterator[Any]:
         """Yield the values of a column, each at least once; reads that column of all files."""
@@ -368,9 +365,9 @@ class TableSource(FileSource, IndexedSource):
                 until = min(first + batch.num_rows, end)
                 if until > done:
                     part = batch.slice(done - first, until - done)
-                    read, key = row_reader(part, layout, split, mapped), key_reader(part, layout)
+                    read = row_reader(part, layout, split, mapped)
                     for row in range(until - done):
-                        yield self._sample(block.start + done, read, key, row)
+                        yield self._sample(block.start + done, read, row)
                         done += 1
                 first += batch.num_rows
                 if first >= end:
@@ -384,16 +381,12 @@ class TableSource(FileSource, IndexedSource):
             )
 
     def _sample(
-        self,
-        index: int,
-        read: Callable[[int], tuple[Any, ...]],
-        key: Callable[[int], str | None],
-        row: int,
+        self, index: int, read: Callable[[int], tuple[str | None, tuple[Any, ...]]], row: int
     ) -> Sample | Reject:
         """Return a sample, or why its row does not fit."""
         try:
-            stored = key(row)
-            return Sample(self.key_at(index) if stored is None else stored, read(row))
+            key, values = read(row)
+            return Sample(self.key_at(index) if key is None else key, values)
         except (ValueError, TypeError, arrow().ArrowException) as error:
             return Reject.of(self.key_at(index), error)
 
