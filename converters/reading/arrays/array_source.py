@@ -110,16 +110,11 @@ class Part(NamedTuple):
     def check(self) -> None:
         """Refuse what no dataset of pictures has, before anything is allocated for it."""
         for column in self.columns:
-            if column.row_bytes == 0:
+            if not 0 < column.row_bytes <= MAX_RECORD:
                 raise SourceError(
-                    f"{self.name}: {column.label!r} of shape {column.shape} has no pixels, however "
-                    "many rows it claims: the file is damaged, or not the one with the pictures"
-                )
-            if column.row_bytes > MAX_RECORD:
-                raise SourceError(
-                    f"{self.name}: a row of {column.label!r} claims {column.row_bytes:,} bytes "
-                    f"(shape {column.shape}); at most {MAX_RECORD:,} are believed: the file is "
-                    "damaged"
+                    f"{self.name}: a row of {column.label!r}, of shape {column.shape}, claims "
+                    f"{column.row_bytes:,} bytes, not 1 to {MAX_RECORD:,}: the file is damaged, or "
+                    "not the one with the pictures"
                 )
         lengths = {column.label: column.shape[0] for column in self.columns}
         if len(set(lengths.values())) > 1:
@@ -235,24 +230,22 @@ class ArraySource(FileSource, IndexedSource):
                 raise not_seekable(part.name)
         return self
 
-    def _part(self, index: int) -> tuple[int, int]:
-        """Return the number of the part that a sample is in, and its row there."""
+    def _place(self, index: int) -> tuple[int, Part, int]:
+        """Return the number of a sample's part, the part, and the row there."""
         if not 0 <= index < self.num_samples:
             raise IndexError(index)
         number = bisect.bisect_right(self._ends, index)
-        return number, index - (self._ends[number - 1] if number else 0)
+        return number, self._parts[number], index - (self._ends[number - 1] if number else 0)
 
     def __getitem__(self, index: int) -> Sample | Reject:
-        number, row = self._part(index)
-        part = self._parts[number]
-        return (
-            part.lost[row - part.rows] if row >= part.rows else next(_samples(part, row, row + 1))
-        )
+        _, part, row = self._place(index)
+        lost = row >= part.rows
+        return part.lost[row - part.rows] if lost else next(_samples(part, row, row + 1))
 
     def start_at(self, start: int) -> Iterator[Sample | Reject]:
         if start >= self.num_samples:
             return
-        number, row = self._part(start)
+        number, _, row = self._place(start)
         try:
             for part in self._parts[number:]:
                 yield from _rows_from(part, row)
@@ -265,8 +258,7 @@ class ArraySource(FileSource, IndexedSource):
                     column.close()
 
     def key_at(self, index: int) -> str:
-        number, row = self._part(index)
-        part = self._parts[number]
+        _, part, row = self._place(index)
         return part.lost[row - part.rows].key if row >= part.rows else part.key(row)
 
 
