@@ -270,8 +270,6 @@ def _rows_from(part: Part, row: int) -> Iterator[Sample | Reject]:
         row = stop
         if any(column.damage for column in part.columns):
             return
-    if reason := next(filter(None, (column.after_end() for column in part.columns)), ""):
-        yield Reject(part.key(row), reason)
 
 
 def _samples(part: Part, start: int, stop: int, block: int = 1) -> Iterator[Sample | Reject]:
@@ -305,7 +303,8 @@ def _samples(part: Part, start: int, stop: int, block: int = 1) -> Iterator[Samp
             yield Sample(part.key(row), DeferredValues(values, part.forms))
     if damage:
         count = part.rows - start - whole
-        yield Reject(part.key(start + whole), f"{damage}; {count:,} rows from here on are lost")
+        lost = f"; {count:,} rows from here on are lost" if count else ""
+        yield Reject(part.key(start + whole), damage + lost)
 
 
 def _plain(rows: Any) -> Any:
