@@ -13,6 +13,7 @@ import contextlib
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,7 +48,7 @@ from ..options import ArraysOption, ClassFile, ScaleOption
 from ..refusals import not_seekable
 from ..selection import ARRAYS
 from ..spans import MAX_RECORD, close_files
-from .columns import ArrayColumn, ListColumn, Scaled
+from .columns import ArrayColumn, ListColumn, scaled
 from .roles import chosen_arrays
 
 __all__ = ["ArrayFile", "ArraySource", "Part"]
@@ -190,7 +191,7 @@ class ArraySource(FileSource, IndexedSource):
         columns = {name: file.columns[path] for name, path in chosen.items() if name != "classes"}
         check_names(given, list(columns))
         resolved: dict[str, Field] = {}
-        scaled: list[Scaled | None] = []
+        changes: list[Callable[[Any], Any] | None] = []
         values: dict[str, list[Any]] = {}
         for name, column in columns.items():
             form = None
@@ -205,9 +206,9 @@ class ArraySource(FileSource, IndexedSource):
                 resolved[name] = named_field(given[name], self._channels)
             else:
                 if is_image_name(name) and self._scale is not None:
-                    form, rows = Scaled(self._scale), []  # whatever these are, they become pixels
+                    form, rows = partial(scaled, self._scale), []  # any numbers become pixels
                 resolved[name] = _field_of(where, name, column, rows, self._channels, notes)
-            scaled.append(form if isinstance(resolved[name], ImageField) else None)
+            changes.append(form if isinstance(resolved[name], ImageField) else None)
         forms = resolve_boxes(resolved, values, self._boxes, given, notes)
         label = resolved.get("label")
         if "classes" in chosen and isinstance(label, ScalarField) and label.classes is None:
@@ -215,7 +216,7 @@ class ArraySource(FileSource, IndexedSource):
             if len(names) <= MOST_CLASSES and "int" in label.dtype:
                 resolved["label"] = ScalarField(label.dtype, names)
         name = f"{where}:{next(iter(columns.values())).label}"
-        part = Part(name, tuple(columns.values()), tuple(scaled) if any(scaled) else ())
+        part = Part(name, tuple(columns.values()), tuple(changes) if any(changes) else ())
         return resolved, forms, part
 
     def set_parts(self, parts: Sequence[Part]) -> None:

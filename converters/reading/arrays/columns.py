@@ -9,7 +9,6 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,7 @@ from ..deferred import ValueSpan
 from ..forward_reader import ForwardReader
 from ..spans import read_at
 
-__all__ = [
-    "WORKER_BYTES",
-    "Array",
-    "ArrayColumn",
-    "ListColumn",
-    "Scaled",
-    "StoredColumn",
-]
+__all__ = ["WORKER_BYTES", "Array", "ArrayColumn", "ListColumn", "StoredColumn", "scaled"]
 
 WORKER_BYTES = 256
 """Smaller rows, labels say, are read in the packing process, many at once."""
@@ -157,19 +149,13 @@ class StoredColumn(ArrayColumn):
             self._front.close()
 
 
-@dataclass(frozen=True)
-class Scaled:
-    """Makes pixels from 0 to 255 of a row of an array."""
-
-    scale: float
-
-    def __call__(self, row: Array) -> Array:
-        """Return a row as pixels; raises ValueError beyond 0 to 255."""
-        with np.errstate(all="ignore"):
-            scaled = np.rint(row.astype(np.float64) * self.scale)
-        if scaled.size and not (scaled.min() >= 0 and scaled.max() <= 255):  # or NaN
-            raise ValueError(
-                f"pixels from {row.min()} to {row.max()} times scale={self.scale:g} are not "
-                "all from 0 to 255"
-            )
-        return scaled.astype(np.uint8)
+def scaled(scale: float, row: Array) -> Array:
+    """Return a row as pixels; raises ValueError beyond 0 to 255."""
+    with np.errstate(all="ignore"):
+        pixels = np.rint(row.astype(np.float64) * scale)
+    if pixels.size and not (pixels.min() >= 0 and pixels.max() <= 255):  # or NaN
+        raise ValueError(
+            f"pixels from {row.min()} to {row.max()} times scale={scale:g} are not all from 0 to "
+            "255"
+        )
+    return pixels.astype(np.uint8)
