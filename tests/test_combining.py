@@ -24,7 +24,6 @@ from fastdata.converters.packing import job, packer
 from fastdata.errors import (
     DiskFullError,
     FormatError,
-    JobChangedError,
     OptionError,
     RejectedError,
     SourceError,
