@@ -67,13 +67,11 @@ class ParquetExporter(Exporter):
         key = sample.key
         row: dict[str, Any] = {KEY: key}
         size = _ROW_BYTES
-        for name, field in self.schema.items():
+        for name, field, value in sample.contents():
+            row[name] = value
             if isinstance(field, ImageField):
-                data = bytes(sample.image_file(name))
-                row[name] = {"bytes": data, "path": split_key(key)[1] + image_suffix(data, key)}
-                size += len(data)
-                continue
-            value = row[name] = sample.value(name)
+                path = split_key(key)[1] + image_suffix(value, key)
+                row[name] = {"bytes": bytes(value), "path": path}
             if isinstance(field, ArrayField):
                 size += value.nbytes
             elif not isinstance(field, ScalarField):
