@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -134,7 +134,7 @@ class VocSource(Listing):
 
     def _classes(
         self,
-        folders: Iterable[FolderPair],
+        folders: Sequence[FolderPair],
         own: tuple[str, ...],
         given: str | None,
         one_based: bool | None,
