@@ -23,7 +23,7 @@ from fastdata.regular_files import Mirror, mirror_of
 from .base import Deferred, IndexedSource, Sample
 from .reading.locations import first_bytes, stat_of
 from .reading.splits import table_files
-from .reading.tables.arrow_types import arrow, table_errors
+from .reading.tables.arrow_fields import arrow, table_errors
 from .reading.tables.rows import RowLayout, row_reader
 from .reading.tables.table_source import Block, TableSource
 

@@ -34,7 +34,7 @@ from fastdata.schema import ArrayField, BytesField, Field, ImageField, ScalarFie
 
 from ..reading.exported import needs_shape
 from ..reading.splits import split_of
-from ..reading.tables.arrow_types import arrow
+from ..reading.tables.arrow_fields import arrow
 from ..reading.tables.rows import KEY
 from .base import Cut, Exporter, PackedSample, Sized
 from .names import image_suffix, split_key
