@@ -48,7 +48,7 @@ class ParquetSource(TableSource):
     @classmethod
     def recognises(cls, location: Any) -> bool:
         files = table_files(location, _SUFFIXES)
-        # img2dataset writes one beside each tar file, with what stands in that too.
+        # img2dataset writes a table beside each tar file, which has the same captions.
         if files and all(path.with_suffix(".tar").exists() for path in files):
             return False
         return bool(files) and first_bytes(files[0], 4) in (_MAGIC, _ENCRYPTED)
@@ -162,7 +162,7 @@ class RangedFile(io.RawIOBase):
 
 def _batches(path: Path, group: int, columns: Sequence[str]) -> Iterator[Any]:
     metadata = _footer(path)[0]
-    # Of all columns, as asking for one column's size ends the process where that is damaged.
+    # The size of all columns: pyarrow ends the process at a damaged size of a single column.
     rows = metadata.row_group(group)
     each = max(1, rows.total_byte_size // max(1, rows.num_rows))
     # No threads: workers are forked.  A buffer, else a whole row group is read at once.

@@ -146,7 +146,7 @@ class Exporter(abc.ABC):
 
     @abc.abstractmethod
     def write(self, samples: Iterable[PackedSample]) -> None:
-        """Write all samples of the dataset, of which there is at least one."""
+        """Write all samples of the dataset; it has at least one."""
 
     def count(self, num_bytes: int) -> None:
         """Count a finished file."""

@@ -148,7 +148,7 @@ class TableSource(FileSource, IndexedSource):
             starts = {name: b"".join(self._first_values(name, 1)) for name in names}
             kinds = kinds_of(schema, features, starts, channels)
         except UnicodeDecodeError as error:
-            raise SourceError(f"{first}: a column's name is no text: {error}") from error
+            raise SourceError(f"{first}: the name of a column is not text: {error}") from error
         chosen = choose_columns(schema, columns, kinds, self.notes, first)
         self._types = {column: type_of(schema, column) for column in chosen.values()}
         self._check_types()
@@ -159,7 +159,7 @@ class TableSource(FileSource, IndexedSource):
         for name, column in chosen.items():
             kind, own = given.get(name), kinds[column].field
             assert own is not None
-            # Numbers and text that are named as labels stay what they are; classes are given below.
+            # Text and numbers stay as they are if the user calls them labels; classes follow.
             if kind is None or (kind == "label" and isinstance(own, (ScalarField, StringField))):
                 resolved[name] = own
             else:
