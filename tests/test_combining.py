@@ -403,7 +403,7 @@ def test_what_is_rejected_is_listed_beside_the_dataset(images: Path, tmp_path: P
 
 _STEPS = [
     (packer.Packer, "_seal"),
-    (append_module._State, "write"),
+    (append_module, "replace_state"),
     (append_module, "_add_shards"),
     (append_module, "sync_directory"),
     (append_module.Manifest, "write"),

@@ -34,7 +34,7 @@ from fastdata.schema import ArrayField, BytesField, Field, ImageField, ScalarFie
 
 from ..reading.exported import needs_shape
 from ..reading.splits import split_of
-from ..reading.tables.arrow_types import arrow
+from ..reading.tables.arrow_fields import arrow
 from ..reading.tables.rows import KEY
 from .base import Cut, Exporter, PackedSample, Sized
 from .names import image_suffix, split_key
@@ -67,13 +67,11 @@ class ParquetExporter(Exporter):
         key = sample.key
         row: dict[str, Any] = {KEY: key}
         size = _ROW_BYTES
-        for name, field in self.schema.items():
+        for name, field, value in sample.contents():
+            row[name] = value
             if isinstance(field, ImageField):
-                data = bytes(sample.image_file(name))
-                row[name] = {"bytes": data, "path": split_key(key)[1] + image_suffix(data, key)}
-                size += len(data)
-                continue
-            value = row[name] = sample.value(name)
+                path = split_key(key)[1] + image_suffix(value, key)
+                row[name] = {"bytes": bytes(value), "path": path}
             if isinstance(field, ArrayField):
                 size += value.nbytes
             elif not isinstance(field, ScalarField):

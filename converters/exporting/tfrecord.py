@@ -62,16 +62,12 @@ class TFRecordExporter(Exporter):
         return sized([head, data, foot])
 
     def _features(self, sample: PackedSample) -> Iterator[tuple[str, str, Sequence[Any]]]:
-        for name, field in self.schema.items():
+        for name, field, value in sample.contents():
             feature = self.stored_as[name]
-            if isinstance(field, ImageField):
-                yield feature, "bytes_list", [bytes(sample.image_file(name))]
-                continue
-            value = sample.value(name)
-            if isinstance(field, StringField):
+            if isinstance(field, (ImageField, BytesField)):
+                yield feature, "bytes_list", [bytes(value)]
+            elif isinstance(field, StringField):
                 yield feature, "bytes_list", [value.encode()]
-            elif isinstance(field, BytesField):
-                yield feature, "bytes_list", [value]
             else:
                 yield (feature, *_numbers(np.asarray(value)))
                 if needs_shape(field):

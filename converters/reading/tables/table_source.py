@@ -37,12 +37,16 @@ from ..refusals import no_files
 from ..selection import joined
 from ..splits import choose_split, split_of, splits_next_to
 from .arrow_fields import (
+    arrow,
     choose_columns,
     class_names_of,
     features_of,
+    is_bytes,
     kinds_of,
+    plain,
+    table_errors,
+    type_of,
 )
-from .arrow_types import arrow, is_bytes, plain, table_errors, type_of
 from .rows import MappedTable, RowLayout, row_reader
 
 __all__ = ["Block", "TableSource"]
@@ -148,7 +152,7 @@ class TableSource(FileSource, IndexedSource):
             starts = {name: b"".join(self._first_values(name, 1)) for name in names}
             kinds = kinds_of(schema, features, starts, channels)
         except UnicodeDecodeError as error:
-            raise SourceError(f"{first}: a column's name is no text: {error}") from error
+            raise SourceError(f"{first}: the name of a column is not text: {error}") from error
         chosen = choose_columns(schema, columns, kinds, self.notes, first)
         self._types = {column: type_of(schema, column) for column in chosen.values()}
         self._check_types()
@@ -159,7 +163,7 @@ class TableSource(FileSource, IndexedSource):
         for name, column in chosen.items():
             kind, own = given.get(name), kinds[column].field
             assert own is not None
-            # Numbers and text that are named as labels stay what they are; classes are given below.
+            # Text and numbers stay as they are if the user calls them labels; classes follow.
             if kind is None or (kind == "label" and isinstance(own, (ScalarField, StringField))):
                 resolved[name] = own
             else:
@@ -228,7 +232,8 @@ class TableSource(FileSource, IndexedSource):
                     if not isinstance(rows, str) and not 0 <= rows <= size:
                         rows = f"block {number} claims {rows:,} rows, in {size:,} bytes: damaged"
                     self._add_block(file, number, rows)
-                features = {**self.features_beside(file), **features_of(schema.metadata)}
+                described = features_of((schema.metadata or {}).get(b"huggingface", b""))
+                features = {**self.features_beside(file), **described}
                 has_rows = self.num_samples > self._file_starts[-1]
                 known = self._columns if has_rows else empty
                 kinds = enumerate(known)
@@ -383,9 +388,10 @@ class TableSource(FileSource, IndexedSource):
     def _rows(self, block: Block, skip: int, most: int | None = None) -> Iterator[Sample | Reject]:
         """Yield the samples of a block, without the first few; `most` limits their number."""
         end = block.rows if most is None else min(block.rows, skip + most)
+        if skip >= end:
+            return
         if block.lost:
-            if skip < end:
-                yield Reject(self.key_at(block.start), block.lost)
+            yield Reject(self.key_at(block.start), block.lost)
             return
         done, first, reason = skip, 0, "it has fewer rows than the file says"
         split, mapped = self._split_numbers[block.file], self.mapped(block.file)
@@ -422,9 +428,7 @@ class TableSource(FileSource, IndexedSource):
 
     def __getitem__(self, index: int) -> Sample | Reject:
         block = self._block_at(index)
-        if block.lost:
-            return Reject(self.key_at(index), block.lost)
-        return self.row(index, block)
+        return Reject(self.key_at(index), block.lost) if block.lost else self.row(index, block)
 
     def key_at(self, index: int) -> str:
         file = bisect_right(self._file_starts, index) - 1
