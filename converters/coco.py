@@ -23,6 +23,7 @@ from fastdata.errors import OptionError, SourceError
 from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema, StringField
 
 from .base import FieldSpec, IndexedSource, Reject, Sample
+from .listing import DeferredSample
 from .reading.annotations.coco_annotations import CocoReader
 from .reading.annotations.coco_files import (
     FEDERATED,
@@ -36,7 +37,6 @@ from .reading.annotations.coco_files import (
 from .reading.annotations.regions import mask_field
 from .reading.fields import BOXES
 from .reading.fingerprints import hash_samples
-from .reading.image_list import DeferredSample
 from .reading.locations import printable, stat_of
 from .reading.named_files import find_named
 from .reading.options import CheckSize, ImageFolder, Option, PaintedMasks

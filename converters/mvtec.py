@@ -24,9 +24,9 @@ from fastdata.errors import OptionError, SourceError
 from fastdata.regular_files import read_regular
 from fastdata.schema import Field, ImageField, ScalarField
 
+from .listing import Listing
 from .reading.annotations.annotated import frame_of
 from .reading.image_files import ignored_files, is_image_name, suffix_of
-from .reading.image_list import ImageListSource
 from .reading.locations import folders_in, printable
 from .reading.options import Option
 from .reading.selection import left_out
@@ -37,7 +37,7 @@ _GOOD = "good"
 _SPLITS = ("train", "validation", "test")
 
 
-class MvtecSource(ImageListSource):
+class MvtecSource(Listing):
     """Images with their masks; fields ``image``, ``mask``, ``defect``, ``category``, ``split``."""
 
     name = "mvtec"

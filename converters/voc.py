@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,6 +27,7 @@ from fastdata.regular_files import open_regular
 from fastdata.schema import ArrayField, Field, ImageField
 
 from .base import reject_reason
+from .listing import Listing
 from .reading.annotations.voc_files import VocReader, survey
 from .reading.class_names import classes_of_texts, numbered, read_class_names
 from .reading.fields import BOXES
@@ -38,12 +39,11 @@ from .reading.image_files import (
     is_image_name,
     suffix_of,
 )
-from .reading.image_list import ImageListSource
 from .reading.locations import path_inside, printable, start_of_first
 from .reading.named_files import find_named
 from .reading.options import AllowEmpty, CheckSize, ClassFile, OneBased, Option
-from .reading.selection import left_out
-from .reading.splits import FolderPair, has_images, pairs_of_splits, pairs_within
+from .reading.selection import joined, left_out
+from .reading.splits import FolderPair, has_images, pairs_of_splits, pairs_within, splits_next_to
 
 __all__ = ["VocSource"]
 
@@ -51,7 +51,7 @@ _IMAGES = "JPEGImages"
 _MASKS = {"": "", "classes": "SegmentationClass", "instances": "SegmentationObject"}
 
 
-class VocSource(ImageListSource):
+class VocSource(Listing):
     """Images with the boxes, classes and flags of their objects."""
 
     name = "voc"
@@ -134,7 +134,7 @@ class VocSource(ImageListSource):
 
     def _classes(
         self,
-        folders: Iterable[FolderPair],
+        folders: Sequence[FolderPair],
         own: tuple[str, ...],
         given: str | None,
         one_based: bool | None,
@@ -147,10 +147,15 @@ class VocSource(ImageListSource):
         """
         names = own if given is None else read_class_names(given)
         if not names or (one_based is None and not own):
-            files = (name for part in folders for name in files_below(self.root, part.others))
+            next_to = [] if given or own else splits_next_to(self.root)
+            both = [*folders, *(p for place in next_to for p in _xml_beside(self.root, str(place)))]
+            files = (name for part in both for name in files_below(self.root, part.others))
             found, least = survey(
                 os.path.join(self.root, name) for name in files if name.endswith(".xml")
             )
+            if len(both) > len(folders):
+                others = joined(printable(pair.others) for pair in both[len(folders) :])
+                self.notes.append(f"numbers of classes are those of {others}, too")
             names = names or classes_of_texts(found, str(self.root))
             if one_based is None:
                 one_based = least >= 1

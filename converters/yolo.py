@@ -30,13 +30,13 @@ from fastdata.errors import SourceError
 from fastdata.regular_files import read_regular
 from fastdata.schema import ArrayField, Field
 
+from .listing import Listing
 from .reading.annotations.annotated import Frame, upright_frame_of
 from .reading.annotations.regions import MOST_VALUES, mask_field, paint
 from .reading.annotations.yolo_layout import is_yolo, label_of, listed_images, yolo_layout
 from .reading.class_names import read_class_names
 from .reading.fields import BOXES
 from .reading.image_files import files_below, is_image_name
-from .reading.image_list import ImageListSource
 from .reading.locations import first_bytes
 from .reading.named_files import find_named
 from .reading.options import ClassFile, Option, PaintedMasks, SplitOption
@@ -44,7 +44,7 @@ from .reading.options import ClassFile, Option, PaintedMasks, SplitOption
 __all__ = ["YoloSource"]
 
 
-class YoloSource(ImageListSource):
+class YoloSource(Listing):
     """Images with the boxes and classes of their objects."""
 
     name = "yolo"

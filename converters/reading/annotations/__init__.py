@@ -10,5 +10,5 @@
 =====================  ==========================================================
 
 A module has a reader: what all images of a dataset share, and how a worker reads one
-(`reading.image_list.SampleReader`).
+(`listing.SampleReader`).
 """
