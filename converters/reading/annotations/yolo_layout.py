@@ -6,6 +6,7 @@ images, and the folders ``images`` and ``labels`` without a description.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
@@ -19,7 +20,7 @@ from fastdata.regular_files import read_regular
 
 from ..class_names import check_different, read_class_names
 from ..image_files import SUFFIXES, is_image_name
-from ..locations import first_bytes, path_inside
+from ..locations import first_bytes
 from ..named_files import find_named
 from ..refusals import require
 from ..splits import in_usual_order, split_folders_in
@@ -44,7 +45,6 @@ class YoloLayout(NamedTuple):
     classes: tuple[str, ...] | None
     # from the name of a split, "" if there are none, to its folders and lists of images
     splits: dict[str, list[str]]
-    numbers: int = 0  # in each line, of poses; 0 for boxes and polygons
     absent: bool = False  # whether a test split is named that is not there
 
 
@@ -56,14 +56,9 @@ def is_yolo(path: Path) -> bool:
     return described or bool(_lists(path)) or bool(_folders(path))
 
 
-def yolo_layout(location: Path, root: str = "") -> YoloLayout:
-    """Return where a dataset is.
-
-    root: the folder that names in the description are relative to, if not its own.
-    """
-    folder = Path(root) if root else location if location.is_dir() else location.parent
-    if not folder.is_dir():
-        raise OptionError(f"root={root}: not a folder")
+def yolo_layout(location: Path) -> YoloLayout:
+    """Return the places of a dataset, by its description or by its folders."""
+    folder = location if location.is_dir() else location.parent
     found = [location] if location.is_file() else _descriptions(location)
     if len(found) > 1:
         raise OptionError(f"{location}: pack one of {', '.join(map(str, found))}")
@@ -112,6 +107,11 @@ def _described(path: Path, folder: Path) -> YoloLayout:
         raise SourceError(f"{path}: no sound YAML: {error}") from error
     if not isinstance(content, dict):
         raise SourceError(f"{path}: expected names, train and val, found {type(content).__name__}")
+    if "kpt_shape" in content:
+        raise SourceError(
+            f"{path}: keypoints are not kept, and labels with kpt_shape are not read. For boxes, "
+            "keep the first five numbers of each line of the labels, and take kpt_shape out"
+        )
     splits: dict[str, list[str]] = {}
     missing = {}
     for split in _SPLITS:
@@ -119,7 +119,7 @@ def _described(path: Path, folder: Path) -> YoloLayout:
         names = [given] if isinstance(given, str) else given
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise SourceError(f"{path}: {split} is neither a folder, nor a list, nor several")
-        places = [_place(path, folder, content.get("path"), name) for name in names]
+        places = [_place(folder, content.get("path"), name) for name in names]
         if all(places):
             splits |= {split: places} if places else {}
         else:
@@ -127,28 +127,26 @@ def _described(path: Path, folder: Path) -> YoloLayout:
     if not splits or set(missing) - {"test"}:
         raise SourceError(
             f"{path}: {', '.join(f'{s} is not in {folder}: {g}' for s, g in missing.items())}. "
-            f"Bring it, take it out of {path.name}, or say where the dataset is: --option "
-            "root=FOLDER"
+            f"Bring it, take it out of {path.name}, or copy {path.name} into the dataset's folder"
         )
-    names, numbers = _class_names(path, content), _numbers_of_poses(path, content)
-    return YoloLayout(folder, [path], names, splits, numbers, bool(missing))
+    return YoloLayout(folder, [path], _class_names(path, content), splits, bool(missing))
 
 
-def _place(path: Path, folder: Path, base: Any, name: str) -> str:
+def _place(folder: Path, base: Any, name: str) -> str:
     """Return a folder or list relative to the dataset's; "" if it does not exist.
 
-    Names are relative to ``path``, often of another machine, or to another folder: Roboflow writes
-    ``../train/images`` for a folder next to the file.
+    base: the member ``path`` of the description, often of another machine.
+    name: relative to it or to another folder: Roboflow writes ``../train/images`` for a folder next
+        to the file.
     """
-    bases = [re.split(r"[/\\]", base.rstrip("/\\"))[-1]] if isinstance(base, str) else []
     tail = re.sub(r"^(\.{0,2}[/\\])+", "", name)
     if os.path.isabs(name) and Path(name).is_relative_to(folder.resolve()):
         tail = str(Path(name).relative_to(folder.resolve()))
     if tail in ("", "."):
         return "."
-    for start in ("", *bases):
-        place = f"{start}/{tail}" if start not in ("", ".", "..") else tail
-        found = find_named(folder, place)
+    last = re.split(r"[/\\]", base.rstrip("/\\"))[-1] if isinstance(base, str) else ""
+    for start in dict.fromkeys(("", last)):
+        found = find_named(folder, os.path.join(start.strip("."), tail))
         if os.path.exists(found):
             return os.path.relpath(found, folder)
     return ""
@@ -174,31 +172,17 @@ def _class_names(path: Path, content: dict[str, Any]) -> tuple[str, ...] | None:
     return tuple(names)
 
 
-def _numbers_of_poses(path: Path, content: dict[str, Any]) -> int:
-    """Return how many numbers the line of a pose has behind its class; 0 if there are no poses."""
-    shape = content.get("kpt_shape")
-    if shape is None:
-        return 0
-    try:
-        count, width = map(int, shape)
-    except (TypeError, ValueError):
-        raise SourceError(
-            f"{path}: kpt_shape is {reprlib.repr(shape)[:40]}, not as [17, 3]"
-        ) from None
-    return 4 + count * width
-
-
 # -- not described -----------------------------------------------------------------------
 
 
 def _lists(folder: Path) -> list[Path]:
     """Return Darknet's lists of images, next to a list of names."""
     lists = [folder / f"{split}.txt" for split in _SPLITS if any(folder.glob("*.names"))]
-    return [path for path in lists if path.is_file() and _names_images(path)]
-
-
-def _names_images(path: Path) -> bool:
-    return next((is_image_name(line.strip()) for _, line in text_lines(path, cut=True)), False)
+    return [
+        path
+        for path in lists
+        if path.is_file() and is_image_name(next(text_lines(path, cut=True), (0, ""))[1].strip())
+    ]
 
 
 def _folders(folder: Path) -> dict[str, list[str]]:
@@ -250,10 +234,9 @@ def listed_images(root: Path, path: Path) -> Iterator[tuple[int, str, str]]:
     """Yield line, name below the root, and an error or ""."""
     base, leading = _relocation(root, path)
     for number, line in text_lines(path):
-        name = _parts(line)
+        parts = _parts(line)
         try:
-            inside = path_inside("", "/".join(name[leading:] or name))
-            found = find_named(root, os.path.join(base, inside))
+            found = find_named(root, os.path.join(base, *(parts[leading:] or parts)))
             problem = "" if os.path.isfile(found) else "there is no such image"
             yield number, os.path.relpath(found, root), problem
         except SourceError as error:
@@ -261,19 +244,16 @@ def listed_images(root: Path, path: Path) -> Iterator[tuple[int, str, str]]:
 
 
 def _parts(line: str) -> list[str]:
-    text = line.strip().lstrip("\ufeff").replace("\\", "/")
-    return [part for part in text.split("/") if part not in ("", ".")]
+    return [part for part in line.strip().replace("\\", "/").split("/") if part not in ("", ".")]
 
 
 def _relocation(root: Path, path: Path) -> tuple[str, int]:
     """Return the folder that names are relative to, and how many of their folders are not here."""
-    bases = dict.fromkeys([os.path.relpath(path.parent, root), "."])
+    bases = dict.fromkeys([os.path.relpath(path.parent, root).removeprefix("."), ""])
     for (_, line), _ in zip(text_lines(path, cut=True), range(_TRIED), strict=False):
         parts = _parts(line)
         for leading, base in itertools.product(range(len(parts)), bases):
-            name = os.path.normpath(os.path.join(base, *parts[leading:]))
-            if ".." in parts[leading:] or "\0" in name or name.startswith(".."):
-                continue
-            if os.path.isfile(find_named(root, name)):
-                return "" if base == "." else base, leading
+            with contextlib.suppress(SourceError):  # a name that leads out of the dataset
+                if os.path.isfile(find_named(root, os.path.join(base, *parts[leading:]))):
+                    return base, leading
     return "", 0
