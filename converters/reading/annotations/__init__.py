@@ -5,7 +5,6 @@
 ``regions``            polygons and run lengths painted, as ``pycocotools`` does
 ``coco_*``             COCO and LVIS: its files, and its annotations
 ``masks``              masks of classes, and tables of their colours
-``voc_files``          Pascal VOC: its XML files
 ``yolo_layout``        where a YOLO dataset has its files
 =====================  ==========================================================
 
