@@ -64,7 +64,7 @@ def test_masks_of_folders(tmp_path: Path, place: str) -> None:
 
 
 def test_colours_of_cityscapes(tmp_path: Path) -> None:
-    _, data = packed("cityscapes", tmp_path / "x.lmdb", which="color")
+    _, data = packed("cityscapes", tmp_path / "x.lmdb", ending="_gtFine_color")
     for key, sample in zip(data.keys, data, strict=True):
         expected = np.asarray(Image.open(FIXTURES / f"masks/{picture_of(key)}.png"))
         np.testing.assert_array_equal(np.asarray(sample.mask).squeeze(), expected)
