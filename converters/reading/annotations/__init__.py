@@ -5,7 +5,6 @@
 ``regions``            polygons and run lengths painted, as ``pycocotools`` does
 ``coco_*``             COCO and LVIS: its files, and its annotations
 ``masks``              masks of classes, and tables of their colours
-``yolo_layout``        where a YOLO dataset has its files
 =====================  ==========================================================
 
 A module has a reader: what all images of a dataset share, and how a worker reads one
