@@ -11,8 +11,12 @@ and numbers, and 57 bytes an annotation.  Workers read the rest again.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
-from collections.abc import Mapping
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,15 +24,16 @@ from fastdata.errors import OptionError, SourceError
 from fastdata.schema import ArrayField, Field, ScalarField, StringField
 
 from .base import Deferred
-from .reading.annotations.coco_annotations import CocoIndex, CocoReader, read_categories
-from .reading.annotations.coco_files import annotation_files, classes_of, image_folder, is_coco
+from .reading.annotations.coco_annotations import CocoIndex, CocoReader, Id, read_categories
 from .reading.annotations.regions import mask_field
 from .reading.fields import BOXES
 from .reading.image_list import DeferredSample, ImageListSource
-from .reading.locations import printable
+from .reading.locations import first_bytes, folders_in, printable
 from .reading.named_files import find_named
 from .reading.options import CheckSize, ImageFolder, Option, PaintedMasks
+from .reading.picture_pairs import SPLIT_WORDS, words
 from .reading.selection import joined, left_out
+from .reading.splits import in_usual_order
 
 __all__ = ["CocoSource"]
 
@@ -57,11 +62,13 @@ class CocoSource(ImageListSource):
     ) -> dict[str, Field]:
         self.root, files = annotation_files(location, self.notes)
         splits = self.choose_splits(list(files), split)
-        self._indices = [CocoIndex(files[name]) for name in splits]
-        categories = {index.path: index.categories for index in self._indices}
-        others = {path: read_categories(path) for path in files.values() if path not in categories}
-        known = {**categories, **others}
-        classes = classes_of({path: known[path] for path in files.values()}, self.notes)
+        self.beside = [files[name] for name in splits]
+        self._indices = list(map(CocoIndex, self.beside))
+        known = {index.path: index.categories for index in self._indices}
+        categories = {
+            path: known[path] if path in known else read_categories(path) for path in files.values()
+        }
+        classes = classes_of(categories, self.notes)
         found = self._fields_of(masks, classes)
         self._text_ids = any(index.text_ids for index in self._indices)
         found["image_id"] = StringField() if self._text_ids else ScalarField("int64")
@@ -71,11 +78,9 @@ class CocoSource(ImageListSource):
             try:
                 folder = image_folder(self.root, index.path, images or "", index.first_names())
             except SourceError as error:
-                rest = joined([*{*splits} - {splits[number]}], 1)
-                remedy = f", or take one split: --option split={rest}" if len(splits) > 1 else ""
+                remedy = ", or take one split: --option split=NAME" * (len(splits) > 1)
                 raise SourceError(f"{error}{remedy}") from None
             self._add_all(index, os.path.relpath(folder, self.root), number)
-        self.beside = [index.path for index in self._indices]
         self.reader = CocoReader(tuple(map(str, self.beside)), ("image", *found), masks, check_size)
         return found
 
@@ -87,10 +92,10 @@ class CocoSource(ImageListSource):
             if row in index.rejects:
                 self.reject(*index.rejects[row])
                 continue
-            name = f"{inside}{index.names[row]}"
+            name = index.names[row]
             if "\\" in name or not name.isascii():
-                name = os.path.relpath(find_named(self.root, name), self.root)
-            self.add(name, split=split, row=row)
+                name = os.path.relpath(find_named(self.root / folder, name), self.root / folder)
+            self.add(f"{inside}{name}", split=split, row=row)
         for key, reason in index.strays:
             self.reject(key, reason)
 
@@ -138,3 +143,141 @@ class CocoSource(ImageListSource):
         }
         assert self.reader is not None
         return DeferredSample(self.reader, self._fields, files, known)
+
+
+# -- where files are ---------------------------------------------------------------------
+
+
+_MEMBER = re.compile(rb'"(images|annotations|categories)"\s*:\s*\[')
+_ENTRY = re.compile(rb'"(file_name|image_id|supercategory|coco_url)"\s*:')
+_LOOKED_AT = 50
+_PEEK = 1 << 16
+"""If the keys are sorted, the file begins with the polygon of an annotation."""
+_ROBOFLOW = "_annotations.coco.json"
+
+
+def is_coco(path: Path) -> bool:
+    """Tell whether this is a COCO annotation file, or a folder with one in the usual place."""
+    return _looks_so(path) if path.is_file() else bool(_files_in(path, _LOOKED_AT))
+
+
+def _looks_so(path: Path) -> bool:
+    start = first_bytes(path, _PEEK).removeprefix(b"\xef\xbb\xbf").lstrip()
+    return start.startswith(b"{") and all(part.search(start) for part in (_MEMBER, _ENTRY))
+
+
+def _files_in(folder: Path, most: int | None = None) -> list[str]:
+    """Return the annotation files of a folder, or those among its first `most` JSON files."""
+    places = [os.path.join("annotations", name) for name in _jsons(folder / "annotations", most)]
+    places += _jsons(folder, most)
+    places += [os.path.join(split, _ROBOFLOW) for split in folders_in(folder)]
+    return [place for place in places if _looks_so(folder / place)]
+
+
+def _jsons(folder: Path, most: int | None) -> list[str]:
+    if not folder.is_dir():
+        return []
+    with os.scandir(folder) as entries:
+        names = (entry.name for entry in entries if entry.name.endswith(".json"))
+        return sorted(itertools.islice(names, most))
+
+
+def annotation_files(location: Path, notes: list[str]) -> tuple[Path, dict[str, Path]]:
+    """Return the dataset's folder and its annotation file, or those of its splits.
+
+    A dataset without splits has the name "".
+    """
+    if location.is_file():
+        inner = location.parent.name == "annotations"
+        return (location.parent.parent if inner else location.parent), {"": location}
+    files = _files_in(location)
+    if not files:
+        raise SourceError(f"{location}: no COCO annotation file in it, such as annotations/*.json")
+    usual = [name for name in files if Path(name).name.startswith("instances")] or files
+    notes += left_out("annotation files", sorted({*files} - {*usual}), "SOURCE may be one file")
+    if len(usual) == 1:
+        return location, {"": location / usual[0]}
+    if all(name.endswith(f"/{_ROBOFLOW}") for name in usual):
+        splits, alike = {os.path.dirname(name): location / name for name in usual}, True
+    else:
+        splits = {_split_in(name): location / name for name in usual}
+        found = (words(Path(name).stem) for name in usual)
+        rest = {tuple(word for word in one if word not in SPLIT_WORDS) for one in found}
+        alike = len(rest) == 1 and "" not in splits and len(splits) == len(usual)
+    if not alike:
+        raise SourceError(
+            f"{location}: has the annotation files {joined(files)}. Pack one of them: SOURCE "
+            f"{location / usual[0]}"
+        )
+    return location, {split: splits[split] for split in in_usual_order(splits)}
+
+
+def image_folder(root: Path, file: Path, chosen: str, names: Sequence[str]) -> Path:
+    """Return the folder of the images.
+
+    chosen: the folder, relative to `root`; "" to try the usual folders, and then any folder that is
+        not named after another split.
+    """
+    if chosen:
+        if not (root / chosen).is_dir():
+            raise OptionError(f"images={chosen}: no such folder in {root}")
+        return root / chosen
+    parts, split = file.stem.split("_"), _split_in(file.stem)
+    near = ["_".join(parts[k:]) for k in range(len(parts))] + [split] * bool(split)
+    usual = [root / place / name for place in ("", "images") for name in near]
+    usual += [root / "images", root / "data", file.parent, root]
+    same = ("", SPLIT_WORDS.get(split))  # "val" and "valid" are one split
+    others = [
+        root / name
+        for name in folders_in(root)
+        if not split or SPLIT_WORDS.get(_split_in(name), "") in same
+    ]
+    found = [folder for folder in usual if _has_any(folder, names)][:1]
+    found = found or [folder for folder in others if _has_any(folder, names)]
+    if len(found) != 1:
+        tried = found or [folder for folder in dict.fromkeys(usual) if folder.is_dir()]
+        raise SourceError(
+            f"{file}: its first images ({joined(names[:3])}) are in {'each' if found else 'none'} "
+            f"of {', '.join(map(str, tried))}. Name the folder: --option images=FOLDER"
+        )
+    return found[0]
+
+
+def _has_any(folder: Path, names: Sequence[str]) -> bool:
+    for name in names:
+        with contextlib.suppress(SourceError, OSError):
+            if os.path.isfile(find_named(folder, name)):
+                return True
+    return False
+
+
+def _split_in(name: str) -> str:
+    """Return the word of a split in a name; "" if there is none."""
+    return next((word for word in words(Path(name).stem) if word in SPLIT_WORDS), "")
+
+
+def classes_of(files: Mapping[Path, Mapping[Id, str]], notes: list[str]) -> tuple[str, ...]:
+    """Return the classes of all files of a dataset, in the order of their ids.
+
+    Files may have some of the categories, or number the same names in another way.
+    """
+    first, *others = files
+    for path, categories in files.items():
+        for name in [name for name, n in Counter(categories.values()).items() if n > 1][:1]:
+            twice = [number for number in categories if categories[number] == name]
+            raise SourceError(
+                f"{path}: the categories {joined(map(str, twice))} are all called {name!r}. Give "
+                "each a name of its own, or give their annotations one category_id"
+            )
+    merged = dict(files[first])
+    for path in others:
+        differ = [n for n, name in files[path].items() if merged.setdefault(n, name) != name]
+        if differ and {*files[path].values()} != {*files[first].values()}:
+            raise SourceError(
+                f"{path}: its categories are not those of {first}: {differ[0]} is "
+                f"{files[path][differ[0]]!r} here and {merged[differ[0]]!r} there. Give both files "
+                f"the same categories, or pack this file as a dataset of its own: SOURCE {path}"
+            )
+        if differ:
+            notes.append(f"{path.name} and {first.name} have other ids of the same categories")
+    return tuple(dict.fromkeys(merged[n] for n in sorted(merged, key=lambda n: (str(n) == n, n))))

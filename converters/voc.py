@@ -34,13 +34,12 @@ from fastdata.errors import OptionError, SourceError
 from fastdata.regular_files import read_regular
 from fastdata.schema import ArrayField, Field, ImageField
 
-from .base import reject_reason
 from .reading.annotations.annotated import frame_of
 from .reading.class_names import MOST_CLASSES, classes_of_texts, numbered, read_class_names
 from .reading.fields import BOXES
-from .reading.image_files import BOTH_CASES, files_below, has_own_images, is_image_name
+from .reading.image_files import files_below, has_own_images, is_image_name
 from .reading.image_list import ImageListSource
-from .reading.locations import first_bytes, path_inside, printable, start_of_first
+from .reading.locations import first_bytes, printable, start_of_first
 from .reading.named_files import find_named
 from .reading.options import (
     AllowEmpty,
@@ -160,28 +159,27 @@ class VocSource(ImageListSource):
             self.notes.append("no objects in any annotation file")
         return names, int(one_based is not False)
 
-    def _files_of(self, pair: FolderPair, stem: str) -> list[str]:
-        """Return the XML file and the mask of an image; they may be missing.
+    def _add(self, pair: FolderPair, image: str, *, masked: bool = False) -> bool:
+        """Add an image with its XML file and mask; tell whether the last of these exists.
 
-        stem: its name in its folder, without suffix.
+        masked: whether images without a mask are left out.
         """
+        stem = os.path.splitext(os.path.relpath(image, pair.images))[0]
         # NEU-DET has its images in folders, and all XML files in one.
         inner = (self.root / pair.others / os.path.dirname(stem)).is_dir()
         files = [f"{pair.others}/{stem if inner else os.path.basename(stem)}.xml"]
         files += [f"{self._masks}/{stem}.png"] * bool(self._masks)
-        found = (find_named(self.root, os.path.normpath(file)) for file in files)
-        return [os.path.relpath(path, self.root) for path in found]
+        paths = [find_named(self.root, os.path.normpath(file)) for file in files]
+        there = os.path.isfile(paths[-1])
+        if there or not masked:
+            names = (os.path.relpath(path, self.root) for path in paths)
+            self.add(image, *names, **self.split_number(pair.split))
+        return there
 
     def _add_all(self, pair: FolderPair) -> None:
         """Add the images of a folder, or those with a mask; note XML files of no image."""
-        taken = 0
-        for name in filter(is_image_name, files_below(self.root, pair.images)):
-            stem = os.path.splitext(os.path.relpath(name, pair.images))[0]
-            files = self._files_of(pair, stem)
-            there = os.path.isfile(self.root / files[-1])
-            taken += there
-            if there or not self._masks:
-                self.add(name, *files, **self.split_number(pair.split))
+        images = filter(is_image_name, files_below(self.root, pair.images))
+        taken = sum(self._add(pair, image, masked=bool(self._masks)) for image in images)
         if self._masks or not (self.root / pair.others).is_dir():
             return
         files = files_below(self.root, pair.others)
@@ -194,26 +192,21 @@ class VocSource(ImageListSource):
         splits, _ = lists_in(lists)
         if split not in splits:
             raise OptionError(f"split={split}: not in {lists}, which has {joined(splits)}")
-        folder, seen = self.root / _PAIR.images, set()
+        known: dict[str, str] = {}
+        for image in filter(is_image_name, files_below(self.root, _PAIR.images)):
+            stem = os.path.splitext(os.path.relpath(image, _PAIR.images))[0]
+            known.setdefault(unicodedata.normalize("NFC", stem), image)
+        seen = set()
         for number, line in text_lines(lists / f"{split}.txt"):
-            name = line.strip()
-            try:
-                path_inside(folder, name)
-                tried = (find_named(folder, name + suffix) for suffix in BOTH_CASES)
-                path = next(filter(os.path.exists, tried), None)
-                if path is None:
-                    suffixes = ", ".join(BOTH_CASES)
-                    raise SourceError(f"there is no image {folder / name} with one of {suffixes}")
-                image = os.path.relpath(path, self.root)
-                stem = os.path.splitext(os.path.relpath(path, folder))[0]
-                if image in seen:
-                    self.reject(image, "the list names it before")
-                else:
-                    self.add(image, *self._files_of(_PAIR, stem))
-                seen.add(image)
-            except (OSError, SourceError) as error:
-                key = f"{name} ({split}.txt, line {number})"
-                self.reject(key, reject_reason(key, error))
+            name = unicodedata.normalize("NFC", line.strip())
+            if name not in known:
+                reason = f"there is no image of that name in {self.root / _PAIR.images}"
+                self.reject(f"{name} ({split}.txt, line {number})", reason)
+            elif name in seen:
+                self.reject(known[name], "the list names it before")
+            else:
+                self._add(_PAIR, known[name])
+            seen.add(name)
 
     def key_of(self, names: list[str], numbers: Mapping[str, int]) -> str:
         return printable(names[0].removeprefix(self._prefix))
