@@ -35,8 +35,8 @@ from fastdata.schema import BytesField, Field, ImageField, ScalarField, Schema, 
 from .base import FieldSpec
 from .reading.arrays.array_source import ArraySource, Part
 from .reading.arrays.columns import ArrayColumn
-from .reading.chunks.column_choice import RefusedColumnError, choose_columns, guessed_field
 from .reading.class_names import named_classes
+from .reading.column_choice import choose_columns, guessed_column
 from .reading.deferred import ValueSpan
 from .reading.forward_reader import ForwardReader
 from .reading.locations import first_bytes, printable
@@ -195,14 +195,9 @@ def _column(field: _BetonField, channels: int) -> TableColumn:
     }
     if field.kind in fields:
         return TableColumn(field.name, fields[field.kind])
-    try:
-        # An array of that shape that takes no memory.
-        like = np.broadcast_to(np.zeros((), field.dtype), field.shape)
-        return TableColumn(field.name, guessed_field([like], channels))
-    except RefusedColumnError as error:
-        return TableColumn(field.name, None, str(error))
-    except ValueError as error:
-        return TableColumn(field.name, None, f"has the shape {field.shape}: {error}")
+    # An array of that shape that takes no memory.
+    like = (np.broadcast_to(np.zeros((), field.dtype), shape) for shape in [field.shape])
+    return guessed_column(field.name, like, channels, [])
 
 
 class _BetonField(NamedTuple):

@@ -24,10 +24,10 @@ from fastdata.errors import OptionError, SourceError
 from fastdata.schema import ArrayField, Field, ScalarField, StringField
 
 from .base import Deferred
+from .listing import DeferredSample, Listing
 from .reading.annotations.coco_annotations import CocoIndex, CocoReader, Id, read_categories
 from .reading.annotations.regions import mask_field
 from .reading.fields import BOXES
-from .reading.image_list import DeferredSample, ImageListSource
 from .reading.locations import first_bytes, folders_in, printable
 from .reading.named_files import find_named
 from .reading.options import CheckSize, ImageFolder, Option, PaintedMasks
@@ -40,7 +40,7 @@ __all__ = ["CocoSource"]
 _USED = {"id", "image_id", "category_id", "bbox", "area", "iscrowd", "caption", "segmentation"}
 
 
-class CocoSource(ImageListSource):
+class CocoSource(Listing):
     """Images of a COCO annotation file, each with its boxes, or its captions."""
 
     name = "coco"

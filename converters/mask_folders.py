@@ -29,9 +29,9 @@ from fastdata.errors import ImageError, OptionError, SourceError
 from fastdata.regular_files import read_regular
 from fastdata.schema import Field, ImageField, ScalarField
 
+from .listing import Listing
 from .reading.annotations.masks import MaskReader, class_table
 from .reading.image_files import files_below, is_image_name
-from .reading.image_list import ImageListSource
 from .reading.locations import folders_in, printable
 from .reading.named_files import find_named
 from .reading.options import ImageFolder, Option, SplitOption
@@ -48,7 +48,7 @@ from .reading.splits import (
 __all__ = ["MaskFoldersSource"]
 
 
-class MaskFoldersSource(ImageListSource):
+class MaskFoldersSource(Listing):
     """Images with their masks of classes; fields ``image``, ``mask``, ``label``, ``split``."""
 
     name = "masks"

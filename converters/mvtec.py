@@ -23,9 +23,9 @@ from fastdata.errors import SourceError
 from fastdata.regular_files import read_regular
 from fastdata.schema import Field, ImageField, ScalarField
 
+from .listing import Listing
 from .reading.annotations.annotated import frame_of
 from .reading.image_files import files_below, is_image_name
-from .reading.image_list import ImageListSource
 from .reading.locations import folders_in, printable
 from .reading.options import SplitOption
 from .reading.selection import left_out
@@ -36,7 +36,7 @@ _GOOD = "good"
 _SPLITS = ("train", "validation", "test")
 
 
-class MvtecSource(ImageListSource):
+class MvtecSource(Listing):
     """Images with their masks; fields ``image``, ``mask``, ``defect``, ``category``, ``split``."""
 
     name = "mvtec"

@@ -34,11 +34,11 @@ from fastdata.errors import OptionError, SourceError
 from fastdata.regular_files import read_regular
 from fastdata.schema import ArrayField, Field, ImageField
 
+from .listing import Listing
 from .reading.annotations.annotated import frame_of
 from .reading.class_names import MOST_CLASSES, classes_of_texts, numbered, read_class_names
 from .reading.fields import BOXES
 from .reading.image_files import files_below, has_own_images, is_image_name
-from .reading.image_list import ImageListSource
 from .reading.locations import first_bytes, printable, start_of_first
 from .reading.named_files import find_named
 from .reading.options import (
@@ -50,7 +50,7 @@ from .reading.options import (
     SplitOption,
 )
 from .reading.selection import joined, left_out
-from .reading.splits import FolderPair, has_images, pairs_of_splits, pairs_within
+from .reading.splits import FolderPair, has_images, pairs_of_splits, pairs_within, splits_next_to
 from .reading.text_lines import text_lines
 
 __all__ = ["VocSource"]
@@ -59,7 +59,7 @@ _PAIR = FolderPair("", "JPEGImages", "Annotations")
 _MASKS = {"": "", "classes": "SegmentationClass", "instances": "SegmentationObject"}
 
 
-class VocSource(ImageListSource):
+class VocSource(Listing):
     """Images with the boxes, classes and flags of their objects."""
 
     name = "voc"
@@ -145,8 +145,14 @@ class VocSource(ImageListSource):
         """
         names = own if given is None else read_class_names(given)
         if not names or (one_based is None and not own):
-            files = (name for pair in pairs for name in files_below(self.root, pair.others))
+            places = [] if given or own else splits_next_to(self.root)
+            others = [pair for place in places for pair in _xml_beside(self.root, str(place))]
+            both = [*pairs, *others]
+            files = (name for pair in both for name in files_below(self.root, pair.others))
             found, least = survey(self.root / name for name in files if name.endswith(".xml"))
+            if others:
+                shown = joined(printable(pair.others) for pair in others)
+                self.notes.append(f"numbers of classes are those of {shown}, too")
             names = names or classes_of_texts(found, str(self.root))
             if one_based is None:
                 one_based = least >= 1

@@ -35,12 +35,12 @@ from fastdata.errors import OptionError, SourceError
 from fastdata.regular_files import read_regular
 from fastdata.schema import ArrayField, Field
 
+from .listing import Listing
 from .reading.annotations.annotated import Frame, upright_frame_of
 from .reading.annotations.regions import mask_field, paint_objects
 from .reading.class_names import check_different, read_class_names
 from .reading.fields import BOXES
 from .reading.image_files import SUFFIXES, files_below, is_image_name
-from .reading.image_list import ImageListSource
 from .reading.locations import first_bytes
 from .reading.named_files import find_named
 from .reading.options import ClassFile, PaintedMasks, SplitOption
@@ -53,7 +53,7 @@ __all__ = ["YoloSource"]
 _SPLITS = ("train", "val", "valid", "test")
 
 
-class YoloSource(ImageListSource):
+class YoloSource(Listing):
     """Images with the boxes and classes of their objects."""
 
     name = "yolo"

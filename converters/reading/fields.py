@@ -7,6 +7,7 @@ read by these rules; ``fields={"name": "kind"}`` overrules them.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -158,7 +159,8 @@ def field_of(
     if dtype not in SCALAR_DTYPES:
         raise SourceError(
             f"field {name!r}: a {type(first).__name__} of dtype {arrays[0].dtype} cannot be "
-            f"stored. Fields are images, text, bytes and numbers of {', '.join(SCALAR_DTYPES)}."
+            f"stored. Fields are images, text, bytes and numbers of {', '.join(SCALAR_DTYPES)}. "
+            'Yield a dict of such fields: {"image": ..., "boxes": [N, 4], "labels": [N]}'
         )
     shapes = {array.shape for array in told}
     if len({len(shape) for shape in shapes}) != 1:
@@ -191,7 +193,8 @@ def _meant(
                 f"changes{remedy}"
             )
         return None
-    for array in arrays if kind == "f" else arrays[:1]:  # others are rejects, each for itself
+    several = kind == "f" or (mask and len(shape) == 3)  # of instances, or of classes
+    for array in arrays if several else arrays[:1]:  # others are rejects, each for itself
         try:
             pixels_of(array, field)
         except ValueError as error:
@@ -294,6 +297,13 @@ def resolve_boxes(
         if form.form and form != CORNERS:
             forms[name] = form
         fields[name] = field if by_user else BOXES
+        # Labels have as many numbers as the sample has boxes, even if all of these have one box.
+        counts = [len(boxes) for boxes in columns[name]]
+        for other, numbers in fields.items():
+            if other in given or not isinstance(numbers, ArrayField) or numbers.boxes:
+                continue
+            if [len(value) for value in columns[other]] == counts:
+                fields[other] = dataclasses.replace(numbers, shape=(None, *numbers.shape[1:]))
     if option.form and not any(isinstance(f, ArrayField) and f.boxes for f in fields.values()):
         raise OptionError(f"boxes={','.join(option)}: none of the fields {', '.join(fields)} is")
     return forms
@@ -361,6 +371,8 @@ def pixels_of(value: Any, field: ImageField) -> Pixels:
         return to_pixels(value, field.channels, mask=field.mask)
     array = to_numpy(value)
     shape = array.shape
+    if array.dtype == object:
+        raise ImageError(f"a {type(value).__name__} is not an image")
     if array.ndim not in (2, 3) or 0 in shape:
         raise ImageError(f"an array of shape {shape} is not an image")
     if array.ndim == 2:
@@ -430,9 +442,9 @@ def _from_one_hot(array: Array) -> Array:
 
 
 def convert(value: Any, field: Field, name: str) -> Any:
-    """Bring a value into the form that its field's column takes."""
+    """Bring a value into the form that its field's column takes; images stay as they are."""
     if isinstance(field, ImageField):
-        return _convert_image(value, name)
+        return value
     if isinstance(field, StringField):
         if not isinstance(value, str):
             raise ValueError(f"{name!r} is a {type(value).__name__}, not text")
@@ -512,21 +524,6 @@ def _class_number(text: str, classes: tuple[str, ...], name: str) -> int:
     if number is None:
         raise ValueError(f"{name!r} is {text!r:.60}, which is none of its {len(classes)} classes")
     return number
-
-
-def _convert_image(value: Any, name: str) -> Any:
-    """Bring an image into a form that can be sent to a worker."""
-    if isinstance(value, Image.Image):
-        value.load()  # else a broken file would show only while it is sent
-        return value
-    if isinstance(value, (str, os.PathLike)):
-        return Path(value)
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return bytes(value)
-    array = to_numpy(value)
-    if array.dtype == object:
-        raise ValueError(f"{name!r} is a {type(value).__name__}, not an image")
-    return array
 
 
 def nested_array(values: Any, field: ArrayField) -> np.ndarray[Any, Any]:

@@ -1,7 +1,7 @@
 """Rows of images from Python's libraries, as sequences of samples.
 
-Frames of pandas and Polars, Hugging Face's ``Dataset``, torchvision's datasets of files and torch's
-``DataLoader`` are recognised by their attributes, without an import of these packages.
+Frames of pandas and Polars, Hugging Face's ``Dataset`` and torchvision's datasets of files are
+recognised by their attributes, without an import of these packages.
 """
 
 from __future__ import annotations
@@ -26,11 +26,14 @@ _TRANSFORMS = ("transform", "target_transform", "transforms")
 def opened(location: Any) -> tuple[Any, list[str]]:
     """Return the rows of a library's object, and notes; return anything else unchanged.
 
-    Raises SourceError for a `DataLoader` that chooses samples, or a frame without paths.
+    Raises SourceError for a `DataLoader`, or a frame without paths.
     """
     notes: list[str] = []
     if _is_data_loader(location):
-        location = _dataset_of(location, notes)
+        raise SourceError(
+            "a DataLoader yields batches, and samples are packed. Pack its dataset: "
+            "fastdata.pack(loader.dataset, ...), or a part of it, torch.utils.data.Subset"
+        )
     if is_frame(location):
         return _rows_of_frame(location, notes), notes
     if _has_features(location):
@@ -137,25 +140,3 @@ def _yields(dataset: Any, label: Any) -> bool:
 def _is_data_loader(location: Any) -> bool:
     torch = sys.modules.get("torch")  # takes a second to import; without it, none of its objects
     return torch is not None and isinstance(location, torch.utils.data.DataLoader)
-
-
-def _dataset_of(loader: Any, notes: list[str]) -> Any:
-    """Return the dataset of a `DataLoader`, as its batches are not samples."""
-    import torch.utils.data as data
-
-    sampler = loader.sampler
-    every = isinstance(sampler, (data.SequentialSampler, data.RandomSampler)) and not (
-        getattr(sampler, "replacement", False) or len(sampler) != len(loader.dataset)
-    )
-    plain = loader.batch_sampler is None or type(loader.batch_sampler) is data.BatchSampler
-    if not (isinstance(loader.dataset, data.IterableDataset) or (every and plain)):
-        raise SourceError(
-            f"a DataLoader yields batches, and its {type(sampler).__name__} chooses samples. Pack "
-            "its dataset, or the chosen part of it: fastdata.pack(torch.utils.data.Subset(dataset, "
-            "indices), ...)"
-        )
-    notes.append(
-        f"packed is the dataset of the DataLoader, a {type(loader.dataset).__name__}: sample by "
-        "sample, in its order, without batches and collate_fn"
-    )
-    return loader.dataset

@@ -23,7 +23,7 @@ from ..base import FieldSpec, reason_of
 from .box_forms import BoxNumbers, parse_boxes
 from .class_names import classes_of_texts, read_class_names
 from .field_names import LABELS, first_called
-from .fields import convert, field_of, image_field, resolve_boxes, resolve_fields, to_numpy
+from .fields import field_of, image_field, resolve_boxes, resolve_fields, to_numpy
 from .image_files import is_image_bytes, is_image_name
 from .options import Option
 
@@ -104,12 +104,31 @@ def first_samples(dataset: Any) -> list[Any]:
     return samples
 
 
-def to_values(item: Any, schema: Schema) -> tuple[Any, ...]:
-    """Bring what a dataset yields into the schema's form. Raises ValueError if it does not fit."""
-    values = _with_files(values_of(item, list(schema)))
-    if values.keys() != schema.keys():
-        raise ValueError(f"the sample has the fields {list(values)}, not {list(schema)}")
-    return tuple(convert(values[name], field, name) for name, field in schema.items())
+def to_values(
+    names: Sequence[str], are_images: Sequence[bool], item: Any, folder: str = ""
+) -> tuple[Any, ...]:
+    """Return a sample's values in the order of its fields, in a form that can be sent to a worker.
+
+    Raises ValueError if it has other fields.
+
+    are_images: whether text in a field is the path of an image.
+    folder: the one that paths are relative to.
+    """
+    values = values_of(item, names)
+    if values.keys() != set(names):
+        raise ValueError(f"the sample has the fields {list(values)}, not {list(names)}")
+    both = zip(names, are_images, strict=True)
+    return tuple(_sendable(file_of(values[name]), image, folder) for name, image in both)
+
+
+def _sendable(value: Any, image: bool, folder: str) -> Any:
+    if isinstance(value, Image.Image):
+        value.load()  # else a broken file would show only while it is sent
+    elif image and isinstance(value, (str, os.PathLike)):
+        return Path(folder, value)
+    elif isinstance(value, (bytearray, memoryview)):
+        return bytes(value)
+    return to_numpy(value) if _is_tensor(value) else value
 
 
 def own_copy(item: Any) -> Any:
@@ -348,6 +367,11 @@ def _is_picture(value: Any) -> bool:
     return isinstance(value, Image.Image)
 
 
+def _is_target(value: Any) -> bool:
+    """Tell whether this is a dict of fields, not a file of Hugging Face's."""
+    return isinstance(value, Mapping) and "image" not in value and file_of(value) is value
+
+
 def values_of(item: Any, names: Sequence[str]) -> dict[str, Any]:
     """Return a sample's values by field name."""
     named = _named(item)
@@ -361,9 +385,14 @@ def values_of(item: Any, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _named(item: Any) -> dict[str, Any] | None:
-    """Return a sample that tells the names of its values as a dict; None of any other."""
+    """Return a sample that names its values as a dict; None for any other.
+
+    Detection datasets of torchvision yield an image, and a dict of the rest.
+    """
     if isinstance(item, Mapping):
         return dict(item)
+    if isinstance(item, (tuple, list)) and len(item) == 2 and _is_target(item[1]):
+        return {"image": item[0], **item[1]}
     if dataclasses.is_dataclass(item) and not isinstance(item, type):
         return {field.name: getattr(item, field.name) for field in dataclasses.fields(item)}
     return dict(item._asdict()) if hasattr(item, "_asdict") else None

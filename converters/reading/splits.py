@@ -17,6 +17,7 @@ from fastdata.errors import OptionError
 
 from .image_files import is_hidden, is_image_name
 from .locations import files_at, folder_at, folders_in
+from .picture_pairs import SPLIT_WORDS, words
 
 __all__ = [
     "SPLIT_NAMES",
@@ -32,6 +33,7 @@ __all__ = [
     "split_classes",
     "split_folders_in",
     "split_of",
+    "splits_next_to",
     "table_files",
 ]
 
@@ -66,6 +68,15 @@ def split_folders_in(folder: Path) -> list[str]:
     """Return the names of the folders in a folder that are called like splits, in usual order."""
     names = folders_in(folder) if folder.is_dir() else []
     return in_usual_order(name for name in names if name.lower() in SPLIT_NAMES)
+
+
+def splits_next_to(folder: Path) -> list[Path]:
+    """Return the other splits next to a folder that is named like a split: val of train."""
+    own = Path(os.path.abspath(folder))
+    if SPLIT_WORDS.keys().isdisjoint(words(own.name)):
+        return []
+    names = [name for name in folders_in(own.parent) if name != own.name]
+    return [own.parent / n for n in names if not SPLIT_WORDS.keys().isdisjoint(words(n))]
 
 
 class FolderPair(NamedTuple):

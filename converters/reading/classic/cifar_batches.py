@@ -23,7 +23,7 @@ import numpy as np
 
 from fastdata.errors import SourceError
 
-from ..arrays.columns import ArrayColumn, Front, StoredColumn
+from ..arrays.columns import ArrayColumn, StoredColumn
 from ..compression import compression_of, inflated_start
 from ..forward_reader import ForwardReader
 from ..locations import first_bytes
@@ -136,7 +136,7 @@ def look_at(path: Path) -> CifarFiles:
         compressed = compression_of(first_bytes(path, 16)) != ""
         with ForwardReader(path, compressed=compressed) as front:
             try:
-                shared = Front(path) if compressed else None
+                shared = ForwardReader(path, compressed=True) if compressed else None
                 for member in members(front):
                     if member.kind == "file":
                         name = os.fsdecode(member.name).rpartition("/")[2]
@@ -154,7 +154,12 @@ def look_at(path: Path) -> CifarFiles:
 
 
 def _add(
-    found: CifarFiles, file: ForwardReader, name: str, offset: int, size: int, shared: Front | None
+    found: CifarFiles,
+    file: ForwardReader,
+    name: str,
+    offset: int,
+    size: int,
+    shared: ForwardReader | None,
 ) -> None:
     """Add a batch, or a file of names; other files are none of CIFAR's."""
     if kind := batch_name(name):
@@ -178,7 +183,7 @@ def _add(
 
 
 def _records(
-    batch: Batch, file: ForwardReader, offset: int, size: int, shared: Front | None
+    batch: Batch, file: ForwardReader, offset: int, size: int, shared: ForwardReader | None
 ) -> Batch:
     """Return a batch of the binary edition, with all labels."""
     fields = ("coarse_label", "label") if batch.kind.hundred else ("label",)
@@ -204,7 +209,7 @@ def _records(
 
 
 def _pickled(
-    batch: Batch, file: ForwardReader, offset: int, size: int, shared: Front | None
+    batch: Batch, file: ForwardReader, offset: int, size: int, shared: ForwardReader | None
 ) -> Batch:
     found = _texts(read_pickle(file, offset, size))
     names, data = ", ".join(list(found)[:10]) or "nothing", found.get("data")

@@ -19,8 +19,9 @@ from fastdata.errors import SourceError
 
 from ...base import Reject
 from ..arrays.array_source import Part
-from ..arrays.columns import Front, StoredColumn
+from ..arrays.columns import StoredColumn
 from ..compression import compression_of, inflated_start
+from ..forward_reader import ForwardReader
 from ..locations import first_bytes, printable
 
 __all__ = ["IdxHead", "IdxPair", "find_pairs", "is_images", "part_of", "read_head"]
@@ -180,7 +181,7 @@ def part_of(pair: IdxPair, form: Callable[[Any], Any] | None) -> Part:
             (count, *each.shape[1:]) if each is head else (count,),
             each.dtype,
             distance=each.item_bytes,
-            front=Front(path) if each.compressed else None,
+            front=ForwardReader(path, compressed=True) if each.compressed else None,
             ends=True,
         )
         for path, each in found

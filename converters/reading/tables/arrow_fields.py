@@ -9,23 +9,19 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastdata.errors import OptionError, SourceError
 from fastdata.schema import (
     ArrayField,
     BytesField,
-    Field,
     ImageField,
     ScalarField,
-    Schema,
     StringField,
 )
 
 from ..class_names import check_different
-from ..exported import Exported
 from ..field_names import (
     INDEX_COLUMNS,
     LABELS,
@@ -35,9 +31,8 @@ from ..field_names import (
     safe_name,
     unique_name,
 )
-from ..fields import check_names, image_field, resolve_fields
+from ..fields import image_field
 from ..image_files import is_image_bytes
-from ..lists.columns import image_column, names_images
 from ..selection import COLUMNS, TableColumn, left_out
 from .arrow_types import (
     arrow,
@@ -51,13 +46,10 @@ from .arrow_types import (
 )
 
 __all__ = [
-    "check_columns",
     "choose_columns",
     "class_names_of",
     "features_of",
     "kinds_of",
-    "resolve_columns",
-    "with_paths",
 ]
 
 
@@ -115,7 +107,8 @@ def choose_columns(
         raise SourceError(
             COLUMNS.unclear(place, "no column of images", types)
             + " An image is a struct of bytes and path, or an image file's bytes in a binary "
-            "column. Where a column names image files: --option images=FOLDER"
+            "column. Where a column names image files, pack the table as a list: "
+            "pyarrow.csv.write_csv(pyarrow.parquet.read_table(FILE), 'list.csv')"
         )
     named = {images[0]: "image"} if len(images) == 1 else {}
     if len(masks) == 1:
@@ -139,52 +132,6 @@ def choose_columns(
     ]
     notes += COLUMNS.left_out(reasons)
     return chosen
-
-
-def with_paths(
-    kinds: Mapping[str, TableColumn], wanted: Sequence[str], place: str, channels: int
-) -> dict[str, TableColumn]:
-    """Return the kinds of columns where one of text names image files.
-
-    It is the one wanted for the field ``image``, else that which is called as usual.
-
-    Raises OptionError if that is no column of text, or no column is called so.
-    """
-    texts = [name for name, kind in kinds.items() if isinstance(kind.field, StringField)]
-    chosen = COLUMNS.parse(wanted)
-    if "image" in chosen and chosen["image"] not in texts:
-        raise COLUMNS.refused(place, chosen["image"], "is no text, and names no image files", texts)
-    usual = texts[image_column(texts)] if texts else ""
-    column = chosen.get("image") or usual
-    if not wanted and not names_images(usual):
-        raise OptionError(COLUMNS.unclear(place, "which column names the images?", texts))
-    if wanted and "image" not in chosen:
-        raise OptionError(f"{place}: columns= leaves out the images. {COLUMNS.remedy}")
-    return {**kinds, column: TableColumn(column, ImageField(channels=channels))}
-
-
-def resolve_columns(
-    chosen: Mapping[str, str],
-    kinds: Mapping[str, TableColumn],
-    fields: Mapping[str, Field | str],
-    channels: int,
-) -> dict[str, Field]:
-    """Return the field of each name; one of text whose name says label is given classes later."""
-    own = {name: kinds[column].field for name, column in chosen.items()}
-    # Numbers and text named as labels stay what they are: text is given classes later.
-    check_names(fields, list(chosen))
-    named = {
-        name: kind
-        for name, kind in fields.items()
-        if kind != "label" or not isinstance(own[name], (ScalarField, StringField))
-    }
-
-    def field_of(name: str) -> Field:
-        field = own[name]
-        assert field is not None
-        return field
-
-    return resolve_fields(chosen, named, channels, field_of)
 
 
 def kinds_of(
@@ -243,39 +190,3 @@ def _kind(
         except OptionError as error:
             return TableColumn(name, None, f"is {error}")
     return TableColumn(name, None, f"is a list of {type_}, which no field holds")
-
-
-def check_columns(
-    exported: Exported, fields: Schema, needed: Iterable[str], schema: Any, file: Path
-) -> None:
-    """Refuse a table that has other columns than an export names.
-
-    `schema` is that of `file`.  Raises SourceError if a column that is `needed` is missing, stands
-    twice, or is of a type that its field has not.
-    """
-    for column in needed:
-        if schema.names.count(column) != 1:
-            raise exported.misfit(f"{file} has not one column {column!r}, as it should")
-    for name, column in exported.stored_as.items():
-        type_ = type_of(schema, column)
-        if not _holds(type_, fields[name]):
-            raise exported.misfit(
-                f"the column {column!r} of {file} is {type_}, not what the field {name!r} is "
-                "made of"
-            )
-
-
-def _holds(type_: Any, field: Field) -> bool:
-    """Tell whether a column is of a type that values of a field are stored in."""
-    type_ = storage(type_)
-    if isinstance(field, ImageField):
-        return is_image_struct(type_) or is_bytes(type_)
-    if isinstance(field, StringField):
-        return is_text(type_)
-    if isinstance(field, BytesField):
-        return is_bytes(type_)
-    for _ in field.shape if isinstance(field, ArrayField) else ():
-        if not is_list(type_):
-            return False
-        type_ = storage(type_.value_type)
-    return bool(dtype_of(type_))

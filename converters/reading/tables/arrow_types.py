@@ -49,24 +49,16 @@ def storage(type_: Any) -> Any:
 
 
 def is_bytes(type_: Any) -> bool:
-    types = arrow(".types")
-    return bool(types.is_binary(type_) or types.is_large_binary(type_)) or str(type_) == (
-        "binary_view"
-    )
+    return str(type_) in ("binary", "large_binary", "binary_view")
 
 
 def is_text(type_: Any) -> bool:
-    types = arrow(".types")
-    return bool(types.is_string(type_) or types.is_large_string(type_)) or str(type_) == (
-        "string_view"
-    )
+    return str(type_) in ("string", "large_string", "string_view")
 
 
 def is_list(type_: Any) -> bool:
-    types = arrow(".types")
-    return bool(
-        types.is_list(type_) or types.is_large_list(type_) or types.is_fixed_size_list(type_)
-    )
+    pa = arrow()
+    return isinstance(type_, (pa.ListType, pa.LargeListType, pa.FixedSizeListType))
 
 
 def is_image_struct(type_: Any) -> bool:
