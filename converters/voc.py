@@ -22,7 +22,7 @@ import math
 import os
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,15 +41,8 @@ from .reading.fields import BOXES
 from .reading.image_files import files_below, has_own_images, is_image_name
 from .reading.locations import first_bytes, printable, start_of_first
 from .reading.named_files import find_named
-from .reading.options import (
-    AllowEmpty,
-    CheckSize,
-    ClassFile,
-    OneBased,
-    PaintedMasks,
-    SplitOption,
-)
-from .reading.selection import joined, left_out
+from .reading.options import AllowEmpty, CheckSize, ClassFile, OneBased, PaintedMasks, SplitOption
+from .reading.selection import joined
 from .reading.splits import FolderPair, has_images, pairs_of_splits, pairs_within, splits_next_to
 from .reading.text_lines import text_lines
 
@@ -97,23 +90,23 @@ class VocSource(Listing):
         self._masks = _MASKS[masks or ""]
         if self._masks and not (self.root / self._masks).is_dir():
             raise OptionError(f"masks={masks}: {self.root / self._masks} does not exist")
-        own: tuple[str, ...] = ()
-        if roots:
-            lists = self.root / "ImageSets" / ("Segmentation" if masks else "Main")
-            own = lists_in(lists.with_name("Main"))[1]
-            self.choose_splits([""], None)
-            self._add_listed(lists, split) if split else self._add_all(_PAIR)
-            if not split and (names := lists_in(lists)[0]):
-                self.notes.append(
-                    f"images of all splits; --option split=NAME takes one of {joined(names)}"
-                )
-        else:
-            self.choose_splits([pair.split for pair in pairs], split)
-            for pair in pairs:
-                if pair.split in self.splits:
-                    self._add_all(pair)
+        lists = self.root / "ImageSets" / ("Segmentation" if masks else "Main")
+        listed, own = (
+            (lists_in(lists)[0], lists_in(lists.with_name("Main"))[1]) if roots else ([], ())
+        )
+        if roots and split and split not in listed:
+            raise OptionError(f"split={split}: not in {lists}, which has {joined(listed)}")
+        if listed and not split:
+            self.notes.append(
+                f"images of all splits; --option split=NAME takes one of {joined(listed)}"
+            )
+        self.choose_splits([pair.split for pair in pairs], None if roots else split)
+        chosen = lists / f"{split}.txt" if roots and split else None
+        for pair in pairs:
+            if pair.split in self.splits:
+                self._add_all(pair, chosen)
         if not self.num_samples:
-            place = f"{lists}/{split}.txt: lists" if roots and split else f"{self.root}: has"
+            place = f"{chosen}: lists" if chosen else f"{self.root}: has"
             raise SourceError(f"{place} no images in {', '.join(pair.images for pair in pairs)}")
         found: dict[str, Field] = {}
         if masks:
@@ -122,7 +115,6 @@ class VocSource(Listing):
         names, first = self._classes(pairs, own, classes, one_based) if boxed else ((), 1)
         self.reader = VocReader(numbered(names), first, check_size, empty, boxed)
         if boxed:
-            self.notes += left_out("of annotations", ("pose", "occluded", "parts", "actions"))
             found["boxes"] = BOXES
             found["labels"] = ArrayField("int64", (None,), classes=names)
             found["difficult"] = found["truncated"] = ArrayField("bool", (None,))
@@ -165,57 +157,52 @@ class VocSource(Listing):
             self.notes.append("no objects in any annotation file")
         return names, int(one_based is not False)
 
-    def _add(self, pair: FolderPair, image: str, *, masked: bool = False) -> bool:
-        """Add an image with its XML file and mask; tell whether the last of these exists.
-
-        masked: whether images without a mask are left out.
-        """
-        stem = os.path.splitext(os.path.relpath(image, pair.images))[0]
-        # NEU-DET has its images in folders, and all XML files in one.
-        inner = (self.root / pair.others / os.path.dirname(stem)).is_dir()
-        files = [f"{pair.others}/{stem if inner else os.path.basename(stem)}.xml"]
-        files += [f"{self._masks}/{stem}.png"] * bool(self._masks)
-        paths = [find_named(self.root, os.path.normpath(file)) for file in files]
-        there = os.path.isfile(paths[-1])
-        if there or not masked:
-            names = (os.path.relpath(path, self.root) for path in paths)
-            self.add(image, *names, **self.split_number(pair.split))
-        return there
-
-    def _add_all(self, pair: FolderPair) -> None:
-        """Add the images of a folder, or those with a mask; note XML files of no image."""
+    def _add_all(self, pair: FolderPair, chosen: Path | None) -> None:
+        """Add the images of a folder, or those with a mask, or those of a list."""
         images = filter(is_image_name, files_below(self.root, pair.images))
-        taken = sum(self._add(pair, image, masked=bool(self._masks)) for image in images)
-        if self._masks or not (self.root / pair.others).is_dir():
-            return
-        files = files_below(self.root, pair.others)
-        others = sum(name.endswith(".xml") for name in files) - taken
-        if others > 0:
-            self.notes.append(f"{others:,} XML files in {pair.others} are of no image; left out")
+        taken = 0
+        for image in self._listed(chosen, images) if chosen else images:
+            stem = _stem(image, pair)
+            # NEU-DET has its images in folders, and all XML files in one.
+            inner = (self.root / pair.others / os.path.dirname(stem)).is_dir()
+            files = [f"{pair.others}/{stem if inner else os.path.basename(stem)}.xml"]
+            files += [f"{self._masks}/{stem}.png"] * bool(self._masks)
+            paths = [find_named(self.root, os.path.normpath(file)) for file in files]
+            there = os.path.isfile(paths[-1])
+            taken += there
+            if there or chosen or not self._masks:
+                names = (os.path.relpath(path, self.root) for path in paths)
+                self.add(image, *names, **self.split_number(pair.split))
+        if not (chosen or self._masks) and (self.root / pair.others).is_dir():
+            files = [n for n in files_below(self.root, pair.others) if n.endswith(".xml")]
+            if len(files) > taken:
+                self.notes.append(
+                    f"{len(files) - taken:,} XML files in {pair.others} are of no image; left out"
+                )
 
-    def _add_listed(self, lists: Path, split: str) -> None:
-        """Add the images of a list."""
-        splits, _ = lists_in(lists)
-        if split not in splits:
-            raise OptionError(f"split={split}: not in {lists}, which has {joined(splits)}")
+    def _listed(self, path: Path, images: Iterable[str]) -> Iterator[str]:
+        """Yield the images of a list; reject those that are missing or listed twice."""
         known: dict[str, str] = {}
-        for image in filter(is_image_name, files_below(self.root, _PAIR.images)):
-            stem = os.path.splitext(os.path.relpath(image, _PAIR.images))[0]
-            known.setdefault(unicodedata.normalize("NFC", stem), image)
+        for image in images:
+            known.setdefault(unicodedata.normalize("NFC", _stem(image, _PAIR)), image)
         seen = set()
-        for number, line in text_lines(lists / f"{split}.txt"):
+        for number, line in text_lines(path):
             name = unicodedata.normalize("NFC", line.strip())
             if name not in known:
                 reason = f"there is no image of that name in {self.root / _PAIR.images}"
-                self.reject(f"{name} ({split}.txt, line {number})", reason)
+                self.reject(f"{name} ({path.name}, line {number})", reason)
             elif name in seen:
                 self.reject(known[name], "the list names it before")
             else:
-                self._add(_PAIR, known[name])
+                yield known[name]
             seen.add(name)
 
     def key_of(self, names: list[str], numbers: Mapping[str, int]) -> str:
         return printable(names[0].removeprefix(self._prefix))
+
+
+def _stem(image: str, pair: FolderPair) -> str:
+    return os.path.splitext(os.path.relpath(image, pair.images))[0]
 
 
 # -- where files are ---------------------------------------------------------------------
@@ -300,6 +287,7 @@ def _holds_xml(folder: Path) -> bool:
 
 
 _LARGEST = 4 << 20
+_FARTHEST = 1e9
 _FLAGS = {"": False, "0": False, "1": True, "Unspecified": False}
 
 
@@ -324,18 +312,16 @@ class VocReader:
 
     def _objects(self, data: bytes, path: Path) -> dict[str, Any]:
         none = self.empty and not path.exists()
-        root = Element("annotation") if none else parse_xml(path)
-        objects = []
+        root, objects = Element("annotation") if none else parse_xml(path), []
+        try:
+            frame = frame_of(data, _size(root), self.check_size)
+        except ValueError as error:
+            raise SourceError(f"{path.name}: {error}") from None
         for number, element in enumerate(root.findall("object"), 1):
             try:
-                label = _text(element, "name")
-                if label not in self.classes:
-                    raise ValueError(f"its name is {label!r:.80}, which is none of the classes")
-                flags = _flag(element, "difficult"), _flag(element, "truncated")
-                objects.append((_box(element, self.origin), self.classes[label], *flags))
+                objects.append(self._object(element))
             except ValueError as error:
                 raise SourceError(f"{path.name}, object {number}: {error}") from None
-        frame = frame_of(data, _size(root, path.name), self.check_size)
         boxes, labels, difficult, truncated = zip(*objects, strict=True) if objects else ([],) * 4
         return {
             "boxes": frame.boxes(boxes),
@@ -343,6 +329,23 @@ class VocReader:
             "difficult": np.array(difficult, bool),
             "truncated": np.array(truncated, bool),
         }
+
+    def _object(self, element: Element) -> tuple[list[float], int, bool, bool]:
+        """Return box, label and flags of an object."""
+        name, box = _text(element, "name"), element.find("bndbox")
+        flags = _text(element, "difficult"), _text(element, "truncated")
+        if name not in self.classes:
+            raise ValueError(f"its name is {name!r:.80}, which is none of the classes")
+        if not _FLAGS.keys() >= {*flags}:
+            raise ValueError(f"difficult and truncated are {flags!r:.80}, not 0 or 1")
+        if box is None:
+            raise ValueError("it has no bndbox")
+        sides = [_number(box, side) for side in ("xmin", "ymin", "xmax", "ymax")]
+        left, top, right, bottom = sides  # of the first and the last pixel
+        if right < left or bottom < top:
+            raise ValueError(f"its bndbox {sides} is inside out")
+        placed = [left - self.origin, top - self.origin, right, bottom]
+        return placed, self.classes[name], _FLAGS[flags[0]], _FLAGS[flags[1]]
 
 
 class _Builder(TreeBuilder):
@@ -388,44 +391,18 @@ def _text(element: Element, name: str) -> str:
     return unicodedata.normalize("NFC", (element.findtext(name) or "").strip())
 
 
-def _flag(element: Element, name: str) -> bool:
-    text = _text(element, name)
-    if text not in _FLAGS:
-        raise ValueError(f"its {name} is {text!r:.40}, neither 0 nor 1")
-    return _FLAGS[text]
-
-
-def _box(element: Element, origin: int) -> list[float]:
-    """Return left, top, right, bottom; the file has the first and the last pixel."""
-    box = element.find("bndbox")
-    if box is None:
-        raise ValueError("it has no bndbox")
-    left, top, right, bottom = (_number(box, name) for name in ("xmin", "ymin", "xmax", "ymax"))
-    if right < left or bottom < top:
-        raise ValueError(
-            f"its bndbox from {left:g}, {top:g} to {right:g}, {bottom:g} is inside out"
-        )
-    return [left - origin, top - origin, right, bottom]
-
-
 def _number(element: Element, name: str) -> float:
     text = _text(element, name)
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not abs(value) < 1e9:
-        raise ValueError(f"the {name} of its {element.tag} is {text!r:.40}, not a number")
-    return value
+    with contextlib.suppress(ValueError):
+        if abs(value := float(text)) < _FARTHEST:  # and no NaN
+            return value
+    raise ValueError(f"the {name} of its {element.tag} is {text!r:.40}, not a number")
 
 
-def _size(root: Element, name: str) -> tuple[int, int] | None:
+def _size(root: Element) -> tuple[int, int] | None:
     """Return height and width as the file says them; None if it does not, or says 0."""
     size = root.find("size")
     if size is None:
         return None
-    try:
-        height, width = _number(size, "height"), _number(size, "width")
-    except ValueError as error:
-        raise SourceError(f"{name}: {error}") from None
+    height, width = _number(size, "height"), _number(size, "width")
     return (int(height), int(width)) if height >= 1 and width >= 1 else None

@@ -255,7 +255,7 @@ BAD_FILES = [
     (f"<annotation>{thing('', '1 1 4 5')}</annotation>", "its name is '', which is none"),
     (
         f"<annotation>{thing('ant', '1 1 4 5', '<difficult>7</difficult>')}</annotation>",
-        "difficult is '7'",
+        r"difficult and truncated are \('7', ''\)",
     ),
     ("<annotation><size><width>x</width></size></annotation>", "height of its size is ''"),
     (
