@@ -49,7 +49,8 @@ class CocoSource(Listing):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        return is_coco(Path(location))
+        path = Path(location)
+        return _looks_so(path) if path.is_file() else bool(_files_in(path, _LOOKED_AT))
 
     def list_samples(
         self,
@@ -156,11 +157,6 @@ _PEEK = 1 << 16
 _ROBOFLOW = "_annotations.coco.json"
 
 
-def is_coco(path: Path) -> bool:
-    """Tell whether this is a COCO annotation file, or a folder with one in the usual place."""
-    return _looks_so(path) if path.is_file() else bool(_files_in(path, _LOOKED_AT))
-
-
 def _looks_so(path: Path) -> bool:
     start = first_bytes(path, _PEEK).removeprefix(b"\xef\xbb\xbf").lstrip()
     return start.startswith(b"{") and all(part.search(start) for part in (_MEMBER, _ENTRY))
@@ -197,19 +193,18 @@ def annotation_files(location: Path, notes: list[str]) -> tuple[Path, dict[str, 
     notes += left_out("annotation files", sorted({*files} - {*usual}), "SOURCE may be one file")
     if len(usual) == 1:
         return location, {"": location / usual[0]}
-    if all(name.endswith(f"/{_ROBOFLOW}") for name in usual):
-        splits, alike = {os.path.dirname(name): location / name for name in usual}, True
-    else:
-        splits = {_split_in(name): location / name for name in usual}
-        found = (words(Path(name).stem) for name in usual)
-        rest = {tuple(word for word in one if word not in SPLIT_WORDS) for one in found}
-        alike = len(rest) == 1 and "" not in splits and len(splits) == len(usual)
-    if not alike:
+    splits = {
+        os.path.dirname(name) if name.endswith(f"/{_ROBOFLOW}") else _split_in(name): name
+        for name in usual
+    }
+    found = (words(Path(name).stem) for name in usual)
+    rest = {tuple(word for word in one if word not in SPLIT_WORDS) for one in found}
+    if len(rest) > 1 or "" in splits or len(splits) < len(usual):
         raise SourceError(
             f"{location}: has the annotation files {joined(files)}. Pack one of them: SOURCE "
             f"{location / usual[0]}"
         )
-    return location, {split: splits[split] for split in in_usual_order(splits)}
+    return location, {split: location / splits[split] for split in in_usual_order(splits)}
 
 
 def image_folder(root: Path, file: Path, chosen: str, names: Sequence[str]) -> Path:

@@ -87,20 +87,18 @@ class CocoIndex:
         self._order_annotations()
 
     def _add_image(self, member: Member) -> None:
-        key, row, name, size = _place(self.path, member), len(self.names), "", (0, 0)
+        key, name, size = _place(self.path, member), "", (0, 0)
         try:
-            self.ids.append(self._number(_id_of(member.value, "id")))
+            number = self._number(_id_of(member.value, "id"))
         except ValueError as error:
             self.strays.append((key, f"an image's entry: {error}"))
             return
         try:
-            name = _name_of(member.value)
-            name.encode()
-            path_inside("", name)
-            size = _size(member.value)
+            name, size = _name_and_size(member.value)
         except ValueError as error:
-            self.rejects[row] = key, f"an image's entry: {error}"
-        self.names.append("" if row in self.rejects else name)
+            self.rejects[len(self.names)] = key, f"an image's entry: {error}"
+        self.ids.append(number)
+        self.names.append(name)
         self.sizes.extend(size)
 
     def _annotation(self, member: Member) -> bytes:
@@ -269,7 +267,9 @@ def read_categories(path: Path) -> dict[Id, str]:
 
 def _add_category(found: dict[Id, str], member: Member, path: Path) -> None:
     try:
-        number, name = _id_of(member.value, "id"), _text(member.value, "name")
+        number, name = _id_of(member.value, "id"), member.value.get("name")
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"its name is {name!r:.80}, not text")
         name.encode()
         if found.setdefault(number, name) != name:
             raise ValueError(f"id {number} is {found[number]!r} and {name!r}")
@@ -300,28 +300,18 @@ def _id_of(entry: Any, name: str) -> Id:
     return value
 
 
-def _text(row: Any, name: str) -> str:
-    """Return an entry's member, which is text."""
-    value = row.get(name) if isinstance(row, dict) else None
-    if not isinstance(value, str) or not value:
-        raise ValueError(f"its {name} is {value!r:.80}, not text")
-    return value
-
-
-def _name_of(row: dict[str, Any]) -> str:
-    """Return an image's name; LVIS has that of its folder and file in an address."""
-    address = row.get("coco_url") if "file_name" not in row else None
-    if isinstance(address, str) and address.count("/") > 3:
-        return "/".join(address.split("/")[-2:])
-    return _text(row, "file_name")
-
-
-def _size(row: dict[str, Any]) -> tuple[int, int]:
-    """Return height and width, zeros if the entry does not say."""
-    size = row.get("height") or 0, row.get("width") or 0
+def _name_and_size(entry: dict[str, Any]) -> tuple[str, tuple[int, int]]:
+    """Return file name, height and width of an image; zeros if the entry has no size."""
+    name, address = entry.get("file_name"), entry.get("coco_url")
+    if name is None and isinstance(address, str) and address.count("/") > 3:
+        name = "/".join(address.split("/")[-2:])  # LVIS has its folder and file in an address
+    path_inside("", name)
+    assert isinstance(name, str)
+    name.encode()
+    size = entry.get("height") or 0, entry.get("width") or 0
     if not all(type(side) is int and 0 <= side < 1 << 31 for side in size):
         raise ValueError(f"its height and width are {size!r:.80}")
-    return size
+    return name, size
 
 
 def _parsed(entry: dict[str, Any]) -> tuple[Id, tuple[float, ...], float, bool]:
