@@ -120,6 +120,7 @@ def append(
             channels=encoding.get("channels", 3),
             fields=fields,
             options=source_options,
+            numbered=True,
         )
         request = _identity(found, current, limit, max_pixels)
         state = _read_state(path)

@@ -232,8 +232,7 @@ class TableSource(FileSource, IndexedSource):
                     if not isinstance(rows, str) and not 0 <= rows <= size:
                         rows = f"block {number} claims {rows:,} rows, in {size:,} bytes: damaged"
                     self._add_block(file, number, rows)
-                described = features_of((schema.metadata or {}).get(b"huggingface", b""))
-                features = {**self.features_beside(file), **described}
+                features = self._features(file, schema)
                 has_rows = self.num_samples > self._file_starts[-1]
                 known = self._columns if has_rows else empty
                 kinds = enumerate(known)
@@ -313,15 +312,17 @@ class TableSource(FileSource, IndexedSource):
                     "are renumbered by their names"
                 )
 
+    def _features(self, file: int, schema: Any) -> dict[str, Any]:
+        described = features_of((schema.metadata or {}).get(b"huggingface", b""))
+        return {**self.features_beside(file), **described}
+
     def _names_in_others(self, column: str) -> Iterator[tuple[str, ...]]:
         """Yield the class names of the first of all files, if that is of a split not taken."""
         first = min(range(len(self.paths)), key=lambda file: os.path.abspath(self.paths[file]))
         if first >= len(self._split_numbers):
             with contextlib.suppress(*table_errors()):
-                features = features_of(self.table_schema(first).metadata)
-                names = class_names_of(
-                    {**self.features_beside(first), **features}, column, self.paths[first]
-                )
+                features = self._features(first, self.table_schema(first))
+                names = class_names_of(features, column, self.paths[first])
                 yield from [names] if names else []
 
     def layout_of(self, file: int) -> RowLayout:
