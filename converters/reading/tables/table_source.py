@@ -148,8 +148,8 @@ class TableSource(FileSource, IndexedSource):
             return
         try:
             schema, features = _of_all(self._columns)
-            names = [f.name for f in schema if is_bytes(f.type) and schema.names.count(f.name) == 1]
-            starts = {name: b"".join(self._first_values(name, 1)) for name in names}
+            blobs = [f.name for f in schema if is_bytes(f.type) and schema.names.count(f.name) == 1]
+            starts = {name: b"".join(self._first_values(name, 1)) for name in blobs}
             kinds = kinds_of(schema, features, starts, channels)
         except UnicodeDecodeError as error:
             raise SourceError(f"{first}: the name of a column is not text: {error}") from error
