@@ -12,9 +12,10 @@ import pytest
 from cases import Picture, make_pictures
 
 import fastdata
+from fastdata.converters import hdf5_arrays
 from fastdata.converters.finding import find_source
-from fastdata.converters.reading.arrays import array_source, hdf5_columns
-from fastdata.converters.reading.arrays.hdf5_columns import BlockRow
+from fastdata.converters.hdf5_arrays import BlockRow
+from fastdata.converters.reading.arrays import array_source
 from fastdata.converters.reading.deferred import ValueSpan
 from fastdata.converters.reading.spans import FileSpan, close_files
 from fastdata.errors import OptionError, SourceError
@@ -365,9 +366,9 @@ def test_a_block_is_inflated_once_for_its_rows(
     with h5py.File(tmp_path / "a.h5", "w") as file:
         for name, array in (("images", pixels), ("labels", np.arange(8))):
             file.create_dataset(name, data=array, chunks=(4, *array.shape[1:]), compression="gzip")
-    hdf5_columns._block.cache_clear()
+    hdf5_arrays._block.cache_clear()
     pack(tmp_path / "a.h5", tmp_path / "a.lmdb")
-    assert hdf5_columns._block.cache_info().misses == 2
+    assert hdf5_arrays._block.cache_info().misses == 2
 
 
 def test_a_large_block_is_inflated_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
