@@ -34,7 +34,7 @@ from fastdata.errors import FastdataError, SourceError
 
 from .base import reason_of
 from .reading.arrays.array_source import ArrayFile, ArraySource
-from .reading.arrays.columns import WORKER_BYTES, ArrayColumn, StoredColumn
+from .reading.arrays.columns import WORKER_BYTES, ArrayColumn, StoredColumn, missing_blocks
 from .reading.locations import files_at, first_bytes, printable
 from .reading.refusals import already_packed, no_files
 from .reading.spans import MAX_RECORD, FileSpan, read_at
@@ -45,8 +45,6 @@ _SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5")
 _MAGIC = b"\x89HDF\r\n\x1a\n"
 _USER_BLOCKS = (0, 512, 1024, 2048)
 _MOST_ARRAYS = 10_000
-_MOST_EMPTY = 1000
-"""Limit of missing blocks per existing one."""
 _DEFLATE, _SHUFFLE, _FLETCHER = 1, 2, 3
 _MOST_ROWS = 64
 """Limit of rows in a block: more chunks of the packer would inflate it too often."""
@@ -189,11 +187,9 @@ class _Hdf5Column(ArrayColumn):
                 stored = 0
             elif self.dtype is not None and self.row_bytes >= WORKER_BYTES:
                 self._locate = StoredColumn(self._path, offset, self.shape, self.dtype).span
-        if dataset.size and whole > _MOST_EMPTY * stored:
-            raise SourceError(
-                f"{self._path}: {self.label!r} claims the shape {self.shape}, but {stored:,} of "
-                f"its {whole:,} blocks were ever written: the file is damaged or not complete"
-            )
+        fill = dataset.fillvalue if self.kind == "numbers" else 0
+        place = f"{self._path}: {self.label!r}"
+        notes = missing_blocks(place, self.shape, stored, whole if dataset.size else 0, fill)
         if dataset.chunks and self.kind == "numbers" and self.row_bytes >= WORKER_BYTES:
             filters = _filters_of(dataset)
             self._locate = None if filters is None else partial(self._in_block, filters)
@@ -201,11 +197,7 @@ class _Hdf5Column(ArrayColumn):
             with contextlib.suppress(LookupError):
                 self._locate = _Heap(self._path, dataset).span
         self.read_by_workers = self._locate is not None
-        fill = dataset.fillvalue if self.kind == "numbers" else 0
-        return [
-            f"{self._path}: {whole - stored:,} blocks of {self.label!r} were never written; HDF5 "
-            f"gives {fill} for them"
-        ] * (stored < whole)
+        return notes
 
     def read(self, start: int, stop: int) -> Any:
         try:
