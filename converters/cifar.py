@@ -23,7 +23,7 @@ from fastdata.schema import Field, ImageField, ScalarField, Schema
 from .base import FieldSpec, Reject
 from .known_sets import PAGE
 from .reading.arrays.array_source import ArraySource, Part
-from .reading.arrays.columns import ArrayColumn, Front, ListColumn, StoredColumn
+from .reading.arrays.columns import ArrayColumn, ListColumn, StoredColumn
 from .reading.compression import compression_of, inflated_start
 from .reading.fields import resolve_fields
 from .reading.forward_reader import ForwardReader
@@ -65,14 +65,14 @@ class _Files:
         self.failure = ""  # of an archive
 
     def add(
-        self, file: ForwardReader, name: str, offset: int, size: int, front: Front | None
+        self, file: ForwardReader, name: str, offset: int, size: int, shared: ForwardReader | None
     ) -> None:
         """Add a batch or a file of names; ignore other files."""
         if match := _NAME.fullmatch(name):
             split = "test" if name.startswith("test") else "train"
             batch = _Batch(name, file.path, split, int(match["number"] or 0))
             try:
-                columns = _columns(file, offset, size, front)
+                columns = _columns(file, offset, size, shared)
                 self.batches.append(batch._replace(columns=columns))
             except SourceError as error:
                 self.batches.append(batch._replace(failure=f"{name}: {error}"))
@@ -189,7 +189,7 @@ def _look_at(path: Path) -> _Files:
                     found.add(front, file.name, 0, file.stat().st_size, None)
     else:
         compressed = compression_of(first_bytes(path, 16)) != ""
-        shared = Front(path) if compressed else None
+        shared = ForwardReader(path, compressed=True) if compressed else None
         with ForwardReader(path, compressed=compressed) as front:
             try:
                 for member in members(front):
@@ -216,7 +216,7 @@ def _read(file: ForwardReader, offset: int, size: int) -> dict[str, Any]:
 
 
 def _columns(
-    file: ForwardReader, offset: int, size: int, front: Front | None
+    file: ForwardReader, offset: int, size: int, shared: ForwardReader | None
 ) -> dict[str, ArrayColumn]:
     """Return images and labels of a batch, by field."""
     found = _read(file, offset, size)
@@ -227,7 +227,7 @@ def _columns(
         raise SourceError(
             f"no array 'data' in it of uint8, N x 3072 or N x 3 x H x W, in C order; it has {there}"
         )
-    pixels = StoredColumn(file.path, offset + place.offset, (count, *shape), front=front)
+    pixels = StoredColumn(file.path, offset + place.offset, (count, *shape), front=shared)
     columns: dict[str, ArrayColumn] = {"image": pixels}
     for key, field in _FIELDS.items():
         if key in found:

@@ -29,10 +29,11 @@ from fastdata.schema import Field, ImageField, ScalarField, Schema
 
 from .base import FieldSpec, Reject
 from .reading.arrays.array_source import ArraySource, Part
-from .reading.arrays.columns import Front, StoredColumn
+from .reading.arrays.columns import StoredColumn
 from .reading.class_names import named_classes
 from .reading.compression import compression_of, inflated_start
 from .reading.fields import resolve_fields
+from .reading.forward_reader import ForwardReader
 from .reading.locations import first_bytes, printable
 from .reading.options import Option
 from .reading.selection import left_out
@@ -295,7 +296,7 @@ def _part_of(pair: _Pair, transposed: bool) -> Part:
             (count, *each.shape[1:]) if each is head else (count,),
             each.dtype,
             distance=each.item_bytes,
-            front=Front(each.path) if each.compressed else None,
+            front=ForwardReader(each.path, compressed=True) if each.compressed else None,
             ends=True,
         )
         for each in heads

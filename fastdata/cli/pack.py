@@ -123,7 +123,9 @@ _GROUPS = {
     help="Decode JPEGs at 1/2, 1/4 or 1/8 if at least X times the final size remains.",
 )
 @click.option(
-    "--explain", is_flag=True, help="If no format fits, list the nearest ones and what they miss."
+    "--explain",
+    is_flag=True,
+    help="If no format fits, list the nearest ones and their missing parts.",
 )
 @output_options
 def pack_command(

@@ -17,12 +17,12 @@ Specification 3.0, sections III.E, IV.A.2.l and VIII.A; ``H5Zdeflate.c``, ``H5Zs
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import os
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,17 +36,16 @@ from ..locations import printable
 from ..spans import MAX_RECORD, FileSpan, read_at
 from .columns import WORKER_BYTES, ArrayColumn, StoredColumn
 
-__all__ = ["BlockRow", "Hdf5Column", "hdf5_columns", "keeping_blocks", "opened_hdf5"]
+__all__ = ["BlockRow", "Hdf5Column", "hdf5_columns", "opened_hdf5"]
 
 _MOST_ARRAYS = 10_000
 _MOST_EMPTY = 1000
 """Limit of missing blocks per existing one."""
-
-
 _DEFLATE, _SHUFFLE, _FLETCHER = 1, 2, 3
 _MOST_ROWS = 64
 """Limit of rows in a block: more chunks of the packer would inflate it too often."""
 _MOST_BYTES = 64 << 20
+_LEAST_CACHED = 8 << 20
 _MOST_BLOCKS = 1 << 16
 """Limit of cached blocks with parts of the same rows."""
 _CHECKSUM_BYTES = 4
@@ -68,12 +67,12 @@ def opened_hdf5(path: Path) -> Iterator[Any]:
         raise SourceError(f"{path}: cannot be read as HDF5: {reason_of(error)}") from error
 
 
-def _open(path: Path) -> Any:
+def _open(path: Path, **cache: int) -> Any:
     try:
         # Without locks: the file may be on a read-only file system, or open elsewhere.
-        return h5py.File(path, "r", locking=False)
+        return h5py.File(path, "r", locking=False, **cache)
     except OSError:  # but not where this process has it open with them
-        return h5py.File(path, "r")
+        return h5py.File(path, "r", **cache)
 
 
 def hdf5_columns(path: Path, file: Any) -> Iterator[tuple[str, Hdf5Column]]:
@@ -85,22 +84,16 @@ def hdf5_columns(path: Path, file: Any) -> Iterator[tuple[str, Hdf5Column]]:
         prefix, group = groups.pop()
         for name in group:
             inside = f"{prefix}{name}"
-            if not isinstance(group.get(name, getlink=True), h5py.HardLink):
-                column = Hdf5Column(path, inside)
-                column.kind = "link"
-                column.refused = "a link, which is not followed; name the array that it leads to"
-                yield inside, column
-                continue
-            found = group[name]
-            address = h5py.h5o.get_info(found.id).addr
+            found = None
+            if isinstance(group.get(name, getlink=True), h5py.HardLink):
+                found = group[name]
             if isinstance(found, h5py.Group):
+                address = h5py.h5o.get_info(found.id).addr
                 if address not in seen:  # a link back to a group above would never end
                     groups.append((f"{inside}/", found))
                     seen.add(address)
-            elif isinstance(found, h5py.Dataset):
-                column = Hdf5Column(path, inside)
-                column.describe(found)
-                yield inside, column
+            elif found is None or isinstance(found, h5py.Dataset):
+                yield inside, Hdf5Column(path, inside, found)
             count += 1
             if count > _MOST_ARRAYS:
                 raise SourceError(
@@ -110,22 +103,21 @@ def hdf5_columns(path: Path, file: Any) -> Iterator[tuple[str, Hdf5Column]]:
 
 
 class Hdf5Column(ArrayColumn):
-    """The rows of one HDF5 dataset."""
+    """The rows of one HDF5 dataset; of a link to one if `dataset` is None."""
 
-    def __init__(self, path: Path, name: str) -> None:
+    def __init__(self, path: Path, name: str, dataset: Any) -> None:
         self._path, self._name, self.label = path, name, printable(name)
         self._opened: Any = None
-        self._filters: tuple[int, ...] | None = None
-        self._heap: _Heap | None = None
-        self._stored: StoredColumn | None = None
+        self._locate: Callable[[int], Any] | None = None
         self._block: tuple[int, BlockRow | None] = (-1, None)
-
-    def describe(self, dataset: Any) -> None:
-        """Record the properties of an array, without reading it."""
+        if dataset is None:
+            self.kind = "link"
+            self.refused = "a link, which is not followed; name the array that it leads to"
+            return
         try:
             shape, dtype = dataset.shape, dataset.dtype
         except Exception as error:  # a type that NumPy has not
-            self.kind, self.refused = "unknown", f"cannot be read: {reason_of(error)}"
+            self.kind, self.refused = "unknown", reason_of(error)
             return
         if shape is None:
             self.kind, self.refused = "empty", "an array without a shape"
@@ -134,10 +126,8 @@ class Hdf5Column(ArrayColumn):
         text = h5py.check_string_dtype(dtype)
         if h5py.check_vlen_dtype(dtype) == np.uint8 or (dtype.kind == "V" and not dtype.names):
             self.kind = "bytes"
-        elif text is not None and dtype.kind == "O":
-            self.kind = "text"
-        elif dtype.kind == "S":
-            self.kind = "bytes" if dtype.itemsize > 255 else "text"
+        elif text is not None:
+            self.kind = "bytes" if dtype.kind == "S" and dtype.itemsize > 255 else "text"
         else:
             self.dtype = dtype
             if dtype.kind not in "biufc":
@@ -149,39 +139,34 @@ class Hdf5Column(ArrayColumn):
 
     def _prepare(self, dataset: Any) -> list[str]:
         """Determine how to read rows; return notes on missing data."""
-        numbers = self.kind == "numbers"
-        if not self.shape:
-            raise SourceError(f"{self._path}: {self.label!r} is one value, not one a sample")
-        missing = 0
+        whole, stored = 1, 1
         if dataset.chunks:
             self.block = dataset.chunks[0]
-            grid = [-(-n // c) for n, c in zip(dataset.shape, dataset.chunks, strict=True)]
-            whole, stored = math.prod(grid), dataset.id.get_num_chunks()
-            missing = whole - stored
-        else:
-            offset = dataset.id.get_offset()  # None where it is in the object's header
-            lies = dataset.id.get_create_plist().get_layout() == h5py.h5d.CONTIGUOUS
-            whole, stored = 1, int(not lies or offset is not None)
-            if self.dtype is not None and lies and offset is not None:
-                self._stored = StoredColumn(self._path, offset, self.shape, self.dtype)
-                self.read_by_workers = self._stored.read_by_workers
+            grid = zip(dataset.shape, dataset.chunks, strict=True)
+            whole, stored = math.prod(-(-n // c) for n, c in grid), dataset.id.get_num_chunks()
+        elif dataset.id.get_create_plist().get_layout() == h5py.h5d.CONTIGUOUS:
+            offset = dataset.id.get_offset()
+            if offset is None:
+                stored = 0
+            elif self.dtype is not None and self.row_bytes >= WORKER_BYTES:
+                self._locate = StoredColumn(self._path, offset, self.shape, self.dtype).span
         if dataset.size and whole > _MOST_EMPTY * stored:
             raise SourceError(
                 f"{self._path}: {self.label!r} claims the shape {self.shape}, but {stored:,} of "
                 f"its {whole:,} blocks were ever written: the file is damaged or not complete"
             )
-        if numbers and self.row_bytes >= WORKER_BYTES:
-            self._filters = _filters_of(dataset)
-            self.read_by_workers |= self._filters is not None
+        if dataset.chunks and self.kind == "numbers" and self.row_bytes >= WORKER_BYTES:
+            filters = _filters_of(dataset)
+            self._locate = None if filters is None else partial(self._in_block, filters)
         if self.kind == "bytes" and h5py.check_vlen_dtype(dataset.dtype):
             with contextlib.suppress(LookupError):
-                self._heap = _Heap(self._path, dataset)
-                self.read_by_workers = True
-        fill = dataset.fillvalue if numbers else 0
+                self._locate = _Heap(self._path, dataset).span
+        self.read_by_workers = self._locate is not None
+        fill = dataset.fillvalue if self.kind == "numbers" else 0
         return [
-            f"{self._path}: {missing:,} blocks of {self.label!r} were never written; HDF5 gives "
-            f"{fill} for them"
-        ] * bool(missing)
+            f"{self._path}: {whole - stored:,} blocks of {self.label!r} were never written; HDF5 "
+            f"gives {fill} for them"
+        ] * (stored < whole)
 
     def read(self, start: int, stop: int) -> Any:
         try:
@@ -198,36 +183,40 @@ class Hdf5Column(ArrayColumn):
         return rows
 
     def _dataset(self) -> Any:
+        """Return the dataset, open with a cache for the blocks of the last rows read.
+
+        HDF5 caches some MB by default: a larger block would be inflated for each group of its rows.
+        """
         if self._opened is None:
-            self._opened = keeping_blocks(_open(self._path), self._name)
+            file = _open(self._path)
+            if file[self._name].chunks:
+                count, size = _band(file[self._name])
+                file.close()
+                # HDF5 recommends 10 slots per block: blocks in one slot evict each other.
+                slots = 10 * min(count, _MOST_BLOCKS) + 521
+                size = max(_LEAST_CACHED, min(size, MAX_RECORD))
+                file = _open(self._path, rdcc_nbytes=size, rdcc_nslots=slots)
+            self._opened = file[self._name]
         return self._opened
 
     def span(self, index: int) -> Any:
-        if self._heap is not None:
-            return self._heap.span(index)
-        if self._filters is not None:
-            return self._in_block(index, self._filters)
-        assert self._stored is not None
-        return self._stored.span(index)
+        assert self._locate is not None
+        return self._locate(index)
 
-    def _in_block(self, index: int, filters: tuple[int, ...]) -> Any:
+    def _in_block(self, filters: tuple[int, ...], index: int) -> Any:
         first = index - index % self.block
         if self._block[0] != first:
-            dataset = self._dataset()
-            info = dataset.id.get_chunk_info_by_coord((first, *(0 for _ in self.shape[1:])))
-            block = None
-            if info.byte_offset is not None:
-                applied = tuple(f for n, f in enumerate(filters) if not info.filter_mask >> n & 1)
-                path, dtype = str(self._path), dataset.dtype.str
-                block = BlockRow(
-                    path, info.byte_offset, info.size, applied, dtype, dataset.chunks, 0
-                )
+            dataset, block = self._dataset(), None
+            at = dataset.id.get_chunk_info_by_coord((first, *(0 for _ in self.shape[1:])))
+            if at.byte_offset is not None:
+                applied = tuple(f for n, f in enumerate(filters) if not at.filter_mask >> n & 1)
+                place = str(self._path), at.byte_offset, at.size, applied
+                block = BlockRow(*place, dataset.dtype.str, dataset.chunks, 0)
             self._block = (first, block)
         block = self._block[1]
-        # A block that was never written has no place.
-        return (
-            self.read(index, index + 1)[0] if block is None else block._replace(row=index - first)
-        )
+        if block is None:  # it was never written
+            return self.read(index, index + 1)[0]
+        return block._replace(row=index - first)
 
 
 def _band(dataset: Any) -> tuple[int, int]:
@@ -237,36 +226,13 @@ def _band(dataset: Any) -> tuple[int, int]:
     return count, count * math.prod(dataset.chunks) * dataset.dtype.itemsize
 
 
-def keeping_blocks(file: Any, name: str) -> Any:
-    """Return a dataset of a file that caches the blocks of the last rows read.
-
-    HDF5 caches some MB by default: a larger block would be inflated for each group of its rows.
-    """
-    dataset = file[name]
-    if not dataset.chunks:
-        return dataset
-    count, size = _band(dataset)
-    access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
-    _, usual, preempted = access.get_chunk_cache()
-    # HDF5 recommends 10 slots per block: blocks in one slot evict each other.
-    slots = 10 * min(count, _MOST_BLOCKS) + 521
-    access.set_chunk_cache(slots, max(usual, min(size, MAX_RECORD)), preempted)
-    place = h5py.h5i.get_name(dataset.id)
-    dataset.id.close()  # else the next handle would share its cache
-    return h5py.Dataset(h5py.h5d.open(file.id, place, access))
-
-
 def _refusal(dataset: Any) -> str:
-    """Say why an array is not read, if so."""
-    if dataset.external:
+    """Return the reason why an array is not read; empty if it is."""
+    if dataset.external or dataset.is_virtual:
+        files = f" ({dataset.external[0][0]!r})" if dataset.external else ""
         return (
-            f"its data is in other files ({dataset.external[0][0]!r}), which are not opened on the "
-            "word of this one. Copy it into this file: h5repack -f NONE IN OUT"
-        )
-    if dataset.is_virtual:
-        return (
-            "it is virtual, made of arrays that may be in other files, which are not opened on the "
-            "word of this one. Copy it: with h5py, new[name] = old[name][...]"
+            f"its data may be in other files{files}, which are not opened on the word of this one. "
+            "Copy it into this file, with h5py: new[name] = old[name][...]"
         )
     creation = dataset.id.get_create_plist()
     for number in range(creation.get_nfilters()):
@@ -276,21 +242,23 @@ def _refusal(dataset: Any) -> str:
                 f"it is compressed by filter {code} ({name.decode(errors='replace')}), which this "
                 "HDF5 library has not. Repack it: h5repack -f GZIP=4 IN OUT"
             )
-    if dataset.chunks and math.prod(dataset.chunks) * dataset.dtype.itemsize > MAX_RECORD:
-        return f"blocks of shape {dataset.chunks} are not believed: the file is damaged"
-    if dataset.chunks and creation.get_nfilters() and _band(dataset)[1] > MAX_RECORD:
-        return (
-            f"the compressed blocks that have a part of the same rows, of shape {dataset.chunks}, "
-            f"take {_band(dataset)[1]:,} bytes; at most {MAX_RECORD:,} are kept. Repack it with "
-            f"blocks of whole rows: h5repack -l {dataset.name}:CHUNK="
-            f"{'x'.join(map(str, (1, *dataset.shape[1:])))} IN OUT"
-        )
+    if dataset.chunks:
+        size = _band(dataset)[1]
+        if not creation.get_nfilters():  # then no more than a block is in memory
+            size = math.prod(dataset.chunks) * dataset.dtype.itemsize
+        if size > MAX_RECORD:
+            rows = "x".join(map(str, (1, *dataset.shape[1:])))
+            return (
+                f"the blocks that have a part of the same rows, of shape {dataset.chunks}, take "
+                f"{size:,} bytes; at most {MAX_RECORD:,} are believed. Repack it with blocks of "
+                f"whole rows: h5repack -l {dataset.name}:CHUNK={rows} IN OUT"
+            )
     return ""
 
 
 def _filters_of(dataset: Any) -> tuple[int, ...] | None:
     """Return an array's filters, in the order of writing; None where workers cannot undo them."""
-    if not dataset.chunks or dataset.dtype.kind not in "biuf" or dataset.file.userblock_size:
+    if dataset.dtype.kind not in "biuf" or dataset.file.userblock_size:
         return None  # behind a user block, releases of HDF5 differ in what blocks' places are
     creation = dataset.id.get_create_plist()
     filters = tuple(creation.get_filter(n)[0] for n in range(creation.get_nfilters()))
@@ -323,7 +291,7 @@ class BlockRow(NamedTuple):
         return row
 
 
-@functools.lru_cache(2)
+@lru_cache(2)
 def _block(place: BlockRow, changed: int) -> np.ndarray[Any, Any]:
     dtype = np.dtype(place.dtype)
     size = math.prod(place.shape) * dtype.itemsize
@@ -332,7 +300,13 @@ def _block(place: BlockRow, changed: int) -> np.ndarray[Any, Any]:
         if number == _FLETCHER:
             data = data[:-_CHECKSUM_BYTES]
         elif number == _DEFLATE:
-            data = _inflated(data, size + _CHECKSUM_BYTES, place)
+            try:  # one byte more than expected shows that there are more
+                most = size + _CHECKSUM_BYTES + 1
+                data = zlib.decompressobj().decompress(data, most)
+            except zlib.error as error:
+                raise ValueError(
+                    f"{place.path}: the block at byte {place.offset:,} is damaged: {error}"
+                ) from error
         elif dtype.itemsize > 1 and len(data) == size:
             data = np.frombuffer(data, np.uint8).reshape(dtype.itemsize, -1).T.tobytes()
     if len(data) != size:
@@ -343,42 +317,26 @@ def _block(place: BlockRow, changed: int) -> np.ndarray[Any, Any]:
     return np.frombuffer(data, dtype).reshape(place.shape)
 
 
-def _inflated(data: bytes, size: int, place: BlockRow) -> bytes:
-    """Inflate up to the expected size and one byte more, to detect longer data."""
-    try:
-        return zlib.decompressobj().decompress(data, size + 1)
-    except zlib.error as error:
-        raise ValueError(
-            f"{place.path}: the block at byte {place.offset:,} is damaged: {error}"
-        ) from error
-
-
 class _Heap:
     """Locates the rows of variable length of a one-dimensional dataset of bytes.
 
-    Raises LookupError if that is impossible: the array is compressed, or its file unusual.
+    Raises LookupError if the array is compressed, or its file unusual.
     """
 
     def __init__(self, path: Path, dataset: Any) -> None:
         self._path = str(path)
-        created = dataset.file.id.get_create_plist()
-        if dataset.ndim != 1 or created.get_sizes() != (8, 8):
-            raise LookupError("an unusual file")
-        if dataset.id.get_create_plist().get_nfilters():
-            raise LookupError("the references are compressed")
+        created, filters = dataset.file.id.get_create_plist(), dataset.id.get_create_plist()
         self._base: int = created.get_userblock()
-        if dataset.chunks and self._base:
-            raise LookupError("releases of HDF5 differ in where blocks are")
-        if dataset.chunks:
-            self._rows: int = dataset.chunks[0]
-            blocks = range(0, dataset.shape[0], self._rows)
-            infos = (dataset.id.get_chunk_info_by_coord((at,)) for at in blocks)
-            offsets = [-1 if i.byte_offset is None else i.byte_offset for i in infos]
-        else:
-            offset = dataset.id.get_offset()
-            if offset is None:
-                raise LookupError("the references are in the header")
-            self._rows, offsets = max(1, dataset.shape[0]), [offset]
+        # Behind a user block, releases of HDF5 differ in where blocks are.
+        chunks, offsets = dataset.chunks, [None if dataset.chunks else dataset.id.get_offset()]
+        plain = dataset.ndim == 1 and created.get_sizes() == (8, 8) and not filters.get_nfilters()
+        if not plain or (self._base if chunks else offsets == [None]):
+            raise LookupError("its references cannot be located")
+        self._rows: int = chunks[0] if chunks else max(1, dataset.shape[0])
+        if chunks:
+            places = ((at,) for at in range(0, dataset.shape[0], self._rows))
+            infos = map(dataset.id.get_chunk_info_by_coord, places)
+            offsets = [-1 if info.byte_offset is None else info.byte_offset for info in infos]
         self._offsets = np.array(offsets, np.int64)
         self._last: tuple[int, dict[int, tuple[int, int]]] = (-1, {})
 
