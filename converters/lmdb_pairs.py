@@ -9,14 +9,12 @@
 
 from __future__ import annotations
 
-import itertools
 from array import array
 from pathlib import Path
 from typing import Any
 
-from fastdata.errors import FastdataError, OptionError, SourceError, is_of_machine
+from fastdata.errors import OptionError, SourceError
 from fastdata.formats.lmdb_pages import MAGIC, Entry, LmdbFile
-from fastdata.formats.reader import ShardReader
 from fastdata.schema import Field, ImageField, Schema, StringField
 
 from .base import FieldSpec, IndexedSource, Reject, Sample
@@ -57,19 +55,17 @@ class LmdbPairsSource(FileSource, IndexedSource):
         path = _lmdb_at(location)
         if path is None:
             raise SourceError(f"{location}: no LMDB there: no file, and no folder with data.mdb")
-        if _is_ours(path):
-            raise already_packed(path)
         self.notes, self.paths, self._file = [], [path], str(path)
         # Some 30 bytes a value and its key.
-        self._keys = StringTable()
-        self._values, self._texts = _Places(), _Places()
+        self._keys, self._offsets, self._lengths = StringTable(), array("q"), array("q")
+        self._text_offsets, self._text_lengths = array("q"), array("q")
         self._rejects: dict[int, Reject] = {}
         self._read_keys(path)
         self._check_values(path)
         self._read_meta_info(path.parent / _META_INFO)
         self.num_samples = len(self._keys)
         resolved: dict[str, Field] = {"image": ImageField(channels=channels)}
-        if self._texts.lengths:
+        if self._text_offsets:
             resolved["text"] = StringField()
         self.schema = Schema(resolve_fields(resolved, fields, channels, resolved.__getitem__))
 
@@ -79,11 +75,11 @@ class LmdbPairsSource(FileSource, IndexedSource):
         Keys are sorted: images come before texts, and both are in the order of their numbers.
         """
         place = printable((path.parent if path.name == "data.mdb" else path).name)
-        left, unused, at, images = [], 0, 0, False
+        left, own = [], set[str]()
+        unused, at, images = 0, 0, False
         for entry in LmdbFile(path).entries():
             if not isinstance(entry, Entry):
-                key = f"{place}#{len(self._keys)}"
-                self._reject(key, f"{path}: {entry}: damaged")
+                self._add(f"{place}#{len(self._keys)}", f"{path}: {entry}: damaged")
                 continue
             if entry.is_database:
                 raise SourceError(
@@ -92,6 +88,7 @@ class LmdbPairsSource(FileSource, IndexedSource):
                 )
             key = entry.key.decode("utf-8", "backslashreplace")
             images = images or key.startswith(_IMAGE)
+            own |= {key.partition("/")[0]} & {"column", "header"}
             if key in _COUNTS:
                 left.append(key)
             elif images and key.startswith(_TEXT):
@@ -99,25 +96,31 @@ class LmdbPairsSource(FileSource, IndexedSource):
                 while at < len(self._keys) and (at in self._rejects or self._keys[at] < image):
                     at += 1
                 if at < len(self._keys) and self._keys[at] == image:
-                    self._texts.put(at, entry)
+                    missing = at - len(self._text_offsets)
+                    self._text_offsets.extend([*[0] * missing, entry.offset])
+                    self._text_lengths.extend([*[0] * missing, entry.length])
                 else:
                     unused += 1
             else:
-                self._values.put(len(self._keys), entry)
-                self._keys.append(key)
+                self._add(key, "", entry.offset, entry.length)
+        if len(own) == 2:
+            raise already_packed(path)
         self.notes += left_out("keys that are no images", left)
         if unused:
             self.notes.append(f"{unused:,} texts without an image left out")
 
-    def _reject(self, key: str, reason: str) -> None:
-        self._rejects[len(self._keys)] = Reject(key, reason)
+    def _add(self, key: str, reason: str, offset: int = 0, length: int = 0) -> None:
+        """Add a sample, or a reject if there is a reason."""
+        if reason:
+            self._rejects[len(self._keys)] = Reject(key, reason)
         self._keys.append(key)
+        self._offsets.append(offset)
+        self._lengths.append(length)
 
     def _check_values(self, path: Path) -> None:
         """Refuse a database in which none of the first values is an image file."""
         starts = []
-        for index in range(min(_PEEK, len(self._keys))):
-            offset, length = self._values.at(index)
+        for offset, length in zip(self._offsets[:_PEEK], self._lengths, strict=False):
             if length:
                 starts.append(FileSpan(self._file, offset, min(length, 16)).read())
         close_files()
@@ -142,38 +145,22 @@ class LmdbPairsSource(FileSource, IndexedSource):
             self.notes.append(f"{path}: is about other keys, and was not used")
         else:
             for key in lost:
-                self._reject(key, f"{path} names this key, which the database has not")
+                self._add(key, f"{path} names this key, which the database has not")
 
     def __getitem__(self, index: int) -> Sample | Reject:
         if index in self._rejects:
             return self._rejects[index]
-        key, image = self._keys[index], FileSpan(self._file, *self._values.at(index))
-        if not self._texts.lengths:
+        key = self._keys[index]
+        image = FileSpan(self._file, self._offsets[index], self._lengths[index])
+        if not self._text_offsets:
             return Sample(key, (image,))
-        offset, length = self._texts.at(index)
-        if not offset:
+        if index >= len(self._text_offsets) or not self._text_offsets[index]:
             raise ValueError("the database has no text for this image")
-        return Sample(key, DeferredValues((image, ValueSpan(self._file, offset, length, "text"))))
+        place = (self._text_offsets[index], self._text_lengths[index])
+        return Sample(key, DeferredValues((image, ValueSpan(self._file, *place, "text"))))
 
     def key_at(self, index: int) -> str:
         return self._keys[index]
-
-
-class _Places:
-    """Places of values by the numbers of samples; zeros if there is none."""
-
-    def __init__(self) -> None:
-        self.offsets, self.lengths = array("q"), array("q")
-
-    def put(self, index: int, entry: Entry) -> None:
-        """Add the place of a sample behind those that are there."""
-        for column, value in ((self.offsets, entry.offset), (self.lengths, entry.length)):
-            column.extend(itertools.repeat(0, index - len(column)))
-            column.append(value)
-
-    def at(self, index: int) -> tuple[int, int]:
-        """Return offset and length."""
-        return (self.offsets[index], self.lengths[index]) if index < len(self.offsets) else (0, 0)
 
 
 def _lmdb_at(location: Any) -> Path | None:
@@ -185,15 +172,3 @@ def _lmdb_at(location: Any) -> Path | None:
     start = first_bytes(path, 32)
     magic = MAGIC.to_bytes(4, "little")
     return path if magic in (start[16:20], start[24:28]) else None
-
-
-def _is_ours(path: Path) -> bool:
-    """Tell whether a file is a shard of fastdata's; raises what the machine lacks to read it."""
-    try:
-        for entry in itertools.islice(LmdbFile(path).entries(), _PEEK):
-            if isinstance(entry, Entry) and entry.key.startswith(b"column/"):
-                return ShardReader(path) is not None
-    except FastdataError as error:
-        if is_of_machine(error):
-            raise
-    return False
