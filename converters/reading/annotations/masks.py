@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -194,15 +194,16 @@ class ClassTable(NamedTuple):
 
 
 def class_table(
-    root: Path, masks: Callable[[], Iterator[Path]], given: str | None, notes: list[str]
+    root: Path, masks: Iterator[Path], given: str | None, notes: list[str]
 ) -> ClassTable:
     """Return names and colours of the classes, from a file or from the masks.
 
-    masks: iterates over the masks of the dataset.
+    masks: of the dataset.
     given: the option ``classes=``.
     """
-    modes, palettes = _looks_of(itertools.islice(masks(), _LOOKED_AT))
-    first = next(masks()).name
+    some = list(itertools.islice(masks, _LOOKED_AT))
+    modes, palettes = _looks_of(some)
+    first = some[0].name
     if "JPEG" in modes:
         raise SourceError(
             f"{root}: its masks are JPEGs, the first {first}; JPEG changes class numbers. "
@@ -235,7 +236,7 @@ def class_table(
         )
     if "P" in modes:
         notes.append("masks have palettes: classes are the indices, not the colours")
-    colours = _colours_of(masks()) if modes & {*_COLOURED} else ()
+    colours = _colours_of(itertools.chain(some, masks)) if modes & {*_COLOURED} else ()
     if colours:
         notes.append(
             f"no table of classes: they are the {len(colours)} colours that occur in masks, "
