@@ -310,7 +310,7 @@ def test_numbers_of_instances_are_refused(tmp_path: Path, pictures: list[Picture
     for p in pictures:
         save(tmp_path / f"root/images/{p.name}.png", p.pixels)
         save(tmp_path / f"root/masks/{p.name}.png", mask_of(p).astype(np.uint16) * 1000)
-    with pytest.raises(SourceError, match=r"do not fit 8 bits\. These are numbers of instances"):
+    with pytest.raises(SourceError, match="do not fit 8 bits"):
         pack(tmp_path / "root", tmp_path / "z.lmdb")
 
 
