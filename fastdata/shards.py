@@ -1,7 +1,7 @@
 """The shards of a packed dataset: found, opened when they are first read, and addressed as one.
 
-Nothing here imports torch, which would take longer than all that ``fastdata info`` does.  Its public
-face is `fastdata.dataset.Dataset`.
+Nothing here imports torch, which would take longer than all that ``fastdata info`` does.  Its
+public face is `fastdata.dataset.Dataset`.
 """
 
 from __future__ import annotations

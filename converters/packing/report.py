@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.printable import printable
-from fastdata.summary import image_sizes
+from fastdata.summary import field_texts
 
 from ..base import Reject
 from .job import read_rejects
@@ -89,7 +89,7 @@ class PackReport:
             f"{rate}{self.num_rejected:,} rejected"
         ]
         if self.digest:
-            lines += [f"{name}: {size}" for name, size in image_sizes(self.path).items()]
+            lines += [f"{name}: {text}" for name, text in field_texts(self.path).items()]
         if self.read_as:
             lines.append(self.read_as)
         lines += [f"note: {note}" for note in self.notes]
