@@ -36,8 +36,7 @@ from fastdata.regular_files import read_regular
 from fastdata.schema import ArrayField, Field
 
 from .listing import Listing
-from .reading.annotations.annotated import Frame, upright_frame_of
-from .reading.annotations.regions import mask_field, paint_objects
+from .reading.annotations.annotated import Frame, mask_field, paint_objects, upright_frame_of
 from .reading.class_names import check_different, read_class_names
 from .reading.fields import BOXES
 from .reading.image_files import SUFFIXES, files_below, is_image_name

@@ -25,8 +25,7 @@ from ..json_files import Member, json_members
 from ..locations import path_inside, printable
 from ..small_memory import StringTable
 from ..spans import read_at
-from .annotated import frame_of
-from .regions import paint_objects
+from .annotated import frame_of, paint_objects
 
 __all__ = ["CocoIndex", "CocoReader", "Id", "read_categories"]
 
