@@ -367,7 +367,7 @@ def test_a_plan_that_is_damaged_is_refused(images: Path, tmp_path: Path) -> None
     fastdata.pack(images, tmp_path / "x", part="plan", **SHARDS)
     plan = tmp_path / "x/unfinished/plan.json"
     other = json_with_checksum({"version": 2})
-    for data, message in ((b"{", "is no plan"), (other, "of another release")):
+    for data, message in ((b"{", "is no plan"), (other, "is no plan")):
         plan.write_bytes(data)
         with pytest.raises(FormatError, match=message):
             fastdata.pack(images, tmp_path / "x", part="0/1", **SHARDS)

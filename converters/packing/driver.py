@@ -16,17 +16,17 @@ from fastdata.codecs.limits import MAX_PIXELS
 from fastdata.codecs.resize import Filter, Resize
 from fastdata.errors import OptionError, did_you_mean, full_disk_explained
 from fastdata.schema import Codec
-from fastdata.storage import Store
+from fastdata.storage import Store, open_store
 
 from ..base import FieldSpec, Source
 from ..finding import find_source
 from ..reading.spans import close_files
 from .engines import at_url, open_source
-from .in_parts import InParts, say_what_is_read
+from .in_parts import pack_in_parts
 from .options import Container, EncodeOptions, PackOptions, parse_shard_size
 from .packer import Packer
 from .ranks import job_of, note_end, packed_by_another_rank
-from .report import PackReport
+from .report import PackReport, say_what_is_read
 from .workers import start_workers
 
 __all__ = ["pack"]
@@ -235,21 +235,20 @@ def pack(
                 "overwrite=True does not work for packs in parts or to a store: remove the dataset "
                 "at the destination yourself, or choose another destination"
             )
-        parts = InParts(
-            source,
-            target,
-            options,
-            found_by,
-            storage_options,
-            part,
-            executor,
-            num_workers,
-            retries,
-            on_error == "stop",
-            progress,
-        )
         try:
-            return parts.run()
+            return pack_in_parts(
+                source,
+                target if isinstance(target, Store) else open_store(os.path.abspath(target)),
+                options,
+                found_by,
+                storage_options,
+                part=part,
+                executor=executor,
+                num_workers=num_workers,
+                retries=retries,
+                stop_on_error=on_error == "stop",
+                progress=progress,
+            )
         finally:
             close_files()
     assert not isinstance(executor, str), "engines pack in parts"

@@ -32,16 +32,16 @@ from fastdata.errors import (
 from fastdata.native.library import loaded_library
 from fastdata.processes.resources import memory_kept
 from fastdata.processes.starting import signals_held
-from fastdata.storage import Store, is_url, open_store
+from fastdata.storage import is_url, open_store
 from fastdata.waits import said_while, wait_until
 
 from ..finding import find_source
 from ..reading.mirror import StoredFiles
 from .options import PackOptions
-from .parts import Parts
+from .parts import Parts, Receipt
 from .pools import LostProcesses, interrupt_tasks_only
 
-__all__ = ["Task", "at_url", "named_executor", "open_destination", "open_source", "run_parts"]
+__all__ = ["Task", "at_url", "named_executor", "open_source", "run_parts"]
 
 _SIGNAL_SECONDS = 0.2
 """How long a signal waits at most."""
@@ -102,11 +102,6 @@ def at_url(location: Any, storage_options: Mapping[str, str]) -> Any:
     return store.path("") if store.is_local else store
 
 
-def open_destination(location: str, storage_options: Mapping[str, str]) -> Store:
-    """Return the store of a path or URL; options are those of URLs."""
-    return open_store(location, storage_options if is_url(location) else {})
-
-
 _opened = threading.local()
 """The task that a thread had last, with its source and destination."""
 
@@ -120,7 +115,7 @@ def _open(task: bytes) -> tuple[Task, Parts]:
         _opened.task = _opened.found = None
         wanted: Task = pickle.loads(task)  # of the process that submitted it, never of data
         source = find_source(open_source(wanted.source, wanted.storage_options), **wanted.found)
-        store = open_destination(wanted.destination, wanted.storage_options)
+        store = open_store(wanted.destination, wanted.storage_options)
         # Whether JPEGs are coded by the compiled library is a matter of this machine.
         encode = replace(wanted.options.encode, compiled=loaded_library() is not None)
         parts = Parts(store, source, replace(wanted.options, encode=encode))
@@ -129,8 +124,8 @@ def _open(task: bytes) -> tuple[Task, Parts]:
     return found
 
 
-def _run(task: bytes, part: int, attempt: int) -> tuple[int, int]:
-    """Pack a part; return how many samples were consumed, and how many rejected.
+def _run(task: bytes, part: int, attempt: int) -> Receipt:
+    """Pack a part; return its receipt.
 
     `attempt` makes it another call for engines that know a call by its arguments.
     """
@@ -139,14 +134,13 @@ def _run(task: bytes, part: int, attempt: int) -> tuple[int, int]:
     # Engines have a process or thread for each task already, and daemons may start none.
     with memory_kept():
         try:
-            receipt = parts.pack(part, num_workers=0, stop_on_error=wanted.stop_on_error)
+            return parts.pack(part, num_workers=0, stop_on_error=wanted.stop_on_error)
         except BaseException:
             _opened.task = _opened.found = None  # the next attempt looks anew at what is there
             raise
         finally:
             if parts.source.mirror is not None:
                 parts.source.mirror.drop()  # its next part may be long in coming
-    return receipt.num_samples, len(receipt.rejects)
 
 
 def run_parts(
@@ -156,9 +150,8 @@ def run_parts(
     parts: Collection[int],
     *,
     retries: int,
-    done: Callable[[int, int], None],
-) -> None:
-    """Run parts as tasks of an executor; `done(samples, rejects)` is called after each.
+) -> Iterator[Receipt]:
+    """Run parts as tasks of an executor; yield the receipt of each as it is done.
 
     A part that fails in a way that may pass, as when a worker was killed, is run again up to
     `retries` times.  After that its error is raised, and at once if source, options, destination
@@ -166,9 +159,9 @@ def run_parts(
     """
     sent = pickle.dumps(task)
     tries = dict.fromkeys(parts, 0)
-    running: dict[Future[tuple[int, int]], int] = {}
+    running: dict[Future[Receipt], int] = {}
     lost = LostProcesses(executor)
-    ready: set[Future[tuple[int, int]]] = set()
+    ready: set[Future[Receipt]] = set()
 
     def any_ready(seconds: float) -> bool:
         nonlocal ready
@@ -186,7 +179,7 @@ def run_parts(
             for future in ready:
                 part = running.pop(future)
                 try:
-                    result = future.result()
+                    receipt = future.result()
                 except Exception as error:
                     cause = _cause_of(error)
                     tries[part] += 1
@@ -198,7 +191,7 @@ def run_parts(
                     with signals_held(blocked=False):
                         running[executor.submit(_run, sent, part, tries[part])] = part
                 else:
-                    done(*result)
+                    yield receipt
     finally:
         with signals_held():
             lost.cancel(running)

@@ -12,34 +12,28 @@ import itertools
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from tqdm import tqdm
 
 from fastdata.errors import DestinationExistsError, FastdataError, RejectedError
 from fastdata.formats.layout import content_digest, is_container
 from fastdata.formats.manifest import MANIFEST, Manifest, ShardEntry
 from fastdata.formats.reader import ShardReader, find_damage
-from fastdata.formats.writer import ShardDamagedError, ShardWriter
+from fastdata.formats.writer import Record, ShardDamagedError, ShardWriter
 from fastdata.own_files import remove_own
-from fastdata.printable import printable
 from fastdata.regular_files import open_regular, with_urls
 from fastdata.schema import Schema
 from fastdata.storage.local import tag_of
-from fastdata.summary import load_code
 
 from ..base import IndexedSource, Reject, Sample, Source
 from .chunk import CHUNK_BYTES, ChunkResult, bytes_of
 from .job import Job, Sealed, Start, rejects_path
 from .options import Container, PackOptions
-from .plan import NothingPackedError, identity, num_samples, packed_with, shard_bounds, shuffled
-from .report import PackReport
+from .plan import NothingPackedError, identity, num_samples, order_of, packed_with, shard_bounds
+from .report import PackReport, progress_bar
 from .workers import EncodeAll
 
-__all__ = ["Packer"]
+__all__ = ["Packer", "checked_records", "entry_of", "next_chunk", "writer_of"]
 
 CHUNK_SAMPLES = 32
 _COMMIT_BYTES = 64 << 20
@@ -56,19 +50,18 @@ class Packer:
         options: PackOptions,
         stop_on_error: bool,
         progress: bool | None,
-        packed_as: Mapping[str, Any] | None = None,
     ) -> None:
         self.job = job
         self.source = source.indexed() if options.shuffle else source
         self.identity = identity(source, options)
-        self.packed_with = packed_with(source, options) if packed_as is None else packed_as
+        self.packed_with = packed_with(source, options)
         self.options = options
         self.stop_on_error = stop_on_error
         self.progress = progress
         self.total = num_samples(self.source, options, counted=options.shards > 1)
-        self.order: np.ndarray[Any, np.dtype[np.int64]] | None = None
         self.writer: ShardWriter | None = None
         self.bounds = shard_bounds(options, self.total)
+        self.order = order_of(self.source, options)
         self.last_commit = time.monotonic()
         self.overwrite = False
         self.consistent = False
@@ -99,8 +92,6 @@ class Packer:
                 f"{self.job.directory}. Pass overwrite=True (--overwrite) to finish and replace it."
             )
         self.overwrite = overwrite
-        if isinstance(self.source, IndexedSource) and self.options.shuffle:
-            self.order = shuffled(self.source.num_samples, self.options.seed)
 
     def _check_destination(self, overwrite: bool) -> None:
         """Refuse to replace a destination without `overwrite`, or anything but a dataset."""
@@ -149,15 +140,8 @@ class Packer:
             self._check_earlier_run()
         state = self.job.state
         resumed_at = state.position
-        bar = tqdm(
-            total=self.total,
-            initial=resumed_at,
-            unit="img",
-            desc=f"packing {printable(self.job.destination.name)}",
-            disable=None if self.progress is None else not self.progress,
-            dynamic_ncols=True,
-        )
-        results = encode(self._chunks()) if not state.digest else iter(())
+        bar = progress_bar(self.job.destination.name, self.total, self.progress, resumed_at)
+        results = encode(self._chunks() if not state.digest else iter(()))
         try:
             self.consistent = True
             for result in results:
@@ -183,8 +167,7 @@ class Packer:
             raise
         finally:
             bar.close()
-            if hasattr(results, "close"):
-                results.close()
+            results.close()
             if self.writer is not None:
                 self.writer.close()
         return self._publish(started, resumed_at)
@@ -254,7 +237,7 @@ class Packer:
             if count == 0:
                 number += 1
                 continue
-            chunk = _next_samples(samples, count)
+            chunk = next_chunk(samples, count)
             if not chunk:
                 return
             position += len(chunk)
@@ -262,7 +245,7 @@ class Packer:
 
     def _open_writer(self) -> ShardWriter:
         if self.writer is None:
-            kind = _writer_of(self.options.container)
+            kind = writer_of(self.options.container)
             directory = self.job.shard_directory()
             if self.job.state.writer is None:
                 remove_own(directory)  # begun, but never committed
@@ -271,27 +254,14 @@ class Packer:
 
     def _take(self, result: ChunkResult) -> None:
         """Append a chunk's records; commit or seal the shard if it is due."""
-        self.source.check_store()  # before samples are rejected because of a failed store
-        taken = [
-            Reject(*map(with_urls, record)) if isinstance(record, Reject) else record
-            for record in result.records
-        ]
-        bad = next((record for record in taken if isinstance(record, Reject)), None)
-        if bad is not None and self.stop_on_error:
-            raise RejectedError(
-                f"{bad.key}: {bad.reason}. Go on with on_error='report', which leaves such images "
-                "out and lists them; or repair or remove it and start again with overwrite=True."
-            )
+        taken = checked_records(result, self.source, self.stop_on_error)
         self.consistent = False
         state, writer = self.job.state, self._open_writer()
-        records = []
         for index, record in enumerate(taken, state.position):
             if isinstance(record, Reject):
                 self.job.reject(index, record)
-            else:
-                records.append(record)
-        writer.append(records)
-        state.position += len(result.records)
+        writer.append([record for record in taken if isinstance(record, Record)])
+        state.position += len(taken)
         state.source_bytes += result.source_bytes
         limit = self.options.shard_bytes
         if state.position == self.bounds(state.shard) or (
@@ -319,7 +289,7 @@ class Packer:
         """
         state = self.job.state
         directory = self.job.shard_directory()
-        target = self.job.shards / f"{directory.name}{_writer_of(self.options.container).suffix}"
+        target = self.job.shards / f"{directory.name}{writer_of(self.options.container).suffix}"
         if state.sealing and target.exists():
             self._check_shard(target)  # killed between the rename and the commit
         else:
@@ -330,9 +300,7 @@ class Packer:
                 writer.seal(target, self.packed_with)
             writer.close()
         if state.sealing:
-            reader, status = ShardReader(target), os.stat(target)
-            entry = ShardEntry(target.name, len(reader), status.st_size, reader.header.digest)
-            state.sealed.append(Sealed(entry, state.begins, tag_of(status)))
+            state.sealed.append(Sealed(entry_of(target), state.begins, tag_of(os.stat(target))))
         state.sealing, state.writer, self.writer = False, None, None
         state.shard += 1
         self.job.begin_shard()
@@ -372,26 +340,46 @@ class Packer:
     def _publish(self, started: float, resumed_at: int) -> PackReport:
         state, destination = self.job.state, self.job.destination
         self.job.publish(self._data(), replace=self.overwrite)
-        seconds = time.monotonic() - started
-        return PackReport(
-            path=destination,
+        return PackReport.of(
+            destination,
+            self.source,
+            [shard.entry for shard in state.sealed],
+            [*self.source.notes, *self.job.notes],
             digest=state.digest,
-            num_samples=sum(shard.entry.num_samples for shard in state.sealed),
             num_rejected=state.num_rejected,
-            num_shards=len(state.sealed),
             source_bytes=state.source_bytes,
-            file_bytes=sum(shard.entry.file_bytes for shard in state.sealed),
-            seconds=seconds,
-            images_per_second=(state.position - resumed_at) / max(seconds, 1e-9),
+            seconds=time.monotonic() - started,
+            consumed=state.position - resumed_at,
             resumed_at=resumed_at,
             rejects_path=rejects_path(destination) if state.num_rejected else None,
-            notes=(*self.source.notes, *self.job.notes),
-            read_as=self.source.description,
-            load_code=load_code(destination),
         )
 
 
-def _writer_of(container: Container) -> type[ShardWriter]:
+def checked_records(
+    result: ChunkResult, source: Source, stop_on_error: bool
+) -> list[Record | Reject]:
+    """Return the records of a chunk; raise `RejectedError` at a bad sample if that is wanted."""
+    source.check_store()  # before samples are rejected because of a failed store
+    taken = [
+        Reject(*map(with_urls, record)) if isinstance(record, Reject) else record
+        for record in result.records
+    ]
+    bad = next((record for record in taken if isinstance(record, Reject)), None)
+    if bad is not None and stop_on_error:
+        raise RejectedError(
+            f"{bad.key}: {bad.reason}. Go on with on_error='report', which leaves such images "
+            "out and lists them; or repair or remove it and start again with overwrite=True."
+        )
+    return taken
+
+
+def entry_of(path: Path) -> ShardEntry:
+    """Return the entry of a finished shard in a manifest."""
+    reader = ShardReader(path)
+    return ShardEntry(path.name, len(reader), path.stat().st_size, reader.header.digest)
+
+
+def writer_of(container: Container) -> type[ShardWriter]:
     """Return a container's writer; imports its library, and not the other's."""
     if container == "lmdb":
         from fastdata.formats.lmdb import LmdbShardWriter
@@ -424,7 +412,7 @@ def _may_be_dataset(path: Path) -> bool:
     return not start or is_container(start)
 
 
-def _next_samples(samples: Iterator[Sample | Reject], count: int) -> list[Sample | Reject]:
+def next_chunk(samples: Iterator[Sample | Reject], count: int) -> list[Sample | Reject]:
     """Return the next samples; fewer if they are large, as a chunk is in memory."""
     chunk: list[Sample | Reject] = []
     num_bytes = 0

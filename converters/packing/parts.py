@@ -17,7 +17,6 @@ does not list.
 from __future__ import annotations
 
 import contextlib
-import functools
 import io
 import itertools
 import json
@@ -25,10 +24,11 @@ import os
 import re
 import secrets
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,33 +47,17 @@ from fastdata.formats.layout import content_digest
 from fastdata.formats.manifest import MANIFEST, Manifest, ShardEntry
 from fastdata.formats.reader import ShardReader
 from fastdata.formats.sparse import columns_only
+from fastdata.formats.writer import Record
 from fastdata.storage import LocalStore, Store
 from fastdata.storage.contract import MOST_TEXT_BYTES
 from fastdata.waits import said_while
 
-from ..base import Source
-from .job import (
-    Job,
-    checked_json,
-    csv_line,
-    differences,
-    json_with_checksum,
-    rejected,
-    rejects_in,
-    rejects_path,
-)
+from ..base import IndexedSource, Reject, Sample, Source
+from ..scan import ScanSource
+from .job import checked_json, csv_line, differences, json_with_checksum, rejects_in
 from .options import PackOptions
-from .packer import Packer
-from .plan import (
-    NothingPackedError,
-    Plan,
-    Positions,
-    SourceRange,
-    identity,
-    packed_with,
-    shuffled,
-    source_hash,
-)
+from .packer import CHUNK_SAMPLES, checked_records, entry_of, next_chunk, writer_of
+from .plan import NothingPackedError, Plan, identity, order_of, packed_with, source_hash
 from .workers import start_workers
 
 __all__ = ["Parts", "Receipt", "parse_part"]
@@ -137,6 +121,7 @@ class Parts:
         self.store, self.source = store, source
         self._options = options
         self._source = source.indexed() if options.shuffle else source
+        self._order = order_of(self._source, options)
         self._plan: Plan | None = None
 
     # -- the plan --------------------------------------------------------------------------------
@@ -223,66 +208,60 @@ class Parts:
     def _read_text(self, key: str) -> bytes | memoryview:
         return self.store.read(key, most_bytes=MOST_TEXT_BYTES)
 
-    @functools.cached_property
-    def _order(self) -> Positions | None:
-        count = self._source.num_samples or 0
-        return shuffled(count, self._options.seed) if self._options.shuffle else None
+    def _samples(self, part: int) -> Iterator[Sample | Reject]:
+        """Yield the samples of a part."""
+        source, plan = self._source, self.plan()
+        start, stop = plan.bounds[part : part + 2]
+        if plan.unit == "files":
+            assert isinstance(source, ScanSource), "other sources are cut between samples"
+            return source.read_files(start, stop)
+        if self._order is None:
+            return itertools.islice(source.start_at(start), stop - start)
+        assert isinstance(source, IndexedSource), "other sources are not shuffled"
+        return map(source.get, map(int, self._order[start:stop]))
 
     def pack(
-        self,
-        part: int,
-        *,
-        num_workers: int | None = None,
-        stop_on_error: bool = False,
-        progress: bool | None = False,
+        self, part: int, *, num_workers: int | None = None, stop_on_error: bool = False
     ) -> Receipt:
         """Pack a part, upload its shard and put its receipt; return the receipt that counts."""
-        samples, options = self._range(part), self._options
-        alone = replace(
-            options, shards=1, shard_size=None, shard_bytes=None, limit=None, shuffle=False
-        )
+        plan, options = self.plan(), self._options
+        position = first = plan.bounds[part] if plan.unit == "samples" else 0
+        rejects: list[tuple[int, str, str]] = []
+        shard, source_bytes = None, 0
         with ExitStack() as stack:
             place = tempfile.gettempdir()
             stack.enter_context(full_disk_explained(place, _MAKE_ROOM))
-            scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="fastdata-part-"))
-            path = Path(scratch) / "shard"
-            with contextlib.closing(Job(path)) as job:
-                packer = Packer(
-                    job,
-                    samples,
-                    alone,
-                    stop_on_error,
-                    progress,
-                    packed_with(self.source, options),
-                )
-                packer.begin(overwrite=False)
-                try:
-                    with start_workers(samples, options.encode, num_workers, None) as encode:
-                        report = packer.run(encode)
-                except NothingPackedError:
-                    shard, source_bytes = None, 0
-                else:
-                    source_bytes = report.source_bytes
-                    suffix = "lmdb" if options.container == "lmdb" else "h5"
-                    name = f"shard-{part:05}-{secrets.token_hex(8)}.{suffix}"
-                    shard = ShardEntry(name, report.num_samples, path.stat().st_size, report.digest)
-                    with said_while(f"the upload of {self.store.url_of(name)}"):
-                        self.store.put(name, path)
-            found = rejected(rejects_path(path))
-        left_out = [(samples.first + at, key, why) for at, key, why in found]
-        receipt = Receipt(part, shard, source_bytes, left_out)
-        planned = samples.num_samples
-        if planned is not None and receipt.num_samples != planned:
-            raise JobChangedError(
-                f"the source had {planned:,} samples for part {part} when it was planned, and "
-                f"has {receipt.num_samples:,}: pack it anew, to another destination"
+            scratch = Path(
+                stack.enter_context(tempfile.TemporaryDirectory(prefix="fastdata-part-"))
             )
-        return self._put(receipt)
-
-    def _range(self, part: int) -> SourceRange:
-        start, stop = self.plan().bounds[part : part + 2]
-        of_files = self.plan().unit == "files"
-        return SourceRange(self._source, start, stop, self._order, files=of_files)
+            encode = stack.enter_context(
+                start_workers(self._source, options.encode, num_workers, None)
+            )
+            writer = writer_of(options.container)(scratch / "unfinished", self._source.schema)
+            stack.callback(writer.close)
+            chunks = iter(partial(next_chunk, self._samples(part), CHUNK_SAMPLES), [])
+            for result in stack.enter_context(contextlib.closing(encode(chunks))):
+                records = checked_records(result, self._source, stop_on_error)
+                for index, record in enumerate(records, position):
+                    if isinstance(record, Reject):
+                        rejects.append((index, *record))
+                writer.append([record for record in records if isinstance(record, Record)])
+                position += len(records)
+                source_bytes += result.source_bytes
+            self._source.check_store()
+            planned = plan.samples_in(part)
+            if planned is not None and position - first != planned:
+                raise JobChangedError(
+                    f"the source had {planned:,} samples for part {part} when it was planned, and "
+                    f"has {position - first:,}: pack it anew, to another destination"
+                )
+            if writer.num_samples:
+                path = scratch / f"shard-{part:05}-{secrets.token_hex(8)}{writer.suffix}"
+                writer.seal(path, packed_with(self.source, options))
+                shard = entry_of(path)
+                with said_while(f"the upload of {self.store.url_of(path.name)}"):
+                    self.store.put(path.name, path)
+        return self._put(Receipt(part, shard, source_bytes, rejects))
 
     def _put(self, receipt: Receipt) -> Receipt:
         key = f"{self._folder}{receipt.part:05}.json"

@@ -1,25 +1,23 @@
 """What a pack is of, and where it is cut into shards.
 
-A `Plan` is a pack that parts of are made in different places: a part is one of its shards, and
-`SourceRange` the samples of that.  Of a store, formats whose samples are found only by reading are
-cut between files, by their sizes: nobody reads files for what is behind them.
+A `Plan` is for packs whose shards are made in different places: a part is one shard.  If the
+samples of a store are found only by reading its files, the cuts are between files, by their sizes.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import xxhash
 
 from fastdata.errors import FormatError, OptionError, SourceError
 from fastdata.formats.writer import EncodedImage, Record
-from fastdata.installing import UPGRADE
 
-from ..base import IndexedSource, Reject, Sample, Source
+from ..base import IndexedSource, Source
 from ..reading.locations import stat_of
 from ..scan import ScanSource
 from .chunk import RECIPE, encode_chunk
@@ -30,12 +28,11 @@ __all__ = [
     "NothingPackedError",
     "Plan",
     "Positions",
-    "SourceRange",
     "identity",
     "num_samples",
+    "order_of",
     "packed_with",
     "shard_bounds",
-    "shuffled",
     "source_hash",
 ]
 
@@ -73,9 +70,11 @@ def shard_bounds(options: PackOptions, total: int | None) -> Callable[[int], int
     return lambda number: (number + 1) * total // shards
 
 
-def shuffled(count: int, seed: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return the order of a shuffled pack."""
-    return np.random.Generator(np.random.PCG64(seed)).permutation(count)
+def order_of(source: Source, options: PackOptions) -> Positions | None:
+    """Return the order of a shuffled pack, as numbers of samples; else None."""
+    if not options.shuffle:
+        return None
+    return np.random.Generator(np.random.PCG64(options.seed)).permutation(source.num_samples or 0)
 
 
 def identity(source: Source, options: PackOptions) -> dict[str, Any]:
@@ -112,8 +111,6 @@ class Plan:
     bounds: tuple[int, ...]
     unit: Literal["samples", "files"] = "samples"
 
-    VERSION: ClassVar[int] = 1
-
     @classmethod
     def of(cls, source: Source, options: PackOptions) -> Plan:
         """Return the plan of a pack; all samples are counted, and some encoded.
@@ -145,20 +142,15 @@ class Plan:
         """Return a plan that was written; `FormatError` if it is none."""
         try:
             body = checked_json(bytes(data))
-            if body.pop("version") == cls.VERSION:
-                unit, bounds = body["unit"], tuple(map(int, body["bounds"]))
-                if unit not in ("samples", "files"):
-                    raise ValueError(f"unit {unit!r}")
-                return cls(body["identity"], body["source"], bounds, unit)
+            return cls(**{**body, "bounds": tuple(map(int, body["bounds"]))})
         except (LookupError, TypeError, ValueError, RecursionError) as error:
             raise FormatError(
                 f"{place} is no plan of a pack: {error!r}. Remove it, and plan again"
             ) from error
-        raise FormatError(f"{place} is of another release. Use that, or upgrade: {UPGRADE}")
 
     def to_json(self) -> bytes:
         """Return it as it is written."""
-        return json_with_checksum({"version": self.VERSION, **asdict(self)})
+        return json_with_checksum(asdict(self))
 
     @property
     def id(self) -> str:
@@ -167,11 +159,6 @@ class Plan:
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
-
-    @property
-    def num_samples(self) -> int | None:
-        """How many samples all parts have; None where they are files."""
-        return self.bounds[-1] if self.unit == "samples" else None
 
     def samples_in(self, part: int) -> int | None:
         """Return how many samples a part has; None where it has files."""
@@ -230,44 +217,3 @@ def _samples_of(nbytes: int, source: Source, options: PackOptions, total: int) -
         if isinstance(record, Record)
     ]
     return max(1, round(nbytes * len(sizes) / sum(sizes))) if sum(sizes) else total
-
-
-class SourceRange(Source):
-    """A run of a source's samples, in an order if one is given, or of its files."""
-
-    name = "range"
-
-    def __init__(
-        self, source: Source, start: int, stop: int, order: Positions | None, *, files: bool
-    ) -> None:
-        self._source, self._start, self._stop, self._order = source, start, stop, order
-        self.name = source.name  # type: ignore[misc]
-        self.reads_by_network = source.reads_by_network
-        self.downloads_files, self.mirror = source.downloads_files, source.mirror
-        self.schema, self.box_forms, self.notes = source.schema, source.box_forms, []
-        self.num_samples = None if files else stop - start
-        self.first = 0 if files else start
-        """The position of its first sample; where that is known of none, in this."""
-
-    @classmethod
-    def recognises(cls, location: Any) -> bool:
-        return False
-
-    @property
-    def worker_setup(self) -> Callable[[], None] | None:
-        return self._source.worker_setup
-
-    def __iter__(self) -> Iterator[Sample | Reject]:
-        if self.num_samples is not None:
-            return self.start_at(0)
-        assert isinstance(self._source, ScanSource), "only such a one is cut between files"
-        return self._source.read_files(self._start, self._stop)
-
-    def start_at(self, start: int) -> Iterator[Sample | Reject]:
-        if self.num_samples is None:
-            return super().start_at(start)
-        first, stop = self._start + start, self._stop
-        if self._order is None:
-            return itertools.islice(self._source.start_at(first), stop - first)
-        assert isinstance(self._source, IndexedSource), "only such a one is shuffled"
-        return map(self._source.get, map(int, self._order[first:stop]))

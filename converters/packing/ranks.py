@@ -14,14 +14,13 @@ from pathlib import Path
 import psutil
 
 from fastdata.errors import DestinationLockedError, FastdataError
-from fastdata.formats.manifest import MANIFEST, Manifest, ShardEntry
+from fastdata.formats.manifest import MANIFEST, Manifest
 from fastdata.formats.reader import ShardReader
 from fastdata.processes.ranks import world_size
-from fastdata.summary import load_code
 from fastdata.waits import wait_until
 
 from .job import Job, read_rejects, rejects_path
-from .packer import Packer
+from .packer import Packer, entry_of
 from .report import PackReport
 
 __all__ = ["job_of", "note_end", "packed_by_another_rank"]
@@ -60,30 +59,21 @@ def packed_by_another_rank(packer: Packer) -> PackReport | None:
         if world_size() == 1 or first.stat().st_mtime < last_call:
             return None
         found = Manifest.read(destination) if many else ShardReader(first).header
+        shards = found.shards if isinstance(found, Manifest) else (entry_of(first),)
     except (OSError, FastdataError):
         return None
     if found.options != json.loads(json.dumps(packer.packed_with)):
         return None
-    if isinstance(found, Manifest):
-        shards = found.shards
-    else:
-        shards = (ShardEntry(first.name, found.num_samples, first.stat().st_size, found.digest),)
     rejects = rejects_path(destination)
     num_rejected = len(read_rejects(rejects))
-    return PackReport(
-        path=destination,
+    return PackReport.of(
+        destination,
+        packer.source,
+        shards,
+        [*packer.source.notes, "another rank has packed it"],
         digest=found.digest,
-        num_samples=sum(shard.num_samples for shard in shards),
         num_rejected=num_rejected,
-        num_shards=len(shards),
-        source_bytes=0,
-        file_bytes=sum(shard.file_bytes for shard in shards),
-        seconds=0.0,
-        images_per_second=0.0,
         rejects_path=rejects if num_rejected else None,
-        notes=(*packer.source.notes, "another rank has packed it"),
-        read_as=packer.source.description,
-        load_code=load_code(destination),
     )
 
 

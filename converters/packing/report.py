@@ -1,21 +1,46 @@
-"""The outcome of a pack: `PackReport`."""
+"""What a pack tells its user: a description of the source, a progress bar, and a `PackReport`."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fastdata.printable import printable
-from fastdata.summary import image_sizes
+from tqdm import tqdm
 
-from ..base import Reject
+from fastdata.formats.manifest import ShardEntry
+from fastdata.printable import printable
+from fastdata.summary import image_sizes, load_code
+
+from ..base import Reject, Source
 from .job import read_rejects
 
-__all__ = ["PackReport"]
+__all__ = ["PackReport", "progress_bar", "say_what_is_read"]
+
+log = logging.getLogger("fastdata")
 
 LEAST_FOR_RATE = 2000
 """The rate of fewer images is not printed: the start of the workers takes most of the time."""
+
+
+def say_what_is_read(source: Source) -> None:
+    """Log the description of a source."""
+    for line in (source.description, *source.notes):
+        log.info("%s", printable(line))
+
+
+def progress_bar(name: str, total: int | None, shown: bool | None, initial: int = 0) -> Any:
+    """Return a progress bar of samples; `shown` is None for one on terminals only."""
+    return tqdm(
+        total=total,
+        initial=initial,
+        unit="img",
+        desc=f"packing {printable(name)}",
+        disable=None if shown is None else not shown,
+        dynamic_ncols=True,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +88,40 @@ class PackReport:
     notes: tuple[str, ...] = ()
     read_as: str = ""
     load_code: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        path: Path | str,
+        source: Source,
+        shards: Sequence[ShardEntry],
+        notes: Sequence[str],
+        *,
+        digest: str,
+        num_rejected: int,
+        source_bytes: int = 0,
+        seconds: float = 0.0,
+        consumed: int = 0,
+        resumed_at: int = 0,
+        rejects_path: Path | None = None,
+    ) -> PackReport:
+        """Return the report on shards that were packed, `consumed` samples of them in this run."""
+        return cls(
+            path=path,
+            digest=digest,
+            num_samples=sum(shard.num_samples for shard in shards),
+            num_rejected=num_rejected,
+            num_shards=len(shards),
+            source_bytes=source_bytes,
+            file_bytes=sum(shard.file_bytes for shard in shards),
+            seconds=seconds,
+            images_per_second=consumed / max(seconds, 1e-9),
+            resumed_at=resumed_at,
+            rejects_path=rejects_path,
+            notes=tuple(notes),
+            read_as=source.description,
+            load_code=load_code(path, schema=source.schema) if digest else "",
+        )
 
     @property
     def rejects(self) -> list[Reject]:

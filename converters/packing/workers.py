@@ -15,7 +15,7 @@ import platform
 import signal
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
@@ -36,7 +36,7 @@ from .pools import LostProcesses, interrupt_tasks_only
 
 __all__ = ["ChunkPool", "EncodeAll", "run_in_order", "start_workers"]
 
-EncodeAll: TypeAlias = Callable[[Iterable[Any]], Iterator[ChunkResult]]
+EncodeAll: TypeAlias = Callable[[Iterable[Any]], Generator[ChunkResult, None, None]]
 """Turns chunks into results, in their order."""
 
 _Chunk: TypeAlias = "Sequence[Sample | Reject]"
@@ -83,7 +83,7 @@ def start_workers(
         if setup is not None:
             setup()
         if executor is None:
-            yield lambda chunks: map(encode, chunks)
+            yield lambda chunks: (encode(chunk) for chunk in chunks)
             return
         ahead = 2 * getattr(executor, "_max_workers", workers) + 2
         submit = partial(executor.submit, partial(_encode_in_pool, encode))
@@ -147,7 +147,7 @@ def run_in_order(
     submit: Callable[[Any], Future[Any] | Ticket],
     ahead: int,
     lost: LostProcesses | None = None,
-) -> Iterator[Any]:
+) -> Generator[Any, None, None]:
     """Yield the results of `chunks` in their order, with `ahead` of them in flight.
 
     Fewer where a chunk has a record of up to 1 GB: what is in flight is in memory here.
@@ -238,7 +238,7 @@ class ChunkPool:
             ) from error
         return pool
 
-    def run(self, chunks: Iterable[_Chunk], ahead: int) -> Iterator[ChunkResult]:
+    def run(self, chunks: Iterable[_Chunk], ahead: int) -> Generator[ChunkResult, None, None]:
         """Yield results in order; a sample that kills its worker becomes a `Reject`."""
         source = iter(chunks)
         pending: deque[_Chunk] = deque()  # submitted, result not yet yielded

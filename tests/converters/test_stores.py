@@ -589,11 +589,8 @@ def test_a_plan_is_read_as_it_was_written(unit: Literal["samples", "files"]) -> 
     plan = Plan({}, "x", (0, 5), unit)
     assert Plan.from_json(plan.to_json(), "here") == plan
     body = json.loads(plan.to_json())["body"]
-    for wrong, match in (
-        ({"version": 2}, "here is of another release"),
-        ({"unit": "pixels"}, "here is no plan of a pack: .*unit 'pixels'"),
-    ):
-        with pytest.raises(FormatError, match=match):
+    for wrong in ({"other": 2}, {"bounds": ["x"]}):
+        with pytest.raises(FormatError, match="here is no plan of a pack: .*plan again"):
             Plan.from_json(json_with_checksum({**body, **wrong}), "here")
 
 
