@@ -30,7 +30,6 @@ import json
 import logging
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -41,6 +40,7 @@ import numpy as np
 from fastdata.errors import DestinationExistsError, JobChangedError
 from fastdata.formats.layout import checksum
 from fastdata.formats.manifest import ShardEntry
+from fastdata.formats.reader import ShardReader
 from fastdata.formats.writer import (
     ShardDamagedError,
     Spool,
@@ -49,29 +49,28 @@ from fastdata.formats.writer import (
     write_file,
 )
 from fastdata.own_files import (
-    create_own,
     make_own_folder,
     open_own_file,
     remove_own,
     sync_directory,
 )
 from fastdata.regular_files import open_regular
+from fastdata.storage.local import tag_of
 
 from ..base import Reject
 from .lock import DirectoryLock
 
 __all__ = [
+    "SOURCE_CHANGED",
     "Job",
     "Sealed",
-    "Start",
-    "State",
     "checked_json",
     "csv_line",
     "differences",
+    "entry_of",
     "json_with_checksum",
     "read_rejects",
     "read_state",
-    "rejected",
     "rejects_in",
     "rejects_path",
     "replace_state",
@@ -81,6 +80,8 @@ log = logging.getLogger("fastdata")
 
 Fingerprints: TypeAlias = "np.ndarray[Any, np.dtype[np.uint64]]"
 
+SOURCE_CHANGED = "files of the source have changed since, or were added or removed"
+
 _OURS = re.compile(
     r"(job\.json|state\.json|rejects\.csv)(\.new)?|source\.u64|shard-\d{5}|shards|replaced"
 )
@@ -89,7 +90,7 @@ _OURS = re.compile(
 
 @dataclass(slots=True)
 class Start:
-    """The progress of a pack just before the first sample of a shard."""
+    """The progress of a pack where a shard begins."""
 
     position: int = 0
     """Source samples consumed; the counts below refer to them."""
@@ -105,9 +106,10 @@ class Sealed:
     """A finished shard."""
 
     entry: ShardEntry
-    begins: Start
     tag: str
     """Size, times and inode of its file; an unchanged file is not read again."""
+    after: Start
+    """The progress just after it."""
 
 
 @dataclass(slots=True)
@@ -115,29 +117,27 @@ class State(Start):
     """The progress of a pack; `shard` is the current one."""
 
     sealed: list[Sealed] = field(default_factory=list)
-    begins: Start = field(default_factory=Start)
-    """Start of the current shard."""
     writer: dict[str, Any] | None = None
-    """State of its writer."""
+    """State of the writer of the current shard."""
     sealing: bool = False
     """Whether the current shard is complete and needs only sealing."""
     digest: str = ""
     """Digest of the dataset, once all shards are finished."""
 
-    @property
-    def now(self) -> Start:
-        """The start of the next shard, if it begins here."""
-        return Start(*(getattr(self, name) for name in Start.__slots__))
-
     @classmethod
     def from_json(cls, saved: dict[str, Any]) -> State:
         """Return a committed state."""
-        saved["begins"] = Start(**saved["begins"])
-        saved["sealed"] = [
-            Sealed(ShardEntry(**one["entry"]), Start(**one["begins"]), one["tag"])
+        sealed = [
+            Sealed(ShardEntry(**one["entry"]), one["tag"], Start(**one["after"]))
             for one in saved["sealed"]
         ]
-        return cls(**saved)
+        return cls(**{**saved, "sealed": sealed})
+
+
+def entry_of(path: Path) -> ShardEntry:
+    """Return the entry of a finished shard in a manifest."""
+    reader = ShardReader(path)
+    return ShardEntry(path.name, len(reader), path.stat().st_size, reader.header.digest)
 
 
 def rejects_path(destination: Path) -> Path:
@@ -184,14 +184,14 @@ class Job:
         content = fingerprints.tobytes()
         job = {"identity": dict(identity), "source": f"{checksum(content):016x}"}
         found = self._read("job.json")
-        if found is not None:
-            try:
-                self._check_same(found, job, fingerprints, key_at)
-            except JobChangedError:
-                if not restart:
-                    raise
-                found = None
-        if found is None:
+        changes = [] if found is None else self._changes(found, job, fingerprints, key_at)
+        if changes and not restart:
+            raise JobChangedError(
+                f"{self.directory} is an unfinished pack of something else: "
+                f"{'; '.join(changes)}. Finish it with the options that it was started with, or "
+                "start again with overwrite=True (--overwrite)."
+            )
+        if found is None or changes:
             self._clear()
             write_file(self.directory / "source.u64", content)
             replace_state(self.directory / "job.json", job)
@@ -218,17 +218,15 @@ class Job:
         self.state = State()
         self._open()
 
-    def go_back(self, start: Start, sealed: int) -> None:
-        """Discard a shard and all later ones; the first `sealed` shards stay."""
-        self.state = State(**asdict(start), sealed=self.state.sealed[:sealed], begins=start)
+    def go_back(self, sealed: int) -> None:
+        """Discard all but the first `sealed` shards."""
+        kept = self.state.sealed[:sealed]
+        start = kept[-1].after if kept else Start()
+        self.state = State(**asdict(start), sealed=kept)
         self._open()
         self.commit()
-        kept = {shard.entry.file for shard in self.state.sealed}
-        for path in self.directory.iterdir():
-            if re.fullmatch(r"shard-\d{5}", path.name):
-                remove_own(path)
         for path in self.shards.iterdir():
-            if path.name not in kept:
+            if path.name not in {shard.entry.file for shard in kept}:
                 remove_own(path)
 
     def _open(self) -> None:
@@ -239,28 +237,22 @@ class Job:
             make_own_folder(self.shards)
         self._rejects = Spool(self.directory / "rejects.csv", self.state.rejects)
 
-    def _check_same(
+    def _changes(
         self,
         before: Mapping[str, Any],
         now: Mapping[str, Any],
         fingerprints: Fingerprints,
         key_at: Callable[[int], str],
-    ) -> None:
-        """Raise `JobChangedError` with all differences, if there are any."""
+    ) -> list[str]:
+        """Return the differences between two packs."""
         found = list(differences(before["identity"], now["identity"]))
-        if not found and before["source"] != now["source"]:
-            found = ["files of the source have changed since, or were added or removed"]
-            with open_own_file(self.directory / "source.u64") as file:
-                content = file.read()
-            if f"{checksum(content):016x}" == before["source"]:
-                stored = np.frombuffer(content, np.uint64)
-                found = list(_source_differences(stored, fingerprints, key_at))
-        if found:
-            raise JobChangedError(
-                f"{self.directory} is an unfinished pack of something else: "
-                f"{'; '.join(found)}. Finish it with the options that it was started with, or "
-                "start again with overwrite=True (--overwrite)."
-            )
+        if found or before["source"] == now["source"]:
+            return found
+        with open_own_file(self.directory / "source.u64") as file:
+            content = file.read()
+        if f"{checksum(content):016x}" != before["source"]:
+            return [SOURCE_CHANGED]
+        return list(_source_differences(np.frombuffer(content, np.uint64), fingerprints, key_at))
 
     def _clear(self, keep: Sequence[str] = ()) -> None:
         names = [name for name in os.listdir(self.directory) if _OURS.fullmatch(name)]
@@ -278,11 +270,12 @@ class Job:
         self._rejects.append(csv_line(index, reject.key, reject.reason))
         self.state.num_rejected += 1
 
-    def begin_shard(self) -> None:
-        """Note that the next shard begins here."""
+    def note_sealed(self, shard: Path) -> None:
+        """Note that the current shard is finished; the next one begins here."""
         assert self._rejects is not None
         self.state.rejects = self._rejects.state
-        self.state.begins = self.state.now
+        after = Start(*(getattr(self.state, name) for name in Start.__slots__))
+        self.state.sealed.append(Sealed(entry_of(shard), tag_of(os.stat(shard)), after))
 
     def commit(self) -> None:
         """Make the state durable, after the data that it refers to."""
@@ -290,16 +283,6 @@ class Job:
         self._rejects.sync()
         self.state.rejects = self._rejects.state
         replace_state(self.directory / "state.json", asdict(self.state))
-
-    def shard_directory(self) -> Path:
-        """Return the directory of the current shard."""
-        return self.directory / f"shard-{self.state.shard:05}"
-
-    def rejects(self) -> list[Reject]:
-        """Return the samples rejected so far."""
-        assert self._rejects is not None
-        self._rejects.sync()
-        return read_rejects(self._rejects.path)
 
     # -- ending -----------------------------------------------------------------------
 
@@ -342,18 +325,13 @@ class Job:
 
     def _publish_rejects(self) -> None:
         assert self._rejects is not None
-        rejects = rejects_path(self.destination)
         if self.state.num_rejected:
             self._rejects.sync()
-            scratch = self.directory / "rejects.csv.new"
-            with (
-                open_own_file(self._rejects.path) as found,
-                open(create_own(scratch), "wb") as copy,
-            ):
-                shutil.copyfileobj(found, copy)
-            os.replace(scratch, rejects)
+            with open_own_file(self._rejects.path) as file:
+                write_file(self.directory / "rejects.csv.new", file.read())
+            os.replace(self.directory / "rejects.csv.new", rejects_path(self.destination))
         else:
-            rejects.unlink(missing_ok=True)
+            rejects_path(self.destination).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Release the lock; committed data stay."""
@@ -409,11 +387,6 @@ def checked_json(data: bytes) -> Any:
 
 def read_rejects(path: Path) -> list[Reject]:
     """Read a list of rejected samples; empty without a file."""
-    return [Reject(key, reason) for _, key, reason in rejected(path)]
-
-
-def rejected(path: Path) -> list[tuple[int, str, str]]:
-    """Read a list of rejected samples, each with its position in the source."""
     try:
         with open(path, newline="", encoding="utf-8", opener=open_regular) as file:
             return rejects_in(file)
@@ -421,12 +394,10 @@ def rejected(path: Path) -> list[tuple[int, str, str]]:
         return []
 
 
-def rejects_in(lines: Iterable[str]) -> list[tuple[int, str, str]]:
-    """Return position, key and reason of each sample in a list of rejects."""
-    return [
-        (int(row["index"]), _as_reported(row["key"]), _as_reported(row["reason"]))
-        for row in csv.DictReader(lines)
-    ]
+def rejects_in(lines: Iterable[str]) -> list[Reject]:
+    """Return the samples in a list of rejects."""
+    rows = csv.DictReader(lines)
+    return [Reject(_as_reported(row["key"]), _as_reported(row["reason"])) for row in rows]
 
 
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
@@ -458,38 +429,25 @@ def _checksum(body: Any) -> str:
 
 def differences(before: Mapping[str, Any], identity: Mapping[str, Any]) -> Iterator[str]:
     """Yield the differences between a stored identity and the current one."""
-    now = json.loads(json.dumps(identity))
-    for name in {**before, **now}:
-        was, is_ = before.get(name), now.get(name)
+    old, new = _flat(before), _flat(json.loads(json.dumps(identity)))
+    for name in {**old, **new}:
+        was, is_ = old.get(name), new.get(name)
         if was == is_:
             continue
-        if name == "schema" and name in before:
-            yield from _schema_differences(before[name], now[name])
+        if name.startswith("classes of ") and was and is_ and set(was) != set(is_):
+            changed = [f"{c!r} is new" for c in is_ if c not in set(was)]
+            changed += [f"{c!r} is gone" for c in was if c not in set(is_)]
+            more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+            yield f"{name}: {', '.join(changed[:3])}{more}"
         else:
             yield f"{name} was {_short(was)} and is {_short(is_)}"
 
 
-def _schema_differences(
-    before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]
-) -> Iterator[str]:
-    """Yield the fields and classes that differ; at most three classes per field."""
-    old = {entry["name"]: entry for entry in before}
-    new = {entry["name"]: entry for entry in now}
-    if list(old) != list(new):
-        yield f"fields were {_short(list(old))} and are {_short(list(new))}"
-        return
-    for name in old:
-        for what in {**old[name], **new[name]}:
-            was, is_ = old[name].get(what), new[name].get(what)
-            if was == is_:
-                continue
-            if what == "classes" and was and is_ and set(was) != set(is_):
-                changed = [f"{c!r} is new" for c in is_ if c not in set(was)]
-                changed += [f"{c!r} is gone" for c in was if c not in set(is_)]
-                more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
-                yield f"classes of {name}: {', '.join(changed[:3])}{more}"
-            else:
-                yield f"{what} of {name} was {_short(was)} and is {_short(is_)}"
+def _flat(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an identity with an entry for each property of each field."""
+    schema = identity.get("schema", ())
+    of_fields = {f"{what} of {one['name']}": one[what] for one in schema for what in one}
+    return {**identity, "schema": [one["name"] for one in schema], **of_fields}
 
 
 def _source_differences(

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fastdata.errors import DestinationExistsError, FastdataError, RejectedError
-from fastdata.formats.layout import content_digest, is_container
-from fastdata.formats.manifest import MANIFEST, Manifest, ShardEntry
+from fastdata.formats.layout import Header, content_digest, is_container
+from fastdata.formats.manifest import MANIFEST, Manifest
 from fastdata.formats.reader import ShardReader, find_damage
 from fastdata.formats.writer import Record, ShardDamagedError, ShardWriter
 from fastdata.own_files import remove_own
@@ -27,13 +27,13 @@ from fastdata.storage.local import tag_of
 
 from ..base import IndexedSource, Reject, Sample, Source
 from .chunk import CHUNK_BYTES, ChunkResult, bytes_of
-from .job import Job, Sealed, Start, rejects_path
+from .job import Job, read_rejects, rejects_path
 from .options import Container, PackOptions
-from .plan import NothingPackedError, identity, num_samples, order_of, packed_with, shard_bounds
+from .plan import identity, nothing_packed, num_samples, order_of, packed_with, shard_bounds
 from .report import PackReport, progress_bar
 from .workers import EncodeAll
 
-__all__ = ["Packer", "checked_records", "entry_of", "next_chunk", "writer_of"]
+__all__ = ["Packer", "checked_records", "dataset_at", "next_chunk", "writer_of"]
 
 CHUNK_SAMPLES = 32
 _COMMIT_BYTES = 64 << 20
@@ -64,6 +64,8 @@ class Packer:
         self.order = order_of(self.source, options)
         self.last_commit = time.monotonic()
         self.overwrite = False
+        self.published = False
+        """Whether an earlier run has published the dataset."""
         self.consistent = False
         """Whether writer and state agree, so that a commit is safe."""
 
@@ -71,72 +73,40 @@ class Packer:
 
     def begin(self, overwrite: bool) -> None:
         """Check the destination, and resume an earlier run."""
-        destination = self.job.destination
-        self.job.restore()
+        job, destination = self.job, self.job.destination
+        job.restore()
         exists = os.path.lexists(destination)
-        self._check_destination(overwrite)
-        fingerprints = self.source.fingerprints(
-            None if self.options.shuffle else self.options.limit
-        )
-
-        def name_of(index: int) -> str:
-            return with_urls(self.source.fingerprint_key(index))
-
-        self.job.begin(self.identity, fingerprints, name_of, restart=overwrite)
-        published = self._is_published()
-        if self.job.state.digest and not published and not self._data().exists():
-            self.job.start_over()  # the dataset of the earlier run has been removed
-        if exists and not overwrite and not published:
-            raise DestinationExistsError(
-                f"{destination} already exists, beside the unfinished pack "
-                f"{self.job.directory}. Pass overwrite=True (--overwrite) to finish and replace it."
-            )
-        self.overwrite = overwrite
-
-    def _check_destination(self, overwrite: bool) -> None:
-        """Refuse to replace a destination without `overwrite`, or anything but a dataset."""
-        destination = self.job.destination
-        unfinished = (self.job.directory / "job.json").exists()
-        if os.path.lexists(destination) and not overwrite and not unfinished:
+        if overwrite:
+            _refuse_to_replace(destination)
+        elif exists and not (job.directory / "job.json").exists():
             raise DestinationExistsError(
                 f"{destination} already exists. Choose another destination, or pass "
                 "overwrite=True (--overwrite) to replace it once the new dataset is complete."
             )
-        if overwrite and destination.is_dir() and not (destination / MANIFEST).exists():
-            raise DestinationExistsError(
-                f"{destination} is a directory but not a dataset (it has no {MANIFEST}), so it is "
-                "not replaced. Remove it yourself, or choose another destination."
-            )
-        if overwrite and destination.is_dir() and (found := _foreign_name(destination)):
-            raise DestinationExistsError(
-                f"{destination} has {found}, which does not belong to the dataset and would be "
-                "removed with it. Move it elsewhere, or choose another destination."
-            )
-        if overwrite and destination.is_file() and not _may_be_dataset(destination):
-            raise DestinationExistsError(
-                f"{destination} is a file but not a dataset, so it is not replaced. Remove it "
-                "yourself, or choose another destination. If you gave a pattern, put it in quotes: "
-                "the shell replaced it by file names, and took the last one as the destination."
-            )
+        limit = None if self.options.shuffle else self.options.limit
 
-    def _is_published(self) -> bool:
-        """Return whether an earlier run has published the dataset."""
-        destination, digest = self.job.destination, self.job.state.digest
-        if not digest or self._data().exists():
-            return False
-        try:
-            if self.options.many:
-                return Manifest.read(destination).digest == digest
-            return ShardReader(destination).header.digest == digest
-        except FastdataError:
-            return False
+        def name_of(index: int) -> str:
+            return with_urls(self.source.fingerprint_key(index))
+
+        job.begin(self.identity, self.source.fingerprints(limit), name_of, restart=overwrite)
+        if job.state.digest and not self._data().exists():
+            found = dataset_at(destination, self.options.many)
+            self.published = found is not None and found.digest == job.state.digest
+            if not self.published:
+                job.start_over()  # the dataset of the earlier run has been removed
+        if exists and not overwrite and not self.published:
+            raise DestinationExistsError(
+                f"{destination} already exists, beside the unfinished pack "
+                f"{job.directory}. Pass overwrite=True (--overwrite) to finish and replace it."
+            )
+        self.overwrite = overwrite
 
     # -- the work ---------------------------------------------------------------------
 
     def run(self, encode: EncodeAll) -> PackReport:
         """Pack the remaining samples, seal, and publish."""
         started = time.monotonic()
-        if not (self.job.state.digest and not self._data().exists()):
+        if not self.published:
             self._check_earlier_run()
         state = self.job.state
         resumed_at = state.position
@@ -154,7 +124,7 @@ class Packer:
             if not state.digest:
                 self._finish()
         except ShardDamagedError as error:
-            self._go_back(state.begins, len(state.sealed))
+            self._go_back(len(state.sealed))
             raise ShardDamagedError(
                 f"{error}. Run the same command again: it packs this shard again"
             ) from error
@@ -178,46 +148,28 @@ class Packer:
         sound = 0
         try:
             for shard in state.sealed:
-                self._check_sealed(shard)
+                path = self.job.shards / shard.entry.file
+                if not path.exists() or tag_of(os.stat(path)) != shard.tag:
+                    _check_shard(path, shard.entry.digest)
+                    shard.tag = tag_of(os.stat(path))
                 sound += 1
             if state.sealing:
                 self._seal()
             elif state.writer is not None:
                 self._open_writer()
         except ShardDamagedError as error:
-            begins = [*(shard.begins for shard in state.sealed), state.begins][sound]
-            self.job.note(f"{error}. Shard {begins.shard} is packed again")
-            self._go_back(begins, sound)
+            self._go_back(sound)
+            self.job.note(f"{error}. Shard {self.job.state.shard} is packed again")
         else:
             # The digest is computed again: it costs little.
             state.digest = ""
 
-    def _check_sealed(self, shard: Sealed) -> None:
-        path = self.job.shards / shard.entry.file
-        with contextlib.suppress(OSError):
-            if tag_of(os.stat(path)) == shard.tag:
-                return
-        self._check_shard(path, shard.entry.digest)
-        shard.tag = tag_of(os.stat(path))
-
-    def _check_shard(self, path: Path, digest: str = "") -> None:
-        """Read a finished shard completely; `ShardDamagedError` if it has changed."""
-        try:
-            reader = ShardReader(path)
-            damage = next(find_damage(reader), None)
-        except FastdataError as error:
-            raise ShardDamagedError(str(error)) from error
-        if damage is not None:
-            raise ShardDamagedError(str(damage))
-        if digest and reader.header.digest != digest:
-            raise ShardDamagedError(f"{path} is another shard than the one that was written")
-
-    def _go_back(self, begins: Start, sealed: int) -> None:
-        """Discard a shard, and all later ones."""
+    def _go_back(self, sealed: int) -> None:
+        """Discard all but the first shards."""
         if self.writer is not None:
             self.writer.close()
             self.writer = None
-        self.job.go_back(begins, sealed)
+        self.job.go_back(sealed)
 
     def _samples(self, start: int) -> Iterator[Sample | Reject]:
         """Yield the source's samples from `start` on."""
@@ -243,10 +195,14 @@ class Packer:
             position += len(chunk)
             yield chunk
 
+    def _directory(self) -> Path:
+        """Return the directory of the current shard."""
+        return self.job.directory / f"shard-{self.job.state.shard:05}"
+
     def _open_writer(self) -> ShardWriter:
         if self.writer is None:
             kind = writer_of(self.options.container)
-            directory = self.job.shard_directory()
+            directory = self._directory()
             if self.job.state.writer is None:
                 remove_own(directory)  # begun, but never committed
             self.writer = kind(directory, self.source.schema, self.job.state.writer)
@@ -287,11 +243,10 @@ class Packer:
 
         `ShardDamagedError` if it does not read back as written.
         """
-        state = self.job.state
-        directory = self.job.shard_directory()
+        state, directory = self.job.state, self._directory()
         target = self.job.shards / f"{directory.name}{writer_of(self.options.container).suffix}"
         if state.sealing and target.exists():
-            self._check_shard(target)  # killed between the rename and the commit
+            _check_shard(target)  # killed between the rename and the commit
         else:
             writer = self._open_writer()
             if writer.num_samples:
@@ -299,11 +254,10 @@ class Packer:
                 self._commit()
                 writer.seal(target, self.packed_with)
             writer.close()
-        if state.sealing:
-            state.sealed.append(Sealed(entry_of(target), state.begins, tag_of(os.stat(target))))
-        state.sealing, state.writer, self.writer = False, None, None
         state.shard += 1
-        self.job.begin_shard()
+        if state.sealing:
+            self.job.note_sealed(target)
+        state.sealing, state.writer, self.writer = False, None, None
         self.job.commit()
         remove_own(directory)
 
@@ -313,15 +267,9 @@ class Packer:
         if self.writer is not None or state.writer is not None:
             self._seal()
         if not state.sealed:
-            rejects = self.job.rejects()
             self.job.abandon()
-            if not rejects:
-                raise NothingPackedError("nothing to pack: the source has no samples")
-            raise NothingPackedError(
-                f"nothing to pack: all {state.num_rejected} samples were rejected, the first, "
-                f"{rejects[0].key}, since: {rejects[0].reason}. All are listed in "
-                f"{rejects_path(self.job.destination)}."
-            )
+            rejects = rejects_path(self.job.destination)
+            raise nothing_packed(state.num_rejected, read_rejects(rejects), rejects)
         entries = [shard.entry for shard in state.sealed]
         state.digest = entries[0].digest
         if self.options.many:
@@ -373,12 +321,6 @@ def checked_records(
     return taken
 
 
-def entry_of(path: Path) -> ShardEntry:
-    """Return the entry of a finished shard in a manifest."""
-    reader = ShardReader(path)
-    return ShardEntry(path.name, len(reader), path.stat().st_size, reader.header.digest)
-
-
 def writer_of(container: Container) -> type[ShardWriter]:
     """Return a container's writer; imports its library, and not the other's."""
     if container == "lmdb":
@@ -390,26 +332,55 @@ def writer_of(container: Container) -> type[ShardWriter]:
     return Hdf5ShardWriter
 
 
+def dataset_at(destination: Path, many: bool) -> Manifest | Header | None:
+    """Return the manifest or header of a dataset; None if there is none that can be read."""
+    try:
+        return Manifest.read(destination) if many else ShardReader(destination).header
+    except (FastdataError, OSError):
+        return None
+
+
+def _check_shard(path: Path, digest: str = "") -> None:
+    """Read a finished shard completely; `ShardDamagedError` if it has changed."""
+    try:
+        reader = ShardReader(path)
+        damage = next(find_damage(reader), None)
+    except FastdataError as error:
+        raise ShardDamagedError(str(error)) from error
+    if damage is not None:
+        raise ShardDamagedError(str(damage))
+    if digest and reader.header.digest != digest:
+        raise ShardDamagedError(f"{path} is another shard than the one that was written")
+
+
 _OF_DATASET = re.compile(
     r"manifest\.json(\.new)?|rejects\.csv|shard-\d{5,}(-[0-9a-f]{16})?\.(lmdb|h5)(-lock)?"
 )
 """Names that fastdata gives; LMDB's own tools add ``-lock``."""
 
 
-def _foreign_name(directory: Path) -> str | None:
-    """Return the name of a file in a dataset's folder that does not belong to it."""
-    listed: set[str] = set()
-    with contextlib.suppress(FastdataError):
-        listed = {shard.file for shard in Manifest.read(directory).shards}
-    names = sorted(set(os.listdir(directory)) - listed)
-    return next((name for name in names if not _OF_DATASET.fullmatch(name)), None)
-
-
-def _may_be_dataset(path: Path) -> bool:
-    """Return whether a file is empty, or an LMDB or HDF5 file, perhaps damaged."""
-    with open(path, "rb", opener=open_regular) as file:
-        start = file.read(32)
-    return not start or is_container(start)
+def _refuse_to_replace(destination: Path) -> None:
+    """Refuse to replace anything but a dataset."""
+    why = None
+    if destination.is_dir():
+        manifest = dataset_at(destination, many=True)
+        listed = {one.file for one in manifest.shards} if isinstance(manifest, Manifest) else set()
+        names = sorted(set(os.listdir(destination)) - listed)
+        foreign = next((name for name in names if not _OF_DATASET.fullmatch(name)), None)
+        if MANIFEST not in names:
+            why = f"is a directory but not a dataset (it has no {MANIFEST})"
+        elif foreign:
+            why = f"has {foreign}, which does not belong to the dataset"
+    elif destination.is_file():
+        with open(destination, "rb", opener=open_regular) as file:
+            start = file.read(32)
+        if start and not is_container(start):  # a damaged dataset may be replaced
+            why = "is a file but not a dataset (if you gave a pattern, put it in quotes)"
+    if why:
+        raise DestinationExistsError(
+            f"{destination} {why}, so it is not replaced. Move that elsewhere, or choose another "
+            "destination."
+        )
 
 
 def next_chunk(samples: Iterator[Sample | Reject], count: int) -> list[Sample | Reject]:

@@ -54,10 +54,18 @@ from fastdata.waits import said_while
 
 from ..base import IndexedSource, Reject, Sample, Source
 from ..scan import ScanSource
-from .job import checked_json, csv_line, differences, json_with_checksum, rejects_in
+from .job import (
+    SOURCE_CHANGED,
+    checked_json,
+    csv_line,
+    differences,
+    entry_of,
+    json_with_checksum,
+    rejects_in,
+)
 from .options import PackOptions
-from .packer import CHUNK_SAMPLES, checked_records, entry_of, next_chunk, writer_of
-from .plan import NothingPackedError, Plan, identity, order_of, packed_with, source_hash
+from .packer import CHUNK_SAMPLES, checked_records, next_chunk, writer_of
+from .plan import Plan, identity, nothing_packed, order_of, packed_with, source_hash
 from .workers import start_workers
 
 __all__ = ["Parts", "Receipt", "parse_part"]
@@ -163,7 +171,7 @@ class Parts:
         now = identity(self.source, self._options)
         different = list(differences(plan.identity, now))
         if not different and plan.source != source_hash(self._source, self._options):
-            different = ["files of the source have changed since, or were added or removed"]
+            different = [SOURCE_CHANGED]
         if different:
             raise JobChangedError(
                 f"{self.store.url} is an unfinished pack of something else: "
@@ -299,7 +307,7 @@ class Parts:
         """Put the manifest, which makes a dataset of the shards, and remove leftover files.
 
         If the manifest exists already, return it without receipts.  Raises `PartsMissingError`
-        while parts are missing, `NothingPackedError` if every sample was rejected,
+        while parts are missing, `SourceError` if every sample was rejected,
         `DestinationExistsError` if there is another dataset.
         """
         options = packed_with(self.source, self._options)
@@ -333,14 +341,9 @@ class Parts:
         if rejects:
             lines = [csv_line(*line) for line in rejects]
             self.store.put(REJECTS, b"".join([b"index,key,reason\n", *lines]))
-        if not shards and not rejects:
-            raise NothingPackedError("nothing to pack: the source has no samples")
         if not shards:
-            raise NothingPackedError(
-                f"nothing to pack: all {consumed[-1]} samples were rejected, the first, "
-                f"{rejects[0][1]}, since: {rejects[0][2]}. All are listed in "
-                f"{self.store.url_of(REJECTS)}."
-            )
+            first = [Reject(*rejects[0][1:])] if rejects else []
+            raise nothing_packed(len(rejects), first, self.store.url_of(REJECTS))
         schema = self.source.schema
         with tempfile.TemporaryDirectory(prefix="fastdata-commit-") as scratch:
             waiting = said_while(f"the columns of the shards in {self.store.url}")

@@ -7,7 +7,7 @@ samples of a store are found only by reading its files, the cuts are between fil
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ import xxhash
 from fastdata.errors import FormatError, OptionError, SourceError
 from fastdata.formats.writer import EncodedImage, Record
 
-from ..base import IndexedSource, Source
+from ..base import IndexedSource, Reject, Source
 from ..reading.locations import stat_of
 from ..scan import ScanSource
 from .chunk import RECIPE, encode_chunk
@@ -25,10 +25,10 @@ from .job import checked_json, json_with_checksum
 from .options import PackOptions
 
 __all__ = [
-    "NothingPackedError",
     "Plan",
     "Positions",
     "identity",
+    "nothing_packed",
     "num_samples",
     "order_of",
     "packed_with",
@@ -42,8 +42,19 @@ _SPREAD = 256
 """Samples that are encoded to find out how many are in a shard of so many bytes."""
 
 
-class NothingPackedError(SourceError):
-    """A source has no samples, or none that can be packed."""
+def nothing_packed(count: int, rejects: Sequence[Reject], place: object) -> SourceError:
+    """Return the error of a source without samples, or whose `count` samples are all rejects.
+
+    rejects: the first of them at least.
+    place: the list of all.
+    """
+    if not rejects:
+        return SourceError("nothing to pack: the source has no samples")
+    key, reason = rejects[0]
+    return SourceError(
+        f"nothing to pack: all {count} samples were rejected, the first, {key}, since: {reason}. "
+        f"All are listed in {place}."
+    )
 
 
 def num_samples(source: Source, options: PackOptions, *, counted: bool) -> int | None:
@@ -115,7 +126,7 @@ class Plan:
     def of(cls, source: Source, options: PackOptions) -> Plan:
         """Return the plan of a pack; all samples are counted, and some encoded.
 
-        `OptionError` if the source cannot be cut so, `NothingPackedError` if it is empty.
+        `OptionError` if the source cannot be cut so, `SourceError` if it is empty.
         """
         if isinstance(source, ScanSource) and source.downloads_files:
             cut = tuple(_file_bounds(source, options))
@@ -126,7 +137,7 @@ class Plan:
                 "samples that can be read only once cannot be packed in parts: write them to files"
             )
         if total == 0:
-            raise NothingPackedError("nothing to pack: the source has no samples")
+            raise nothing_packed(0, (), "")
         size = options.shard_size
         if options.shard_bytes is not None:
             size = _samples_of(options.shard_bytes, source, options, total)

@@ -13,14 +13,13 @@ from pathlib import Path
 
 import psutil
 
-from fastdata.errors import DestinationLockedError, FastdataError
+from fastdata.errors import DestinationLockedError
 from fastdata.formats.manifest import MANIFEST, Manifest
-from fastdata.formats.reader import ShardReader
 from fastdata.processes.ranks import world_size
 from fastdata.waits import wait_until
 
-from .job import Job, read_rejects, rejects_path
-from .packer import Packer, entry_of
+from .job import Job, entry_of, read_rejects, rejects_path
+from .packer import Packer, dataset_at
 from .report import PackReport
 
 __all__ = ["job_of", "note_end", "packed_by_another_rank"]
@@ -54,16 +53,13 @@ def packed_by_another_rank(packer: Packer) -> PackReport | None:
     """
     destination, many = packer.job.destination, packer.options.many
     first = destination / MANIFEST if many else destination
-    try:
-        last_call = _ends.get(os.path.realpath(destination), psutil.Process().create_time())
-        if world_size() == 1 or first.stat().st_mtime < last_call:
-            return None
-        found = Manifest.read(destination) if many else ShardReader(first).header
-        shards = found.shards if isinstance(found, Manifest) else (entry_of(first),)
-    except (OSError, FastdataError):
+    last_call = _ends.get(os.path.realpath(destination), psutil.Process().create_time())
+    if world_size() == 1 or not first.exists() or first.stat().st_mtime < last_call:
         return None
-    if found.options != json.loads(json.dumps(packer.packed_with)):
+    found = dataset_at(destination, many)
+    if found is None or found.options != json.loads(json.dumps(packer.packed_with)):
         return None
+    shards = found.shards if isinstance(found, Manifest) else (entry_of(destination),)
     rejects = rejects_path(destination)
     num_rejected = len(read_rejects(rejects))
     return PackReport.of(
