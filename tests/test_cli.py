@@ -52,7 +52,7 @@ PACK_GROUPS = {
     "Images": "size resize enlarge filter codec quality channels",
     "Which samples": "format option field explain limit shuffle seed max-pixels on-error",
     "Output": "container shards shard-size overwrite",
-    "Speed and clusters": "num-workers dct-margin plan part commit executor retries",
+    "Speed and clusters": "num-workers plan part commit executor",
     "Object stores": "storage-option",
     "General options": "quiet json traceback help",
 }
@@ -210,8 +210,8 @@ def test_every_option_of_pack_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
         "--size 224x320 --resize exact --enlarge --filter lanczos --codec png --quality 80 "
         "--channels 1 --container hdf5 --shards 2 --shard-size 2GB --workers 3 --on-error stop "
         "--overwrite --limit 9 --shuffle --seed 4 --format folder --field caption=string "
-        "--field mask=image --option image=a=b --max-pixels 1000 --dct-margin 1.5 --quiet "
-        "--part 1/2 --executor dask:local --retries 5 --storage-option region=eu"
+        "--field mask=image --option image=a=b --max-pixels 1000 --quiet "
+        "--part 1/2 --executor dask:local --storage-option region=eu"
     )
     assert run("pack", "a", "b", *words.split()).exit_code == 1
     assert seen == {
@@ -235,11 +235,9 @@ def test_every_option_of_pack_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
         "fields": {"caption": "string", "mask": "image"},
         "source_options": {"image": "a=b"},
         "max_pixels": 1000,
-        "dct_margin": 1.5,
         "progress": False,
         "part": "1/2",
         "executor": "dask:local",
-        "retries": 5,
         "storage_options": {"region": "eu"},
     }
 

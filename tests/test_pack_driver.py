@@ -351,7 +351,6 @@ def test_an_iterable_of_unknown_length_can_be_cut_by_size_only(tmp_path: Path) -
         ({"seed": -1}, "seed=-1 is not an integer of at least 0"),
         ({"num_workers": -1}, "num_workers=-1 is negative"),
         ({"on_error": "ignore"}, "on_error='ignore' is neither"),
-        ({"dct_margin": 0.5}, "dct_margin=0.5"),
         ({"max_pixels": 0}, "max_pixels=0 is not an integer of at least 1"),
         ({"format": "tar"}, "format 'tar' is not one of"),
     ],

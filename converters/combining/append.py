@@ -54,7 +54,7 @@ __all__ = ["append"]
 
 log = logging.getLogger("fastdata")
 
-_ENCODING = ("size", "resize", "enlarge", "filter", "codec", "quality", "channels", "dct_margin")
+_ENCODING = ("size", "resize", "enlarge", "filter", "codec", "quality", "channels")
 _MAKE_ROOM = "Make room and run the same command again: it goes on where it stopped."
 _STATE = "append.json"
 

@@ -46,6 +46,8 @@ __all__ = ["Task", "at_url", "named_executor", "open_source", "run_parts"]
 _SIGNAL_SECONDS = 0.2
 """How long a signal waits at most."""
 
+_RETRIES = 2
+
 _CONTINUE = (
     "The finished parts stay: run the same command again once the engine is well, and it packs the "
     "others. If a sample kills each worker that reads it, --part 0/1 (part='0/1') without the "
@@ -59,7 +61,7 @@ _HELP = "it is dask:ADDRESS, dask:local, ray:ADDRESS, ray:auto or ray:local"
 class Task:
     """What a part is packed of, in a process that knows nothing yet; it can be pickled.
 
-    `source` is a URL or an absolute path, `plan` what is another one for another plan.
+    `source` is a URL or an absolute path, `call` another text for each call of `pack`.
     """
 
     source: str
@@ -69,7 +71,7 @@ class Task:
     """Further arguments of `find_source`."""
     options: PackOptions
     stop_on_error: bool
-    plan: str
+    call: str
 
 
 _WILDCARD = re.compile(r"[*?\[{]")
@@ -147,18 +149,17 @@ def run_parts(
     executor: Executor,
     engine: str,
     task: Task,
-    parts: Collection[int],
-    *,
-    retries: int,
+    parts: Parts,
+    numbers: Collection[int],
 ) -> Iterator[Receipt]:
     """Run parts as tasks of an executor; yield the receipt of each as it is done.
 
     A part that fails in a way that may pass, as when a worker was killed, is run again up to
-    `retries` times.  After that its error is raised, and at once if source, options, destination
+    `_RETRIES` times.  After that its error is raised, and at once if source, options, destination
     or the engine as a whole is the cause.  `engine` is the executor's name for messages.
     """
     sent = pickle.dumps(task)
-    tries = dict.fromkeys(parts, 0)
+    tries = dict.fromkeys(numbers, 0)
     running: dict[Future[Receipt], int] = {}
     lost = LostProcesses(executor)
     ready: set[Future[Receipt]] = set()
@@ -173,7 +174,7 @@ def run_parts(
 
     try:
         with signals_held(blocked=False):
-            running = {executor.submit(_run, sent, part, 0): part for part in parts}
+            running = {executor.submit(_run, sent, part, 0): part for part in numbers}
         while running:
             wait_until(any_ready, lambda: f"{len(running):,} of {len(tries):,} parts from {engine}")
             for future in ready:
@@ -183,7 +184,7 @@ def run_parts(
                 except Exception as error:
                     cause = _cause_of(error)
                     tries[part] += 1
-                    if tries[part] > retries or not _may_pass(cause):
+                    if tries[part] > _RETRIES or not _may_pass(cause):
                         explained = _explained(cause, engine, part, tries[part])
                         if explained is error:
                             raise

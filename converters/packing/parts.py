@@ -68,7 +68,7 @@ from .packer import CHUNK_SAMPLES, checked_records, next_chunk, writer_of
 from .plan import Plan, identity, nothing_packed, order_of, packed_with, source_hash
 from .workers import start_workers
 
-__all__ = ["Parts", "Receipt", "parse_part"]
+__all__ = ["Parts", "Receipt", "share_of"]
 
 _MAKE_ROOM = "A part is packed there: make room, or set TMPDIR to a larger folder."
 
@@ -385,12 +385,17 @@ class Parts:
                     os.rmdir(folder)
 
 
-def parse_part(text: str) -> tuple[int, int]:
-    """Return the numbers of ``K/N``; `OptionError` if it is none of N parts, from 0 on."""
-    match = re.fullmatch(r"(\d+)/(\d+)", text)
+def share_of(part: str | None) -> tuple[int, int]:
+    """Return K and N of ``K/N``: (0, 1) for all parts, (0, 0) for a step without parts.
+
+    `OptionError` unless K is one of N, from 0 on.
+    """
+    if part in ("plan", "commit"):
+        return 0, 0
+    match = re.fullmatch(r"(\d+)/(\d+)", "0/1" if part is None else part)
     if match is None or not 0 <= int(match[1]) < int(match[2]):
         raise OptionError(
-            f"part={text!r} is no K/N with K from 0 to N - 1: the tasks of an array are counted "
+            f"part={part!r} is no K/N with K from 0 to N - 1: the tasks of an array are counted "
             "from 0, as with sbatch --array=0-99"
         )
     return int(match[1]), int(match[2])

@@ -60,7 +60,9 @@ def start_workers(
     source: Source, options: EncodeOptions, num_workers: int | None, executor: Executor | None
 ) -> Iterator[EncodeAll]:
     """Start the workers; give the function that turns chunks into results."""
-    encode = _encoder_of(source, options)
+    encode = partial(
+        encode_chunk, schema=source.schema, options=options, box_forms=dict(source.box_forms)
+    )
     workers = available_cores() if num_workers is None else num_workers
     setup = source.worker_setup
     if executor is not None and source.mirror and not isinstance(executor, ThreadPoolExecutor):
@@ -70,16 +72,27 @@ def start_workers(
             "themselves, or without executor"
         )
     with contextlib.ExitStack() as stack:
-        if executor is None and (source.reads_by_network or source.mirror is not None):
-            each = _THREADS_THAT_WAIT if source.reads_by_network else 1
-            threads = each * max(1, workers)
-            executor = stack.enter_context(ThreadPoolExecutor(threads))
-        elif executor is None and workers and platform.system() == "Darwin":
+        threads = 0
+        if source.reads_by_network or source.mirror is not None:
+            threads = max(1, workers) * (_THREADS_THAT_WAIT if source.reads_by_network else 1)
+        elif platform.system() == "Darwin":
             # There are no sockets that keep messages whole, which processes would share.
-            executor = stack.enter_context(ThreadPoolExecutor(workers))
+            threads = workers
+        if executor is None and threads:
+            executor = stack.enter_context(ThreadPoolExecutor(threads))
         if executor is None and workers:
-            yield _in_processes(source, options, workers, stack)
-            return
+            if options.filter == "bicubic":
+                import torch  # noqa: F401 (once here, not in every worker that is forked)
+            try:
+                pool = stack.enter_context(contextlib.closing(ChunkPool(workers, encode, setup)))
+            except UnpicklableWorkError as error:
+                source.notes.append(
+                    f"the dataset cannot be sent to worker processes ({error}), so this one packed "
+                    "it alone, which is slower"
+                )
+            else:
+                yield lambda chunks: pool.run(chunks, 2 * workers + 2)
+                return
         if setup is not None:
             setup()
         if executor is None:
@@ -94,38 +107,9 @@ def start_workers(
         )
 
 
-def _encoder_of(source: Source, options: EncodeOptions) -> Any:
-    forms = dict(source.box_forms)
-    return partial(encode_chunk, schema=source.schema, options=options, box_forms=forms)
-
-
 def _encode_in_pool(encode: _Encode, chunk: _Chunk) -> ChunkResult:
     interrupt_tasks_only()
     return encode(chunk)
-
-
-def _in_processes(
-    source: Source, options: EncodeOptions, workers: int, stack: contextlib.ExitStack
-) -> EncodeAll:
-    """Start worker processes, which end with `stack`."""
-    if options.filter == "bicubic":
-        import torch  # noqa: F401 (once here, not in every worker that is forked)
-
-    encode, setup = _encoder_of(source, options), source.worker_setup
-    loads_here = False
-    try:
-        pool = ChunkPool(workers, encode, setup)
-    except UnpicklableWorkError as error:
-        assert setup is not None
-        setup()
-        loads_here = True
-        source.notes.append(
-            f"the dataset cannot be sent to worker processes ({error}), so it was called in "
-            "this one, which is slower"
-        )
-        pool = ChunkPool(workers, encode)
-    stack.callback(pool.close)
-    return lambda chunks: pool.run(_loaded(chunks) if loads_here else chunks, 2 * workers + 2)
 
 
 def _loaded(chunks: Iterable[_Chunk]) -> Iterator[_Chunk]:

@@ -325,7 +325,7 @@ def test_a_part_of_files_that_fails_is_packed_by_the_same_call_again(
 
     to_url = store.url.replace("sets/here", "to")
     with Dying(1) as executor, pytest.raises(MachineError, match="part 1 was not packed by Dying"):
-        fastdata.pack(store.url, to_url, executor=executor, retries=0, **options)
+        fastdata.pack(store.url, to_url, executor=executor, **options)
     report = fastdata.pack(store.url, to_url, **options)
     assert report.num_rejected == 0
     assert report.digest == fastdata.pack(folder, tmp_path / "local.lmdb", **QUICK).digest
