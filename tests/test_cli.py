@@ -278,7 +278,7 @@ def test_pack_prints_the_sizes_of_images_and_no_rate_of_a_few(tmp_path: Path, im
 
 
 def test_the_rate_is_printed_from_2000_images_on(tmp_path: Path) -> None:
-    some = fastdata.PackReport(tmp_path, "", 3000, 0, 1, 10, 10, 1.5, 2000.0)
+    some = fastdata.PackReport(tmp_path, "", 3000, 0, 1, 10, 1.5, 2000.0)
     assert "2,000 images/s, 0 rejected" in str(some)
     resumed = dataclasses.replace(some, resumed_at=1500, images_per_second=1000.0)
     assert "images/s" not in str(resumed)

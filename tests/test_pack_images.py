@@ -281,8 +281,8 @@ def test_damaged_files_are_packed_or_rejected_but_never_worse(name: str, codec: 
             )
         samples.append(Sample(str(number), (bytes(data),)))
     result = encode_chunk(samples, Schema({"image": FIELD}), options)
-    assert len(result.records) == len(samples)
-    for record in result.records:
+    assert len(result) == len(samples)
+    for record in result:
         if isinstance(record, Reject):
             assert record.reason
             continue

@@ -32,7 +32,6 @@ from fastdata import assembly
 from fastdata.converters.base import IndexedSource, Reject, Sample
 from fastdata.converters.packing import driver, packer
 from fastdata.converters.packing import workers as packing_workers
-from fastdata.converters.packing.chunk import ChunkResult
 from fastdata.converters.packing.pools import LostProcesses
 from fastdata.converters.packing.workers import ChunkPool, run_in_order
 from fastdata.errors import (
@@ -352,7 +351,7 @@ def test_threads_take_the_place_of_processes_where_there_are_no_such_sockets(
 
 
 def test_a_pool_may_be_closed_twice() -> None:
-    workers = ChunkPool(1, partial(ChunkResult, source_bytes=0))
+    workers = ChunkPool(1, list)
     workers.close()
     workers.close()
 

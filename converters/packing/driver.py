@@ -6,6 +6,7 @@ It checks its arguments and brings together a source, workers and a packer.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import time
@@ -15,20 +16,31 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import psutil
+
 from fastdata.codecs.limits import MAX_PIXELS
 from fastdata.codecs.resize import Filter, Resize
-from fastdata.errors import OptionError, did_you_mean, full_disk_explained
+from fastdata.errors import (
+    DestinationLockedError,
+    OptionError,
+    did_you_mean,
+    full_disk_explained,
+)
+from fastdata.formats.manifest import MANIFEST, Manifest
+from fastdata.processes.ranks import world_size
 from fastdata.schema import Codec
 from fastdata.storage import Store, is_url, open_store
+from fastdata.summary import load_code
+from fastdata.waits import wait_until
 
 from ..base import FieldSpec, Source
 from ..finding import find_source
 from ..reading.spans import close_files
 from .engines import Task, at_url, named_executor, open_source, run_parts
+from .job import Job, entry_of, read_rejects, rejects_path
 from .options import Container, EncodeOptions, PackOptions, parse_shard_size
-from .packer import Packer
+from .packer import Packer, dataset_at
 from .parts import REJECTS, Parts, Receipt, share_of
-from .ranks import job_of, note_end, packed_by_another_rank
 from .report import PackReport, progress_bar, say_what_is_read
 from .workers import start_workers
 
@@ -232,22 +244,24 @@ def pack(
             executor = stack.enter_context(named_executor(executor))
         if not in_parts:
             stack.enter_context(full_disk_explained(path, _MAKE_ROOM))
-            stack.callback(note_end, path)
-            job = stack.enter_context(contextlib.closing(job_of(path)))
+            stack.callback(lambda: _ends.update({os.path.realpath(path): time.time()}))
+            job = stack.enter_context(contextlib.closing(_job_of(path)))
         stack.callback(close_files)
         found = find_source(open_source(source, storage_options), **found_by)
         if not isinstance(source, Source):
             stack.callback(found.close)
         if not in_parts:
             packer = Packer(job, found, options, on_error == "stop", progress)
-            if report := packed_by_another_rank(packer):
+            if report := _packed_by_another_rank(packer):
                 return report
             packer.begin(overwrite)
             say_what_is_read(found)
             with start_workers(found, encode, num_workers, executor) as run:
                 return packer.run(run)
         store = target if isinstance(target, Store) else open_store(os.path.abspath(target))
-        run_all = partial(_pack_parts, num_workers=num_workers, stop_on_error=on_error == "stop")
+        parts = Parts(store, found, options)
+        pack_part = partial(parts.pack, num_workers=num_workers, stop_on_error=on_error == "stop")
+        run_all: Callable[[Sequence[int]], Iterator[Receipt]] = partial(map, pack_part)
         if executor is not None:
             place = os.fspath(source)
             task = Task(
@@ -261,7 +275,7 @@ def pack(
                 call=secrets.token_hex(8),
             )
             run_all = partial(run_parts, executor, engine, task)
-        return _pack_in_parts(Parts(store, found, options), part, run_all, progress)
+        return _pack_in_parts(parts, part, run_all, progress)
 
 
 def _check_step(
@@ -292,14 +306,10 @@ def _check_step(
     share_of(part)
 
 
-def _pack_parts(parts: Parts, numbers: Sequence[int], **options: Any) -> Iterator[Receipt]:
-    return (parts.pack(number, **options) for number in numbers)
-
-
 def _pack_in_parts(
     parts: Parts,
     part: str | None,
-    run_all: Callable[[Parts, Sequence[int]], Iterator[Receipt]],
+    run_all: Callable[[Sequence[int]], Iterator[Receipt]],
     progress: bool | None,
 ) -> PackReport:
     """Pack all parts, or do one step.
@@ -320,7 +330,7 @@ def _pack_in_parts(
         mine = [number for number in range(first, len(plan), of) if number not in done]
         total = sum(plan.samples_in(number) or 0 for number in mine) or None
         with progress_bar(store.url.rpartition("/")[2], total, progress) as bar:
-            for receipt in run_all(parts, mine):
+            for receipt in run_all(mine):
                 packed.append(receipt)
                 bar.update(receipt.num_samples)
                 if receipt.rejects:
@@ -341,17 +351,21 @@ def _pack_in_parts(
     listed = digest and num_rejected
     if listed and not store.is_local:
         notes.append(f"rejected images and reasons: {store.url_of(REJECTS)}")
-    return PackReport.of(
-        Path(store.url) if store.is_local else store.url,
-        source,
-        shards,
-        notes,
+    path = Path(store.url) if store.is_local else store.url
+    seconds = time.monotonic() - began
+    return PackReport(
+        path=path,
         digest=digest,
+        num_samples=sum(shard.num_samples for shard in shards),
         num_rejected=num_rejected,
-        source_bytes=sum(receipt.source_bytes for receipt in receipts),
-        seconds=time.monotonic() - began,
-        consumed=sum(receipt.num_samples for receipt in packed),
+        num_shards=len(shards),
+        file_bytes=sum(shard.file_bytes for shard in shards),
+        seconds=seconds,
+        images_per_second=sum(one.num_samples for one in packed) / max(seconds, 1e-9),
         rejects_path=store.path(REJECTS) if listed and store.is_local else None,
+        notes=tuple(notes),
+        read_as=source.description,
+        load_code=load_code(path, schema=source.schema) if digest else "",
     )
 
 
@@ -374,3 +388,63 @@ def _check_apart(source: str, destination: Path) -> None:
             f"{destination} contains the source {source}, and overwriting would remove it. Choose "
             "another destination, or move the source."
         )
+
+
+# -- ranks of a training ---------------------------------------------------------------------------
+#
+# Under torchrun every rank calls `pack`.  The first rank to lock the destination packs.  The others
+# wait for the lock, and then find the dataset; if the packing rank fails, the next one continues.
+
+_ends: dict[str, float] = {}
+"""When this process's last call for a destination ended."""
+
+
+def _job_of(destination: Path) -> Job:
+    """Return the locked job of a destination; a rank waits while another one holds the lock.
+
+    `DestinationLockedError` if another process holds it and this process is not a rank.
+    """
+    jobs: list[Job] = []
+
+    def attempt(seconds: float) -> bool:
+        try:
+            jobs.append(Job(destination))
+        except DestinationLockedError:
+            if world_size() == 1:
+                raise
+            time.sleep(min(seconds, 0.2))
+        return bool(jobs)
+
+    wait_until(attempt, f"{destination}, which another rank packs")
+    return jobs[0]
+
+
+def _packed_by_another_rank(packer: Packer) -> PackReport | None:
+    """Return the report of the dataset if another rank has packed it for this call.
+
+    None if there is no dataset, if it is older than this process or its last call for this
+    destination, or if it has other options.
+    """
+    path, many = packer.job.destination, packer.options.many
+    first = path / MANIFEST if many else path
+    last_call = _ends.get(os.path.realpath(path), psutil.Process().create_time())
+    if world_size() == 1 or not first.exists() or first.stat().st_mtime < last_call:
+        return None
+    found = dataset_at(path, many)
+    if found is None or found.options != json.loads(json.dumps(packer.packed_with)):
+        return None
+    shards = found.shards if isinstance(found, Manifest) else (entry_of(path),)
+    rejects = rejects_path(path)
+    num_rejected = len(read_rejects(rejects))
+    return PackReport(
+        path=path,
+        digest=found.digest,
+        num_samples=sum(shard.num_samples for shard in shards),
+        num_rejected=num_rejected,
+        num_shards=len(shards),
+        file_bytes=sum(shard.file_bytes for shard in shards),
+        rejects_path=rejects if num_rejected else None,
+        notes=(*packer.source.notes, "another rank has packed it"),
+        read_as=packer.source.description,
+        load_code=load_code(path),
+    )

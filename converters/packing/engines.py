@@ -149,7 +149,6 @@ def run_parts(
     executor: Executor,
     engine: str,
     task: Task,
-    parts: Parts,
     numbers: Collection[int],
 ) -> Iterator[Receipt]:
     """Run parts as tasks of an executor; yield the receipt of each as it is done.

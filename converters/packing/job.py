@@ -98,7 +98,6 @@ class Start:
     """Number of the shard; empty shards count too."""
     rejects: SpoolState = (0, "")
     num_rejected: int = 0
-    source_bytes: int = 0
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ import itertools
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fastdata.errors import DestinationExistsError, FastdataError, RejectedError
@@ -24,9 +24,10 @@ from fastdata.own_files import remove_own
 from fastdata.regular_files import open_regular, with_urls
 from fastdata.schema import Schema
 from fastdata.storage.local import tag_of
+from fastdata.summary import load_code
 
 from ..base import IndexedSource, Reject, Sample, Source
-from .chunk import CHUNK_BYTES, ChunkResult, bytes_of
+from .chunk import CHUNK_BYTES, bytes_of
 from .job import Job, read_rejects, rejects_path
 from .options import Container, PackOptions
 from .plan import identity, nothing_packed, num_samples, order_of, packed_with, shard_bounds
@@ -116,7 +117,7 @@ class Packer:
             self.consistent = True
             for result in results:
                 self._take(result)
-                bar.update(len(result.records))
+                bar.update(len(result))
                 if state.num_rejected:
                     bar.set_postfix(rejected=state.num_rejected, refresh=False)
             self.source.check_store()
@@ -208,7 +209,7 @@ class Packer:
             self.writer = kind(directory, self.source.schema, self.job.state.writer)
         return self.writer
 
-    def _take(self, result: ChunkResult) -> None:
+    def _take(self, result: Sequence[Record | Reject]) -> None:
         """Append a chunk's records; commit or seal the shard if it is due."""
         taken = checked_records(result, self.source, self.stop_on_error)
         self.consistent = False
@@ -218,7 +219,6 @@ class Packer:
                 self.job.reject(index, record)
         writer.append([record for record in taken if isinstance(record, Record)])
         state.position += len(taken)
-        state.source_bytes += result.source_bytes
         limit = self.options.shard_bytes
         if state.position == self.bounds(state.shard) or (
             limit is not None and writer.blob_bytes >= limit
@@ -288,29 +288,33 @@ class Packer:
     def _publish(self, started: float, resumed_at: int) -> PackReport:
         state, destination = self.job.state, self.job.destination
         self.job.publish(self._data(), replace=self.overwrite)
-        return PackReport.of(
-            destination,
-            self.source,
-            [shard.entry for shard in state.sealed],
-            [*self.source.notes, *self.job.notes],
+        entries = [shard.entry for shard in state.sealed]
+        seconds = time.monotonic() - started
+        return PackReport(
+            path=destination,
             digest=state.digest,
+            num_samples=sum(entry.num_samples for entry in entries),
             num_rejected=state.num_rejected,
-            source_bytes=state.source_bytes,
-            seconds=time.monotonic() - started,
-            consumed=state.position - resumed_at,
+            num_shards=len(entries),
+            file_bytes=sum(entry.file_bytes for entry in entries),
+            seconds=seconds,
+            images_per_second=(state.position - resumed_at) / max(seconds, 1e-9),
             resumed_at=resumed_at,
             rejects_path=rejects_path(destination) if state.num_rejected else None,
+            notes=(*self.source.notes, *self.job.notes),
+            read_as=self.source.description,
+            load_code=load_code(destination),
         )
 
 
 def checked_records(
-    result: ChunkResult, source: Source, stop_on_error: bool
+    result: Sequence[Record | Reject], source: Source, stop_on_error: bool
 ) -> list[Record | Reject]:
     """Return the records of a chunk; raise `RejectedError` at a bad sample if that is wanted."""
     source.check_store()  # before samples are rejected because of a failed store
     taken = [
         Reject(*map(with_urls, record)) if isinstance(record, Reject) else record
-        for record in result.records
+        for record in result
     ]
     bad = next((record for record in taken if isinstance(record, Reject)), None)
     if bad is not None and stop_on_error:

@@ -90,9 +90,8 @@ class Receipt:
 
     part: int
     shard: ShardEntry | None
-    source_bytes: int
     rejects: list[tuple[int, str, str]]
-    """Position, key and reason; where parts are files, the position in the part."""
+    """Position in the part, key and reason."""
 
     @property
     def num_samples(self) -> int:
@@ -108,7 +107,7 @@ class Receipt:
             if shard is not None:
                 shard.check()
             rejects = [(int(index), str(key), str(why)) for index, key, why in body["rejects"]]
-            return cls(int(body["part"]), shard, int(body["source_bytes"]), rejects)
+            return cls(int(body["part"]), shard, rejects)
         except (LookupError, TypeError, ValueError, RecursionError) as error:
             raise FormatError(
                 f"{place} is not a valid receipt: {error!r}. Remove it, and pack that part again"
@@ -233,9 +232,9 @@ class Parts:
     ) -> Receipt:
         """Pack a part, upload its shard and put its receipt; return the receipt that counts."""
         plan, options = self.plan(), self._options
-        position = first = plan.bounds[part] if plan.unit == "samples" else 0
+        position = 0
         rejects: list[tuple[int, str, str]] = []
-        shard, source_bytes = None, 0
+        shard = None
         with ExitStack() as stack:
             place = tempfile.gettempdir()
             stack.enter_context(full_disk_explained(place, _MAKE_ROOM))
@@ -255,13 +254,12 @@ class Parts:
                         rejects.append((index, *record))
                 writer.append([record for record in records if isinstance(record, Record)])
                 position += len(records)
-                source_bytes += result.source_bytes
             self._source.check_store()
             planned = plan.samples_in(part)
-            if planned is not None and position - first != planned:
+            if planned is not None and position != planned:
                 raise JobChangedError(
                     f"the source had {planned:,} samples for part {part} when it was planned, and "
-                    f"has {position - first:,}: pack it anew, to another destination"
+                    f"has {position:,}: pack it anew, to another destination"
                 )
             if writer.num_samples:
                 path = scratch / f"shard-{part:05}-{secrets.token_hex(8)}{writer.suffix}"
@@ -269,7 +267,7 @@ class Parts:
                 shard = entry_of(path)
                 with said_while(f"the upload of {self.store.url_of(path.name)}"):
                     self.store.put(path.name, path)
-        return self._put(Receipt(part, shard, source_bytes, rejects))
+        return self._put(Receipt(part, shard, rejects))
 
     def _put(self, receipt: Receipt) -> Receipt:
         key = f"{self._folder}{receipt.part:05}.json"
@@ -332,10 +330,9 @@ class Parts:
         receipts = [found[part] for part in range(len(plan))]
         shards = [receipt.shard for receipt in receipts if receipt.shard is not None]
         consumed = list(itertools.accumulate((one.num_samples for one in receipts), initial=0))
-        before = consumed if plan.unit == "files" else [0] * len(receipts)
         rejects = [
             (first + at, key, why)
-            for first, receipt in zip(before, receipts, strict=False)
+            for first, receipt in zip(consumed, receipts, strict=False)
             for at, key, why in receipt.rejects
         ]
         if rejects:

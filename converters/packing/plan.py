@@ -185,12 +185,11 @@ def source_hash(source: Source, options: PackOptions) -> str:
 
 def _file_bounds(source: ScanSource, options: PackOptions) -> list[int]:
     """Cut the files of a source, by their sizes, into so many runs, or such of so many bytes."""
-    for name in ("limit", "shuffle"):
-        if getattr(options, name):
-            raise OptionError(
-                f"{name} needs to know where the samples of {source.name} are, and all files of a "
-                "store would have to be read for that: copy them here, or pack without"
-            )
+    if options.limit:
+        raise OptionError(
+            f"limit needs to know where the samples of {source.name} are, and all files of a store "
+            "would have to be read for that: copy them here, or pack without"
+        )
     if options.shard_size is not None:
         raise OptionError(
             f"shard_size={options.shard_size} counts samples, which in {source.name} are found "
@@ -224,7 +223,7 @@ def _samples_of(nbytes: int, source: Source, options: PackOptions, total: int) -
         some = list(itertools.islice(source, _SPREAD))
     sizes = [
         sum(len(value.data) for value in record.values if isinstance(value, EncodedImage))
-        for record in encode_chunk(some, source.schema, options.encode, source.box_forms).records
+        for record in encode_chunk(some, source.schema, options.encode, source.box_forms)
         if isinstance(record, Record)
     ]
     return max(1, round(nbytes * len(sizes) / sum(sizes))) if sum(sizes) else total

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from fastdata.formats.manifest import ShardEntry
 from fastdata.printable import printable
-from fastdata.summary import image_sizes, load_code
+from fastdata.summary import image_sizes
 
 from ..base import Reject, Source
 from .job import read_rejects
@@ -56,8 +54,8 @@ class PackReport:
     num_samples, num_rejected : int
         Packed, and left out.
     num_shards : int
-    source_bytes, file_bytes : int
-        Bytes of images read, and bytes of the dataset's files.
+    file_bytes : int
+        Bytes of the dataset's files.
     seconds : float
         Of this run.
     images_per_second : float
@@ -79,49 +77,14 @@ class PackReport:
     num_samples: int
     num_rejected: int
     num_shards: int
-    source_bytes: int
     file_bytes: int
-    seconds: float
-    images_per_second: float
+    seconds: float = 0.0
+    images_per_second: float = 0.0
     resumed_at: int = 0
     rejects_path: Path | None = None
     notes: tuple[str, ...] = ()
     read_as: str = ""
     load_code: str = ""
-
-    @classmethod
-    def of(
-        cls,
-        path: Path | str,
-        source: Source,
-        shards: Sequence[ShardEntry],
-        notes: Sequence[str],
-        *,
-        digest: str,
-        num_rejected: int,
-        source_bytes: int = 0,
-        seconds: float = 0.0,
-        consumed: int = 0,
-        resumed_at: int = 0,
-        rejects_path: Path | None = None,
-    ) -> PackReport:
-        """Return the report on shards that were packed, `consumed` samples of them in this run."""
-        return cls(
-            path=path,
-            digest=digest,
-            num_samples=sum(shard.num_samples for shard in shards),
-            num_rejected=num_rejected,
-            num_shards=len(shards),
-            source_bytes=source_bytes,
-            file_bytes=sum(shard.file_bytes for shard in shards),
-            seconds=seconds,
-            images_per_second=consumed / max(seconds, 1e-9),
-            resumed_at=resumed_at,
-            rejects_path=rejects_path,
-            notes=tuple(notes),
-            read_as=source.description,
-            load_code=load_code(path, schema=source.schema) if digest else "",
-        )
 
     @property
     def rejects(self) -> list[Reject]:
@@ -144,7 +107,7 @@ class PackReport:
         rate = f"{self.images_per_second:,.0f} images/s, " if enough else ""
         lines = [
             f"{self.path}: {self.num_samples:,} images, "
-            f"{self.source_bytes / 1e6:,.1f} MB in, {self.file_bytes / 1e6:,.1f} MB out, "
+            f"{self.file_bytes / 1e6:,.1f} MB, "
             f"{rate}{self.num_rejected:,} rejected"
         ]
         if self.digest:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from fastdata.errors import MachineError, OptionError, WorkerError
+from fastdata.formats.writer import Record
 from fastdata.processes.pool import ProcessPool, Ticket
 from fastdata.processes.resources import available_cores
 from fastdata.processes.starting import Role, UnpicklableWorkError, signals_held
@@ -30,17 +31,18 @@ from fastdata.waits import wait_until
 
 from ..base import Deferred, Reject, Sample, Source
 from ..reading.python_samples import own_copy
-from .chunk import CHUNK_BYTES, ChunkResult, bytes_of, encode_chunk
+from .chunk import CHUNK_BYTES, bytes_of, encode_chunk
 from .options import EncodeOptions
 from .pools import LostProcesses, interrupt_tasks_only
 
 __all__ = ["ChunkPool", "EncodeAll", "run_in_order", "start_workers"]
 
-EncodeAll: TypeAlias = Callable[[Iterable[Any]], Generator[ChunkResult, None, None]]
+_Records: TypeAlias = "list[Record | Reject]"
+EncodeAll: TypeAlias = Callable[[Iterable[Any]], Generator[_Records, None, None]]
 """Turns chunks into results, in their order."""
 
 _Chunk: TypeAlias = "Sequence[Sample | Reject]"
-_Encode: TypeAlias = Callable[["_Chunk"], ChunkResult]
+_Encode: TypeAlias = Callable[["_Chunk"], _Records]
 
 _GRACE_SECONDS = 5.0
 _SIGNAL_SECONDS = 0.1
@@ -107,7 +109,7 @@ def start_workers(
         )
 
 
-def _encode_in_pool(encode: _Encode, chunk: _Chunk) -> ChunkResult:
+def _encode_in_pool(encode: _Encode, chunk: _Chunk) -> _Records:
     interrupt_tasks_only()
     return encode(chunk)
 
@@ -222,7 +224,7 @@ class ChunkPool:
             ) from error
         return pool
 
-    def run(self, chunks: Iterable[_Chunk], ahead: int) -> Generator[ChunkResult, None, None]:
+    def run(self, chunks: Iterable[_Chunk], ahead: int) -> Generator[_Records, None, None]:
         """Yield results in order; a sample that kills its worker becomes a `Reject`."""
         source = iter(chunks)
         pending: deque[_Chunk] = deque()  # submitted, result not yet yielded
@@ -254,16 +256,15 @@ class ChunkPool:
         except Exception:  # pickling a user's object may raise anything
             return self._pool.submit([_sendable(sample) for sample in chunk])
 
-    def _one_by_one(self, chunk: _Chunk) -> ChunkResult:
-        records: list[Any] = []
-        total = 0
+    def _one_by_one(self, chunk: _Chunk) -> _Records:
+        records: _Records = []
         for sample in chunk:
             kills = _memory_kills()
             for _ in range(_DEATHS_ALLOWED):
                 try:
                     with signals_held():
                         ticket = self._submit([sample])
-                    result: ChunkResult = _result(ticket)
+                    result: _Records = _result(ticket)
                     break
                 except WorkerError:
                     if self._pool.death is None:
@@ -279,10 +280,9 @@ class ChunkPool:
                         "memory; then run the same command again: it continues"
                     )
                 reason = "the worker process died on it (a crash of the decoder, or out of memory)"
-                result = ChunkResult([Reject(sample.key, reason)], 0)
-            records += result.records
-            total += result.source_bytes
-        return ChunkResult(records, total)
+                result = [Reject(sample.key, reason)]
+            records += result
+        return records
 
     def close(self) -> None:
         """End the workers, and what they are working on.  Idempotent."""
@@ -309,7 +309,7 @@ class _Encoder:
     def __init__(self, encode: _Encode, setup: Callable[[], None] | None) -> None:
         self._encode, self._setup = encode, setup
 
-    def __call__(self, chunk: _Chunk | None, memory: object) -> ChunkResult | None:
+    def __call__(self, chunk: _Chunk | None, memory: object) -> _Records | None:
         if self._setup is not None:
             setup, self._setup = self._setup, None
             setup()

@@ -590,7 +590,7 @@ def test_a_plan_is_read_as_it_was_written(unit: Literal["samples", "files"]) -> 
     assert Plan.from_json(plan.to_json(), "here") == plan
     body = json.loads(plan.to_json())["body"]
     for wrong in ({"other": 2}, {"bounds": ["x"]}):
-        with pytest.raises(FormatError, match="here is no plan of a pack: .*plan again"):
+        with pytest.raises(FormatError, match=r"here is no plan of a pack: .*plan again"):
             Plan.from_json(json_with_checksum({**body, **wrong}), "here")
 
 
