@@ -81,9 +81,6 @@ class PackedSource(IndexedSource):
     def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
         return np.array([int(self.dataset.digest[:16], 16)], np.uint64)
 
-    def fingerprint_key(self, index: int) -> str:
-        return str(self.dataset.paths[0])
-
 
 class StoredSample(Deferred):
     """A sample of a dataset that the process has open."""

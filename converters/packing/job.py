@@ -5,8 +5,7 @@ Beside the destination ``train.lmdb`` a pack in progress owns the directory
 
 =================  ==========================================================
 ``lock``           locked while a packer runs; the kernel drops it with the process
-``job.json``       the source and the options; a pack with others is refused
-``source.u64``     one hash per sample, to find samples that changed
+``job.json``       the options and a hash of the source; a pack with others is refused
 ``state.json``     the progress; replaced as a whole at every commit
 ``rejects.csv``    the samples rejected so far
 ``shard-00000/``   the shard being written
@@ -17,8 +16,8 @@ Beside the destination ``train.lmdb`` a pack in progress owns the directory
 State is committed after the data it refers to, so killing the process at any
 moment loses at most the work since the last commit.  The state has a checksum, and
 holds those of the other files; a shard that does not match is packed again.  A pack
-exists as long as ``job.json``: only ``source.u64`` is written before it, and it is the
-first file to be removed after publishing.
+exists as long as ``job.json``: it is the first file to be written, and the first to be
+removed after publishing.
 """
 
 from __future__ import annotations
@@ -30,12 +29,10 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
-
-import numpy as np
+from typing import Any
 
 from fastdata.errors import DestinationExistsError, JobChangedError
 from fastdata.formats.layout import checksum
@@ -61,7 +58,6 @@ from ..base import Reject
 from .lock import DirectoryLock
 
 __all__ = [
-    "SOURCE_CHANGED",
     "Job",
     "Sealed",
     "checked_json",
@@ -78,13 +74,7 @@ __all__ = [
 
 log = logging.getLogger("fastdata")
 
-Fingerprints: TypeAlias = "np.ndarray[Any, np.dtype[np.uint64]]"
-
-SOURCE_CHANGED = "files of the source have changed since, or were added or removed"
-
-_OURS = re.compile(
-    r"(job\.json|state\.json|rejects\.csv)(\.new)?|source\.u64|shard-\d{5}|shards|replaced"
-)
+_OURS = re.compile(r"(job\.json|state\.json|rejects\.csv)(\.new)?|shard-\d{5}|shards|replaced")
 """Names of our files in the directory; other files there are never touched."""
 
 
@@ -165,25 +155,15 @@ class Job:
         if os.path.lexists(replaced) and not os.path.lexists(self.destination):
             os.rename(replaced, self.destination)
 
-    def begin(
-        self,
-        identity: Mapping[str, Any],
-        fingerprints: Fingerprints,
-        key_at: Callable[[int], str],
-        *,
-        restart: bool = False,
-    ) -> None:
+    def begin(self, identity: Mapping[str, Any], source: str, *, restart: bool = False) -> None:
         """Resume the unfinished pack, or start one.
 
-        `identity` is JSON of everything that decides the result, e.g. the options.
-        `fingerprints` has one hash per sample, and `key_at` returns a sample's name for messages.
-        `JobChangedError` lists the differences if the unfinished pack has another identity; with
-        `restart` that pack is discarded instead.
+        `identity` is JSON of everything that decides the result, e.g. the options, and `source` a
+        hash of the samples.  `JobChangedError` lists the differences if the unfinished pack has
+        others; with `restart` that pack is discarded instead.
         """
-        content = fingerprints.tobytes()
-        job = {"identity": dict(identity), "source": f"{checksum(content):016x}"}
         found = self._read("job.json")
-        changes = [] if found is None else self._changes(found, job, fingerprints, key_at)
+        changes = [] if found is None else differences(**found, now=identity, source_now=source)
         if changes and not restart:
             raise JobChangedError(
                 f"{self.directory} is an unfinished pack of something else: "
@@ -192,8 +172,9 @@ class Job:
             )
         if found is None or changes:
             self._clear()
-            write_file(self.directory / "source.u64", content)
-            replace_state(self.directory / "job.json", job)
+            replace_state(
+                self.directory / "job.json", {"identity": dict(identity), "source": source}
+            )
             sync_directory(self.directory)
         saved = self._read("state.json")
         if saved is None:
@@ -213,7 +194,7 @@ class Job:
 
     def start_over(self) -> None:
         """Discard the progress of the pack; its identity stays."""
-        self._clear(keep=("job.json", "source.u64"))
+        self._clear(keep=("job.json",))
         self.state = State()
         self._open()
 
@@ -235,23 +216,6 @@ class Job:
             # With a digest, the folder may be published already.
             make_own_folder(self.shards)
         self._rejects = Spool(self.directory / "rejects.csv", self.state.rejects)
-
-    def _changes(
-        self,
-        before: Mapping[str, Any],
-        now: Mapping[str, Any],
-        fingerprints: Fingerprints,
-        key_at: Callable[[int], str],
-    ) -> list[str]:
-        """Return the differences between two packs."""
-        found = list(differences(before["identity"], now["identity"]))
-        if found or before["source"] == now["source"]:
-            return found
-        with open_own_file(self.directory / "source.u64") as file:
-            content = file.read()
-        if f"{checksum(content):016x}" != before["source"]:
-            return [SOURCE_CHANGED]
-        return list(_source_differences(np.frombuffer(content, np.uint64), fingerprints, key_at))
 
     def _clear(self, keep: Sequence[str] = ()) -> None:
         names = [name for name in os.listdir(self.directory) if _OURS.fullmatch(name)]
@@ -426,9 +390,12 @@ def _checksum(body: Any) -> str:
     return f"{checksum(json.dumps(body, sort_keys=True).encode()):016x}"
 
 
-def differences(before: Mapping[str, Any], identity: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the differences between a stored identity and the current one."""
-    old, new = _flat(before), _flat(json.loads(json.dumps(identity)))
+def differences(
+    identity: Mapping[str, Any], source: str, now: Mapping[str, Any], source_now: str
+) -> list[str]:
+    """Return the differences between a stored identity and source and those of now."""
+    old, new = _flat(identity), _flat(json.loads(json.dumps(now)))
+    found = []
     for name in {**old, **new}:
         was, is_ = old.get(name), new.get(name)
         if was == is_:
@@ -437,9 +404,16 @@ def differences(before: Mapping[str, Any], identity: Mapping[str, Any]) -> Itera
             changed = [f"{c!r} is new" for c in is_ if c not in set(was)]
             changed += [f"{c!r} is gone" for c in was if c not in set(is_)]
             more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
-            yield f"{name}: {', '.join(changed[:3])}{more}"
+            found.append(f"{name}: {', '.join(changed[:3])}{more}")
         else:
-            yield f"{name} was {_short(was)} and is {_short(is_)}"
+            found.append(f"{name} was {_short(was)} and is {_short(is_)}")
+    if not found and source != source_now:
+        counts = source.partition(" ")[0], source_now.partition(" ")[0]
+        found.append(
+            "files of the source have changed since, or were added or removed "
+            f"({counts[0]} then, {counts[1]} now)"
+        )
+    return found
 
 
 def _flat(identity: Mapping[str, Any]) -> dict[str, Any]:
@@ -447,21 +421,6 @@ def _flat(identity: Mapping[str, Any]) -> dict[str, Any]:
     schema = identity.get("schema", ())
     of_fields = {f"{what} of {one['name']}": one[what] for one in schema for what in one}
     return {**identity, "schema": [one["name"] for one in schema], **of_fields}
-
-
-def _source_differences(
-    before: Fingerprints, now: Fingerprints, key_at: Callable[[int], str]
-) -> Iterator[str]:
-    """Yield the changes of the source, with the first sample affected."""
-    common = min(len(before), len(now))
-    different = np.flatnonzero(before[:common] != now[:common])
-    if len(before) != len(now):
-        first = int(different[0]) if len(different) else common
-        where = f"; they differ from {key_at(first)} on" if first < len(now) else ""
-        yield f"the source had {len(before)} samples and has {len(now)}{where}"
-    elif len(different):
-        more = f" and {len(different) - 1} more" if len(different) > 1 else ""
-        yield f"in the source, {key_at(int(different[0]))} changed{more}"
 
 
 def _short(value: Any) -> str:

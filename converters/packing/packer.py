@@ -30,7 +30,15 @@ from ..base import IndexedSource, Reject, Sample, Source
 from .chunk import CHUNK_BYTES, bytes_of
 from .job import Job, read_rejects, rejects_path
 from .options import Container, PackOptions
-from .plan import identity, nothing_packed, num_samples, order_of, packed_with, shard_bounds
+from .plan import (
+    identity,
+    nothing_packed,
+    num_samples,
+    order_of,
+    packed_with,
+    shard_bounds,
+    source_hash,
+)
 from .report import PackReport, progress_bar
 from .workers import EncodeAll
 
@@ -84,12 +92,8 @@ class Packer:
                 f"{destination} already exists. Choose another destination, or pass "
                 "overwrite=True (--overwrite) to replace it once the new dataset is complete."
             )
-        limit = None if self.options.shuffle else self.options.limit
-
-        def name_of(index: int) -> str:
-            return with_urls(self.source.fingerprint_key(index))
-
-        job.begin(self.identity, self.source.fingerprints(limit), name_of, restart=overwrite)
+        content = source_hash(self.source, self.options)
+        job.begin(self.identity, content, restart=overwrite)
         if job.state.digest and not self._data().exists():
             found = dataset_at(destination, self.options.many)
             self.published = found is not None and found.digest == job.state.digest

@@ -55,7 +55,6 @@ from fastdata.waits import said_while
 from ..base import IndexedSource, Reject, Sample, Source
 from ..scan import ScanSource
 from .job import (
-    SOURCE_CHANGED,
     checked_json,
     csv_line,
     differences,
@@ -168,10 +167,8 @@ class Parts:
                 f"{self.store.url} has no plan: run the same command with --plan first"
             ) from None
         now = identity(self.source, self._options)
-        different = list(differences(plan.identity, now))
-        if not different and plan.source != source_hash(self._source, self._options):
-            different = [SOURCE_CHANGED]
-        if different:
+        content = source_hash(self._source, self._options)
+        if different := differences(plan.identity, plan.source, now, content):
             raise JobChangedError(
                 f"{self.store.url} is an unfinished pack of something else: "
                 f"{'; '.join(different)}. Run it as it was planned, or choose another destination; "

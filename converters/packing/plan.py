@@ -118,7 +118,7 @@ class Plan:
     identity: Mapping[str, Any]
     """As `identity` returns it."""
     source: str
-    """A hash of what the samples are made from."""
+    """As `source_hash` returns it."""
     bounds: tuple[int, ...]
     unit: Literal["samples", "files"] = "samples"
 
@@ -178,9 +178,9 @@ class Plan:
 
 
 def source_hash(source: Source, options: PackOptions) -> str:
-    """Return a hash of what the samples of a pack are made from."""
+    """Return the number of samples or files that a pack is made from, and their hash."""
     hashes = source.fingerprints(None if options.shuffle else options.limit)
-    return xxhash.xxh3_64_hexdigest(hashes.tobytes())
+    return f"{len(hashes):,} {xxhash.xxh3_64_hexdigest(hashes.tobytes())}"
 
 
 def _file_bounds(source: ScanSource, options: PackOptions) -> list[int]:
