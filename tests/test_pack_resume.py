@@ -415,9 +415,9 @@ def test_what_appears_at_the_destination_meanwhile_is_not_overwritten(tmp_path: 
     _begin(source, path, SMALL)
     finished = packer.Packer._finish
 
-    def late(self: Any) -> None:
-        finished(self)
+    def late(self: Any) -> str:
         path.write_text("somebody's")
+        return finished(self)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packer.Packer, "_finish", late)

@@ -94,7 +94,7 @@ def test_workers_killed_from_outside_cost_nothing(
 
     def take_and_kill(self: Any, result: Any) -> None:
         take(self, result)
-        if self.job.state.position in (6, 20):
+        if self.state.position in (6, 20):
             workers = set(psutil.Process().children()) - others
             worker = next(w for w in workers if w.status() != psutil.STATUS_ZOMBIE)
             worker.kill()
@@ -278,7 +278,7 @@ def test_no_more_samples_are_in_memory_than_chunks_in_flight(
     def measured(self: Any, result: Any) -> None:
         take(self, result)
         drawn_now = int(repr(drawn)[6:-1])
-        ahead.append(drawn_now - self.job.state.position)
+        ahead.append(drawn_now - self.state.position)
 
     def source() -> Iterator[Any]:
         for _ in range(400):

@@ -43,8 +43,9 @@ from ..finding import find_source
 from ..opening import open_packed
 from ..packed import PackedSource
 from ..packing.driver import pack
-from ..packing.job import Job, read_state, rejects_path, replace_state
+from ..packing.job import read_state, rejects_path, replace_state
 from ..packing.lock import DirectoryLock
+from ..packing.packer import Packer
 from ..packing.report import PackReport
 from ..reading.locations import folder_at, folders_in, is_pattern
 from .class_numbers import fitted
@@ -264,8 +265,8 @@ def _unfinished(workplace: Path, current: Dataset, path: Path) -> _State | None:
             f"the new samples: rm -r {shlex.quote(str(workplace))}"
         )
     if current.digest == state.after and not path.is_dir():
-        with contextlib.closing(Job(path)) as job:
-            job.tidy_after(state.after)  # of the merge
+        with contextlib.closing(Packer(path)) as packer:
+            packer.tidy_after(state.after)  # of the merge
     return state
 
 

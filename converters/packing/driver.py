@@ -10,11 +10,11 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import psutil
 
@@ -37,9 +37,9 @@ from ..base import FieldSpec, Source
 from ..finding import find_source
 from ..reading.spans import close_files
 from .engines import Task, at_url, named_executor, open_source, run_parts
-from .job import Job, entry_of, read_rejects, rejects_path
+from .job import dataset_at, entry_of, read_rejects, rejects_path
 from .options import Container, EncodeOptions, PackOptions, parse_shard_size
-from .packer import Packer, dataset_at
+from .packer import Packer
 from .parts import REJECTS, Parts, Receipt, share_of
 from .report import PackReport, progress_bar, say_what_is_read
 from .workers import start_workers
@@ -47,6 +47,8 @@ from .workers import start_workers
 __all__ = ["pack"]
 
 _MAKE_ROOM = "Make room and run the same command again: it goes on where it stopped."
+
+_RunAll: TypeAlias = Callable[[Sequence[int]], Generator[Receipt, None, None]]
 
 _SHARD_SIZE = "1GB"
 """Default shard size of a dataset at a URL."""
@@ -245,23 +247,23 @@ def pack(
         if not in_parts:
             stack.enter_context(full_disk_explained(path, _MAKE_ROOM))
             stack.callback(lambda: _ends.update({os.path.realpath(path): time.time()}))
-            job = stack.enter_context(contextlib.closing(_job_of(path)))
+            packer = stack.enter_context(contextlib.closing(_packer_of(path)))
         stack.callback(close_files)
         found = find_source(open_source(source, storage_options), **found_by)
         if not isinstance(source, Source):
             stack.callback(found.close)
         if not in_parts:
-            packer = Packer(job, found, options, on_error == "stop", progress)
+            packer.prepare(found, options)
             if report := _packed_by_another_rank(packer):
                 return report
             packer.begin(overwrite)
             say_what_is_read(found)
             with start_workers(found, encode, num_workers, executor) as run:
-                return packer.run(run)
+                return packer.run(run, stop_on_error=on_error == "stop", progress=progress)
         store = target if isinstance(target, Store) else open_store(os.path.abspath(target))
         parts = Parts(store, found, options)
         pack_part = partial(parts.pack, num_workers=num_workers, stop_on_error=on_error == "stop")
-        run_all: Callable[[Sequence[int]], Iterator[Receipt]] = partial(map, pack_part)
+        run_all: _RunAll = lambda mine: (pack_part(number) for number in mine)  # noqa: E731
         if executor is not None:
             place = os.fspath(source)
             task = Task(
@@ -309,7 +311,7 @@ def _check_step(
 def _pack_in_parts(
     parts: Parts,
     part: str | None,
-    run_all: Callable[[Sequence[int]], Iterator[Receipt]],
+    run_all: _RunAll,
     progress: bool | None,
 ) -> PackReport:
     """Pack all parts, or do one step.
@@ -329,8 +331,9 @@ def _pack_in_parts(
         plan, done = parts.plan(), parts.done()
         mine = [number for number in range(first, len(plan), of) if number not in done]
         total = sum(plan.samples_in(number) or 0 for number in mine) or None
-        with progress_bar(store.url.rpartition("/")[2], total, progress) as bar:
-            for receipt in run_all(mine):
+        bar = progress_bar(store.url.rpartition("/")[2], total, progress)
+        with bar, contextlib.closing(run_all(mine)) as results:
+            for receipt in results:
                 packed.append(receipt)
                 bar.update(receipt.num_samples)
                 if receipt.rejects:
@@ -399,24 +402,24 @@ _ends: dict[str, float] = {}
 """When this process's last call for a destination ended."""
 
 
-def _job_of(destination: Path) -> Job:
-    """Return the locked job of a destination; a rank waits while another one holds the lock.
+def _packer_of(destination: Path) -> Packer:
+    """Return the packer that locks a destination; a rank waits while another one holds the lock.
 
     `DestinationLockedError` if another process holds it and this process is not a rank.
     """
-    jobs: list[Job] = []
+    packers: list[Packer] = []
 
     def attempt(seconds: float) -> bool:
         try:
-            jobs.append(Job(destination))
+            packers.append(Packer(destination))
         except DestinationLockedError:
             if world_size() == 1:
                 raise
             time.sleep(min(seconds, 0.2))
-        return bool(jobs)
+        return bool(packers)
 
     wait_until(attempt, f"{destination}, which another rank packs")
-    return jobs[0]
+    return packers[0]
 
 
 def _packed_by_another_rank(packer: Packer) -> PackReport | None:
@@ -425,7 +428,7 @@ def _packed_by_another_rank(packer: Packer) -> PackReport | None:
     None if there is no dataset, if it is older than this process or its last call for this
     destination, or if it has other options.
     """
-    path, many = packer.job.destination, packer.options.many
+    path, many = packer.destination, packer.options.many
     first = path / MANIFEST if many else path
     last_call = _ends.get(os.path.realpath(path), psutil.Process().create_time())
     if world_size() == 1 or not first.exists() or first.stat().st_mtime < last_call:

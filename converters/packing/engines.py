@@ -7,10 +7,9 @@ passes through the process that drives it.
 from __future__ import annotations
 
 import contextlib
-import pickle
 import re
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from concurrent.futures import (
     FIRST_COMPLETED,
     BrokenExecutor,
@@ -108,37 +107,36 @@ _opened = threading.local()
 """The task that a thread had last, with its source and destination."""
 
 
-def _open(task: bytes) -> tuple[Task, Parts]:
-    """Return a task, with source and destination; a thread lists the source once.
+def _open(wanted: Task) -> Parts:
+    """Return the parts of a task, with source and destination; a thread lists the source once.
 
     Threads have a source each: some have a place at which they read.
     """
-    if getattr(_opened, "task", None) != task:
-        _opened.task = _opened.found = None
-        wanted: Task = pickle.loads(task)  # of the process that submitted it, never of data
+    if getattr(_opened, "task", None) != wanted:
+        _opened.task = _opened.parts = None
         source = find_source(open_source(wanted.source, wanted.storage_options), **wanted.found)
         store = open_store(wanted.destination, wanted.storage_options)
         # Whether JPEGs are coded by the compiled library is a matter of this machine.
         encode = replace(wanted.options.encode, compiled=loaded_library() is not None)
         parts = Parts(store, source, replace(wanted.options, encode=encode))
-        _opened.task, _opened.found = task, (wanted, parts)
-    found: tuple[Task, Parts] = _opened.found
+        _opened.task, _opened.parts = wanted, parts
+    found: Parts = _opened.parts
     return found
 
 
-def _run(task: bytes, part: int, attempt: int) -> Receipt:
+def _run(task: Task, part: int, attempt: int) -> Receipt:
     """Pack a part; return its receipt.
 
     `attempt` makes it another call for engines that know a call by its arguments.
     """
     interrupt_tasks_only()
-    wanted, parts = _open(task)
+    parts = _open(task)
     # Engines have a process or thread for each task already, and daemons may start none.
     with memory_kept():
         try:
-            return parts.pack(part, num_workers=0, stop_on_error=wanted.stop_on_error)
+            return parts.pack(part, num_workers=0, stop_on_error=task.stop_on_error)
         except BaseException:
-            _opened.task = _opened.found = None  # the next attempt looks anew at what is there
+            _opened.task = _opened.parts = None  # the next attempt looks anew at what is there
             raise
         finally:
             if parts.source.mirror is not None:
@@ -150,14 +148,13 @@ def run_parts(
     engine: str,
     task: Task,
     numbers: Collection[int],
-) -> Iterator[Receipt]:
+) -> Generator[Receipt, None, None]:
     """Run parts as tasks of an executor; yield the receipt of each as it is done.
 
     A part that fails in a way that may pass, as when a worker was killed, is run again up to
     `_RETRIES` times.  After that its error is raised, and at once if source, options, destination
     or the engine as a whole is the cause.  `engine` is the executor's name for messages.
     """
-    sent = pickle.dumps(task)
     tries = dict.fromkeys(numbers, 0)
     running: dict[Future[Receipt], int] = {}
     lost = LostProcesses(executor)
@@ -173,7 +170,7 @@ def run_parts(
 
     try:
         with signals_held(blocked=False):
-            running = {executor.submit(_run, sent, part, 0): part for part in numbers}
+            running = {executor.submit(_run, task, part, 0): part for part in numbers}
         while running:
             wait_until(any_ready, lambda: f"{len(running):,} of {len(tries):,} parts from {engine}")
             for future in ready:
@@ -189,7 +186,7 @@ def run_parts(
                             raise
                         raise explained from error
                     with signals_held(blocked=False):
-                        running[executor.submit(_run, sent, part, tries[part])] = part
+                        running[executor.submit(_run, task, part, tries[part])] = part
                 else:
                     yield receipt
     finally:

@@ -1,26 +1,29 @@
-"""One run of a pack: connects the source, the writer and the job's state.
+"""A pack on this machine: connects the source, the writer and the state on the disk.
 
 Samples are cut into chunks, encoded elsewhere, and appended in the source's
-order by the one writer, here.  The order of events on the disk, which is
-what makes it safe to kill this at any moment, is in ``job.py``.
+order by the one writer, here.  The files on the disk, and why it is safe to kill
+this at any moment, are in ``job.py``.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import os
 import re
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from fastdata.errors import DestinationExistsError, FastdataError, RejectedError
+from fastdata.errors import DestinationExistsError, FastdataError, JobChangedError, RejectedError
 from fastdata.formats.layout import Header, content_digest, is_container
 from fastdata.formats.manifest import MANIFEST, Manifest
 from fastdata.formats.reader import ShardReader, find_damage
-from fastdata.formats.writer import Record, ShardDamagedError, ShardWriter
-from fastdata.own_files import remove_own
+from fastdata.formats.writer import Record, ShardDamagedError, ShardWriter, Spool, write_file
+from fastdata.own_files import make_own_folder, open_own_file, remove_own, sync_directory
 from fastdata.regular_files import open_regular, with_urls
 from fastdata.schema import Schema
 from fastdata.storage.local import tag_of
@@ -28,7 +31,21 @@ from fastdata.summary import load_code
 
 from ..base import IndexedSource, Reject, Sample, Source
 from .chunk import CHUNK_BYTES, bytes_of
-from .job import Job, read_rejects, rejects_path
+from .job import (
+    OURS,
+    Sealed,
+    Start,
+    State,
+    csv_line,
+    dataset_at,
+    differences,
+    entry_of,
+    read_rejects,
+    read_state,
+    rejects_path,
+    replace_state,
+)
+from .lock import DirectoryLock
 from .options import Container, PackOptions
 from .plan import (
     identity,
@@ -42,7 +59,9 @@ from .plan import (
 from .report import PackReport, progress_bar
 from .workers import EncodeAll
 
-__all__ = ["Packer", "checked_records", "dataset_at", "next_chunk", "writer_of"]
+__all__ = ["Packer", "checked_records", "next_chunk", "writer_of"]
+
+log = logging.getLogger("fastdata")
 
 CHUNK_SAMPLES = 32
 _COMMIT_BYTES = 64 << 20
@@ -50,86 +69,202 @@ _COMMIT_SECONDS = 10.0
 
 
 class Packer:
-    """One run of a job; for one thread."""
+    """A pack to one destination, locked against other processes and threads; for one thread."""
 
-    def __init__(
-        self,
-        job: Job,
-        source: Source,
-        options: PackOptions,
-        stop_on_error: bool,
-        progress: bool | None,
-    ) -> None:
-        self.job = job
-        self.source = source.indexed() if options.shuffle else source
-        self.identity = identity(source, options)
-        self.packed_with = packed_with(source, options)
-        self.options = options
-        self.stop_on_error = stop_on_error
-        self.progress = progress
-        self.total = num_samples(self.source, options, counted=options.shards > 1)
-        self.writer: ShardWriter | None = None
-        self.bounds = shard_bounds(options, self.total)
-        self.order = order_of(self.source, options)
-        self.last_commit = time.monotonic()
-        self.overwrite = False
-        self.published = False
-        """Whether an earlier run has published the dataset."""
-        self.consistent = False
-        """Whether writer and state agree, so that a commit is safe."""
+    def __init__(self, destination: Path) -> None:
+        self.destination = destination
+        self.directory = destination.with_name(destination.name + ".partial")
+        self.shards = self.directory / "shards"
+        self.state = State()
+        self.notes: list[str] = []
+        """Remarks on the files of an earlier run."""
+        self._rejects: Spool | None = None
+        self._writer: ShardWriter | None = None
+        self._published: Manifest | Header | None = None
+        """The dataset, if an earlier run has published it."""
+        self._lock = DirectoryLock(self.directory, OURS.fullmatch)
+
+    def close(self) -> None:
+        """Release the lock; committed data stay."""
+        try:
+            if self._rejects is not None:
+                self._rejects.close()
+            if self._lock.is_locked and not (self.directory / "job.json").exists():
+                with contextlib.suppress(OSError):  # finished, or never begun
+                    self._clear()
+                    self._lock.release(finished=True)
+        finally:
+            self._lock.release()
+
+    def tidy_after(self, digest: str) -> None:
+        """Remove the remaining files of a pack of one file that was killed after publishing.
+
+        An unfinished pack of a dataset with another digest is not touched.
+        """
+        state = self._read("state.json")
+        if state is not None and digest in [one["entry"]["digest"] for one in state["sealed"]]:
+            self._clear()
 
     # -- starting ---------------------------------------------------------------------
 
+    def prepare(self, source: Source, options: PackOptions) -> None:
+        """Take the source and the options; `OptionError` if they do not fit."""
+        self.source = source.indexed() if options.shuffle else source
+        self.options = options
+        self.identity = identity(source, options)
+        self.packed_with = packed_with(source, options)
+        self.total = num_samples(self.source, options, counted=options.shards > 1)
+        self.bounds = shard_bounds(options, self.total)
+        self.order = order_of(self.source, options)
+
     def begin(self, overwrite: bool) -> None:
-        """Check the destination, and resume an earlier run."""
-        job, destination = self.job, self.job.destination
-        job.restore()
+        """Check the destination, and resume an unfinished pack or start one.
+
+        `JobChangedError` lists the differences if the unfinished pack has another identity or
+        source; with `overwrite` that pack is discarded instead.
+        """
+        self.overwrite = overwrite
+        destination, replaced = self.destination, self.directory / "replaced"
+        if os.path.lexists(replaced) and not os.path.lexists(destination):
+            os.rename(replaced, destination)  # a packer died between the two renames
         exists = os.path.lexists(destination)
         if overwrite:
             _refuse_to_replace(destination)
-        elif exists and not (job.directory / "job.json").exists():
+        elif exists and not (self.directory / "job.json").exists():
             raise DestinationExistsError(
                 f"{destination} already exists. Choose another destination, or pass "
                 "overwrite=True (--overwrite) to replace it once the new dataset is complete."
             )
-        content = source_hash(self.source, self.options)
-        job.begin(self.identity, content, restart=overwrite)
-        if job.state.digest and not self._data().exists():
-            found = dataset_at(destination, self.options.many)
-            self.published = found is not None and found.digest == job.state.digest
-            if not self.published:
-                job.start_over()  # the dataset of the earlier run has been removed
-        if exists and not overwrite and not self.published:
+        job = {"identity": self.identity, "source": source_hash(self.source, self.options)}
+        found = self._read("job.json")
+        changes = [] if found is None else differences(found, job)
+        if changes and not overwrite:
+            raise JobChangedError(
+                f"{self.directory} is an unfinished pack of something else: "
+                f"{'; '.join(changes)}. Finish it with the options that it was started with, or "
+                "start again with overwrite=True (--overwrite)."
+            )
+        if found is None or changes:
+            self._clear()
+            replace_state(self.directory / "job.json", job)
+            sync_directory(self.directory)
+        saved = self._read("state.json")
+        if saved is None:
+            self._start_over()
+        else:
+            self.state = State.from_json(saved)
+            self._find_published()
+        if exists and not overwrite and self._published is None:
             raise DestinationExistsError(
                 f"{destination} already exists, beside the unfinished pack "
-                f"{job.directory}. Pass overwrite=True (--overwrite) to finish and replace it."
+                f"{self.directory}. Pass overwrite=True (--overwrite) to finish and replace it."
             )
-        self.overwrite = overwrite
+        if self._published is None and saved is not None:
+            try:
+                self._open()
+            except ShardDamagedError as error:
+                self._note(f"{error}. Everything is packed again")
+                self._start_over()
+
+    def _find_published(self) -> None:
+        entries = [shard.entry for shard in self.state.sealed]
+        if not entries or (self.shards / entries[0].file).exists():
+            return
+        found = dataset_at(self.destination, self.options.many)
+        same = found is not None and (
+            found.shards == tuple(entries)
+            if isinstance(found, Manifest)
+            else found.digest == entries[0].digest
+        )
+        self._published = found if same else None
+
+    def _read(self, name: str) -> Any:
+        """Return a committed file; None if it is missing or damaged."""
+        path = self.directory / name
+        try:
+            return read_state(path)
+        except FileNotFoundError:
+            return None
+        except ValueError:
+            self._note(f"{path} is damaged. Everything is packed again")
+            return None
+
+    def _note(self, text: str) -> None:
+        log.warning("%s", text)
+        self.notes.append(text)
+
+    def _start_over(self) -> None:
+        """Discard the progress of the pack; its identity stays."""
+        self._clear(keep=("job.json",))
+        self.state = State()
+        self._open()
+
+    def _open(self) -> None:
+        if self._rejects is not None:
+            self._rejects.close()
+        make_own_folder(self.shards)
+        self._rejects = Spool(self.directory / "rejects.csv", self.state.rejects)
+
+    def _clear(self, keep: Sequence[str] = ()) -> None:
+        names = [name for name in os.listdir(self.directory) if OURS.fullmatch(name)]
+        # job.json first: without it, the other files have no meaning.
+        for name in sorted(set(names).difference(keep), key=lambda name: name != "job.json"):
+            remove_own(self.directory / name)
 
     # -- the work ---------------------------------------------------------------------
 
-    def run(self, encode: EncodeAll) -> PackReport:
+    def run(
+        self, encode: EncodeAll, *, stop_on_error: bool = False, progress: bool | None = None
+    ) -> PackReport:
         """Pack the remaining samples, seal, and publish."""
-        started = time.monotonic()
-        if not self.published:
+        started = self.last_commit = time.monotonic()
+        self.stop_on_error = stop_on_error
+        resumed_at = self.state.position
+        if self._published is None:
             self._check_earlier_run()
-        state = self.job.state
-        resumed_at = state.position
-        bar = progress_bar(self.job.destination.name, self.total, self.progress, resumed_at)
-        results = encode(self._chunks() if not state.digest else iter(()))
+            resumed_at = self.state.position
+            with progress_bar(self.destination.name, self.total, progress, resumed_at) as bar:
+                self._pack_rest(encode, bar)
+            digest = self._finish()
+            self._publish()
+        else:
+            digest = self._published.digest
+        self._clear()
+        entries = [shard.entry for shard in self.state.sealed]
+        num_rejected = self.state.num_rejected
+        seconds = time.monotonic() - started
+        return PackReport(
+            path=self.destination,
+            digest=digest,
+            num_samples=sum(entry.num_samples for entry in entries),
+            num_rejected=num_rejected,
+            num_shards=len(entries),
+            file_bytes=sum(entry.file_bytes for entry in entries),
+            seconds=seconds,
+            images_per_second=(self.state.position - resumed_at) / max(seconds, 1e-9),
+            resumed_at=resumed_at,
+            rejects_path=rejects_path(self.destination) if num_rejected else None,
+            notes=(*self.source.notes, *self.notes),
+            read_as=self.source.description,
+            load_code=load_code(self.destination),
+        )
+
+    def _pack_rest(self, encode: EncodeAll, bar: Any) -> None:
+        """Pack the remaining samples into shards."""
+        self.consistent = True  # writer and state agree, so that a commit is safe
+        results = encode(self._chunks())
         try:
-            self.consistent = True
             for result in results:
                 self._take(result)
                 bar.update(len(result))
-                if state.num_rejected:
-                    bar.set_postfix(rejected=state.num_rejected, refresh=False)
+                if self.state.num_rejected:
+                    bar.set_postfix(rejected=self.state.num_rejected, refresh=False)
             self.source.check_store()
             self.consistent = False
-            if not state.digest:
-                self._finish()
+            if self._writer is not None or self.state.writer is not None:
+                self._seal()
         except ShardDamagedError as error:
-            self._go_back(len(state.sealed))
+            self._go_back(len(self.state.sealed))
             raise ShardDamagedError(
                 f"{error}. Run the same command again: it packs this shard again"
             ) from error
@@ -141,40 +276,41 @@ class Packer:
                     self._commit()
             raise
         finally:
-            bar.close()
             results.close()
-            if self.writer is not None:
-                self.writer.close()
-        return self._publish(started, resumed_at)
+            if self._writer is not None:
+                self._writer.close()
 
     def _check_earlier_run(self) -> None:
         """Check the files of an earlier run; shards that have changed are packed again."""
-        state = self.job.state
         sound = 0
         try:
-            for shard in state.sealed:
-                path = self.job.shards / shard.entry.file
+            for shard in self.state.sealed:
+                path = self.shards / shard.entry.file
                 if not path.exists() or tag_of(os.stat(path)) != shard.tag:
                     _check_shard(path, shard.entry.digest)
                     shard.tag = tag_of(os.stat(path))
                 sound += 1
-            if state.sealing:
+            if self.state.sealing:
                 self._seal()
-            elif state.writer is not None:
+            elif self.state.writer is not None:
                 self._open_writer()
         except ShardDamagedError as error:
             self._go_back(sound)
-            self.job.note(f"{error}. Shard {self.job.state.shard} is packed again")
-        else:
-            # The digest is computed again: it costs little.
-            state.digest = ""
+            self._note(f"{error}. Shard {self.state.shard} is packed again")
 
     def _go_back(self, sealed: int) -> None:
-        """Discard all but the first shards."""
-        if self.writer is not None:
-            self.writer.close()
-            self.writer = None
-        self.job.go_back(sealed)
+        """Discard all but the first `sealed` shards."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+        kept = self.state.sealed[:sealed]
+        start = kept[-1].after if kept else Start()
+        self.state = State(**asdict(start), sealed=kept)
+        self._open()
+        self._commit()
+        for path in self.shards.iterdir():
+            if path.name not in {shard.entry.file for shard in kept}:
+                remove_own(path)
 
     def _samples(self, start: int) -> Iterator[Sample | Reject]:
         """Yield the source's samples from `start` on."""
@@ -186,7 +322,7 @@ class Packer:
 
     def _chunks(self) -> Iterator[list[Sample | Reject]]:
         """Cut the remaining samples into chunks of limited size, each within one shard."""
-        position, number = self.job.state.position, self.job.state.shard
+        position, number = self.state.position, self.state.shard
         samples = self._samples(position)
         while True:
             end = self.bounds(number)
@@ -202,25 +338,29 @@ class Packer:
 
     def _directory(self) -> Path:
         """Return the directory of the current shard."""
-        return self.job.directory / f"shard-{self.job.state.shard:05}"
+        return self.directory / f"shard-{self.state.shard:05}"
 
     def _open_writer(self) -> ShardWriter:
-        if self.writer is None:
+        if self._writer is None:
             kind = writer_of(self.options.container)
             directory = self._directory()
-            if self.job.state.writer is None:
+            if self.state.writer is None:
                 remove_own(directory)  # begun, but never committed
-            self.writer = kind(directory, self.source.schema, self.job.state.writer)
-        return self.writer
+            self._writer = kind(directory, self.source.schema, self.state.writer)
+        return self._writer
 
     def _take(self, result: Sequence[Record | Reject]) -> None:
         """Append a chunk's records; commit or seal the shard if it is due."""
         taken = checked_records(result, self.source, self.stop_on_error)
         self.consistent = False
-        state, writer = self.job.state, self._open_writer()
+        state, writer, rejects = self.state, self._open_writer(), self._rejects
+        assert rejects is not None
         for index, record in enumerate(taken, state.position):
             if isinstance(record, Reject):
-                self.job.reject(index, record)
+                if rejects.length == 0:
+                    rejects.append(b"index,key,reason\n")
+                rejects.append(csv_line(index, *record))
+                state.num_rejected += 1
         writer.append([record for record in taken if isinstance(record, Record)])
         state.position += len(taken)
         limit = self.options.shard_bytes
@@ -237,9 +377,12 @@ class Packer:
 
     def _commit(self) -> None:
         """Make all data durable, and then the state that refers to them."""
-        if self.writer is not None:
-            self.job.state.writer = self.writer.commit()
-        self.job.commit()
+        assert self._rejects is not None
+        if self._writer is not None:
+            self.state.writer = self._writer.commit()
+        self._rejects.sync()
+        self.state.rejects = self._rejects.state
+        replace_state(self.directory / "state.json", asdict(self.state))
         self.last_commit = time.monotonic()
 
     def _seal(self) -> None:
@@ -247,8 +390,9 @@ class Packer:
 
         `ShardDamagedError` if it does not read back as written.
         """
-        state, directory = self.job.state, self._directory()
-        target = self.job.shards / f"{directory.name}{writer_of(self.options.container).suffix}"
+        assert self._rejects is not None
+        state, directory = self.state, self._directory()
+        target = self.shards / f"{directory.name}{writer_of(self.options.container).suffix}"
         if state.sealing and target.exists():
             _check_shard(target)  # killed between the rename and the commit
         else:
@@ -258,57 +402,65 @@ class Packer:
                 self._commit()
                 writer.seal(target, self.packed_with)
             writer.close()
+        self._writer = None
         state.shard += 1
+        state.rejects = self._rejects.state
         if state.sealing:
-            self.job.note_sealed(target)
-        state.sealing, state.writer, self.writer = False, None, None
-        self.job.commit()
+            after = Start(*(getattr(state, name) for name in Start.__slots__))
+            state.sealed.append(Sealed(entry_of(target), tag_of(os.stat(target)), after))
+        state.sealing, state.writer = False, None
+        self._commit()
         remove_own(directory)
 
-    def _finish(self) -> None:
-        """Seal the last shard, and compute the digest of the dataset."""
-        state = self.job.state
-        if self.writer is not None or state.writer is not None:
-            self._seal()
-        if not state.sealed:
-            self.job.abandon()
-            rejects = rejects_path(self.job.destination)
-            raise nothing_packed(state.num_rejected, read_rejects(rejects), rejects)
-        entries = [shard.entry for shard in state.sealed]
-        state.digest = entries[0].digest
-        if self.options.many:
-            readers = [ShardReader(self.job.shards / entry.file) for entry in entries]
-            schema: Schema = self.source.schema
-            state.digest = content_digest(schema, [reader.column for reader in readers])
-            manifest = Manifest(schema, state.digest, tuple(entries), self.packed_with)
-            manifest.write(self.job.shards)
-        self.job.commit()
+    # -- ending -----------------------------------------------------------------------
 
-    def _data(self) -> Path:
-        """Return the finished data, which `publish` renames to the destination."""
-        shards = self.job.shards
-        return shards if self.options.many else shards / self.job.state.sealed[0].entry.file
+    def _finish(self) -> str:
+        """Return the digest of the dataset; write the manifest of several shards."""
+        entries = [shard.entry for shard in self.state.sealed]
+        if not entries:
+            self._publish_rejects()
+            self._clear()
+            rejects = rejects_path(self.destination)
+            raise nothing_packed(self.state.num_rejected, read_rejects(rejects), rejects)
+        if not self.options.many:
+            return entries[0].digest
+        schema: Schema = self.source.schema
+        readers = [ShardReader(self.shards / entry.file) for entry in entries]
+        digest = content_digest(schema, [reader.column for reader in readers])
+        Manifest(schema, digest, tuple(entries), self.packed_with).write(self.shards)
+        return digest
 
-    def _publish(self, started: float, resumed_at: int) -> PackReport:
-        state, destination = self.job.state, self.job.destination
-        self.job.publish(self._data(), replace=self.overwrite)
-        entries = [shard.entry for shard in state.sealed]
-        seconds = time.monotonic() - started
-        return PackReport(
-            path=destination,
-            digest=state.digest,
-            num_samples=sum(entry.num_samples for entry in entries),
-            num_rejected=state.num_rejected,
-            num_shards=len(entries),
-            file_bytes=sum(entry.file_bytes for entry in entries),
-            seconds=seconds,
-            images_per_second=(state.position - resumed_at) / max(seconds, 1e-9),
-            resumed_at=resumed_at,
-            rejects_path=rejects_path(destination) if state.num_rejected else None,
-            notes=(*self.source.notes, *self.job.notes),
-            read_as=self.source.description,
-            load_code=load_code(destination),
-        )
+    def _publish(self) -> None:
+        """Rename the finished data to the destination.
+
+        The list of rejects comes first, so that a visible dataset is complete.
+        """
+        data, destination = self.shards, self.destination
+        if not self.options.many:
+            data /= self.state.sealed[0].entry.file
+        if os.path.lexists(destination) and not self.overwrite:
+            raise DestinationExistsError(
+                f"{destination} appeared while the dataset was being packed. Move it away "
+                "and run the same command again, or pass overwrite=True (--overwrite)."
+            )
+        self._publish_rejects()
+        if data.is_dir() or destination.is_dir():
+            if os.path.lexists(destination):
+                os.rename(destination, self.directory / "replaced")
+            os.rename(data, destination)
+        else:
+            os.replace(data, destination)
+        sync_directory(destination.parent)
+
+    def _publish_rejects(self) -> None:
+        assert self._rejects is not None
+        if self.state.num_rejected:
+            self._rejects.sync()
+            with open_own_file(self._rejects.path) as file:
+                write_file(self.directory / "rejects.csv.new", file.read())
+            os.replace(self.directory / "rejects.csv.new", rejects_path(self.destination))
+        else:
+            rejects_path(self.destination).unlink(missing_ok=True)
 
 
 def checked_records(
@@ -338,14 +490,6 @@ def writer_of(container: Container) -> type[ShardWriter]:
     from fastdata.formats.hdf5 import Hdf5ShardWriter
 
     return Hdf5ShardWriter
-
-
-def dataset_at(destination: Path, many: bool) -> Manifest | Header | None:
-    """Return the manifest or header of a dataset; None if there is none that can be read."""
-    try:
-        return Manifest.read(destination) if many else ShardReader(destination).header
-    except (FastdataError, OSError):
-        return None
 
 
 def _check_shard(path: Path, digest: str = "") -> None:

@@ -166,9 +166,11 @@ class Parts:
             raise PartsMissingError(
                 f"{self.store.url} has no plan: run the same command with --plan first"
             ) from None
-        now = identity(self.source, self._options)
-        content = source_hash(self._source, self._options)
-        if different := differences(plan.identity, plan.source, now, content):
+        now = {
+            "identity": identity(self.source, self._options),
+            "source": source_hash(self._source, self._options),
+        }
+        if different := differences(asdict(plan), now):
             raise JobChangedError(
                 f"{self.store.url} is an unfinished pack of something else: "
                 f"{'; '.join(different)}. Run it as it was planned, or choose another destination; "
