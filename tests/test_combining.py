@@ -563,7 +563,7 @@ def test_a_full_disk_is_explained_once(
 ) -> None:
     path = pack_part(images, tmp_path / "a.lmdb")
 
-    def full(*_: Any) -> None:
+    def full(*_: Any, **options: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(packer.Packer, "run", full)

@@ -32,8 +32,7 @@ from fastdata import assembly
 from fastdata.converters.base import IndexedSource, Reject, Sample
 from fastdata.converters.packing import driver, packer
 from fastdata.converters.packing import workers as packing_workers
-from fastdata.converters.packing.pools import LostProcesses
-from fastdata.converters.packing.workers import ChunkPool, run_in_order
+from fastdata.converters.packing.workers import ChunkPool, LostProcesses, run_in_order
 from fastdata.errors import (
     WorkerError,
 )

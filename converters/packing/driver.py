@@ -328,7 +328,7 @@ def _pack_in_parts(
     packed: list[Receipt] = []
     first, of = share_of(part)
     if of:
-        plan, done = parts.plan(), parts.done()
+        plan, done = parts.plan, parts.done()
         mine = [number for number in range(first, len(plan), of) if number not in done]
         total = sum(plan.samples_in(number) or 0 for number in mine) or None
         bar = progress_bar(store.url.rpartition("/")[2], total, progress)
@@ -347,7 +347,7 @@ def _pack_in_parts(
         if not receipts:
             notes.append("it was complete already")
     else:
-        notes.append(f"{len(parts.done()):,} of {len(parts.plan()):,} parts are done")
+        notes.append(f"{len(parts.done()):,} of {len(parts.plan):,} parts are done")
     num_rejected = sum(len(receipt.rejects) for receipt in receipts)
     if digest and not receipts:
         num_rejected = parts.num_rejected()

@@ -38,7 +38,7 @@ from ..finding import find_source
 from ..reading.mirror import StoredFiles
 from .options import PackOptions
 from .parts import Parts, Receipt
-from .pools import LostProcesses, interrupt_tasks_only
+from .workers import LostProcesses, interrupt_tasks_only
 
 __all__ = ["Task", "at_url", "named_executor", "open_source", "run_parts"]
 

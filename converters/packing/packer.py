@@ -48,13 +48,12 @@ from .job import (
 from .lock import DirectoryLock
 from .options import Container, PackOptions
 from .plan import (
-    identity,
     nothing_packed,
     num_samples,
     order_of,
     packed_with,
+    request_of,
     shard_bounds,
-    source_hash,
 )
 from .report import PackReport, progress_bar
 from .workers import EncodeAll
@@ -111,7 +110,7 @@ class Packer:
         """Take the source and the options; `OptionError` if they do not fit."""
         self.source = source.indexed() if options.shuffle else source
         self.options = options
-        self.identity = identity(source, options)
+        self.request = request_of(source, options)
         self.packed_with = packed_with(source, options)
         self.total = num_samples(self.source, options, counted=options.shards > 1)
         self.bounds = shard_bounds(options, self.total)
@@ -135,9 +134,8 @@ class Packer:
                 f"{destination} already exists. Choose another destination, or pass "
                 "overwrite=True (--overwrite) to replace it once the new dataset is complete."
             )
-        job = {"identity": self.identity, "source": source_hash(self.source, self.options)}
         found = self._read("job.json")
-        changes = [] if found is None else differences(found, job)
+        changes = [] if found is None else differences(found, self.request)
         if changes and not overwrite:
             raise JobChangedError(
                 f"{self.directory} is an unfinished pack of something else: "
@@ -146,7 +144,7 @@ class Packer:
             )
         if found is None or changes:
             self._clear()
-            replace_state(self.directory / "job.json", job)
+            replace_state(self.directory / "job.json", self.request)
             sync_directory(self.directory)
         saved = self._read("state.json")
         if saved is None:

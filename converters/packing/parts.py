@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,7 @@ from .job import (
 )
 from .options import PackOptions
 from .packer import CHUNK_SAMPLES, checked_records, next_chunk, writer_of
-from .plan import Plan, identity, nothing_packed, order_of, packed_with, source_hash
+from .plan import Plan, nothing_packed, order_of, packed_with, request_of
 from .workers import start_workers
 
 __all__ = ["Parts", "Receipt", "share_of"]
@@ -102,11 +102,10 @@ class Receipt:
         """Return a receipt; `FormatError` if it is invalid."""
         try:
             body = checked_json(bytes(data))
-            shard = None if body["shard"] is None else ShardEntry(**body["shard"])
+            shard = ShardEntry(**body["shard"]) if body["shard"] else None
             if shard is not None:
                 shard.check()
-            rejects = [(int(index), str(key), str(why)) for index, key, why in body["rejects"]]
-            return cls(int(body["part"]), shard, rejects)
+            return cls(int(body["part"]), shard, [(int(n), *why) for n, *why in body["rejects"]])
         except (LookupError, TypeError, ValueError, RecursionError) as error:
             raise FormatError(
                 f"{place} is not a valid receipt: {error!r}. Remove it, and pack that part again"
@@ -128,15 +127,13 @@ class Parts:
         self._options = options
         self._source = source.indexed() if options.shuffle else source
         self._order = order_of(self._source, options)
-        self._plan: Plan | None = None
 
     # -- the plan --------------------------------------------------------------------------------
 
-    def make_plan(self) -> Plan:
-        """Cut the source into parts, or return the existing plan.
+    def make_plan(self) -> None:
+        """Cut the source into parts, unless there is a plan.
 
-        Raises `DestinationExistsError` if the store has a dataset or foreign objects, and the
-        errors of `plan`.
+        Raises `DestinationExistsError` if the store has a dataset or foreign objects.
         """
         if self.store.exists(MANIFEST):
             raise self._is_there()
@@ -149,15 +146,13 @@ class Parts:
                     "for the dataset."
                 )
             self.store.put_if_absent(PLAN, Plan.of(self.source, self._options).to_json())
-        return self.plan()
 
+    @cached_property
     def plan(self) -> Plan:
-        """Return the plan, after comparing it with the source and the options.
+        """The plan, which was compared with the source and the options.
 
         Raises `PartsMissingError` if there is none, and `JobChangedError` if they differ.
         """
-        if self._plan is not None:
-            return self._plan
         try:
             plan = Plan.from_json(self._read_text(PLAN), self.store.url_of(PLAN))
         except ObjectNotFoundError:
@@ -166,17 +161,12 @@ class Parts:
             raise PartsMissingError(
                 f"{self.store.url} has no plan: run the same command with --plan first"
             ) from None
-        now = {
-            "identity": identity(self.source, self._options),
-            "source": source_hash(self._source, self._options),
-        }
-        if different := differences(asdict(plan), now):
+        if different := differences(asdict(plan), request_of(self.source, self._options)):
             raise JobChangedError(
                 f"{self.store.url} is an unfinished pack of something else: "
                 f"{'; '.join(different)}. Run it as it was planned, or choose another destination; "
                 f"{self.store.url_of('unfinished/')} and its shards may be removed by hand."
             )
-        self._plan = plan
         return plan
 
     def _is_there(self) -> DestinationExistsError:
@@ -206,7 +196,7 @@ class Parts:
 
     @property
     def _folder(self) -> str:
-        return f"unfinished/{self.plan().id}/"
+        return f"unfinished/{self.plan.id}/"
 
     def _receipt(self, key: str) -> Receipt:
         return Receipt.from_json(self._read_text(key), self.store.url_of(key))
@@ -216,7 +206,7 @@ class Parts:
 
     def _samples(self, part: int) -> Iterator[Sample | Reject]:
         """Yield the samples of a part."""
-        source, plan = self._source, self.plan()
+        source, plan = self._source, self.plan
         start, stop = plan.bounds[part : part + 2]
         if plan.unit == "files":
             assert isinstance(source, ScanSource), "other sources are cut between samples"
@@ -230,7 +220,7 @@ class Parts:
         self, part: int, *, num_workers: int | None = None, stop_on_error: bool = False
     ) -> Receipt:
         """Pack a part, upload its shard and put its receipt; return the receipt that counts."""
-        plan, options = self.plan(), self._options
+        plan, options = self.plan, self._options
         position = 0
         rejects: list[tuple[int, str, str]] = []
         shard = None
@@ -316,7 +306,7 @@ class Parts:
                 )
             self.tidy(manifest)
             return manifest, []
-        plan, found = self.plan(), self.receipts()
+        plan, found = self.plan, self.receipts()
         missing = [part for part in range(len(plan)) if part not in found]
         if missing and self.store.exists(MANIFEST):  # another process did it meanwhile
             return self.commit()

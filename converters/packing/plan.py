@@ -27,13 +27,12 @@ from .options import PackOptions
 __all__ = [
     "Plan",
     "Positions",
-    "identity",
     "nothing_packed",
     "num_samples",
     "order_of",
     "packed_with",
+    "request_of",
     "shard_bounds",
-    "source_hash",
 ]
 
 Positions = np.ndarray[Any, np.dtype[np.int64]]
@@ -88,8 +87,17 @@ def order_of(source: Source, options: PackOptions) -> Positions | None:
     return np.random.Generator(np.random.PCG64(options.seed)).permutation(source.num_samples or 0)
 
 
-def identity(source: Source, options: PackOptions) -> dict[str, Any]:
-    """Return what decides the content of a dataset, beside the content of the source."""
+def request_of(source: Source, options: PackOptions) -> dict[str, Any]:
+    """Return what decides the content of a dataset: options, and a hash of the source.
+
+    The hash has the number of samples or files before it.
+    """
+    hashes = source.fingerprints(None if options.shuffle else options.limit)
+    content = f"{len(hashes):,} {xxhash.xxh3_64_hexdigest(hashes.tobytes())}"
+    return {"identity": _identity(source, options), "source": content}
+
+
+def _identity(source: Source, options: PackOptions) -> dict[str, Any]:
     return {
         "source": source.name,
         "source_options": {
@@ -116,9 +124,8 @@ class Plan:
     """A pack that is cut: part k has the samples, or files, ``bounds[k]`` to ``bounds[k + 1]``."""
 
     identity: Mapping[str, Any]
-    """As `identity` returns it."""
     source: str
-    """As `source_hash` returns it."""
+    """Both as `request_of` returns them."""
     bounds: tuple[int, ...]
     unit: Literal["samples", "files"] = "samples"
 
@@ -130,7 +137,7 @@ class Plan:
         """
         if isinstance(source, ScanSource) and source.downloads_files:
             cut = tuple(_file_bounds(source, options))
-            return cls(identity(source, options), source_hash(source, options), cut, "files")
+            return cls(**request_of(source, options), bounds=cut, unit="files")
         total = num_samples(source, options, counted=True)
         if total is None:
             raise OptionError(
@@ -146,7 +153,7 @@ class Plan:
         while bounds[-1] < total:
             end = end_of(len(bounds) - 1)
             bounds.append(total if end is None else min(end, total))
-        return cls(identity(source, options), source_hash(source, options), tuple(bounds))
+        return cls(**request_of(source, options), bounds=tuple(bounds))
 
     @classmethod
     def from_json(cls, data: bytes | memoryview, place: str) -> Plan:
@@ -175,12 +182,6 @@ class Plan:
         """Return how many samples a part has; None where it has files."""
         start, stop = self.bounds[part : part + 2]
         return stop - start if self.unit == "samples" else None
-
-
-def source_hash(source: Source, options: PackOptions) -> str:
-    """Return the number of samples or files that a pack is made from, and their hash."""
-    hashes = source.fingerprints(None if options.shuffle else options.limit)
-    return f"{len(hashes):,} {xxhash.xxh3_64_hexdigest(hashes.tobytes())}"
 
 
 def _file_bounds(source: ScanSource, options: PackOptions) -> list[int]:
