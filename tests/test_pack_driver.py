@@ -416,7 +416,7 @@ def test_what_is_there_is_left_alone(folder: Path, tmp_path: Path, what: str) ->
 def test_a_file_that_is_no_dataset_is_not_replaced(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "b.tar"
     path.write_bytes(b"somebody's work")
-    with pytest.raises(DestinationExistsError, match=r"b\.tar is a file but not a dataset"):
+    with pytest.raises(DestinationExistsError, match=r"b\.tar is a file, not a dataset"):
         fastdata.pack(folder, path, **QUICK, container="lmdb", overwrite=True)
     assert path.read_bytes() == b"somebody's work"
     cut = tmp_path / "cut.lmdb"

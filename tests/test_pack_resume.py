@@ -405,7 +405,7 @@ def test_other_peoples_files_in_the_directory_are_left_alone(tmp_path: Path) -> 
 def test_a_directory_that_is_no_dataset_is_never_overwritten(tmp_path: Path) -> None:
     source = image_folder(tmp_path / "images", 8)
     for shards in (1, 2):
-        with pytest.raises(DestinationExistsError, match="is a directory but not a dataset"):
+        with pytest.raises(DestinationExistsError, match="is a directory, not a dataset"):
             fastdata.pack(source, source, **SMALL, shards=shards, overwrite=True)
     assert len(list(source.rglob("*.jpg"))) == 8
 

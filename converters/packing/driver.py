@@ -425,8 +425,8 @@ def _packer_of(destination: Path) -> Packer:
 def _packed_by_another_rank(packer: Packer) -> PackReport | None:
     """Return the report of the dataset if another rank has packed it for this call.
 
-    None if there is no dataset, if it is older than this process or its last call for this
-    destination, or if it has other options.
+    Return None if the dataset is missing, is older than this process or its last call for this
+    destination, or has other options.
     """
     path, many = packer.destination, packer.options.many
     first = path / MANIFEST if many else path

@@ -154,7 +154,7 @@ class Packer:
             self._find_published()
         if exists and not overwrite and self._published is None:
             raise DestinationExistsError(
-                f"{destination} already exists, beside the unfinished pack "
+                f"{destination} already exists, next to the unfinished pack "
                 f"{self.directory}. Pass overwrite=True (--overwrite) to finish and replace it."
             )
         if self._published is None and saved is not None:
@@ -297,7 +297,7 @@ class Packer:
             self._note(f"{error}. Shard {self.state.shard} is packed again")
 
     def _go_back(self, sealed: int) -> None:
-        """Discard all but the first `sealed` shards."""
+        """Keep only the first `sealed` shards."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None
@@ -518,14 +518,14 @@ def _refuse_to_replace(destination: Path) -> None:
         names = sorted(set(os.listdir(destination)) - listed)
         foreign = next((name for name in names if not _OF_DATASET.fullmatch(name)), None)
         if MANIFEST not in names:
-            why = f"is a directory but not a dataset (it has no {MANIFEST})"
+            why = f"is a directory, not a dataset ({MANIFEST} is missing)"
         elif foreign:
             why = f"has {foreign}, which does not belong to the dataset"
     elif destination.is_file():
         with open(destination, "rb", opener=open_regular) as file:
             start = file.read(32)
         if start and not is_container(start):  # a damaged dataset may be replaced
-            why = "is a file but not a dataset (if you gave a pattern, put it in quotes)"
+            why = "is a file, not a dataset (if you gave a pattern, put it in quotes)"
     if why:
         raise DestinationExistsError(
             f"{destination} {why}, so it is not replaced. Move that elsewhere, or choose another "

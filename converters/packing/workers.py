@@ -57,7 +57,7 @@ _Encode: TypeAlias = Callable[["_Chunk"], _Records]
 
 _GRACE_SECONDS = 5.0
 _SIGNAL_SECONDS = 0.1
-"""How long a signal waits at most while there is no result."""
+"""A signal waits at most this long for the next result."""
 _THREADS_THAT_WAIT = 8
 """Threads a core where images come by a network: a request takes longer than decoding."""
 _DEATHS_ALLOWED = 2
@@ -80,8 +80,8 @@ def start_workers(
     setup = source.worker_setup
     if executor is not None and source.mirror and not isinstance(executor, ThreadPoolExecutor):
         raise OptionError(
-            "files of a store are downloaded by this process, and an executor's own processes have "
-            "none of them: pack to a URL, or by an engine (--executor), whose tasks read the store "
+            "files of a store are downloaded by this process, and an executor's processes cannot "
+            "read them: pack to a URL, or by an engine (--executor), whose tasks read the store "
             "themselves, or without executor"
         )
     with contextlib.ExitStack() as stack:
@@ -89,7 +89,7 @@ def start_workers(
         if source.reads_by_network or source.mirror is not None:
             threads = max(1, workers) * (_THREADS_THAT_WAIT if source.reads_by_network else 1)
         elif platform.system() == "Darwin":
-            # There are no sockets that keep messages whole, which processes would share.
+            # Its sockets do not keep messages whole, as processes that share one need.
             threads = workers
         if executor is None and threads:
             executor = stack.enter_context(ThreadPoolExecutor(threads))
@@ -145,13 +145,13 @@ def run_in_order(
     ahead: int,
     lost: LostProcesses | None = None,
 ) -> Generator[Any, None, None]:
-    """Yield the results of `chunks` in their order, with `ahead` of them in flight.
+    """Yield the results of `chunks` in their order, with up to `ahead` chunks in flight.
 
-    Fewer where a chunk has a record of up to 1 GB: what is in flight is in memory here.
+    Large chunks are fewer, since all chunks in flight are in memory here.
 
-    Signals are handled only between calls of the executor's: what a handler raises as
-    `threading.Condition` is entered leaves that locked, and the executor's thread waits for ever.
-    `lost` is of the executor, if there is one: tasks are cancelled where results are left.
+    Signals are handled only between calls of the executor: an exception that a handler raises
+    inside of `threading.Condition` leaves it locked, and the executor's thread never ends.
+    `lost` belongs to the executor: it cancels the tasks that remain if the caller stops early.
     """
     waiting: deque[Future[Any] | Ticket] = deque()
     sizes: deque[int] = deque()
@@ -193,7 +193,7 @@ def _result(pending: Future[Any] | Ticket, lost: LostProcesses | None = None) ->
 
 
 class ChunkPool:
-    """Worker processes that encode chunks; new ones take their place when one of them dies.
+    """Worker processes that encode chunks; they are replaced when a worker dies.
 
     A decoder that crashes on one image, twice, costs that image, not the pack.  Workers ignore
     Ctrl-C, which the packer handles, and end within moments of the packer's death.
@@ -255,7 +255,7 @@ class ChunkPool:
                 if self._pool.death is None:  # an error of the work: the workers are well
                     raise
                 self._pool = self._start()
-            # One of these killed a worker: find out which, one sample at a time.
+            # A sample here killed a worker: find out which, one sample at a time.
             while pending:
                 yield self._one_by_one(pending.popleft())
 
@@ -296,7 +296,7 @@ class ChunkPool:
         return records
 
     def close(self) -> None:
-        """End the workers, and what they are working on.  Idempotent."""
+        """End the workers and their tasks.  Idempotent."""
         with signals_held():
             self._pool.close()
 
@@ -343,22 +343,22 @@ def _become_worker() -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, _end_soon)
 
-    # One process a core: no threads of these libraries besides.  torch, which takes a second to
+    # Each core has a process, so these libraries need no threads.  torch, which takes a second to
     # import and which few packs use, may come later.
     os.environ["OMP_NUM_THREADS"] = "1"
     have_one_opencv_thread()
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
-    # What is there now stays: looking through it for garbage took a tenth of the time of a pack.
+    # The objects of now stay: looking through them for garbage took a tenth of a pack's time.
     gc.freeze()
 
 
 def _end_soon(signum: int, frame: object) -> None:
     """Have the kernel end this process, but only in a while.
 
-    Schedulers send SIGTERM to workers too.  If they died of it at once, the packer
-    would start new ones while it is being stopped; in a while, it has taken what is
-    complete, and ended the workers itself.
+    Schedulers send SIGTERM to workers too.  If workers died at once, the packer would start
+    others while it is being stopped.  Until the delay is over, it has committed the complete
+    samples and ended the workers itself.
     """
     signal.setitimer(signal.ITIMER_REAL, _GRACE_SECONDS)
 
@@ -370,7 +370,7 @@ _ROLE = Role(name="fastdata-packer", set_up=_become_worker, remedy=_REMEDY)
 #
 # The messages of a `ProcessPoolExecutor` go through pipes that all of its processes share.  A
 # process that is interrupted halfway through a message spoils the pipe, and Python's thread waits
-# for the rest for ever, as other processes can still write to it (seen in Python 3.11).
+# for the rest without end, as other processes can still write to it (seen in Python 3.11).
 
 _NOTICE_SECONDS = 0.5
 """Within which an executor notices the death of one of its processes."""
@@ -392,7 +392,7 @@ _MESSAGES: tuple[CodeType, ...] = (
 def interrupt_tasks_only() -> None:
     """Have Ctrl-C interrupt tasks of this process of a pool, and never its messages.
 
-    Of other processes and threads, and where Ctrl-C is ignored, it changes nothing.
+    It does nothing in other processes and threads, and if Ctrl-C is ignored.
     """
     before = signal.getsignal(signal.SIGINT)
     if (
@@ -414,7 +414,7 @@ def _interrupt_task(before: Any, number: int, frame: FrameType | None) -> None:
 
 
 class LostProcesses:
-    """Ends a pool one of whose processes died while it sent a result; other executors have none."""
+    """Ends a pool after one of its processes died while it sent a result."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor: Any = executor

@@ -580,7 +580,7 @@ def test_what_needs_all_files_is_refused(
     limited = fastdata.pack(store.url, to, limit=5, **options)
     assert limited.num_samples == 5
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:  # noqa: SIM117
-        with pytest.raises(OptionError, match="an executor's own processes have none of them"):
+        with pytest.raises(OptionError, match="an executor's processes cannot read them"):
             fastdata.pack(store.url, tmp_path / "x", executor=executor, **options)
 
 
