@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -263,6 +264,22 @@ def test_pack_prints_a_summary_and_the_line_that_loads_it(tmp_path: Path, images
     assert "6 images" in result.stdout
     assert f'fastdata.loader("{out}"' in result.stdout
     assert len(fastdata.open(out)) == 6
+
+
+def test_pack_prints_the_samples_of_each_class(tmp_path: Path, images: Path) -> None:
+    def text(source: Path, out: str) -> str:
+        return run("pack", source, tmp_path / out, "--size", 32, "--workers", 0).stdout
+
+    assert "\nlabel: cat 3, dog 3\n" in text(images, "few.lmdb")
+    picture = next(images.rglob("*.*g"))
+    for k in range(10):
+        for n in range(1 + k):
+            (tmp_path / "many" / f"c{k}").mkdir(parents=True, exist_ok=True)
+            shutil.copy(picture, tmp_path / "many" / f"c{k}" / f"{n}{picture.suffix}")
+    assert "\nlabel: 1 to 10 samples a class\n" in text(tmp_path / "many", "many.lmdb")
+    some = ["--size", 32, "--workers", 0, "--limit", 3]
+    shown = run("pack", tmp_path / "many", tmp_path / "some.lmdb", *some).stdout
+    assert "\nlabel: 1 to 2 samples a class; none of c2, c3, c4, c5, c6, c7, c8, c9\n" in shown
 
 
 def test_pack_prints_the_sizes_of_images_and_no_rate_of_a_few(tmp_path: Path, images: Path) -> None:

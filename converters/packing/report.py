@@ -10,7 +10,7 @@ from typing import Any
 from tqdm import tqdm
 
 from fastdata.printable import printable
-from fastdata.summary import image_sizes
+from fastdata.summary import field_texts
 
 from ..base import Reject, Source
 from .job import read_rejects
@@ -111,7 +111,7 @@ class PackReport:
             f"{rate}{self.num_rejected:,} rejected"
         ]
         if self.digest:
-            lines += [f"{name}: {size}" for name, size in image_sizes(self.path).items()]
+            lines += [f"{name}: {text}" for name, text in field_texts(self.path).items()]
         if self.read_as:
             lines.append(self.read_as)
         lines += [f"note: {note}" for note in self.notes]

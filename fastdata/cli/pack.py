@@ -115,7 +115,9 @@ _GROUPS = {
 @seed_option("--shuffle")
 @part_options
 @click.option(
-    "--explain", is_flag=True, help="If no format fits, list the nearest ones and what they miss."
+    "--explain",
+    is_flag=True,
+    help="If no format fits, list the nearest ones and their missing parts.",
 )
 @output_options
 def pack_command(

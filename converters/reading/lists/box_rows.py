@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from fastdata.errors import OptionError, SourceError
 from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema
 
+from ...listing import DeferredSample
 from ..box_forms import likely_unit
 from ..class_names import MOST_CLASSES, numbered, of_one_number, one_form
 from ..fields import BOXES
-from ..image_list import DeferredSample
 from ..selection import joined
 from ..small_memory import StringTable
 from ..splits import in_usual_order
