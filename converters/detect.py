@@ -21,7 +21,7 @@ from typing import NamedTuple
 from fastdata.errors import OptionError
 
 from .reading.list_signs import HEAD_BYTES, describe_head
-from .reading.locations import printable
+from .reading.locations import folders_in, printable
 from .reading.picture_pairs import (
     PICTURE_WORDS,
     SAMPLE,
@@ -33,8 +33,9 @@ from .reading.picture_pairs import (
     words,
 )
 from .reading.selection import joined
+from .reading.splits import splits_next_to
 from .refusal import Doubt, Way, doubted
-from .tree import Tree, join
+from .tree import DiskTree, Tree, join
 
 __all__ = ["ClassFolder", "ClassLayout", "class_layout", "unread_lists"]
 
@@ -87,7 +88,8 @@ class ClassLayout:
     """Class folders, in the order of splits and then of names.
 
     base: the folder that keys are relative to, below wrapper folders.
-    splits: values of the field ``split``; empty if there is no such field.
+    splits: values of the field ``split``; empty without that field.
+    others: classes of the splits that are not taken; each split has the same numbers.
     """
 
     base: str
@@ -95,11 +97,12 @@ class ClassLayout:
     splits: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     doubt: Doubt | None = None
+    others: set[str] = field(default_factory=set)
 
     @property
     def classes(self) -> list[str]:
         """Names of the classes, in the order of their numbers."""
-        return sorted({folder.name for folder in self.folders})
+        return sorted({folder.name for folder in self.folders} | self.others)
 
 
 def class_layout(tree: Tree, split: str) -> ClassLayout:
@@ -119,12 +122,17 @@ def class_layout(tree: Tree, split: str) -> ClassLayout:
             )
         layout = _as_classes(tree, base, [("", _unwrapped(tree, join(base, split)))])
         layout.doubt = _doubt(tree, layout, "")
+        if _part_of(split):
+            parts, _ = _split_parts(tree, base)
+            layout.others = {inner for _, path in parts for inner in tree.folder(path).folders}
         return layout
     parts, left = _split_parts(tree, base)
     layout = _as_classes(tree, base, parts or [("", base)])
     layout.notes += left
     layout.splits = [name for name, _ in parts]
     layout.doubt = _doubt(tree, layout, base)
+    if isinstance(tree, DiskTree) and not layout.splits and not layout.doubt:
+        layout.doubt = _next_splits(tree, layout)
     if base:
         layout.notes.append(f"the wrapper folder {printable(base)} is not a class: its folders are")
     return layout
@@ -182,6 +190,29 @@ def _split_parts(tree: Tree, base: str) -> tuple[list[tuple[str, str]], list[str
     ]
     notes += [f"the folder {printable(n)} has the same files again and is left out" for n in copies]
     return sorted(parts, key=lambda p: (_USUAL_ORDER.index(_part_of(p[0])), p[0])), notes
+
+
+def _next_splits(tree: DiskTree, layout: ClassLayout) -> Doubt | None:
+    """Give a split the numbers of a split in the folder next to it that has more classes.
+
+    There is a doubt if each has classes that the other has not.
+    """
+    names = set(layout.classes)
+    for other in splits_next_to(tree.root):
+        classes = set(folders_in(other))
+        if names < classes:
+            layout.others |= classes
+            layout.notes.append(f"numbers of classes are those of {printable(str(other))}, too")
+        elif names & classes and not classes <= names:
+            few = joined(map(printable, sorted(classes ^ names)), 4)
+            own = os.path.basename(os.path.abspath(tree.root))
+            ways = (
+                Way("..", "", "all splits, with one numbering"),
+                Way("..", f"--option split={own}", f"{own} with these numbers"),
+            )
+            reason = f"{printable(other.name)} next to it has other classes ({few})"
+            return Doubt(f"{reason}, so numbers would differ", ways)
+    return None
 
 
 def _copies(tree: Tree, base: str, names: Sequence[str]) -> list[str]:
@@ -368,7 +399,7 @@ def unread_lists(tree: Tree, layout: ClassLayout) -> list[str]:
     for path in (*sorted(above), *inside):
         folder = tree.folder(path)
         others = folder.others
-        if {"manifest.csv", "manifest.schema.json"} <= set(others):  # what an export writes
+        if {"manifest.csv", "manifest.schema.json"} <= set(others):  # written by an export
             others = [n for n in others if n not in ("manifest.csv", "manifest.schema.json")]
         stems = {os.path.splitext(image)[0] for image in folder.images} if others else set()
         for name in others:
@@ -514,7 +545,7 @@ def _pictures(tree: Tree, layout: ClassLayout) -> Doubt | None:
     named = [name for name in layout.classes if is_reserved(name)]
     if named:
         layout.notes.append(
-            f"{joined(map(printable, named), 4)}: taken for classes; no pictures of these folders "
-            "form pairs"
+            f"{joined(map(printable, named), 4)}: taken for classes: their pictures do not form "
+            "pairs"
         )
     return None

@@ -12,6 +12,7 @@ import inspect
 import itertools
 import logging
 import os
+import shlex
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points
@@ -28,25 +29,26 @@ from fastdata.errors import (
     did_you_mean,
     not_there,
 )
-from fastdata.regular_files import with_urls
+from fastdata.regular_files import mirror_of, with_urls
 from fastdata.storage import Store
 
 from .base import FieldSpec, Source, reason_of
 from .known_sets import START, recipe_for, recipe_in
+from .listing import Listing
 from .reading.file_sets import check_file_set
 from .reading.fingerprints import FileSource
 from .reading.image_files import files_below, has_own_images, is_hidden, is_image_name
-from .reading.image_list import ImageListSource
 from .reading.list_signs import describe_list
-from .reading.locations import files_at, folder_at, is_pattern
-from .reading.mirror import Listing, Mirror, StoredFiles
+from .reading.locations import files_at, folder_at, is_pattern, printable
+from .reading.mirror import Mirror, StoredFiles
 from .reading.options import Option
 from .reading.picture_pairs import is_generic
 from .reading.refusals import check_choice
+from .reading.selection import joined
 from .reading.spans import close_files
-from .reading.splits import has_folders_of_images, mixed_splits
+from .reading.splits import has_folders_of_images, mixed_splits, splits_next_to
 from .refusal import Way, doubted, not_recognised
-from .signs import FORMATS, LISTS, Look
+from .signs import FORMATS, Look
 
 __all__ = [
     "FormatOption",
@@ -76,6 +78,9 @@ _COVERS = {
     ("fastdata", "lmdb"),
 }
 """Pairs of formats: the first is a special case of the second."""
+
+_COUNTED = ("archive", "arrow", "hf_folder", "manifest", "parquet")
+"""Formats that number the classes that occur; class folders and VOC count the other splits, too."""
 
 _BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
@@ -119,7 +124,7 @@ def format_of(location: Any) -> type[Source]:
 def options_of(kind: type[Source]) -> list[FormatOption]:
     """Return a format's own options: the keyword arguments that only its class has."""
     declares: Callable[..., Any] = kind.__init__
-    if issubclass(kind, ImageListSource) and declares is ImageListSource.__init__:
+    if issubclass(kind, Listing) and declares is Listing.__init__:
         declares = kind.list_samples
     # Not typing.get_type_hints: Python 3.10's hides an annotation whose default is None.
     return [
@@ -141,6 +146,7 @@ def find_source(
     channels: int = 3,
     fields: FieldSpec | None = None,
     options: Mapping[str, Any] | None = None,
+    numbered: bool = False,
 ) -> Source:
     """Return the source that reads `location`.
 
@@ -153,6 +159,8 @@ def find_source(
         Name of the format; recognised by content where not given.
     options : mapping, optional
         The format's own options; text is read as the kind of value that each takes.
+    numbered : bool
+        Whether the caller has the numbers of the classes: splits next to it do not count then.
 
     Raises
     ------
@@ -167,7 +175,7 @@ def find_source(
     """
     if isinstance(location, Source):
         return location
-    given = _Given(format, channels, fields, options or {})
+    given = _Given(format, channels, fields, options or {}, numbered)
     notes: list[str] = []
     if not isinstance(location, (str, os.PathLike, Store, StoredFiles)):
         from .reading.python_data import opened  # it needs OpenCV, and paths do not
@@ -234,6 +242,7 @@ class _Given(NamedTuple):
     channels: int
     fields: FieldSpec | None
     options: Mapping[str, Any]
+    numbered: bool
 
 
 def _opened(chosen: type[Source], location: Any, given: _Given) -> Source:
@@ -245,15 +254,20 @@ def _opened(chosen: type[Source], location: Any, given: _Given) -> Source:
     finally:
         close_files()  # which may have been looked into
     source.format_options = arguments
-    recognised = format is None and isinstance(location, (str, os.PathLike, Listing))
+    recognised = format is None and isinstance(location, (str, os.PathLike))
     if recognised and source.doubt:
-        place = location.url if isinstance(location, Listing) else os.fspath(location)
+        place = os.fspath(location)
         ways = tuple(way for way in source.doubt.ways if _works(place, way))
         raise doubted(place, chosen.name, source.tree, source.doubt._replace(ways=ways))
-    if recognised and source.tree is not None and not isinstance(location, Listing):
+    if recognised and source.tree is not None:
         tree = source.tree
         if recipe := recipe_in(tree.names(), lambda name: tree.head(name, START) or b""):
             raise SourceError(f"{os.fspath(location)}: {recipe}")
+    if recognised and chosen.name in _COUNTED and not given.numbered:
+        opened = functools.partial(
+            chosen, channels=given.channels, fields=given.fields, **arguments
+        )
+        _check_other_splits(source, Path(os.fspath(location)), opened)
     source.tree = None  # it is large, and not sent to workers
     if isinstance(source, FileSource):
         source.notes += check_file_set(source.files_read, location)
@@ -267,6 +281,37 @@ def _opened(chosen: type[Source], location: Any, given: _Given) -> Source:
     return source
 
 
+def _check_other_splits(source: Source, path: Path, open_as: Callable[[Path], Source]) -> None:
+    """Refuse one split if the splits next to it have classes that would change its numbers."""
+    own = set(_class_names(source))
+    if not own or (path.is_file() and path.suffix.lower() != ".zip"):
+        return  # tables count the other splits themselves, and a tar file is read to its end
+    for other in splits_next_to(path):
+        try:
+            with contextlib.closing(open_as(other)) as found:
+                names = set(_class_names(found))
+        except (FastdataError, OSError):
+            continue
+        if names & own and names - own:
+            new = joined(map(printable, sorted(names - own)), 4)
+            option = f"--option split={shlex.quote(path.stem)}"
+            remedy = f"Extract both files into one folder, and pack that with {option}"
+            if path.is_dir():
+                pack = f"fastdata pack {shlex.quote(str(path.parent))} {path.name}.lmdb {option}"
+                remedy = f"To give it the numbers of all splits: {pack}"
+            raise SourceError(
+                f"{printable(str(path))}: {printable(other.name)} next to it has more classes "
+                f"({new}), so numbers of classes would differ. {remedy}. To number it by itself: "
+                f"--format {source.name}"
+            )
+
+
+def _class_names(source: Source) -> tuple[str, ...]:
+    """Return the names of the classes of labels."""
+    fields = (source.schema.get(name) for name in ("label", "labels"))
+    return next(filter(None, (getattr(field, "classes", None) for field in fields)), ())
+
+
 def _works(place: str, way: Way) -> bool:
     """Tell whether a command that a refusal names would begin to pack; unknown of an archive."""
     if not os.path.isdir(place):
@@ -276,69 +321,44 @@ def _works(place: str, way: Way) -> bool:
     option, _, value = named.get("--option", "").partition("=")
     try:
         source = find_source(
-            os.path.join(place, way.path),
+            os.path.normpath(os.path.join(place, way.path)),
             format=named.get("--format"),
             options={option: value} if option else None,
         )
     except (FastdataError, OSError):
         return False
     source.close()
-    return True
+    return mirror_of(place) is None or source.name in _STORED
 
 
 def _of_store(files: StoredFiles, given: _Given) -> Source:
     """Return the source that reads what is in a store: by the rules for files, on a mirror."""
     from .reading.tables.table_source import TableSource
     from .scan import ScanSource
-    from .stored_folder import StoredFolderSource
 
     if given.format is not None and given.format not in _STORED:
         format_class(given.format)  # which may be no format at all
         raise _local_only(files.store.url, given.format)
-    listing = Listing(files.store)
-    if not files.pattern and (given.format or _folder_by_names(listing)) == "folder":
-        return _opened(StoredFolderSource, listing, given)
-    mirror = Mirror(listing)
+    mirror = Mirror(files.store)
     try:
         with mirror.explained():
             location = mirror.path(files.pattern)
+            if not os.listdir(mirror.root):
+                raise SourceError(f"{mirror.url}: the store has no objects there")
             if given.format is None:
                 chosen = _recognised(location, _points())
             else:
                 chosen = format_class(given.format)
             if chosen.name not in _STORED:
                 raise _local_only(location, chosen.name)
-            if chosen.name == "folder" and files.pattern:
-                raise OptionError(f"{location}: class folders are named by the folder they are in")
-            if chosen.name != "folder":
-                source = _opened(chosen, location, given)
+            source = _opened(chosen, location, given)
     except BaseException:
         mirror.close()
         raise
-    if chosen.name == "folder":
-        mirror.close()
-        return _opened(StoredFolderSource, listing, given)
     source.mirror, source.downloads_files = mirror, isinstance(source, ScanSource)
-    reads_here = isinstance(source, TableSource) and not source.layout.images
-    source.reads_by_network = not (source.downloads_files or reads_here)
+    source.reads_by_network = not (source.downloads_files or isinstance(source, TableSource))
     source.notes = [*map(with_urls, source.notes), *mirror.notes]
     return source
-
-
-def _folder_by_names(listing: Listing) -> str:
-    """Return "folder" where names alone say that these are class folders, or nothing else.
-
-    They need no mirror.  Lists of images lie beside these, an index beside chunks.
-    """
-    folders = images = lists = False
-    for key in map(listing.keys.__getitem__, range(len(listing))):
-        top = "/" not in key
-        if top and key == "index.json":
-            return ""
-        images |= top and is_image_name(key)
-        folders |= not top and is_image_name(key)
-        lists |= top and key.lower().endswith(LISTS)
-    return "folder" if not len(listing) or (not lists if images else folders) else ""
 
 
 def _local_only(place: str, format: str) -> OptionError:

@@ -5,7 +5,7 @@ is a class, numbered in sorted order; below it all files with an image suffix ar
 links followed.  Unlike torchvision, hidden folders and files are left out, and so is a link that
 leads back to a folder above itself.
 
-The folders lie on a disk, in an archive (`archive.py`), or in a store (`stored_folder.py`).
+The folders lie on a disk, in a store, or in an archive (`archive.py`).
 `detect.py` tells which folders are classes, which are splits, and what speaks against it; such a
 source is taken only if the user names this format.
 """
@@ -22,9 +22,9 @@ from fastdata.errors import SourceError
 from fastdata.schema import Field, ScalarField
 
 from .detect import ClassLayout, class_layout, unread_lists
+from .listing import Listing
 from .reading.class_names import numbered
 from .reading.image_files import SUFFIXES, ignored_files, suffix_of
-from .reading.image_list import ImageListSource
 from .reading.locations import printable
 from .reading.options import Option, SplitFolder
 from .reading.selection import joined
@@ -49,7 +49,7 @@ class Taken(NamedTuple):
     labels: dict[str, int]
 
 
-class ClassFoldersSource(ImageListSource):
+class ClassFoldersSource(Listing):
     """Images in class folders of a tree; fields ``image``, ``label``, and ``split`` if any."""
 
     tree: Tree

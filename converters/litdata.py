@@ -1,178 +1,170 @@
 """LitData: the chunks that ``litdata.optimize`` writes for its ``StreamingDataset``.
 
 A folder has ``index.json``, with the columns of samples and their serialisation, and chunks
-(``reading/chunks/chunk_source.py`` has their layout).  Whole chunks, samples, or frames of samples
-(``litdata_chunks.py``) may be compressed with Zstandard.  Samples of plain values only are rows of
-a table (``row_table.py``) with its own description of columns.
+(``reading/chunks.py`` has their layout).  Whole chunks or samples may be compressed with Zstandard.
+Frames of compressed samples and tables of rows (Arrow), which newer versions can write, are
+refused.
 
 Sources: ``litdata/streaming/`` of ``Lightning-AI/litData``, 0.2.76: writer, item_loader,
-serializers, framed_zstd; ``utilities/_pytree.py`` for the tree of columns.
+serializers; ``utilities/_pytree.py`` for the tree of columns.
 """
 
 from __future__ import annotations
 
+import json
+import struct
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 
 from fastdata.errors import SourceError
-from fastdata.schema import Field, ImageField, ScalarField, Schema, StringField
+from fastdata.schema import ImageField, ScalarField, StringField
 
-from .base import FieldSpec
-from .reading.box_forms import BoxesOption, parse_boxes
-from .reading.chunks.chunk_source import ChunkIndex, ChunkReader, index_path, resolve_columns
-from .reading.chunks.column_choice import RefusedColumnError, choose_columns
-from .reading.chunks.litdata_chunks import NUMBERS, decode, frame_rows, names_of
-from .reading.chunks.row_table import Tables
-from .reading.class_names import named_classes
+from .reading.chunks import ChunkIndex, ChunkReader, ChunkSource, index_path, raw_image
 from .reading.compression import check_codec
-from .reading.fields import resolve_boxes
-from .reading.locations import first_bytes
-from .reading.options import ClassFile, Option
-from .reading.selection import TableColumn, left_out
-from .reading.tables.rows import RowLayout
-from .scan import Found, Input, ScanSource
+from .reading.deferred import array_of
+from .reading.locations import first_bytes, last_bytes, map_files
+from .reading.selection import TableColumn
 
 __all__ = ["LitDataSource"]
 
-_CODECS = {"chunk": "zstd", "batch": "frames", "sample": ""}
-"""How chunks are compressed as a whole, by the level that an index names."""
+_NUMBERS = {"int": "<i8", "float": "<f8", "bool": "?"}
+_NUMPY = {0: "i1", 1: "<i2", 2: "<i4", 3: "<i8", 4: "u1", 5: "<u2", 6: "<u4", 7: "<u8", 8: "<f2"}
+_NUMPY |= {9: "<f4", 10: "<f8", 13: "?"}
+# The same type stands under two names there, e.g. torch.float32 and torch.float.
+_TORCH = {0: "<f4", 1: "<f4", 2: "<f8", 3: "<f8", 8: "<f2", 9: "<f2", 11: "u1", 12: "i1"}
+_TORCH |= {13: "<i2", 14: "<i2", 15: "<i4", 16: "<i4", 17: "<i8", 18: "<i8", 19: "?", 20: "<u2"}
+_ARRAYS = ("numpy", "tensor", "no_header_numpy", "no_header_tensor")
+_TABLE = b"LDARW01\0"
+"""The end of a chunk whose rows are an Arrow table; its samples are empty."""
+_REMEDY = "Pack the dataset in Python: fastdata.pack(litdata.StreamingDataset({folder!r}), OUT)"
 
 
-class LitDataSource(ScanSource):
+class LitDataSource(ChunkSource):
     """A folder of LitData's chunks."""
 
     name = "litdata"
     summary = "chunks of LitData (litdata.optimize), plain or zstd"
+    missing = ", which LitData has beside chunks"
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
         index = index_path(location)
         return index is not None and b'"chunk_bytes"' in first_bytes(index)
 
-    def __init__(
-        self,
-        location: Any,
-        *,
-        channels: int = 3,
-        fields: FieldSpec | None = None,
-        columns: Annotated[
-            tuple[str, ...],
-            Option(
-                "FIELD=COLUMN or COLUMN (in tuples 0, 1, ..., in others outer.inner); default: all"
-            ),
-        ] = (),
-        classes: ClassFile = None,
-        boxes: BoxesOption = (),
-    ) -> None:
-        path = index_path(location)
-        if path is None:
-            raise SourceError(f"{location}: no index.json there, which LitData has beside chunks")
-        index = ChunkIndex(path)
+    def read_index(self, index: ChunkIndex) -> tuple[Sequence[str], ChunkReader]:
+        path = index.path
         config = index.content.get("config")
         encodings = tuple(index.list_of(config, "data_format", str))
         assert isinstance(config, dict)
-        _check_kind(config, path)
-        level = config.get("compression_level") or "chunk"
-        codec = config.get("compression")
-        if codec is not None and check_codec(str(codec), str(path)) != "zstd":
-            raise SourceError(f"{path}: chunks compressed by {codec!r}; LitData knows zstd alone")
-        if codec is not None and level not in _CODECS:
-            raise SourceError(f"{path}: compression_level {level!r} is not known")
+        if config.get("encryption"):
+            raise SourceError(f"{path}: the chunks are encrypted. Decrypt them with LitData first.")
+        loader = config.get("item_loader") or "PyTreeLoader"
+        if loader != "PyTreeLoader":
+            raise SourceError(
+                f"{path}: written for {loader}; chunks for PyTreeLoader, LitData's default, are "
+                "read"
+            )
+        level, codec = config.get("compression_level") or "chunk", config.get("compression")
+        remedy = _REMEDY.format(folder=str(index.root))
+        if codec is not None:
+            if check_codec(str(codec), str(path)) != "zstd":
+                raise SourceError(f"{path}: chunks compressed by {codec!r}; LitData has only zstd")
+            if level not in ("chunk", "sample"):
+                raise SourceError(
+                    f"{path}: compression_level {level!r} is not read, only 'chunk' and 'sample'. "
+                    f"{remedy}"
+                )
         chunks = index.list_of(index.content, "chunks", dict)
         if not chunks or not encodings:
             raise SourceError(f"{path}: lists no chunks, or no columns")
+        packed = "zstd" if codec is not None and level == "chunk" else ""
         for chunk in chunks:
-            file = index.path_of(chunk.get("filename"))
-            packed = _CODECS[level] if codec is not None else ""
-            index.add(file, chunk.get("chunk_size"), "chunk_size", packed)
+            index.add(index.path_of(chunk.get("filename")), chunk.get("chunk_size"), packed)
+        ends = map_files(partial(last_bytes, count=len(_TABLE)), index.paths)
+        if _TABLE in ends:
+            raise SourceError(
+                f"{index.paths[ends.index(_TABLE)]}: its rows are a table of Arrow, as LitData "
+                f"writes dicts of text, numbers and bytes, which is not read. {remedy}"
+            )
         inflate = codec is not None and level == "sample"
-        reader = ChunkReader(encodings, (None,) * len(encodings), decode, inflate)
-        names = names_of(config.get("data_spec"), len(encodings), path)
-        tables = Tables.of(index)
-        if tables is None:
-            scan = index.scan(partial(_rows, index, None, ""))
-            resolved, reader, forms, notes = resolve_columns(
-                index, scan, reader, names, partial(_field_for, channels), columns, fields,
-                channels, boxes,
-            )  # fmt: skip
-            schema = Schema(named_classes(resolved, "label", classes))
-            reader = reader._replace(schema=schema)
+        names = _names_of(config.get("data_spec"), len(encodings), path)
+        return names, ChunkReader(encodings, (None,) * len(encodings), decode, inflate)
+
+    def column_of(self, name: str, encoding: str, channels: int) -> TableColumn | None:
+        kind = encoding.partition(":")[0]
+        if kind in ("jpeg", "pil", "image", "tifffile", "tiff"):
+            return TableColumn(name, ImageField(channels=channels))
+        if kind in _NUMBERS:
+            return TableColumn(name, ScalarField(np.dtype(_NUMBERS[kind]).name))
+        if kind in ("str", "text"):
+            return TableColumn(name, StringField())
+        if kind == "pickle":
+            reason = "is pickled, and reading it would run code from the file"
         else:
-            found = tables.columns(channels)
-            resolved, picked, _ = choose_columns(found, columns, fields or {}, channels, str(path))
-            chosen = tuple(found[number].name for number in picked)
-            notes = _left_out(found, picked, config.get("types"))
-            given, option = fields or {}, parse_boxes(boxes, whole=True)
-            forms = resolve_boxes(resolved, tables.first(resolved, chosen), option, given, notes)
-            schema = Schema(named_classes(resolved, "label", classes))
-            tables = tables._replace(layout=RowLayout(schema, chosen, str(index.root), {}))
-            # Of chunks without tables, of a writer without pyarrow.
-            lacks = "" if set(chosen) <= set(names) else ", ".join(chosen)
-            numbers = tuple(names.index(name) for name in chosen) if not lacks else ()
-            reader = reader._replace(schema=schema, picked=numbers)
-            scan = index.scan(partial(_rows, index, tables, lacks))
-        super().__init__(scan, schema, reader, notes=notes, beside=[path], box_forms=forms)
+            reason = f"is serialised as {encoding!r}, of which no field can be made"
+        return None if kind in ("bytes", "file", *_ARRAYS) else TableColumn(name, None, reason)
 
 
-def _left_out(found: Sequence[TableColumn], picked: Sequence[int], types: Any) -> list[str]:
-    """Return the note on columns that are not taken, in a list."""
-    left = [column.name for number, column in enumerate(found) if number not in picked]
-    there = {column.name.partition(".")[0] for column in found}
-    if isinstance(types, dict):
-        left += [str(name) for name in types if name not in there]
-    return left_out("columns", left)
+def decode(encoding: str, data: bytes) -> Any:
+    """Return the value that a column holds.
 
-
-def _rows(
-    index: ChunkIndex,
-    tables: Tables | None,
-    lacks: str,
-    input: Input,
-    start: int,
-    stop: int | None,
-) -> Iterator[Found]:
-    """Yield the samples of a chunk of any kind.
-
-    lacks: names columns if chunks that are no tables do not have them all.
+    Raises ValueError if the bytes are none of that serialiser.
     """
-    if tables is not None and tables.flags[input.number]:
-        return tables.rows(input, start, stop)
-    if lacks:
-        raise SourceError(
-            f"{input.path}: is not a table of rows as other chunks are, and lacks some of the "
-            f"columns {lacks}"
-        )
-    if index.codecs[input.number] == "frames":
-        return frame_rows(index, input, start, stop)
-    return index.rows(lambda number: None, input, start, stop)
-
-
-def _field_for(channels: int, encoding: str) -> Field | None:
-    """Return the field for a column by its encoding, or None if its values determine it."""
-    kind = encoding.partition(":")[0]
-    if kind in ("jpeg", "pil", "image", "tifffile", "tiff"):
-        return ImageField(channels=channels)
-    if kind in NUMBERS:
-        return ScalarField(np.dtype(NUMBERS[kind]).name)
+    kind, _, about = encoding.partition(":")
+    if kind in _NUMBERS:
+        return array_of(data, _NUMBERS[kind], (1,))[0]
+    if kind == "pil":
+        return raw_image(data)
     if kind in ("str", "text"):
-        return StringField()
-    if kind == "pickle":
-        raise RefusedColumnError("is pickled, and reading it would run code from the file")
-    arrays = ("numpy", "tensor", "no_header_numpy", "no_header_tensor")
-    if kind not in ("bytes", "file", *arrays):
-        raise RefusedColumnError(f"is serialised as {encoding!r}, of which no field can be made")
-    return None
+        return data.decode()
+    if kind not in _ARRAYS:
+        return data
+    types = _NUMPY if kind.endswith("numpy") else _TORCH
+    if kind.startswith("no_header"):
+        dtype = _type_of(types, int(about) if about.isdecimal() else -1)
+        return array_of(data, dtype, (len(data) // np.dtype(dtype).itemsize,))
+    if len(data) < 8:
+        raise SourceError(f"an array of {len(data)} bytes has no head")
+    # Tensors are big-endian; older versions wrote them like arrays.
+    big = kind == "tensor" and int.from_bytes(data[4:8], "big") <= 64
+    order = ">" if big else "<"
+    number, rank = struct.unpack_from(f"{order}2I", data)
+    if rank > 64 or len(data) < 8 + 4 * rank:
+        raise SourceError(f"an array of {len(data)} bytes claims {rank} dimensions")
+    shape = struct.unpack_from(f"{order}{rank}I", data, 8)
+    return array_of(data[8 + 4 * rank :], _type_of(types, number), shape)
 
 
-def _check_kind(config: dict[str, Any], index: Path) -> None:
-    if config.get("encryption"):
-        raise SourceError(f"{index}: the chunks are encrypted. Decrypt them with LitData first.")
-    loader = config.get("item_loader") or "PyTreeLoader"
-    if loader != "PyTreeLoader":
-        raise SourceError(
-            f"{index}: written for {loader}; chunks for PyTreeLoader, LitData's default, are read"
-        )
+def _type_of(types: dict[int, str], number: int) -> str:
+    if number not in types:
+        raise SourceError(f"an array of LitData's dtype number {number} cannot be read")
+    return types[number]
+
+
+def _names_of(spec: Any, count: int, index: Path) -> list[str]:
+    """Return the names of columns from the tree that samples are."""
+    if spec is None:
+        return [""] * count
+    try:
+        found = list(_leaves(json.loads(spec)[1], ()))
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
+        raise SourceError(f"{index}: data_spec cannot be read: {error!r}") from error
+    if len(found) != count:
+        raise SourceError(f"{index}: data_spec has {len(found)} columns and data_format {count}")
+    return found
+
+
+def _leaves(node: dict[str, Any], above: tuple[str, ...]) -> Iterator[str]:
+    children = node["children_spec"]
+    if node["type"] is None:
+        # Positions alone are no names: columns of a tuple are named by what they are.
+        yield ".".join(above) if any(not part.isdecimal() for part in above) else ""
+        return
+    named = json.loads(node["context"]) if "dict" in node["type"].lower() else None
+    keys = [str(key) for key in named] if isinstance(named, list) else map(str, range(10**6))
+    for key, child in zip(keys, children, strict=False):
+        yield from _leaves(child, (*above, key))

@@ -1,7 +1,7 @@
 """MDS: the shards of MosaicML Streaming, from its specification.
 
 A folder has ``index.json``, which lists shards with their columns and how these are encoded, and
-the shards (``reading/chunks/chunk_source.py`` has their layout), plain or compressed as a whole.
+the shards (``reading/chunks.py`` has their layout), plain or compressed as a whole.
 Sources:
 ``docs/source/preparing_datasets/dataset_format.md`` and ``streaming/base/format/mds/`` (reader,
 writer, encodings) of ``mosaicml/streaming``, 0.13.
@@ -9,41 +9,22 @@ writer, encodings) of ``mosaicml/streaming``, 0.13.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-import xxhash
 
 from fastdata.errors import SourceError
-from fastdata.regular_files import open_regular
-from fastdata.schema import Field, ImageField, ScalarField, Schema, StringField
+from fastdata.schema import ImageField, ScalarField, StringField
 
-from .base import FieldSpec
-from .reading.box_forms import BoxesOption
-from .reading.chunks.chunk_source import (
-    ChunkIndex,
-    ChunkReader,
-    index_path,
-    raw_image,
-    resolve_columns,
-)
-from .reading.chunks.column_choice import RefusedColumnError
-from .reading.class_names import named_classes
+from .reading.chunks import ChunkIndex, ChunkReader, ChunkSource, index_path, raw_image
 from .reading.compression import check_codec
 from .reading.deferred import array_of, json_text
-from .reading.locations import first_bytes, folder_at, stat_of
-from .reading.options import ClassFile, ColumnsOption, Option
-from .scan import ScanSource
+from .reading.locations import first_bytes, folder_at
+from .reading.selection import TableColumn
 
 __all__ = ["MDSSource"]
-
-_HASHES = hashlib.algorithms_guaranteed - {"shake_128", "shake_256"}
-_STEP = 1 << 20
-
 
 _SCALARS = {
     "int": "<i8",
@@ -55,57 +36,49 @@ _VALUES = {8: "<u1", 9: "<i1", 16: "<u2", 17: "<i2", 18: "<f2", 32: "<u4", 33: "
 _VALUES |= {64: "<u8", 65: "<i8", 66: "<f8"}
 
 
-class MDSSource(ScanSource):
+class MDSSource(ChunkSource):
     """A folder of MDS shards."""
 
     name = "mds"
     summary = "shards of MosaicML Streaming (MDS), plain, gz, bz2 or zstd"
+    missing = (
+        ", which MDS has beside its shards. If folders in it have one each, merge them: "
+        "streaming.base.util.merge_index(FOLDER); else copy the one that was written with the "
+        "shards"
+    )
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
         index = index_path(location)
         return _is_index(index) if index is not None else _lacks_index(location)
 
-    def __init__(
-        self,
-        location: Any,
-        *,
-        channels: int = 3,
-        fields: FieldSpec | None = None,
-        columns: ColumnsOption = (),
-        classes: ClassFile = None,
-        boxes: BoxesOption = (),
-        check: Annotated[bool, Option("compare the hashes that the index has of shards")] = True,
-    ) -> None:
-        path = index_path(location)
-        if path is None:
-            raise SourceError(
-                f"{location}: no index.json there, which MDS has beside its shards. If folders in "
-                "it have one each, merge them: streaming.base.util.merge_index(FOLDER); else copy "
-                "the one that was written with the shards"
-            )
-        index, hashes = ChunkIndex(path), list[dict[str, str]]()
-        if index.content.get("version") != 2:
-            version = index.content.get("version")
-            raise SourceError(f"{path}: version {version!r} of MDS; 2 is known")
+    def read_index(self, index: ChunkIndex) -> tuple[Sequence[str], ChunkReader]:
         shards = index.list_of(index.content, "shards", dict)
         if not shards:
-            raise SourceError(f"{path}: lists no shards")
+            raise SourceError(f"{index.path}: lists no shards")
         names, encodings, sizes = known = _columns_of(index, shards[0])
         for shard in shards:
             if _columns_of(index, shard) != known:
-                raise SourceError(f"{path}: shards have different columns")
-            hashes.append(_add(index, shard))
-        verify = partial(_verify, index, hashes if check else [], {})
-        scan = index.scan(partial(index.rows, verify))
-        reader = ChunkReader(encodings, sizes, decode)
-        own = partial(_field_for, channels)
-        resolved, reader, forms, notes = resolve_columns(
-            index, scan, reader, names, own, columns, fields, channels, boxes
-        )
-        schema = Schema(named_classes(resolved, "label", classes))
-        reader = reader._replace(schema=schema)
-        super().__init__(scan, schema, reader, notes=notes, beside=[path], box_forms=forms)
+                raise SourceError(f"{index.path}: shards have different columns")
+            _add(index, shard)
+        return names, ChunkReader(encodings, sizes, decode)
+
+    def column_of(self, name: str, encoding: str, channels: int) -> TableColumn | None:
+        kind = encoding.partition(":")[0]
+        if kind in ("jpeg", "png", "pil"):
+            return TableColumn(name, ImageField(channels=channels))
+        if kind in _SCALARS:
+            dtype = np.dtype(_SCALARS[kind]).name
+            return TableColumn(name, ScalarField("int64" if dtype == "uint64" else dtype))
+        if kind in ("str_int", "str_float"):
+            return TableColumn(name, ScalarField("int64" if kind == "str_int" else "float64"))
+        if kind in ("str", "json", "str_decimal"):
+            return TableColumn(name, StringField())
+        if kind == "pkl":
+            reason = "is pickled (pkl), and reading it would run code from the file"
+        else:
+            reason = f"is encoded as {encoding!r}, of which one sample cannot be made a field"
+        return None if kind in ("bytes", "ndarray") else TableColumn(name, None, reason)
 
 
 def _is_index(path: Path) -> bool:
@@ -141,8 +114,8 @@ def _columns_of(
     return names, encodings, sizes
 
 
-def _add(index: ChunkIndex, shard: dict[str, Any]) -> dict[str, str]:
-    """Add a shard to the index; return its hashes as that says them."""
+def _add(index: ChunkIndex, shard: dict[str, Any]) -> None:
+    """Add the file of a shard to the index; its plain one if that is there."""
     raw, zipped = shard.get("raw_data"), shard.get("zip_data")
     path = index.path_of(raw.get("basename")) if isinstance(raw, dict) else None
     file, codec = raw, ""
@@ -151,75 +124,10 @@ def _add(index: ChunkIndex, shard: dict[str, Any]) -> dict[str, str]:
         if path is None or not path.exists():
             codec = check_codec(str(shard.get("compression")), str(index.path))
             file, path = zipped, packed
-    if path is None:
+    if path is None or not isinstance(file, dict):
         raise SourceError(f"{index.path}: a shard without a file (raw_data, zip_data)")
-    index.add(path, shard.get("samples"), "samples", codec)
-    hashes = file.get("hashes") if isinstance(file, dict) else None
-    known = hashes.items() if isinstance(hashes, dict) else ()
-    return {str(name): str(value) for name, value in known}
-
-
-def _verify(
-    index: ChunkIndex,
-    hashes: Sequence[Mapping[str, str]],
-    verified: dict[int, tuple[int, int]],
-    number: int,
-) -> None:
-    """Compare the hashes of a shard.
-
-    verified: size and time of shards whose hashes are right: samples may be gone through twice.
-    """
-    path, wanted = index.paths[number], hashes[number] if hashes else {}
-    status = stat_of(path)
-    if not wanted or verified.get(number) == status:
-        return
-    for name, value in _hash_file(path, list(wanted)).items():
-        if value != wanted[name]:
-            raise SourceError(
-                f"{path}: its {name} is {value}, not {wanted[name]} as {index.path.name} says: it "
-                f"is damaged; its {index.counts[number]:,} samples are left out (--option "
-                "check=false takes what can be read)"
-            )
-    verified[number] = status
-
-
-def _field_for(channels: int, encoding: str) -> Field | None:
-    """Return the field for a column by its encoding, or None if its values determine it."""
-    kind = encoding.partition(":")[0]
-    if kind in ("jpeg", "png", "pil"):
-        return ImageField(channels=channels)
-    if kind in _SCALARS:
-        dtype = np.dtype(_SCALARS[kind]).name
-        return ScalarField("int64" if dtype == "uint64" else dtype)
-    if kind in ("str_int", "str_float"):
-        return ScalarField("int64" if kind == "str_int" else "float64")
-    if kind in ("str", "json", "str_decimal"):
-        return StringField()
-    if kind == "pkl":
-        raise RefusedColumnError("is pickled (pkl), and reading it would run code from the file")
-    if kind not in ("bytes", "ndarray"):
-        raise RefusedColumnError(
-            f"is encoded as {encoding!r}, of which one sample cannot be made a field"
-        )
-    return None
-
-
-def _hash_file(path: Path, names: Sequence[str]) -> dict[str, str]:
-    """Return several hashes of a file, which is read once."""
-    hashers = {name: _hasher(path, name) for name in names}
-    with open(path, "rb", buffering=0, opener=open_regular) as file:
-        while piece := file.read(_STEP):
-            for hasher in hashers.values():
-                hasher.update(piece)
-    return {name: hasher.hexdigest() for name, hasher in hashers.items()}
-
-
-def _hasher(path: Path, name: str) -> Any:
-    if name.startswith("xxh") and name in xxhash.algorithms_available:
-        return getattr(xxhash, name)()
-    if name in _HASHES:
-        return hashlib.new(name, usedforsecurity=False)
-    raise SourceError(f"{path}: the hash {name!r} is not known (--option check=false)")
+    hashes = file.get("hashes")
+    index.add(path, shard.get("samples"), codec, hashes if isinstance(hashes, dict) else None)
 
 
 def decode(encoding: str, data: bytes) -> Any:
@@ -244,33 +152,23 @@ def decode(encoding: str, data: bytes) -> Any:
     return float(text) if kind == "str_float" else text
 
 
-def _array_type(about: str) -> tuple[str, tuple[int, ...] | None]:
-    """Return dtype and shape of ``ndarray:DTYPE:SHAPE``; empty or None where samples say them."""
-    name, _, shape = about.partition(":")
+def _decode_array(about: str, data: bytes) -> np.ndarray[Any, Any]:
+    """Return an array; its dtype and shape are in ``DTYPE:SHAPE``, or at its front."""
+    name, _, lengths = about.partition(":")
     if name and name not in _SCALARS:
         raise SourceError(f"an array of {name!r} cannot be read")
-    try:
-        lengths = tuple(int(length) for length in shape.split(",")) if shape else None
-    except ValueError as error:
-        raise SourceError(f"{shape[:40]!r} is no shape of an array") from error
-    if lengths is not None and not all(0 < length < 2**31 for length in lengths):
-        raise SourceError(f"{shape[:40]!r} is no shape of an array")
-    return _SCALARS.get(name, ""), lengths
-
-
-def _decode_array(about: str, data: bytes) -> np.ndarray[Any, Any]:
-    dtype, shape = _array_type(about)
-    at = 0
+    dtype, at = _SCALARS.get(name, ""), 0
     if not dtype:
         if not data or data[0] not in _VALUES:
             raise SourceError(f"an array of the unknown dtype {data[:1]!r}")
         dtype, at = _VALUES[data[0]], 1
-    if shape is None:
+    if lengths:
+        shape = tuple(map(int, lengths.split(",")))
+    else:
         head = data[at] if len(data) > at else 0
-        width = 1 << head % 4
-        lengths = data[at + 1 : at + 1 + (head >> 2) * width]
-        if len(lengths) < (head >> 2) * width or not lengths:
+        width, start = 1 << head % 4, at + 1
+        at = start + (head >> 2) * width
+        if at > len(data) or at == start:
             raise SourceError("an array without a shape")
-        shape = tuple(np.frombuffer(lengths, f"<u{width}").tolist())
-        at += 1 + len(lengths)
+        shape = tuple(np.frombuffer(data[start:at], f"<u{width}").tolist())
     return array_of(data[at:], dtype, shape)

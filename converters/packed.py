@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import sys
-import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -25,10 +24,10 @@ from fastdata.formats.reader import ShardReader
 from fastdata.formats.writer import EncodedImage
 from fastdata.schema import ImageField
 
-from .base import Deferred, FieldSpec, IndexedSource, Sample
+from .base import FieldSpec, Sample
 from .reading.locations import files_at, first_bytes
 from .reading.refusals import refuse_fields
-from .reading.shared import new_token, register, shared, unregister
+from .reading.shared import SharedSource
 
 if TYPE_CHECKING:
     from fastdata.dataset import Dataset
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["PackedSource", "refuse_transform"]
 
 
-class PackedSource(IndexedSource):
+class PackedSource(SharedSource):
     """A dataset of fastdata's: a shard, a folder of shards, a pattern, or an open one."""
 
     name = "fastdata"
@@ -64,38 +63,25 @@ class PackedSource(IndexedSource):
         self.num_samples = len(self.dataset)
         first = next(iter(self.dataset.shards), None)
         self.packed_with = None if first is None else first.header.options
-        self._token = new_token()
-        weakref.finalize(self, unregister, self._token)
+
+    def loader(self) -> Callable[[int], tuple[Any, ...]]:
+        return partial(_load, self.dataset)
 
     def __getitem__(self, index: int) -> Sample:
-        return Sample(self.key_at(index), StoredSample(self._token, index))
+        return Sample(self.key_at(index), self.item(index))
 
     def key_at(self, index: int) -> str:
         key: str = self.dataset.keys[index]
         return key
 
-    @property
-    def worker_setup(self) -> Callable[[], None]:
-        return partial(register, self._token, self.dataset)
-
     def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
         return np.array([int(self.dataset.digest[:16], 16)], np.uint64)
 
-    def fingerprint_key(self, index: int) -> str:
-        return str(self.dataset.paths[0])
 
-
-class StoredSample(Deferred):
-    """A sample of a dataset that the process has open."""
-
-    def __init__(self, token: str, index: int) -> None:
-        self.token, self.index = token, index
-
-    def load(self) -> tuple[Any, ...]:
-        """Read the sample; images stay encoded."""
-        dataset: Dataset = shared(self.token)
-        reader, row = dataset._locate(self.index)
-        return tuple(_values(reader, row, dataset.schema))
+def _load(dataset: Dataset, index: int) -> tuple[Any, ...]:
+    """Return the values of a sample; images stay encoded."""
+    reader, row = dataset._locate(index)
+    return tuple(_values(reader, row, dataset.schema))
 
 
 def refuse_transform(dataset: Dataset) -> None:

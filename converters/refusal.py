@@ -120,7 +120,7 @@ def _commands(place: str, ways: Sequence[Way]) -> str:
             source, first = _extracted(place)
             if first not in lines:
                 lines.append(first)
-        source = os.path.join(source, way.path) if way.path else source
+        source = os.path.normpath(os.path.join(source, way.path)) if way.path else source
         stem = Path(os.path.abspath(source)).name.split(".")[0] or "images"
         options = map(shlex.quote, way.options.split())
         words = [shlex.quote(source), shlex.quote(f"{stem}.lmdb"), *options]

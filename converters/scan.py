@@ -117,8 +117,7 @@ class Input(ForwardReader):
 
     def __init__(self, scan: Scan, number: int, *, kept: bool = False) -> None:
         path, codec = scan.paths[number], scan.codec(number)
-        compressed = codec not in ("", "frames")
-        super().__init__(path, compressed=compressed, codec=None if codec == "auto" else codec)
+        super().__init__(path, compressed=codec != "", codec=None if codec == "auto" else codec)
         self.number, self._kept, self._window, self._window_at = number, kept, b"", 0
         self.shown = printable(path.name if scan.root is None else os.path.relpath(path, scan.root))
 
@@ -179,8 +178,7 @@ class Scan:
 
     rows: takes a file and yields its rows, or those of one sample between two places.  It yields a
         `Reject` for a damaged sample, and raises SourceError if the whole file is lost.
-    codecs: of each file: empty for a plain one, "auto", a codec as `open_inflated` takes it, or
-        "frames" for a plain file that is still read only in order.
+    codecs: of each file: empty for a plain one, "auto", or a codec as `open_inflated` takes it.
     root: the folder that names of files in keys are relative to; without it they are names alone.
     """
 
@@ -348,9 +346,6 @@ class _Index(IndexedSource):
 
     def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
         return self._source.fingerprints()
-
-    def fingerprint_key(self, index: int) -> str:
-        return self._source.fingerprint_key(index)
 
     def key_at(self, index: int) -> str:
         return self._input(index).key(self._starts[index])

@@ -15,9 +15,9 @@ import os
 from fnmatch import fnmatchcase
 from typing import Any, Literal, NamedTuple
 
-from .reading.image_files import is_hidden, is_image_name
-from .reading.locations import folder_at, is_folder, is_pattern, path_of
+from .reading.locations import folder_at, is_pattern, path_of
 from .reading.splits import has_folders_of_images, has_images
+from .tree import DiskTree, Tree, join
 
 __all__ = ["FORMATS", "LISTS", "Look", "Signs"]
 
@@ -109,61 +109,44 @@ class Look:
     """A location, looked at once for all formats."""
 
     def __init__(self, location: Any) -> None:
-        self._path, self._folder = path_of(location), folder_at(location)
+        self._path, folder = path_of(location), folder_at(location)
         self._is_pattern = is_pattern(location)
-        self._listings: dict[str, tuple[list[str], list[str]]] = {}
+        self._tree = None if folder is None else DiskTree(folder)
 
     def fits(self, signs: Signs) -> bool:
         """Tell whether the location may be in a format."""
         if self._path is None:
             return signs.python
-        if self._folder is not None:
-            top = os.fspath(self._folder)
+        if self._tree is not None:
             with contextlib.suppress(OSError):  # a folder that cannot be listed
-                return self._fit_images(signs) and any(self._has(top, s) for s in signs.folder)
+                if signs.images == "nowhere" and self._has_images:
+                    return False
+                if signs.images == "beside" and self._has_folders_of_images:
+                    return False
+                return any(self._has(self._tree, "", sign) for sign in signs.folder)
             return False
         if self._is_pattern:
             return signs.pattern
         name = self._path.name
         return self._path.is_file() and any(fnmatchcase(name, sign) for sign in signs.file)
 
-    def _fit_images(self, signs: Signs) -> bool:
-        if signs.images == "nowhere":
-            return not self._has_images
-        return signs.images == "anywhere" or not self._has_folders_of_images
-
     @functools.cached_property
     def _has_images(self) -> bool:
-        return self._folder is not None and has_images(self._folder)
+        return self._path is not None and has_images(self._path)
 
     @functools.cached_property
     def _has_folders_of_images(self) -> bool:
-        return has_folders_of_images(self._folder)
+        return has_folders_of_images(self._path)
 
-    def _has(self, folder: str, sign: str) -> bool:
+    def _has(self, tree: Tree, folder: str, sign: str) -> bool:
         """Tell whether there is something in a folder that a pattern fits."""
         if sign == "*":
             return True
         if not glob.has_magic(sign):
-            return os.path.lexists(os.path.join(folder, sign))
+            return os.path.lexists(os.path.join(tree.place, folder, sign))
         first, _, rest = sign.partition("/")
-        files, folders = self._listing(folder)
+        found = tree.folder(folder)
         if not rest:
-            return any(fnmatchcase(name.lower(), first) for name in (*files, *folders))
-        found = [name for name in folders if fnmatchcase(name.lower(), first.lower())]
-        return any(self._has(os.path.join(folder, name), rest) for name in found)
-
-    def _listing(self, folder: str) -> tuple[list[str], list[str]]:
-        """Return the files that are no images, and the folders."""
-        if folder not in self._listings:
-            files, folders = [], []
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    if is_hidden(entry.name) and entry.name not in (".zgroup", ".zarray"):
-                        continue
-                    if is_folder(entry):
-                        folders.append(entry.name)
-                    elif not is_image_name(entry.name):
-                        files.append(entry.name)
-            self._listings[folder] = files, folders
-        return self._listings[folder]
+            return any(fnmatchcase(n.lower(), first) for n in (*found.others, *found.folders))
+        inner = [name for name in found.folders if fnmatchcase(name.lower(), first.lower())]
+        return any(self._has(tree, join(folder, name), rest) for name in inner)

@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,8 +23,9 @@ from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema, 
 
 from .base import FieldSpec
 from .reading.box_forms import BoxesOption, BoxNumbers, parse_boxes
-from .reading.class_names import named_classes, read_class_names
+from .reading.class_names import classes_of_texts, named_classes, read_class_names
 from .reading.exported import read_exported
+from .reading.field_names import BOXES
 from .reading.fields import convert, resolve_boxes, resolve_fields
 from .reading.image_files import is_hidden, is_image_name
 from .reading.locations import files_at, folder_at, map_files
@@ -38,11 +39,10 @@ from .reading.records.examples import (
     value_of_feature,
 )
 from .reading.records.framing import crc32c, frame_rows, has_frames, is_compressed, record_of
-from .reading.records.objects import OBJECTS, Objects, class_names, has_objects
-from .reading.records.tfds import INFO, read_description
-from .reading.refusals import no_files, require
+from .reading.records.objects import OBJECTS, Objects, class_texts, has_objects
+from .reading.records.tfds import INFO, Described, read_description
+from .reading.refusals import no_files
 from .reading.selection import FEATURES
-from .reading.spans import FileSpan
 from .reading.splits import choose_folder, choose_split, in_usual_order, mixed_splits
 from .scan import Found, IncompleteError, Input, Keyed, Row, Scan, ScanSource
 
@@ -88,15 +88,11 @@ class TFRecordSource(ScanSource):
         label_offset: Annotated[
             int, Option("added to the label: -1 where classes are counted from 1, as in ImageNet's")
         ] = 0,
-        check: Annotated[
-            bool, Option("compare the CRC of each record's data; that of lengths always is")
-        ] = True,
         split: SplitOption = None,
         boxes: BoxesOption = (),
         check_size: CheckSize = True,
     ) -> None:
         crc32c()
-        require("google.protobuf", "tfrecord", "reading TFRecord files")
         paths, notes = _files(location), list[str]()
         if not paths:
             raise no_files(location, "TFRecord files")
@@ -112,12 +108,7 @@ class TFRecordSource(ScanSource):
         else:
             notes += mixed_splits(paths)
         scan = Scan(paths, rows, ["auto" if it else "" for it in map_files(is_compressed, paths)])
-        reader = ExampleReader({}, (), 0, check)
-
-        def parse(values: tuple[Any, ...]) -> dict[str, Any]:
-            return reader.example(values[0])
-
-        first = scan.first(parse, paths[0], "record can be read as an Example")
+        first = scan.first(_example, paths[0], "record can be read as an Example")
         known = sorted({name for example in first for name in example})
         objects, forms = None, dict[str, BoxNumbers]()
         if exported is not None:
@@ -126,43 +117,19 @@ class TFRecordSource(ScanSource):
                 exported.check_place(feature, [feature], known, paths[0])
         else:
             chosen = FEATURES.parse(features) if features else usual_features(first)
-            if not features and has_objects(first):
-                objects = Objects(None, check_size)
-            elif not features:
+            has_boxes = not features and has_objects(first)
+            if not features and not has_boxes:
                 chosen |= usual_boxes(first, about.boxes)
             FEATURES.check(chosen, paths[0], dict.fromkeys(known, ""), "the first records have")
-            columns = {
-                name: [example[feature] for example in first if feature in example]
-                for name, feature in chosen.items()
-            }
-
-            def own(name: str) -> Field:
-                field = field_of_feature(columns[name], channels, name)
-                if name == "labels" and not features:  # of objects, perhaps all of one object
-                    field = ArrayField("int64", (None,))
-                names = about.classes.get(chosen[name])
-                if names is None or not isinstance(field, (ScalarField, ArrayField)):
-                    return field
-                return replace(field, classes=names)
-
-            resolved = resolve_fields(chosen, fields or {}, channels, own)
-            option = parse_boxes(boxes, whole=True)
-            if not boxes and chosen.get("boxes") in about.boxes:
-                option = BoxNumbers("yxyx", "normalised")
-            values = {
-                name: [value_of_feature(one, resolved[name], name) for one in column]
-                for name, column in columns.items()
-                if isinstance(resolved[name], (ArrayField, ImageField))
-            }
-            forms = resolve_boxes(resolved, values, option, fields or {}, notes)
+            resolved, forms = _fields_of(chosen, first, about, fields or {}, channels, boxes, notes)
+            if has_boxes:
+                listed = classes if "label" not in resolved else None
+                objects = Objects(*_names_of(scan, first, listed, notes), check_size)
+                resolved |= objects.fields
+                classes = None if listed else classes
             if not features:
-                left = set(known) - set(chosen.values()) - (OBJECTS if objects else set())
+                left = set(known) - set(chosen.values()) - (OBJECTS if has_boxes else set())
                 notes += FEATURES.left_out(sorted(left))
-        if objects is not None and classes is not None and "label" not in resolved:
-            objects, classes = objects._replace(names=read_class_names(classes)), None
-        elif objects is not None:
-            objects = objects._replace(names=_all_classes(scan, parse, notes))
-        resolved |= objects.fields if objects is not None else {}
         if label_offset:
             label = resolved.get("label")
             if not isinstance(label, ScalarField) or "int" not in label.dtype:
@@ -173,20 +140,9 @@ class TFRecordSource(ScanSource):
             choose_folder(names, None, notes)
             resolved["split"] = ScalarField(classes=tuple(names))
         schema = Schema(resolved, stored=exported is not None)
-        super().__init__(
-            scan,
-            schema,
-            reader._replace(
-                schema=schema,
-                features=tuple(chosen.values()),
-                label_offset=label_offset,
-                exported=exported is not None,
-                objects=objects,
-            ),
-            notes=notes,
-            exported=exported,
-            box_forms=forms,
-        )
+        features = tuple(chosen.values())
+        reader = ExampleReader(schema, features, label_offset, exported is not None, objects)
+        super().__init__(scan, schema, reader, notes=notes, exported=exported, box_forms=forms)
 
 
 class ExampleReader(NamedTuple):
@@ -195,16 +151,11 @@ class ExampleReader(NamedTuple):
     schema: Mapping[str, Field]
     features: tuple[str, ...]  # of each field but boxes, labels and split, which come last
     label_offset: int
-    check: bool
-    exported: bool = False  # whether fastdata wrote it, with a key and with shapes of arrays
-    objects: Objects | None = None
-
-    def example(self, piece: FileSpan | bytes) -> dict[str, Any]:
-        """Return the features of a record."""
-        return parse_example(record_of(piece, self.check))
+    exported: bool  # whether fastdata wrote it, with a key and with shapes of arrays
+    objects: Objects | None
 
     def __call__(self, values: tuple[Any, ...]) -> list[Any] | Keyed:
-        example = self.example(values[0])
+        example = _example(values)
         found = []
         for (name, field), feature in zip(self.schema.items(), self.features, strict=False):
             if feature not in example:
@@ -224,10 +175,63 @@ class ExampleReader(NamedTuple):
         return found
 
 
-def _all_classes(
-    scan: Scan, parse: Callable[[tuple[Any, ...]], dict[str, Any]], notes: list[str]
-) -> tuple[str, ...] | None:
-    """Read all records for the names of the classes of their objects."""
+def _example(values: tuple[Any, ...]) -> dict[str, Any]:
+    """Return the features of a record."""
+    return parse_example(record_of(values[0]))
+
+
+def _fields_of(
+    chosen: Mapping[str, str],
+    first: Sequence[Mapping[str, Any]],
+    about: Described,
+    fields: FieldSpec,
+    channels: int,
+    boxes: Sequence[str],
+    notes: list[str],
+) -> tuple[dict[str, Field], dict[str, BoxNumbers]]:
+    """Return the fields of the chosen features, from the first Examples, and what boxes are."""
+    columns = {
+        name: [example[feature] for example in first if feature in example]
+        for name, feature in chosen.items()
+    }
+
+    def own(name: str) -> Field:
+        field = field_of_feature(columns[name], channels, name)
+        if name == "labels" and any(other.lower() in BOXES for other in chosen):
+            field = ArrayField("int64", (None,))
+        names = about.classes.get(chosen[name])
+        if names is None or not isinstance(field, (ScalarField, ArrayField)):
+            return field
+        return replace(field, classes=names)
+
+    resolved = resolve_fields(chosen, fields, channels, own)
+    option = parse_boxes(boxes, whole=True)
+    if not boxes and chosen.get("boxes") in about.boxes:
+        option = BoxNumbers("yxyx", "normalised")
+    values = {
+        name: [value_of_feature(one, resolved[name], name) for one in column]
+        for name, column in columns.items()
+        if isinstance(resolved[name], (ArrayField, ImageField))
+    }
+    return resolved, resolve_boxes(resolved, values, option, fields, notes)
+
+
+def _names_of(
+    scan: Scan, first: Sequence[Mapping[str, Any]], classes: str | None, notes: list[str]
+) -> tuple[tuple[str, ...] | None, bool]:
+    """Return the classes of objects, and whether records have their names.
+
+    Without a file of classes, all records are read for these.
+    """
+    named = any(map(class_texts, first))
+    if classes is not None:
+        return read_class_names(classes), named
+    if not named:
+        notes.append(
+            "classes of objects have no names here, and 'labels' are the numbers of the files "
+            "(--option classes=FILE names them)"
+        )
+        return None, named
     place = scan.paths[0]
     if mirror_of(place) is not None and len(scan.paths) > 1:
         raise SourceError(
@@ -235,22 +239,18 @@ def _all_classes(
             "to be read for them, and those of a store are not: name a file here that has them "
             "(--option classes=FILE)"
         )
-
-    def examples() -> Iterator[dict[str, Any]]:
-        for *_, row in itertools.chain.from_iterable(map(scan.file, range(len(scan.paths)))):
-            with contextlib.suppress(ValueError):  # the worker says what is the matter
-                if isinstance(row, Row):
-                    yield parse(row.values)
-
-    names = class_names(examples(), place)
     notes.append(
-        "classes of objects have no names here, and 'labels' are the numbers of the files "
-        "(--option classes=FILE names them)"
-        if names is None
-        else "all records were read once for the names of classes (--option classes=FILE saves "
-        "that, and knows those without objects)"
+        "all records were read once for the names of classes (--option classes=FILE saves that, "
+        "and knows those without objects)"
     )
-    return names
+    return classes_of_texts(_texts(scan), str(place)), named
+
+
+def _texts(scan: Scan) -> Iterator[str]:
+    for *_, row in itertools.chain.from_iterable(map(scan.file, range(len(scan.paths)))):
+        with contextlib.suppress(ValueError):  # the worker says what is the matter
+            if isinstance(row, Row):
+                yield from class_texts(_example(row.values))
 
 
 def _counted_rows(

@@ -28,7 +28,7 @@ __all__ = ["DiskTree", "Folder", "ListedTree", "Tree", "join"]
 class Folder:
     """What is in one folder: sorted names.
 
-    The names of images are one text; a list of them takes four times the memory.
+    The names of images are one text; a list takes four times the memory.
 
     rows: for each image, its number in the archive or the store; empty on a disk.
     """

@@ -1,22 +1,18 @@
-"""zarr (v2, v3) and N5 folders, through tensorstore.
+"""zarr folders, v2 and v3, through tensorstore.
 
-An array is a folder with ``.zarray`` (zarr v2), ``zarr.json`` (v3) or ``attributes.json`` (N5),
-and one file a block.  Samples are along the first dimension; N5 writes dimensions in
-reversed order, so there along what its file lists last.
-
-Sources: zarr-specs.readthedocs.io, "Zarr storage specification version 2" and "Zarr core
-specification 3.0"; github.com/saalfeldlab/n5, "N5 specification".
+An array is a folder with ``.zarray`` (v2) or ``zarr.json`` (v3), and one file a block.  Samples are
+along the first dimension.  Source: zarr-specs.readthedocs.io, "Zarr storage specification version
+2" and "Zarr core specification 3.0".
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +21,7 @@ from fastdata.waits import result_of
 
 from .base import hash_fields, reason_of
 from .reading.arrays.array_source import ArrayFile, ArraySource
-from .reading.arrays.columns import ArrayColumn
+from .reading.arrays.columns import ArrayColumn, missing_blocks
 from .reading.json_files import read_object
 from .reading.locations import printable, stat_of
 from .reading.refusals import require
@@ -33,48 +29,44 @@ from .reading.spans import MAX_RECORD
 
 __all__ = ["ZarrSource"]
 
-_LOOKED_AT = 200
 _CACHE_BYTES = 1 << 20
 """For tensorstore's metadata of cached blocks."""
-_MOST_EMPTY = 1000
-"""Limit of missing blocks per existing one."""
 
-_used_by = 0
-"""The process that uses tensorstore, which ends a process forked from such a one."""
 _METADATA_BYTES = 16 << 20
-_MOST_DIMENSIONS = 32
-"""As tensorstore has it."""
 _DEPTH = 16
+_N5 = {"dimensions", "blockSize", "dataType"}
+"""What ``attributes.json`` of an array of N5 has."""
 
 
 class ZarrSource(ArraySource):
-    """Arrays of a zarr or N5 folder, or one such array and its neighbours."""
+    """Arrays of a zarr folder, or one such array and its neighbours."""
 
     name = "zarr"
-    summary = "zarr v2, zarr v3 and N5 folders (tensorstore)"
+    summary = "zarr folders, v2 and v3 (tensorstore)"
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
         root = Path(location)
         is_group = (root / ".zgroup").is_file() or "zarr_format" in _json(root / "zarr.json")
-        if is_group or _node_of(root) is not None:
-            return True
-        with os.scandir(root) as entries:
-            below = [entry.path for entry in itertools.islice(entries, _LOOKED_AT)]
-        return any(_node_of(Path(path)) is not None for path in below)
+        return is_group or bool(_driver_of(root)) or any(_arrays_in(root, 1))
 
     def files(self, location: Any) -> list[ArrayFile]:
         _tensorstore()
         root = Path(location)
         if not root.is_dir():
             raise SourceError(f"{location}: not a folder")
-        nodes = dict(_arrays_in(root))
-        if "" in nodes:  # an array: a neighbour may have its labels
-            root, only = root.absolute().parent, root.absolute().name
-            beside = dict(_arrays_in(root, depth=1))
-            nodes = {k: v for k, v in beside.items() if k == only or len(v.shape) == 1}
-        self._columns = {path: _ZarrColumn(root / path, path, node) for path, node in nodes.items()}
-        return [ArrayFile(str(location), printable(root.name), self._columns)]
+        only = _driver_of(root)
+        if only:  # a neighbour of the array may have its labels
+            root = root.absolute().parent
+        columns = {
+            path: _ZarrColumn(root / path, path, driver)
+            for path, driver in _arrays_in(root, 1 if only else _DEPTH)
+        }
+        if only:
+            name = Path(location).absolute().name
+            columns = {k: v for k, v in columns.items() if k == name or len(v.shape) == 1}
+        self._columns = columns
+        return [ArrayFile(str(location), printable(root.name), columns)]
 
     @property
     def files_read(self) -> list[Path]:
@@ -91,20 +83,39 @@ class ZarrSource(ArraySource):
 
 
 def _tensorstore() -> Any:
-    """Return tensorstore.
+    """Return tensorstore, which ends a process that is forked after its use: workers have none."""
+    return require("tensorstore", "tensorstore", "reading zarr")
 
-    Raises SourceError in a process forked after its use, as its threads do not survive a fork.
-    """
-    global _used_by
-    module = require("tensorstore", "tensorstore", "reading zarr and N5")
-    if _used_by not in (0, os.getpid()):
-        raise SourceError(
-            "reading zarr and N5: tensorstore was used before this process was forked, and "
-            "cannot be used after. Pack in a process of its own that is spawned, not forked: "
-            "multiprocessing.get_context('spawn'), or the command `fastdata pack`"
-        )
-    _used_by = os.getpid()
-    return module
+
+def _json(path: Path) -> Mapping[str, Any]:
+    """Return the content of a small JSON file; empty without a file."""
+    try:
+        return read_object(path, _METADATA_BYTES)
+    except (OSError, SourceError):
+        return {}
+
+
+def _driver_of(folder: Path) -> str:
+    """Return tensorstore's name for the format of the array that a folder is; empty if none."""
+    if (folder / ".zarray").is_file():
+        return "zarr"
+    if _json(folder / "zarr.json").get("node_type") == "array":
+        return "zarr3"
+    return "n5" if _json(folder / "attributes.json").keys() >= _N5 else ""
+
+
+def _arrays_in(root: Path, depth: int) -> Iterator[tuple[str, str]]:
+    """Yield the arrays in a folder, by their paths, with their formats; links are not followed."""
+    folders = [("", 1)]
+    while folders:
+        path, level = folders.pop()
+        for entry in sorted(os.scandir(root / path), key=lambda entry: entry.name):
+            if entry.is_dir(follow_symlinks=False):
+                below = f"{path}/{entry.name}".lstrip("/")
+                if driver := _driver_of(root / below):
+                    yield below, driver
+                elif level < depth:
+                    folders.append((below, level + 1))
 
 
 def _files(array: Path) -> Iterator[str]:
@@ -121,109 +132,77 @@ def _files(array: Path) -> Iterator[str]:
 
 
 class _ZarrColumn(ArrayColumn):
-    """The rows of an array of tensorstore's, which `prepare` opens."""
+    """The rows of an array of tensorstore's."""
 
     prepared = False
+    dtype: np.dtype[Any]
 
-    def __init__(self, folder: Path, path: str, node: _Node) -> None:
-        self.folder, self._node = folder, node
-        self.label, self.shape = printable(path), node.shape
+    def __init__(self, folder: Path, path: str, driver: str) -> None:
+        self.folder, self._driver, self.label = folder, driver, printable(path)
+        self._damaged: dict[int, str] = {}  # by the number of the block's rows
+        if driver == "n5":
+            raise SourceError(
+                f"{folder}: an array of N5, which is not read. Copy it to zarr, in Python by "
+                "tensorstore: zarr[...] = n5[...].T, as N5 has its dimensions in reversed order"
+            )
         try:
-            self.dtype = np.dtype(node.dtype)
-        except TypeError:  # structures, text, types of extensions
-            self.dtype = np.dtype("O")
+            store = self._opened(_CACHE_BYTES)
+        except Exception as error:  # tensorstore does not document its errors
+            self.kind = "unknown"
+            self.refused = (
+                f"tensorstore cannot open this array: {_message(error)}. If it lacks a "
+                "compression, copy the array with another one"
+            )
+            return
+        self.shape, self.dtype = tuple(store.shape), np.dtype(store.dtype.numpy_dtype)
         if self.dtype.kind not in "biuf":
-            self.dtype, self.kind = None, "unknown"
-            self.refused = f"its type {node.dtype} is not a number"
+            self.kind, self.refused = "unknown", f"its type {store.dtype.name} is not a number"
+
+    def _opened(self, cached_bytes: int) -> Any:
+        opening = _tensorstore().open(
+            {
+                "driver": self._driver,
+                "kvstore": {"driver": "file", "path": f"{self.folder.absolute()}/"},
+                "context": {"cache_pool": {"total_bytes_limit": cached_bytes}},
+            },
+            read=True,
+            open=True,
+        )
+        return result_of(opening, f"{self.folder} to be opened")
 
     def prepare(self) -> list[str]:
-        tensorstore, folder, node = _tensorstore(), self.folder, self._node
         self.prepared = True
-        grid = [-(-n // c) for n, c in zip(node.shape, node.blocks, strict=True)]
-        # Cache the blocks of the last rows: else a large one is read for each group of rows.
-        size = math.prod((*node.blocks, *grid[1:])) * (self.dtype.itemsize if self.dtype else 1)
-        kept = min(size, MAX_RECORD)
-        try:
-            opening = tensorstore.open(
-                {
-                    "driver": node.driver,
-                    "kvstore": {"driver": "file", "path": f"{folder.absolute()}/"},
-                    "context": {"cache_pool": {"total_bytes_limit": kept + _CACHE_BYTES}},
-                },
-                read=True,
-                open=True,
-            )
-            store = result_of(opening, f"{folder} to be opened")
-        except Exception as error:  # tensorstore does not document its errors
-            raise SourceError(
-                f"{folder}: tensorstore cannot open this array: {_message(error)}. If it lacks "
-                "a compression, copy the array with another one"
-            ) from error
-        self._store = store.T if node.driver == "n5" else store
-        self.dtype = np.dtype(store.dtype.numpy_dtype)
-        block = self._store.chunk_layout.read_chunk.shape
-        if tuple(self._store.shape) != node.shape or not all(block):
-            raise SourceError(f"{folder}: has the shape {self._store.shape}, not {node.shape}")
-        self.block = block[0]
+        store = self._opened(_CACHE_BYTES)
+        block, stored = store.chunk_layout.read_chunk.shape, store.chunk_layout.write_chunk.shape
+        self.block, self._tall = block[0], stored[0]
         claimed = math.prod(block) * self.dtype.itemsize
         if claimed > MAX_RECORD:
             raise SourceError(
-                f"{folder}: blocks of shape {block} claim {claimed:,} bytes each; at most "
+                f"{self.folder}: blocks of shape {block} claim {claimed:,} bytes each; at most "
                 f"{MAX_RECORD:,} are believed. Copy the array with smaller blocks"
             )
-        self._grid = grid
-        self._checked: set[int] = set()
-        whole = math.prod(grid)
-        stored = sum(1 for name in _files(folder) if self._is_block(name))
-        absent = max(0, whole - stored)
-        if whole > _MOST_EMPTY * stored:
-            raise SourceError(
-                f"{folder}: claims the shape {node.shape}, but {stored:,} of its {whole:,} blocks "
-                "are there: the metadata is damaged, or the blocks were not copied"
-            )
-        if not absent:
-            return []
-        fill = self._store.fill_value
-        value = 0 if fill is None else fill.item()
-        return [
-            f"{self.label}: {absent:,} blocks are missing, which means that they are all {value}"
-        ]
-
-    def _is_block(self, name: str) -> bool:
-        node = self._node
-        name = name.replace(os.sep, "/")
-        if not name.startswith(node.prefix):
-            return False
-        numbers = name[len(node.prefix) :].split(node.separator)
-        return len(numbers) == len(node.shape) and all(map(str.isdecimal, numbers))
-
-    def _check_blocks(self, start: int, stop: int) -> None:
-        """Check the files of the blocks of some rows that are not checked yet.
-
-        tensorstore takes the memory that a block of Blosc claims, and ends the process without it.
-        """
-        node = self._node
-        rows = set(range(start // node.blocks[0], (stop - 1) // node.blocks[0] + 1)) - self._checked
-        most = math.prod(node.blocks) * np.dtype(self.dtype).itemsize
-        for row, *rest in itertools.product(sorted(rows), *map(range, self._grid[1:])):
-            numbers = (row, *rest) if node.driver != "n5" else (*rest[::-1], row)
-            name = node.prefix + node.separator.join(map(str, numbers))
-            try:
-                with open(self.folder / name, "rb") as file:
-                    claimed = _claimed_by_blosc(file.read(node.blosc_at + 8), node.blosc_at)
-            except FileNotFoundError:
-                continue
-            if claimed > most:
-                raise ValueError(
-                    f"{self.folder}: the block {name} claims {claimed:,} bytes, more than the "
-                    f"{most:,} of a block"
-                )
-        self._checked |= rows
+        grid = [-(-n // c) for n, c in zip(self.shape, stored, strict=True)]
+        # Cache the blocks of the last rows: else a large one is read for each group of rows.
+        size = math.prod(stored) * self.dtype.itemsize
+        self._store = self._opened(min(size * math.prod(grid[1:]), MAX_RECORD) + _CACHE_BYTES)
+        whole, there = math.prod(grid), 0
+        is_blosc = _is_blosc(store.spec().to_json()["metadata"])
+        for name in _files(self.folder):
+            numbers = re.findall("[0-9]+", name)[-len(grid) :]
+            if len(numbers) == len(grid):
+                there += 1
+                if is_blosc and (claimed := _claimed_by_blosc(self.folder / name)) > size:
+                    self._damaged[int(numbers[0])] = (
+                        f"the block {name} claims {claimed:,} bytes, more than the {size:,} of a "
+                        "block"
+                    )
+        fill = 0 if store.fill_value is None else store.fill_value.item()
+        return missing_blocks(str(self.folder), self.shape, there, whole, fill)
 
     def read(self, start: int, stop: int) -> Any:
-        if self._node.is_blosc:
-            self._check_blocks(start, stop)
-        _tensorstore()
+        for block in range(start // self._tall, (stop - 1) // self._tall + 1):
+            if block in self._damaged:
+                raise ValueError(f"{self.folder}: {self._damaged[block]}")
         try:
             rows = self._store[start:stop].read(order="C")
             return result_of(rows, f"rows {start:,} to {stop - 1:,} of {self.folder}")
@@ -233,88 +212,27 @@ class _ZarrColumn(ArrayColumn):
             ) from (_of_system(error) or error)
 
 
-def _claimed_by_blosc(head: bytes, at: int) -> int:
-    """Return the bytes that a block becomes, of its 16 bytes of header; 0 if they are cut off."""
-    return int.from_bytes(head[at + 4 : at + 8], "little")
+def _is_blosc(metadata: Mapping[str, Any]) -> bool:
+    """Tell whether Blosc compresses the blocks."""
+    codecs = [codec["name"] for codec in metadata.get("codecs", ()) if codec["name"] != "crc32c"]
+    return "blosc" in (*codecs[-1:], (metadata.get("compressor") or {}).get("id"))
+
+
+def _claimed_by_blosc(path: Path) -> int:
+    """Return the bytes that a block becomes, by its header.
+
+    tensorstore takes as much memory at once, and ends the process if there is less.
+    """
+    with open(path, "rb") as file:
+        return int.from_bytes(file.read(8)[4:], "little")
 
 
 def _message(error: Exception) -> str:
     """Return tensorstore's message without the places in its own code."""
-    return reason_of(error).split(" [source locations=")[0][:400]
+    return re.split(r" \[(?:source locations|tensorstore_spec)=", reason_of(error))[0][:400]
 
 
 def _of_system(error: Exception) -> OSError | None:
     """Return the system's error that tensorstore met, which it raises as a ValueError."""
     found = re.search(r"os_error_code='(\d+)'", str(error))
     return OSError(int(found[1]), os.strerror(int(found[1]))) if found else None
-
-
-class _Node(NamedTuple):
-    """An array's metadata, as far as it is needed to choose one."""
-
-    driver: str
-    shape: tuple[int, ...]  # Samples first
-    blocks: tuple[int, ...]
-    dtype: str
-    separator: str  # Between the numbers in a block's name
-    prefix: str  # Before them
-    is_blosc: bool  # Whether Blosc compresses the blocks
-    blosc_at: int  # Where its header begins in the file of a block
-
-
-def _json(path: Path) -> Mapping[str, Any]:
-    """Return the content of a small JSON file; empty without a file."""
-    try:
-        return read_object(path, _METADATA_BYTES)
-    except (OSError, SourceError):
-        return {}
-
-
-def _node_of(folder: Path) -> _Node | None:
-    """Return what array a folder is; None if it is none."""
-    try:
-        if found := _json(folder / ".zarray"):
-            shape, blocks, dtype = found["shape"], found["chunks"], found["dtype"]
-            driver, separator, prefix = "zarr", found.get("dimension_separator") or ".", ""
-            coders = [found.get("compressor") or {}]
-        elif (found := _json(folder / "zarr.json")).get("node_type") == "array":
-            shape, dtype = found["shape"], found["data_type"]
-            blocks = found["chunk_grid"]["configuration"]["chunk_shape"]
-            coding = found["chunk_key_encoding"]
-            old = coding["name"] == "v2"
-            separator = coding.get("configuration", {}).get("separator", "." if old else "/")
-            driver, prefix = "zarr3", "" if old else f"c{separator}"
-            coders = found.get("codecs", [])
-        elif {"dimensions", "blockSize", "dataType"} <= (
-            found := _json(folder / "attributes.json")
-        ).keys():
-            shape, blocks = found["dimensions"][::-1], found["blockSize"][::-1]
-            driver, dtype, separator, prefix = "n5", found["dataType"], "/", ""
-            coders = [found.get("compression") or {}]
-        else:
-            return None
-        names = [coder.get("id") or coder.get("name") or coder.get("type") for coder in coders]
-        at = 4 + 4 * len(shape) if driver == "n5" else 0
-        whole = tuple(shape), tuple(blocks), str(dtype), separator, prefix
-        is_blosc = [name for name in names if name != "crc32c"][-1:] == ["blosc"]
-        node = _Node(driver, *whole, is_blosc, at)
-    except (KeyError, TypeError, AttributeError):
-        return None
-    numbers: list[Any] = [*node.shape, *node.blocks]  # whatever the JSON has
-    sound = all(isinstance(n, int) and 0 <= n < 2**62 for n in numbers) and all(node.blocks)
-    return node if sound and len(node.shape) == len(node.blocks) <= _MOST_DIMENSIONS else None
-
-
-def _arrays_in(root: Path, depth: int = _DEPTH) -> Iterator[tuple[str, _Node]]:
-    """Yield the arrays of a folder by their paths in it; links are not followed."""
-    folders = [("", root, 0)]
-    while folders:
-        path, folder, level = folders.pop()
-        node = _node_of(folder) if path or depth == _DEPTH else None
-        if node is not None:
-            yield path, node
-        elif level < depth:
-            for entry in sorted(os.scandir(folder), key=lambda entry: entry.name, reverse=True):
-                if entry.is_dir(follow_symlinks=False):
-                    below = f"{path}/{entry.name}" if path else entry.name
-                    folders.append((below, Path(entry.path), level + 1))

@@ -1,7 +1,7 @@
 """The shards of a packed dataset: found, opened when they are first read, and addressed as one.
 
-Nothing here imports torch, which would take longer than all that ``fastdata info`` does.  What a
-user sees of it is `fastdata.dataset.Dataset`.
+Nothing here imports torch, which would take longer than all that ``fastdata info`` does.  Its
+public face is `fastdata.dataset.Dataset`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ takes 1 % of the time where asking the file system is slow."""
 class Supplied(NamedTuple):
     """Samples that come out of a store as they are needed: `first` to `last` - 1 of a set.
 
-    The first of them is that of the `supply`.
+    Sample `first` is the first one of the `supply`.
     """
 
     supply: Supply
@@ -85,8 +85,8 @@ class ShardSet:
     """Shards in order, each opened when it is first read.
 
     Opening is idempotent, so threads need no lock: at worst two map a shard
-    at once and one map is dropped.  `cached` are copies in memory of the files; `supplied` says of
-    which samples the images come out of a store.
+    at once and one map is dropped.  `cached` are copies of the files in memory; `supplied` are the
+    samples whose images come from a store.
     """
 
     def __init__(
@@ -182,11 +182,11 @@ class ShardSet:
         return self._reopened(cached, self.max_pixels)
 
     def limited_to(self, max_pixels: int) -> ShardSet:
-        """Return the same shards, of which no larger images are decoded."""
+        """Return the same shards; they decode no larger images."""
         return self._reopened(self.cached, max_pixels)
 
     def release_cached(self) -> None:
-        """Read from the files, not from copies of them."""
+        """Read from the files, not from copies in memory."""
         self.cached = None
         for reader in self._readers:
             if reader is not None:
@@ -232,12 +232,12 @@ class ShardSet:
         return located
 
     def key(self, index: int) -> str:
-        """Return what the source called a sample."""
+        """Return the key that a sample had in its source."""
         reader, row = self.locate(index)
         return reader.key(row)
 
     def describe(self, index: int) -> str:
-        """Return where a sample is and what it is called, for messages."""
+        """Return the place and the key of a sample, for messages."""
         reader, row = self.locate(index)
         return f"{reader.place}, key {reader.key(row)!r}"
 
@@ -387,7 +387,7 @@ def expand(location: Location) -> list[Path]:
 
 
 def _check_manifests(pattern: str, files: Sequence[Path]) -> None:
-    """Refuse shards that a pattern finds beside a manifest, if it lists others for that pattern."""
+    """Refuse shards of a pattern if a manifest in their folder lists others for that pattern."""
     for folder in dict.fromkeys(file.parent for file in files if file.suffix in PACKED):
         if (folder / MANIFEST).is_file():
             there = {file.name for file in files if file.parent == folder}

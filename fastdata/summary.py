@@ -17,9 +17,10 @@ from fastdata.shards import open_shards
 from fastdata.splits import SPLIT, count_splits, split_names
 from fastdata.storage import is_url
 
-__all__ = ["image_sizes", "load_code", "size_text", "summarise"]
+__all__ = ["field_texts", "load_code", "size_text", "summarise"]
 
 CROP = 224
+_MOST_NAMED = 8
 
 
 def summarise(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -104,8 +105,8 @@ def _crop_needed(shards: Sequence[ShardReader]) -> int:
     return min(CROP, int(np.median(fields[0].min(axis=0))))
 
 
-def image_sizes(path: str | os.PathLike[str]) -> dict[str, str]:
-    """Return the `size_text` of each image field, with the number of images that were too small.
+def field_texts(path: str | os.PathLike[str]) -> dict[str, str]:
+    """Return what the columns say of images and classes, by field: sizes, and samples of classes.
 
     Of a dataset in a store it returns nothing.
     """
@@ -116,12 +117,27 @@ def image_sizes(path: str | os.PathLike[str]) -> dict[str, str]:
     match shards[0].header.options:
         case {"resize": "short", "size": [int(side), _], "enlarge": False}:
             least = side
-    for name in shards[0].header.schema.images:
-        height, width = (_joined(shards, f"{name}.{side}") for side in ("height", "width"))
-        small = int((np.minimum(height, width) < least).sum())
-        smaller = f"; {small:,} smaller than {least}, not enlarged (--enlarge)" if small else ""
-        texts[name] = size_text(_spread(height), _spread(width)) + smaller
+    for name, field in shards[0].header.schema.items():
+        counts = _counts(shards, name, field)
+        if isinstance(field, ImageField):
+            height, width = (_joined(shards, f"{name}.{side}") for side in ("height", "width"))
+            small = int((np.minimum(height, width) < least).sum())
+            smaller = f"; {small:,} smaller than {least}, not enlarged (--enlarge)" if small else ""
+            texts[name] = size_text(counts["height"], counts["width"]) + smaller
+        elif isinstance(field, ScalarField) and field.classes:
+            texts[name] = _classes_text(field.classes, counts["class_counts"])
     return texts
+
+
+def _classes_text(classes: Sequence[str], counts: Sequence[int]) -> str:
+    """Return how many samples each class has; the range of many classes."""
+    if len(classes) <= _MOST_NAMED:
+        return ", ".join(f"{name} {n:,}" for name, n in zip(classes, counts, strict=True))
+    none = [name for name, n in zip(classes, counts, strict=True) if not n]
+    least, most = min(filter(None, counts), default=0), max(counts)
+    text = f"{f'{least:,} to ' * (least < most)}{most:,} samples a class"
+    few = ", ".join(none[:_MOST_NAMED]) + ", ..." * (len(none) > _MOST_NAMED)
+    return f"{text}; none of {few}" if none else text
 
 
 def size_text(height: Mapping[str, int], width: Mapping[str, int]) -> str:

@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -52,7 +53,7 @@ PACK_GROUPS = {
     "Images": "size resize enlarge filter codec quality channels",
     "Which samples": "format option field explain limit shuffle seed max-pixels on-error",
     "Output": "container shards shard-size overwrite",
-    "Speed and clusters": "num-workers dct-margin plan part commit executor retries",
+    "Speed and clusters": "num-workers plan part commit executor",
     "Object stores": "storage-option",
     "General options": "quiet json traceback help",
 }
@@ -210,8 +211,8 @@ def test_every_option_of_pack_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
         "--size 224x320 --resize exact --enlarge --filter lanczos --codec png --quality 80 "
         "--channels 1 --container hdf5 --shards 2 --shard-size 2GB --workers 3 --on-error stop "
         "--overwrite --limit 9 --shuffle --seed 4 --format folder --field caption=string "
-        "--field mask=image --option image=a=b --max-pixels 1000 --dct-margin 1.5 --quiet "
-        "--part 1/2 --executor dask:local --retries 5 --storage-option region=eu"
+        "--field mask=image --option image=a=b --max-pixels 1000 --quiet "
+        "--part 1/2 --executor dask:local --storage-option region=eu"
     )
     assert run("pack", "a", "b", *words.split()).exit_code == 1
     assert seen == {
@@ -235,11 +236,9 @@ def test_every_option_of_pack_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
         "fields": {"caption": "string", "mask": "image"},
         "source_options": {"image": "a=b"},
         "max_pixels": 1000,
-        "dct_margin": 1.5,
         "progress": False,
         "part": "1/2",
         "executor": "dask:local",
-        "retries": 5,
         "storage_options": {"region": "eu"},
     }
 
@@ -267,6 +266,22 @@ def test_pack_prints_a_summary_and_the_line_that_loads_it(tmp_path: Path, images
     assert len(fastdata.open(out)) == 6
 
 
+def test_pack_prints_the_samples_of_each_class(tmp_path: Path, images: Path) -> None:
+    def text(source: Path, out: str) -> str:
+        return run("pack", source, tmp_path / out, "--size", 32, "--workers", 0).stdout
+
+    assert "\nlabel: cat 3, dog 3\n" in text(images, "few.lmdb")
+    picture = next(images.rglob("*.*g"))
+    for k in range(10):
+        for n in range(1 + k):
+            (tmp_path / "many" / f"c{k}").mkdir(parents=True, exist_ok=True)
+            shutil.copy(picture, tmp_path / "many" / f"c{k}" / f"{n}{picture.suffix}")
+    assert "\nlabel: 1 to 10 samples a class\n" in text(tmp_path / "many", "many.lmdb")
+    some = ["--size", 32, "--workers", 0, "--limit", 3]
+    shown = run("pack", tmp_path / "many", tmp_path / "some.lmdb", *some).stdout
+    assert "\nlabel: 1 to 2 samples a class; none of c2, c3, c4, c5, c6, c7, c8, c9\n" in shown
+
+
 def test_pack_prints_the_sizes_of_images_and_no_rate_of_a_few(tmp_path: Path, images: Path) -> None:
     text = run("pack", images, tmp_path / "out.lmdb", "--size", 32, "--workers", 0).stdout
     assert "\nimage: 32 x 37 typical (32 x 32-42), height x width\n" in text
@@ -280,7 +295,7 @@ def test_pack_prints_the_sizes_of_images_and_no_rate_of_a_few(tmp_path: Path, im
 
 
 def test_the_rate_is_printed_from_2000_images_on(tmp_path: Path) -> None:
-    some = fastdata.PackReport(tmp_path, "", 3000, 0, 1, 10, 10, 1.5, 2000.0)
+    some = fastdata.PackReport(tmp_path, "", 3000, 0, 1, 10, 1.5, 2000.0)
     assert "2,000 images/s, 0 rejected" in str(some)
     resumed = dataclasses.replace(some, resumed_at=1500, images_per_second=1000.0)
     assert "images/s" not in str(resumed)

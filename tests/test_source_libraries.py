@@ -14,7 +14,7 @@ import pytest
 import torch
 from pack_helpers import image_folder, jpegs, like_image_folder
 from PIL import Image
-from torch.utils.data import DataLoader, Dataset, IterableDataset, WeightedRandomSampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import fastdata
 from fastdata.converters.finding import find_source
@@ -79,7 +79,8 @@ def test_a_frame_with_paths_is_packed_and_opened(
         "label": ScalarField(classes=("cat", "dog")),
     }
     assert [dataset.classes[s.label] for s in dataset] == [k.split("/")[0] for k in dataset.keys]
-    assert report.source_bytes == sum(p.stat().st_size for p in jpegs(tmp_path / "images"))
+    (shard,) = dataset.shards
+    assert shard.header.blob_bytes == sum(p.stat().st_size for p in jpegs(tmp_path / "images"))
     opened = fastdata.open(frame)
     assert sorted(opened.keys) == sorted(dataset.keys)
     assert len(next(iter(fastdata.loader(frame, 6))).label) == 6
@@ -142,10 +143,11 @@ def hub(root: Path) -> Hub:
 
 def test_a_dataset_of_hugging_face_is_packed_undecoded(tmp_path: Path) -> None:
     data = hub(tmp_path / "images")
-    report = fastdata.pack(data, tmp_path / "x.lmdb", codec="keep", **QUICK)
-    assert report.source_bytes == sum(len(row["image"]["bytes"]) for row in data.rows)
+    fastdata.pack(data, tmp_path / "x.lmdb", codec="keep", **QUICK)
     assert data.features["image"].decode
     dataset = fastdata.open(tmp_path / "x.lmdb")
+    (shard,) = dataset.shards
+    assert shard.header.blob_bytes == sum(len(row["image"]["bytes"]) for row in data.rows)
     assert dataset.classes == ["ant", "bee"]
     opened = fastdata.open(data)
     for mine, theirs in zip(opened, dataset, strict=True):
@@ -163,14 +165,13 @@ def test_a_dataset_with_a_transform_of_its_own_is_called(tmp_path: Path) -> None
 
 
 class Folder(Dataset[Any]):
-    """Like ``torchvision.datasets.ImageFolder``, or like those with ``imgs`` and ``targets``."""
+    """Like ``torchvision.datasets.ImageFolder``, or like those with ``imgs``."""
 
     def __init__(self, root: Path, names: str = "samples") -> None:
         listed = like_image_folder(root)
         self.root, self.classes, self.transform = listed.root, listed.classes, None
         self.targets = [label for _, label in listed.samples]
-        rows = listed.samples if names == "samples" else [path for path, _ in listed.samples]
-        setattr(self, names, rows)
+        setattr(self, names, listed.samples)
         self.files = [path for path, _ in listed.samples]
 
     def __len__(self) -> int:
@@ -185,9 +186,10 @@ def test_files_of_a_torchvision_dataset_are_packed_byte_for_byte(
     tmp_path: Path, names: str
 ) -> None:
     data = Folder(tmp_path / "images", names)
-    report = fastdata.pack(data, tmp_path / "x.lmdb", codec="keep", **QUICK)
-    assert report.source_bytes == sum(path.stat().st_size for path in map(Path, data.files))
+    fastdata.pack(data, tmp_path / "x.lmdb", codec="keep", **QUICK)
     dataset = fastdata.open(tmp_path / "x.lmdb")
+    (shard,) = dataset.shards
+    assert shard.header.blob_bytes == sum(path.stat().st_size for path in map(Path, data.files))
     assert [sample.label for sample in dataset] == data.targets
     assert list(dataset.keys) == [str(Path(f).relative_to(data.root)) for f in data.files]
     assert list(fastdata.open(data).keys) == list(dataset.keys)
@@ -217,31 +219,11 @@ class Numbers(IterableDataset[Any]):
 IMAGES = [(np.full((9, 9, 3), k, np.uint8), k) for k in range(4)]
 
 
-@pytest.mark.parametrize(
-    "loader",
-    [
-        DataLoader(IMAGES, batch_size=3, shuffle=True),  # type: ignore[arg-type]
-        DataLoader(IMAGES, batch_size=3, drop_last=True, collate_fn=list),  # type: ignore[arg-type]
-        DataLoader(Numbers(), batch_size=3),
-    ],
-)
-def test_the_dataset_of_a_dataloader_is_packed(tmp_path: Path, loader: Any) -> None:
-    report = fastdata.pack(loader, tmp_path / "x.lmdb", **QUICK)
-    assert [sample.label for sample in fastdata.open(tmp_path / "x.lmdb")] == [0, 1, 2, 3]
-    assert report.notes[0].startswith("packed is the dataset of the DataLoader, a ")
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"sampler": WeightedRandomSampler([1.0, 0, 0, 0], 4)},
-        {"sampler": [0, 1]},
-        {"batch_sampler": [[0, 1], [2]]},
-    ],
-)
-def test_a_dataloader_that_chooses_samples_is_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(SourceError, match=r"DataLoader yields batches, and its .* chooses samples"):
-        find_source(DataLoader(IMAGES, **options))  # type: ignore[arg-type]
+@pytest.mark.parametrize("data", [IMAGES, Numbers()])
+def test_a_dataloader_is_refused_with_a_remedy(data: Any) -> None:
+    for use in (find_source, fastdata.open):
+        with pytest.raises(SourceError, match=r"yields batches.* fastdata.pack\(loader.dataset"):
+            use(DataLoader(data, batch_size=3))
 
 
 def test_batches_are_no_images() -> None:
@@ -250,8 +232,17 @@ def test_batches_are_no_images() -> None:
         find_source(iter([batch, batch]))
 
 
+class Streamed(Numbers):
+    """A stream of Hugging Face's, as far as it is used."""
+
+    features: Mapping[str, Any] = {}
+    cast_column = None
+
+
 def test_what_can_only_be_iterated_or_called_is_not_opened(tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match="only be iterated are not loaded as they lie"):
-        fastdata.open(DataLoader(Numbers()))
+    data = hub(tmp_path / "images")
+    data.format = {"type": "custom"}
     with pytest.raises(FormatError, match="'dataset' is not loaded as it lies"):
-        fastdata.open(DataLoader(IMAGES))  # type: ignore[arg-type]
+        fastdata.open(data)
+    with pytest.raises(FormatError, match="only be iterated are not loaded as they lie"):
+        fastdata.open(Streamed())

@@ -12,7 +12,7 @@ import os
 import re
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from pack_helpers import Pictures, image_folder, jpegs, like_image_folder, pil_file, pixels, png
+from pack_helpers import Pictures, image_folder, like_image_folder, pil_file, pixels, png
 from PIL import Image
 from samples import photo
 from torch.utils.data import ConcatDataset, IterableDataset, Subset
@@ -166,7 +166,7 @@ def test_every_kind_of_field_is_inferred_and_kept(
         ("array", [1.0], ["a"], "'value': ['a'] does not fit float32"),
         ("array", [1.0], [1e300], "'value': [1e+300] does not fit float32"),
         ("image", ONE, 7, "an array of shape () is not an image"),
-        ("image", ONE, object(), "'value' is a object, not an image"),
+        ("image", ONE, object(), "a object is not an image"),
         ("image", ONE, "no/such/file.png", "No such file or directory"),
         ("image", ONE, ONE.astype(np.int32), "pixels are int32, not uint8"),
         ("image", ONE, ONE.astype(np.float32), "are not whole numbers from 0 to 255 divided by"),
@@ -245,6 +245,8 @@ def test_an_image_opened_but_not_read_is_rejected_where_it_is_broken(
         ([(ONE, [1]), (ONE, [[1]])], None, "arrays have different numbers of dimensions"),
         ([(ONE, 1)], {"lable": "int"}, r"fields \['lable'\] are not in the source"),
         ([{"image": ONE, "class": 1}], None, "field name 'class'"),
+        ([(ONE, [{"bbox": [1, 2, 3, 4]}])], None, "Yield a dict of such fields"),
+        ([(ONE, {"annotation": {"object": []}})], None, "Yield a dict of such fields"),
     ],
 )
 def test_samples_that_cannot_be_stored_are_refused(source: Any, fields: Any, message: str) -> None:
@@ -418,7 +420,7 @@ def test_a_dataset_with_classes_gives_them_to_its_targets() -> None:
 
 def test_rows_of_files_are_indexed_and_have_their_paths_for_keys(tmp_path: Path) -> None:
     rows = rows_of_files(tmp_path / "images")
-    report = fastdata.pack(
+    fastdata.pack(
         rows, tmp_path / "x.lmdb", codec="keep", shuffle=True, seed=3, num_workers=1, progress=False
     )
     dataset = fastdata.open(tmp_path / "x.lmdb")
@@ -428,7 +430,8 @@ def test_rows_of_files_are_indexed_and_have_their_paths_for_keys(tmp_path: Path)
     assert [dataset.classes[s.label] for s in dataset] == [
         key.split("/")[0] for key in dataset.keys
     ]
-    assert report.source_bytes == sum(row["image"].stat().st_size for row in rows)
+    (shard,) = dataset.shards
+    assert shard.header.blob_bytes == sum(row["image"].stat().st_size for row in rows)
 
 
 def test_a_changed_file_changes_what_a_pack_of_rows_is_of(tmp_path: Path) -> None:
@@ -769,7 +772,6 @@ def test_an_image_folder_without_transforms_is_packed_from_its_files(tmp_path: P
     one = fastdata.pack(data, tmp_path / "a.lmdb", num_workers=0)
     other = fastdata.pack(tmp_path / "images", tmp_path / "b.lmdb", num_workers=0)
     assert one.digest == other.digest
-    assert one.source_bytes == sum(path.stat().st_size for path in jpegs(tmp_path / "images"))
 
 
 @pytest.mark.parametrize("name", ["transform", "target_transform", "transforms"])
@@ -823,3 +825,41 @@ def test_a_sample_that_cannot_be_sent_to_a_worker_is_a_reject(tmp_path: Path) ->
     assert key == "00000002"
     assert reason.startswith("cannot be sent to a worker process (")
     assert reason.endswith("num_workers=0 packs it")
+
+
+def _detections(counts: Sequence[int]) -> list[Any]:
+    """Return what detection datasets of torchvision yield: an image, and a dict of the rest."""
+    boxes = np.array([[1, 2, 10, 20], [3, 4, 30, 40]], np.float32)
+    return [
+        (
+            Image.fromarray(photo(80, 90)),
+            {"boxes": boxes[:n], "labels": np.arange(n), "image_id": k},
+        )
+        for k, n in enumerate(counts)
+    ]
+
+
+def test_the_dict_of_a_detection_dataset_has_fields(tmp_path: Path) -> None:
+    # The samples that tell the fields have one box each; later ones have others.
+    counts = [1] * 20 + [0, 2]
+    report = fastdata.pack(_detections(counts), tmp_path / "x.lmdb", num_workers=0)
+    dataset = fastdata.open(tmp_path / "x.lmdb")
+    assert not report.rejects
+    assert list(dataset.schema) == ["image", "boxes", "labels", "image_id"]
+    assert [len(sample.boxes) for sample in dataset] == counts
+    assert [sample.labels.tolist() for sample in dataset] == [list(range(n)) for n in counts]
+
+
+def test_masks_of_instances_are_no_mask_of_classes(tmp_path: Path) -> None:
+    items = [
+        (image, {**rest, "masks": np.zeros((2, 80, 90), np.uint8)})
+        for image, rest in _detections([2])
+    ]
+    with pytest.raises(SourceError, match=r"'masks' .* neither 1 channel nor one for a class"):
+        find_source(items)
+    one_and_two = [
+        (image, {**rest, "masks": np.ones((n, 80, 90), np.uint8)})
+        for n, (image, rest) in zip((1, 2), _detections([1, 2]), strict=True)
+    ]
+    with pytest.raises(SourceError, match=r"'masks' .* neither 1 channel nor one for a class"):
+        find_source(one_and_two)

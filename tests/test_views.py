@@ -252,8 +252,8 @@ LABELLED = {"image": ImageField(), "label": ScalarField("int64", ("a", "b"))}
 @pytest.mark.parametrize(
     ("transform", "fields", "message"),
     [
-        (PAIR, MASKED, "the dataset has 'mask', of which there is one"),
-        (PAIR, BOXED, "the dataset has 'boxes', of which there is one"),
+        (PAIR, MASKED, "the dataset has 'mask'; pack it"),
+        (PAIR, BOXED, "the dataset has 'boxes'; pack it"),
         (PAIR, {"label": ScalarField()}, "the dataset has none"),
         ([shuffle_rows, PAIR], LABELLED, "function comes before Views"),
         ([T.ColorJitter(0.1), PAIR], LABELLED, "ColorJitter comes before Views"),

@@ -17,6 +17,11 @@ from ..reading.fields import convert
 
 __all__ = ["fitted"]
 
+_REMEDY = (
+    "Bring the source into the form of the dataset (`fastdata info` shows its fields), or pack the "
+    "old and the new images together."
+)
+
 
 def fitted(source: Source, schema: Schema) -> Source:
     """Return a source with this schema; `SourceError` where its fields or classes do not fit."""
@@ -26,7 +31,7 @@ def fitted(source: Source, schema: Schema) -> Source:
     if list(source.schema) != list(schema):
         raise SourceError(
             f"the source has the fields {', '.join(source.schema)}, but the dataset has "
-            f"{', '.join(schema)}: they must be the same"
+            f"{', '.join(schema)}: they must be the same. {_REMEDY}"
         )
     for place, (name, wanted) in enumerate(schema.items()):
         found = source.schema[name]
@@ -52,14 +57,16 @@ def _renumbering(name: str, found: Any, wanted: Any) -> dict[int, int] | None:
     if not fits or dataclasses.replace(found, classes=wanted.classes) != wanted:
         raise SourceError(
             f"field {name!r} is {found!r} in the source, but {wanted!r} in the dataset: they must "
-            "be the same"
+            f"be the same. {_REMEDY}"
         )
     if found.classes is None:
         called = {int(n): k for k, n in enumerate(wanted.classes) if n.isdecimal()}
         same = called == dict(enumerate(range(len(wanted.classes))))
         return {**called, -1: -1} if called and not same else None
     if wanted.classes is None:
-        raise SourceError(f"field {name!r} has class names in the source, but not in the dataset")
+        raise SourceError(
+            f"field {name!r} has class names in the source, but not in the dataset. {_REMEDY}"
+        )
     numbers = numbered(wanted.classes)
     new = [repr(c) for c in found.classes if c not in numbers]
     if new:
@@ -119,9 +126,6 @@ class _Fitted(Source):
 
     def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
         return self._source.fingerprints(limit)
-
-    def fingerprint_key(self, index: int) -> str:
-        return self._source.fingerprint_key(index)
 
     def key_at(self, index: int) -> str:
         return self._source.key_at(index)

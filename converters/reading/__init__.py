@@ -16,7 +16,6 @@ how it is read
 ``deferred``         values and records that workers read
 ``compression``      files that are compressed as a whole
 ``forward_reader``   pieces of what is compressed, from the front to the end
-``image_list``       sources of image files, with what belongs to each
 ``fingerprints``     what samples are made from, for resuming
 
 what becomes a field

@@ -1,6 +1,7 @@
 """Pieces of compressed data, read from the front to the end, in bounded memory.
 
-Data between two pieces are decompressed and dropped, so pieces are read in ascending order.
+Data between two pieces are decompressed and dropped; a piece before the last one is read from the
+front again.
 """
 
 from __future__ import annotations
@@ -48,8 +49,9 @@ class ForwardReader:
         self.close()
 
     def close(self) -> None:
-        """Close the file; may be called twice."""
+        """Close the file until the next read; may be called twice."""
         self._open.close()
+        self._stream, self._at = None, 0
 
     def read(self, offset: int, length: int) -> bytes:
         """Return a piece, which is shorter at the end of the file.
@@ -67,14 +69,10 @@ class ForwardReader:
             data, damage = self._piece(offset, length)
         except (OSError, SourceError) as error:
             return b"", reject_reason(self.path, error)
-        if len(data) == length:
-            return data, ""
-        if damage:
-            return data, damage
-        compressed = self.size is None
-        end = self._at if compressed else self.size
-        kind = "what is compressed in it" if compressed else "the file"
-        return data, f"{self.path}: {kind} ends at byte {end:,}"
+        if len(data) < length and not damage:
+            end = f"what is compressed in it ends at byte {self._at:,}"
+            damage = f"{self.path}: {end if self.size is None else f'ends at byte {self.size:,}'}"
+        return data, damage if len(data) < length else ""
 
     def more_at(self, offset: int) -> str:
         """Return an error if the file does not end here."""
@@ -89,6 +87,8 @@ class ForwardReader:
         Nothing is allocated for bytes that do not come.
         """
         check_length(length, self.name, offset)
+        if offset < self._at:
+            self.close()
         if self._stream is None:
             # Not by `read_at`, whose descriptors live on.
             if self.size is None:

@@ -3,7 +3,7 @@
 The store is listed once.  Each object becomes a sparse file of its size, with a time computed from
 the object's tag, the same in every process: so patterns, names, sizes and fingerprints work as for
 a folder.  Data are downloaded on demand: the whole object when `open_regular` opens it, ranges by
-`read_regular`, `read_piece` and `RangedFile` (``tables/ranged_file.py``).
+`read_regular`, `read_piece` and `RangedFile` (``parquet.py``).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from fastdata.waits import said_while
 from .small_memory import StringTable
 from .spans import close_files
 
-__all__ = ["Listing", "Mirror", "StoredFiles"]
+__all__ = ["Mirror", "StoredFiles"]
 
 _PREFIX, _MARK = "fastdata-mirror-", ".fastdata-mirror"
 """Prefix of the folders' names, and the file inside that marks them as ours."""
@@ -67,43 +67,17 @@ class StoredFiles:
     pattern: str
 
 
-class Listing:
-    """What is below the URL of a store, listed once; some 100 bytes an object."""
-
-    def __init__(self, store: Store) -> None:
-        self.store, self.url = store, store.url
-        self.keys, self._sizes, self._tags = StringTable(), array("q"), StringTable()
-        with said_while(lambda: f"the list of {self.url}, {len(self.keys):,} objects so far,"):
-            for entry in store.list():
-                self.keys.append(entry.key)
-                self._sizes.append(entry.size)
-                self._tags.append(entry.tag)
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    def __iter__(self) -> Iterator[Entry]:
-        return map(self._entry, range(len(self)))
-
-    def _entry(self, number: int) -> Entry:
-        return Entry(self.keys[number], self._sizes[number], self._tags[number])
-
-    def find(self, key: str) -> Entry | None:
-        """Return an object; None if there was none."""
-        at = bisect_left(self.keys, key)
-        found = self._entry(at) if at < len(self) else None
-        return found if found is not None and found.key == key else None
-
-
 class Mirror:
-    """The folder of placeholders of a listing; see `fastdata.regular_files.Mirror`.
+    """The folder of placeholders of a store; see `fastdata.regular_files.Mirror`.
 
     It is removed with `close`, with the last reference to it, and as the process ends; that of a
     process that was killed, by the next mirror on the machine.
     """
 
-    def __init__(self, listing: Listing) -> None:
-        self._listing, self._store, self.url = listing, listing.store, listing.url
+    def __init__(self, store: Store) -> None:
+        self._store, self.url = store, store.url
+        # What is below the URL, listed once and sorted by key; some 100 bytes an object.
+        self._keys, self._sizes, self._tags = StringTable(), array("q"), StringTable()
         self._guard, self._busy = threading.Lock(), dict[str, threading.RLock]()
         self._holders: Counter[str] = Counter()
         self._released: deque[str] = deque()
@@ -126,13 +100,17 @@ class Mirror:
         self.root = os.path.join(self._scratch, self.url.rstrip("/").rpartition("/")[2] or "root")
         self.notes: list[str] = []
         add_mirror(self.root, self)
-        with full_disk_explained(self._scratch, _MAKE_ROOM):
+        waiting = said_while(lambda: f"the list of {self.url}, {len(self._keys):,} objects so far,")
+        with full_disk_explained(self._scratch, _MAKE_ROOM), waiting:
             self._make_placeholders()
 
     def _make_placeholders(self) -> None:
         os.mkdir(self.root)
         folders, left_out = {self.root}, list[str]()
-        for entry in self._listing:
+        for entry in self._store.list():
+            self._keys.append(entry.key)
+            self._sizes.append(entry.size)
+            self._tags.append(entry.tag)
             path = self.path(entry.key)
             folder = os.path.dirname(path)
             if entry.key.endswith("/") and not entry.size:  # what consoles make for a folder
@@ -159,7 +137,11 @@ class Mirror:
         return os.path.join(self.root, key) if key else self.root
 
     def _entry_at(self, path: str | os.PathLike[str]) -> Entry | None:
-        return self._listing.find(os.path.relpath(os.fsdecode(path), self.root))
+        key = os.path.relpath(os.fsdecode(path), self.root)
+        at = bisect_left(self._keys, key)
+        if at == len(self._keys) or self._keys[at] != key:
+            return None
+        return Entry(key, self._sizes[at], self._tags[at])
 
     # -- reading -------------------------------------------------------------------------
 

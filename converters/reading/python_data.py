@@ -1,7 +1,7 @@
 """Rows of images from Python's libraries, as sequences of samples.
 
-Frames of pandas and Polars, Hugging Face's ``Dataset``, torchvision's datasets of files and torch's
-``DataLoader`` are recognised by their attributes, without an import of these packages.
+Frames of pandas and Polars, Hugging Face's ``Dataset`` and torchvision's datasets of files are
+recognised by their attributes, without an import of these packages.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 from fastdata.errors import SourceError
 
 from .field_names import INDEX_COLUMNS, safe_name, unique_name
+from .locations import printable
 from .python_samples import PEEK, Rows, are_names, holds_files, is_file, values_of
 from .selection import joined, left_out
 
@@ -26,11 +27,14 @@ _TRANSFORMS = ("transform", "target_transform", "transforms")
 def opened(location: Any) -> tuple[Any, list[str]]:
     """Return the rows of a library's object, and notes; return anything else unchanged.
 
-    Raises SourceError for a `DataLoader` that chooses samples, or a frame without paths.
+    Raises SourceError for a `DataLoader`, or a frame without paths.
     """
     notes: list[str] = []
     if _is_data_loader(location):
-        location = _dataset_of(location, notes)
+        raise SourceError(
+            "a DataLoader yields batches, and samples are packed. Pack its dataset: "
+            "fastdata.pack(loader.dataset, ...), or a part of it, torch.utils.data.Subset"
+        )
     if is_frame(location):
         return _rows_of_frame(location, notes), notes
     if _has_features(location):
@@ -64,16 +68,16 @@ def _rows_of_frame(frame: Any, notes: list[str]) -> Rows:
         if str(name) not in INDEX_COLUMNS:
             columns[unique_name(safe_name(str(name)), columns)] = frame[name].to_list()
     rows = Rows(columns) if columns else None
-    if rows is None or not len(rows) or not all(_has_file(row) for row in rows[:PEEK]):
+    if (
+        rows is None
+        or not len(rows)
+        or not all(any(map(is_file, row.values())) for row in rows[:PEEK])
+    ):
         raise SourceError(
             f"the frame of {len(frame):,} rows has no column of paths of image files; its columns "
             f"are {joined(map(str, frame.columns))}. Add one: frame['image'] = folder + names"
         )
     return rows
-
-
-def _has_file(row: Mapping[str, Any]) -> bool:
-    return any(map(is_file, row.values()))
 
 
 def _has_features(location: Any) -> bool:
@@ -106,20 +110,16 @@ def _rows_of_files(dataset: Any) -> Rows | None:
         return None
     if any(getattr(dataset, name, None) is not None for name in _TRANSFORMS):
         return None
-    targets = getattr(dataset, "targets", None)
-    if isinstance(listed[0], tuple) and len(listed[0]) == 2:
-        files, labels = [row[0] for row in listed], [row[1] for row in listed]
-    elif isinstance(targets, (list, tuple)) and len(targets) == len(listed):
-        files, labels = list(listed), list(targets)
-    else:
+    if not isinstance(listed[0], tuple) or len(listed[0]) != 2:
         return None
+    files, labels = [row[0] for row in listed], [row[1] for row in listed]
     plain = isinstance(files[0], (str, os.PathLike)) and is_file(os.fspath(files[0]))
     if not plain or not _yields(dataset, labels[0]):
         return None
     names = getattr(dataset, "classes", None)
     root = os.fspath(getattr(dataset, "root", "") or "")
     columns: dict[str, Sequence[Any]] = {"image": files, "label": labels}
-    return Rows(columns, root, names if are_names(names) else None)
+    return Rows(columns, root, list(map(printable, names)) if are_names(names) else None)
 
 
 def _yields(dataset: Any, label: Any) -> bool:
@@ -137,25 +137,3 @@ def _yields(dataset: Any, label: Any) -> bool:
 def _is_data_loader(location: Any) -> bool:
     torch = sys.modules.get("torch")  # takes a second to import; without it, none of its objects
     return torch is not None and isinstance(location, torch.utils.data.DataLoader)
-
-
-def _dataset_of(loader: Any, notes: list[str]) -> Any:
-    """Return the dataset of a `DataLoader`, as its batches are not samples."""
-    import torch.utils.data as data
-
-    sampler = loader.sampler
-    every = isinstance(sampler, (data.SequentialSampler, data.RandomSampler)) and not (
-        getattr(sampler, "replacement", False) or len(sampler) != len(loader.dataset)
-    )
-    plain = loader.batch_sampler is None or type(loader.batch_sampler) is data.BatchSampler
-    if not (isinstance(loader.dataset, data.IterableDataset) or (every and plain)):
-        raise SourceError(
-            f"a DataLoader yields batches, and its {type(sampler).__name__} chooses samples. Pack "
-            "its dataset, or the chosen part of it: fastdata.pack(torch.utils.data.Subset(dataset, "
-            "indices), ...)"
-        )
-    notes.append(
-        f"packed is the dataset of the DataLoader, a {type(loader.dataset).__name__}: sample by "
-        "sample, in its order, without batches and collate_fn"
-    )
-    return loader.dataset

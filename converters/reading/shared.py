@@ -1,36 +1,52 @@
-"""Objects that every worker has: given to it once, not with every sample.
-
-A source registers what its samples are read from in `Source.worker_setup`, and its
-`Deferred` values carry only the token.
-"""
+"""Objects that every worker has: given to it once, not with every sample."""
 
 from __future__ import annotations
 
+import abc
 import itertools
 import os
+import weakref
+from collections.abc import Callable
+from functools import cached_property, partial
 from typing import Any
 
-__all__ = ["new_token", "register", "shared", "unregister"]
+from ..base import Deferred, IndexedSource
 
-_OBJECTS: dict[str, Any] = {}
+__all__ = ["SharedSource"]
+
+_LOADERS: dict[str, Callable[[int], tuple[Any, ...]]] = {}
 _tokens = itertools.count()
 
 
-def new_token() -> str:
-    """Return a name for an object that no other has, in any process."""
-    return f"{os.getpid()}.{next(_tokens)}"
+class SharedSource(IndexedSource):
+    """Samples that each worker loads by a callable of its own."""
+
+    @abc.abstractmethod
+    def loader(self) -> Callable[[int], tuple[Any, ...]]:
+        """Return the callable, which loads a sample by its number; it is pickled for workers."""
+
+    @cached_property
+    def _token(self) -> str:
+        token = f"{os.getpid()}.{next(_tokens)}"
+        weakref.finalize(self, _LOADERS.pop, token, None)
+        return token
+
+    def item(self, index: int) -> Deferred:
+        """Return the values of a sample, which a worker loads."""
+        return _SharedItem(self._token, index)
+
+    @property
+    def worker_setup(self) -> Callable[[], None]:
+        return partial(_register, self._token, self.loader())
 
 
-def register(token: str, thing: Any) -> None:
-    """Let this process know what a token stands for."""
-    _OBJECTS[token] = thing
+def _register(token: str, load: Callable[[int], tuple[Any, ...]]) -> None:
+    _LOADERS[token] = load
 
 
-def unregister(token: str) -> None:
-    """Forget it."""
-    _OBJECTS.pop(token, None)
+class _SharedItem(Deferred):
+    def __init__(self, token: str, index: int) -> None:
+        self.token, self.index = token, index
 
-
-def shared(token: str) -> Any:
-    """Return what a token stands for in this process."""
-    return _OBJECTS[token]
+    def load(self) -> tuple[Any, ...]:
+        return _LOADERS[self.token](self.index)

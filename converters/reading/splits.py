@@ -17,6 +17,7 @@ from fastdata.errors import OptionError
 
 from .image_files import is_hidden, is_image_name
 from .locations import files_at, folder_at, folders_in
+from .picture_pairs import SPLIT_WORDS, words
 
 __all__ = [
     "SPLIT_NAMES",
@@ -32,6 +33,7 @@ __all__ = [
     "split_classes",
     "split_folders_in",
     "split_of",
+    "splits_next_to",
     "table_files",
 ]
 
@@ -66,6 +68,33 @@ def split_folders_in(folder: Path) -> list[str]:
     """Return the names of the folders in a folder that are called like splits, in usual order."""
     names = folders_in(folder) if folder.is_dir() else []
     return in_usual_order(name for name in names if name.lower() in SPLIT_NAMES)
+
+
+def splits_next_to(path: Path) -> list[Path]:
+    """Return the other splits next to a folder or a file that is named like a split.
+
+    ``val`` and ``test`` are next to ``train``; files have the same suffix and the same other words:
+    ``labels_val.csv`` is next to ``labels_train.csv``.
+    """
+    own = Path(os.path.abspath(path))
+    split, rest = _split_and_rest(own.name)
+    if not split:
+        return []
+    with os.scandir(own.parent) as entries:
+        names = sorted(e.name for e in entries if e.is_dir() == own.is_dir())
+    found = []
+    for name in names:
+        other, others_rest = _split_and_rest(name)
+        same = own.is_dir() or (others_rest == rest and Path(name).suffix == own.suffix)
+        if other and other != split and same and not is_hidden(name):
+            found.append(own.parent / name)
+    return found
+
+
+def _split_and_rest(name: str) -> tuple[set[str], list[str]]:
+    """Return the words of a name that are about splits, and its other words."""
+    parts = words(name)
+    return {p for p in parts if p in SPLIT_WORDS}, [p for p in parts if p not in SPLIT_WORDS]
 
 
 class FolderPair(NamedTuple):

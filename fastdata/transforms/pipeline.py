@@ -85,8 +85,8 @@ class Views:
         for pair in pairs:
             if not (isinstance(pair, (list, tuple)) and len(pair) == 2):
                 raise OptionError(
-                    "Views takes a number and a list of transforms, Views(2, [...]), or pairs of "
-                    f"these, Views((2, [...]), (8, [...])), not {pair!r}"
+                    "Views takes a number and a list of transforms, Views(2, [...]), or "
+                    f"pairs, Views((2, [...]), (8, [...])), not {pair!r}"
                 )
             count, transforms = pair
             one = isinstance(transforms, (list, tuple))
@@ -248,7 +248,7 @@ class _Cut:
         if not self._schema.images and not isinstance(transform, others):
             raise OptionError(
                 f"{_name(transform)} changes images, but the dataset has none: its fields "
-                f"are {', '.join(self._schema)}. Pack what are images as such: "
+                f"are {', '.join(self._schema)}. Pack fields of images as images: "
                 '--field NAME=image, fields={NAME: "image"}'
             )
         if isinstance(transform, GeometricTransform):
@@ -393,8 +393,8 @@ def _check_views(
     wrong = [name for name, field in schema.images.items() if field.mask] or list(schema.boxes)
     if wrong:
         raise OptionError(
-            f"Views make several images of one, but the dataset has {wrong[0]!r}, of which there "
-            "is one; pack it without, or call the loader once for each view"
+            f"Views make several images of one, but the dataset has {wrong[0]!r}; pack it "
+            "without that field, or call the loader once for each view"
         )
     if not schema.images:
         raise OptionError("Views are of images, but the dataset has none")

@@ -18,7 +18,7 @@ from fastdata.errors import OptionError
 from fastdata.pages import check_page_path, render, write_page
 from fastdata.schema import ArrayField, BytesField, Field, ImageField, ScalarField
 from fastdata.splits import select_split
-from fastdata.summary import image_sizes, load_code
+from fastdata.summary import field_texts, load_code
 from fastdata.viewing.contact_sheet import Group, class_field, count_classes, draw_groups
 
 __all__ = ["Histogram", "histogram", "view"]
@@ -195,7 +195,7 @@ def _rejects_line(rejects: Sequence[tuple[str, str]]) -> str:
 
 def _schema(path: str | os.PathLike[str], dataset: Dataset) -> list[tuple[str, str, str]]:
     """Return name, kind and particulars of each field, sizes of images included."""
-    sizes = image_sizes(path) if len(dataset) else {}
+    sizes = field_texts(path) if len(dataset) else {}
     fields = [(name, *_described(field)) for name, field in dataset.schema.items()]
     return [
         (name, kind, f"{text}; {sizes[name]}" if name in sizes else text)

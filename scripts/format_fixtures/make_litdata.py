@@ -5,9 +5,8 @@
 
 ``plain``, ``chunk``, ``batch`` and ``sample`` have the same samples, the latter compressed in
 LitData's three ways; values are those of `sample`, which the tests repeat.  ``tuple`` has no names,
-``pickle`` a column that is refused.  ``rows``, ``nested`` and ``batches`` have plain values alone,
-which LitData writes as a table of Arrow: the second with columns inside others, the third with
-more rows than a batch has, compressed.
+``pickle`` a column that is refused.  ``rows`` has only plain values, which LitData writes as a
+table of Arrow; it is refused, like ``batch``.
 """
 
 from __future__ import annotations
@@ -53,15 +52,6 @@ def sample(index: int) -> dict[str, Any]:
     }
 
 
-def nested(index: int) -> dict[str, Any]:
-    return {
-        "photo": {"bytes": jpeg(index), "path": f"{index}.jpg"},
-        "boxes": [[0.5, 1.0, 2.0, 3.0 + n] for n in range(index)],
-        "about": {"class": index % 3, "name": f"sample {index} é"},
-        "score": None if index == 1 else index / 7,
-    }
-
-
 def write(name: str, samples: list[Any], *, chunk_size: int = 4, **options: Any) -> None:
     out = HERE / name
     shutil.rmtree(out, ignore_errors=True)
@@ -88,10 +78,6 @@ def main() -> None:
     write("tuple", [(jpeg(index), index % 3) for index in range(2)])
     write("pickle", [{"image": jpeg(index), "set": {1, 2}} for index in range(2)])
     write("rows", [{"image": jpeg(index), "label": index} for index in range(2)])
-    write("nested", [nested(index) for index in range(COUNT)])
-    # Not of images for the most part, else LitData does not compress them.
-    rows = [{"image": jpeg(0), "label": index, "text": f"{index} é" * 300} for index in range(300)]
-    write("batches", rows, chunk_size=280, compression="zstd")
 
 
 if __name__ == "__main__":

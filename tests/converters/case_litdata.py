@@ -8,11 +8,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow
 import zstandard
 from cases import Case, Picture
 
-__all__ = ["CASES", "chunk", "framed", "rows", "table", "tree", "write_litdata", "write_tables"]
+__all__ = ["CASES", "tree", "write_litdata"]
 
 LEAF = {"type": None, "context": None, "children_spec": []}
 zstd = zstandard.ZstdCompressor().compress
@@ -40,75 +39,6 @@ def chunk(samples: Sequence[bytes]) -> bytes:
     return head + b"".join(samples)
 
 
-def framed(samples: Sequence[bytes], rows: int) -> bytes:
-    """Return a chunk of compressed frames of so many samples."""
-    starts = [0]
-    for body in samples:
-        starts.append(starts[-1] + len(body))
-    parts = [samples[first : first + rows] for first in range(0, len(samples), rows)]
-    at = 24 + 4 * len(starts) + 24 * len(parts)
-    table, frames = b"", b""
-    for number, part in enumerate(parts):
-        held = b"".join(part)
-        data = zstd(held)
-        place = at + len(frames)
-        table += struct.pack("<IIQII", number * rows, len(part), place, len(data), len(held))
-        frames += data
-    head = struct.pack("<8sHHIII", b"LDFZ01\0\0", 1, 0, len(samples), rows, len(parts))
-    return head + struct.pack(f"<{len(starts)}I", *starts) + table + frames
-
-
-def table(
-    made: pyarrow.Table, compression: str | None = None, rows: int = 3, stream: bool = False
-) -> bytes:
-    """Return a chunk whose samples are empty, and behind them a table in batches."""
-    sink = pyarrow.BufferOutputStream()
-    new = pyarrow.ipc.new_stream if stream else pyarrow.ipc.new_file
-    options = pyarrow.ipc.IpcWriteOptions(compression=compression)
-    with new(sink, made.schema, options=options) as writer:
-        for first in range(0, len(made), rows):
-            writer.write_table(made.slice(first, rows))
-    body = sink.getvalue().to_pybytes()
-    return chunk([b""] * len(made)) + body + struct.pack("<I", len(body)) + b"LDARW01\0"
-
-
-def write_tables(folder: Path, tables: Sequence[pyarrow.Table | bytes], **options: Any) -> Path:
-    """Write a dataset of tables, or of chunks as they are given."""
-    chunks = []
-    for number, made in enumerate(tables):
-        data = made if isinstance(made, bytes) else table(made, **options)
-        name = f"chunk-0-{number}.bin"
-        (folder / name).write_bytes(data)
-        count = struct.unpack_from("<I", data)[0]
-        chunks.append({"chunk_bytes": len(data), "chunk_size": count, "filename": name})
-    config = {
-        "compression": None,
-        "compression_level": None,
-        "ipc_compression": options.get("compression"),
-        "data_format": ["bytes", "int"],
-        "data_spec": tree(["image", "label"]),
-        "item_loader": "PyTreeLoader",
-    }
-    (folder / "index.json").write_text(json.dumps({"chunks": chunks, "config": config}))
-    return folder
-
-
-def rows(pictures: Sequence[Picture]) -> pyarrow.Table:
-    """Return a table of files and labels."""
-    return pyarrow.table(
-        {"image": [p.data for p in pictures], "label": [p.label for p in pictures]}
-    )
-
-
-def tables(compression: str | None) -> Callable[[Path, Sequence[Picture]], Path]:
-    def write(folder: Path, pictures: Sequence[Picture]) -> Path:
-        # An odd number of samples: the table then begins at no multiple of 8.
-        parts = [pictures[first : first + 7] for first in range(0, len(pictures), 7)]
-        return write_tables(folder, [rows(part) for part in parts], compression=compression)
-
-    return write
-
-
 def write_litdata(
     folder: Path,
     formats: Sequence[str],
@@ -124,10 +54,7 @@ def write_litdata(
     for number, first in enumerate(range(0, len(rows), per_chunk)):
         bodies = [sample(row) for row in rows[first : first + per_chunk]]
         name = f"chunk-0-{number}.bin"
-        if level == "batch":
-            data = framed(bodies, 5)
-        else:
-            data = chunk([zstd(body) for body in bodies] if level == "sample" else bodies)
+        data = chunk([zstd(body) for body in bodies] if level == "sample" else bodies)
         length = len(data)
         if level == "chunk":
             name, data = f"chunk-0-{number}.zstd.bin", zstd(data)
@@ -177,8 +104,5 @@ def pixels(folder: Path, pictures: Sequence[Picture]) -> Path:
 CASES = [
     Case("litdata", "litdata", files(None)),
     Case("litdata-zstd", "litdata", files("chunk"), shuffles=False),
-    Case("litdata-frames", "litdata", files("batch"), shuffles=False),
     Case("litdata-pixels", "litdata", pixels, holds="pixels"),
-    Case("litdata-rows", "litdata", tables(None)),
-    Case("litdata-rows-zstd", "litdata", tables("zstd")),
 ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -30,14 +29,13 @@ def planes(folder: Path, pictures: Sequence[Picture]) -> Path:
     return folder / "a.pth"
 
 
-def legacy(folder: Path, pictures: Sequence[Picture]) -> Path:
-    kept: Any = dict(zip(("images", "labels"), tensors(pictures), strict=True))
-    torch.save(kept, folder / "a.pt", _use_new_zipfile_serialization=False)
+def named(folder: Path, pictures: Sequence[Picture]) -> Path:
+    torch.save(dict(zip(("images", "labels"), tensors(pictures), strict=True)), folder / "a.pt")
     return folder / "a.pt"
 
 
 CASES = [
     Case("torch-pair", "torch", pair, holds="pixels"),
     Case("torch-planes", "torch", planes, holds="pixels"),
-    Case("torch-legacy", "torch", legacy, holds="pixels"),
+    Case("torch-named", "torch", named, holds="pixels"),
 ]

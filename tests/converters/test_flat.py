@@ -87,7 +87,7 @@ def test_annotations_of_the_images_names_are_not_passed_over(
 ) -> None:
     flat(tmp_path, pictures)
     (tmp_path / f"000003{suffix}").write_text("0 0.5 0.5 0.1 0.1")
-    with pytest.raises(SourceError, match=rf"000003{suffix} have the names of images"):
+    with pytest.raises(SourceError, match=rf"000003{suffix} next to the images may describe them"):
         find_source(tmp_path, format="flat")
 
 
@@ -104,7 +104,7 @@ def test_labels_without_names_are_not_passed_over(
 ) -> None:
     flat(tmp_path, pictures)
     (tmp_path / name).write_bytes(b"cat\ndog\n" * 5)
-    with pytest.raises(SourceError, match=rf"{name} next to the images may have their labels"):
+    with pytest.raises(SourceError, match=rf"{name} next to the images may describe them"):
         find_source(tmp_path)
     alone = find_source(tmp_path, format="flat", options={"alone": True})
     assert alone.num_samples == 10
@@ -126,5 +126,5 @@ def test_split_folders_of_plain_images_have_a_split(
     one = find_source(tmp_path / "in", options={"split": "val"})
     assert (one.num_samples, list(one.schema)) == (4, ["image"])
     (tmp_path / "in/labels.txt").write_text("0\n1\n" * 5)
-    with pytest.raises(SourceError, match=r"labels.txt next to the images may have their labels"):
+    with pytest.raises(SourceError, match=r"labels.txt next to the images may describe them"):
         find_source(tmp_path / "in")

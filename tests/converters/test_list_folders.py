@@ -77,7 +77,7 @@ def test_a_list_of_few_ids_beside_images_is_refused(
     ids = [p.name.removesuffix(".jpg") for p in pictures[:3]]
     rows = [(name, "a") for name in (*ids, *(f"x{k}" for k in range(8)))]
     write_rows(tmp_path / "in" / "labels.csv", [("id", "label"), *rows])
-    with pytest.raises(SourceError, match=r"labels.csv .* the images may have their labels"):
+    with pytest.raises(SourceError, match=r"labels.csv .* the images may describe them"):
         pack(tmp_path / "in", tmp_path / "x.lmdb")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -19,7 +20,7 @@ import fastdata
 from fastdata.converters import mds
 from fastdata.converters.base import Reject
 from fastdata.converters.finding import find_source
-from fastdata.converters.reading import refusals
+from fastdata.converters.reading import chunks, refusals
 from fastdata.errors import FastdataError, MissingExtraError, OptionError, SourceError
 from fastdata.schema import ArrayField, BytesField, ImageField, ScalarField, StringField
 
@@ -210,42 +211,39 @@ def test_a_wrong_hash_rejects_the_shard_alone(
     assert report.rejects[0].key.endswith("shard.00001.mds")
     assert f"its {hash} is" in report.rejects[0].reason
     assert "4 samples are left out" in report.rejects[0].reason
-    unchecked = pack(folder, tmp_path / "b.lmdb", source_options={"check": "false"})
-    assert (unchecked.num_samples, unchecked.num_rejected) == (12, 0)
 
 
 def test_shards_are_hashed_once_until_they_change(
     tmp_path: Path, pictures: list[Picture], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hashed: list[tuple[Path, list[str]]] = []
-    hash_file = mds._hash_file
-
-    def counted(path: Path, names: list[str]) -> dict[str, str]:
-        hashed.append((path, names))
-        return hash_file(path, names)
-
-    monkeypatch.setattr(mds, "_hash_file", counted)
     columns = {"image": "jpeg", "label": "int"}
     write_mds(tmp_path, columns, files(pictures), per_shard=4, hashes=["sha1", "md5"])
+    hashed: list[str] = []
+    new = hashlib.new
+
+    def counted(name: str, **options: Any) -> Any:
+        hashed.append(name)
+        return new(name, **options)
+
+    monkeypatch.setattr(chunks.hashlib, "new", counted)
     source = find_source(tmp_path)
     assert source.count() == 12
     assert source.indexed().num_samples == 12
-    paths = [tmp_path / f"shard.0000{number}.mds" for number in range(3)]
-    assert hashed == [(path, ["md5", "sha1"]) for path in paths]
-    data = paths[1].read_bytes()
-    paths[1].write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    os.utime(paths[1], ns=(1, 1))
+    assert hashed == ["md5"] * 3
+    path = tmp_path / "shard.00001.mds"
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    os.utime(path, ns=(1, 1))
     assert sum(isinstance(made, Reject) for made in source) == 1
 
 
-def test_a_hash_of_unknown_kind_is_said(tmp_path: Path, pictures: list[Picture]) -> None:
+def test_a_hash_of_unknown_kind_is_not_compared(tmp_path: Path, pictures: list[Picture]) -> None:
     plain(tmp_path, pictures)
 
     def change(index: dict[str, Any]) -> None:
         index["shards"][0]["raw_data"]["hashes"] = {"shake_128": "00"}
 
-    report = pack(edit_index(tmp_path, change), tmp_path / "a.lmdb")
-    assert "the hash 'shake_128' is not known" in report.rejects[0].reason
+    assert pack(edit_index(tmp_path, change), tmp_path / "a.lmdb").num_samples == 12
 
 
 @pytest.mark.parametrize("name", ["../other.mds", "/etc/hostname", "a/../../b", "", "x\0y", None])
@@ -336,7 +334,7 @@ def test_a_compressed_shard_cut_short_says_how_many_are_lost(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda i: i.update(version=1), "version 1 of MDS"),
+        (lambda i: i["shards"][0].update(version=1), "version 1; mds, version 2, is read"),
         (lambda i: i["shards"][0].update(format="json"), "a shard of format 'json'"),
         (lambda i: i["shards"][0].update(samples=10**30), "not a number of samples"),
         (lambda i: i["shards"][0].update(samples=-1), "not a number of samples"),

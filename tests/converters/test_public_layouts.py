@@ -150,7 +150,6 @@ def archived(suffix: str, tree: Tree) -> Callable[[Path], None]:
     return write
 
 
-FIXTURES = Path(__file__).parent / "fixtures"
 PIXELS = np.arange(6 * 28 * 28, dtype=np.uint8).reshape(6, 28, 28)
 CATS = {**images("cat/{}.jpg", "0", "1"), **images("dog/{}.jpg", "0")}
 SPLITS = {f"{split}/{name}": None for split in ("train", "val") for name in CATS}
@@ -236,9 +235,8 @@ LAYOUTS: dict[str, Layout] = {
     "ImageNet, flat val and its development kit": Layout(
         {"train/n01440764/a.JPEG": None, "train/n01443537/b.JPEG": None, "train/n03995372/c.JPEG": None,
          "val/ILSVRC2012_val_00000001.JPEG": None,
-         "ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt": "2\n",
-         "ILSVRC2012_devkit_t12/data/meta.mat": (FIXTURES / "mat/meta.mat").read_bytes()},
-        "ilsvrc", 4, {"val_00000001.JPEG": "n03995372"},
+         "ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt": "2\n"},
+        says="sort the images into class folders",
     ),
     "Tiny ImageNet": Layout(
         {"wnids.txt": "n02124075\nn01443537\n", "words.txt": "n02124075\tcat\nn01443537\tgoldfish\n",

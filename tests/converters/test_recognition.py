@@ -188,8 +188,8 @@ MOVED = [
     ("hdf5-planes", "a.h5", "a.he5-00000-of-00001"),
     ("hf_folder-csv", "*", "data/train/"),
     ("idx", "*", "raw/"),
-    ("ilsvrc-devkit", "*", "ILSVRC/Data/CLS-LOC/"),
-    ("ilsvrc-devkit", "*", "CLS-LOC/"),
+    ("ilsvrc", "ILSVRC/Data/CLS-LOC", "Data/CLS-LOC"),
+    ("ilsvrc", "ILSVRC/Data/CLS-LOC", "CLS-LOC"),
     ("mvtec", "*", "bottle/"),
     ("numpy-keras", "*.npz", "A.NPZ"),
     ("parquet-binary", "a.parquet", "x/y/A.PQ"),
@@ -202,7 +202,7 @@ MOVED = [
     ("webdataset-gnu", "a.tar", "A.TGZ"),
     ("yolo-bare", "*", "Valid/"),
     ("yolo-roboflow", "*.yaml", "a.yml"),
-    ("zarr-n5", "images", "a/"),
+    ("zarr-alone", "images", "a/"),
 ]
 """Of a case some files, and another place or name (a folder, where it ends in a slash) for them."""
 

@@ -16,7 +16,7 @@ from pack_helpers import pil_file
 import fastdata
 from fastdata.converters.base import Reject
 from fastdata.converters.finding import find_source
-from fastdata.errors import OptionError, SourceError
+from fastdata.errors import SourceError
 from fastdata.schema import ArrayField, ImageField, ScalarField, Schema
 
 
@@ -54,21 +54,12 @@ def test_one_label_is_a_class_number_if_it_is_whole(tmp_path: Path) -> None:
     assert column(tmp_path / "a.lmdb") == [3, 4]
 
 
-def test_several_labels_are_an_array_or_fields(tmp_path: Path) -> None:
+def test_several_labels_are_an_array(tmp_path: Path) -> None:
     rows = [[1.0, 0.25, 7.0], [2.0, 0.5, 8.0]]
     path = write_records(tmp_path / "a.rec", [packed(image(), row) for row in rows])
     pack(path, tmp_path / "a.lmdb")
     assert fastdata.open(tmp_path / "a.lmdb").schema["label"] == ArrayField("float32", (3,))
     assert column(tmp_path / "a.lmdb") == rows
-    pack(path, tmp_path / "b.lmdb", labels=("label", "share", "age"))
-    assert list(fastdata.open(tmp_path / "b.lmdb").schema.items())[1:] == [
-        ("label", ScalarField("int64")),
-        ("share", ScalarField("float32")),
-        ("age", ScalarField("int64")),
-    ]
-    assert column(tmp_path / "b.lmdb", "share") == [0.25, 0.5]
-    with pytest.raises(OptionError, match="the first records have 3 labels, not 2"):
-        find_source(path, options={"labels": "a,b"})
 
 
 def test_as_many_labels_as_objects(tmp_path: Path) -> None:
@@ -115,8 +106,6 @@ def test_images_without_heads_have_no_labels(tmp_path: Path) -> None:
     path = write_records(tmp_path / "a.rec", [image(1), image(2)], index=False)
     pack(path, tmp_path / "a.lmdb")
     assert list(fastdata.open(tmp_path / "a.lmdb").schema) == ["image"]
-    with pytest.raises(OptionError, match="images alone, without labels"):
-        find_source(path, options={"labels": "a"})
 
 
 def test_records_without_images_are_refused(tmp_path: Path) -> None:
@@ -153,50 +142,12 @@ def test_face_datasets_leave_their_other_records_out(tmp_path: Path) -> None:
 # -- lists and indexes --------------------------------------------------------------
 
 
-def test_a_list_gives_labels_and_names_by_number(tmp_path: Path) -> None:
-    path = write_records(
-        tmp_path / "a.rec", [packed(image(k), 99, 7 * k) for k in range(4)], index=False
-    )
-    # In another order, with a path that leaves the folder: it is a name and nothing else.
-    lines = [f"{7 * k}\t{k}\t../../etc/größe {k}.jpg\r\n" for k in (2, 0, 1)]
-    (tmp_path / "a.lst").write_text("".join(lines), newline="")
-    report = pack(path, tmp_path / "a.lmdb", lst=str(tmp_path / "a.lst"))
-    assert column(tmp_path / "a.lmdb") == [0, 1, 2]
-    assert fastdata.open(tmp_path / "a.lmdb").keys[1] == "../../etc/größe 1.jpg"
-    assert [r.reason for r in report.rejects] == [
-        f"{tmp_path / 'a.lst'} has no image of the number 21"
-    ]
-    (tmp_path / "b.lst").write_text("5\t1\tx\n")
-    with pytest.raises(SourceError, match=r"no record with an image .*no image of the number 21"):
-        find_source(path, options={"lst": str(tmp_path / "b.lst")})
-    assert column_of_source(path) == [99, 99, 99, 99]
-    assert any("a.lst is not read" in note for note in find_source(path).notes)
-
-
-def column_of_source(path: Path) -> list[Any]:
-    return [int(sample.values.load()[1]) for sample in find_source(path)]  # type: ignore[union-attr]
-
-
-def test_several_labels_of_a_list(tmp_path: Path) -> None:
+def test_a_list_is_not_read_and_said(tmp_path: Path) -> None:
     path = write_records(tmp_path / "a.rec", contents(2), index=False)
-    (tmp_path / "x.lst").write_text("0\t1\t0.5\ta.jpg\n1\t2\t0.75\tb.jpg\n")
-    pack(path, tmp_path / "a.lmdb", lst=str(tmp_path / "x.lst"), labels="label,share")
-    assert column(tmp_path / "a.lmdb", "share") == [0.5, 0.75]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [("0\ta.jpg\n", "line 1: .* is not a number"), ("0\t1\ta\nx\t1\tb\n", "line 2: 'x"),
-     ("0\t1\ta\n0\t2\tb\n", "number 0 stands twice"), ("-1\t1\ta\n", "line 1"),
-     ("0\t" + "1" * 70000 + "\n", "line 1")],
-)  # fmt: skip
-def test_a_list_that_is_none_is_refused(tmp_path: Path, text: str, message: str) -> None:
-    path = write_records(tmp_path / "a.rec", contents(1))
-    (tmp_path / "x.lst").write_text(text)
-    with pytest.raises(SourceError, match=message):
-        find_source(path, options={"lst": str(tmp_path / "x.lst")})
-    with pytest.raises(SourceError, match="No such file"):
-        find_source(path, options={"lst": str(tmp_path / "missing.lst")})
+    (tmp_path / "a.lst").write_text("0\t5\ta.jpg\n1\t6\tb.jpg\n")
+    report = pack(path, tmp_path / "a.lmdb")
+    assert "a.lst is not read: labels are those in the records" in report.notes
+    assert column(tmp_path / "a.lmdb") == [0, 1]
 
 
 def test_what_the_index_names_and_the_file_lacks_is_a_reject(tmp_path: Path) -> None:
@@ -207,22 +158,19 @@ def test_what_the_index_names_and_the_file_lacks_is_a_reject(tmp_path: Path) -> 
     assert (report.num_samples, report.num_rejected) == (2, 2)
     assert [r.reason.partition(";")[0] for r in report.rejects] == [
         "the file ends 6 bytes before the record's head does",
-        "the index names a record here, and none begins",
+        "the index names a record here, and the file ends before",
     ]
     path.write_bytes(whole)
     with path.with_suffix(".idx").open("a") as file:
         file.write("9\t12\n")
-    report = pack(path, tmp_path / "b.lmdb")
-    assert [r.key for r in report.rejects] == ["a.rec@12"]
-    assert pack(path, tmp_path / "c.lmdb", index="false").num_rejected == 0
+    assert pack(path, tmp_path / "b.lmdb").num_samples == 4
 
 
-def test_an_index_that_is_none_is_refused_and_can_be_left_out(tmp_path: Path) -> None:
+def test_an_index_that_is_none_is_refused(tmp_path: Path) -> None:
     path = write_records(tmp_path / "a.rec", contents(2))
     path.with_suffix(".idx").write_text("0\t0\n1 52\n")
-    with pytest.raises(SourceError, match=r"line 2: '1 52' is not a key and .*index=false"):
+    with pytest.raises(SourceError, match=r"line 2: '1 52' is not a key and .*Move the file away"):
         find_source(path)
-    assert find_source(path, options={"index": False}).count() == 2
 
 
 # -- parts --------------------------------------------------------------------------

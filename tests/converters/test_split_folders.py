@@ -58,16 +58,47 @@ def test_a_class_has_its_number_by_its_name_whichever_split_has_it_first(tmp_pat
     assert [sample.label for sample in data] == [1, 3, 0, 2]
 
 
-def test_one_split_is_taken_as_class_folders_are(tmp_path: Path) -> None:
+def test_one_split_has_the_numbers_of_all_splits(tmp_path: Path) -> None:
     put(tmp_path, SPLIT)
-    one, plain = find_source(tmp_path, options={"split": "val"}), find_source(tmp_path / "val")
-    assert one.schema == plain.schema
-    assert [s.values for s in one] == [s.values for s in plain]
+    one = find_source(tmp_path, options={"split": "val"})
+    assert list(one.schema) == ["image", "label"]
+    assert one.schema.classes == ("cat", "dog", "newt")
     assert [s.key for s in one] == ["val/cat/0.png", "val/newt/0.png"]
+    assert [s.values[1] for s in one] == [0, 2]  # type: ignore[union-attr, index]
     with pytest.raises(OptionError, match=r"split=dev: no such folder in .* has test, train, val"):
         find_source(tmp_path, options={"split": "dev"})
     with pytest.raises(OptionError, match=r"split=\.\.: no such folder"):
         find_source(tmp_path / "val", options={"split": ".."})
+
+
+def test_the_folder_of_a_split_has_the_numbers_of_the_larger_split_next_to_it(
+    tmp_path: Path,
+) -> None:
+    names = [
+        "train/cat/0.png",
+        "train/dog/0.png",
+        "train/eel/0.png",
+        "val/dog/0.png",
+        "val/eel/0.png",
+    ]
+    put(tmp_path, names)
+    for split in ("train", "val"):
+        source = find_source(tmp_path / split)
+        assert source.schema.classes == ("cat", "dog", "eel")
+    assert [s.values[1] for s in source] == [1, 2]  # type: ignore[union-attr, index]
+    assert any("numbers of classes are those of" in note for note in source.notes)
+    # A split of other classes only is another dataset.
+    put(tmp_path, ["test/unknown/0.png", "test/other/0.png"])
+    assert find_source(tmp_path / "train").schema.classes == ("cat", "dog", "eel")
+
+
+def test_the_folder_of_a_split_is_refused_if_another_has_other_classes(tmp_path: Path) -> None:
+    put(tmp_path, SPLIT)
+    with pytest.raises(SourceError, match=r"other classes \(dog, newt\)") as error:
+        find_source(tmp_path / "val")
+    assert f"fastdata pack {tmp_path} " in str(error.value)
+    assert f"{tmp_path.name}.lmdb --option split=val" in str(error.value)
+    assert find_source(tmp_path / "val", format="folder").schema.classes == ("cat", "newt")
 
 
 def test_split_folders_can_be_taken_for_classes(tmp_path: Path) -> None:

@@ -36,21 +36,6 @@ def features_of(box: dict[str, Any]) -> dict[str, Any]:
 
 
 BOX = feature("bounding_boxes.BBoxFeature", boundingBox={"shape": {"dimensions": ["4"]}})
-OLD = {
-    "type": f"{MODULE}FeaturesDict",
-    "content": {
-        "image": {"type": f"{MODULE}Image", "content": {}},
-        "objects": {
-            "type": f"{MODULE}Sequence",
-            "content": {
-                "feature": {
-                    "type": f"{MODULE}FeaturesDict",
-                    "content": {"bbox": {"type": f"{MODULE}BBoxFeature", "content": {}}},
-                }
-            },
-        },
-    },
-}
 
 
 def write(folder: Path, counts: dict[str, list[int]], **more: object) -> Path:
@@ -93,12 +78,9 @@ def test_class_names_and_splits_are_those_of_the_folder(tmp_path: Path) -> None:
     assert [int(sample.label) for sample in data] == [0, 1]
 
 
-@pytest.mark.parametrize("document", [features_of(BOX), OLD], ids=["proto", "json"])
-def test_boxes_are_ymin_first_and_parts_of_the_picture(
-    document: dict[str, Any], tmp_path: Path
-) -> None:
+def test_boxes_are_ymin_first_and_parts_of_the_picture(tmp_path: Path) -> None:
     folder = write(tmp_path / "own", {"train": [2]}, **BOXES)
-    (folder / "features.json").write_text(json.dumps(document))
+    (folder / "features.json").write_text(json.dumps(features_of(BOX)))
     (folder / "objects-label.labels.txt").write_text("dog\nox\n")
     data, _ = pack(folder, tmp_path / "a.lmdb")
     assert dict(data.schema) == {

@@ -294,15 +294,6 @@ def test_damaged_data_is_a_reject_and_the_rest_goes_on(tmp_path: Path) -> None:
     assert labels_of(tmp_path / "a.lmdb") == [0, 1, 3, 4]
 
 
-def test_unchecked_data_is_taken_as_it_is(tmp_path: Path) -> None:
-    records = parts(3)
-    path = tmp_path / "a.tfrecord"
-    path.write_bytes(records[0] + records[1][:-4] + b"\0\0\0\0" + records[2])
-    assert pack(path, tmp_path / "a.lmdb").num_rejected == 1
-    report = pack(path, tmp_path / "b.lmdb", check="false")
-    assert (report.num_samples, report.num_rejected) == (3, 0)
-
-
 @pytest.mark.parametrize("kind", ["", "gzip", "zlib"])
 def test_behind_a_damaged_length_a_file_is_lost_but_not_the_next(tmp_path: Path, kind: str) -> None:
     records = parts()

@@ -12,7 +12,6 @@ from pack_helpers import pil_file
 
 import fastdata
 from fastdata.converters.finding import find_source
-from fastdata.errors import SourceError
 from fastdata.schema import ArrayField, ImageField, ScalarField
 
 FIXTURES = Path(__file__).parent / "fixtures" / "tfrecord"
@@ -107,10 +106,10 @@ def test_boxes_are_of_the_upright_picture_where_its_size_says_so(tmp_path: Path)
 
 
 BAD = {
-    "[1, 2] values, not as many each": {BOX + "xmin": [0.0]},
+    "[1, 2, 2, 2, 2] values, not as many each": {BOX + "xmin": [0.0]},
     "parts of the picture's size": {BOX + "xmax": [160.0, 1.0]},
     "a box ends before it begins": {BOX + "xmin": [1.0, 0.0], BOX + "xmax": [0.5, 1.0]},
-    "2 boxes, 1 values": {"image/object/class/label": [1]},
+    "[2, 2, 2, 2, 1] values": {"image/object/class/label": [1]},
     "of a picture of 15 x 8": {"image/height": 8, "image/width": 15},
     "should be": {BOX + "ymin": [float("nan"), 0.0]},
 }
@@ -125,18 +124,18 @@ def test_what_cannot_be_is_a_reject(reason: str, tmp_path: Path) -> None:
     assert reason in report.rejects[0].reason
 
 
-def test_classes_that_cannot_be_are_refused(tmp_path: Path) -> None:
+def test_names_of_classes_count_and_not_their_numbers(tmp_path: Path) -> None:
     def classes(*pairs: tuple[bytes, int]) -> dict[str, object]:
         texts, numbers = zip(*pairs, strict=True)
         features = {"image/object/class/text": list(texts), "image/object/class/label": [*numbers]}
         return one([(0.0, 0.0, 1.0, 1.0)] * len(pairs), **features)
 
-    path = write(tmp_path / "a.tfrecord", classes((b"ant", 1)), classes((b"ant", 2)))
-    with pytest.raises(SourceError, match=r"'ant' has the numbers 1 and 2.*classes=FILE"):
-        find_source(path)
-    path = write(tmp_path / "a.tfrecord", classes((b"ant", 1), (b"bee", 1)))
-    with pytest.raises(SourceError, match="two classes have one number"):
-        find_source(path)
+    rows = classes((b"bee", 1), (b"ant", 1)), classes((b"ant", 2))
+    numbers = one([(0.0, 0.0, 1.0, 1.0)], **{"image/object/class/label": [1]})
+    data, report = pack(write(tmp_path / "a.tfrecord", *rows, numbers), tmp_path / "a.lmdb")
+    assert data.schema["labels"] == ArrayField("int64", (None,), classes=("ant", "bee"))
+    assert [np.asarray(sample.labels).tolist() for sample in data] == [[1, 0], [0]]
+    assert "[1, 1, 1, 1, 0] values" in report.rejects[0].reason
 
 
 def test_kaggles_flowers_have_labels(tmp_path: Path) -> None:

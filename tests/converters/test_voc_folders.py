@@ -85,6 +85,10 @@ def test_each_split_has_the_classes_and_the_origin_of_all(
         assert [s.labels.tolist() for s in data] == labels
         boxes = [boxes_of(root / split / f"{Path(key).stem}.xml", 0).tolist() for key in data.keys]
         assert [s.boxes.tolist() for s in data] == boxes
+        # The folder of the split alone has the same numbers.
+        _, alone = pack(root / split, tmp_path / f"{split}-alone.lmdb")
+        assert alone.classes == ["cat", "dog"]
+        assert [s.labels.tolist() for s in alone] == labels
 
 
 def test_accents_of_images_and_files_may_differ_in_form(

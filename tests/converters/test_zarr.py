@@ -1,9 +1,8 @@
-"""What is special to zarr and N5: groups, dimensions, missing blocks, damage."""
+"""What is special to zarr: groups, dimensions, missing blocks, damage."""
 
 from __future__ import annotations
 
 import json
-import multiprocessing
 import sys
 from pathlib import Path
 from typing import Any
@@ -60,7 +59,7 @@ def stored(path: Path) -> np.ndarray[Any, Any]:
     return np.stack([sample.image.permute(1, 2, 0).numpy() for sample in fastdata.open(path)])
 
 
-@pytest.mark.parametrize("driver", ["zarr", "zarr3", "n5"])
+@pytest.mark.parametrize("driver", ["zarr", "zarr3"])
 @pytest.mark.parametrize("planes", [False, True])
 def test_dimensions_are_in_the_order_of_the_format(
     pixels: np.ndarray[Any, Any], tmp_path: Path, driver: str, planes: bool
@@ -70,12 +69,8 @@ def test_dimensions_are_in_the_order_of_the_format(
     metadata: dict[str, Any] = {
         "zarr": {"chunks": block, "dimension_separator": "/"},
         "zarr3": {"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": block}}},
-        "n5": {"blockSize": block[::-1], "compression": {"type": "gzip"}},
     }[driver]
     write_array(tmp_path / "in/deep/group/images", driver, turned, **metadata)
-    if driver == "n5":
-        attributes = tmp_path / "in/deep/group/images/attributes.json"
-        assert json.loads(attributes.read_text())["dimensions"] == list(turned.shape[::-1])
     source = find_source(tmp_path / "in/deep/group")
     assert source.name == "zarr"
     pack(tmp_path / "in/deep/group", tmp_path / "a.lmdb")
@@ -102,22 +97,24 @@ def test_missing_blocks_are_filled_and_said(pixels: np.ndarray[Any, Any], tmp_pa
     assert (stored(tmp_path / "a.lmdb")[2:4] == 3).all()
 
 
-@pytest.mark.parametrize("driver", ["zarr3", "n5"])
-def test_missing_blocks_are_found_in_every_format(
-    pixels: np.ndarray[Any, Any], tmp_path: Path, driver: str
+def test_missing_blocks_are_found_in_version_3(
+    pixels: np.ndarray[Any, Any], tmp_path: Path
 ) -> None:
-    block = [2, 40, 48, 3]
-    metadata: dict[str, Any] = (
-        {"blockSize": block[::-1], "compression": {"type": "raw"}}
-        if driver == "n5"
-        else {"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": block}}}
-    )
-    write_array(tmp_path / "in/images", driver, pixels, **metadata)
-    name = "0/0/0/2" if driver == "n5" else "c/2/0/0/0"
-    (tmp_path / "in/images" / name).unlink()
+    block = {"name": "regular", "configuration": {"chunk_shape": [2, 40, 48, 3]}}
+    write_array(tmp_path / "in/images", "zarr3", pixels, chunk_grid=block)
+    (tmp_path / "in/images/c/2/0/0/0").unlink()
     report = pack(tmp_path / "in", tmp_path / "a.lmdb")
     assert any("1 blocks are missing, which means that they are all 0" in n for n in report.notes)
     assert not stored(tmp_path / "a.lmdb")[4:6].any()
+
+
+def test_n5_is_refused_with_a_remedy(pixels: np.ndarray[Any, Any], tmp_path: Path) -> None:
+    write_array(tmp_path / "in/images", "n5", pixels.T, compression={"type": "raw"})
+    for folder in (tmp_path / "in", tmp_path / "in/images"):
+        with pytest.raises(
+            SourceError, match=r"an array of N5, which is not read. Copy it to zarr"
+        ):
+            find_source(folder)
 
 
 def test_an_array_without_its_blocks_is_refused(
@@ -151,7 +148,7 @@ def test_absurd_blocks_and_unknown_compression_are_refused(
     for change, told in (
         ({"chunks": [2**30, 40, 48, 3], "compressor": None}, "cannot open|are believed"),
         ({"compressor": {"id": "middle-out"}}, "cannot open this array.*middle-out"),
-        ({"dtype": "|O"}, "its type |O is not a number"),
+        ({"dtype": "|O"}, r"cannot open this array.*dtype"),
     ):
         (folder / "images/.zarray").write_text(json.dumps({**original, **change}))
         with pytest.raises((SourceError, OptionError), match=told):
@@ -185,29 +182,6 @@ def test_changed_blocks_are_noticed(pixels: np.ndarray[Any, Any], tmp_path: Path
     assert (before != find_source(folder).fingerprints()).tolist() == [False, True]
 
 
-def _open_in_child(folder: Path, queue: Any) -> None:
-    try:
-        find_source(folder)
-    except SourceError as error:
-        queue.put(str(error))
-
-
-def test_a_forked_process_is_told_why_it_cannot(
-    pixels: np.ndarray[Any, Any], tmp_path: Path
-) -> None:
-    folder = write(tmp_path / "in", pixels)
-    find_source(folder)
-    context = multiprocessing.get_context("fork")
-    queue = context.SimpleQueue()
-    process = context.Process(target=_open_in_child, args=(folder, queue))
-    process.start()
-    process.join()
-    assert process.exitcode == 0
-    assert "tensorstore was used before this process was forked" in queue.get()
-    process.close()
-    queue.close()
-
-
 def test_without_tensorstore_it_says_what_to_install(
     pixels: np.ndarray[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,34 +211,29 @@ def test_a_large_block_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 BLOSC = {"cname": "lz4", "clevel": 3, "shuffle": 1}
-OF_BLOSC: dict[str, tuple[dict[str, Any], int]] = {
-    "zarr": ({"compressor": {"id": "blosc", **BLOSC}, "chunks": [2, 48, 40, 3]}, 0),
-    "zarr3": (
-        {
-            "codecs": [
-                {"name": "bytes"},
-                {"name": "blosc", "configuration": {**BLOSC, "shuffle": "shuffle", "typesize": 1}},
-            ],
-            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [2, 48, 40, 3]}},
-        },
-        0,
-    ),
-    "n5": ({"compression": {"type": "blosc", **BLOSC}, "blockSize": [3, 40, 48, 2]}, 20),
+OF_BLOSC: dict[str, dict[str, Any]] = {
+    "zarr": {"compressor": {"id": "blosc", **BLOSC}, "chunks": [2, 48, 40, 3]},
+    "zarr3": {
+        "codecs": [
+            {"name": "bytes"},
+            {"name": "blosc", "configuration": {**BLOSC, "shuffle": "shuffle", "typesize": 1}},
+        ],
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [2, 48, 40, 3]}},
+    },
 }
-"""Metadata of an array in blocks of Blosc, and where Blosc's header begins in a block's file."""
+"""Metadata of an array in blocks of Blosc."""
 
 
 @pytest.mark.parametrize("driver", OF_BLOSC)
 def test_a_block_that_claims_more_than_a_block_is_rejected(driver: str, tmp_path: Path) -> None:
     """tensorstore takes that memory at once, and ends the process where there is none."""
-    metadata, at = OF_BLOSC[driver]
     pixels = np.random.default_rng(0).integers(0, 256, (COUNT, 48, 40, 3), np.uint8)
     folder = tmp_path / "in"
-    write_array(folder, driver, pixels, **metadata)
+    write_array(folder, driver, pixels, **OF_BLOSC[driver])
     assert pack(folder, tmp_path / "whole.lmdb").num_rejected == 0
     block = max(path for path in folder.rglob("*") if path.stat().st_size > 2000 and path.is_file())
     data = bytearray(block.read_bytes())
-    data[at + 4 : at + 8] = (2**31 - 1).to_bytes(4, "little")
+    data[4:8] = (2**31 - 1).to_bytes(4, "little")
     block.write_bytes(data)
     report = pack(folder, tmp_path / "a.lmdb")
     assert (report.num_samples, report.num_rejected) == (COUNT - 2, 2)

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,10 +48,10 @@ from ..options import ArraysOption, ClassFile, ScaleOption
 from ..refusals import not_seekable
 from ..selection import ARRAYS
 from ..spans import MAX_RECORD, close_files
-from .columns import ArrayColumn, ListColumn, Scaled
+from .columns import ArrayColumn, ListColumn, scaled
 from .roles import chosen_arrays
 
-__all__ = ["ArrayFile", "ArrayOptions", "ArraySource", "Part"]
+__all__ = ["ArrayFile", "ArraySource", "Part"]
 
 _READ_BYTES = 32 << 20
 _READ_ROWS = 32
@@ -63,24 +63,14 @@ _PEEK = 16
 """Rows from which fields are inferred."""
 
 
-class ArrayOptions(NamedTuple):
-    """What the user says of a dataset of arrays."""
-
-    channels: int
-    fields: FieldSpec
-    arrays: tuple[str, ...]  # field=array; empty for usual names
-    scale: float | None
-    classes: str | None  # a file of names of classes
-    boxes: BoxNumbers
-
-
 class ArrayFile(NamedTuple):
     """What one file has."""
 
     where: str  # its path, for messages
     name: str  # for keys
     columns: Mapping[str, ArrayColumn]  # by their paths in the file
-    usual: tuple[str, ...] = ()  # the choice without usual names, as in ArrayOptions.arrays
+    usual: tuple[str, ...] = ()  # the choice without usual names, as in the option `arrays`
+    split: str = ""  # which split its rows are of, if files have several
 
 
 class Part(NamedTuple):
@@ -121,16 +111,11 @@ class Part(NamedTuple):
     def check(self) -> None:
         """Refuse what no dataset of pictures has, before anything is allocated for it."""
         for column in self.columns:
-            if column.row_bytes == 0:
+            if not 0 < column.row_bytes <= MAX_RECORD:
                 raise SourceError(
-                    f"{self.name}: {column.label!r} of shape {column.shape} has no pixels, however "
-                    "many rows it claims: the file is damaged, or not the one with the pictures"
-                )
-            if column.row_bytes > MAX_RECORD:
-                raise SourceError(
-                    f"{self.name}: a row of {column.label!r} claims {column.row_bytes:,} bytes "
-                    f"(shape {column.shape}); at most {MAX_RECORD:,} are believed: the file is "
-                    "damaged"
+                    f"{self.name}: a row of {column.label!r}, of shape {column.shape}, claims "
+                    f"{column.row_bytes:,} bytes, not 1 to {MAX_RECORD:,}: the file is damaged, or "
+                    "not the one with the pictures"
                 )
         lengths = {column.label: column.shape[0] for column in self.columns}
         if len(set(lengths.values())) > 1:
@@ -156,41 +141,30 @@ class ArraySource(FileSource, IndexedSource):
         boxes: BoxesOption = (),
     ) -> None:
         self.notes = []
-        form = parse_boxes(boxes, whole=True)
-        options = ArrayOptions(channels, fields or {}, arrays, scale, classes, form)
-        self.read_arrays(self.files(location), options)
-
-    def files(self, location: Any) -> Iterable[ArrayFile]:
-        """Return what each file at a location has; sets `paths`."""
-        raise NotImplementedError
-
-    def read_arrays(
-        self, files: Iterable[ArrayFile], options: ArrayOptions, splits: Sequence[str] = ()
-    ) -> None:
-        """Determine `schema`, `notes` and samples.
-
-        Each file belongs to one of the `splits`, if given.  Raises OptionError or SourceError if
-        an array does not fit its field, or files differ.
-        """
+        self._channels, self._fields, self._scale = channels, fields or {}, scale
+        self._classes, self._boxes = classes, parse_boxes(boxes, whole=True)
         resolved: dict[str, Field] = {}
         parts: list[Part] = []
         left_out: list[str] = []
         notes: list[str] = []
-        for file in files:
-            chosen, left = chosen_arrays(file.where, file.columns, options.arrays or file.usual)
+        splits: list[str] = []
+        for file in self.files(location):
+            chosen, left = chosen_arrays(file.where, file.columns, arrays or file.usual)
             for array in chosen.values():
                 self.notes += file.columns[array].prepare()
-            fields, forms, part = _part_of(file, chosen, options, notes)
-            if parts and (list(fields.items()), forms) != (list(resolved.items()), self.box_forms):
+            found, forms, part = self._part_of(file, chosen, notes)
+            if parts and (list(found.items()), forms) != (list(resolved.items()), self.box_forms):
                 raise SourceError(
                     f"{file.where}: its arrays are of other kinds than those of the first file: "
-                    f"{fields}, not {resolved}"
+                    f"{found}, not {resolved}"
                 )
-            resolved, self.box_forms = fields, forms
+            resolved, self.box_forms = found, forms
+            part.check()
             parts.append(part)
+            splits += [file.split] * bool(file.split)
             left_out += [f"{file.where}: {note}" for note in ARRAYS.left_out(map(printable, left))]
         self.notes += [*dict.fromkeys(notes), *left_out]
-        resolved = named_classes(resolved, "label", options.classes)
+        resolved = named_classes(resolved, "label", classes)
         if splits:
             if "split" in resolved:
                 raise SourceError("an array is called split, and arrays are of several splits")
@@ -200,12 +174,50 @@ class ArraySource(FileSource, IndexedSource):
                 "(--option split=NAME takes one)"
             )
             parts = [part.in_split(number) for number, part in enumerate(parts)]
-        for part in parts:
-            part.check()
         self.schema = Schema(resolved)
         self.set_parts(parts)
         if not self.num_samples:
             raise SourceError(f"{parts[0].name}: has no rows")
+
+    def files(self, location: Any) -> Iterable[ArrayFile]:
+        """Return what each file at a location has; sets `paths`."""
+        raise NotImplementedError
+
+    def _part_of(
+        self, file: ArrayFile, chosen: Mapping[str, str], notes: list[str]
+    ) -> tuple[dict[str, Field], dict[str, BoxNumbers], Part]:
+        """Return the fields, the forms of boxes, and the columns of one file."""
+        where, given = file.name, self._fields
+        columns = {name: file.columns[path] for name, path in chosen.items() if name != "classes"}
+        check_names(given, list(columns))
+        resolved: dict[str, Field] = {}
+        changes: list[Callable[[Any], Any] | None] = []
+        values: dict[str, list[Any]] = {}
+        for name, column in columns.items():
+            form = None
+            rows = values[name] = _first_rows(where, name, column)
+            if name == "label" and column.kind == "text" and given.get(name, "label") == "label":
+                what = f"{where}: {column.label!r}"
+                names = classes_of_texts(_texts(where, column), what, self._classes)
+                resolved[name] = ScalarField(classes=names)
+            elif given.get(name) == "array" and column.dtype is not None:
+                resolved[name] = _field_of_type(where, name, column, column.dtype)
+            elif name in given:
+                resolved[name] = named_field(given[name], self._channels)
+            else:
+                if is_image_name(name) and self._scale is not None:
+                    form, rows = partial(scaled, self._scale), []  # any numbers become pixels
+                resolved[name] = _field_of(where, name, column, rows, self._channels, notes)
+            changes.append(form if isinstance(resolved[name], ImageField) else None)
+        forms = resolve_boxes(resolved, values, self._boxes, given, notes)
+        label = resolved.get("label")
+        if "classes" in chosen and isinstance(label, ScalarField) and label.classes is None:
+            names = tuple(_texts(where, file.columns[chosen["classes"]]))
+            if len(names) <= MOST_CLASSES and "int" in label.dtype:
+                resolved["label"] = ScalarField(label.dtype, names)
+        name = f"{where}:{next(iter(columns.values())).label}"
+        part = Part(name, tuple(columns.values()), tuple(changes) if any(changes) else ())
+        return resolved, forms, part
 
     def set_parts(self, parts: Sequence[Part]) -> None:
         """Determine samples."""
@@ -219,24 +231,22 @@ class ArraySource(FileSource, IndexedSource):
                 raise not_seekable(part.name)
         return self
 
-    def _part(self, index: int) -> tuple[int, int]:
-        """Return the number of the part that a sample is in, and its row there."""
+    def _place(self, index: int) -> tuple[int, Part, int]:
+        """Return the number of a sample's part, the part, and the row there."""
         if not 0 <= index < self.num_samples:
             raise IndexError(index)
         number = bisect.bisect_right(self._ends, index)
-        return number, index - (self._ends[number - 1] if number else 0)
+        return number, self._parts[number], index - (self._ends[number - 1] if number else 0)
 
     def __getitem__(self, index: int) -> Sample | Reject:
-        number, row = self._part(index)
-        part = self._parts[number]
-        return (
-            part.lost[row - part.rows] if row >= part.rows else next(_samples(part, row, row + 1))
-        )
+        _, part, row = self._place(index)
+        lost = row >= part.rows
+        return part.lost[row - part.rows] if lost else next(_samples(part, row, row + 1))
 
     def start_at(self, start: int) -> Iterator[Sample | Reject]:
         if start >= self.num_samples:
             return
-        number, row = self._part(start)
+        number, _, row = self._place(start)
         try:
             for part in self._parts[number:]:
                 yield from _rows_from(part, row)
@@ -249,8 +259,7 @@ class ArraySource(FileSource, IndexedSource):
                     column.close()
 
     def key_at(self, index: int) -> str:
-        number, row = self._part(index)
-        part = self._parts[number]
+        _, part, row = self._place(index)
         return part.lost[row - part.rows].key if row >= part.rows else part.key(row)
 
 
@@ -262,8 +271,6 @@ def _rows_from(part: Part, row: int) -> Iterator[Sample | Reject]:
         row = stop
         if any(column.damage for column in part.columns):
             return
-    if reason := next(filter(None, (column.after_end() for column in part.columns)), ""):
-        yield Reject(part.key(row), reason)
 
 
 def _samples(part: Part, start: int, stop: int, block: int = 1) -> Iterator[Sample | Reject]:
@@ -297,7 +304,8 @@ def _samples(part: Part, start: int, stop: int, block: int = 1) -> Iterator[Samp
             yield Sample(part.key(row), DeferredValues(values, part.forms))
     if damage:
         count = part.rows - start - whole
-        yield Reject(part.key(start + whole), f"{damage}; {count:,} rows from here on are lost")
+        lost = f"; {count:,} rows from here on are lost" if count else ""
+        yield Reject(part.key(start + whole), damage + lost)
 
 
 def _plain(rows: Any) -> Any:
@@ -313,61 +321,15 @@ def _span(column: ArrayColumn, row: int) -> Any:
         return error
 
 
-def _part_of(
-    file: ArrayFile, chosen: Mapping[str, str], options: ArrayOptions, notes: list[str]
-) -> tuple[dict[str, Field], dict[str, BoxNumbers], Part]:
-    """Return the fields, the forms of boxes, and the columns of one file, for known arrays."""
-    where, fields, channels = file.name, options.fields, options.channels
-    columns = {name: file.columns[path] for name, path in chosen.items() if name != "classes"}
-    check_names(fields, list(columns))
-    resolved: dict[str, Field] = {}
-    scaled: list[Scaled | None] = []
-    values: dict[str, list[Any]] = {}
-    for name, found in columns.items():
-        form = None
-        values[name] = _first_rows(where, name, found)
-        if name == "label" and found.kind == "text" and fields.get(name, "label") == "label":
-            what = f"{where}: {found.label!r}"
-            names = classes_of_texts(_texts(where, found), what, options.classes)
-            resolved[name] = ScalarField(classes=names)
-        elif fields.get(name) == "array" and found.dtype is not None:
-            resolved[name] = _field_of_type(where, name, found)
-        elif name in fields:
-            resolved[name] = named_field(fields[name], channels)
-        else:
-            rows = values[name]
-            if is_image_name(name) and options.scale is not None:
-                form, rows = Scaled(options.scale), []  # whatever these are, they become pixels
-            resolved[name] = _field_of(where, name, found, rows, channels, notes)
-        scaled.append(form if isinstance(resolved[name], ImageField) else None)
-    forms = resolve_boxes(resolved, values, options.boxes, fields, notes)
-    label = resolved.get("label")
-    if "classes" in chosen and isinstance(label, ScalarField) and label.classes is None:
-        names = tuple(_texts(where, file.columns[chosen["classes"]]))
-        if len(names) <= MOST_CLASSES and "int" in label.dtype:
-            resolved["label"] = ScalarField(label.dtype, names)
-    name = f"{where}:{next(iter(columns.values())).label}"
-    return (
-        resolved,
-        forms,
-        Part(name, tuple(columns.values()), tuple(scaled) if any(scaled) else ()),
-    )
-
-
 def _first_rows(where: str, name: str, column: ArrayColumn) -> list[Any]:
     """Return rows that tell what a column is: all of small labels; none if it is damaged."""
-    count = min(_PEEK, column.shape[0])
-    if column.kind == "numbers":
-        if not 0 < column.row_bytes <= MAX_RECORD:
-            return []
-        count = min(count, max(1, _READ_BYTES // column.row_bytes))
-    elif column.kind == "bytes":
+    if column.kind == "bytes" or not 0 < column.row_bytes <= MAX_RECORD:
         return []
+    count = min(_PEEK, column.shape[0], max(1, _READ_BYTES // column.row_bytes))
     with contextlib.suppress(Exception):  # what libraries raise on damage; its rows are rejects
         if name == "label" and column.dtype is not None and column.dtype.kind == "f":
             return [row for rows in _blocks(where, column) for row in rows]
-        rows = column.read(0, count)
-        return [row for row in rows if not isinstance(row, Exception)]
+        return [row for row in column.read(0, count) if not isinstance(row, Exception)]
     return []
 
 
@@ -376,38 +338,34 @@ def _field_of(
 ) -> Field:
     if column.kind == "text":
         return StringField()
-    if column.dtype is None or (not values and (is_image_name(name) or is_mask_name(name))):
+    called = is_image_name(name) or is_mask_name(name)
+    if column.dtype is None or (called and not values):
         return image_field(name, channels)
-    whole = name == "label" and column.dtype.kind in "ui"
-    if math.prod(column.shape[1:]) == 1 and not is_image_name(name) and not is_mask_name(name):
-        values = [np.reshape(value, ()) for value in values]
-        return ScalarField() if whole else _field_of_type(where, name, column, values)
-    if not values or whole:
-        found = _field_of_type(where, name, column)
-        return dataclasses.replace(found, dtype="int64") if whole else found
-    try:
-        return field_of(values, channels, name, notes)
-    except SourceError as error:
-        raise SourceError(
-            f"{where}: {column.label!r}: {error}. --option scale=FACTOR multiplies pixels to be 0 "
-            "to 255, and --option arrays=image=ARRAY takes another array"
-        ) from None
+    if name == "label" and column.dtype.kind in "ui":
+        return _field_of_type(where, name, column, np.dtype("int64"))
+    if called or (values and math.prod(column.shape[1:]) != 1):
+        try:
+            return field_of(values, channels, name, notes)
+        except SourceError as error:
+            raise SourceError(
+                f"{where}: {column.label!r}: {error}. --option scale=FACTOR multiplies pixels to "
+                "be 0 to 255, and --option arrays=image=ARRAY takes another array"
+            ) from None
+    whole = is_whole_label(name, [np.reshape(value, ()) for value in values])
+    return _field_of_type(where, name, column, np.dtype("int64") if whole else column.dtype)
 
 
 def _field_of_type(
-    where: str, name: str, column: ArrayColumn, values: Sequence[Any] = ()
+    where: str, name: str, column: ArrayColumn, dtype: np.dtype[Any]
 ) -> ScalarField | ArrayField:
-    """Return the field of numbers of a column, by its type."""
-    assert column.dtype is not None
-    dtype, shape = column.dtype.newbyteorder("=").name, column.shape[1:]
-    if dtype not in SCALAR_DTYPES:
+    """Return the field of numbers of a type in the shape of a column's rows."""
+    if dtype.name not in SCALAR_DTYPES:
         raise OptionError(
             f"{where}: {column.label!r} is {column.dtype}; a field can be "
             f"{', '.join(SCALAR_DTYPES)}. Say what it becomes: --field {name}=int"
         )
-    if values and is_whole_label(name, values):
-        return ScalarField()
-    return ScalarField(dtype) if math.prod(shape) == 1 else ArrayField(dtype, shape)
+    shape = column.shape[1:]
+    return ScalarField(dtype.name) if math.prod(shape) == 1 else ArrayField(dtype.name, shape)
 
 
 def _texts(where: str, column: ArrayColumn) -> Iterator[str]:

@@ -21,7 +21,7 @@ from ..field_names import BOXES, IMAGES, LABELS, MASKS
 from ..selection import ARRAYS
 from .columns import ArrayColumn
 
-__all__ = ["SPLITS", "arrays_by_split", "choose_arrays", "chosen_arrays", "split_in"]
+__all__ = ["SPLITS", "choose_arrays", "chosen_arrays"]
 
 _ROLES = {
     "image": (*IMAGES, "x", "data", "bytes"),
@@ -68,8 +68,10 @@ def chosen_arrays(
     for field, array in chosen.items():
         if array not in known:
             raise ARRAYS.missing(where, field, array, _shown(known))
-        if known[array].refused:
-            raise ARRAYS.refused(where, array, f"cannot be read: {known[array].refused}")
+        refused = known[array].refused
+        if refused or not known[array].shape:
+            reason = f"cannot be read: {refused}" if refused else "is one value, not one a sample"
+            raise ARRAYS.refused(where, array, reason)
     return chosen, sorted(set(known) - set(chosen.values()))
 
 
@@ -91,7 +93,7 @@ def _usual(where: str, known: Mapping[str, ArrayColumn]) -> dict[str, str]:
         reason = f"it is not clear which array has the images, {several} it"
         raise OptionError(ARRAYS.unclear(where, reason, _shown(known)))
     chosen = {"image": images[0]}
-    count = known[images[0]].shape[0]
+    count = known[images[0]].shape[:1]
     rest = roles[images[0]][1]
     for role in ("label", "mask", *BOXES, "classes"):
         found = [path for path, (name, _) in roles.items() if name == role]
@@ -102,7 +104,7 @@ def _usual(where: str, known: Mapping[str, ArrayColumn]) -> dict[str, str]:
         elif role == "label":
             found = [path for path in found if path not in chosen.values()]
         else:
-            found = [path for path in found if known[path].shape[:1] == (count,)]
+            found = [path for path in found if known[path].shape[:1] == count]
         same = [path for path in found if roles[path][1] == rest]
         beside = [path for path in found if roles[path][1][0] == rest[0]]
         for candidates in (same, beside) if role != "classes" else (same, beside, found):
@@ -113,51 +115,38 @@ def _usual(where: str, known: Mapping[str, ArrayColumn]) -> dict[str, str]:
 
 
 def _fits(array: ArrayColumn) -> bool:
-    """Tell whether an array may hold pictures."""
+    """Tell whether an array may hold pictures; one that cannot be opened may."""
+    if array.kind == "unknown" and not array.shape:
+        return True
     return len(array.shape) == 1 if array.kind == "bytes" else len(array.shape) in (3, 4)
 
 
-def split_in(name: str) -> tuple[str, str]:
-    """Return the split that a name tells, empty if none or several, and the rest of the name."""
-    words = re.split(r"[_\-. ]+", name)
-    splits = [word.lower() for word in words if word.lower() in SPLITS]
-    rest = "_".join(word for word in words if word.lower() not in SPLITS)
-    return (splits[0], rest) if len(splits) == 1 else ("", name)
+def choose_arrays(place: object, names: Iterable[str], split: str) -> dict[str, dict[str, str]]:
+    """Return the arrays of each split that is taken, by their names without the split's.
 
-
-def arrays_by_split(names: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Return for each split its arrays, by their names without the split's.
-
-    ``{"": {...}}`` where some names have no split in them.
-    """
-    found: dict[str, dict[str, str]] = {}
-    every = list(names)
-    for name in every:
-        split, rest = split_in(name)
-        if not split or not rest or rest in found.get(split, {}):
-            return {"": {name: name for name in every}}
-        found.setdefault(split, {})[rest] = name
-    return {split: found[split] for split in SPLITS if split in found}
-
-
-def choose_arrays(
-    place: object, splits: Mapping[str, Mapping[str, str]], split: str
-) -> dict[str, dict[str, str]]:
-    """Return those of the splits (as `arrays_by_split` has them) that are taken, or ``all``.
+    ``{"": {...}}`` if some names have no split in them.
+    split: the one that is taken, or ``all``.
 
     Raises OptionError if there is no such split, SourceError if they do not have the same arrays.
     """
-    known = [name for name in splits if name]
-    if split != "all" and split not in known:
-        raise OptionError(
-            f"split={split}: {place} has {', '.join(known) or 'no splits in the names of arrays'}"
-        )
-    taken = {name: dict(arrays) for name, arrays in splits.items() if split in ("all", name)}
-    first = next(iter(taken))
+    every, found = list(names), dict[str, dict[str, str]]()
+    for name in every:
+        words = re.split(r"[_\-. ]+", name)
+        known = [word.lower() for word in words if word.lower() in SPLITS]
+        rest = "_".join(word for word in words if word.lower() not in SPLITS)
+        if len(known) != 1 or not rest or rest in found.get(known[0], {}):
+            found = {}
+            break
+        found.setdefault(known[0], {})[rest] = name
+    if split != "all" and split not in found:
+        there = ", ".join(filter(found.get, SPLITS)) or "no splits in the names of arrays"
+        raise OptionError(f"split={split}: {place} has {there}")
+    taken = {name: found[name] for name in SPLITS if name in found and split in ("all", name)}
+    first = next(iter(taken), "")
     for name, arrays in taken.items():
-        if set(arrays) != set(taken[first]):
+        if arrays.keys() != taken[first].keys():
             raise SourceError(
                 f"{place}: {first} has the arrays {', '.join(sorted(taken[first].values()))}, and "
                 f"{name} {', '.join(sorted(arrays.values()))}. Take one: --option split={first}"
             )
-    return taken
+    return taken or {"": {name: name for name in every}}

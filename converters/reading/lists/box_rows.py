@@ -17,10 +17,10 @@ from fastdata.errors import SourceError
 from fastdata.regular_files import read_regular
 from fastdata.schema import ArrayField, Field, ImageField, ScalarField
 
+from ...listing import DeferredSample
 from ..annotations.annotated import frame_of
 from ..box_forms import BoxNumbers
 from ..fields import BOXES
-from ..image_list import DeferredSample
 from ..splits import in_usual_order
 from .columns import box_roles
 from .row_samples import ListInfo, RowSamples

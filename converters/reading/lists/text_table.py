@@ -19,7 +19,7 @@ from fastdata.errors import SourceError
 from ..image_files import SUFFIXES, is_image_name
 from ..json_files import json_entries
 from ..selection import joined
-from ..tables.arrow_types import arrow, table_errors
+from ..tables.arrow_fields import arrow, table_errors
 from ..text_lines import MOST_IN_CELL, csv_rows, encoding_of, text_lines
 from .columns import NUMBER, is_usual
 

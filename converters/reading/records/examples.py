@@ -19,7 +19,7 @@ from ..exported import array_of, needs_shape
 from ..field_names import BOXES, IMAGES, LABELS, first_called
 from ..fields import image_field
 from ..image_files import is_image_bytes
-from ..protobuf import message_class
+from ..refusals import require
 
 __all__ = [
     "example_of",
@@ -32,19 +32,25 @@ __all__ = [
     "values_of",
 ]
 
-_EXAMPLE = {
-    "BytesList": [("value", 1, "bytes*")],
-    "FloatList": [("value", 1, "float**")],
-    "Int64List": [("value", 1, "int64**")],
-    "Feature": [
-        ("bytes_list", 1, "BytesList|kind"),
-        ("float_list", 2, "FloatList|kind"),
-        ("int64_list", 3, "Int64List|kind"),
-    ],
-    "Entry": [("key", 1, "string"), ("value", 2, "Feature")],
-    "Features": [("feature", 1, "Entry*")],
-    "Example": [("features", 1, "Features")],
-}
+_EXAMPLE = """
+syntax: "proto3" name: "fastdata_example.proto" package: "fastdata"
+message_type { name: "BytesList"
+  field { name: "value" number: 1 type: TYPE_BYTES label: LABEL_REPEATED } }
+message_type { name: "FloatList"
+  field { name: "value" number: 1 type: TYPE_FLOAT label: LABEL_REPEATED } }
+message_type { name: "Int64List"
+  field { name: "value" number: 1 type: TYPE_INT64 label: LABEL_REPEATED } }
+message_type { name: "Feature" oneof_decl { name: "kind" }
+  field { name: "bytes_list" number: 1 type_name: "BytesList" oneof_index: 0 }
+  field { name: "float_list" number: 2 type_name: "FloatList" oneof_index: 0 }
+  field { name: "int64_list" number: 3 type_name: "Int64List" oneof_index: 0 } }
+message_type { name: "Entry"
+  field { name: "key" number: 1 type: TYPE_STRING }
+  field { name: "value" number: 2 type_name: "Feature" } }
+message_type { name: "Features"
+  field { name: "feature" number: 1 type_name: "Entry" label: LABEL_REPEATED } }
+message_type { name: "Example" field { name: "features" number: 1 type_name: "Features" } }
+"""
 """A map is, on the wire, a list of entries; a key that stands twice counts as last."""
 
 
@@ -55,7 +61,14 @@ _LABELS = ("image/class/label", *LABELS)
 
 @functools.cache
 def _example() -> Any:
-    return message_class("fastdata_example", _EXAMPLE, "Example", "tfrecord")
+    """Return the class of an Example."""
+    require("google.protobuf", "tfrecord", "reading TFRecord files")
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
+
+    file = text_format.Parse(_EXAMPLE, descriptor_pb2.FileDescriptorProto())
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("fastdata.Example"))
 
 
 def parse_example(data: bytes) -> dict[str, Any]:

@@ -108,14 +108,12 @@ def frame_rows(input: Input, start: int, stop: int | None) -> Iterator[Found]:
         at = end
 
 
-def record_of(piece: FileSpan | bytes, check: bool) -> bytes:
+def record_of(piece: FileSpan | bytes) -> bytes:
     """Return the data of a record; raises SourceError if its checksum is wrong."""
     data = read(piece)
     body = data[:-_FOOT]
-    if check and masked_crc(body) != int.from_bytes(data[-_FOOT:], "little"):
-        raise SourceError(
-            "the checksum of the record's data is wrong (--option check=false takes it as it is)"
-        )
+    if masked_crc(body) != int.from_bytes(data[-_FOOT:], "little"):
+        raise SourceError("the checksum of the record's data is wrong")
     return body
 
 

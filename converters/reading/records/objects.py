@@ -12,15 +12,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastdata.errors import SourceError
 from fastdata.schema import ArrayField, Field
 
 from ..annotations.annotated import check_parts, frame_of
-from ..class_names import MOST_CLASSES
+from ..class_names import numbered
 from ..fields import BOXES
 from .examples import values_of
 
-__all__ = ["OBJECTS", "Objects", "class_names", "has_objects"]
+__all__ = ["OBJECTS", "Objects", "class_texts", "has_objects"]
 
 _SIDES = tuple(f"image/object/bbox/{side}" for side in ("xmin", "ymin", "xmax", "ymax"))
 _LABEL, _TEXT = "image/object/class/label", "image/object/class/text"
@@ -32,7 +31,8 @@ OBJECTS = {*_SIDES, _LABEL, _TEXT}
 class Objects(NamedTuple):
     """How the objects of an Example become boxes and labels."""
 
-    names: tuple[str, ...] | None  # of the classes; without them, labels are the file's numbers
+    names: tuple[str, ...] | None  # of the classes
+    named: bool  # whether records have the names of their classes, which count; else numbers do
     check_size: bool
 
     @property
@@ -46,31 +46,26 @@ class Objects(NamedTuple):
         Raises ValueError if features have different lengths or impossible values.
         """
         sides = [_listed(example, name) for name in _SIDES]
-        counts = {len(side) for side in sides}
-        if len(counts) > 1:
-            raise ValueError(f"{', '.join(_SIDES)} have {sorted(counts)} values, not as many each")
+        classes = list(_listed(example, _TEXT if self.named else _LABEL))
+        counts = [*map(len, sides), len(classes)]
+        if len(set(counts)) > 1:
+            raise ValueError(
+                f"{', '.join(_SIDES)} and the classes have {counts} values, not as many each"
+            )
         parts = np.array(sides, np.float64).T.reshape(-1, 4)
         check_parts(parts)
-        size = [_listed(example, name) for name in _SIZE]
-        said = (int(size[0][0]), int(size[1][0])) if all(map(len, size)) else None
+        size = [int(value) for name in _SIZE for value in _listed(example, name)[:1]]
+        said = (size[0], size[1]) if len(size) == 2 else None
         frame = frame_of(image, said, self.check_size)
         boxes = frame.boxes(parts * (frame.width, frame.height, frame.width, frame.height))
-        return boxes.astype(np.float32), self._labels(example, len(parts))
-
-    def _labels(self, example: Mapping[str, Any], count: int) -> Any:
-        found, texts = list(_listed(example, _LABEL)), _listed(example, _TEXT)
-        if self.names is not None and len(texts) == count:
-            known = {name: number for number, name in enumerate(self.names)}
-            shown = [text.decode("utf-8", "replace") for text in texts]
-            unknown = [text for text in shown if text not in known]
+        if self.named:
+            assert self.names is not None
+            known = numbered(self.names)
+            unknown = [name for name in map(_text, classes) if name not in known]
             if unknown:
                 raise ValueError(f"the class {unknown[0]!r} is not known")
-            found = [known[text] for text in shown]
-        if len(found) != count:
-            raise ValueError(
-                f"{count} boxes, {len(found)} values of {_LABEL} and {len(texts)} of {_TEXT}"
-            )
-        return np.array(found, np.int64)
+            classes = [known[_text(name)] for name in classes]
+        return boxes.astype(np.float32), np.array(classes, np.int64)
 
 
 def has_objects(examples: Iterable[Mapping[str, Any]]) -> bool:
@@ -78,36 +73,13 @@ def has_objects(examples: Iterable[Mapping[str, Any]]) -> bool:
     return any(all(name in example for name in _SIDES) for example in examples)
 
 
-def class_names(examples: Iterable[Mapping[str, Any]], place: object) -> tuple[str, ...] | None:
-    """Return the names of the classes that all Examples have, or None.
+def class_texts(example: Mapping[str, Any]) -> list[str]:
+    """Return the names that an Example has for the classes of its objects."""
+    return [_text(name) for name in _listed(example, _TEXT)]
 
-    They are in the order of their own numbers, or sorted without these.
 
-    Raises SourceError if a number has two names, or a name two numbers.
-    """
-    numbers: dict[str, int] = {}
-    texts: set[str] = set()
-    named = True
-    remedy = "Say which is which: --option classes=FILE"
-    for example in examples:
-        own = [text.decode("utf-8", "replace") for text in _listed(example, _TEXT)]
-        labels = _listed(example, _LABEL)
-        named = named and (len(own) > 0 or len(labels) == 0)
-        texts.update(own)
-        for text, number in zip(own, labels, strict=False):
-            if numbers.setdefault(text, number) != number:
-                raise SourceError(
-                    f"{place}: the class {text!r} has the numbers {numbers[text]} and {number}. "
-                    f"{remedy}"
-                )
-        if len(texts) > MOST_CLASSES:
-            raise SourceError(f"{place}: more than {MOST_CLASSES:,} names of classes")
-    if not named or not texts:
-        return None
-    if len(set(numbers.values())) < len(numbers):
-        shown = sorted(numbers.items())[:8]
-        raise SourceError(f"{place}: two classes have one number: {shown}. {remedy}")
-    return tuple(sorted(texts, key=lambda text: (numbers.get(text, 1 << 63), text)))
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "replace")
 
 
 def _listed(example: Mapping[str, Any], name: str) -> Sequence[Any]:

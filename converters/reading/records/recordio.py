@@ -10,15 +10,32 @@ length   the data, then zeros up to a multiple of 4
 
 The kinds are 0, a whole record, and 1, 2, 3, the first, a middle and the last part: where the
 magic number stands in the data at a multiple of 4, the writer leaves it out and begins a new
-part.  So it stands nowhere else.  There are no checksums.  Source:
-``dmlc-core/include/dmlc/recordio.h`` and ``src/recordio.cc``.
+part.  There are no checksums.  The data of a record with an image is
+
+=======  ==================================================================
+4 bytes  count of labels; 0 for one label that is in the head
+4 bytes  that label, float32
+16 bytes the number of the image, and 0
+4 each   the labels, float32
+rest     an image file
+=======  ==================================================================
+
+An ``.idx`` beside the file has a line for each record: its number, a tab, and its first byte.
+
+Source: ``include/dmlc/recordio.h`` and ``src/recordio.cc`` of dmlc-core; ``pack`` and ``unpack``
+in ``python/mxnet/recordio.py`` of MXNet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import chain
+import struct
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from fastdata.errors import SourceError
 
@@ -26,14 +43,15 @@ from ...base import Reject
 from ...scan import Found, Input, Row, read
 from ..locations import first_bytes
 from ..spans import MAX_RECORD, FileSpan
+from ..text_lines import text_lines
 
-__all__ = ["has_records", "record_of", "record_rows"]
+__all__ = ["has_records", "read_index", "record_of", "record_rows", "unpack"]
 
 _MAGIC = bytes.fromhex("0a23d7ce")
 _LENGTH = (1 << 29) - 1
-_NONE = 1 << 62
+_LABELS = struct.Struct("<If16x")
 _MOST_PARTS = 64
-"""Of a record: its data is cut only where it has the mark of a head by chance."""
+"""Parts of a record: the data is cut only where it has the magic number by chance."""
 
 
 def has_records(path: Path) -> bool:
@@ -42,7 +60,7 @@ def has_records(path: Path) -> bool:
 
 
 def record_rows(
-    input: Input, start: int, stop: int | None, index: Iterable[int] = ()
+    input: Input, start: int, stop: int | None, index: Sequence[int] = ()
 ) -> Iterator[Found]:
     """Yield the records of a file, each as one value, which `record_of` reads.
 
@@ -52,13 +70,10 @@ def record_rows(
     if stop is not None:
         yield start, stop, Row(input.key(start), (input.piece(start, stop - start),))
         return
-    at, size, positions = start, input.size, iter(index)
-    following = next(positions, _NONE)
+    at, size, positions, following = start, input.size, iter(index), start
     while at < size:
-        while following <= at:
-            if following < at:
-                yield _missing(input, following)
-            following = next(positions, _NONE)
+        if following <= at:
+            following = next((position for position in positions if position > at), size)
         end, reason = _end_of(input, at, size)
         if not reason and following < end and _kind(input.read(following, 8)) in (0, 1):
             reason = "its length is wrong: another begins within it"
@@ -69,28 +84,56 @@ def record_rows(
         else:
             yield at, end, Row(input.key(at), (input.piece(at, end - at),))
             at = end
-    for position in chain([following] if following < _NONE else [], positions):
-        yield _missing(input, position)
+    for position in index[bisect_left(index, size) :]:
+        reason = "the index names a record here, and the file ends before"
+        yield position, position, Reject(input.key(position), reason)
 
 
 def record_of(piece: FileSpan | bytes) -> bytes:
     """Return the data of a record, its parts put together; raises SourceError for damage."""
-    data = read(piece)
-    parts = []
-    at = 0
+    data, parts, at = read(piece), list[bytes](), 0
     while at + 8 <= len(data):
         count = int.from_bytes(data[at + 4 : at + 8], "little") & _LENGTH
         part = data[at + 8 : at + 8 + count]
-        if _head_within(part):
+        if _has_magic(part):
             raise SourceError("its length is wrong: another record begins within it")
         parts.append(part)
         at += 8 + count + -count % 4
     return _MAGIC.join(parts)
 
 
-def _missing(input: Input, position: int) -> Found:
-    reason = "the index names a record here, and none begins"
-    return position, position, Reject(input.key(position), reason)
+def unpack(data: bytes) -> tuple[np.ndarray[Any, np.dtype[np.float32]], bytes]:
+    """Return the labels and the image file of a record.
+
+    Raises ValueError if it is too short for its head, or for its labels.
+    """
+    if len(data) < _LABELS.size:
+        raise ValueError(f"a record of {len(data)} bytes is too short for a label and an image")
+    count, label = _LABELS.unpack_from(data)
+    if not count:
+        return np.array([label], np.float32), data[_LABELS.size :]
+    end = _LABELS.size + 4 * count
+    if end > len(data):
+        raise ValueError(f"the record claims {count:,} labels in its {len(data):,} bytes")
+    return np.frombuffer(data[_LABELS.size : end], "<f4"), data[end:]
+
+
+def read_index(path: Path) -> Sequence[int]:
+    """Return where the records begin that an index names, in ascending order.
+
+    Raises SourceError if a line is not a number and a position.
+    """
+    positions = array("q")
+    for number, line in text_lines(path):
+        try:
+            _, position = line.split("\t")
+            positions.append(int(position))
+        except (ValueError, OverflowError):
+            raise SourceError(
+                f"{path}, line {number}: {line[:60]!r} is not a key and a position with a tab "
+                "between them. Move the file away: the records can be read without it"
+            ) from None
+    return array("q", np.sort(np.array(positions, np.int64)).tobytes())
 
 
 def _kind(head: bytes) -> int:
@@ -100,14 +143,14 @@ def _kind(head: bytes) -> int:
 
 def _end_of(input: Input, offset: int, size: int) -> tuple[int, str]:
     """Return where the record at `offset` ends, or what is wrong with it."""
-    at, parts = offset, 0
-    while at < size:
+    at = offset
+    for number in range(_MOST_PARTS):
         head = input.read(at, 8)
         if len(head) < 8:
             return at, f"the file ends {8 - len(head)} bytes before the record's head does"
         kind = _kind(head)
-        if kind not in ((0, 1) if at == offset else (2, 3)):
-            expected = "record begins" if at == offset else "part of the record goes on"
+        if kind not in ((2, 3) if number else (0, 1)):
+            expected = "part of the record goes on" if number else "record begins"
             return at, f"no {expected} at byte {at:,}"
         length = int.from_bytes(head[4:], "little") & _LENGTH
         end = at + 8 + length
@@ -115,19 +158,16 @@ def _end_of(input: Input, offset: int, size: int) -> tuple[int, str]:
             return at, f"the file ends within the record's {length:,} bytes"
         if end - offset > MAX_RECORD:
             return at, f"the record claims more than {MAX_RECORD:,} bytes"
-        parts += 1
-        if parts > _MOST_PARTS:
-            return at, f"the record has more than {_MOST_PARTS} parts"
         at = min(end + -length % 4, size)
         if kind in (0, 3):
             return at, ""
-    return at, "the file ends before the last part of the record"
+    return at, f"the record has more than {_MOST_PARTS} parts"
 
 
-def _head_within(data: bytes) -> bool:
+def _has_magic(data: bytes) -> bool:
     at = data.find(_MAGIC)
     while at >= 0:
-        if at % 4 == 0 and _kind(data[at : at + 8]) in (0, 1):
+        if at % 4 == 0:
             return True
         at = data.find(_MAGIC, at + 1)
     return False

@@ -71,19 +71,16 @@ def read_description(folder: Path | None, paths: Sequence[Path]) -> Described:
 
 
 def _boxes(node: Any, name: str) -> Iterator[str]:
-    """Yield the boxes below a feature; older releases have ``content`` in place of each kind."""
+    """Yield the boxes below a feature."""
     if not isinstance(node, dict):
         return
-    kind = str(node.get("pythonClassName") or node.get("type")).rpartition(".")[2]
-    content = node.get("content")
-    children = node.get("featuresDict", {}).get("features") or content
+    kind = str(node.get("pythonClassName")).rpartition(".")[2]
     if kind == "BBoxFeature":
         form = (node.get("boundingBox") or {}).get("bboxFormat")
         if form in (None, "", "REL_YXYX"):
             yield name
-    elif kind == "FeaturesDict" and isinstance(children, dict):
-        for key, child in children.items():
+    elif kind == "FeaturesDict":
+        for key, child in ((node.get("featuresDict") or {}).get("features") or {}).items():
             yield from _boxes(child, f"{name}/{key}" if name else key)
     elif kind == "Sequence":
-        inner = node.get("sequence") or content
-        yield from _boxes(inner.get("feature") if isinstance(inner, dict) else None, name)
+        yield from _boxes((node.get("sequence") or {}).get("feature"), name)

@@ -8,21 +8,17 @@ be called so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fastdata.errors import OptionError, SourceError
+from fastdata.errors import SourceError
 from fastdata.schema import Field, ImageField, ScalarField
 
-from ..field_names import IMAGES, LABELS, first_called, safe_name, unique_name
-from ..fields import field_of, resolve_fields
-from ..selection import COLUMNS, TableColumn, joined
+from .field_names import IMAGES, LABELS, first_called, safe_name, unique_name
+from .fields import field_of, resolve_fields
+from .selection import COLUMNS, TableColumn, joined
 
-__all__ = ["RefusedColumnError", "choose_columns", "guessed_field"]
-
-
-class RefusedColumnError(ValueError):
-    """A column cannot be taken; the message goes on behind its name: "is pickled"."""
+__all__ = ["choose_columns", "guessed_column"]
 
 
 def choose_columns(
@@ -79,16 +75,11 @@ def _is_whole(column: TableColumn) -> bool:
     return isinstance(column.field, ScalarField) and "int" in column.field.dtype
 
 
-def guessed_field(
-    values: Sequence[Any],
-    channels: int,
-    name: str = "",
-    notes: list[str] | None = None,
-    *,
-    leading: bool = False,
-) -> Field:
-    """Return the field for arrays or bytes, from some samples'; see `field_of`."""
+def guessed_column(
+    name: str, values: Iterable[Any], channels: int, notes: list[str], *, leading: bool = False
+) -> TableColumn:
+    """Return a column with the field of some samples' values (`field_of`), or refused."""
     try:
-        return field_of(values, channels, name, notes, leading=leading)
-    except (OptionError, SourceError) as error:
-        raise RefusedColumnError(f"cannot be stored: {error}") from error
+        return TableColumn(name, field_of(list(values), channels, name, notes, leading=leading))
+    except ValueError as error:
+        return TableColumn(name, None, f"cannot be stored: {error}")

@@ -16,17 +16,17 @@ from typing import Any, Protocol
 
 from fastdata.schema import Field, ImageField, ScalarField, Schema
 
-from ..base import Deferred, FieldSpec, IndexedSource, Reject, Sample
-from .fingerprints import Hashes, hash_samples
-from .locations import printable, stat_of
-from .refusals import refuse_fields
-from .small_memory import StringTable
-from .splits import choose_folder
+from .base import Deferred, FieldSpec, IndexedSource, Reject, Sample
+from .reading.fingerprints import Hashes, hash_samples
+from .reading.locations import printable, stat_of
+from .reading.refusals import refuse_fields
+from .reading.small_memory import StringTable
+from .reading.splits import choose_folder
 
-__all__ = ["DeferredSample", "ImageListSource", "SampleReader"]
+__all__ = ["DeferredSample", "Listing", "SampleReader"]
 
 
-class ImageListSource(IndexedSource):
+class Listing(IndexedSource):
     """Samples of image files, in the order in which they were added.
 
     A subclass has a method `list_samples`, whose keyword arguments are the format's own options.
