@@ -4,8 +4,8 @@ The column of paths, which are relative to the list, becomes the field ``image``
 has paths of masks.  Other columns are image fields if every cell has an image's suffix and the
 first file is there; else they hold int, float or text, whichever fits all cells that are not empty.
 Text in ``label``, ``class`` or ``target`` becomes class numbers in sorted order, or an array of
-class numbers if cells have several labels.  Where four columns are a box, a sample is an image with all of
-its boxes.  If the list has a schema (`fastdata export` writes it), nothing is guessed.
+class numbers if cells have several labels.  Where four columns are a box, a sample is an image with
+all of its boxes.  If the list has a schema (`fastdata export` writes it), nothing is guessed.
 
 The parts are in ``reading/lists``; docs/converters/manifest.md has all rules.
 """

@@ -77,7 +77,7 @@ class BoxNumbers(NamedTuple):
 
 
 def parse_boxes(words: Sequence[str], *, whole: bool = False) -> BoxNumbers:
-    """Return the form and the unit that the option ``boxes=`` names, or one of them.
+    """Return the form and the unit in the option ``boxes=``; it may have only one.
 
     whole: whether it has to say both.
     """

@@ -1,8 +1,8 @@
 """The image files of a list: by path, or by name in the folders around the list.
 
-If the names of a list are not paths from its folder, a sample of the names is tried in the folders
-in it, in the folders of these, and in ``../images``: with the suffixes of images, and without the
-first folders of the name.  A name that is found twice is refused.
+The names in a list may not be paths from its folder.  Then a sample of them is looked for in the
+folders of that folder, two levels deep, and in ``../images``: with the suffixes of images, and
+without the first folders of the name.  A name that is found twice is refused.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class ImageFinder:
         if len(above) > 1:
             raise SourceError(
                 f"{self.root}: the folders {joined(sorted(above), 5)} of the list do not exist, "
-                "and two names may be equal without them. Say where images are: --option images=FOLDER"
+                "and two names may be equal without them. Say where they are: --option images=FOLDER"
             )
         for name in tried:
             self.path(name)
