@@ -254,7 +254,7 @@ class ChunkSource(ScanSource):
         reader = reader._replace(schema=resolved, picked=tuple(picked))
         some: dict[str, Sequence[Any]] = {}
         if any(isinstance(field, ArrayField) for field in resolved.values()):
-            rows: list[Any] = scan.first(reader, path, "sample can be read")
+            rows = scan.first(reader.__call__, path, "sample can be read")
             some = dict(zip(resolved, zip(*rows, strict=True), strict=True))
         forms = resolve_boxes(resolved, some, parse_boxes(boxes, whole=True), given, remarks)
         schema = Schema(named_classes(resolved, "label", classes))
