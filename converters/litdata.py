@@ -47,7 +47,7 @@ class LitDataSource(ChunkSource):
 
     name = "litdata"
     summary = "chunks of LitData (litdata.optimize), plain or zstd"
-    missing = ", which LitData has beside chunks"
+    missing = ". LitData writes one into the folder of the chunks"
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
@@ -100,7 +100,7 @@ class LitDataSource(ChunkSource):
         if kind == "pickle":
             reason = "is pickled, and reading it would run code from the file"
         else:
-            reason = f"is serialised as {encoding!r}, of which no field can be made"
+            reason = f"is serialised as {encoding!r}, which fits no field"
         return None if kind in ("bytes", "file", *_ARRAYS) else TableColumn(name, None, reason)
 
 
@@ -156,7 +156,7 @@ def _names_of(spec: Any, count: int) -> list[str]:
 def _leaves(node: dict[str, Any], above: tuple[str, ...]) -> Iterator[str]:
     children = node["children_spec"]
     if node["type"] is None:
-        # Positions alone are no names: columns of a tuple are named by what they are.
+        # Columns that have only positions, those of a tuple, get the names of their fields.
         yield ".".join(above) if any(not part.isdecimal() for part in above) else ""
         return
     named = json.loads(node["context"]) if "dict" in node["type"].lower() else None

@@ -42,9 +42,8 @@ class MDSSource(ChunkSource):
     name = "mds"
     summary = "shards of MosaicML Streaming (MDS), plain, gz, bz2 or zstd"
     missing = (
-        ", which MDS has beside its shards. If folders in it have one each, merge them: "
-        "streaming.base.util.merge_index(FOLDER); else copy the one that was written with the "
-        "shards"
+        ". MDS writes one into the folder of the shards: copy it. If folders in it have one each, "
+        "merge them: streaming.base.util.merge_index(FOLDER)"
     )
 
     @classmethod
@@ -77,7 +76,7 @@ class MDSSource(ChunkSource):
         if kind == "pkl":
             reason = "is pickled (pkl), and reading it would run code from the file"
         else:
-            reason = f"is encoded as {encoding!r}, of which one sample cannot be made a field"
+            reason = f"is encoded as {encoding!r}, which fits no field"
         return None if kind in ("bytes", "ndarray") else TableColumn(name, None, reason)
 
 
@@ -110,12 +109,12 @@ def _columns_of(
     if not names or not len(names) == len(encodings) == len(sizes):
         raise SourceError(f"{len(names)} columns with {len(encodings)} encodings")
     if not all(size is None or 0 < size < 2**31 for size in sizes):
-        raise SourceError(f"column_sizes {sizes} are no lengths in bytes")
+        raise SourceError(f"column_sizes {sizes} are not lengths in bytes")
     return names, encodings, sizes
 
 
 def _add(index: ChunkIndex, shard: dict[str, Any]) -> None:
-    """Add the file of a shard to the index; its plain one if that is there."""
+    """Add the file of a shard to the index; the plain one if there is one."""
     raw, zipped = shard.get("raw_data"), shard.get("zip_data")
     path = index.path_of(raw.get("basename")) if isinstance(raw, dict) else None
     file, codec = raw, ""

@@ -128,13 +128,13 @@ class ChunkIndex:
         """Return a list of the index with entries of one kind; else raise SourceError."""
         found = entry.get(name) if isinstance(entry, dict) else None
         if not isinstance(found, list) or not all(isinstance(item, kind) for item in found):
-            raise SourceError(f"{name!r} is {str(found)[:60]!r}, which is no such list")
+            raise SourceError(f"{name!r} is {str(found)[:60]!r}, not a list of the index")
         return found
 
     def add(
         self, path: Path, count: Any, codec: str = "", hashes: Mapping[str, Any] | None = None
     ) -> None:
-        """Add a chunk; SourceError if no chunk can have so many samples."""
+        """Add a chunk; raise SourceError for an impossible number of samples."""
         if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count < _LARGEST_COUNT:
             raise SourceError(f"{path.name} has {str(count)[:60]!r}, not a number of samples")
         self.paths.append(path)
@@ -155,7 +155,7 @@ class ChunkIndex:
             if count != wanted:
                 raise SourceError(
                     f"{input.path}: has {count:,} samples and {self.path.name} says {wanted:,}: "
-                    "one of them is damaged, or of another dataset"
+                    "a file is damaged, or belongs to another dataset"
                 )
             table = np.frombuffer(input.exactly(4, 4 * (count + 1)), "<u4")
             last = 4 * (count + 2)
@@ -172,7 +172,7 @@ class ChunkIndex:
                     yield begin, begin, Reject(input.key(begin), reason)
                 done += 1
         except SourceError as error:
-            lost = f"; {wanted - done:,} samples of it are lost"
+            lost = f"; {wanted - done:,} of its samples are lost"
             if input.size is not None:
                 raise SourceError(f"{error}{lost}") from error
             yield last, last, Reject(input.key(last), f"{reject_reason(input.path, error)}{lost}")
@@ -204,7 +204,7 @@ class ChunkSource(ScanSource):
     """A folder of chunks.  A format is a subclass, which reads the index."""
 
     missing: str
-    """What to do where there is no index."""
+    """What to do if there is no index."""
 
     @abc.abstractmethod
     def read_index(self, index: ChunkIndex) -> tuple[Sequence[str], ChunkReader]:
@@ -248,8 +248,8 @@ class ChunkSource(ScanSource):
         resolved, picked, notes = choose_columns(known, columns, given, channels, str(path))
         if isinstance(resolved.get("label"), StringField) and "label" not in given:
             remarks.append(
-                "field 'label' is text; --option classes=FILE, with a name on each line, makes "
-                "class numbers of it"
+                "field 'label' is text; --option classes=FILE, with a name on each line, numbers "
+                "the classes"
             )
         reader = reader._replace(schema=resolved, picked=tuple(picked))
         some: dict[str, Sequence[Any]] = {}
