@@ -67,7 +67,20 @@ BOXES = ArrayField("float32", (None, 4), boxes=True)
 """The field of boxes: left, top, right, bottom, in pixels."""
 CORNERS = BoxNumbers("xyxy", "pixels")
 
-KINDS = ("image", "mask", "label", "int", "float", "bool", "string", "bytes", "array", "boxes")
+_MASK = ImageField(channels=1, mask=True)
+_FIELDS: dict[str, Field] = {
+    "image": ImageField(),
+    "mask": _MASK,
+    "label": ScalarField("int64"),
+    "int": ScalarField("int64"),
+    "float": ScalarField("float64"),
+    "bool": ScalarField("bool"),
+    "string": StringField(),
+    "bytes": BytesField(),
+    "array": ArrayField("float32", (None,)),
+    "boxes": BOXES,
+}
+KINDS = tuple(_FIELDS)
 """What ``fields=`` and ``--field`` take for a field's kind."""
 
 
@@ -75,21 +88,9 @@ def named_field(kind: Field | str, channels: int) -> Field:
     """Return the field that a user's word for it means."""
     if not isinstance(kind, str):
         return kind
-    fields: dict[str, Field] = {
-        "image": ImageField(channels=channels),
-        "mask": ImageField(channels=1, mask=True),
-        "label": ScalarField("int64"),
-        "int": ScalarField("int64"),
-        "float": ScalarField("float64"),
-        "bool": ScalarField("bool"),
-        "string": StringField(),
-        "bytes": BytesField(),
-        "array": ArrayField("float32", (None,)),
-        "boxes": BOXES,
-    }
-    if kind not in fields:
+    if kind not in _FIELDS:
         raise OptionError(f"field kind {kind!r} is not one of {', '.join(KINDS)}")
-    return fields[kind]
+    return ImageField(channels=channels) if kind == "image" else _FIELDS[kind]
 
 
 def resolve_fields(
@@ -248,9 +249,7 @@ def _is_image_path(value: Any) -> bool:
 
 def image_field(name: str, channels: int) -> ImageField:
     """Return the field for images; of masks where they are called so."""
-    if is_mask_name(name):
-        return ImageField(channels=1, mask=True)
-    return ImageField(channels=channels)
+    return _MASK if is_mask_name(name) else ImageField(channels=channels)
 
 
 # -- boxes ------------------------------------------------------------------------------
@@ -415,17 +414,11 @@ def _class_numbers(array: Array) -> Array:
 
 def _from_one_hot(array: Array) -> Array:
     """Return the number of the one channel that is 1 at each pixel, H x W x 1."""
-    able = [
-        axis
-        for axis in (0, 2)
-        if array.shape[axis] <= 256
-        and ((array == 0) | (array == 1)).all()
-        and (array.sum(axis) == 1).all()
-    ]
-    if not able:
-        raise ImageError(f"a mask of shape {array.shape} has neither 1 channel nor one for a class")
-    axis = min(able, key=array.shape.__getitem__)
-    return np.expand_dims(array.argmax(axis), 2)
+    ones = ((array == 0) | (array == 1)).all()
+    for axis in sorted((0, 2), key=array.shape.__getitem__):
+        if ones and array.shape[axis] <= 256 and (array.sum(axis) == 1).all():
+            return np.expand_dims(array.argmax(axis), 2)
+    raise ImageError(f"a mask of shape {array.shape} has neither 1 channel nor one for a class")
 
 
 # -- values -----------------------------------------------------------------------------
