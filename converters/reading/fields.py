@@ -56,7 +56,7 @@ __all__ = [
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 _LEAST_SIDE = 8
-"""Pixels of a side from which on the first array of a tuple is an image."""
+"""The least side, in pixels, of an image that is the first array of a tuple."""
 _CHANNELS = (1, 3, 4)
 _ROUNDING = 1e-3
 """How far floats from 0 to 1, times 255, may be from whole numbers."""
@@ -99,7 +99,7 @@ def resolve_fields(
     channels: int,
     own: Callable[[str], Field],
 ) -> dict[str, Field]:
-    """Return the field of each name: what the user says that it is, else the source's own.
+    """Return the field of each name: the user's, else the source's own.
 
     own: takes a name; asked only for fields that the user does not name.
     """
@@ -123,7 +123,7 @@ def field_of(
     *,
     leading: bool = False,
 ) -> Field:
-    """Infer a field from some samples' values of it and from its name.
+    """Infer a field from its name and from its values in some samples.
 
     Dimensions in which the values differ are variable; so where all happen
     to agree but later ones will not, name the field in ``fields=``.
@@ -286,7 +286,7 @@ def resolve_boxes(
         if form.form and form != CORNERS:
             forms[name] = form
         fields[name] = field if by_user else BOXES
-        # Labels have as many numbers as the sample has boxes, even if all of these have one box.
+        # Labels have a number for each box, even if each of these samples has one box.
         counts = [len(boxes) for boxes in columns[name]]
         for other, numbers in fields.items():
             if other in given or not isinstance(numbers, ArrayField) or numbers.boxes:
@@ -317,7 +317,7 @@ def _form_of(
         problem = "may be of several forms" if fitting else "are of no form that fits all samples"
     shown = next((each.reshape(-1, 4)[0].tolist() for each in boxes if each.size), "empty")
     raise SourceError(
-        f"field {name!r}: its boxes {problem}; the first is {shown}. Say what they are, e.g. "
+        f"field {name!r}: its boxes {problem}; the first is {shown}. Name their form, e.g. "
         '--option boxes=xywh,pixels or source_options={"boxes": ("xyxy", "normalised")}: xyxy, '
         "xywh, cxcywh or yxyx, and pixels or normalised"
     )
@@ -431,7 +431,7 @@ def convert(value: Any, field: Field, name: str) -> Any:
     if isinstance(field, StringField):
         if not isinstance(value, str):
             raise ValueError(f"{name!r} is a {type(value).__name__}, not text")
-        value.encode()  # lone surrogates are no text; UnicodeEncodeError is a ValueError
+        value.encode()  # lone surrogates are not text; UnicodeEncodeError is a ValueError
         return value
     if isinstance(field, ScalarField) and field.classes is not None and isinstance(value, str):
         value = _class_number(value, field.classes, name)
@@ -502,12 +502,12 @@ _numbers = functools.lru_cache(16)(numbered)
 def _class_number(text: str, classes: tuple[str, ...], name: str) -> int:
     number = _numbers(classes).get(text.strip())
     if number is None:
-        raise ValueError(f"{name!r} is {text!r:.60}, which is none of its {len(classes)} classes")
+        raise ValueError(f"{name!r} is {text!r:.60}, not one of its {len(classes)} classes")
     return number
 
 
 def nested_array(values: Any, field: ArrayField) -> np.ndarray[Any, Any]:
-    """Return nested lists as an array; of an empty list the field says what is inside."""
+    """Return nested lists as an array; an empty list gets the inner shape of the field."""
     array = np.asarray(values)
     if array.size == 0 and array.ndim < len(field.shape):
         missing = field.shape[array.ndim :]
