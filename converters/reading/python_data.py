@@ -33,7 +33,7 @@ def opened(location: Any) -> tuple[Any, list[str]]:
     if _is_data_loader(location):
         raise SourceError(
             "a DataLoader yields batches, and samples are packed. Pack its dataset: "
-            "fastdata.pack(loader.dataset, ...), or a torch.utils.data.Subset of it"
+            "fastdata.pack(loader.dataset, ...)"
         )
     if is_frame(location):
         return _rows_of_frame(location, notes), notes
