@@ -25,8 +25,8 @@ from fastdata.schema import ArrayField, Field, ScalarField, StringField
 
 from .base import Deferred
 from .listing import DeferredSample, Listing
+from .reading.annotations.annotated import mask_field
 from .reading.annotations.coco_annotations import CocoIndex, CocoReader, Id, read_categories
-from .reading.annotations.regions import mask_field
 from .reading.fields import BOXES
 from .reading.locations import first_bytes, folders_in
 from .reading.named_files import find_named
@@ -209,8 +209,8 @@ def annotation_files(location: Path, notes: list[str]) -> tuple[Path, dict[str, 
 def image_folder(root: Path, file: Path, chosen: str | None, names: Sequence[str]) -> Path:
     """Return the folder of the images.
 
-    chosen: the folder, relative to `root`; None to try the usual folders, and then any folder that is
-        not named after another split.
+    chosen: the folder, relative to `root`; else the usual folders are tried, and then all folders
+        that are not named after another split.
     """
     if chosen:
         if not (root / chosen).is_dir():

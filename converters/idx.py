@@ -58,9 +58,10 @@ _KNOWN_CLASSES = {
 """Letters count from 1, so 0 is not a class."""
 _TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 _NAME = re.compile(
-    r"(?P<set>.+?)[-_.]?(?P<what>images|labels)[-_.]idx\d[-_.][a-z]+(\.gz)?", re.IGNORECASE
+    r"(?P<dataset>.*?)[-_.]?(?P<split>train|t10k|test)?[-_.]?(?P<what>images|labels)"
+    r"[-_.]idx\d[-_.][a-z]+(\.gz)?",
+    re.IGNORECASE,
 )
-_SPLIT = re.compile(r"(?P<dataset>.*?)[-_.]?(?P<split>train|t10k|test)", re.IGNORECASE)
 
 
 class _Pair(NamedTuple):
@@ -196,38 +197,29 @@ def _find_pairs(path: Path) -> list[_Pair]:
     A decompressed file is preferred to its compressed copy.
     """
     if path.is_file():
-        match = _NAME.fullmatch(path.name)
-        if match is None:
+        if not _NAME.fullmatch(path.name):
             return [_Pair("", "train", path, None)]
-        name = match["set"].lower()
-        return [_Pair(*_parts_of(name), path, _files_of(path.parent)[name].get("labels"))]
+        beside = _pairs_in(path.parent, path.name.endswith(".gz"))
+        return [pair for pair in beside if path in (pair.images, pair.labels)]
     # torchvision has the files in MNIST/raw.
-    folder = path / "raw" if (path / "raw").is_dir() and not _files_of(path) else path
-    if not folder.is_dir():
-        return []
+    folders = (folder for folder in (path, path / "raw") if folder.is_dir())
+    return next(filter(None, map(_pairs_in, folders)), [])
+
+
+def _pairs_in(folder: Path, compressed_first: bool = False) -> list[_Pair]:
+    found: dict[tuple[str, str], dict[str, Path]] = {}
+    names = sorted(entry.name for entry in os.scandir(folder) if entry.is_file())
+    for name in names if compressed_first else reversed(names):  # the last one stays
+        if match := _NAME.fullmatch(name.lower()):
+            key = (match["dataset"], match["split"] or "train")
+            found.setdefault(key, {})[match["what"]] = folder / name
     return [
-        _Pair(*_parts_of(name), files["images"], files.get("labels"))
-        for name, files in sorted(_files_of(folder).items())
+        _Pair(
+            dataset, "train" if split == "train" else "test", files["images"], files.get("labels")
+        )
+        for (dataset, split), files in sorted(found.items())
         if "images" in files
     ]
-
-
-def _files_of(folder: Path) -> dict[str, dict[str, Path]]:
-    """Return images and labels by the name of their dataset."""
-    found: dict[str, dict[str, Path]] = {}
-    # Backwards, so that the name without .gz comes last and stays.
-    for name in sorted((e.name for e in os.scandir(folder) if e.is_file()), reverse=True):
-        if match := _NAME.fullmatch(name):
-            found.setdefault(match["set"].lower(), {})[match["what"].lower()] = folder / name
-    return found
-
-
-def _parts_of(name: str) -> tuple[str, str]:
-    """Return dataset and split of a name such as ``emnist-letters-train``."""
-    match = _SPLIT.fullmatch(name)
-    if not match:
-        return name, "train"
-    return match["dataset"], "train" if match["split"] == "train" else "test"
 
 
 def _read_head(path: Path) -> _Head | None:

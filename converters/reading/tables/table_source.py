@@ -443,9 +443,6 @@ class TableSource(FileSource, IndexedSource):
             raise IndexError(row)
         return self._blocks[self._number_of(row)]
 
-    def fingerprint_key(self, index: int) -> str:
-        return [*self._names, *(printable(path.name) for path in self.beside)][index]
-
 
 def _of_all(kinds_of_files: Sequence[_Columns]) -> tuple[Any, dict[str, Any]]:
     """Return the columns of all files as one schema, with their description by ``datasets``."""
