@@ -18,7 +18,7 @@ from fastdata.errors import SourceError
 from .reading.json_files import read_object
 from .reading.locations import first_bytes
 from .reading.splits import table_files
-from .reading.tables.arrow_types import arrow, table_errors
+from .reading.tables.arrow_fields import arrow, table_errors
 from .reading.tables.rows import MappedTable
 from .reading.tables.table_source import TableSource
 

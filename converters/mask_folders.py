@@ -12,6 +12,7 @@ Images and masks may also lie in one folder, as those of CHASE_DB1, MSRA10K and 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
@@ -42,6 +43,7 @@ from .reading.splits import (
     in_usual_order,
     pairs_within,
     split_folders_in,
+    splits_next_to,
 )
 
 __all__ = ["MaskFoldersSource"]
@@ -108,9 +110,7 @@ class MaskFoldersSource(Listing):
             )
         self.notes += left_out("folders", _unused(location, found))
 
-        # Those of all splits, so that a colour has one number in each.
-        masks_of_all = (location / mask for pair in pairs for _, found in pair for mask in found)
-        table = class_table(location, masks_of_all, classes, self.notes)
+        table = class_table(location, _masks_of_all(location, pairs), classes, self.notes)
         self.beside += [table.path] if table.path is not None else []
         self.reader = MaskReader(table.colours, len(table.names) or None)
         fields: dict[str, Field] = {
@@ -132,6 +132,14 @@ class MaskFoldersSource(Listing):
                 self.reject(name, f"it has no mask in {pair.others}")
         if left > 0:
             self.notes.append(f"{left:,} other pictures in {pair.others} left out")
+
+
+def _masks_of_all(root: Path, pairs: list[_Pair]) -> Iterator[Path]:
+    """Yield the masks of all splits, also those next to it, so a colour has one number in each."""
+    for place in splits_next_to(root):
+        with contextlib.suppress(SourceError):
+            pairs = [*pairs, *(_Pair(place, *pair) for pair in mask_pairs(place))]
+    yield from (pair.root / mask for pair in pairs for _, masks in pair for mask in masks)
 
 
 def _labels(pairs: list[_Pair]) -> list[str]:

@@ -33,9 +33,9 @@ from .reading.tar.members import (
     ChosenMember,
     MembersReader,
     choose_members,
-    exported_members,
     main_suffixes,
     member_fields,
+    parse_member,
 )
 from .scan import Found, Input, Row, Scan, ScanSource, read
 
@@ -94,7 +94,7 @@ class WebDatasetSource(ScanSource):
         scan = Scan(paths, _Archives().rows, codecs)
         first = scan.first(start_of, paths[0], "sample can be read")
         if exported is not None:
-            chosen = exported_members(exported)
+            chosen = {name: parse_member(text) for name, text in exported.stored_as.items()}
             resolved = exported.resolve_fields(fields, channels)
             known = {suffix for sample in first for suffix in sample}
             for entry in chosen.values():

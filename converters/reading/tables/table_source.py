@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import dataclasses
 import itertools
 import os
 from array import array
@@ -34,14 +35,18 @@ from ..options import ClassFile, Option
 from ..python_samples import file_of
 from ..refusals import no_files
 from ..selection import joined
-from ..splits import choose_split, split_of
+from ..splits import choose_split, split_of, splits_next_to
 from .arrow_fields import (
+    arrow,
     choose_columns,
     class_names_of,
     features_of,
+    is_bytes,
     kinds_of,
+    plain,
+    table_errors,
+    type_of,
 )
-from .arrow_types import arrow, is_bytes, plain, table_errors, type_of
 from .rows import MappedTable, RowLayout, row_reader
 
 __all__ = ["Block", "TableSource"]
@@ -128,23 +133,26 @@ class TableSource(FileSource, IndexedSource):
         relative = [path.absolute().relative_to(self.root) for path in paths]
         splits = [split_of(path) for path in relative]
         taken = choose_split(paths, splits, split)
-        self.paths = [paths[k] for k in taken]
-        self._names = [printable(os.fspath(relative[k])) for k in taken]
+        # Files of other splits come last: their classes count, but their rows are not read.
+        others = [k for k in range(len(paths)) if k not in set(taken)]
+        next_to = splits_next_to(Path(location)) if Path(location).is_file() else []
+        self.paths = [*(paths[k] for k in (*taken, *others)), *next_to]
+        self._names = [printable(os.path.relpath(path, self.root)) for path in self.paths]
         self._split_numbers = [0] * len(taken)
 
         self._look_at_files()
         first = str(self.paths[self._columns[0].file])
-        exported = None if columns else read_exported(self.paths, self.name)
+        exported = None if columns else read_exported(self.paths[: len(taken)], self.name)
         if exported is not None:
             self._resolve_exported(exported, fields, channels, classes)
             return
         try:
             schema, features = _of_all(self._columns)
-            names = [f.name for f in schema if is_bytes(f.type) and schema.names.count(f.name) == 1]
-            starts = {name: b"".join(self._first_values(name, 1)) for name in names}
+            blobs = [f.name for f in schema if is_bytes(f.type) and schema.names.count(f.name) == 1]
+            starts = {name: b"".join(self._first_values(name, 1)) for name in blobs}
             kinds = kinds_of(schema, features, starts, channels)
         except UnicodeDecodeError as error:
-            raise SourceError(f"{first}: a column's name is no text: {error}") from error
+            raise SourceError(f"{first}: the name of a column is not text: {error}") from error
         chosen = choose_columns(schema, columns, kinds, self.notes, first)
         self._types = {column: type_of(schema, column) for column in chosen.values()}
         self._check_types()
@@ -155,7 +163,7 @@ class TableSource(FileSource, IndexedSource):
         for name, column in chosen.items():
             kind, own = given.get(name), kinds[column].field
             assert own is not None
-            # Numbers and text that are named as labels stay what they are; classes are given below.
+            # Text and numbers stay as they are if the user calls them labels; classes follow.
             if kind is None or (kind == "label" and isinstance(own, (ScalarField, StringField))):
                 resolved[name] = own
             else:
@@ -163,9 +171,9 @@ class TableSource(FileSource, IndexedSource):
             text = isinstance(resolved[name], StringField)
             if text and kind != "string" and (name == "label" or kind == "label"):
                 own_names = classes if name == "label" else None
-                texts = filter(None, self._values(column))
-                names = classes_of_texts(texts, f"the column {column!r}", own_names)
-                resolved[name], numbers[name] = ScalarField(classes=names), numbered(names)
+                texts = filter(None, self._values(column, of_all_splits=True))
+                found = classes_of_texts(texts, f"the column {column!r}", own_names)
+                resolved[name], numbers[name] = ScalarField(classes=found), numbered(found)
         label = resolved.get("label")
         if isinstance(label, ScalarField) and "float" in label.dtype and "label" not in given:
             is_whole = is_whole_label("label", self._values(chosen["label"]))
@@ -174,10 +182,17 @@ class TableSource(FileSource, IndexedSource):
         if form.form or any(name.lower() in BOXES for name in resolved):
             rows = {name: self._first_values(chosen[name]) for name in resolved}
             self.box_forms = resolve_boxes(resolved, rows, form, given, self.notes)
+        for name, column in chosen.items():
+            field = resolved[name]
+            for names_first in self._names_in_others(column):
+                if isinstance(field, ScalarField) and set(field.classes or ()) == set(names_first):
+                    resolved[name] = dataclasses.replace(field, classes=names_first)
         self._add_split(resolved, chosen, [splits[k] for k in taken])
         self.schema = Schema(named_classes(resolved, "label", classes))
         self.layout = RowLayout(self.schema, tuple(chosen.values()), str(self.root), numbers)
         self._renumber(resolved, chosen, named=classes is not None)
+        if not numbers:
+            self.paths = self.paths[: len(taken)]
 
     def _resolve_exported(
         self,
@@ -188,6 +203,7 @@ class TableSource(FileSource, IndexedSource):
     ) -> None:
         """Determine the schema from the description of an export."""
         self.packed_with, self.beside = exported.packed_with, [exported.path]
+        self.paths = self.paths[: len(self._split_numbers)]
         resolved = named_classes(exported.resolve_fields(fields, channels), "label", classes)
         self.schema = Schema(resolved, stored=True)
         columns = tuple(exported.stored_as.values())
@@ -207,7 +223,7 @@ class TableSource(FileSource, IndexedSource):
         self._layouts: dict[int, RowLayout] = {}
         empty: list[_Columns] = []
         failure = ""
-        for file, path in enumerate(self.paths):
+        for file, path in enumerate(self.paths[: len(self._split_numbers)]):
             self._file_starts.append(self.num_samples)
             kind = 0
             try:
@@ -216,7 +232,7 @@ class TableSource(FileSource, IndexedSource):
                     if not isinstance(rows, str) and not 0 <= rows <= size:
                         rows = f"block {number} claims {rows:,} rows, in {size:,} bytes: damaged"
                     self._add_block(file, number, rows)
-                features = {**self.features_beside(file), **features_of(schema.metadata)}
+                features = self._features(file, schema)
                 has_rows = self.num_samples > self._file_starts[-1]
                 known = self._columns if has_rows else empty
                 kinds = enumerate(known)
@@ -273,14 +289,16 @@ class TableSource(FileSource, IndexedSource):
             names_in = [
                 class_names_of(c.features, column, self.paths[c.file]) for c in self._columns
             ]
-            wanted = next(filter(None, names_in), None)
+            own = next(filter(None, names_in), None)
+            # A split that is not taken may come first.
+            wanted = field.classes if own and set(own) == set(field.classes) else own
             for kind, names in enumerate(names_in):
                 # Without any names, they are the user's, or texts.
                 if wanted is None or names == wanted or (names is None and named):
                     continue
                 file = self.paths[self._columns[kind].file]
                 if names is None or set(names) != set(wanted):
-                    first = self.paths[self._columns[names_in.index(wanted)].file]
+                    first = self.paths[self._columns[names_in.index(own)].file]
                     raise SourceError(
                         f"{file}: the classes of {column!r} are {joined(names or ())}; in {first} "
                         f"they are {joined(wanted)}. A number may mean another class: write the "
@@ -293,6 +311,19 @@ class TableSource(FileSource, IndexedSource):
                     f"{file.name}: the classes of {column!r} are in another order, so its labels "
                     "are renumbered by their names"
                 )
+
+    def _features(self, file: int, schema: Any) -> dict[str, Any]:
+        described = features_of((schema.metadata or {}).get(b"huggingface", b""))
+        return {**self.features_beside(file), **described}
+
+    def _names_in_others(self, column: str) -> Iterator[tuple[str, ...]]:
+        """Yield the class names of the first of all files, if that is of a split not taken."""
+        first = min(range(len(self.paths)), key=lambda file: os.path.abspath(self.paths[file]))
+        if first >= len(self._split_numbers):
+            with contextlib.suppress(*table_errors()):
+                features = self._features(first, self.table_schema(first))
+                names = class_names_of(features, column, self.paths[first])
+                yield from [names] if names else []
 
     def layout_of(self, file: int) -> RowLayout:
         """Return how the rows of a file become samples."""
@@ -326,12 +357,17 @@ class TableSource(FileSource, IndexedSource):
                 break
         return found[:most]
 
-    def _values(self, column: str) -> Iterator[Any]:
+    def _values(self, column: str, *, of_all_splits: bool = False) -> Iterator[Any]:
         """Yield the values of a column, each at least once; reads that column of all files."""
+        blocks = [(block.file, block.number) for block in self._blocks]
+        for file in range(len(self._split_numbers), len(self.paths) * of_all_splits):
+            with contextlib.suppress(*table_errors()):
+                blocks += [(file, number) for number, _ in enumerate(self.blocks(file))]
         unique = arrow(".compute").unique
-        for block in self._blocks:
-            with contextlib.suppress(*table_errors()):  # rows that are lost are rejected later
-                for batch in self.batches(block.file, block.number, [column]):
+        for block in blocks:
+            # Rows that are lost are rejected later; another split may lack the column.
+            with contextlib.suppress(*table_errors(), KeyError, ValueError):
+                for batch in self.batches(*block, [column]):
                     batch.validate(full=True)
                     values = unique(batch.column(batch.schema.names.index(column)))
                     yield from (value for value in values.to_pylist() if value is not None)
@@ -353,9 +389,10 @@ class TableSource(FileSource, IndexedSource):
     def _rows(self, block: Block, skip: int, most: int | None = None) -> Iterator[Sample | Reject]:
         """Yield the samples of a block, without the first few; `most` limits their number."""
         end = block.rows if most is None else min(block.rows, skip + most)
+        if skip >= end:
+            return
         if block.lost:
-            if skip < end:
-                yield Reject(self.key_at(block.start), block.lost)
+            yield Reject(self.key_at(block.start), block.lost)
             return
         done, first, reason = skip, 0, "it has fewer rows than the file says"
         split, mapped = self._split_numbers[block.file], self.mapped(block.file)
@@ -392,9 +429,7 @@ class TableSource(FileSource, IndexedSource):
 
     def __getitem__(self, index: int) -> Sample | Reject:
         block = self._block_at(index)
-        if block.lost:
-            return Reject(self.key_at(index), block.lost)
-        return self.row(index, block)
+        return Reject(self.key_at(index), block.lost) if block.lost else self.row(index, block)
 
     def key_at(self, index: int) -> str:
         file = bisect_right(self._file_starts, index) - 1
@@ -407,9 +442,6 @@ class TableSource(FileSource, IndexedSource):
         if not 0 <= row < self.num_samples:
             raise IndexError(row)
         return self._blocks[self._number_of(row)]
-
-    def fingerprint_key(self, index: int) -> str:
-        return [*self._names, *(printable(path.name) for path in self.beside)][index]
 
 
 def _of_all(kinds_of_files: Sequence[_Columns]) -> tuple[Any, dict[str, Any]]:
