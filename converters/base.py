@@ -146,14 +146,11 @@ class Source(abc.ABC):
         do not survive a fork.
     mirror : Mirror or None
         The mirror of a source in a store.  Then workers are threads, too.
-    downloads_files : bool
-        Whether files of a store are downloaded whole, before workers read them.
     """
 
     name: ClassVar[str]
     reads_by_network: bool = False
     mirror: Mirror | None = None
-    downloads_files: bool = False
     format_options: Mapping[str, Any] = MappingProxyType({})
     packed_with: Mapping[str, Any] | None = None
     box_forms: Mapping[str, BoxNumbers] = MappingProxyType({})

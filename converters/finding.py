@@ -310,9 +310,9 @@ def _of_store(files: StoredFiles, given: _Given) -> Source:
     except BaseException:
         mirror.close()
         raise
-    source.mirror, source.downloads_files = mirror, isinstance(source, ScanSource)
     reads_here = isinstance(source, TableSource) and not source.layout.images
-    source.reads_by_network = not (source.downloads_files or reads_here)
+    source.reads_by_network = not (isinstance(source, ScanSource) or reads_here)
+    source.mirror = mirror
     source.notes = [*map(with_urls, source.notes), *mirror.notes]
     return source
 

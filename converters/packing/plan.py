@@ -120,7 +120,7 @@ class Plan:
 
         `OptionError` if the source cannot be cut so, `NothingPackedError` if it is empty.
         """
-        if isinstance(source, ScanSource) and source.downloads_files:
+        if isinstance(source, ScanSource) and source.mirror is not None:
             cut = tuple(_file_bounds(source, options))
             return cls(identity(source, options), source_hash(source, options), cut, "files")
         total = num_samples(source, options, counted=True)
@@ -242,8 +242,7 @@ class SourceRange(Source):
     ) -> None:
         self._source, self._start, self._stop, self._order = source, start, stop, order
         self.name = source.name  # type: ignore[misc]
-        self.reads_by_network = source.reads_by_network
-        self.downloads_files, self.mirror = source.downloads_files, source.mirror
+        self.reads_by_network, self.mirror = source.reads_by_network, source.mirror
         self.schema, self.box_forms, self.notes = source.schema, source.box_forms, []
         self.num_samples = None if files else stop - start
         self.first = 0 if files else start

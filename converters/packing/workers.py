@@ -70,7 +70,7 @@ def start_workers(
             "themselves, or without executor"
         )
     with contextlib.ExitStack() as stack:
-        if executor is None and (source.reads_by_network or source.mirror is not None):
+        if executor is None and source.mirror is not None:
             each = _THREADS_THAT_WAIT if source.reads_by_network else 1
             threads = each * max(1, workers)
             executor = stack.enter_context(ThreadPoolExecutor(threads))

@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from fastdata.errors import OptionError
 
-from .image_files import is_hidden, is_image_name
+from .image_files import files_below, is_hidden, is_image_name
 from .locations import files_at, folder_at, folders_in
 from .picture_pairs import SPLIT_WORDS, words
 
@@ -165,10 +165,9 @@ def mixed_splits(paths: Sequence[Path]) -> list[str]:
 def table_files(location: object, suffixes: tuple[str, ...]) -> list[Path]:
     """Return the files of a location; in a folder, also those of folders in it."""
     folder = folder_at(location)
-    if folder is not None:
-        walked = _walk(folder, _DEPTH)
-        return [Path(entry.path) for entry in walked if entry.name.lower().endswith(suffixes)]
-    return files_at(location, suffixes)
+    if folder is None:
+        return files_at(location, suffixes)
+    return [folder / n for n in files_below(folder, "") if n.lower().endswith(suffixes)]
 
 
 def has_images(folder: Path) -> bool:
@@ -203,14 +202,3 @@ def has_folders_of_images(location: object) -> bool:
     if folder is None:
         return False
     return any(has_images(folder / n) for n in folders_in(folder))
-
-
-def _walk(folder: str | Path, depth: int) -> Iterator[os.DirEntry[str]]:
-    """Yield files in sorted order, those of a folder before those of folders in it."""
-    entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-    entries = [entry for entry in entries if not is_hidden(entry.name)]
-    yield from (entry for entry in entries if entry.is_file())
-    if depth > 1:
-        for entry in entries:
-            if entry.is_dir():
-                yield from _walk(entry.path, depth - 1)
