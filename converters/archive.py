@@ -268,6 +268,8 @@ def archive_entries(path: Path, kind: str) -> Iterator[Entry]:
 def _tarred(path: Path, kind: str) -> Iterator[Entry]:
     with ForwardReader(path, compressed=kind == "gzip") as front:
         for member in members(front):
+            if member.kind == "end":
+                continue
             name = os.fsdecode(member.name)
             is_folder = member.kind == "folder"
             problem = "" if member.kind == "file" else f"a {member.kind}, which is not read"

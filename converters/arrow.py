@@ -15,19 +15,19 @@ from typing import Any
 
 from fastdata.errors import SourceError
 
-from .base import Reject, Sample
 from .reading.json_files import read_object
 from .reading.locations import first_bytes
 from .reading.splits import table_files
-from .reading.tables.arrow_types import arrow, table_errors
-from .reading.tables.rows import MappedTable, row_reader
-from .reading.tables.table_source import Block, TableSource
+from .reading.tables.arrow_fields import arrow, table_errors
+from .reading.tables.rows import MappedTable
+from .reading.tables.table_source import TableSource
 
 __all__ = ["ArrowSource"]
 
 _SUFFIXES = (".arrow", ".feather", ".ipc")
 _FILE = b"ARROW1"
 _STREAM = b"\xff\xff\xff\xff"
+_END = b"\xff\xff\xff\xff\0\0\0\0"
 _LARGEST_SCHEMA = 64 << 20
 _MOST_OPEN = 8
 
@@ -58,7 +58,8 @@ class ArrowSource(TableSource):
         return files
 
     def features_beside(self, file: int) -> dict[str, Any]:
-        found = _json(self.paths[file].with_name("dataset_info.json")).get("features")
+        description = self.paths[file].with_name("dataset_info.json")
+        found = read_object(description).get("features") if description.exists() else None
         return found if isinstance(found, dict) else {}
 
     def table_schema(self, file: int) -> Any:
@@ -76,79 +77,46 @@ class ArrowSource(TableSource):
     def mapped(self, file: int) -> MappedTable | None:
         return self._open(str(self.paths[file])).mapped
 
-    def row(self, index: int, block: Block) -> Sample | Reject:
-        split, path = self._split_numbers[block.file], self.paths[block.file]
-        try:
-            opened = self._open(str(path))
-            part = opened.batch(block.number).slice(index - block.start, 1)
-            read = row_reader(part, self.layout_of(block.file), split, opened.mapped)
-        except table_errors() as error:
-            raise SourceError(f"{path}, batch {block.number}: {error}") from error
-        return self.sample(index, read, 0)
-
 
 class _Opened:
-    """An Arrow file, mapped into memory, and where its record batches are."""
+    """An Arrow file, mapped into memory, and the rows of each of its record batches."""
 
     def __init__(self, path: str) -> None:
-        pa, ipc = arrow(), arrow(".ipc")
-        self._map = pa.memory_map(path)
-        whole = self._map.read_buffer()
+        ipc, file = arrow(".ipc"), arrow().memory_map(path)
+        whole = file.read_buffer()
         self.mapped = MappedTable(path, whole.address, whole.size)
-        self._map.seek(0)
+        file.seek(0)
         self.rows: list[int] = []
         self.damage = ""
-        self._places: list[int] = []
-        self._directory: Any = None
-        if whole[:6].to_pybytes() == _FILE:
-            self._directory = ipc.open_file(self._map)
-            self.schema = self._directory.schema
-            self._count(self._directory.num_record_batches)
+        self._reads: list[Callable[[], Any]] = []
+        reads: Iterator[Callable[[], Any]]
+        if whole[: len(_FILE)].to_pybytes() == _FILE:
+            directory = ipc.open_file(file)
+            self.schema, count = directory.schema, directory.num_record_batches
+            reads = (functools.partial(directory.get_batch, number) for number in range(count))
         else:
-            self.schema = ipc.read_schema(self._map)
-            self._find(whole.size)
-
-    def _count(self, batches: int) -> None:
-        for number in range(batches):
-            try:
-                self.rows.append(self._directory.get_batch(number).num_rows)
-            except table_errors() as error:
-                self.damage = f"record batch {number} cannot be read, the rest is lost: {error}"
-                return
-
-    def _find(self, size: int) -> None:
-        """Note where the messages of a stream are; its bodies are not touched."""
-        place = self._map.tell()
+            self.schema = ipc.read_schema(file)
+            if any(arrow(".types").is_dictionary(type_) for type_ in self.schema.types):
+                raise SourceError(
+                    "a stream with dictionaries is not read; write the table as a file: "
+                    "pyarrow.ipc.new_file"
+                )
+            messages = ipc.MessageReader.open_stream(file)
+            reads = (functools.partial(ipc.read_record_batch, m, self.schema) for m in messages)
+            if whole[whole.size - len(_END) :].to_pybytes() != _END:
+                self.damage = "the file does not end with the mark of its end: it may be cut short"
         try:
-            while place < size:
-                message = arrow(".ipc").read_message(self._map)
-                if message.type == "dictionary":
-                    raise SourceError(
-                        "a stream with dictionaries is not read; write the table as a file: "
-                        "pyarrow.ipc.new_file"
-                    )
-                if message.type == "record batch":
-                    self._places.append(place)
-                    self.rows.append(len(arrow(".ipc").read_record_batch(message, self.schema)))
-                place = self._map.tell()
-            self.damage = "the file ends without the mark of its end: it may be cut short"
-        except SourceError:
-            raise
-        except EOFError:  # the mark
-            if self._map.tell() < size:
-                self.damage = f"there is something behind the end, at byte {self._map.tell():,}"
+            for read in reads:
+                self.rows.append(read().num_rows)
+                self._reads.append(read)
         except table_errors() as error:
-            self.damage = f"at byte {place:,}: {error}; the rest of the file is lost"
+            self.damage = f"record batch {len(self.rows)} cannot be read, the rest is lost: {error}"
 
     def batch(self, number: int) -> Any:
         """Return a record batch, whose bytes stay in the file."""
-        if number >= len(self.rows):
+        if number >= len(self._reads):  # the file has changed
             raise SourceError(self.damage or f"there is no record batch {number}")
-        if self._directory is not None:
-            return self._directory.get_batch(number)
-        self._map.seek(self._places[number])
-        message = arrow(".ipc").read_message(self._map)
-        return arrow(".ipc").read_record_batch(message, self.schema)
+        return self._reads[number]()
 
 
 def _is_arrow(start: bytes) -> bool:
@@ -158,21 +126,11 @@ def _is_arrow(start: bytes) -> bool:
     )
 
 
-def _json(path: Path) -> dict[str, Any]:
-    """Return what a file beside the tables says; nothing where there is none."""
-    try:
-        return read_object(path)
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        raise SourceError(f"{path}: cannot be read ({error.strerror})") from error
-
-
 def _check_states(files: Sequence[Path]) -> None:
     """Refuse rows that are not all meant to be there, by ``state.json``."""
     for folder in dict.fromkeys(path.parent for path in files):
-        state = _json(folder / "state.json")
-        if state.get("_indices_data_files"):
+        state = folder / "state.json"
+        if state.exists() and read_object(state).get("_indices_data_files"):
             raise SourceError(
                 f"{folder}: of these rows only some are meant, by a list of indices that an old "
                 "version of datasets has kept. Save it again: load_from_disk, flatten_indices, "

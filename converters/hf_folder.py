@@ -37,7 +37,7 @@ from .reading.named_files import find_named
 from .reading.options import ClassFile, Option
 from .reading.selection import joined, left_out
 from .reading.splits import split_classes, split_of
-from .reading.tables.arrow_types import arrow, table_errors
+from .reading.tables.arrow_fields import arrow, table_errors
 
 __all__ = ["HfFolderSource"]
 

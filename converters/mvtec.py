@@ -13,22 +13,21 @@ Anomaly Detection", CVPR 2019; "Beyond Dents and Scratches", IJCV 2022; readmes 
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from fastdata.codecs.image import decode_image
-from fastdata.errors import OptionError, SourceError
+from fastdata.errors import SourceError
 from fastdata.regular_files import read_regular
 from fastdata.schema import Field, ImageField, ScalarField
 
 from .listing import Listing
 from .reading.annotations.annotated import frame_of
-from .reading.image_files import ignored_files, is_image_name, suffix_of
+from .reading.image_files import files_below, is_image_name
 from .reading.locations import folders_in, printable
-from .reading.options import Option
+from .reading.options import SplitOption
 from .reading.selection import left_out
 
 __all__ = ["MvtecSource"]
@@ -48,12 +47,7 @@ class MvtecSource(Listing):
     def recognises(cls, location: Any) -> bool:
         return bool(_categories(Path(location)))
 
-    def list_samples(
-        self,
-        location: Path,
-        *,
-        split: Annotated[str | None, Option("take only this split", _SPLITS)] = None,
-    ) -> dict[str, Field]:
+    def list_samples(self, location: Path, *, split: SplitOption = None) -> dict[str, Field]:
         tops = _categories(location) if location.is_dir() else []
         if not tops and all((location / part).is_dir() for part in ("train", "test")):
             tops = [""]  # asked for by name, and without ground truth
@@ -72,40 +66,34 @@ class MvtecSource(Listing):
         ]
         # The classes are those of all splits, whichever is taken.
         defects = [_GOOD, *sorted({defect for _, _, defect in folders} - {_GOOD})]
-        splits = [part for part in _SPLITS if any(part == other for _, other, _ in folders)]
-        if split and split not in splits:
-            raise OptionError(f"split={split}: not in {location}, which has {', '.join(splits)}")
-        ignored: Counter[str] = Counter()
+        found = {part for _, part, _ in folders}
+        self.choose_splits([part for part in _SPLITS if part in found], split)
         for top, part, defect in folders:
-            place = os.path.join(top, part, defect)
-            names = sorted(os.listdir(location / place)) if split in (None, part) else []
-            ignored.update(suffix_of(name) for name in names if not is_image_name(name))
-            numbers = {
-                "defect": defects.index(defect),
-                "category": tops.index(top),
-                "split": splits.index(part),
-            }
-            truth = os.path.join(top, "ground_truth", defect)
-            for name in filter(is_image_name, names):
-                image, masks = os.path.join(place, name), self._masks_of(truth, name)
+            place, truth = (
+                os.path.join(top, part, defect),
+                os.path.join(top, "ground_truth", defect),
+            )
+            images = files_below(location, place) if part in self.splits else ()
+            for image in filter(is_image_name, images):
+                masks = self._masks_of(truth, os.path.basename(image))
                 if masks or defect == _GOOD:
-                    self.add(image, *masks, **numbers)
+                    label = {"defect": defects.index(defect), "category": tops.index(top)}
+                    self.add(image, *masks, **label, **self.split_number(part))
                 else:
-                    self.reject(image, f"its mask {truth}/{Path(name).stem}_mask.png is missing")
+                    self.reject(image, f"its mask {truth}/{Path(image).stem}_mask.png is missing")
         if not self.num_samples:
             raise SourceError(f"{location}: no images in its {len(folders)} folders")
-        self.notes += ignored_files(ignored)
-        beside = [name for name in folders_in(location) if tops != [""] and name not in tops]
+        others = [name for name in folders_in(location) if tops != [""] and name not in tops]
         self.notes += left_out(
-            "folders without train/good, test and ground_truth", map(printable, beside)
+            "folders without train/good, test and ground_truth", map(printable, others)
         )
         self.reader = MvtecReader()
-        classes = tops if tops != [""] else [self._category[:-1]]
+        categories = tops if tops != [""] else [self._category[:-1]]
         return {
             "mask": ImageField(channels=1, mask=True),
             "defect": ScalarField(classes=tuple(map(printable, defects))),
-            "category": ScalarField(classes=tuple(map(printable, classes))),
-            "split": ScalarField(classes=tuple(splits)),
+            "category": ScalarField(classes=tuple(map(printable, categories))),
+            **self.split_field(),
         }
 
     def _masks_of(self, truth: str, name: str) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from fastdata.errors import OptionError, SourceError
 
@@ -20,8 +20,8 @@ from .reading.arrays.roles import choose_arrays
 from .reading.box_forms import BoxesOption
 from .reading.forward_reader import ForwardReader
 from .reading.locations import files_at, first_bytes, folder_at, printable, stat_of
-from .reading.npy import NpyHead, read_npy_head
-from .reading.options import ArraySplit, ClassFile, Option, ScaleOption
+from .reading.npy import read_npy_head
+from .reading.options import ArraysOption, ArraySplit, ClassFile, ScaleOption
 from .reading.refusals import no_files
 from .reading.zip_archive import is_zip, zip_members
 
@@ -31,7 +31,6 @@ _SUFFIXES = (".npy", ".npz")
 _BESIDE = (*_SUFFIXES, ".txt", ".md", ".json", ".csv", ".yaml", ".pdf", "")
 _MAGIC = b"\x93NUMPY"
 _HEAD = 16 << 10
-_MOST_ARRAYS = 10_000
 
 
 class NumpySource(ArraySource):
@@ -42,12 +41,10 @@ class NumpySource(ArraySource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        files, folder = files_at(location, _SUFFIXES), folder_at(location)
-        if not files or not _kind(files[0]):
-            return False
-        if folder is None:
-            return True
-        return all(path.suffix.lower() in _BESIDE for path in files_at(folder))
+        files, beside = files_at(location, _SUFFIXES), []
+        if folder_at(location) is not None:
+            beside = [path.suffix.lower() for path in files_at(location)]
+        return bool(files) and bool(_kind(files[0])) and {*beside} <= {*_BESIDE}
 
     def __init__(
         self,
@@ -56,12 +53,7 @@ class NumpySource(ArraySource):
         channels: int = 3,
         fields: FieldSpec | None = None,
         split: ArraySplit = "all",
-        arrays: Annotated[
-            tuple[str, ...],
-            Option(
-                "field=array; a .npy is called without its suffix; default: what is called as usual"
-            ),
-        ] = (),
+        arrays: ArraysOption = (),
         scale: ScaleOption = None,
         classes: ClassFile = None,
         boxes: BoxesOption = (),
@@ -81,11 +73,10 @@ class NumpySource(ArraySource):
         self.paths = [path for path in files_at(location, _SUFFIXES) if _kind(path)]
         if not self.paths:
             raise no_files(location, ".npy or .npz files")
-        packed = [path for path in self.paths if _kind(path) == "npz"]
-        if packed and len(self.paths) > 1:
+        if len(self.paths) > 1 and "npz" in map(_kind, self.paths):
             raise SourceError(
-                f"{location}: {printable(packed[0].name)} and other files of arrays, which may be "
-                "several datasets. Pack them one by one; fastdata merge joins what was packed"
+                f"{location}: several files, each of which may be a dataset. Pack them one by one; "
+                "fastdata merge joins the results"
             )
         columns = {name: column for path in self.paths for name, column in _columns_of(path)}
         if not columns:
@@ -93,8 +84,7 @@ class NumpySource(ArraySource):
         shape = next(iter(columns.values())).shape
         if len(columns) == 1 and len(shape) == 3 and shape[2] in (1, 3, 4):
             raise SourceError(
-                f"{self.paths[0]}: an array of shape {shape} is one picture, not one a row. Save "
-                "several as N x H x W x C"
+                f"{self.paths[0]}: shape {shape} is one picture. Save several as N x H x W x C"
             )
         place = self.paths[0] if len(self.paths) == 1 else Path(location)
         if self._arrays and self._split != "all":
@@ -118,49 +108,37 @@ def _kind(path: Path) -> str:
 
 
 def _columns_of(path: Path) -> Iterator[tuple[str, ArrayColumn]]:
-    """Yield the arrays of a file by their names; a ``.npy`` is called like its file.
+    """Yield the arrays of a file by their names; the name of a ``.npy`` is its file's.
 
     Raises SourceError if the file is damaged.
     """
     if _kind(path) != "npz":
-        yield printable(path.stem), _column(path, printable(path.stem), 0, "", stat_of(path)[0])
+        name = printable(path.stem)
+        yield name, _column(path, name, 0, "", stat_of(path)[0])
         return
-    for number, (name, member) in enumerate(zip_members(path)):
-        if number > _MOST_ARRAYS:
-            raise SourceError(
-                f"{path}: more than {_MOST_ARRAYS:,} files; an array each is expected"
-            )
+    for name, member in zip_members(path):
         if problem := member.problem():
             raise SourceError(f"{path}: {printable(name)}: {problem}")
         if name.endswith(".npy"):
-            start, label = member.start(path), printable(name.removesuffix(".npy"))
-            yield (
-                label,
-                _column(path, label, *(0, name) if member.method else (start, ""), member.size),
-            )
+            label, start = printable(name.removesuffix(".npy")), member.start(path)
+            place = (0, name) if member.method else (start, "")
+            yield label, _column(path, label, *place, member.size)
 
 
 def _column(path: Path, label: str, start: int, member: str, size: int) -> ArrayColumn:
-    """Return the rows of a ``.npy`` of `size` bytes in a file, or in a compressed member of it."""
-    column: ArrayColumn
+    """Return the rows of a ``.npy`` of `size` bytes in a file, or in its compressed `member`."""
+    file = ForwardReader(path, compressed=bool(member), member=member)
     try:
-        with ForwardReader(path, compressed=bool(member), member=member) as file:
+        with file:
             head = read_npy_head(io.BytesIO(file.read(start, min(size, _HEAD))))
-        front = ForwardReader(path, compressed=True, member=member) if member else None
-        at = start + head.start
-        column = StoredColumn(path, at, head.shape, head.dtype, label=label, front=front, ends=True)
-        column.refused = _refused(head, size)
+        if head.start + head.size != size:
+            there = size - head.start
+            raise ValueError(f"it claims {head.size:,} bytes and has {there:,}: it is damaged")
+        if head.fortran and len(head.shape) > 1:
+            raise ValueError("its rows do not lie together: save numpy.ascontiguousarray of it")
+        front, at = file if member else None, start + head.start
+        return StoredColumn(path, at, head.shape, head.dtype, label=label, front=front, ends=True)
     except (OSError, ValueError) as error:  # SourceError is a ValueError
         column = ListColumn(label, ())
-        column.kind, column.refused = "unknown", reason_of(error)
-    return column
-
-
-def _refused(head: NpyHead, size: int) -> str:
-    if not head.shape:
-        return "one number only"
-    if head.start + head.size != size:
-        return f"it claims {head.size:,} bytes and has {size - head.start:,}: it is damaged"
-    if head.fortran and len(head.shape) > 1:
-        return "its rows do not lie together: save numpy.ascontiguousarray of it"
-    return ""
+        column.kind, column.shape, column.refused = "unknown", (), reason_of(error)
+        return column

@@ -9,20 +9,22 @@ Rows are read row group by row group and in these batch by batch, a few megabyte
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import io
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from fastdata.errors import OptionError, SourceError
-from fastdata.regular_files import mirror_of
+from fastdata.regular_files import Mirror, mirror_of
 
 from .base import Deferred, IndexedSource, Sample
 from .reading.locations import first_bytes, stat_of
 from .reading.splits import table_files
-from .reading.tables.arrow_types import arrow, table_errors
-from .reading.tables.ranged_file import RangedFile
-from .reading.tables.rows import RowLayout, key_reader, row_reader
+from .reading.tables.arrow_fields import arrow, table_errors
+from .reading.tables.rows import RowLayout, row_reader
 from .reading.tables.table_source import Block, TableSource
 
 __all__ = ["ParquetSource", "row_counts"]
@@ -33,6 +35,7 @@ _ENCRYPTED = b"PARE"
 _BATCH_BYTES = 4 << 20
 _BATCH_ROWS = 1024
 _BUFFER = 1 << 20
+_OBJECT_BUFFER = 8 << 20
 _MOST_SHUFFLED = 256 << 20
 
 
@@ -45,7 +48,7 @@ class ParquetSource(TableSource):
     @classmethod
     def recognises(cls, location: Any) -> bool:
         files = table_files(location, _SUFFIXES)
-        # img2dataset writes one beside each tar file, with what stands in that too.
+        # img2dataset writes a table beside each tar file, which has the same captions.
         if files and all(path.with_suffix(".tar").exists() for path in files):
             return False
         return bool(files) and first_bytes(files[0], 4) in (_MAGIC, _ENCRYPTED)
@@ -72,20 +75,13 @@ class ParquetSource(TableSource):
         return Sample(self.key_at(index), values)
 
     def indexed(self) -> IndexedSource:
-        """Return itself, if reaching any row is bearable: a row group is read for each.
-
-        Raises OptionError if row groups are very large.
-        """
+        """Return itself, unless row groups are too large to read one for each sample."""
         largest = max(map(_largest_group, self.paths), default=0)
         if largest > (_MOST_SHUFFLED if self.mirror is None else _BATCH_BYTES):
             raise OptionError(
                 f"shuffle needs to read a row group for each sample, and the largest here has "
                 f"{largest >> 20:,} MB. Pack in order, the loader shuffles too; or write the files "
                 "with row groups of some hundred rows."
-            )
-        if largest > _BATCH_BYTES:
-            self.notes.append(
-                f"shuffled: for each sample a row group was read, of up to {largest >> 20} MB"
             )
         return self
 
@@ -100,29 +96,21 @@ class DeferredRow(Deferred):
     def load(self) -> tuple[Any, ...]:
         """Read batches up to the one with the row."""
         before = 0
-        try:
-            for batch in _batches(Path(self.path), self.group, self.layout.needed):
-                if self.row < before + batch.num_rows:
-                    part = batch.slice(self.row - before, 1)
-                    self.stored_key = key_reader(part, self.layout)(0)
-                    return row_reader(part, self.layout, self.split)(0)
-                before += batch.num_rows
-        except table_errors() as error:
-            if isinstance(error, ValueError) and not isinstance(error, arrow().ArrowException):
-                raise  # the row's own
-            raise SourceError(f"{self.path}, row group {self.group}: {error}") from error
+        for batch in _batches(Path(self.path), self.group, self.layout.needed):
+            if self.row < before + batch.num_rows:
+                part = batch.slice(self.row - before, 1)
+                self.stored_key, values = row_reader(part, self.layout, self.split)(0)
+                return values
+            before += batch.num_rows
         raise SourceError(f"{self.path}: row group {self.group} has only {before} rows")
 
 
 def row_counts(metadata: Any) -> Iterator[int | str]:
     """Yield the rows of each row group of a file; behind them, why these are not all."""
-    total = 0
-    for number in range(metadata.num_row_groups):
-        rows = metadata.row_group(number).num_rows
-        total += rows
-        yield rows
-    if total != metadata.num_rows:
-        yield f"the file claims {metadata.num_rows:,} rows, and its row groups {total:,}"
+    rows = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+    yield from rows
+    if sum(rows) != metadata.num_rows:
+        yield f"the file claims {metadata.num_rows:,} rows, and its row groups {sum(rows):,}"
 
 
 def _footer(path: Path) -> tuple[Any, Any]:
@@ -144,20 +132,49 @@ def _file_at(path: str) -> str | RangedFile:
     return path if mirror is None else RangedFile(mirror, path)
 
 
+class RangedFile(io.RawIOBase):
+    """An object of a store as a file; each `read` is a request, since pyarrow has buffers."""
+
+    def __init__(self, mirror: Mirror, path: str) -> None:
+        self._mirror, self._path, self._size = mirror, path, os.stat(path).st_size
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        """Return `size` bytes, or those up to the end of the file."""
+        stop = self._size if size < 0 else min(self._size, self._at + size)
+        data = self._mirror.read(self._path, self._at, stop) if self._at < stop else b""
+        self._at += len(data)
+        return data
+
+
 def _batches(path: Path, group: int, columns: Sequence[str]) -> Iterator[Any]:
     metadata = _footer(path)[0]
-    # Of all columns, as asking for one column's size ends the process where that is damaged.
+    # The size of all columns: pyarrow ends the process at a damaged size of a single column.
     rows = metadata.row_group(group)
     each = max(1, rows.total_byte_size // max(1, rows.num_rows))
     # No threads: workers are forked.  A buffer, else a whole row group is read at once.
+    file = _file_at(str(path))
     with arrow(".parquet").ParquetFile(
-        _file_at(str(path)),
+        file,
         metadata=metadata,
         pre_buffer=False,
-        buffer_size=_BUFFER,
+        buffer_size=_BUFFER if isinstance(file, str) else _OBJECT_BUFFER,
         page_checksum_verification=True,
-    ) as file:
-        yield from file.iter_batches(
+    ) as table:
+        yield from table.iter_batches(
             batch_size=max(1, min(_BATCH_ROWS, _BATCH_BYTES // each)),
             row_groups=[group],
             columns=list(columns),
@@ -166,9 +183,8 @@ def _batches(path: Path, group: int, columns: Sequence[str]) -> Iterator[Any]:
 
 
 def _largest_group(path: Path) -> int:
-    try:
+    with contextlib.suppress(*table_errors()):  # a file that cannot be read is a reject
         metadata = _footer(path)[0]
-    except table_errors():
-        return 0
-    sizes = [metadata.row_group(k).total_byte_size for k in range(metadata.num_row_groups)]
-    return max(sizes, default=0)
+        groups = range(metadata.num_row_groups)
+        return max((metadata.row_group(k).total_byte_size for k in groups), default=0)
+    return 0

@@ -37,9 +37,7 @@ from .reading.python_samples import (
     PEEK,
     ClassNames,
     Rows,
-    file_of,
     first_samples,
-    has_files,
     holds_files,
     is_file,
     own_copy,
@@ -150,7 +148,7 @@ class RowsSource(_PythonSource, IndexedSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        return isinstance(location, Rows) or holds_files(location) or has_files(location)
+        return isinstance(location, Rows) or holds_files(location)
 
     def _first(self, names: list[str]) -> list[Any]:
         rows, self.num_samples, self._folder = self._data, len(self._data), os.getcwd()
@@ -172,7 +170,7 @@ class RowsSource(_PythonSource, IndexedSource):
 
     def _path_of(self, row: Any) -> str:
         """Return the path of a row's first image; empty if it is none."""
-        value = file_of(values_of(row, self._names).get(self._main))
+        value = values_of(row, self._names).get(self._main)
         return os.fspath(value) if isinstance(value, (str, os.PathLike)) else ""
 
     def __getitem__(self, index: int) -> Sample:

@@ -8,11 +8,12 @@ Source: PyTorch's note "Serialization semantics" and ``torch/serialization.py``.
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import re
 import warnings
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,10 @@ _LEGACY = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 """The pickled magic number that files before torch 1.6 begin with."""
 _WHOLE = "tensor"
 """The name of a tensor that is all that a file has."""
-_DEPTH = 4
-_MOST_PARTS = 1000
+_DEPTH = 2
+_MOST_PARTS = 100
+_MOST_TOGETHER = 4
+"""Tensors in one tuple: image, label, mask, boxes."""
 _GLOBAL = re.compile(r"(?:Unsupported (?:global|class|operand)|GLOBAL)[^\n]{0,200}")
 
 
@@ -111,32 +114,19 @@ def _load(path: Path) -> Any:
     )
 
 
-def _columns_in(loaded: Any, file_bytes: int) -> Iterator[tuple[str, ArrayColumn]]:
-    """Yield what can be a column, by its path in nested containers.
-
-    A container that stands in several places has its columns in the first of them: a pickle of
-    some kB can nest one list a thousand times, and that again.
-    """
-    level: list[tuple[str, Any]] = [("", loaded)]
-    seen: set[int] = set()
-    for _ in range(_DEPTH + 1):
-        inner: list[tuple[str, Any]] = []
-        for path, value in level:
-            parts: Iterable[tuple[Any, Any]] = ()
-            if _is_tensor(value):
-                yield path or _WHOLE, _TensorColumn(path or _WHOLE, value, file_bytes)
-            elif id(value) in seen:
-                continue
-            elif isinstance(value, Mapping):
-                parts = value.items()
-            elif isinstance(value, (list, tuple)):
-                if _is_container(value):
-                    parts = enumerate(value)
-                elif value:
-                    yield path or _WHOLE, _listed(path or _WHOLE, value)
-            seen.add(id(value))
-            inner += [(f"{path}/{key}".strip("/"), part) for key, part in parts][:_MOST_PARTS]
-        level = inner
+def _columns_in(
+    value: Any, file_bytes: int, path: str = "", depth: int = _DEPTH
+) -> Iterator[tuple[str, ArrayColumn]]:
+    """Yield the tensors and lists in nested containers, by their paths there."""
+    if _is_tensor(value):
+        yield path or _WHOLE, _TensorColumn(path or _WHOLE, value, file_bytes)
+    elif isinstance(value, Mapping) or _is_container(value):
+        # A pickle of some kB can nest one list a thousand times, and that again.
+        parts = value.items() if isinstance(value, Mapping) else enumerate(value)
+        for key, part in itertools.islice(parts, _MOST_PARTS if depth else 0):
+            yield from _columns_in(part, file_bytes, f"{path}/{key}".strip("/"), depth - 1)
+    elif isinstance(value, (list, tuple)) and value:
+        yield path or _WHOLE, _listed(path or _WHOLE, value)
 
 
 def _is_tensor(value: Any) -> bool:
@@ -145,9 +135,9 @@ def _is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
 
 
-def _is_container(values: list[Any] | tuple[Any, ...]) -> bool:
-    """Tell whether each entry is of all samples, and not a sample."""
-    if len(values) > _DEPTH:
+def _is_container(values: Any) -> bool:
+    """Tell whether this is a tuple or list of values for all samples, and not of samples."""
+    if not isinstance(values, (list, tuple)) or len(values) > _MOST_TOGETHER:
         return False
     if isinstance(values, tuple):
         return True

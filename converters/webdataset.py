@@ -28,14 +28,14 @@ from .reading.options import Option
 from .reading.refusals import no_files
 from .reading.small_memory import KeySet
 from .reading.spans import MAX_RECORD, FileSpan
-from .reading.tar.archive import BLOCK, BehindEndError, Member, is_header, members
+from .reading.tar.archive import BLOCK, Member, is_header, members
 from .reading.tar.members import (
     ChosenMember,
     MembersReader,
     choose_members,
-    exported_members,
     main_suffixes,
     member_fields,
+    parse_member,
 )
 from .scan import Found, Input, Row, Scan, ScanSource, read
 
@@ -87,20 +87,14 @@ class WebDatasetSource(ScanSource):
         codecs = ["auto" if it else "" for it in map_files(_is_compressed, paths)]
         exported = None if members else read_exported(paths, self.name)
         forms: dict[str, BoxNumbers] = {}
-        names: list[str] = []
 
         def start_of(values: tuple[Any, ...]) -> dict[str, bytes]:
-            names.extend((values[1], *values[0]))
             return {suffix: read(at) for suffix, at in values[0].items()}
 
-        archives, what = _Archives(), "sample can be read"
-        first = Scan(paths, archives.rows, codecs).first(start_of, paths[0], what)
-        if "\\" in "".join(names) and "/" not in "".join(names):
-            notes.append("names of members have \\ between their parts, which is read as /")
-            archives = _Archives(turned=True)
-            first = Scan(paths, archives.rows, codecs).first(start_of, paths[0], what)
+        scan = Scan(paths, _Archives().rows, codecs)
+        first = scan.first(start_of, paths[0], "sample can be read")
         if exported is not None:
-            chosen = exported_members(exported)
+            chosen = {name: parse_member(text) for name, text in exported.stored_as.items()}
             resolved = exported.resolve_fields(fields, channels)
             known = {suffix for sample in first for suffix in sample}
             for entry in chosen.values():
@@ -111,14 +105,9 @@ class WebDatasetSource(ScanSource):
         schema = Schema(named_classes(resolved, "label", classes), stored=exported is not None)
         entries = tuple(chosen.values())
         main = None if exported is None else main_suffixes(chosen)
-        super().__init__(
-            Scan(paths, archives._replace(chosen=entries, main=main).rows, codecs),
-            schema,
-            MembersReader(schema, entries),
-            notes=notes,
-            exported=exported,
-            box_forms=forms,
-        )
+        scan = Scan(paths, _Archives(entries, main).rows, codecs)
+        reader = MembersReader(schema, entries)
+        super().__init__(scan, schema, reader, notes=notes, exported=exported, box_forms=forms)
 
 
 def _is_compressed(path: Path) -> bool:
@@ -159,15 +148,13 @@ class _Archives(NamedTuple):
     """How the members of archives become rows.
 
     chosen: the members that are taken, in their order; without it a row is a dict of the first
-        bytes of all members, and the sample's name.
+        bytes of all members.
     main: the suffixes of an export's main image; its rows end with the sample's name and its JSON
         member.
-    turned: whether names have backslashes in place of slashes.
     """
 
     chosen: tuple[ChosenMember, ...] | None = None
     main: Sequence[str] | None = None
-    turned: bool = False
 
     def rows(self, input: Input, start: int, stop: int | None) -> Iterator[Found]:
         """Yield the samples of an archive."""
@@ -177,7 +164,14 @@ class _Archives(NamedTuple):
         group: _Group | None = None
         try:
             for member in members(input, start, stop):
-                whole = member.name.replace(b"\\", b"/") if self.turned else member.name
+                if member.kind == "end":
+                    if group is not None:
+                        yield self._row(input, group)
+                    group = None
+                    continue
+                # Archives of Windows may have backslashes.
+                whole = member.name
+                whole = whole if b"/" in whole else whole.replace(b"\\", b"/")
                 match = _NAME.fullmatch(whole)
                 if match is None or _META.match(whole) or member.kind == "folder":
                     continue
@@ -193,9 +187,6 @@ class _Archives(NamedTuple):
                 if self.chosen is None or suffix in wanted:
                     group.add(input, member, suffix, most)
         except (OSError, SourceError) as error:
-            if group is not None and isinstance(error, BehindEndError):
-                yield self._row(input, group)
-                group = None
             # What came of the group is there, but it may not be all.
             name = "" if group is None else f"/{group.key.decode('utf-8', 'replace')}"
             yield start, start, Reject(f"{input.shown}{name}", reject_reason(input.path, error))
@@ -206,7 +197,7 @@ class _Archives(NamedTuple):
     def _row(self, input: Input, group: _Group) -> Found:
         """Return the row of a group, or why it is not a sample."""
         found, name = group.members, group.key.decode("utf-8", "replace")
-        values: list[Any] = [] if self.chosen is not None else [found, name]
+        values: list[Any] = [] if self.chosen is not None else [found]
         reason = group.problem
         for entry in self.chosen or ():
             values.append(next((found[s] for s in entry.suffixes if s in found), None))

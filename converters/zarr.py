@@ -34,8 +34,6 @@ _CACHE_BYTES = 1 << 20
 _MOST_EMPTY = 1000
 """Limit of missing blocks per existing one."""
 
-_used_by = 0
-"""The process that uses tensorstore, which ends a process forked from such a one."""
 _METADATA_BYTES = 16 << 20
 _DEPTH = 16
 _N5 = {"dimensions", "blockSize", "dataType"}
@@ -87,20 +85,8 @@ class ZarrSource(ArraySource):
 
 
 def _tensorstore() -> Any:
-    """Return tensorstore.
-
-    Raises SourceError in a process forked after its use, as its threads do not survive a fork.
-    """
-    global _used_by
-    module = require("tensorstore", "tensorstore", "reading zarr")
-    if _used_by not in (0, os.getpid()):
-        raise SourceError(
-            "reading zarr: tensorstore was used before this process was forked, and "
-            "cannot be used after. Pack in a process of its own that is spawned, not forked: "
-            "multiprocessing.get_context('spawn'), or the command `fastdata pack`"
-        )
-    _used_by = os.getpid()
-    return module
+    """Return tensorstore, which ends a process that is forked after its use: workers have none."""
+    return require("tensorstore", "tensorstore", "reading zarr")
 
 
 def _json(path: Path) -> Mapping[str, Any]:
@@ -227,7 +213,6 @@ class _ZarrColumn(ArrayColumn):
         for block in range(start // self._tall, (stop - 1) // self._tall + 1):
             if block in self._damaged:
                 raise ValueError(f"{self.folder}: {self._damaged[block]}")
-        _tensorstore()
         try:
             rows = self._store[start:stop].read(order="C")
             return result_of(rows, f"rows {start:,} to {stop - 1:,} of {self.folder}")

@@ -247,17 +247,17 @@ def test_shards_of_so_many_bytes(tmp_path: Path, format: str) -> None:
 @pytest.mark.parametrize(
     ("samples", "most", "sizes", "expected"),
     [
-        (2, None, [1, 1, 1, 1, 1], [0, 0, 1, 0, 1]),
-        (None, 10, [6, 4, 1, 20, 1, 1], [0, 0, 1, 1, 1, 0]),
+        (2, None, [1, 1, 1, 1, 1], [0, 0, 1, 1, 2]),
+        (None, 10, [6, 4, 1, 20, 1, 1], [0, 0, 1, 2, 3, 3]),
         (None, None, [9, 9], [0, 0]),
         (1, None, [0, 0], [0, 1]),
     ],
 )
-def test_where_shards_begin(
+def test_the_shard_of_each_sample(
     samples: int | None, most: int | None, sizes: list[int], expected: list[int]
 ) -> None:
     cut = Cut(samples, most)
-    assert [cut.begins_shard(size) for size in sizes] == list(map(bool, expected))
+    assert [cut(("", size)) for size in sizes] == expected
 
 
 @pytest.mark.parametrize("shard_size", [0, "0", "1.5", "many", -1])
@@ -273,11 +273,11 @@ def test_a_format_without_shards_says_so(tmp_path: Path) -> None:
         export(tmp_path / "p.lmdb", tmp_path / "out", format="folder", shard_size=5, progress=False)
 
 
-@every_format
-def test_no_samples_make_one_file(tmp_path: Path, format: str) -> None:
+def test_a_dataset_without_samples_is_refused(tmp_path: Path) -> None:
     dataset = made(tmp_path / "p.lmdb", count=2)[:0]
-    report = export(dataset, tmp_path / "out", format=format, progress=False)
-    assert (report.num_samples, report.num_files) == (0, 1)
+    with pytest.raises(OptionError, match="no samples to export"):
+        export(dataset, tmp_path / "out", format="folder", progress=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["p.lmdb"]
 
 
 def test_row_groups_are_cut_by_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

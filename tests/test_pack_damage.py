@@ -146,24 +146,25 @@ def test_a_flipped_byte_in_an_unfinished_append_adds_nothing_twice(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(append_module, "_clear" if added else "_add_shards", stop)
+        patch.setattr(append_module, "remove_own" if added else "_add_shards", stop)
         with pytest.raises(KeyboardInterrupt):
             fastdata.append(path, other, num_workers=0)
     before = shutil.copytree(tmp_path, tmp_path.parent / f"{tmp_path.name}-before")
-    for file in sorted((before / "x.append").rglob("*")):
+    for file in sorted([before / "x.append.json", *(before / "x.append").rglob("*")]):
         if not file.is_file() or not file.stat().st_size:
             continue
         for position in (0, file.stat().st_size // 2):
             for each in (path, tmp_path / "x.append"):
                 remove_own(each)
                 shutil.copytree(before / each.name, each)
+            shutil.copy2(before / "x.append.json", tmp_path)
             one = tmp_path / file.relative_to(before)
             one.write_bytes(changed(file.read_bytes(), position))
             try:
                 fastdata.append(path, other, num_workers=0)
             except JobChangedError as error:
                 assert "append.json is damaged" in str(error)  # noqa: PT017
-                assert file.name == "append.json"
+                assert file.name == "x.append.json"
             else:
                 assert digest_of(path) == expected
 

@@ -163,14 +163,13 @@ def test_a_dataset_with_a_transform_of_its_own_is_called(tmp_path: Path) -> None
 
 
 class Folder(Dataset[Any]):
-    """Like ``torchvision.datasets.ImageFolder``, or like those with ``imgs`` and ``targets``."""
+    """Like ``torchvision.datasets.ImageFolder``, or like those with ``imgs``."""
 
     def __init__(self, root: Path, names: str = "samples") -> None:
         listed = like_image_folder(root)
         self.root, self.classes, self.transform = listed.root, listed.classes, None
         self.targets = [label for _, label in listed.samples]
-        rows = listed.samples if names == "samples" else [path for path, _ in listed.samples]
-        setattr(self, names, rows)
+        setattr(self, names, listed.samples)
         self.files = [path for path, _ in listed.samples]
 
     def __len__(self) -> int:

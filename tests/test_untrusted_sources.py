@@ -137,7 +137,9 @@ def _empty_rows(path: Path) -> Path:
 
 
 def test_rows_without_bytes_are_no_samples(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"x\.npy:x: 'x' of shape .* has no pixels"):
+    with pytest.raises(
+        SourceError, match=r"x\.npy:x: a row of 'x', of shape .* claims 0 bytes, not 1 to"
+    ):
         _pack(_empty_rows(tmp_path / "x.npy"), tmp_path)
 
 
@@ -160,8 +162,8 @@ def test_a_row_of_nested_lists_of_torch_is_not_written_out(tmp_path: Path) -> No
     for _ in range(3):
         row = [row] * 300
     torch.save({"image": [row, row], "label": [0, 1]}, tmp_path / "x.pt")
-    with pytest.raises(FastdataError, match=r"lists in lists of more than 1,048,576 numbers"):
-        _pack(tmp_path / "x.pt", tmp_path, source_options={"arrays": ["image=image/0"]})
+    with pytest.raises(FastdataError, match="a list of samples"):
+        _pack(tmp_path / "x.pt", tmp_path, source_options={"arrays": ["image=image"]})
 
 
 def test_zarr_of_very_many_dimensions_is_no_array(tmp_path: Path) -> None:

@@ -6,17 +6,15 @@ The new samples are packed in the folder ``train.lmdb.append``, and then added i
   neither read nor copied;
 * a single file is replaced by one with the old and the new samples.
 
-``append.json`` in that folder holds the digests before and after, and a hash of the request: a
-killed run continues, adds nothing twice, and refuses another source.  Once the samples are in the
-dataset, the file becomes ``train.lmdb.append.done``, and is removed last: a run that is killed
-while it removes the folder is recognised, too.
+``train.lmdb.append.json`` holds the digest of the dataset with the new samples, and a hash of the
+request, until all is done.  If a killed run has added its samples, the same call adds nothing; if
+it has not, the call packs them again.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import logging
 import os
 import shlex
 import shutil
@@ -35,8 +33,8 @@ from fastdata.errors import (
 )
 from fastdata.formats.layout import content_digest
 from fastdata.formats.manifest import Manifest, ShardEntry
-from fastdata.formats.reader import ShardReader, find_damage
-from fastdata.own_files import create_own, remove_own, sync_directory
+from fastdata.formats.reader import ShardReader
+from fastdata.own_files import remove_own, sync_directory
 
 from ..base import FieldSpec, Source, hash_fields
 from ..finding import find_source
@@ -52,11 +50,8 @@ from .copying import merge
 
 __all__ = ["append"]
 
-log = logging.getLogger("fastdata")
-
 _ENCODING = ("size", "resize", "enlarge", "filter", "codec", "quality", "channels", "dct_margin")
-_MAKE_ROOM = "Make room and run the same command again: it goes on where it stopped."
-_STATE = "append.json"
+_MAKE_ROOM = "Make room and run the same command again."
 
 
 def append(
@@ -98,14 +93,12 @@ def append(
     ------
     SourceError
         If the source has other fields, or classes that the dataset has not.
-    JobChangedError
-        If an unfinished append has another source.  Iterables are not distinguished.
     OptionError, DestinationLockedError, RejectedError, DiskFullError, ...
         As in `fastdata.pack`.
 
     Notes
     -----
-    If it is interrupted, the same call continues.  Readers see the dataset without the new
+    If it is interrupted, the same call finishes it.  Readers see the dataset without the new
     samples, or with all of them.  Each append to a single file copies the whole file: use a folder
     of shards for a dataset that grows.
 
@@ -116,12 +109,10 @@ def append(
     path = _one_dataset(dataset)
     workplace = path.with_name(path.name + ".append")
     new = workplace / f"new{path.suffix}"
-    done = path.with_name(path.name + ".append.done")
+    ours = (new.name, f"{new.name}.partial", rejects_path(new).name)
     with full_disk_explained(path, _MAKE_ROOM), contextlib.ExitStack() as stack:
         current = open_packed(path)
-        ours = _names_in_workplace(new)
         stack.callback(DirectoryLock(workplace, ours.__contains__, "appending").release)
-        unfinished = _unfinished(workplace, current, path)
         encoding = _packed_with(current)
         found = find_source(
             source,
@@ -131,13 +122,8 @@ def append(
             options=source_options,
         )
         request = _identity(found, current, limit, max_pixels)
-        state = _state_of_request(unfinished, request, current, new, done, path)
-        if state is not None and current.digest == state.before:
-            damage = _damage(new, current, state)
-            if damage is not None:
-                log.warning("%s. The new samples are packed again", damage.removesuffix("."))
-                state = None
-        if state is None:
+        state = _read_state(path)
+        if state is None or (state["after"], state["asked"]) != (current.digest, request):
             report = pack(
                 fitted(found, current.schema),
                 new,
@@ -148,22 +134,32 @@ def append(
                 on_error=on_error,
                 limit=limit,
                 max_pixels=max_pixels,
-                # Without a state, the source of an existing part is unknown.
                 overwrite=True,
                 progress=progress,
                 **({"codec": "keep"} if found.name == "fastdata" else encoding),
             )
-            state = _State.of(current, report, request)
-            state.write(workplace)
-        if current.digest == state.before:
+            readers = [*current.shards, *open_packed(new).shards]
+            digest = content_digest(current.schema, [reader.column for reader in readers])
+            done = dataclasses.asdict(report)
+            for name in ("path", "digest", "rejects_path"):
+                del done[name]  # which are those of the dataset
+            state = {"after": digest, "asked": request, "report": done}
+            replace_state(_state_path(path), state)
+            sync_directory(path.parent)
             if path.is_dir():
-                _add_shards(path, current, new, state)
+                _add_shards(path, new, digest)
             else:
                 merge([path, new], path, overwrite=True, progress=progress)
-        rejects = _publish_rejects(new, path, state.report["num_rejected"])
-        _clear(new, done)
-    done.unlink(missing_ok=True)
-    return PackReport(path=Path(dataset), digest=state.after, rejects_path=rejects, **state.report)
+        elif not path.is_dir():
+            with contextlib.closing(Job(path)) as job:
+                job.tidy_after(current.digest)  # of a merge that was killed
+        rejects = _publish_rejects(new, path, state["report"]["num_rejected"])
+        for name in ours:
+            remove_own(workplace / name)
+    _state_path(path).unlink()
+    return PackReport(
+        path=Path(dataset), digest=state["after"], rejects_path=rejects, **state["report"]
+    )
 
 
 def _one_dataset(dataset: str | os.PathLike[str]) -> Path:
@@ -184,14 +180,11 @@ def _one_dataset(dataset: str | os.PathLike[str]) -> Path:
 
 def _known_classes(source: Any, dataset: Dataset) -> str | None:
     """Return "folder" for a single folder, and for folders that are all called like classes."""
-    folder, classes = folder_at(source), dataset.schema.classes
+    folder, classes = folder_at(source), set(dataset.schema.classes or ())
     names = folders_in(folder) if folder is not None else []
-    known = len(names) == 1 or set(names) <= set(classes or ())
-    return "folder" if names and classes and known and not _has_files(folder) else None
-
-
-def _has_files(folder: Path | None) -> bool:
-    return folder is not None and any(entry.is_file() for entry in os.scandir(folder))
+    if folder is None or not names or any(entry.is_file() for entry in os.scandir(folder)):
+        return None
+    return "folder" if classes and (len(names) == 1 or set(names) <= classes) else None
 
 
 def _identity(source: Source, current: Dataset, limit: int | None, max_pixels: int) -> str:
@@ -213,127 +206,50 @@ def _packed_with(dataset: Dataset) -> dict[str, Any]:
     return options
 
 
-# -- going on after an interruption -------------------------------------------------------
+def _state_path(path: Path) -> Path:
+    return path.with_name(f"{path.name}.append.json")
 
 
-@dataclasses.dataclass(frozen=True)
-class _State:
-    """Digests before and after, the request's hash, and the report; written once it is packed."""
-
-    before: str
-    after: str
-    asked: str
-    report: dict[str, Any]
-
-    @classmethod
-    def of(cls, current: Dataset, report: PackReport, request: str) -> _State:
-        added = open_packed(report.path)
-        summary = {
-            field.name: getattr(report, field.name)
-            for field in dataclasses.fields(report)
-            if field.name not in ("path", "digest", "rejects_path")
-        }
-        return cls(current.digest, _digest_of_both(current, added), request, summary)
-
-    @classmethod
-    def read(cls, path: Path) -> _State | None:
-        """Return the state; None if there is none, `JobChangedError` if it is damaged."""
-        try:
-            return cls(**read_state(path))
-        except FileNotFoundError:
-            return None
-        except (ValueError, TypeError):
-            raise JobChangedError(
-                f"{path} is damaged, so it is unknown whether the samples have been added. Look at "
-                f"the dataset (fastdata info), then remove that file: rm {shlex.quote(str(path))}"
-            ) from None
-
-    def write(self, workplace: Path) -> None:
-        replace_state(workplace / _STATE, dataclasses.asdict(self))
-        sync_directory(workplace)
-
-
-def _unfinished(workplace: Path, current: Dataset, path: Path) -> _State | None:
-    """Return the state of an interrupted append; refuse one of another dataset."""
-    state = _State.read(workplace / _STATE)
-    if state is None:
-        return None
-    if current.digest not in (state.before, state.after):
-        raise JobChangedError(
-            f"{path} has changed since the unfinished append in {workplace} was started. Discard "
-            f"the new samples: rm -r {shlex.quote(str(workplace))}"
-        )
-    if current.digest == state.after and not path.is_dir():
-        with contextlib.closing(Job(path)) as job:
-            job.tidy_after(state.after)  # of the merge
-    return state
-
-
-def _state_of_request(
-    state: _State | None, request: str, current: Dataset, new: Path, done: Path, path: Path
-) -> _State | None:
-    """Return how far an earlier run of the same request came, None where it did not pack."""
-    if state is not None and state.asked != request:
-        if current.digest == state.before:
-            raise JobChangedError(
-                f"{new.parent} is an unfinished append of another source to {path}. Finish it with "
-                f"the command that began it, or discard it: rm -r {shlex.quote(str(new.parent))}"
-            )
-        # The dataset has the samples already: remove the leftover files.
-        _clear(new, done)
-        state = None
-    if state is not None:
-        return state
-    state = _State.read(done)
-    if state is not None and (state.after, state.asked) != (current.digest, request):
-        return None  # left by an append long ago
-    return state
-
-
-def _damage(new: Path, current: Dataset, state: _State) -> str | None:
-    """Return the damage of files packed by an earlier run; None if they are intact."""
+def _read_state(path: Path) -> dict[str, Any] | None:
+    """Return the state; None if there is none, `JobChangedError` if it is damaged."""
+    path = _state_path(path)
     try:
-        added = open_packed(new)
-        for shard in added.shards:
-            if (damage := next(find_damage(shard), None)) is not None:
-                return str(damage)
-        if _digest_of_both(current, added) != state.after:
-            return f"{new} has changed since it was packed"
-    except FastdataError as error:
-        return str(error)
-    return None
+        state: dict[str, Any] = read_state(path)
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        raise JobChangedError(
+            f"{path} is damaged, so it is unknown whether the samples have been added. Look at "
+            f"the dataset (fastdata info), then remove that file: rm {shlex.quote(str(path))}"
+        ) from None
+    return state
 
 
-def _digest_of_both(current: Dataset, added: Dataset) -> str:
-    readers = [*current.shards, *added.shards]
-    return content_digest(current.schema, [reader.column for reader in readers])
-
-
-def _add_shards(path: Path, current: Dataset, added: Path, state: _State) -> None:
-    """Give new shards names in the dataset's folder, then replace its manifest."""
+def _add_shards(path: Path, added: Path, digest: str) -> None:
+    """Move new shards into the dataset's folder, then replace its manifest."""
     manifest = Manifest.read(path)
     entries = list(manifest.shards)
     listed = {entry.file for entry in entries}
     for new in Manifest.read(added).shards:
         number = len(entries)
         while True:
-            name = f"shard-{number:05}{Path(new.file).suffix}"
+            target = path / f"shard-{number:05}{Path(new.file).suffix}"
             # A killed run may have left this shard; other files are not ours.
-            is_left = name not in listed and _is_shard(path / name, new)
-            if is_left or not os.path.lexists(path / name):
+            if target.name not in listed and _is_free(target, new):
                 break
             number += 1
-        listed.add(name)
-        if not is_left:
-            _link(added / new.file, path / name)
-        entries.append(dataclasses.replace(new, file=name))
+        shutil.move(added / new.file, target)
+        listed.add(target.name)
+        entries.append(dataclasses.replace(new, file=target.name))
     sync_directory(path)
-    Manifest(manifest.schema, state.after, tuple(entries), manifest.options).write(path)
+    Manifest(manifest.schema, digest, tuple(entries), manifest.options).write(path)
     sync_directory(path)
 
 
-def _is_shard(path: Path, entry: ShardEntry) -> bool:
-    """Return whether a file is this shard, by its digest."""
+def _is_free(path: Path, entry: ShardEntry) -> bool:
+    """Tell whether no file has this name, or it is this shard by its digest."""
+    if not os.path.lexists(path):
+        return True
     try:
         is_file = path.is_file() and not path.is_symlink()
         return is_file and ShardReader(path).header.digest == entry.digest
@@ -341,19 +257,6 @@ def _is_shard(path: Path, entry: ShardEntry) -> bool:
         if is_of_machine(error):
             raise
         return False
-
-
-def _link(source: Path, target: Path) -> None:
-    """Link a file to a second name, or copy it there atomically."""
-    try:
-        os.link(source, target)
-    except FileExistsError:
-        raise
-    except OSError:  # a file system without links
-        scratch = target.with_name(f".fastdata-{target.name}.new")
-        with open(source, "rb") as found, open(create_own(scratch), "wb") as copy:
-            shutil.copyfileobj(found, copy)
-        os.rename(scratch, target)
 
 
 def _publish_rejects(added: Path, path: Path, num_rejected: int) -> Path | None:
@@ -365,19 +268,3 @@ def _publish_rejects(added: Path, path: Path, num_rejected: int) -> Path | None:
     if rejects_path(added).exists():
         os.replace(rejects_path(added), target)
     return target
-
-
-def _names_in_workplace(new: Path) -> set[str]:
-    """Return the names of our files in the folder, except the lock and the state."""
-    return {new.name, f"{new.name}.partial", rejects_path(new).name, f"{_STATE}.new"}
-
-
-def _clear(new: Path, done: Path) -> None:
-    """Remove our files; the folder stays if it has others."""
-    # The state goes last: without it, the next run would treat leftover files as new samples.
-    workplace = new.parent
-    for name in _names_in_workplace(new):
-        remove_own(workplace / name)
-    if (workplace / _STATE).exists():
-        os.replace(workplace / _STATE, done)
-        sync_directory(done.parent)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -13,9 +14,9 @@ from fastdata.codecs.blobs import decode_stored, encode_png
 from fastdata.codecs.image_header import orientation_of
 from fastdata.codecs.limits import MAX_PIXELS, check_pixels
 from fastdata.dataset import Dataset
-from fastdata.errors import ImageError, OptionError, ShardCorruptError
+from fastdata.errors import ImageError, ShardCorruptError
 from fastdata.formats.reader import ShardReader
-from fastdata.schema import ImageField, ScalarField, Schema
+from fastdata.schema import Field, ImageField, ScalarField, Schema
 
 from ..packing.boxes import image_with_boxes, turn_boxes
 
@@ -23,15 +24,18 @@ __all__ = [
     "Cut",
     "Exporter",
     "PackedSample",
-    "ShardFiles",
+    "Sized",
     "label_field",
     "main_image",
-    "number_of_all",
     "packed_samples",
+    "sized",
+    "write_pieces",
 ]
 
-_LABELS = ("label", "class", "target")
-_SIDES = ("height", "width")
+Sized: TypeAlias = "tuple[Any, int]"
+"""A sample in the form of a format, and its size in bytes."""
+
+
 _BUFFER_BYTES = 1 << 18
 
 
@@ -52,7 +56,7 @@ class PackedSample(NamedTuple):
 
     def size(self, name: str) -> tuple[int, int]:
         """Return the height and width of an image."""
-        height, width = (self.shard.column(f"{name}.{side}")[self.row] for side in _SIDES)
+        height, width = (self.shard.column(f"{name}.{s}")[self.row] for s in ("height", "width"))
         return int(height), int(width)
 
     def image_file(self, name: str) -> bytes | memoryview:
@@ -68,6 +72,12 @@ class PackedSample(NamedTuple):
             return encode_png(decode_stored(data, "raw", (height, width, field.channels)))
         except ImageError as error:
             raise ShardCorruptError(f"{self.shard.path}: {name!r} of {self}: {error}") from error
+
+    def contents(self) -> Iterator[tuple[str, Field, Any]]:
+        """Yield the name, the field and the value of each field: images as files."""
+        for name, field in self.schema.items():
+            is_image = isinstance(field, ImageField)
+            yield name, field, self.image_file(name) if is_image else self.value(name)
 
     def value(self, name: str) -> Any:
         """Return a value of a field without images; boxes are in pixels of the image file."""
@@ -92,59 +102,91 @@ def packed_samples(dataset: Dataset) -> Iterator[PackedSample]:
         yield PackedSample(shard, row, schema)
 
 
-class Exporter(abc.ABC):
-    """Writes the samples of a dataset below a folder, which is empty at first.
+class Cut:
+    """A key for `itertools.groupby` that cuts samples into shards.
 
-    `shard_size` is what `parse_shard_size` returns.
+    A shard has a maximum of samples, of bytes or of both; a larger sample gets its own shard.
     """
+
+    def __init__(self, samples: int | None = None, num_bytes: int | None = None) -> None:
+        self._most_samples, self._most_bytes = samples, num_bytes
+        self._shard = self._samples = self._bytes = 0
+
+    def __call__(self, sample: Sized) -> int:
+        """Return the number of the shard of the next sample."""
+        size = sample[1]
+        most = self._most_bytes
+        if self._samples > 0 and (
+            self._samples == self._most_samples or (most is not None and self._bytes + size > most)
+        ):
+            self._shard, self._samples, self._bytes = self._shard + 1, 0, 0
+        self._samples += 1
+        self._bytes += size
+        return self._shard
+
+
+class Exporter(abc.ABC):
+    """Writes the samples of a dataset below a folder, which is empty at first."""
 
     name: ClassVar[str]
     """Name of the format for ``--format``."""
     entry: ClassVar[str] = ""
     """The name in the folder that `fastdata.pack` takes; empty for the folder itself."""
-    reads_as: ClassVar[str] = ""
-    """The format in which `fastdata.pack` reads it."""
     shard_bytes: ClassVar[int] = 0
     """Default size of a shard; 0 for formats without shards."""
 
-    def __init__(self, root: Path, dataset: Dataset, shard_size: Mapping[str, int]) -> None:
-        if shard_size and not self.shard_bytes:
-            raise OptionError(f"format={self.name!r} has no shards: omit shard_size")
-        self.root = root
-        self.dataset = dataset
-        self.schema = dataset.schema
+    def __init__(self, root: Path, dataset: Dataset, cut: Cut) -> None:
+        self.root, self.dataset, self.schema, self.cut = root, dataset, dataset.schema, cut
         self.stored_as: dict[str, str] = {}
-        """Where each field is, for ``fastdata.json``: complete once `write` is done, without the
-        fields that were left out, and empty for formats that do without."""
+        """Where each field is, for ``fastdata.json``: complete once `write` is done, and empty for
+        formats that do without."""
         self.num_files = 0
         self.file_bytes = 0
-        """Bytes of the image files so far."""
-        self.notes: list[str] = []
-        """What the user should know, e.g. fields left out."""
-        most = shard_size or {"shard_bytes": self.shard_bytes}
-        self.cut = Cut(most.get("shard_size"), most.get("shard_bytes"))
+        """Bytes of the image files or shards so far."""
 
     @abc.abstractmethod
     def write(self, samples: Iterable[PackedSample]) -> None:
-        """Write all samples of the dataset."""
+        """Write all samples of the dataset; it has at least one."""
 
-    def count(self, paths: Iterable[Path]) -> None:
-        """Count finished files."""
-        for path in paths:
-            self.num_files += 1
-            self.file_bytes += path.stat().st_size
+    def count(self, num_bytes: int) -> None:
+        """Count a finished file."""
+        self.num_files += 1
+        self.file_bytes += num_bytes
+
+    def write_shards(
+        self,
+        samples: Iterable[Sized],
+        pattern: str,
+        write_file: Callable[[Path, Iterator[Sized]], None],
+    ) -> None:
+        """Write each shard with `write_file`; `pattern` has the shard's number and how many."""
+        paths: list[Path] = []
+        for number, shard in itertools.groupby(samples, self.cut):
+            paths.append(self.root / f"{number}.part")
+            write_file(paths[-1], shard)
+        for number, path in enumerate(paths):
+            path = path.rename(self.root / pattern.format(number, len(paths)))
+            self.count(path.stat().st_size)
+
+
+def sized(pieces: Sequence[bytes | memoryview]) -> Sized:
+    """Return the pieces of a sample with their size."""
+    return pieces, sum(map(len, pieces))
+
+
+def write_pieces(path: Path, samples: Iterable[Sized], end: bytes = b"") -> None:
+    """Write the pieces of samples to a new file, and `end` behind them."""
+    with open(path, "xb", buffering=_BUFFER_BYTES) as file:
+        for pieces, _ in samples:
+            file.writelines(pieces)
+        file.write(end)
 
 
 def label_field(schema: Schema) -> str | None:
-    """Return the field that is the class: of class names, else of numbers called so."""
-    whole = {
-        name: field
-        for name, field in schema.items()
-        if isinstance(field, ScalarField) and np.dtype(field.dtype).kind in "biu"
-    }
-    named = [name for name, field in whole.items() if field.classes is not None]
-    numbered = [name for name in _LABELS if name in whole and whole[name].dtype != "bool"]
-    return next(iter(named + numbered), None)
+    """Return the field whose whole numbers are the class."""
+    field = schema.get(schema.label or "")
+    whole = isinstance(field, ScalarField) and np.dtype(field.dtype).kind in "biu"
+    return schema.label if whole else None
 
 
 def main_image(schema: Schema) -> str | None:
@@ -152,81 +194,3 @@ def main_image(schema: Schema) -> str | None:
     if not schema.images:
         return None
     return "image" if "image" in schema.images else image_with_boxes(schema)
-
-
-# -- shards -----------------------------------------------------------------------------
-
-
-class Cut:
-    """Determines which samples begin a new shard.
-
-    A shard has a maximum of samples or bytes; a larger sample gets its own shard.
-    """
-
-    def __init__(self, samples: int | None = None, num_bytes: int | None = None) -> None:
-        self._most = samples, num_bytes
-        self._samples = self._bytes = 0
-
-    def begins_shard(self, num_bytes: int) -> bool:
-        """Count a sample, by its bytes; return whether it needs a new shard."""
-        samples, most = self._most
-        full = self._samples > 0 and (
-            self._samples == samples or (most is not None and self._bytes + num_bytes > most)
-        )
-        if full:
-            self._samples = self._bytes = 0
-        self._samples += 1
-        self._bytes += num_bytes
-        return full
-
-
-class ShardFiles:
-    """Files that samples are written to, one after the other.
-
-    `pattern` has a place for the number of a file, and each file ends with `end`.  There is at
-    least one file.  A context manager; leaving it by an exception leaves the last file as it is.
-    """
-
-    def __init__(self, root: Path, pattern: str, cut: Cut, end: bytes = b"") -> None:
-        self.paths: list[Path] = []
-        self._root, self._pattern, self._cut, self._end = root, pattern, cut, end
-        self._file: IO[bytes]
-        self._open()
-
-    def _open(self) -> None:
-        path = self._root / self._pattern.format(len(self.paths))
-        self._file = open(path, "xb", buffering=_BUFFER_BYTES)  # noqa: SIM115 (closed by _finish)
-        self.paths.append(path)
-
-    def write(self, pieces: Sequence[bytes | memoryview]) -> None:
-        """Write a sample."""
-        if self._cut.begins_shard(sum(map(len, pieces))):
-            self._finish()
-            self._open()
-        for piece in pieces:
-            self._file.write(piece)
-
-    def _finish(self) -> None:
-        with self._file as file:
-            file.write(self._end)
-
-    def __enter__(self) -> ShardFiles:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self._finish()
-            return
-        # Not through the buffer, which a full disk would not take either.
-        try:
-            self._file.close()
-        except OSError:
-            self._file.raw.close()  # type: ignore[attr-defined]
-
-
-def number_of_all(paths: Sequence[Path], pattern: str) -> list[Path]:
-    """Rename files so that each name has the number of all; return the new paths."""
-    return [
-        path.rename(path.with_name(pattern.format(number, len(paths))))
-        for number, path in enumerate(paths)
-    ]

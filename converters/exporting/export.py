@@ -22,14 +22,13 @@ from fastdata.dataset import Dataset
 from fastdata.errors import DestinationExistsError, OptionError, did_you_mean, full_disk_explained
 from fastdata.own_files import remove_own
 from fastdata.printable import printable
-from fastdata.schema import Schema
 
 from ..opening import open_packed
 from ..packed import refuse_transform
 from ..packing.lock import DirectoryLock
 from ..packing.options import parse_shard_size
 from ..reading.exported import SIDE_FILE, write_exported
-from .base import Exporter, packed_samples
+from .base import Cut, Exporter, packed_samples
 from .folder import FolderExporter
 from .parquet import ParquetExporter
 from .tfrecord import TFRecordExporter
@@ -41,9 +40,6 @@ FORMATS: dict[str, type[Exporter]] = {
     kind.name: kind
     for kind in (FolderExporter, WebDatasetExporter, TFRecordExporter, ParquetExporter)
 }
-
-_FILES = (".tar", ".tgz", ".gz", ".tfrecord", ".parquet", ".zip", ".csv", ".mdb", ".lmdb", ".h5")
-"""Suffixes of files, which no export is."""
 
 _SIGNS = ("manifest.schema.json", SIDE_FILE)
 """Files that mark an export: no other folder is replaced."""
@@ -67,8 +63,6 @@ class ExportReport:
     file_bytes : int
         Of these files.
     seconds : float
-    notes : tuple of str
-        What the user should know, e.g. fields that the format does not hold.
     """
 
     path: Path
@@ -78,7 +72,6 @@ class ExportReport:
     num_files: int
     file_bytes: int
     seconds: float
-    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as a JSON object."""
@@ -87,27 +80,21 @@ class ExportReport:
             "path": str(self.path),
             "entry": str(self.entry),
             "seconds": round(self.seconds, 3),
-            "notes": list(self.notes),
         }
 
     def __str__(self) -> str:
         files = "image file" if self.format == "folder" else "file"
-        return "\n".join(
-            printable(line)
-            for line in (
-                f"{self.path}: {self.num_samples:,} samples, {self.num_files:,} "
-                f"{files}{'s' * (self.num_files != 1)}, {self.file_bytes / 1e6:,.1f} MB",
-                *(f"note: {note}" for note in self.notes),
-                f"pack it again: fastdata pack {self.entry} NEW.lmdb",
-            )
-        )
+        return printable(
+            f"{self.path}: {self.num_samples:,} samples, {self.num_files:,} "
+            f"{files}{'s' * (self.num_files != 1)}, {self.file_bytes / 1e6:,.1f} MB\n"
+        ) + printable(f"pack it again: fastdata pack {self.entry} NEW.lmdb")
 
 
 def export(
     dataset: Dataset | str | os.PathLike[str],
     destination: str | os.PathLike[str],
     *,
-    format: str | None = None,
+    format: str = "folder",
     shard_size: int | str | None = None,
     overwrite: bool = False,
     progress: bool | None = None,
@@ -119,9 +106,9 @@ def export(
     dataset : Dataset or path-like
         E.g. ``fastdata.open("train.lmdb")[:100]``.
     destination : path-like
-        A new folder.  A name with a suffix, like ``out.tar``, is refused unless `format` is given.
-    format : {"folder", "webdataset", "tfrecord", "parquet"}, optional
-        By default ``folder``.  ``folder``: image files in class folders, and a CSV that lists them.
+        A new folder.
+    format : {"folder", "webdataset", "tfrecord", "parquet"}
+        ``folder``: image files in class folders, and a CSV that lists them.
         ``webdataset``: tar files.  ``tfrecord``: files of ``tf.train.Example``.
         ``parquet``: tables as Hugging Face's ``datasets`` reads them.
     shard_size : int or str, optional
@@ -145,7 +132,7 @@ def export(
     DiskFullError
         If the disk is full; nothing is left behind.
     OptionError
-        If the format cannot hold the dataset, or one of its values; the message names it.
+        If the dataset has no samples, or a value that the format cannot hold; the message names it.
         If the dataset has a transform, which would not be applied.
     MissingExtraError
         If the format needs a package that is not installed.
@@ -161,9 +148,6 @@ def export(
     >>> export("train.lmdb", "./images")              # doctest: +SKIP
     """
     started = time.monotonic()
-    if format is None:
-        _refuse_suffix(Path(destination))
-        format = "folder"
     if format not in FORMATS:
         raise OptionError(
             f"format={format!r} is not one of {', '.join(FORMATS)}.{did_you_mean(format, FORMATS)}"
@@ -172,12 +156,16 @@ def export(
     limit = parse_shard_size(shard_size)
     if min(limit.values(), default=1) < 1:
         raise OptionError(f"shard_size={shard_size!r} is less than 1")
+    if limit and not kind.shard_bytes:
+        raise OptionError(f"format={format!r} has no shards: omit shard_size")
+    limit = limit or {"shard_bytes": kind.shard_bytes}
     chosen = dataset if isinstance(dataset, Dataset) else open_packed(dataset)
+    if not len(chosen):
+        raise OptionError("the dataset has no samples to export")
     refuse_transform(chosen)
     path = Path(os.path.abspath(destination))
-    _clear_leftovers(path)
-    _check_destination(path, chosen, overwrite)
     with full_disk_explained(path, _MAKE_ROOM), _own_workplace(path) as workplace:
+        _check_destination(path, chosen, overwrite)
         files = workplace / "files"
         files.mkdir()
         with tqdm(
@@ -188,11 +176,15 @@ def export(
             disable=None if progress is None else not progress,
             dynamic_ncols=True,
         ) as samples:
-            writer = kind(files, chosen, limit)
+            cut = Cut(limit.get("shard_size"), limit.get("shard_bytes"))
+            writer = kind(files, chosen, cut)
             writer.write(samples)
         if writer.stored_as:
-            _describe(files, writer)
-        publish(files, path, workplace / "replaced", overwrite)
+            packed_with = next(iter(chosen.shards)).header.options
+            write_exported(files, format, chosen.schema, writer.stored_as, packed_with)
+        if path.exists():
+            os.rename(path, workplace / "replaced")
+        os.rename(files, path)
     return ExportReport(
         Path(destination),
         format,
@@ -201,26 +193,7 @@ def export(
         writer.num_files,
         writer.file_bytes,
         time.monotonic() - started,
-        tuple(writer.notes),
     )
-
-
-def _describe(files: Path, writer: Exporter) -> None:
-    """Write ``fastdata.json``, which describes the exported fields."""
-    schema = Schema({k: v for k, v in writer.schema.items() if k in writer.stored_as}, stored=True)
-    first = next(iter(writer.dataset.shards), None)
-    packed_with = None if first is None else first.header.options
-    write_exported(files, writer.reads_as, schema, writer.stored_as, packed_with)
-
-
-def _refuse_suffix(destination: Path) -> None:
-    """Refuse the name of a file for a folder of images."""
-    if destination.suffix.lower() in _FILES:
-        raise OptionError(
-            f"{destination} would become a folder of image files. Pass format= (--format) "
-            f"{', '.join(FORMATS)} if a folder is what you want. `fastdata subset` copies to "
-            "another dataset."
-        )
 
 
 def _check_destination(path: Path, dataset: Dataset, overwrite: bool) -> None:
@@ -242,49 +215,29 @@ def _check_destination(path: Path, dataset: Dataset, overwrite: bool) -> None:
         )
 
 
-# -- atomic creation of a folder ----------------------------------------------------------
-
-
 @contextlib.contextmanager
 def _own_workplace(path: Path) -> Iterator[Path]:
     """Own the folder in which an export is made, and remove it in the end.
 
-    What a killed export left there is removed first.
+    The files that a killed export left there are removed first.
     """
     workplace = path.with_name(path.name + ".exporting")
     lock = DirectoryLock(workplace, ("files", "replaced").__contains__, "exporting")
     try:
-        replaced = workplace / "replaced"
-        if replaced.is_dir() and not replaced.is_symlink() and not os.path.lexists(path):
-            os.rename(replaced, path)  # killed between the two renames
-        for entry in os.scandir(workplace):
-            if entry.name in ("files", "replaced"):
-                remove_own(entry.path)
+        _tidy(workplace, path)
         yield workplace
     finally:
         try:
-            for name in ("files", "replaced"):
-                with contextlib.suppress(OSError):
-                    remove_own(workplace / name)
+            _tidy(workplace, path)
         finally:
             # The lock file goes last: it marks the leftover files of a killed export as ours.
             lock.release()
 
 
-def _clear_leftovers(path: Path) -> None:
-    """Remove the files of an export that was killed after its last rename."""
-    if path.exists() and path.with_name(path.name + ".exporting").joinpath("lock").exists():
-        with _own_workplace(path):
-            pass
-
-
-def publish(files: Path, path: Path, replaced: Path, overwrite: bool) -> None:
-    """Give the finished folder its name; an earlier one stays if that fails."""
-    if overwrite and path.exists():
-        os.rename(path, replaced)
-    try:
-        os.rename(files, path)
-    except BaseException:
-        if replaced.exists():
-            os.rename(replaced, path)
-        raise
+def _tidy(workplace: Path, path: Path) -> None:
+    """Put an earlier export back if no other took its place; remove the unfinished files."""
+    replaced = workplace / "replaced"
+    if replaced.is_dir() and not replaced.is_symlink() and not os.path.lexists(path):
+        os.rename(replaced, path)
+    for name in ("files", "replaced"):
+        remove_own(workplace / name)

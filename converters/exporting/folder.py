@@ -14,17 +14,16 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from fastdata.dataset import Dataset
 from fastdata.errors import OptionError
 from fastdata.schema import ImageField, ScalarField
 
 from ..reading.cells import cell_of, class_cells, write_schema
-from ..reading.text_lines import MOST_IN_CELL, MOST_IN_ROW
-from .base import Exporter, PackedSample, label_field
+from ..reading.text_lines import MOST_IN_CELL
+from .base import Cut, Exporter, PackedSample, label_field
 from .names import FileNames, folder_names, image_suffix, split_key
 
 __all__ = ["MANIFEST", "FolderExporter"]
@@ -38,8 +37,8 @@ class FolderExporter(Exporter):
     name = "folder"
     entry = MANIFEST
 
-    def __init__(self, root: Path, dataset: Dataset, shard_size: Mapping[str, int]) -> None:
-        super().__init__(root, dataset, shard_size)
+    def __init__(self, root: Path, dataset: Dataset, cut: Cut) -> None:
+        super().__init__(root, dataset, cut)
         schema = self.schema
         self._names = FileNames()
         self._made: set[str] = set()
@@ -65,28 +64,27 @@ class FolderExporter(Exporter):
             rows = csv.writer(file, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
             csv.writer(file, lineterminator="\n").writerow(self.schema)
             for sample in samples:
-                try:
-                    rows.writerow(_readable(sample, self.schema, self._row(sample)))
-                except csv.Error as error:
+                row = self._row(sample)
+                if max(len(str(cell)) for cell in row) > MOST_IN_CELL:
                     raise OptionError(
-                        f"{sample.shard.path}: {sample} has text that this Python cannot write "
-                        f"into a CSV ({error}). Python 3.11 and later can write NUL characters too."
-                    ) from error
+                        f"{sample.shard.path}: {sample} has a value of more than "
+                        f"{MOST_IN_CELL:,} characters, and no CSV with such a cell is read. "
+                        "Export to parquet, webdataset or tfrecord"
+                    )
+                rows.writerow(row)
 
     def _row(self, sample: PackedSample) -> list[str | int | float | bool]:
         key = sample.key
         class_name, class_folder = self._class(sample)
         row: list[str | int | float | bool] = []
-        for name, field in self.schema.items():
+        for name, field, value in sample.contents():
             if not isinstance(field, ImageField):
-                value = sample.value(name)
                 row.append(cell_of(value, field, self._cells.get(name)))
                 continue
-            data = sample.image_file(name)
             folders, stem = split_key(key, class_name)
             parts = [name] * self._by_field + [class_folder] * bool(class_folder) + folders
-            path = self._names.claim(os.path.join(*parts), stem, image_suffix(data, key))
-            self._write(path, data)
+            path = self._names.claim(os.path.join(*parts), stem, image_suffix(value, key))
+            self._write(path, value)
             row.append(path)
         return row
 
@@ -108,26 +106,4 @@ class FolderExporter(Exporter):
             self._made.add(folder)
         with open(self.root / path, "xb") as file:
             file.write(data)
-        self.num_files += 1
-        self.file_bytes += len(data)
-
-
-def _readable(sample: PackedSample, names: Iterable[str], row: list[Any]) -> list[Any]:
-    """Return a row of a CSV that `csv_rows` reads.
-
-    Raises OptionError if a cell, or all of them, have too many characters for that.
-    """
-    cells = [str(cell) for cell in row]
-    sizes = dict(zip(names, map(len, cells), strict=True))
-    longest = max(sizes, key=sizes.__getitem__)
-    # Quotes are doubled, and each cell has two of its own and a comma.
-    if (
-        sizes[longest] > MOST_IN_CELL
-        or sum(len(cell) + cell.count('"') + 3 for cell in cells) > MOST_IN_ROW
-    ):
-        raise OptionError(
-            f"{sample.shard.path}: {sample} has {sizes[longest]:,} characters in {longest!r}. A "
-            f"CSV is read with cells of at most {MOST_IN_CELL:,} and rows of at most "
-            f"{MOST_IN_ROW:,}. Export to parquet, webdataset or tfrecord"
-        )
-    return row
+        self.count(len(data))

@@ -64,16 +64,8 @@ def split_key(key: str, class_name: str | None = None) -> tuple[list[str], str]:
 
 def folder_names(names: Iterable[str]) -> list[str]:
     """Return a folder name for each class name, no two alike."""
-    result: list[str] = []
-    taken: set[str] = set()
-    for name in names:
-        wanted = chosen = _folder(name)
-        number = 2
-        while chosen in taken:
-            chosen, number = f"{wanted}-{number}", number + 1
-        taken.add(chosen)
-        result.append(chosen)
-    return result
+    taken = FileNames()
+    return [taken.claim("", _folder(name), "") for name in names]
 
 
 class FileNames:

@@ -21,22 +21,22 @@ Source of the features: ``datasets/features/features.py`` and ``features/image.p
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fastdata.dataset import Dataset
 from fastdata.schema import ArrayField, BytesField, Field, ImageField, ScalarField, Schema
 
 from ..reading.exported import needs_shape
 from ..reading.splits import split_of
-from ..reading.tables.arrow_types import arrow
+from ..reading.tables.arrow_fields import arrow
 from ..reading.tables.rows import KEY
-from .base import Exporter, PackedSample, number_of_all
+from .base import Cut, Exporter, PackedSample, Sized
 from .names import image_suffix, split_key
 
 __all__ = ["ParquetExporter"]
@@ -52,114 +52,62 @@ _ROW_BYTES = 64
 class ParquetExporter(Exporter):
     """Tables with a row a sample."""
 
-    name = reads_as = "parquet"
+    name = "parquet"
     shard_bytes = 500 * 10**6
 
-    def __init__(self, root: Path, dataset: Dataset, shard_size: Mapping[str, int]) -> None:
-        super().__init__(root, dataset, shard_size)
-        arrow(".parquet")
-
     def write(self, samples: Iterable[PackedSample]) -> None:
+        self._columns = _arrow_schema(self.schema)
         self.stored_as = {name: name for name in self.schema}
-        paths = self.dataset.paths
-        split = split_of(Path(paths[0].name)) if paths else ""
-        table = _Table(self.root, self.schema)
-        try:
-            for sample in samples:
-                row, size = self._row(sample)
-                if self.cut.begins_shard(size):
-                    table.next_file()
-                table.add(row, size)
-            table.flush()
-        finally:
-            table.close()
-        pattern = f"{split or 'train'}-{{:05}}-of-{{:05}}.parquet"
-        self.count(number_of_all(table.paths, pattern))
+        split = split_of(Path(self.dataset.paths[0].name)) or "train"
+        pattern = f"{split}-{{:05}}-of-{{:05}}.parquet"
+        self.write_shards(map(self._row, samples), pattern, self._write_file)
 
-    def _row(self, sample: PackedSample) -> tuple[dict[str, Any], int]:
+    def _row(self, sample: PackedSample) -> Sized:
         """Return the values of a row, and about how many bytes they have."""
         key = sample.key
         row: dict[str, Any] = {KEY: key}
         size = _ROW_BYTES
-        for name, field in self.schema.items():
+        for name, field, value in sample.contents():
+            row[name] = value
             if isinstance(field, ImageField):
-                data = bytes(sample.image_file(name))
-                row[name] = {"bytes": data, "path": split_key(key)[1] + image_suffix(data, key)}
-                size += len(data)
-                continue
-            value = row[name] = sample.value(name)
+                path = split_key(key)[1] + image_suffix(value, key)
+                row[name] = {"bytes": bytes(value), "path": path}
             if isinstance(field, ArrayField):
                 size += value.nbytes
             elif not isinstance(field, ScalarField):
                 size += len(value)
         return row, size
 
-
-class _Table:
-    """Parquet files that rows are written to, a row group at a time."""
-
-    def __init__(self, root: Path, schema: Schema) -> None:
-        self.paths: list[Path] = []
-        self._root, self._schema = root, schema
-        self._arrow_schema = _arrow_schema(schema)
-        self._rows: list[dict[str, Any]] = []
-        self._bytes = 0
-        self._writer: Any = None
-        self._open()
-
-    def _open(self) -> None:
-        path = self._root / f"{len(self.paths):05}.part"
-        plain = [n for n, field in self._schema.items() if isinstance(field, ScalarField)]
-        self._writer = arrow(".parquet").ParquetWriter(
+    def _write_file(self, path: Path, rows: Iterable[Sized]) -> None:
+        # Dictionaries and statistics of image files are of no use.
+        plain = [n for n, field in self.schema.items() if isinstance(field, ScalarField)]
+        with arrow(".parquet").ParquetWriter(
             path,
-            self._arrow_schema,
-            # Image files do not become smaller, and statistics of them are of no use.
-            compression={leaf: "snappy" for leaf in _leaves(self._schema)},
+            self._columns,
             use_dictionary=plain,
             write_statistics=[*plain, KEY],
             write_page_checksum=True,
-        )
-        self.paths.append(path)
+        ) as writer:
+            for _, group in itertools.groupby(rows, Cut(_GROUP_ROWS, _GROUP_BYTES)):
+                writer.write_table(self._table([row for row, _ in group]))
 
-    def next_file(self) -> None:
-        """Finish a file and begin the next."""
-        self.flush()
-        self.close()
-        self._open()
-
-    def add(self, row: dict[str, Any], size: int) -> None:
-        """Add a row of about so many bytes."""
-        if self._bytes + size > _GROUP_BYTES or len(self._rows) == _GROUP_ROWS:
-            self.flush()
-        self._rows.append(row)
-        self._bytes += size
-
-    def flush(self) -> None:
-        """Write the rows that wait as a row group."""
-        if not self._rows:
-            return
+    def _table(self, rows: Sequence[dict[str, Any]]) -> Any:
         pa = arrow()
         columns: list[Any] = []
-        for name, field in self._schema.items():
-            type_ = self._arrow_schema.field(name).type
-            values = [row[name] for row in self._rows]
+        for name, field in self.schema.items():
+            type_ = self._columns.field(name).type
+            values = [row[name] for row in rows]
             if isinstance(field, ArrayField):
                 columns.append(_nested(values, field, type_))
             elif isinstance(field, ScalarField):
-                columns.append(pa.array(np.array(values).astype(_numpy_name(type_))))
+                columns.append(pa.array(np.array(values).astype(type_.to_pandas_dtype())))
             else:
                 columns.append(pa.array(values, type_))
             if needs_shape(field):
                 shapes = [list(value.shape) for value in values]
                 columns.append(pa.array(shapes, pa.list_(pa.int64())))
-        columns.append(pa.array([row[KEY] for row in self._rows], pa.string()))
-        batch = pa.Table.from_arrays(columns, schema=self._arrow_schema)
-        self._writer.write_table(batch, row_group_size=len(self._rows))
-        self._rows, self._bytes = [], 0
-
-    def close(self) -> None:
-        """Close the file."""
-        self._writer.close()
+        columns.append(pa.array([row[KEY] for row in rows], pa.string()))
+        return pa.Table.from_arrays(columns, schema=self._columns)
 
 
 def _nested(values: list[np.ndarray[Any, Any]], field: ArrayField, type_: Any) -> Any:
@@ -168,7 +116,7 @@ def _nested(values: list[np.ndarray[Any, Any]], field: ArrayField, type_: Any) -
     leaf = type_
     while pa.types.is_list(leaf):
         leaf = leaf.value_type
-    flat = np.concatenate([value.reshape(-1) for value in values]).astype(_numpy_name(leaf))
+    flat = np.concatenate([value.reshape(-1) for value in values]).astype(leaf.to_pandas_dtype())
     nested = pa.array(flat, leaf)
     for level in reversed(range(len(field.shape))):
         counts = [math.prod(value.shape[:level]) for value in values]
@@ -176,25 +124,6 @@ def _nested(values: list[np.ndarray[Any, Any]], field: ArrayField, type_: Any) -
         ends = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))).astype(np.int32)
         nested = pa.ListArray.from_arrays(pa.array(ends), nested)
     return nested.cast(type_)
-
-
-def _numpy_name(type_: Any) -> str:
-    return {"float": "float32", "double": "float64"}.get(str(type_), str(type_))
-
-
-def _leaves(schema: Schema) -> list[str]:
-    """Return the columns that are compressed, by the names that Parquet has for them."""
-    leaves = [KEY]
-    for name, field in schema.items():
-        if isinstance(field, ImageField):
-            leaves.append(f"{name}.path")
-        elif isinstance(field, ArrayField):
-            leaves.append(name + ".list.element" * len(field.shape))
-            if needs_shape(field):
-                leaves.append(f"{name}.shape.list.element")
-        else:
-            leaves.append(name)
-    return leaves
 
 
 def _arrow_schema(schema: Schema) -> Any:

@@ -30,7 +30,15 @@ from fastdata.schema import BytesField, ImageField, ScalarField, Schema, StringF
 from ..reading.exported import needs_shape
 from ..reading.records.examples import example_of
 from ..reading.records.framing import frame_around
-from .base import Exporter, PackedSample, ShardFiles, label_field, main_image, number_of_all
+from .base import (
+    Exporter,
+    PackedSample,
+    Sized,
+    label_field,
+    main_image,
+    sized,
+    write_pieces,
+)
 
 __all__ = ["TFRecordExporter", "feature_names"]
 
@@ -40,29 +48,26 @@ KEY = "key"
 class TFRecordExporter(Exporter):
     """Shards of TFRecord; each sample is an Example."""
 
-    name = reads_as = "tfrecord"
+    name = "tfrecord"
     shard_bytes = 10**9
 
     def write(self, samples: Iterable[PackedSample]) -> None:
         self.stored_as = feature_names(self.schema)
-        with ShardFiles(self.root, "{:05}.part", self.cut) as files:
-            for sample in samples:
-                data = example_of(self._features(sample))
-                head, foot = frame_around(data)
-                files.write([head, data, foot])
-        self.count(number_of_all(files.paths, "shard-{:05}-of-{:05}.tfrecord"))
+        records = map(self._record, samples)
+        self.write_shards(records, "shard-{:05}-of-{:05}.tfrecord", write_pieces)
+
+    def _record(self, sample: PackedSample) -> Sized:
+        data = example_of(self._features(sample))
+        head, foot = frame_around(data)
+        return sized([head, data, foot])
 
     def _features(self, sample: PackedSample) -> Iterator[tuple[str, str, Sequence[Any]]]:
-        for name, field in self.schema.items():
+        for name, field, value in sample.contents():
             feature = self.stored_as[name]
-            if isinstance(field, ImageField):
-                yield feature, "bytes_list", [bytes(sample.image_file(name))]
-                continue
-            value = sample.value(name)
-            if isinstance(field, StringField):
+            if isinstance(field, (ImageField, BytesField)):
+                yield feature, "bytes_list", [bytes(value)]
+            elif isinstance(field, StringField):
                 yield feature, "bytes_list", [value.encode()]
-            elif isinstance(field, BytesField):
-                yield feature, "bytes_list", [value]
             else:
                 yield (feature, *_numbers(np.asarray(value)))
                 if needs_shape(field):

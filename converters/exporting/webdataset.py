@@ -23,6 +23,7 @@ A tar file has no time and no user in it: equal datasets give equal files.
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import tarfile
@@ -33,7 +34,15 @@ import numpy as np
 
 from fastdata.schema import ArrayField, BytesField, ImageField, ScalarField, Schema, StringField
 
-from .base import Exporter, PackedSample, ShardFiles, label_field, main_image
+from .base import (
+    Exporter,
+    PackedSample,
+    Sized,
+    label_field,
+    main_image,
+    sized,
+    write_pieces,
+)
 from .names import FileNames, image_suffix, split_key
 
 __all__ = ["WebDatasetExporter"]
@@ -44,52 +53,46 @@ _BLOCK = 512
 class WebDatasetExporter(Exporter):
     """Shards of WebDataset; a sample is the members with one key."""
 
-    name = reads_as = "webdataset"
+    name = "webdataset"
     shard_bytes = 10**9
 
     def write(self, samples: Iterable[PackedSample]) -> None:
-        stems = _stems(self.schema)
-        main = main_image(self.schema)
-        names = FileNames()
-        suffixes: dict[str, set[str]] = {name: set() for name in self.schema}
+        self._stems, self._main = _stems(self.schema), main_image(self.schema)
+        self._names = FileNames()
+        self._suffixes: dict[str, set[str]] = {name: set() for name in self.schema}
         end = bytes(2 * _BLOCK)
-        with ShardFiles(self.root, "shard-{:06}.tar", self.cut, end) as files:
-            for sample in samples:
-                key = sample.key
-                called = _member_key(key, names)
-                numbers: dict[str, Any] = {}
-                pieces: list[bytes | memoryview] = []
-                implied = ""
-                for name, suffix, data in self._members(sample, stems, numbers):
-                    suffixes[name].add(suffix)
-                    if name == main:
-                        implied = f"{called}.{suffix}"
-                    pieces += _member(f"{called}.{suffix}", data)
-                if key != implied:
-                    numbers["key"] = key
-                if numbers:
-                    pieces += _member(f"{called}.json", json.dumps(numbers).encode())
-                files.write(pieces)
-        self.count(files.paths)
-        for name in self.schema.images:
-            suffixes[name] = suffixes[name] or {f"{stems[name]}jpg"}  # of no samples
+        write_file = functools.partial(write_pieces, end=end)
+        self.write_shards(map(self._sample, samples), "shard-{:06}.tar", write_file)
         self.stored_as = {
-            name: ";".join(sorted(suffixes[name])) or stems.get(name, f"json:{name}")
-            for name in self.schema
+            name: ";".join(sorted(self._suffixes[name])) or f"json:{name}" for name in self.schema
         }
 
+    def _sample(self, sample: PackedSample) -> Sized:
+        key, called = sample.key, _member_key(sample.key, self._names)
+        numbers: dict[str, Any] = {}
+        pieces: list[bytes | memoryview] = []
+        implied = ""
+        for name, suffix, data in self._members(sample, numbers):
+            self._suffixes[name].add(suffix)
+            if name == self._main:
+                implied = f"{called}.{suffix}"
+            pieces += _member(f"{called}.{suffix}", data)
+        if key != implied:
+            numbers["key"] = key
+        if numbers:
+            pieces += _member(f"{called}.json", json.dumps(numbers).encode())
+        return sized(pieces)
+
     def _members(
-        self, sample: PackedSample, stems: dict[str, str], numbers: dict[str, Any]
+        self, sample: PackedSample, numbers: dict[str, Any]
     ) -> Iterator[tuple[str, str, bytes | memoryview]]:
         """Yield field, suffix and content of members; add to `numbers` what goes into JSON."""
-        for name, field in self.schema.items():
+        stems = self._stems
+        for name, field, value in sample.contents():
             if isinstance(field, ImageField):
-                data = sample.image_file(name)
                 # As for a key without a suffix: all of one kind are called alike.
-                yield name, stems[name] + image_suffix(data, "")[1:], data
-                continue
-            value = sample.value(name)
-            if name not in stems:
+                yield name, stems[name] + image_suffix(value, "")[1:], value
+            elif name not in stems:
                 numbers[name] = value.item()
             elif isinstance(field, StringField):
                 yield name, stems[name], value.encode()
@@ -134,13 +137,10 @@ def _member_key(key: str, names: FileNames) -> str:
     The first dot of a file name ends that, and names like ``__x__`` are not read.
     """
     folders, stem = split_key(key)
-    *folders, stem = [*folders, stem.replace(".", "_")]
-    if (folders or [stem])[0].startswith("__"):
-        if folders:
-            folders[0] = "_" + folders[0].lstrip("_")
-        else:
-            stem = "_" + stem.lstrip("_")
-    return names.claim("/".join(folders), stem, "")
+    called = "/".join([*folders, stem.replace(".", "_")])
+    if called.startswith("__"):
+        called = "_" + called.lstrip("_")
+    return names.claim("", called, "")
 
 
 def _member(name: str, data: bytes | memoryview) -> list[bytes | memoryview]:

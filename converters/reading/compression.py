@@ -11,9 +11,9 @@ import contextlib
 import io
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, NamedTuple
 
 from fastdata.errors import SourceError
 from fastdata.regular_files import open_regular
@@ -39,11 +39,9 @@ _CODECS = {"gz": "gzip", "bz2": "bzip2", "zstd": "zstd"}
 _OTHERS = {b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 
 
-_WINDOW_BYTES = 1 << 27
-"""What the reference decoder admits; a header that claims more memory is refused."""
+_MEMORY = 1 << 27
+"""Bytes: what the reference decoder admits; a header that claims more memory is refused."""
 _STEP = 1 << 16
-_CAREFUL = 16
-"""Bytes of a step by which what comes before damage is inflated."""
 
 
 def compression_of(start: bytes) -> str:
@@ -91,30 +89,9 @@ def inflated_start(start: bytes, count: int) -> bytes:
         return b""
 
 
-class _InflatedStream:
-    """What a compressed file holds; reading raises SourceError where that is damaged."""
-
-    def __init__(self, stream: Any, damage: tuple[type[Exception], ...], path: Path) -> None:
-        self._stream, self._damage, self._path = stream, damage, path
-
-    def read(self, count: int) -> bytes:
-        """Return so many bytes; fewer at the end."""
-        return self._checked(self._stream.read, count)
-
-    def read1(self, count: int) -> bytes:
-        """Return some bytes, at most `count`: all of those that come before damage can be had."""
-        return self._checked(self._stream.read1, count)
-
-    def _checked(self, read: Callable[[int], bytes], count: int) -> bytes:
-        try:
-            return read(count)
-        except self._damage as error:
-            raise SourceError(f"{self._path}: cannot be decompressed: {error}") from error
-
-
 @contextlib.contextmanager
-def open_inflated(path: Path, codec: str | None = None, member: str = "") -> Iterator[IO[bytes]]:
-    """Open a file for reading what it holds, by `_InflatedStream` where it is compressed.
+def open_inflated(path: Path, codec: str | None = None, member: str = "") -> Iterator[Any]:
+    """Open a file for reading what it holds; the stream has the method ``read1``.
 
     `codec` is what an index says; `member` is of a zip archive.  Without them, gzip and zlib are
     recognised, and other files are read as they are.
@@ -124,89 +101,88 @@ def open_inflated(path: Path, codec: str | None = None, member: str = "") -> Ite
         file: IO[bytes] = stack.enter_context(
             open(path, "rb", buffering=_WINDOW, opener=open_regular)
         )
-        if not kind and not member:
-            yield file
-            return
         damage: tuple[type[Exception], ...] = (OSError, EOFError, zlib.error, zipfile.BadZipFile)
-        stream: Any
+        stream: Any = file
         if member:
             try:
                 stream = stack.enter_context(zipfile.ZipFile(file)).open(member)
             except (zipfile.BadZipFile, LookupError, NotImplementedError, RuntimeError) as error:
                 raise SourceError(f"{path}: {member} cannot be read: {error}") from error
         elif kind in _BITS:
-            stream = io.BufferedReader(_InflatedFile(file, _BITS[kind]))
+            stream = _InflatedFile(file, _BITS[kind])
         elif kind == "bzip2":
             stream = bz2.BZ2File(file)  # buffered already
-        else:
+        elif kind:
             damage += (zstandard().ZstdError,)
             stream = _decompressor().stream_reader(file, read_across_frames=True, closefd=False)
             stream = io.BufferedReader(stream, _WINDOW)
-        stack.callback(stream.close)
-        yield cast(IO[bytes], _InflatedStream(stream, damage, path))
+        yield stream if stream is file else _Checked(stream, damage, path)
 
 
-class _InflatedFile(io.RawIOBase):
-    """What a compressed file holds, read from its front.
+class _Checked(NamedTuple):
+    """What a compressed file holds."""
+
+    stream: Any
+    damage: tuple[type[Exception], ...]  # what reading raises where the file is damaged
+    path: Path
+
+    def read1(self, count: int) -> bytes:
+        """Return some bytes, at most `count`; none at the end. Raises SourceError for damage."""
+        try:
+            data: bytes = self.stream.read1(count)
+            return data
+        except self.damage as error:
+            raise SourceError(f"{self.path}: cannot be decompressed: {error}") from error
+
+
+class _InflatedFile:
+    """What a file of gzip or zlib holds.
 
     Unlike ``gzip.GzipFile`` it gives all that is whole before it says that the rest is not.
     """
 
     def __init__(self, file: IO[bytes], bits: int) -> None:
-        self._file = file
-        self._bits = bits
-        self._done, self._most = 0, _WINDOW
-        self._begin()
+        self._file, self._bits, self._window = file, bits, _WINDOW
+        self._inflater = zlib.decompressobj(bits)
+        self._rest = self._ready = b""
+        self._at = 0
 
-    def _begin(self) -> None:
-        self._inflater = zlib.decompressobj(self._bits)
-        self._rest = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        try:
-            data = self._inflated(min(len(buffer), self._most))
-        except zlib.error:
-            if self._most == _CAREFUL:
-                raise
-            # What was inflated before the damage is lost with the error: again, in small steps.
-            self._file.seek(0)
-            self._begin()
-            done, self._most = 0, _CAREFUL
-            while done < self._done:
-                done += len(self._inflated(min(_WINDOW, self._done - done)))
-            data = self._inflated(min(len(buffer), self._most))
-        self._done += len(data)
-        buffer[: len(data)] = data
-        return len(data)
-
-    def _inflated(self, most: int) -> bytes:
-        """Return some bytes, at most so many; none at the end."""
-        data = b""
-        while not data and most:
-            given = self._rest or self._file.read(_WINDOW)
-            if self._inflater.eof and not self._next_member(given):
-                break
-            data = self._inflater.decompress(given, most)
-            self._rest = self._inflater.unconsumed_tail
-            if self._inflater.eof:
-                self._rest = self._inflater.unused_data
-            elif not given and not data:
-                raise EOFError("the compressed data ends too early")
+    def read1(self, count: int) -> bytes:
+        """Return some bytes, at most `count`; none at the end."""
+        if self._at == len(self._ready):
+            self._ready, self._at = self._inflated(), 0
+        data = self._ready[self._at : self._at + count]
+        self._at += len(data)
         return data
 
-    def _next_member(self, given: bytes) -> bool:
-        """Tell whether the file goes on; gzip's may, and may end with zeros (RFC 1952, 2.2)."""
-        while given and not given.strip(b"\0"):
-            given = self._file.read(_WINDOW)
-        if not given:
-            return False
-        if self._bits != 31 or given[:1] != b"\x1f":
-            raise zlib.error("there is more behind the end of the compressed data")
-        self._inflater = zlib.decompressobj(self._bits)
-        return True
+    def _inflated(self) -> bytes:
+        data = b""
+        while not data:
+            given = self._rest or self._file.read(self._window)
+            if self._inflater.eof:
+                # gzip's file may go on with another, and end with zeros (RFC 1952, 2.2).
+                self._rest = given.lstrip(b"\0")
+                if not given:
+                    break
+                if self._rest:
+                    if self._bits != _BITS["gzip"] or self._rest[:1] != b"\x1f":
+                        raise zlib.error("there is more behind the end of the compressed data")
+                    self._inflater = zlib.decompressobj(self._bits)
+                continue
+            before = self._inflater.copy()
+            try:
+                data = self._inflater.decompress(given, _STEP)
+            except zlib.error:
+                if self._window == 1:
+                    raise
+                # What was inflated before the damage is lost with the error: again, in bytes.
+                self._inflater, self._rest = before, b""
+                self._file, self._window = io.BytesIO(given), 1
+                continue
+            self._rest = self._inflater.unused_data or self._inflater.unconsumed_tail
+            if not given and not data and not self._inflater.eof:
+                raise EOFError("the compressed data ends too early")
+        return data
 
 
 def zstandard() -> Any:
@@ -216,7 +192,7 @@ def zstandard() -> Any:
 
 def _decompressor() -> Any:
     """Return a _decompressor that admits no absurd window."""
-    return zstandard().ZstdDecompressor(max_window_size=_WINDOW_BYTES)
+    return zstandard().ZstdDecompressor(max_window_size=_MEMORY)
 
 
 def inflate_zstd(data: bytes, limit: int = MAX_RECORD) -> bytes:

@@ -21,18 +21,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastdata.errors import FormatError, SourceError
-from fastdata.regular_files import read_regular
 from fastdata.schema import ArrayField, Field, ImageField, Schema
 
 from ..base import FieldSpec
 from .fields import resolve_fields
+from .json_files import read_object
 
 __all__ = ["SIDE_FILE", "Exported", "array_of", "needs_shape", "read_exported", "write_exported"]
 
 SIDE_FILE = "fastdata.json"
-
-_LARGEST = 64 << 20
-"""Bytes: a million names of classes have 20 MB."""
 
 
 class Exported(NamedTuple):
@@ -79,12 +76,11 @@ def write_exported(
         "version": 1,
         "format": format,
         "fields": schema.to_json(),
-        "stored_as": dict(stored_as),
-        "packed_with": None if packed_with is None else dict(packed_with),
+        "stored_as": stored_as,
+        "packed_with": packed_with,
     }
     text = json.dumps(document, indent=1, ensure_ascii=False)
-    with open(root / SIDE_FILE, "x", encoding="utf-8") as file:
-        file.write(text + "\n")
+    (root / SIDE_FILE).write_text(text + "\n", encoding="utf-8")
 
 
 def read_exported(paths: Sequence[Path], format: str) -> Exported | None:
@@ -107,42 +103,26 @@ def read_exported(paths: Sequence[Path], format: str) -> Exported | None:
 
 
 def _read(path: Path, format: str) -> Exported | None:
-    try:
-        if path.stat().st_size > _LARGEST:
-            raise ValueError(f"more than {_LARGEST:,} bytes")
-        document = json.loads(read_regular(path))
-        if not isinstance(document, dict) or document.get("fastdata") != "export":
-            raise ValueError('it has no "fastdata": "export"')
-        version = document.get("version")
-        if version != 1:
-            raise ValueError(f"its version is {str(version)[:20]!r}, and this fastdata reads 1")
-        if document.get("format") != format:
-            raise ValueError(
-                f"it is of the format {str(document.get('format'))[:40]!r}, not {format}"
-            )
-        schema = Schema.from_json(document.get("fields"))
-        return Exported(path, schema, _places(document, schema), _options(document))
-    except FileNotFoundError:
+    if not path.exists():
         return None
-    except (OSError, ValueError, FormatError, RecursionError) as error:
+    document = read_object(path)
+    places, options = document.get("stored_as"), document.get("packed_with")
+    try:
+        for name, wanted in (("fastdata", "export"), ("version", 1), ("format", format)):
+            if document.get(name) != wanted:
+                raise ValueError(
+                    f"its {name!r} is {str(document.get(name))[:40]!r}, not {wanted!r}"
+                )
+        schema = Schema.from_json(document.get("fields"))
+        if not isinstance(places, dict) or set(places) != set(schema):
+            raise ValueError(f'"stored_as" does not say where {", ".join(schema)} are')
+        if not all(isinstance(place, str) and place for place in places.values()):
+            raise ValueError('"stored_as" has an entry that is no name')
+        if options is not None and not isinstance(options, dict):
+            raise ValueError('"packed_with" is no object')
+    except (ValueError, FormatError) as error:
         raise _error(path, str(error)) from error
-
-
-def _places(document: Mapping[str, Any], schema: Schema) -> dict[str, str]:
-    places = document.get("stored_as")
-    if not isinstance(places, dict) or set(places) != set(schema):
-        raise ValueError(f'"stored_as" does not say where {", ".join(schema)} are, and only these')
-    for name, place in places.items():
-        if not isinstance(place, str) or not place:
-            raise ValueError(f'"stored_as" has {str(place)[:60]!r} for {name!r}, which is no name')
-    return {name: places[name] for name in schema}
-
-
-def _options(document: Mapping[str, Any]) -> dict[str, Any] | None:
-    options = document.get("packed_with")
-    if options is not None and not isinstance(options, dict):
-        raise ValueError('"packed_with" is no object')
-    return options
+    return Exported(path, schema, {name: places[name] for name in schema}, options)
 
 
 def _error(path: Path, what: str) -> SourceError:

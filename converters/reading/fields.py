@@ -57,6 +57,7 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 
 _LEAST_SIDE = 8
 """Pixels of a side from which on the first array of a tuple is an image."""
+_CHANNELS = (1, 3, 4)
 _ROUNDING = 1e-3
 """How far floats from 0 to 1, times 255, may be from whole numbers."""
 
@@ -211,41 +212,30 @@ def _meant(
 
 
 def _may_be_image(arrays: Sequence[Array]) -> bool:
-    """Tell whether the first value of a tuple looks like an image, if perhaps not a usable one.
+    """Tell whether the first value of a tuple looks like one image or several, usable or not.
 
     Matrices of floats are images only if they are whole numbers divided by 255.
     """
-    shape, kind = arrays[0].shape, arrays[0].dtype
-    if len(shape) == 2:
-        if kind.kind == "f" and min(shape) >= _LEAST_SIDE:
-            with contextlib.suppress(ImageError):
-                return all(_from_unit(array).ndim == 2 for array in arrays)
-        return kind in (np.uint8, np.uint16) and min(shape) >= _LEAST_SIDE
-    if len(shape) == 3:
-        sides = shape[:2] if shape[2] in (1, 3, 4) else shape[1:]
-        fits = shape[2] in (1, 3, 4) or shape[0] in (1, 3, 4)
-    else:  # several images
-        sides = shape[-3:-1] if shape[-1] in (1, 3, 4) else shape[-2:]
-        fits = shape[-1] in (1, 3, 4) or shape[-3] in (1, 3, 4)
-    return (
-        fits and min(sides) >= _LEAST_SIDE and (kind in (np.uint8, np.uint16) or kind.kind == "f")
-    )
+    shape, dtype = arrays[0].shape, arrays[0].dtype
+    last = len(shape) > 2 and shape[-1] in _CHANNELS
+    if not _has_channels(shape) or min(shape[-3:-1] if last else shape[-2:]) < _LEAST_SIDE:
+        return False
+    if len(shape) == 2 and dtype.kind == "f":
+        with contextlib.suppress(ImageError):
+            return all(_from_unit(array).ndim == 2 for array in arrays)
+        return False
+    return dtype in (np.uint8, np.uint16) or dtype.kind == "f"
 
 
 def _has_channels(shape: tuple[int, ...]) -> bool:
-    return len(shape) == 2 or shape[-1] in (1, 3, 4) or shape[-3] in (1, 3, 4)
+    return len(shape) == 2 or shape[-1] in _CHANNELS or shape[-3] in _CHANNELS
 
 
 def is_whole_label(name: str, values: Iterable[Any]) -> bool:
     """Tell whether these are floats, 0.0 and 1.0, that number classes; NaN is a missing label."""
-    found = False
-    for value in values if name.lower() in LABELS else ():
-        if not _is_nan(value):
-            number = isinstance(value, (int, float, np.ndarray))
-            if not (number and float(value).is_integer()):
-                return False
-            found = True
-    return found
+    known = [v for v in values if not _is_nan(v)] if name.lower() in LABELS else []
+    numbers = all(isinstance(value, (int, float, np.ndarray)) for value in known)
+    return bool(known) and numbers and all(float(value).is_integer() for value in known)
 
 
 def _is_nan(value: Any) -> bool:
@@ -387,7 +377,7 @@ def pixels_of(value: Any, field: ImageField) -> Pixels:
         array = array.transpose(1, 2, 0)
     if array.shape[2] == field.channels:
         return contiguous(array)
-    if array.shape[2] not in (1, 3, 4):
+    if array.shape[2] not in _CHANNELS:
         raise ImageError(f"an array of shape {shape} has not 1, 3 or 4 channels")
     image = Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array)
     return to_pixels(image, field.channels)
@@ -483,18 +473,15 @@ def convert(value: Any, field: Field, name: str) -> Any:
                 f"{name!r} has shape {array.shape}, not {field.shape}; where lengths vary, say so: "
                 f"fields={{{name!r}: ArrayField({field.dtype!r}, {(None,) * array.ndim})}}"
             )
-    if array.dtype.kind not in "biuf":
-        # Python's own integers beyond 64 bits have dtype object.
-        raise ValueError(f"{name!r}: {_shown(value)} does not fit {field.dtype}")
-    if name == "label" and _is_nan(array):
+    if name == "label" and array.dtype.kind == "f" and _is_nan(array):
         raise ValueError(f"{name!r} is NaN: the label is missing")
-    if array.dtype == field.dtype:
-        result = array.copy()
-    else:
+    fits = array.dtype.kind in "biuf"  # Python's own integers beyond 64 bits are objects
+    if fits:
         with np.errstate(all="ignore"):
             result = array.astype(field.dtype)
-        if not _same(array, result):
-            raise ValueError(f"{name!r}: {_shown(value)} does not fit {field.dtype}")
+        fits = array.dtype == result.dtype or _same(array, result)
+    if not fits:
+        raise ValueError(f"{name!r}: {value!r:.60} does not fit {field.dtype}")
     return _checked(result[()] if isinstance(field, ScalarField) else result, field, name)
 
 
@@ -540,11 +527,6 @@ def _same(before: np.ndarray[Any, Any], after: np.ndarray[Any, Any]) -> bool:
     if after.dtype.kind == "f":
         return bool(np.array_equal(np.isfinite(before), np.isfinite(after)))
     return bool(np.array_equal(before, after))
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def check_names(fields: Mapping[str, Any], known: Sequence[str]) -> None:

@@ -3,7 +3,7 @@
 The store is listed once.  Each object becomes a sparse file of its size, with a time computed from
 the object's tag, the same in every process: so patterns, names, sizes and fingerprints work as for
 a folder.  Data are downloaded on demand: the whole object when `open_regular` opens it, ranges by
-`read_regular`, `read_piece` and `RangedFile` (``tables/ranged_file.py``).
+`read_regular`, `read_piece` and `RangedFile` (``parquet.py``).
 """
 
 from __future__ import annotations

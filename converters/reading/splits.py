@@ -70,13 +70,31 @@ def split_folders_in(folder: Path) -> list[str]:
     return in_usual_order(name for name in names if name.lower() in SPLIT_NAMES)
 
 
-def splits_next_to(folder: Path) -> list[Path]:
-    """Return the other splits next to a folder that is named like a split: val of train."""
-    own = Path(os.path.abspath(folder))
-    if SPLIT_WORDS.keys().isdisjoint(words(own.name)):
+def splits_next_to(path: Path) -> list[Path]:
+    """Return the other splits next to a folder or a file that is named like a split.
+
+    ``val`` and ``test`` are next to ``train``; files have the same suffix and the same other words:
+    ``labels_val.csv`` is next to ``labels_train.csv``.
+    """
+    own = Path(os.path.abspath(path))
+    split, rest = _split_and_rest(own.name)
+    if not split:
         return []
-    names = [name for name in folders_in(own.parent) if name != own.name]
-    return [own.parent / n for n in names if not SPLIT_WORDS.keys().isdisjoint(words(n))]
+    with os.scandir(own.parent) as entries:
+        names = sorted(e.name for e in entries if e.is_dir() == own.is_dir())
+    found = []
+    for name in names:
+        other, others_rest = _split_and_rest(name)
+        same = own.is_dir() or (others_rest == rest and Path(name).suffix == own.suffix)
+        if other and other != split and same and not is_hidden(name):
+            found.append(own.parent / name)
+    return found
+
+
+def _split_and_rest(name: str) -> tuple[set[str], list[str]]:
+    """Return the words of a name that are about splits, and its other words."""
+    parts = words(name)
+    return {p for p in parts if p in SPLIT_WORDS}, [p for p in parts if p not in SPLIT_WORDS]
 
 
 class FolderPair(NamedTuple):

@@ -198,7 +198,7 @@ again: it continues, and adds nothing twice.
 
 \b
 Exit codes: 0 done; 1 failed; 2 wrong usage; 3 done, but DATASET.append.rejects.csv lists
-rejected samples; 4 another append is running or unfinished; 5 disk full; 130 Ctrl-C."""
+rejected samples; 4 another append is running; 5 disk full; 130 Ctrl-C."""
 
 
 @click.command(

@@ -59,7 +59,9 @@ Exit codes: 0 done; 1 failed, e.g. damage; 2 wrong usage; 4 OUT exists or is loc
 @click.option(
     "--format",
     type=Choice(EXPORT_FORMATS),
-    help="Format of OUT.  [default: folder]",
+    default="folder",
+    show_default=True,
+    help="Format of OUT.",
 )
 @click.option(
     "--shard-size",
@@ -75,7 +77,7 @@ def export_command(
     out: str,
     split: str | None,
     select: slice | None,
-    format: str | None,
+    format: str,
     shard_size: str | None,
     overwrite: bool,
     quiet: bool,

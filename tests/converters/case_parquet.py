@@ -99,22 +99,7 @@ def feather(folder: Path, pictures: Sequence[Picture]) -> Path:
     return folder / "a.feather"
 
 
-def paths(folder: Path, pictures: Sequence[Picture]) -> Path:
-    """Write a table whose images are files in a folder beside it."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    (folder / "photos").mkdir()
-    for p in pictures:
-        (folder / "photos" / f"{p.name}.jpg").write_bytes(p.data)
-    names, labels = [f"{p.name}.jpg" for p in pictures], [CLASSES[p.label] for p in pictures]
-    path = folder / "train.parquet"
-    pq.write_table(pa.table({"label": labels, "file_name": names}), path, row_group_size=5)
-    return path
-
-
 CASES = [
-    Case("parquet-paths", "parquet", paths, {"images": "photos"}),
     Case("parquet", "parquet", hub),
     Case("parquet-binary", "parquet", binary),
     Case("arrow", "arrow", saved_to_disk),

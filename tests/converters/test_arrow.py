@@ -100,10 +100,10 @@ def test_a_stream_without_its_end_is_a_reject_besides_its_rows(tmp_path: Path) -
     path.write_bytes(whole[:-8])
     report = pack(path, tmp_path / "a.lmdb")
     assert labels(tmp_path / "a.lmdb") == [0, 1, 2, 3, 4, 5]
-    assert "ends without the mark of its end" in report.rejects[0].reason
+    assert "does not end with the mark of its end" in report.rejects[0].reason
     path.write_bytes(whole + b"12345678")
     report = pack(path, tmp_path / "a.lmdb")
-    assert f"something behind the end, at byte {len(whole):,}" in report.rejects[0].reason
+    assert "does not end with the mark of its end" in report.rejects[0].reason
 
 
 def test_of_a_stream_cut_short_the_whole_batches_are_read(tmp_path: Path) -> None:
@@ -114,8 +114,7 @@ def test_of_a_stream_cut_short_the_whole_batches_are_read(tmp_path: Path) -> Non
     assert labels(tmp_path / "a.lmdb") == [0, 1, 2, 0, 1, 2, 3, 4, 5]
     (reject,) = report.rejects
     assert reject.key == "0.arrow@3"
-    assert "the rest of the file is lost" in reject.reason
-    assert "at byte " in reject.reason
+    assert "record batch 1 cannot be read, the rest is lost" in reject.reason
 
 
 def test_offsets_that_lead_out_of_the_file_are_rejects_and_no_crash(tmp_path: Path) -> None:
@@ -133,7 +132,7 @@ def test_offsets_that_lead_out_of_the_file_are_rejects_and_no_crash(tmp_path: Pa
         assert [reject.key for reject in report.rejects] == ["a.arrow@0", "a.arrow@1", "a.arrow@2"]
         assert "the block 0 that it is in is damaged" in report.rejects[0].reason
         source = find_source(path).indexed()
-        assert "batch 0" in source.get(1).reason
+        assert "block 0" in source.get(1).reason
         assert source.get(4).values[1] == 4
 
 

@@ -300,6 +300,33 @@ def test_classes_in_another_order_are_renumbered_by_their_names(
     assert [names["trai", row] for row in range(4)] == ["cat", "ant", "bee", "ant"]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("text", [False, True], ids=["ClassLabel", "text"])
+def test_one_split_has_the_numbers_of_all(tmp_path: Path, kind: str, text: bool) -> None:
+    names = {"train": ("cat", "ant", "bee"), "test": ("ant", "bee", "cat")}
+    content = {
+        split: ({"image": IMAGES, "label": LABELS}, of_split) for split, of_split in names.items()
+    }
+    if text:
+        few = pa.array(["cat", "bee", "cat", "bee"])
+        content = {
+            "train": ({"image": IMAGES, "label": few}, ()),
+            "test": ({"image": IMAGES, "label": pa.array(["ant", "bee", "cat", "bee"])}, ()),
+        }
+    folder = save_files(tmp_path / "data", kind, content)
+    classes = find_source(folder).schema.classes
+    assert sorted(classes or ()) == ["ant", "bee", "cat"]
+    for split in ("train", "test"):
+        pack(folder, tmp_path / f"{split}.lmdb", split=split)
+        dataset = fastdata.open(tmp_path / f"{split}.lmdb")
+        assert tuple(dataset.classes) == classes
+        labels = content[split][0]["label"].to_pylist()
+        wanted = labels if text else [names[split][label] for label in labels]
+        assert [dataset.classes[sample.label] for sample in dataset] == wanted
+        if text and kind != "DatasetDict":
+            assert find_source(folder / f"{split}.{kind}").schema.classes == classes
+
+
 OTHER_CLASSES = {
     "one more": ("ant", "bee", "cat", "dog"),
     "others": ("ant", "bee", "dog"),

@@ -301,7 +301,7 @@ def test_cityscapes_has_names_and_kinds_of_masks(tmp_path: Path, pictures: list[
     classes = data.schema["mask"].classes
     assert (len(classes), classes[7], classes[26], classes[33]) == (34, "road", "car", "bicycle")
     assert data.keys[0] == "leftImg8bit/train/bonn/bonn_000000_leftImg8bit.jpg"
-    trained = packed(root, tmp_path / "y.lmdb", which="labelTrainIds")
+    trained = packed(root, tmp_path / "y.lmdb", ending="_gtFine_labelTrainIds")
     check(trained, [mask_of(p) for p in pictures])
     assert len(trained.schema["mask"].classes) == 19
 

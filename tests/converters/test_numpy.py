@@ -133,7 +133,7 @@ def test_objects_are_never_unpickled(tmp_path: Path, pictures: list[Picture]) ->
     ("array", "match"),
     [
         (np.asfortranarray(np.zeros((4, 8, 8), np.uint8)), "ascontiguousarray"),
-        (np.zeros((480, 64, 3), np.uint8), "is one picture, not one a row"),
+        (np.zeros((480, 64, 3), np.uint8), "is one picture. Save several"),
         (np.zeros((4, 28, 28, 28), np.uint8), "has not 1, 3 or 4 channels"),
     ],
 )

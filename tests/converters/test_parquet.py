@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 from case_parquet import hugging_face
@@ -217,15 +218,24 @@ def test_files_named_by_rows_are_read_below_the_folder_only(tmp_path: Path) -> N
     write(root / "train.parquet", {"image": pa.array(rows, IMAGE)})
     report = pack(root / "train.parquet", tmp_path / "a.lmdb")
     keys = fastdata.open(tmp_path / "a.lmdb").keys
-    assert list(keys) == ["train.parquet@0", "train.parquet@3"]
+    assert list(keys) == ["train.parquet@0", "train.parquet@4"]  # a link is the user's own
     assert [s["image"] for s in samples(tmp_path / "a.lmdb")] == [PICTURES[0].data] * 2
     reasons = [reject.reason for reject in report.rejects]
-    assert ["outside of" in reason for reason in reasons] == [
-        *[True] * 3,
-        *[False] * 3,
-        True,
-    ]
-    assert all("there is no file" in reason for reason in reasons[3:6])
+    assert all("leads outside of its folder" in reason for reason in reasons[:3])
+    assert all("No such file" in reason for reason in (reasons[3], reasons[5]))
+    assert "no name of a file" in reasons[6]
+
+
+def test_a_column_of_file_names_is_packed_as_a_list(tmp_path: Path) -> None:
+    for number, picture in enumerate(PICTURES):
+        (tmp_path / f"{number}.jpg").write_bytes(picture.data)
+    names = pa.array([f"{number}.jpg" for number in range(6)])
+    path = write(tmp_path / "t.parquet", {"image": names, "label": pa.array(list("abcabc"))})
+    with pytest.raises(SourceError, match=r"pyarrow.csv.write_csv\(.*'list.csv'\)"):
+        find_source(path)
+    pyarrow.csv.write_csv(pq.read_table(path), tmp_path / "list.csv")
+    assert pack(tmp_path / "list.csv", tmp_path / "a.lmdb").num_samples == 6
+    assert fastdata.open(tmp_path / "a.lmdb").classes == ["a", "b", "c"]
 
 
 def test_names_of_classes_come_from_metadata_or_a_file(tmp_path: Path) -> None:

@@ -208,15 +208,11 @@ def test_a_key_ends_at_the_first_dot_of_the_file_name(tmp_path: Path) -> None:
     assert list(keys) == ["a.tar/a.b/0001", "a.tar/a.b/0002", "a.tar/0004"]
 
 
-def test_backslashes_in_names_are_slashes_if_there_are_no_slashes(tmp_path: Path) -> None:
+def test_backslashes_are_slashes_in_names_without_slashes(tmp_path: Path) -> None:
     data = PICTURES[0].data
     write_tar(tmp_path / "a.tar", [("v1.0\\0.jpg", data), ("v1.0\\1.jpg", data)])
-    report = pack(tmp_path / "a.tar", tmp_path / "a.lmdb")
+    pack(tmp_path / "a.tar", tmp_path / "a.lmdb")
     assert list(fastdata.open(tmp_path / "a.lmdb").keys) == ["a.tar/v1.0/0", "a.tar/v1.0/1"]
-    assert any("is read as /" in note for note in report.notes)
-    write_tar(tmp_path / "b.tar", [("a\\0.jpg", data), ("a/1.jpg", data)])
-    pack(tmp_path / "b.tar", tmp_path / "b.lmdb")
-    assert list(fastdata.open(tmp_path / "b.lmdb").keys) == ["b.tar/a\\0", "b.tar/a/1"]
 
 
 def test_a_sample_without_one_of_its_members_is_a_reject(tmp_path: Path) -> None:
@@ -324,6 +320,7 @@ GOOD = whole(b"0.jpg", PICTURES[0].data)
         (b"", "ends without the end mark"),
         (GOOD[:200], "ends without the end mark"),
         (GOOD[:700], "ends within a member"),
+        (header(b"1.jpg", b"1000", b"S", b"\1"), "a sparse file of many pieces"),
         (END + b"garbage", "ends without the end mark"),
         (END + b"garbage" * 100, "the checksum of a header is wrong"),
     ],
@@ -346,8 +343,7 @@ def test_a_pax_size_and_a_sparse_file_of_gnu_are_followed(tmp_path: Path) -> Non
     record = b"%d%s" % (len(record) + 2, record)
     large = header(b"x", b"%o" % len(record), b"x") + record.ljust(512, b"\0")
     large += header(b"1.jpg", b"0") + data + bytes(-len(data) % 512)
-    map_block = bytes(504) + b"\0" + bytes(7)
-    sparse = header(b"2.jpg", b"1000", b"S", b"\1") + map_block + bytes(512)
+    sparse = header(b"2.jpg", b"1000", b"S") + bytes(512)
     (tmp_path / "a.tar").write_bytes(large + sparse + GOOD + END)
     report = pack(tmp_path / "a.tar", tmp_path / "a.lmdb")
     assert list(fastdata.open(tmp_path / "a.lmdb").keys) == ["a.tar/1", "a.tar/0"]
@@ -376,7 +372,7 @@ def test_members_are_those_that_tarfile_finds(tmp_path: Path, format: int) -> No
     with tarfile.open(path) as archive:
         expected = [(info.name, info.offset_data, info.size) for info in archive]
     with ForwardReader(path, compressed=False) as front:
-        found = [(m.name.decode(), m.offset, m.size) for m in members(front)]
+        found = [(m.name.decode(), m.offset, m.size) for m in members(front) if m.kind == "file"]
     assert found == expected
 
 

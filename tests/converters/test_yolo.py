@@ -102,15 +102,10 @@ def test_oriented_boxes_are_refused_or_painted(tmp_path: Path) -> None:
     assert (mask[20, 24], mask[11, 13], mask[29, 35]) == (1, 0, 0)  # its middle, not its corners
 
 
-@pytest.mark.parametrize("width", [2, 3])
-def test_of_poses_boxes_are_taken(tmp_path: Path, width: int) -> None:
-    yaml = f"names: [ant, bee]\nkpt_shape: [2, {width}]"
-    line = "1 0.5 0.5 0.5 0.5 0.25 0.5" + (" 2 0 0 0" if width == 3 else " -1 0.5")
-    sample = one(tmp_path / "a", line, yaml)
-    np.testing.assert_allclose(sample.boxes, [[12, 10, 36, 30]])
-    assert "keypoints" not in fastdata.open(tmp_path / "a/x.lmdb").schema
-    reason = one(tmp_path / "b", "1 0.5 0.5 0.5 0.5", yaml)
-    assert f"4 numbers; by kpt_shape expected {4 + 2 * width}" in reason
+def test_poses_are_refused(tmp_path: Path) -> None:
+    line = "1 0.5 0.5 0.5 0.5 0.25 0.5 2 0 0 0"
+    with pytest.raises(SourceError, match=r"keypoints are not kept.*first five numbers"):
+        one(tmp_path, line, "names: [ant, bee]\nkpt_shape: [2, 3]")
 
 
 @pytest.mark.parametrize("yaml", ["names: [car, bus, car]", "names: {0: car, 1: bus, 2: car}"])
@@ -210,7 +205,6 @@ def test_a_damaged_line_is_a_reject(tmp_path: Path, line: str, message: str) -> 
         ("names: [ant]\nval: nowhere", "val is not in"),
         ("names: [ant]\nval: ../../../etc", "val is not in"),
         ("names: [ant\n  x: {", "no sound YAML"),
-        ("names: [ant]\nkpt_shape: [17]", "kpt_shape is"),
     ],
 )
 def test_a_description_that_makes_no_sense_is_refused(

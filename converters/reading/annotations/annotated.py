@@ -33,13 +33,14 @@ class Frame(NamedTuple):
     orientation: int  # exif orientation of the file, 1 to 8
     upright: bool  # whether the annotations are of the picture after that has been applied
 
-    def boxes(self, boxes: NDArray[Any]) -> NDArray[Any]:
-        """Return boxes of the rows and columns of the file, as packing takes them."""
-        if not self.upright:
-            return boxes
-        size = self.height, self.width
-        of_file = size[::-1] if self.orientation >= 5 else size
-        return turn_boxes(boxes, self.orientation, of_file, back=True)
+    def boxes(self, boxes: Any) -> NDArray[np.float32]:
+        """Return boxes, [n, 4], of the rows and columns of the file, as packing takes them."""
+        found = np.asarray(boxes, np.float64).reshape(-1, 4)
+        if self.upright:
+            size = self.height, self.width
+            of_file = size[::-1] if self.orientation >= 5 else size
+            found = turn_boxes(found, self.orientation, of_file, back=True)
+        return found.astype(np.float32)
 
     def blank(self) -> NDArray[np.uint8]:
         """Return a mask, H x W, of zeros."""

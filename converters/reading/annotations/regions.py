@@ -7,7 +7,7 @@ a flat array of W x H, in which a run is a slice.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,11 @@ from numpy.typing import NDArray
 from fastdata.errors import OptionError
 from fastdata.schema import Field, ImageField
 
-__all__ = ["MOST_VALUES", "mask_field", "paint", "runs_of_string"]
+from .annotated import Frame
 
-MOST_VALUES = 254
+__all__ = ["mask_field", "paint", "paint_objects", "runs_of_string"]
+
+_MOST_VALUES = 254
 """Classes or instances that a mask of 8 bits holds beside 0; 255 is left to what ignores it."""
 
 _UPSAMPLING = 5
@@ -30,13 +32,38 @@ _MOST_POINTS = 20_000_000
 
 def mask_field(masks: str | None, classes: Sequence[str] | None) -> dict[str, Field]:
     """Return the field of masks that objects are painted into; none without the option."""
-    if masks == "classes" and len(classes or ()) > MOST_VALUES:
+    if masks == "classes" and len(classes or ()) > _MOST_VALUES:
         raise OptionError(
-            f"masks=classes: a mask holds {MOST_VALUES} classes, and there are "
+            f"masks=classes: a mask holds {_MOST_VALUES} classes, and there are "
             f"{len(classes or ())}. masks=instances has no such limit."
         )
     named = ("background", *classes) if classes and masks == "classes" else None
     return {"mask": ImageField(channels=1, mask=True, classes=named)} if masks else {}
+
+
+def paint_objects(
+    frame: Frame,
+    masks: str,
+    labels: Sequence[int],
+    order: Iterable[int],
+    region: Callable[[int], Any],
+) -> NDArray[np.uint8]:
+    """Return a mask, H x W, of the numbers of classes or of objects, from 1 on.
+
+    masks: "classes" or "instances".
+    order: of the objects; later ones cover earlier ones.
+    region: returns the ``segmentation`` of an object.
+    """
+    values = [k + 1 if masks == "instances" else label + 1 for k, label in enumerate(labels)]
+    if max(values, default=0) > _MOST_VALUES:
+        raise ValueError(f"a mask holds {_MOST_VALUES} {masks}; here are {max(values)}")
+    flat = frame.blank().reshape(-1)
+    for k in order:
+        try:
+            paint(flat, frame.height, frame.width, region(k), values[k])
+        except ValueError as error:
+            raise ValueError(f"object {k + 1}: {error}") from None
+    return frame.mask(np.ascontiguousarray(flat.reshape(frame.width, frame.height).T))
 
 
 def paint(flat: NDArray[np.uint8], height: int, width: int, region: Any, value: int) -> None:

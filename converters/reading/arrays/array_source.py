@@ -13,6 +13,7 @@ import contextlib
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,7 +48,7 @@ from ..options import ArraysOption, ClassFile, ScaleOption
 from ..refusals import not_seekable
 from ..selection import ARRAYS
 from ..spans import MAX_RECORD, close_files
-from .columns import ArrayColumn, ListColumn, Scaled
+from .columns import ArrayColumn, ListColumn, scaled
 from .roles import chosen_arrays
 
 __all__ = ["ArrayFile", "ArraySource", "Part"]
@@ -110,16 +111,11 @@ class Part(NamedTuple):
     def check(self) -> None:
         """Refuse what no dataset of pictures has, before anything is allocated for it."""
         for column in self.columns:
-            if column.row_bytes == 0:
+            if not 0 < column.row_bytes <= MAX_RECORD:
                 raise SourceError(
-                    f"{self.name}: {column.label!r} of shape {column.shape} has no pixels, however "
-                    "many rows it claims: the file is damaged, or not the one with the pictures"
-                )
-            if column.row_bytes > MAX_RECORD:
-                raise SourceError(
-                    f"{self.name}: a row of {column.label!r} claims {column.row_bytes:,} bytes "
-                    f"(shape {column.shape}); at most {MAX_RECORD:,} are believed: the file is "
-                    "damaged"
+                    f"{self.name}: a row of {column.label!r}, of shape {column.shape}, claims "
+                    f"{column.row_bytes:,} bytes, not 1 to {MAX_RECORD:,}: the file is damaged, or "
+                    "not the one with the pictures"
                 )
         lengths = {column.label: column.shape[0] for column in self.columns}
         if len(set(lengths.values())) > 1:
@@ -195,7 +191,7 @@ class ArraySource(FileSource, IndexedSource):
         columns = {name: file.columns[path] for name, path in chosen.items() if name != "classes"}
         check_names(given, list(columns))
         resolved: dict[str, Field] = {}
-        scaled: list[Scaled | None] = []
+        changes: list[Callable[[Any], Any] | None] = []
         values: dict[str, list[Any]] = {}
         for name, column in columns.items():
             form = None
@@ -210,9 +206,9 @@ class ArraySource(FileSource, IndexedSource):
                 resolved[name] = named_field(given[name], self._channels)
             else:
                 if is_image_name(name) and self._scale is not None:
-                    form, rows = Scaled(self._scale), []  # whatever these are, they become pixels
+                    form, rows = partial(scaled, self._scale), []  # any numbers become pixels
                 resolved[name] = _field_of(where, name, column, rows, self._channels, notes)
-            scaled.append(form if isinstance(resolved[name], ImageField) else None)
+            changes.append(form if isinstance(resolved[name], ImageField) else None)
         forms = resolve_boxes(resolved, values, self._boxes, given, notes)
         label = resolved.get("label")
         if "classes" in chosen and isinstance(label, ScalarField) and label.classes is None:
@@ -220,7 +216,7 @@ class ArraySource(FileSource, IndexedSource):
             if len(names) <= MOST_CLASSES and "int" in label.dtype:
                 resolved["label"] = ScalarField(label.dtype, names)
         name = f"{where}:{next(iter(columns.values())).label}"
-        part = Part(name, tuple(columns.values()), tuple(scaled) if any(scaled) else ())
+        part = Part(name, tuple(columns.values()), tuple(changes) if any(changes) else ())
         return resolved, forms, part
 
     def set_parts(self, parts: Sequence[Part]) -> None:
@@ -235,24 +231,22 @@ class ArraySource(FileSource, IndexedSource):
                 raise not_seekable(part.name)
         return self
 
-    def _part(self, index: int) -> tuple[int, int]:
-        """Return the number of the part that a sample is in, and its row there."""
+    def _place(self, index: int) -> tuple[int, Part, int]:
+        """Return the number of a sample's part, the part, and the row there."""
         if not 0 <= index < self.num_samples:
             raise IndexError(index)
         number = bisect.bisect_right(self._ends, index)
-        return number, index - (self._ends[number - 1] if number else 0)
+        return number, self._parts[number], index - (self._ends[number - 1] if number else 0)
 
     def __getitem__(self, index: int) -> Sample | Reject:
-        number, row = self._part(index)
-        part = self._parts[number]
-        return (
-            part.lost[row - part.rows] if row >= part.rows else next(_samples(part, row, row + 1))
-        )
+        _, part, row = self._place(index)
+        lost = row >= part.rows
+        return part.lost[row - part.rows] if lost else next(_samples(part, row, row + 1))
 
     def start_at(self, start: int) -> Iterator[Sample | Reject]:
         if start >= self.num_samples:
             return
-        number, row = self._part(start)
+        number, _, row = self._place(start)
         try:
             for part in self._parts[number:]:
                 yield from _rows_from(part, row)
@@ -265,8 +259,7 @@ class ArraySource(FileSource, IndexedSource):
                     column.close()
 
     def key_at(self, index: int) -> str:
-        number, row = self._part(index)
-        part = self._parts[number]
+        _, part, row = self._place(index)
         return part.lost[row - part.rows].key if row >= part.rows else part.key(row)
 
 
@@ -278,8 +271,6 @@ def _rows_from(part: Part, row: int) -> Iterator[Sample | Reject]:
         row = stop
         if any(column.damage for column in part.columns):
             return
-    if reason := next(filter(None, (column.after_end() for column in part.columns)), ""):
-        yield Reject(part.key(row), reason)
 
 
 def _samples(part: Part, start: int, stop: int, block: int = 1) -> Iterator[Sample | Reject]:
@@ -313,7 +304,8 @@ def _samples(part: Part, start: int, stop: int, block: int = 1) -> Iterator[Samp
             yield Sample(part.key(row), DeferredValues(values, part.forms))
     if damage:
         count = part.rows - start - whole
-        yield Reject(part.key(start + whole), f"{damage}; {count:,} rows from here on are lost")
+        lost = f"; {count:,} rows from here on are lost" if count else ""
+        yield Reject(part.key(start + whole), damage + lost)
 
 
 def _plain(rows: Any) -> Any:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,7 @@ from ..deferred import ValueSpan
 from ..forward_reader import ForwardReader
 from ..spans import read_at
 
-__all__ = [
-    "WORKER_BYTES",
-    "Array",
-    "ArrayColumn",
-    "ListColumn",
-    "Scaled",
-    "StoredColumn",
-]
+__all__ = ["WORKER_BYTES", "Array", "ArrayColumn", "ListColumn", "StoredColumn", "scaled"]
 
 WORKER_BYTES = 256
 """Smaller rows, labels say, are read in the packing process, many at once."""
@@ -36,26 +28,39 @@ Array = np.ndarray[Any, Any]
 
 
 class ArrayColumn(abc.ABC):
-    """One value a sample; without `prepare`, only what describes it is known."""
+    """One value for each sample; without `prepare`, only its description is known.
+
+    Attributes
+    ----------
+    label : str
+        Its name in the format: the path of a dataset.
+    shape : tuple of int
+        Samples first; only ``(samples,)`` where rows are bytes or text; empty if not known.
+    dtype : numpy.dtype or None
+        None for bytes and text.
+    kind : str
+        "numbers", "bytes" of image files, or "text".
+    refused : str
+        The reason why it cannot be read, with the remedy.
+    block : int
+        Rows that are stored together, so that they are read together.
+    read_by_workers : bool
+        Whether workers read the rows, by `span`.
+    compressed : bool
+        Whether rows can be read only one behind the other.
+    damage : str
+        The reason why rows behind those last read are lost, or why the file is damaged behind them.
+    """
 
     label: str
-    """What the format calls it: the path of a dataset."""
     shape: tuple[int, ...] = ()
-    """Samples first; only ``(samples,)`` where rows are bytes or text."""
     dtype: np.dtype[Any] | None = None
-    """None where rows are bytes or text."""
     kind: str = "numbers"
-    """Or "bytes" of image files, or "text"."""
     refused: str = ""
-    """Why it cannot be read, with what helps; empty where it can."""
     block: int = 1
-    """Rows that are stored together, so that they are read together."""
     read_by_workers: bool = False
-    """Whether workers read the rows, by `span`."""
     compressed: bool = False
-    """Whether rows can be read only one behind the other."""
     damage: str = ""
-    """Why rows behind those last read are lost."""
 
     def __str__(self) -> str:
         what = self.kind if self.dtype is None else str(self.dtype)
@@ -67,15 +72,11 @@ class ArrayColumn(abc.ABC):
 
     @abc.abstractmethod
     def read(self, start: int, stop: int) -> Sequence[Any] | Array:
-        """Return rows; an exception in the place of one is why that one cannot be read."""
+        """Return rows; an exception in the place of a row makes it a reject."""
 
     def span(self, index: int) -> Any:
         """Return the place of a row, something with a ``read()``, if it is `read_by_workers`."""
         raise NotImplementedError
-
-    def after_end(self) -> str:
-        """Return the damage behind the last row, if any, after that row was read."""
-        return ""
 
     def close(self) -> None:
         """Close files until the next read."""
@@ -83,8 +84,8 @@ class ArrayColumn(abc.ABC):
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row, 1 where that is not known."""
-        # Python's integers: what a damaged file claims does not overflow.
+        """Bytes of a row; 1 if not known."""
+        # Python's integers: large numbers in a damaged file do not overflow.
         return 1 if self.dtype is None else math.prod(self.shape[1:]) * self.dtype.itemsize
 
 
@@ -135,14 +136,12 @@ class StoredColumn(ArrayColumn):
             data = read_at(self._path, at, length + size)
         else:
             data, self.damage = self._front.read_some(at, length + size)
+            if stop == self.shape[0] and self._ends and not self.damage:
+                self.damage = self._front.more_at(at + length + self._distance)
         count = (len(data) - size) // self._distance + 1
         rows = np.ndarray((count, size), np.uint8, data, strides=(self._distance, 1))
         array: Array = rows.view(self.dtype).reshape(count, *self.shape[1:])
         return array
-
-    def after_end(self) -> str:
-        end = self._offset + self.shape[0] * self._distance
-        return self._front.more_at(end) if self._front is not None and self._ends else ""
 
     def close(self) -> None:
         super().close()
@@ -150,19 +149,13 @@ class StoredColumn(ArrayColumn):
             self._front.close()
 
 
-@dataclass(frozen=True)
-class Scaled:
-    """Makes pixels from 0 to 255 of a row of an array."""
-
-    scale: float
-
-    def __call__(self, row: Array) -> Array:
-        """Return a row as pixels; raises ValueError beyond 0 to 255."""
-        with np.errstate(all="ignore"):
-            scaled = np.rint(row.astype(np.float64) * self.scale)
-        if scaled.size and not (scaled.min() >= 0 and scaled.max() <= 255):  # or NaN
-            raise ValueError(
-                f"pixels from {row.min()} to {row.max()} times scale={self.scale:g} are not "
-                "all from 0 to 255"
-            )
-        return scaled.astype(np.uint8)
+def scaled(scale: float, row: Array) -> Array:
+    """Return a row as pixels; raises ValueError beyond 0 to 255."""
+    with np.errstate(all="ignore"):
+        pixels = np.rint(row.astype(np.float64) * scale)
+    if pixels.size and not (pixels.min() >= 0 and pixels.max() <= 255):  # or NaN
+        raise ValueError(
+            f"pixels from {row.min()} to {row.max()} times scale={scale:g} are not all from 0 to "
+            "255"
+        )
+    return pixels.astype(np.uint8)

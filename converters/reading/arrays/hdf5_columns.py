@@ -17,12 +17,12 @@ Specification 3.0, sections III.E, IV.A.2.l and VIII.A; ``H5Zdeflate.c``, ``H5Zs
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import os
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -108,9 +108,7 @@ class Hdf5Column(ArrayColumn):
     def __init__(self, path: Path, name: str, dataset: Any) -> None:
         self._path, self._name, self.label = path, name, printable(name)
         self._opened: Any = None
-        self._filters: tuple[int, ...] | None = None
-        self._heap: _Heap | None = None
-        self._stored: StoredColumn | None = None
+        self._locate: Callable[[int], Any] | None = None
         self._block: tuple[int, BlockRow | None] = (-1, None)
         if dataset is None:
             self.kind = "link"
@@ -150,21 +148,20 @@ class Hdf5Column(ArrayColumn):
             offset = dataset.id.get_offset()
             if offset is None:
                 stored = 0
-            elif self.dtype is not None:
-                self._stored = StoredColumn(self._path, offset, self.shape, self.dtype)
-                self.read_by_workers = self._stored.read_by_workers
+            elif self.dtype is not None and self.row_bytes >= WORKER_BYTES:
+                self._locate = StoredColumn(self._path, offset, self.shape, self.dtype).span
         if dataset.size and whole > _MOST_EMPTY * stored:
             raise SourceError(
                 f"{self._path}: {self.label!r} claims the shape {self.shape}, but {stored:,} of "
                 f"its {whole:,} blocks were ever written: the file is damaged or not complete"
             )
-        if self.kind == "numbers" and self.row_bytes >= WORKER_BYTES:
-            self._filters = _filters_of(dataset)
-            self.read_by_workers |= self._filters is not None
+        if dataset.chunks and self.kind == "numbers" and self.row_bytes >= WORKER_BYTES:
+            filters = _filters_of(dataset)
+            self._locate = None if filters is None else partial(self._in_block, filters)
         if self.kind == "bytes" and h5py.check_vlen_dtype(dataset.dtype):
             with contextlib.suppress(LookupError):
-                self._heap = _Heap(self._path, dataset)
-                self.read_by_workers = True
+                self._locate = _Heap(self._path, dataset).span
+        self.read_by_workers = self._locate is not None
         fill = dataset.fillvalue if self.kind == "numbers" else 0
         return [
             f"{self._path}: {whole - stored:,} blocks of {self.label!r} were never written; HDF5 "
@@ -203,31 +200,23 @@ class Hdf5Column(ArrayColumn):
         return self._opened
 
     def span(self, index: int) -> Any:
-        if self._heap is not None:
-            return self._heap.span(index)
-        if self._filters is not None:
-            return self._in_block(index, self._filters)
-        assert self._stored is not None
-        return self._stored.span(index)
+        assert self._locate is not None
+        return self._locate(index)
 
-    def _in_block(self, index: int, filters: tuple[int, ...]) -> Any:
+    def _in_block(self, filters: tuple[int, ...], index: int) -> Any:
         first = index - index % self.block
         if self._block[0] != first:
-            dataset = self._dataset()
-            info = dataset.id.get_chunk_info_by_coord((first, *(0 for _ in self.shape[1:])))
-            block = None
-            if info.byte_offset is not None:
-                applied = tuple(f for n, f in enumerate(filters) if not info.filter_mask >> n & 1)
-                path, dtype = str(self._path), dataset.dtype.str
-                block = BlockRow(
-                    path, info.byte_offset, info.size, applied, dtype, dataset.chunks, 0
-                )
+            dataset, block = self._dataset(), None
+            at = dataset.id.get_chunk_info_by_coord((first, *(0 for _ in self.shape[1:])))
+            if at.byte_offset is not None:
+                applied = tuple(f for n, f in enumerate(filters) if not at.filter_mask >> n & 1)
+                place = str(self._path), at.byte_offset, at.size, applied
+                block = BlockRow(*place, dataset.dtype.str, dataset.chunks, 0)
             self._block = (first, block)
         block = self._block[1]
-        # A block that was never written has no place.
-        return (
-            self.read(index, index + 1)[0] if block is None else block._replace(row=index - first)
-        )
+        if block is None:  # it was never written
+            return self.read(index, index + 1)[0]
+        return block._replace(row=index - first)
 
 
 def _band(dataset: Any) -> tuple[int, int]:
@@ -238,16 +227,12 @@ def _band(dataset: Any) -> tuple[int, int]:
 
 
 def _refusal(dataset: Any) -> str:
-    """Say why an array is not read, if so."""
-    if dataset.external:
+    """Return the reason why an array is not read; empty if it is."""
+    if dataset.external or dataset.is_virtual:
+        files = f" ({dataset.external[0][0]!r})" if dataset.external else ""
         return (
-            f"its data is in other files ({dataset.external[0][0]!r}), which are not opened on the "
-            "word of this one. Copy it into this file: h5repack -f NONE IN OUT"
-        )
-    if dataset.is_virtual:
-        return (
-            "it is virtual, made of arrays that may be in other files, which are not opened on the "
-            "word of this one. Copy it: with h5py, new[name] = old[name][...]"
+            f"its data may be in other files{files}, which are not opened on the word of this one. "
+            "Copy it into this file, with h5py: new[name] = old[name][...]"
         )
     creation = dataset.id.get_create_plist()
     for number in range(creation.get_nfilters()):
@@ -257,21 +242,23 @@ def _refusal(dataset: Any) -> str:
                 f"it is compressed by filter {code} ({name.decode(errors='replace')}), which this "
                 "HDF5 library has not. Repack it: h5repack -f GZIP=4 IN OUT"
             )
-    if dataset.chunks and math.prod(dataset.chunks) * dataset.dtype.itemsize > MAX_RECORD:
-        return f"blocks of shape {dataset.chunks} are not believed: the file is damaged"
-    if dataset.chunks and creation.get_nfilters() and _band(dataset)[1] > MAX_RECORD:
-        return (
-            f"the compressed blocks that have a part of the same rows, of shape {dataset.chunks}, "
-            f"take {_band(dataset)[1]:,} bytes; at most {MAX_RECORD:,} are kept. Repack it with "
-            f"blocks of whole rows: h5repack -l {dataset.name}:CHUNK="
-            f"{'x'.join(map(str, (1, *dataset.shape[1:])))} IN OUT"
-        )
+    if dataset.chunks:
+        size = _band(dataset)[1]
+        if not creation.get_nfilters():  # then no more than a block is in memory
+            size = math.prod(dataset.chunks) * dataset.dtype.itemsize
+        if size > MAX_RECORD:
+            rows = "x".join(map(str, (1, *dataset.shape[1:])))
+            return (
+                f"the blocks that have a part of the same rows, of shape {dataset.chunks}, take "
+                f"{size:,} bytes; at most {MAX_RECORD:,} are believed. Repack it with blocks of "
+                f"whole rows: h5repack -l {dataset.name}:CHUNK={rows} IN OUT"
+            )
     return ""
 
 
 def _filters_of(dataset: Any) -> tuple[int, ...] | None:
     """Return an array's filters, in the order of writing; None where workers cannot undo them."""
-    if not dataset.chunks or dataset.dtype.kind not in "biuf" or dataset.file.userblock_size:
+    if dataset.dtype.kind not in "biuf" or dataset.file.userblock_size:
         return None  # behind a user block, releases of HDF5 differ in what blocks' places are
     creation = dataset.id.get_create_plist()
     filters = tuple(creation.get_filter(n)[0] for n in range(creation.get_nfilters()))
@@ -304,7 +291,7 @@ class BlockRow(NamedTuple):
         return row
 
 
-@functools.lru_cache(2)
+@lru_cache(2)
 def _block(place: BlockRow, changed: int) -> np.ndarray[Any, Any]:
     dtype = np.dtype(place.dtype)
     size = math.prod(place.shape) * dtype.itemsize
@@ -313,7 +300,13 @@ def _block(place: BlockRow, changed: int) -> np.ndarray[Any, Any]:
         if number == _FLETCHER:
             data = data[:-_CHECKSUM_BYTES]
         elif number == _DEFLATE:
-            data = _inflated(data, size + _CHECKSUM_BYTES, place)
+            try:  # one byte more than expected shows that there are more
+                most = size + _CHECKSUM_BYTES + 1
+                data = zlib.decompressobj().decompress(data, most)
+            except zlib.error as error:
+                raise ValueError(
+                    f"{place.path}: the block at byte {place.offset:,} is damaged: {error}"
+                ) from error
         elif dtype.itemsize > 1 and len(data) == size:
             data = np.frombuffer(data, np.uint8).reshape(dtype.itemsize, -1).T.tobytes()
     if len(data) != size:
@@ -324,42 +317,26 @@ def _block(place: BlockRow, changed: int) -> np.ndarray[Any, Any]:
     return np.frombuffer(data, dtype).reshape(place.shape)
 
 
-def _inflated(data: bytes, size: int, place: BlockRow) -> bytes:
-    """Inflate up to the expected size and one byte more, to detect longer data."""
-    try:
-        return zlib.decompressobj().decompress(data, size + 1)
-    except zlib.error as error:
-        raise ValueError(
-            f"{place.path}: the block at byte {place.offset:,} is damaged: {error}"
-        ) from error
-
-
 class _Heap:
     """Locates the rows of variable length of a one-dimensional dataset of bytes.
 
-    Raises LookupError if that is impossible: the array is compressed, or its file unusual.
+    Raises LookupError if the array is compressed, or its file unusual.
     """
 
     def __init__(self, path: Path, dataset: Any) -> None:
         self._path = str(path)
-        created = dataset.file.id.get_create_plist()
-        if dataset.ndim != 1 or created.get_sizes() != (8, 8):
-            raise LookupError("an unusual file")
-        if dataset.id.get_create_plist().get_nfilters():
-            raise LookupError("the references are compressed")
+        created, filters = dataset.file.id.get_create_plist(), dataset.id.get_create_plist()
         self._base: int = created.get_userblock()
-        if dataset.chunks and self._base:
-            raise LookupError("releases of HDF5 differ in where blocks are")
-        if dataset.chunks:
-            self._rows: int = dataset.chunks[0]
-            blocks = range(0, dataset.shape[0], self._rows)
-            infos = (dataset.id.get_chunk_info_by_coord((at,)) for at in blocks)
-            offsets = [-1 if i.byte_offset is None else i.byte_offset for i in infos]
-        else:
-            offset = dataset.id.get_offset()
-            if offset is None:
-                raise LookupError("the references are in the header")
-            self._rows, offsets = max(1, dataset.shape[0]), [offset]
+        # Behind a user block, releases of HDF5 differ in where blocks are.
+        chunks, offsets = dataset.chunks, [None if dataset.chunks else dataset.id.get_offset()]
+        plain = dataset.ndim == 1 and created.get_sizes() == (8, 8) and not filters.get_nfilters()
+        if not plain or (self._base if chunks else offsets == [None]):
+            raise LookupError("its references cannot be located")
+        self._rows: int = chunks[0] if chunks else max(1, dataset.shape[0])
+        if chunks:
+            places = ((at,) for at in range(0, dataset.shape[0], self._rows))
+            infos = map(dataset.id.get_chunk_info_by_coord, places)
+            offsets = [-1 if info.byte_offset is None else info.byte_offset for info in infos]
         self._offsets = np.array(offsets, np.int64)
         self._last: tuple[int, dict[int, tuple[int, int]]] = (-1, {})
 

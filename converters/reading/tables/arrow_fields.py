@@ -1,4 +1,6 @@
-"""Columns of Arrow tables as fields.
+"""Columns of Arrow tables as fields, by their types; and how pyarrow is imported.
+
+pyarrow is imported when it is first needed; its objects are typed ``Any``.
 
 What Hugging Face's ``datasets`` says of columns, in the entry ``huggingface`` of the schema's
 metadata, is followed: which are images, how classes are called, how large arrays are.  Source:
@@ -9,23 +11,20 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastdata.errors import OptionError, SourceError
 from fastdata.schema import (
+    SCALAR_DTYPES,
     ArrayField,
     BytesField,
-    Field,
     ImageField,
     ScalarField,
-    Schema,
     StringField,
 )
 
 from ..class_names import check_different
-from ..exported import Exported
 from ..field_names import (
     INDEX_COLUMNS,
     LABELS,
@@ -35,39 +34,91 @@ from ..field_names import (
     safe_name,
     unique_name,
 )
-from ..fields import check_names, image_field, resolve_fields
+from ..fields import image_field
 from ..image_files import is_image_bytes
-from ..lists.columns import image_column, names_images
+from ..refusals import require
 from ..selection import COLUMNS, TableColumn, left_out
-from .arrow_types import (
-    arrow,
-    dtype_of,
-    is_bytes,
-    is_image_struct,
-    is_list,
-    is_text,
-    storage,
-    type_of,
-)
 
 __all__ = [
-    "check_columns",
+    "arrow",
     "choose_columns",
     "class_names_of",
+    "dtype_of",
     "features_of",
+    "is_bytes",
+    "is_list",
     "kinds_of",
-    "resolve_columns",
-    "with_paths",
+    "plain",
+    "storage",
+    "table_errors",
+    "type_of",
 ]
 
+_DTYPES = {"halffloat": "float16", "float": "float32", "double": "float64", "uint64": "int64"}
 
-def features_of(metadata: Mapping[bytes, bytes] | None) -> dict[str, Any]:
-    """Return what ``datasets`` says of columns; nothing where it says nothing."""
-    return _features((metadata or {}).get(b"huggingface", b""))
+
+def arrow(module: str = "") -> Any:
+    """Import pyarrow, or a module of it."""
+    return require(f"pyarrow{module}", "parquet", "reading Parquet and Arrow files")
+
+
+def table_errors() -> tuple[type[Exception], ...]:
+    """Return what pyarrow raises for files that are damaged."""
+    return (arrow().ArrowException, OSError, ValueError, KeyError, SourceError, MemoryError)
+
+
+def type_of(schema: Any, name: str) -> Any:
+    """Return the type of the first column of a name; by number, as damaged names may have a NUL."""
+    return schema.field(schema.names.index(name)).type
+
+
+def storage(type_: Any) -> Any:
+    """Return the type that an extension type is stored as."""
+    return getattr(type_, "storage_type", type_)
+
+
+def is_bytes(type_: Any) -> bool:
+    return str(type_) in ("binary", "large_binary", "binary_view")
+
+
+def is_text(type_: Any) -> bool:
+    return str(type_) in ("string", "large_string", "string_view")
+
+
+def is_list(type_: Any) -> bool:
+    pa = arrow()
+    return isinstance(type_, (pa.ListType, pa.LargeListType, pa.FixedSizeListType))
+
+
+def is_image_struct(type_: Any) -> bool:
+    """Tell whether this is how ``datasets`` keeps an image: bytes and a path."""
+    if not arrow(".types").is_struct(type_):
+        return False
+    children = {child.name: child.type for child in type_}
+    path = children.get("path")
+    return (
+        {"bytes"} <= set(children) <= {"bytes", "path"}
+        and is_bytes(children["bytes"])
+        # Where no image has a path, and no schema was given, the column's type is null.
+        and (path is None or is_text(path) or arrow(".types").is_null(path))
+    )
+
+
+def dtype_of(type_: Any) -> str:
+    """Return the dtype that numbers of a type are stored with; "" of other types."""
+    name = str(type_)
+    name = _DTYPES.get(name, name)
+    return name if name in SCALAR_DTYPES else ""
+
+
+def plain(type_: Any) -> Any:
+    """Return the type of what a dictionary holds: files may number it by larger integers."""
+    return type_.value_type if arrow(".types").is_dictionary(type_) else type_
 
 
 @functools.lru_cache(2)  # the same in all files of a set
-def _features(description: bytes) -> dict[str, Any]:
+def features_of(description: bytes) -> dict[str, Any]:
+    """Return what ``datasets`` says of columns in a schema's metadata; nothing if it is silent."""
     try:
         features = json.loads(description)["info"]["features"]
     except (KeyError, TypeError, ValueError, RecursionError):
@@ -115,7 +166,8 @@ def choose_columns(
         raise SourceError(
             COLUMNS.unclear(place, "no column of images", types)
             + " An image is a struct of bytes and path, or an image file's bytes in a binary "
-            "column. Where a column names image files: --option images=FOLDER"
+            "column. Where a column names image files, pack the table as a list: "
+            "pyarrow.csv.write_csv(pyarrow.parquet.read_table(FILE), 'list.csv')"
         )
     named = {images[0]: "image"} if len(images) == 1 else {}
     if len(masks) == 1:
@@ -139,52 +191,6 @@ def choose_columns(
     ]
     notes += COLUMNS.left_out(reasons)
     return chosen
-
-
-def with_paths(
-    kinds: Mapping[str, TableColumn], wanted: Sequence[str], place: str, channels: int
-) -> dict[str, TableColumn]:
-    """Return the kinds of columns where one of text names image files.
-
-    It is the one wanted for the field ``image``, else that which is called as usual.
-
-    Raises OptionError if that is no column of text, or no column is called so.
-    """
-    texts = [name for name, kind in kinds.items() if isinstance(kind.field, StringField)]
-    chosen = COLUMNS.parse(wanted)
-    if "image" in chosen and chosen["image"] not in texts:
-        raise COLUMNS.refused(place, chosen["image"], "is no text, and names no image files", texts)
-    usual = texts[image_column(texts)] if texts else ""
-    column = chosen.get("image") or usual
-    if not wanted and not names_images(usual):
-        raise OptionError(COLUMNS.unclear(place, "which column names the images?", texts))
-    if wanted and "image" not in chosen:
-        raise OptionError(f"{place}: columns= leaves out the images. {COLUMNS.remedy}")
-    return {**kinds, column: TableColumn(column, ImageField(channels=channels))}
-
-
-def resolve_columns(
-    chosen: Mapping[str, str],
-    kinds: Mapping[str, TableColumn],
-    fields: Mapping[str, Field | str],
-    channels: int,
-) -> dict[str, Field]:
-    """Return the field of each name; one of text whose name says label is given classes later."""
-    own = {name: kinds[column].field for name, column in chosen.items()}
-    # Numbers and text named as labels stay what they are: text is given classes later.
-    check_names(fields, list(chosen))
-    named = {
-        name: kind
-        for name, kind in fields.items()
-        if kind != "label" or not isinstance(own[name], (ScalarField, StringField))
-    }
-
-    def field_of(name: str) -> Field:
-        field = own[name]
-        assert field is not None
-        return field
-
-    return resolve_fields(chosen, named, channels, field_of)
 
 
 def kinds_of(
@@ -243,39 +249,3 @@ def _kind(
         except OptionError as error:
             return TableColumn(name, None, f"is {error}")
     return TableColumn(name, None, f"is a list of {type_}, which no field holds")
-
-
-def check_columns(
-    exported: Exported, fields: Schema, needed: Iterable[str], schema: Any, file: Path
-) -> None:
-    """Refuse a table that has other columns than an export names.
-
-    `schema` is that of `file`.  Raises SourceError if a column that is `needed` is missing, stands
-    twice, or is of a type that its field has not.
-    """
-    for column in needed:
-        if schema.names.count(column) != 1:
-            raise exported.misfit(f"{file} has not one column {column!r}, as it should")
-    for name, column in exported.stored_as.items():
-        type_ = type_of(schema, column)
-        if not _holds(type_, fields[name]):
-            raise exported.misfit(
-                f"the column {column!r} of {file} is {type_}, not what the field {name!r} is "
-                "made of"
-            )
-
-
-def _holds(type_: Any, field: Field) -> bool:
-    """Tell whether a column is of a type that values of a field are stored in."""
-    type_ = storage(type_)
-    if isinstance(field, ImageField):
-        return is_image_struct(type_) or is_bytes(type_)
-    if isinstance(field, StringField):
-        return is_text(type_)
-    if isinstance(field, BytesField):
-        return is_bytes(type_)
-    for _ in field.shape if isinstance(field, ArrayField) else ():
-        if not is_list(type_):
-            return False
-        type_ = storage(type_.value_type)
-    return bool(dtype_of(type_))

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema, StringField
+from fastdata.schema import ArrayField, BytesField, Field, ImageField, Schema, StringField
 
 from ..exported import array_of, needs_shape
-from ..fields import nested_array
 from ..locations import path_inside
 from ..spans import FileSpan
-from .arrow_types import arrow, dtype_of, is_list, is_text, storage, table_errors
+from .arrow_fields import arrow, dtype_of, is_list, storage
 
-__all__ = ["KEY", "MappedTable", "RowLayout", "first_values", "key_reader", "row_reader"]
+__all__ = ["KEY", "MappedTable", "RowLayout", "row_reader"]
 
 KEY = "key"
 """Column with the keys of what fastdata exported."""
@@ -33,7 +30,6 @@ class RowLayout(NamedTuple):
     # Of fields whose column has names of classes, or other numbers than the schema: their numbers
     numbers: Mapping[str, Mapping[Any, int]]
     exported: bool = False  # whether fastdata wrote the table, with keys and with shapes of arrays
-    images: str = ""  # the folder of the files that a column of text names; "" where there is none
 
     @property
     def needed(self) -> list[str]:
@@ -54,26 +50,10 @@ class MappedTable(NamedTuple):
     size: int
 
 
-def first_values(batches: Iterable[Any], names: Sequence[str]) -> dict[str, bytes]:
-    """Return the first value of each of some columns of bytes; none where all are null."""
-    found: dict[str, bytes] = {}
-    errors = table_errors()
-    for batch in batches if names else ():
-        with contextlib.suppress(*errors):  # the next may be whole
-            batch.validate(full=True)
-            for name in names:
-                values = batch.column(batch.schema.names.index(name)).drop_null()
-                if name not in found and len(values):
-                    found[name] = values[0].as_py()
-        if len(found) == len(names):
-            break
-    return found
-
-
 def row_reader(
     batch: Any, layout: RowLayout, split: int, mapped: MappedTable | None = None
-) -> Callable[[int], tuple[Any, ...]]:
-    """Return a function from a row's number in the batch to its values.
+) -> Callable[[int], tuple[str | None, tuple[Any, ...]]]:
+    """Return a function from a row's number in the batch to its key, if it has one, and its values.
 
     Bytes of images that lie in a mapped file become a `FileSpan`.  The function raises
     ValueError for a row that does not fit.
@@ -100,20 +80,18 @@ def row_reader(
             shapes = batch.column(batch.schema.names.index(f"{column}.shape"))
             read = _shaped(array, shapes, column, field)
         columns.append(read)
-    return lambda row: tuple([read(row) for read in columns])
+    keys = batch.column(batch.schema.names.index(KEY)) if layout.exported else None
+
+    def values(row: int) -> tuple[str | None, tuple[Any, ...]]:
+        key = None if keys is None else str(_given(keys[row].as_py(), KEY))
+        return key, tuple([read(row) for read in columns])
+
+    return values
 
 
 def _at_places(read: Callable[[int], Any], places: list[int]) -> Callable[[int], Any]:
     """Return a function from a row's number to a value that stands at another place."""
     return lambda row: read(places[row])
-
-
-def key_reader(batch: Any, layout: RowLayout) -> Callable[[int], str | None]:
-    """Return a function from a row's number in the batch to the key that it has, if any."""
-    if not layout.exported:
-        return lambda row: None
-    keys = batch.column(batch.schema.names.index(KEY))
-    return lambda row: str(_given(keys[row].as_py(), KEY))
 
 
 def _pixels(array: Any, name: str) -> Callable[[int], Any]:
@@ -133,25 +111,20 @@ def _column(
     numbers: Mapping[Any, int] | None,
     mapped: MappedTable | None,
 ) -> Callable[[int], Any]:
-    if isinstance(field, ImageField) and is_text(array.type):
-        names = array.to_pylist()
-        return lambda row: Path(path_inside(layout.images, _given(names[row], name)))
     if isinstance(field, ImageField) and is_list(storage(array.type)):
         return _pixels(array, name)
     if isinstance(field, ImageField):
         return _images(array, name, layout.root, mapped)
     if is_list(storage(array.type)) and not is_list(storage(array.type.value_type)):
         return lambda row: _given(array[row].values, name).to_numpy(zero_copy_only=False)
-    if isinstance(field, ArrayField):
-        return lambda row: nested_array(_given(array[row].as_py(), name), field)
+    if isinstance(field, (ArrayField, BytesField)):
+        return lambda row: _given(array[row].as_py(), name)
     values = array.to_pylist()
     if numbers is not None:
         return lambda row: _number(_given(values[row], name), name, numbers)
     if isinstance(field, StringField):
         return lambda row: "" if values[row] is None else values[row]
-    if isinstance(field, ScalarField):
-        return lambda row: _given(values[row], name)
-    return lambda row: _given(array[row].as_py(), name)
+    return lambda row: _given(values[row], name)
 
 
 def _given(value: Any, name: str) -> Any:
@@ -164,11 +137,9 @@ def _shaped(array: Any, shapes: Any, name: str, field: ArrayField) -> Callable[[
     """Return a function to arrays whose lists do not tell their shape where they are empty."""
 
     def read(row: int) -> Any:
-        values = np.asarray(_given(array[row].as_py(), name))
+        values = np.array(_given(array[row].as_py(), name), field.dtype)
         shape = _given(shapes[row].as_py(), f"{name}.shape")
-        if values.size and list(values.shape) != shape:
-            raise ValueError(f"{name!r} has the shape {list(values.shape)}, not {shape}")
-        return array_of(np.asarray(values.reshape(-1), field.dtype), field, shape, name)
+        return array_of(values.reshape(-1), field, shape, name)
 
     return read
 
@@ -191,49 +162,28 @@ def _images(array: Any, name: str, root: str, mapped: MappedTable | None) -> Cal
 
     def read(row: int) -> Any:
         if valid[row]:
-            return places(row) if places is not None else array[row].as_py()
+            return places(row)
         path = paths[row].as_py() if paths is not None else None
         if path is None:
             raise ValueError(f"the image {name!r} is null in this row")
-        return _below(path, root, name)
+        return Path(path_inside(root, path))
 
     return read
 
 
-def _places(array: Any, mapped: MappedTable | None) -> Callable[[int], FileSpan | bytes] | None:
-    """Return a function to a row's bytes, or where in the file they are; None for views.
+def _places(array: Any, mapped: MappedTable | None) -> Callable[[int], FileSpan | bytes]:
+    """Return a function to a row's bytes, or where in the file they are.
 
     It copies less than a scalar's ``as_py``: of photographs, half.
     """
-    types = arrow(".types")
-    if not (types.is_binary(array.type) or types.is_large_binary(array.type)):
-        return None
+    array = array.cast(arrow().large_binary())  # which copies the bytes of views only
     _, ends, data = array.buffers()
     if data is None or ends is None:
-        return None
-    kind = np.int64 if types.is_large_binary(array.type) else np.int32
-    places = np.frombuffer(ends, kind)[array.offset : array.offset + len(array) + 1].tolist()
+        return lambda row: b""
+    places = np.frombuffer(ends, np.int64)[array.offset : array.offset + len(array) + 1].tolist()
     if mapped is not None:
         offset, path = data.address - mapped.address, mapped.path
         if offset >= 0 and offset + data.size <= mapped.size:
             return lambda row: FileSpan(path, offset + places[row], places[row + 1] - places[row])
     view = memoryview(data)
     return lambda row: bytes(view[places[row] : places[row + 1]])
-
-
-def _below(path: str, root: str, name: str) -> Path:
-    """Return a file that a row names, if it is in the dataset's folder."""
-    top = os.path.realpath(root)
-    try:
-        found = os.path.realpath(os.path.join(top, path))
-        inside = os.path.commonpath([top, found]) == top
-    except ValueError:  # a null byte
-        inside = False
-    if not inside:
-        raise ValueError(
-            f"the image {name!r} is not in the table but at {path!r}, which is outside of {root}; "
-            "only files below the dataset's folder are read"
-        )
-    if not os.path.isfile(found):
-        raise ValueError(f"the image {name!r} is not in the table, and there is no file {path!r}")
-    return Path(found)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import dataclasses
 import itertools
 import os
 from array import array
@@ -27,26 +28,26 @@ from ..box_forms import BoxesOption, parse_boxes
 from ..class_names import classes_of_texts, named_classes, numbered
 from ..exported import Exported, read_exported
 from ..field_names import BOXES
-from ..fields import is_whole_label, resolve_boxes
+from ..fields import check_names, is_whole_label, named_field, resolve_boxes
 from ..fingerprints import FileSource
-from ..lists.image_finder import folder_named
 from ..locations import printable, stat_of
 from ..options import ClassFile, Option
 from ..python_samples import file_of
 from ..refusals import no_files
 from ..selection import joined
-from ..splits import choose_split, split_of
+from ..splits import choose_split, split_of, splits_next_to
 from .arrow_fields import (
-    check_columns,
+    arrow,
     choose_columns,
     class_names_of,
     features_of,
+    is_bytes,
     kinds_of,
-    resolve_columns,
-    with_paths,
+    plain,
+    table_errors,
+    type_of,
 )
-from .arrow_types import arrow, is_bytes, is_text, plain, table_errors, type_of
-from .rows import MappedTable, RowLayout, first_values, key_reader, row_reader
+from .rows import MappedTable, RowLayout, row_reader
 
 __all__ = ["Block", "TableSource"]
 
@@ -60,7 +61,7 @@ class _Columns(NamedTuple):
 
 
 _PLACES = 8
-"""For a store, where rows are checked together."""
+"""Blocks in which samples for an estimate are read."""
 _PEEK = 16
 """Blocks in which the first values of columns of bytes are looked for."""
 
@@ -90,9 +91,9 @@ class TableSource(FileSource, IndexedSource):
     def batches(self, file: int, block: int, columns: Sequence[str]) -> Iterator[Any]:
         """Yield the rows of a block as pyarrow.RecordBatch, not too many at once."""
 
-    @abc.abstractmethod
     def row(self, index: int, block: Block) -> Sample | Reject:
         """Return one sample of a block."""
+        return next(self._rows(block, index - block.start, 1))
 
     def mapped(self, file: int) -> MappedTable | None:
         """Return where a file is in memory, if `batches` does not copy from it."""
@@ -120,9 +121,6 @@ class TableSource(FileSource, IndexedSource):
             str | None, Option("only files of this split, by their names or those of their folders")
         ] = None,
         classes: ClassFile = None,
-        images: Annotated[
-            str | None, Option("the folder of the image files that a column of text names")
-        ] = None,
         boxes: BoxesOption = (),
     ) -> None:
         self.notes = []
@@ -135,58 +133,66 @@ class TableSource(FileSource, IndexedSource):
         relative = [path.absolute().relative_to(self.root) for path in paths]
         splits = [split_of(path) for path in relative]
         taken = choose_split(paths, splits, split)
-        self.paths = [paths[k] for k in taken]
-        self._names = [printable(os.fspath(relative[k])) for k in taken]
+        # Files of other splits come last: their classes count, but their rows are not read.
+        others = [k for k in range(len(paths)) if k not in set(taken)]
+        next_to = splits_next_to(Path(location)) if Path(location).is_file() else []
+        self.paths = [*(paths[k] for k in (*taken, *others)), *next_to]
+        self._names = [printable(os.path.relpath(path, self.root)) for path in self.paths]
         self._split_numbers = [0] * len(taken)
 
         self._look_at_files()
         first = str(self.paths[self._columns[0].file])
-        exported = None if columns or images is not None else read_exported(self.paths, self.name)
+        exported = None if columns else read_exported(self.paths[: len(taken)], self.name)
         if exported is not None:
             self._resolve_exported(exported, fields, channels, classes)
             return
         try:
             schema, features = _of_all(self._columns)
-            kinds = kinds_of(schema, features, self._first_bytes(schema), channels)
+            names = [f.name for f in schema if is_bytes(f.type) and schema.names.count(f.name) == 1]
+            starts = {name: b"".join(self._first_values(name, 1)) for name in names}
+            kinds = kinds_of(schema, features, starts, channels)
         except UnicodeDecodeError as error:
-            raise SourceError(f"{first}: a column's name is no text: {error}") from error
-        if images is not None:
-            kinds = with_paths(kinds, columns, first, channels)
+            raise SourceError(f"{first}: the name of a column is not text: {error}") from error
         chosen = choose_columns(schema, columns, kinds, self.notes, first)
-        resolved = resolve_columns(chosen, kinds, fields or {}, channels)
         self._types = {column: type_of(schema, column) for column in chosen.values()}
         self._check_types()
-        as_label = {"label", *(name for name, kind in (fields or {}).items() if kind == "label")}
-        for name in as_label & set(chosen):
-            if isinstance(resolved[name], StringField) and (fields or {}).get(name) != "string":
-                what, own = f"the column {chosen[name]!r}", classes if name == "label" else None
-                names = classes_of_texts(self._texts(chosen[name]), what, own)
-                resolved[name] = ScalarField(classes=names)
+        given = fields or {}
+        check_names(given, list(chosen))
+        resolved: dict[str, Field] = {}
+        numbers: dict[str, dict[str, int]] = {}
+        for name, column in chosen.items():
+            kind, own = given.get(name), kinds[column].field
+            assert own is not None
+            # Text and numbers stay as they are if the user calls them labels; classes follow.
+            if kind is None or (kind == "label" and isinstance(own, (ScalarField, StringField))):
+                resolved[name] = own
+            else:
+                resolved[name] = named_field(kind, channels)
+            text = isinstance(resolved[name], StringField)
+            if text and kind != "string" and (name == "label" or kind == "label"):
+                own_names = classes if name == "label" else None
+                texts = filter(None, self._values(column, of_all_splits=True))
+                found = classes_of_texts(texts, f"the column {column!r}", own_names)
+                resolved[name], numbers[name] = ScalarField(classes=found), numbered(found)
         label = resolved.get("label")
-        if (
-            isinstance(label, ScalarField)
-            and "float" in label.dtype
-            and "label" not in (fields or {})
-        ) and is_whole_label("label", self._values(chosen["label"])):
-            resolved["label"] = ScalarField()
+        if isinstance(label, ScalarField) and "float" in label.dtype and "label" not in given:
+            is_whole = is_whole_label("label", self._values(chosen["label"]))
+            resolved["label"] = ScalarField() if is_whole else label
         form = parse_boxes(boxes, whole=True)
         if form.form or any(name.lower() in BOXES for name in resolved):
             rows = {name: self._first_values(chosen[name]) for name in resolved}
-            self.box_forms = resolve_boxes(resolved, rows, form, fields or {}, self.notes)
+            self.box_forms = resolve_boxes(resolved, rows, form, given, self.notes)
+        for name, column in chosen.items():
+            field = resolved[name]
+            for names_first in self._names_in_others(column):
+                if isinstance(field, ScalarField) and set(field.classes or ()) == set(names_first):
+                    resolved[name] = dataclasses.replace(field, classes=names_first)
         self._add_split(resolved, chosen, [splits[k] for k in taken])
-        numbers = {
-            name: numbered(field.classes)
-            for name, field in resolved.items()
-            if isinstance(field, ScalarField) and field.classes and self._is_text(chosen, name)
-        }
         self.schema = Schema(named_classes(resolved, "label", classes))
-        folder = ""
-        if images is not None:
-            folder = os.path.join(self.root, folder_named(self.root, images))
-        self.layout = RowLayout(
-            self.schema, tuple(chosen.values()), str(self.root), numbers, images=folder
-        )
+        self.layout = RowLayout(self.schema, tuple(chosen.values()), str(self.root), numbers)
         self._renumber(resolved, chosen, named=classes is not None)
+        if not numbers:
+            self.paths = self.paths[: len(taken)]
 
     def _resolve_exported(
         self,
@@ -197,16 +203,16 @@ class TableSource(FileSource, IndexedSource):
     ) -> None:
         """Determine the schema from the description of an export."""
         self.packed_with, self.beside = exported.packed_with, [exported.path]
+        self.paths = self.paths[: len(self._split_numbers)]
         resolved = named_classes(exported.resolve_fields(fields, channels), "label", classes)
         self.schema = Schema(resolved, stored=True)
         columns = tuple(exported.stored_as.values())
         self.layout = RowLayout(self.schema, columns, str(self.root), {}, True)
         for schema, _, file in self._columns:
-            check_columns(exported, self.schema, self.layout.needed, schema, self.paths[file])
-        self._types = {column: type_of(schema, column) for column in self.layout.needed}
-
-    def _is_text(self, chosen: Mapping[str, str], name: str) -> bool:
-        return chosen[name] in self._types and is_text(plain(self._types[chosen[name]]))
+            for column in self.layout.needed:
+                if schema.names.count(column) != 1:
+                    there = f"{self.paths[file]} has not one column {column!r}, as it should"
+                    raise exported.misfit(there)
 
     # -- all files ----------------------------------------------------------------------
 
@@ -217,7 +223,7 @@ class TableSource(FileSource, IndexedSource):
         self._layouts: dict[int, RowLayout] = {}
         empty: list[_Columns] = []
         failure = ""
-        for file, path in enumerate(self.paths):
+        for file, path in enumerate(self.paths[: len(self._split_numbers)]):
             self._file_starts.append(self.num_samples)
             kind = 0
             try:
@@ -226,13 +232,13 @@ class TableSource(FileSource, IndexedSource):
                     if not isinstance(rows, str) and not 0 <= rows <= size:
                         rows = f"block {number} claims {rows:,} rows, in {size:,} bytes: damaged"
                     self._add_block(file, number, rows)
-                features = {**self.features_beside(file), **features_of(schema.metadata)}
+                described = features_of((schema.metadata or {}).get(b"huggingface", b""))
+                features = {**self.features_beside(file), **described}
                 has_rows = self.num_samples > self._file_starts[-1]
-                known, kind = self._columns if has_rows else empty, 0
-                while kind < len(known) and not (
-                    known[kind].schema.equals(schema) and known[kind].features == features
-                ):
-                    kind += 1
+                known = self._columns if has_rows else empty
+                kinds = enumerate(known)
+                same = (k for k, c in kinds if c.schema.equals(schema) and c.features == features)
+                kind = next(same, len(known))
                 if kind == len(known):
                     known.append(_Columns(schema, features, file))
             except table_errors() as error:
@@ -252,21 +258,20 @@ class TableSource(FileSource, IndexedSource):
 
     def _check_types(self) -> None:
         """Refuse files whose columns are not those of the others."""
-        wanted = {name: plain(type_) for name, type_ in self._types.items()}
         found = {
             name: [
-                plain(type_of(schema, name)) if schema.names.count(name) == 1 else None
+                str(plain(type_of(schema, name))) if schema.names.count(name) == 1 else "not there"
                 for schema, *_ in self._columns
             ]
-            for name in wanted
+            for name in self._types
         }
-        common = [name for name in wanted if set(found[name]) == {wanted[name]}]
-        for name in (name for name in wanted if name not in common):
-            at = next(k for k, type_ in enumerate(found[name]) if type_ != wanted[name])
-            other = self._columns[found[name].index(wanted[name])].file
+        common = [name for name, types in found.items() if len(set(types)) == 1]
+        for name in (name for name in found if name not in common):
+            wanted = str(plain(self._types[name]))
+            at = next(k for k, type_ in enumerate(found[name]) if type_ != wanted)
             raise OptionError(
-                f"{self.paths[self._columns[at].file]}: the column {name!r} is "
-                f"{found[name][at] or 'not there'}; in {self.paths[other]} it is {wanted[name]}. "
+                f"{self.paths[self._columns[at].file]}: the column {name!r} is {found[name][at]}; "
+                f"in {self.paths[self._columns[found[name].index(wanted)].file]} it is {wanted}. "
                 "Pack one kind of file at a time (name them in a pattern), or take the columns "
                 f"that all have: --option columns={','.join(common) or 'NAMES'}"
             )
@@ -285,20 +290,20 @@ class TableSource(FileSource, IndexedSource):
             names_in = [
                 class_names_of(c.features, column, self.paths[c.file]) for c in self._columns
             ]
-            first = next((kind for kind, names in enumerate(names_in) if names), None)
-            if first is None:
-                continue  # the names are the user's, or texts
-            wanted = names_in[first] or ()
+            own = next(filter(None, names_in), None)
+            # A split that is not taken may come first.
+            wanted = field.classes if own and set(own) == set(field.classes) else own
             for kind, names in enumerate(names_in):
-                if names == wanted or (names is None and named):
+                # Without any names, they are the user's, or texts.
+                if wanted is None or names == wanted or (names is None and named):
                     continue
                 file = self.paths[self._columns[kind].file]
                 if names is None or set(names) != set(wanted):
+                    first = self.paths[self._columns[names_in.index(own)].file]
                     raise SourceError(
-                        f"{file}: the classes of {column!r} are {joined(names or ())}; in "
-                        f"{self.paths[self._columns[first].file]} they are {joined(wanted)}. A "
-                        "number may mean another class: write the files with the same names, or "
-                        "pack them one at a time"
+                        f"{file}: the classes of {column!r} are {joined(names or ())}; in {first} "
+                        f"they are {joined(wanted)}. A number may mean another class: write the "
+                        "files with the same names, or pack them one at a time"
                     )
                 layout = self._layouts.get(kind, self.layout)
                 table = {old: wanted.index(each) for old, each in enumerate(names)}
@@ -307,6 +312,17 @@ class TableSource(FileSource, IndexedSource):
                     f"{file.name}: the classes of {column!r} are in another order, so its labels "
                     "are renumbered by their names"
                 )
+
+    def _names_in_others(self, column: str) -> Iterator[tuple[str, ...]]:
+        """Yield the class names of the first of all files, if that is of a split not taken."""
+        first = min(range(len(self.paths)), key=lambda file: os.path.abspath(self.paths[file]))
+        if first >= len(self._split_numbers):
+            with contextlib.suppress(*table_errors()):
+                features = features_of(self.table_schema(first).metadata)
+                names = class_names_of(
+                    {**self.features_beside(first), **features}, column, self.paths[first]
+                )
+                yield from [names] if names else []
 
     def layout_of(self, file: int) -> RowLayout:
         """Return how the rows of a file become samples."""
@@ -324,36 +340,33 @@ class TableSource(FileSource, IndexedSource):
             chosen["split"] = ""
             self._split_numbers = [there.index(split) for split in splits]
 
-    def _first_bytes(self, schema: Any) -> dict[str, bytes]:
-        """Return the first values of columns of bytes, to recognise images."""
-        names = [f.name for f in schema if is_bytes(f.type) and schema.names.count(f.name) == 1]
-        return first_values(self._first_batches(names), names)
-
-    def _first_batches(self, names: Sequence[str]) -> Iterator[Any]:
-        whole = (block for block in self._blocks if not block.lost)
-        for block in itertools.islice(whole, _PEEK):
-            with contextlib.suppress(*table_errors()):
-                yield from itertools.islice(self.batches(block.file, block.number, names), 1)
-
-    def _first_values(self, column: str) -> list[Any]:
+    def _first_values(self, column: str, most: int = _PEEK) -> list[Any]:
         """Return some values of a column: images as bytes or paths, numbers as arrays."""
         found: list[Any] = []
-        for batch in self._first_batches([column]):
-            values = batch.column(batch.schema.names.index(column)).slice(0, _PEEK).to_pylist()
-            found += (np.array(v) if isinstance(v, list) else file_of(v) for v in values)
-            if len(found) >= _PEEK:
+        whole = (block for block in self._blocks if not block.lost)
+        for block in itertools.islice(whole, _PEEK):
+            batches = self.batches(block.file, block.number, [column])
+            with contextlib.suppress(*table_errors()):  # the next may be whole
+                for batch in itertools.islice(batches, 1):
+                    batch.validate(full=True)
+                    array = batch.column(batch.schema.names.index(column)).drop_null()
+                    values = array.slice(0, most).to_pylist()
+                    found += (np.array(v) if isinstance(v, list) else file_of(v) for v in values)
+            if len(found) >= most:
                 break
-        return [value for value in found[:_PEEK] if value is not None]
+        return found[:most]
 
-    def _texts(self, column: str) -> Iterator[str]:
-        """Yield the texts of a column, each at least once; reads that column of all files."""
-        return filter(None, self._values(column))
-
-    def _values(self, column: str) -> Iterator[Any]:
+    def _values(self, column: str, *, of_all_splits: bool = False) -> Iterator[Any]:
+        """Yield the values of a column, each at least once; reads that column of all files."""
+        blocks = [(block.file, block.number) for block in self._blocks]
+        for file in range(len(self._split_numbers), len(self.paths) * of_all_splits):
+            with contextlib.suppress(*table_errors()):
+                blocks += [(file, number) for number, _ in enumerate(self.blocks(file))]
         unique = arrow(".compute").unique
-        for block in self._blocks:
-            with contextlib.suppress(*table_errors()):  # rows that are lost are rejected later
-                for batch in self.batches(block.file, block.number, [column]):
+        for block in blocks:
+            # Rows that are lost are rejected later; another split may lack the column.
+            with contextlib.suppress(*table_errors(), KeyError, ValueError):
+                for batch in self.batches(*block, [column]):
                     batch.validate(full=True)
                     values = unique(batch.column(batch.schema.names.index(column)))
                     yield from (value for value in values.to_pylist() if value is not None)
@@ -361,9 +374,7 @@ class TableSource(FileSource, IndexedSource):
     # -- rows ---------------------------------------------------------------------------
 
     def some(self, count: int) -> Iterator[Sample | Reject]:
-        if self.mirror is None:
-            return super().some(count)
-        # Rows one behind the other, as a row in the middle of a block is read with those before it.
+        # Consecutive rows, as a row in the middle of a block is read with those before it.
         places = np.linspace(0, self.num_samples - 1, min(_PLACES, self.num_samples))
         starts = sorted({self._block_at(int(at)).start for at in places})
         each = -(-count // len(starts)) if starts else 0
@@ -374,52 +385,50 @@ class TableSource(FileSource, IndexedSource):
         for block in itertools.islice(self._blocks, max(0, self._number_of(start)), None):
             yield from self._rows(block, max(0, start - block.start))
 
-    def _rows(self, block: Block, skip: int) -> Iterator[Sample | Reject]:
-        """Yield the samples of a block, without the first few."""
-        if skip >= block.rows:
+    def _rows(self, block: Block, skip: int, most: int | None = None) -> Iterator[Sample | Reject]:
+        """Yield the samples of a block, without the first few; `most` limits their number."""
+        end = block.rows if most is None else min(block.rows, skip + most)
+        if skip >= end:
             return
         if block.lost:
             yield Reject(self.key_at(block.start), block.lost)
             return
-        row, reason = 0, "it has fewer rows than the file says"
+        done, first, reason = skip, 0, "it has fewer rows than the file says"
         split, mapped = self._split_numbers[block.file], self.mapped(block.file)
         layout = self.layout_of(block.file)
         try:
-            for batch in self.batches(block.file, block.number, list(self._types)):
-                until = min(row + batch.num_rows, block.rows)
-                if until > skip:
-                    read = row_reader(batch, layout, split, mapped)
-                    key = key_reader(batch, layout)
-                    for at in range(max(row, skip), until):
-                        yield self.sample(block.start + at, read, at - row, key)
-                row = until
+            for batch in self.batches(block.file, block.number, layout.needed):
+                until = min(first + batch.num_rows, end)
+                if until > done:
+                    part = batch.slice(done - first, until - done)
+                    read = row_reader(part, layout, split, mapped)
+                    for row in range(until - done):
+                        yield self._sample(block.start + done, read, row)
+                        done += 1
+                first += batch.num_rows
+                if first >= end:
+                    return
         except table_errors() as error:
-            reason = reject_reason(self.key_at(block.start + row), error)
-        for at in range(max(row, skip), block.rows):
+            reason = reject_reason(self.key_at(block.start + done), error)
+        for row in range(done, end):
             yield Reject(
-                self.key_at(block.start + at),
+                self.key_at(block.start + row),
                 f"the block {block.number} that it is in is damaged: {reason}",
             )
 
-    def sample(
-        self,
-        index: int,
-        read: Callable[[int], tuple[Any, ...]],
-        row: int,
-        key: Callable[[int], str | None] = lambda row: None,
+    def _sample(
+        self, index: int, read: Callable[[int], tuple[str | None, tuple[Any, ...]]], row: int
     ) -> Sample | Reject:
         """Return a sample, or why its row does not fit."""
         try:
-            stored = key(row)
-            return Sample(self.key_at(index) if stored is None else stored, read(row))
+            key, values = read(row)
+            return Sample(self.key_at(index) if key is None else key, values)
         except (ValueError, TypeError, arrow().ArrowException) as error:
             return Reject.of(self.key_at(index), error)
 
     def __getitem__(self, index: int) -> Sample | Reject:
         block = self._block_at(index)
-        if block.lost:
-            return Reject(self.key_at(index), block.lost)
-        return self.row(index, block)
+        return Reject(self.key_at(index), block.lost) if block.lost else self.row(index, block)
 
     def key_at(self, index: int) -> str:
         file = bisect_right(self._file_starts, index) - 1

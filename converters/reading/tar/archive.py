@@ -21,14 +21,11 @@ from fastdata.errors import SourceError
 
 from ..forward_reader import ForwardReader
 
-__all__ = ["BLOCK", "BehindEndError", "Member", "is_header", "members"]
+__all__ = ["BLOCK", "Member", "is_header", "members"]
 
 BLOCK = 512
 _LARGEST_EXTRA = 1 << 20
 """Bytes of a long name, or of pax records; more is damage."""
-_LONGEST_NAME = 1 << 14
-"""Bytes; Linux opens paths of 4,096."""
-_STEP = 1 << 16
 _END = bytes(BLOCK)
 _KINDS = {
     b"0": "file",
@@ -44,15 +41,11 @@ _KINDS = {
 }
 
 
-class BehindEndError(SourceError):
-    """Damage behind the end mark of an archive, all of whose members came before."""
-
-
 class Member(NamedTuple):
     """A member of an archive."""
 
     name: bytes
-    kind: str  # "file", or what else it is
+    kind: str  # "file", or what else it is; "end" for the end mark of an archive
     start: int  # of its first header, in bytes
     offset: int  # offset, size: of its content
     size: int
@@ -85,11 +78,10 @@ def members(front: ForwardReader, start: int = 0, stop: int | None = None) -> It
         if len(block) < BLOCK:
             raise _damaged(front, offset, "the file ends without the end mark of an archive")
         if block == _END and offset == begin:
-            ended = True
-            try:
-                offset = begin = _behind_zeros(front, offset)
-            except SourceError as error:
-                raise BehindEndError(str(error)) from error
+            if not ended:
+                yield Member(b"", "end", offset, offset, 0)
+            ended, offset = True, offset + BLOCK
+            begin = offset
             continue
         reason = _damage(block) or ("" if block != _END else "a header is missing")
         if reason:
@@ -119,11 +111,9 @@ def members(front: ForwardReader, start: int = 0, stop: int | None = None) -> It
         if not 0 <= length < 1 << 60:
             raise _damaged(front, offset, f"a member of {length:,} bytes")
         what = "sparse file" if sparse else _KINDS.get(kind, f"member of kind {kind!r}")
-        if kind == b"S":
-            offset = _behind_sparse_map(front, offset, block)
+        if kind == b"S" and block[482]:
+            raise _damaged(front, offset, "a sparse file of many pieces, which is not read")
         found = name if name is not None else _name(block)
-        if len(found) > _LONGEST_NAME:
-            raise _damaged(front, offset, f"a member's name of {len(found):,} bytes")
         if what == "file" and found.endswith(b"/"):
             what = "folder"
         if what in ("link", "device", "folder", "pipe"):
@@ -148,13 +138,8 @@ def _damage(block: bytes) -> str:
     """Say what is wrong with a header, if anything is."""
     if block == _END:
         return ""
-    claimed = _number(block[148:156])
-    total = sum(block) - sum(block[148:156]) + 8 * 32
-    if claimed != total:
-        # Some old tools added up signed bytes.
-        high = sum(byte > 127 for byte in block) - sum(byte > 127 for byte in block[148:156])
-        if claimed != total - 256 * high:
-            return "the checksum of a header is wrong"
+    if _number(block[148:156]) != sum(block) - sum(block[148:156]) + 8 * 32:
+        return "the checksum of a header is wrong"
     return "" if _number(block[124:136]) >= 0 else "a header's size is no number"
 
 
@@ -192,25 +177,3 @@ def _pax(text: bytes) -> dict[bytes, bytes] | None:
         records[key] = value
         at += length
     return records
-
-
-def _behind_sparse_map(front: ForwardReader, offset: int, block: bytes) -> int:
-    """Return the offset of the last block of a sparse file's headers."""
-    more = block[482]
-    while more:
-        offset += BLOCK
-        block = front.read(offset, BLOCK)
-        if len(block) < BLOCK:
-            raise _damaged(front, offset, "the file ends within the map of a sparse file")
-        more = block[504]
-    return offset
-
-
-def _behind_zeros(front: ForwardReader, offset: int) -> int:
-    """Return where the first block from `offset` on is that has more than zeros."""
-    while piece := front.read(offset, _STEP):
-        rest = piece.lstrip(b"\0")
-        if rest:
-            return offset + (len(piece) - len(rest)) // BLOCK * BLOCK
-        offset += len(piece)
-    return offset

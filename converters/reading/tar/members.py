@@ -7,7 +7,6 @@ that only unpickling could read (``pyd``, ``pth``) are not read.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -17,7 +16,6 @@ from fastdata.schema import ArrayField, BytesField, Field, ImageField, ScalarFie
 
 from ...scan import Keyed, read
 from ..box_forms import BoxNumbers, parse_boxes
-from ..exported import Exported
 from ..field_names import is_mask_name, safe_name, unique_name
 from ..fields import field_of, image_field, resolve_boxes, resolve_fields
 from ..image_files import SUFFIXES, is_image_bytes
@@ -29,9 +27,9 @@ __all__ = [
     "ChosenMember",
     "MembersReader",
     "choose_members",
-    "exported_members",
     "main_suffixes",
     "member_fields",
+    "parse_member",
 ]
 
 # -- which members are taken ------------------------------------------------------------
@@ -41,9 +39,8 @@ _IMAGES = (*(suffix[1:] for suffix in SUFFIXES), "gif")
 _LABELS = ("cls", "class")
 _NUMBERS = ("cls", "cls2", "class", "count", "index", "inx", "id")
 _TEXTS = ("txt", "text", "transcript", "json", "jsn")
+_NPY = b"\x93NUMPY"
 _PICKLES = ("pyd", "pickle", "pkl", "pth", "pt", "joblib")
-
-_SUFFIX = re.compile(r"[^A-Z/;:]+")
 
 
 class ChosenMember(NamedTuple):
@@ -64,28 +61,20 @@ def choose_members(
     if not wanted:
         return _usual(there, samples, notes, place)
     chosen: dict[str, ChosenMember] = {}
-    for field, member in MEMBERS.parse(wanted).items():
-        suffixes, _, key = member.partition(":")
-        alternatives = tuple(part.strip().lower() for part in suffixes.split(";") if part.strip())
-        for suffix in alternatives:
+    for field, text in MEMBERS.parse(wanted).items():
+        chosen[field] = entry = parse_member(text)
+        for suffix in entry.suffixes:
             if suffix.rpartition(".")[2] in _PICKLES:
                 raise MEMBERS.refused(place, suffix, "is a pickle: reading it would execute it")
-        if not set(alternatives) & set(there):
-            raise MEMBERS.missing(place, field, member, there, "the first samples have")
-        chosen[field] = ChosenMember(alternatives, key.strip())
+        if not set(entry.suffixes) & set(there):
+            raise MEMBERS.missing(place, field, text, there, "the first samples have")
     return chosen
 
 
-def exported_members(exported: Exported) -> dict[str, ChosenMember]:
-    """Return what each field of an export is read from."""
-    chosen: dict[str, ChosenMember] = {}
-    for name, place in exported.stored_as.items():
-        suffixes, colon, key = place.partition(":")
-        alternatives = tuple(suffixes.split(";"))
-        if not all(map(_SUFFIX.fullmatch, alternatives)) or (colon and not key):
-            raise exported.misfit(f"{place[:60]!r}, of {name!r}, is no member of a sample")
-        chosen[name] = ChosenMember(alternatives, key)
-    return chosen
+def parse_member(text: str) -> ChosenMember:
+    """Return the member that ``suffix;suffix`` or ``suffix:key`` names."""
+    suffixes, _, key = text.partition(":")
+    return ChosenMember(tuple(part.strip().lower() for part in suffixes.split(";")), key.strip())
 
 
 def main_suffixes(chosen: Mapping[str, ChosenMember]) -> tuple[str, ...]:
@@ -108,57 +97,42 @@ def _usual(
     samples = [sample for sample in samples if not kinds.isdisjoint(sample)]  # no README.md
     masks = [stem for stem in images if is_mask_name(stem)]
     plain = [stem for stem in images if not is_mask_name(stem)]
-    chosen: dict[str, ChosenMember] = {}
+    label = next((suffix for suffix in _LABELS if suffix in there), "")
+    usual: list[tuple[str, list[str]]] = []
     for stem in plain:
-        name = "image" if stem == "" or len(plain) == 1 else safe_name(stem)
-        _put(chosen, name, images[stem], samples)
+        name = "image" if not stem or len(plain) == 1 else safe_name(stem)
+        usual.append((name, images[stem]))
     for stem in masks:
-        _put(chosen, "mask" if len(masks) == 1 else safe_name(stem), images[stem], samples)
-    if not chosen:
-        reason = "no image is in most of the first samples"
-        raise SourceError(MEMBERS.unclear(place, reason, there))
-    label = next((suffix for suffix in _LABELS if suffix in there), None)
-    if label is not None:
-        _put(chosen, "label", [label], samples)
-    expected = {"label": label, "mask": images[masks[0]][0] if len(masks) == 1 else None}
-    for name, member in expected.items():
-        if member is not None and name not in chosen:
-            reason = f"the {name} {member!r} is only in some of the first samples"
-            raise SourceError(MEMBERS.unclear(place, reason, there))
+        usual.append(("mask" if len(masks) == 1 else safe_name(stem), images[stem]))
+    usual += [("label", [label])] * (label != "")
     for suffix in there:
         stem, _, kind = suffix.rpartition(".")
         if kind in _NUMBERS and suffix != label:
-            _put(chosen, safe_name(suffix), [suffix], samples)
+            usual.append((safe_name(suffix), [suffix]))
         elif kind in (*_TEXTS, "npy"):
-            name = "text" if suffix == "txt" else stem or kind
-            _put(chosen, safe_name(name), [suffix], samples)
-    left = sorted(set(there) - {suffix for entry in chosen.values() for suffix in entry.suffixes})
-    notes += MEMBERS.left_out(left)
+            usual.append((safe_name("text" if suffix == "txt" else stem or kind), [suffix]))
+    chosen: dict[str, ChosenMember] = {}
+    for name, suffixes in usual:
+        taken: list[str] = []  # which stand for each other: no sample has two of them
+        for suffix in suffixes:
+            if not any(suffix in sample and set(taken) & set(sample) for sample in samples):
+                taken.append(suffix)
+        if 2 * sum(not set(taken).isdisjoint(sample) for sample in samples) >= len(samples):
+            chosen[unique_name(name, chosen)] = ChosenMember(tuple(taken))
+        elif suffixes == [label] or name == "mask":  # else most samples would be rejected
+            reason = f"the {name} {suffixes[0]!r} is only in some of the first samples"
+            raise SourceError(MEMBERS.unclear(place, reason, there))
+    taken = [suffix for entry in chosen.values() for suffix in entry.suffixes]
+    if not set(taken) & kinds:
+        reason = "no image is in most of the first samples"
+        raise SourceError(MEMBERS.unclear(place, reason, there))
+    notes += MEMBERS.left_out(sorted(set(there) - set(taken)))
     return chosen
 
 
 def _rank(suffix: str) -> int:
     kind = suffix.rpartition(".")[2]
     return _IMAGES.index(kind) if kind in _IMAGES else len(_IMAGES)
-
-
-def _put(
-    chosen: dict[str, ChosenMember],
-    name: str,
-    suffixes: list[str],
-    samples: Sequence[Mapping[str, bytes]],
-) -> None:
-    """Choose the suffixes that stand for each other: those of which no sample has two.
-
-    None where they are in less than half of the samples.
-    """
-    taken: list[str] = []
-    for suffix in suffixes:
-        if not any(suffix in sample and set(taken) & set(sample) for sample in samples):
-            taken.append(suffix)
-    if 2 * sum(not set(taken).isdisjoint(sample) for sample in samples) < len(samples):
-        return  # most samples would be rejected for the want of it
-    chosen[unique_name(name, chosen)] = ChosenMember(tuple(taken))
 
 
 # -- their values -----------------------------------------------------------------------
@@ -248,19 +222,16 @@ def _value_of(at: FileSpan | bytes, field: Field, entry: ChosenMember, name: str
         return _number(value, field, name) if isinstance(value, str) else value
     if isinstance(field, BytesField):
         return data
-    if isinstance(field, ArrayField):
-        return parse_npy(data) if data.startswith(b"\x93NUMPY") else json.loads(data)
-    if isinstance(field, (ScalarField, ImageField)) and data.startswith(b"\x93NUMPY"):
+    if isinstance(field, (ArrayField, ScalarField, ImageField)) and data.startswith(_NPY):
         return parse_npy(data)
+    if isinstance(field, ArrayField):
+        return json.loads(data)
     text = data.decode()
     if not isinstance(field, ScalarField):
         return text
     # A class may be called "1" and not have that number; `cls` is a number where it can be.
-    return _number(text, field, name, named=kind not in _NUMBERS or not _is_whole(text))
-
-
-def _is_whole(text: str) -> bool:
-    return text.strip().removeprefix("-").isdecimal()
+    whole = kind in _NUMBERS and text.strip().removeprefix("-").isdecimal()
+    return int(text) if whole else _number(text, field, name)
 
 
 def _entry(data: bytes, key: str) -> Any:
@@ -272,12 +243,12 @@ def _entry(data: bytes, key: str) -> Any:
     return value
 
 
-def _number(text: str, field: Field, name: str, *, named: bool = True) -> Any:
-    """Read a number, or if it may be `named` a class's name, where the field is of numbers."""
+def _number(text: str, field: Field, name: str) -> Any:
+    """Read a number, or the name of a class, where the field is of numbers."""
     if not isinstance(field, ScalarField):
         return text
     text = text.strip()
-    if named and field.classes is not None and text in field.classes:
+    if field.classes is not None and text in field.classes:
         return field.classes.index(text)
     try:
         return float(text) if field.dtype.startswith("float") else int(text)
