@@ -1,7 +1,7 @@
 """Splits in the names of files, as Hugging Face's hub and ``datasets`` have them.
 
 ``data/train-00000-of-00002.parquet``, ``test/0000.parquet``, ``cifar10-validation.arrow``.
-Source: the keywords and patterns of ``datasets/data_files.py``.
+Source: the patterns of ``datasets/data_files.py``.
 """
 
 from __future__ import annotations
@@ -37,11 +37,6 @@ __all__ = [
     "table_files",
 ]
 
-_KEYWORDS = {
-    "train": ("train", "training"),
-    "validation": ("validation", "valid", "dev", "val"),
-    "test": ("test", "testing", "eval", "evaluation"),
-}
 SPLIT_NAMES = ("train", "training", "val", "valid", "validation", "dev", "test", "testing")
 """What split folders are called, in the usual order."""
 
@@ -56,12 +51,8 @@ def split_of(path: PurePath) -> str:
     shard = _SHARD.match(path.name)
     if shard and path.parent.name == "data":
         return shard[1]
-    for part in (path.stem, *reversed(path.parent.parts)):
-        words = re.split(r"[-._ 0-9]+", part)
-        for split, names in _KEYWORDS.items():
-            if set(words) & set(names):
-                return split
-    return ""
+    parts = (path.stem, *reversed(path.parent.parts))
+    return next((SPLIT_WORDS[w] for part in parts for w in words(part) if w in SPLIT_WORDS), "")
 
 
 def split_folders_in(folder: Path) -> list[str]:
@@ -161,8 +152,8 @@ def choose_split(paths: Sequence[Path], splits: Sequence[str], wanted: str | Non
     """Return the numbers of the files of a split; of all where none is named."""
     if wanted is None:
         return list(range(len(paths)))
-    same = next((split for split, names in _KEYWORDS.items() if wanted in names), wanted)
-    chosen = [k for k, split in enumerate(splits) if split in (wanted, same)]
+    same = (wanted, SPLIT_WORDS.get(wanted))
+    chosen = [k for k, split in enumerate(splits) if split in same]
     if not chosen:
         raise OptionError(
             f"split={wanted}: none of the {len(paths)} files, the first {paths[0]}, is of that "
