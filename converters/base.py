@@ -241,10 +241,6 @@ class Source(abc.ABC):
         """
         return np.zeros(0, np.uint64)
 
-    def fingerprint_key(self, index: int) -> str:
-        """Return the name of a fingerprint's sample or file, for messages."""
-        return self.key_at(index)
-
     def key_at(self, index: int) -> str:
         """Return the name of a sample for messages."""
         return f"sample {index}"

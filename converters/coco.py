@@ -25,10 +25,10 @@ from fastdata.schema import ArrayField, Field, ScalarField, StringField
 
 from .base import Deferred
 from .listing import DeferredSample, Listing
+from .reading.annotations.annotated import mask_field
 from .reading.annotations.coco_annotations import CocoIndex, CocoReader, Id, read_categories
-from .reading.annotations.regions import mask_field
 from .reading.fields import BOXES
-from .reading.locations import first_bytes, folders_in, printable
+from .reading.locations import first_bytes, folders_in
 from .reading.named_files import find_named
 from .reading.options import CheckSize, ImageFolder, Option, PaintedMasks
 from .reading.picture_pairs import SPLIT_WORDS, words
@@ -74,29 +74,31 @@ class CocoSource(Listing):
         self._text_ids = any(index.text_ids for index in self._indices)
         found["image_id"] = StringField() if self._text_ids else ScalarField("int64")
         found |= self.split_field()
-        for number, index in enumerate(self._indices):
+        folders = []
+        for index in self._indices:
             index.number_classes(classes)
             try:
-                folder = image_folder(self.root, index.path, images or "", index.first_names())
+                folders.append(image_folder(self.root, index.path, images, index.first_names()))
             except SourceError as error:
                 remedy = ", or take one split: --option split=NAME" * (len(splits) > 1)
                 raise SourceError(f"{error}{remedy}") from None
-            self._add_all(index, os.path.relpath(folder, self.root), number)
+        # Images of several folders differ by the folder, with which their keys begin.
+        self.root = folders[0] if len(folders) == 1 else self.root
+        for number, (index, folder) in enumerate(zip(self._indices, folders, strict=True)):
+            self._add_all(index, folder, number)
         self.reader = CocoReader(tuple(map(str, self.beside)), ("image", *found), masks, check_size)
         return found
 
-    def _add_all(self, index: CocoIndex, folder: str, split: int) -> None:
-        inside = "" if folder == "." else f"{folder}/"
-        # Images of several folders differ by the folder.
-        self._prefix = inside if len(self._indices) == 1 else ""
+    def _add_all(self, index: CocoIndex, folder: Path, split: int) -> None:
+        inside = os.path.relpath(folder, self.root)
         for row in range(len(index.names)):
+            name = index.names[row]
             if row in index.rejects:
                 self.reject(*index.rejects[row])
                 continue
-            name = index.names[row]
             if "\\" in name or not name.isascii():
-                name = os.path.relpath(find_named(self.root / folder, name), self.root / folder)
-            self.add(f"{inside}{name}", split=split, row=row)
+                name = os.path.relpath(find_named(folder, name), folder)
+            self.add(name if inside == "." else f"{inside}/{name}", split=split, row=row)
         for key, reason in index.strays:
             self.reject(key, reason)
 
@@ -130,9 +132,6 @@ class CocoSource(Listing):
             left.append("segmentation (--option masks=classes paints it)")
         self.notes += left_out("of annotations", left)
         return fields
-
-    def key_of(self, names: list[str], numbers: Mapping[str, int]) -> str:
-        return printable(names[0].removeprefix(self._prefix))
 
     def values(self, files: list[str], numbers: dict[str, int]) -> Deferred:
         index, row = self._indices[numbers["split"]], numbers["row"]
@@ -207,11 +206,11 @@ def annotation_files(location: Path, notes: list[str]) -> tuple[Path, dict[str, 
     return location, {split: location / splits[split] for split in in_usual_order(splits)}
 
 
-def image_folder(root: Path, file: Path, chosen: str, names: Sequence[str]) -> Path:
+def image_folder(root: Path, file: Path, chosen: str | None, names: Sequence[str]) -> Path:
     """Return the folder of the images.
 
-    chosen: the folder, relative to `root`; "" to try the usual folders, and then any folder that is
-        not named after another split.
+    chosen: the folder, relative to `root`; else the usual folders are tried, and then all folders
+        that are not named after another split.
     """
     if chosen:
         if not (root / chosen).is_dir():

@@ -12,6 +12,7 @@ Images and masks may also lie in one folder, as those of CHASE_DB1, MSRA10K and 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
@@ -33,7 +34,6 @@ from .listing import Listing
 from .reading.annotations.masks import MaskReader, class_table
 from .reading.image_files import files_below, is_image_name
 from .reading.locations import folders_in, printable
-from .reading.named_files import find_named
 from .reading.options import ImageFolder, Option, SplitOption
 from .reading.picture_pairs import words
 from .reading.selection import left_out
@@ -43,6 +43,7 @@ from .reading.splits import (
     in_usual_order,
     pairs_within,
     split_folders_in,
+    splits_next_to,
 )
 
 __all__ = ["MaskFoldersSource"]
@@ -63,9 +64,12 @@ class MaskFoldersSource(Listing):
         if (root / "ImageSets").is_dir() and not (root / "labelmap.txt").is_file():
             return False  # Pascal VOC, whose lists say what belongs to a split
         try:
-            return _are_masks([_Pair(root, *pair) for pair in mask_pairs(root)])
+            pairs = [_Pair(root, *pair) for pair in mask_pairs(root)[:3]]
         except SourceError:  # several folders of masks: asked for by name, it says so
             return False
+        first = (one for pair in pairs for one in itertools.islice(pair, 3))
+        looks = (_is_mask_of(root / masks[0], root / image) for image, masks in first if masks)
+        return next(looks, False) and all(looks)
 
     def list_samples(
         self,
@@ -106,13 +110,7 @@ class MaskFoldersSource(Listing):
             )
         self.notes += left_out("folders", _unused(location, found))
 
-        def mask_paths() -> Iterator[Path]:
-            """Yield the masks of all splits, so that a colour has one number in each."""
-            for pair in pairs:
-                for name in pair.image_names():
-                    yield from (location / mask for mask in pair.masks(name))
-
-        table = class_table(location, mask_paths, classes, self.notes)
+        table = class_table(location, _masks_of_all(location, pairs), classes, self.notes)
         self.beside += [table.path] if table.path is not None else []
         self.reader = MaskReader(table.colours, len(table.names) or None)
         fields: dict[str, Field] = {
@@ -124,18 +122,24 @@ class MaskFoldersSource(Listing):
         return {**fields, **self.split_field()}
 
     def _add_all(self, pair: _Pair, labels: list[str]) -> None:
-        taken = 0
-        for name in pair.image_names():
-            masks = pair.masks(name)
+        left = sum(name.endswith(_SUFFIXES) for name in files_below(pair.root, pair.others))
+        for name, masks in pair:
+            left -= len(masks) + pair.mixed
             if masks:
                 label = {"label": labels.index(pair.folder_of(name))} if labels else {}
                 self.add(name, *masks, **label, **self.split_number(pair.split))
-                taken += len(masks)
             else:
                 self.reject(name, f"it has no mask in {pair.others}")
-        others = sum(map(pair.is_mask, files_below(pair.root, pair.others))) - taken
-        if others > 0:
-            self.notes.append(f"{others:,} masks in {pair.others} are of no image; left out")
+        if left > 0:
+            self.notes.append(f"{left:,} other pictures in {pair.others} left out")
+
+
+def _masks_of_all(root: Path, pairs: list[_Pair]) -> Iterator[Path]:
+    """Yield the masks of all splits, also those next to it, so a colour has one number in each."""
+    for place in splits_next_to(root):
+        with contextlib.suppress(SourceError):
+            pairs = [*pairs, *(_Pair(place, *pair) for pair in mask_pairs(place))]
+    yield from (pair.root / mask for pair in pairs for _, masks in pair for mask in masks)
 
 
 def _labels(pairs: list[_Pair]) -> list[str]:
@@ -143,7 +147,7 @@ def _labels(pairs: list[_Pair]) -> list[str]:
 
     Folders with digits in their names are patients or scenes.
     """
-    found = {pair.folder_of(name) for pair in pairs for name in pair.image_names() if pair.mixed}
+    found = {pair.folder_of(name) for pair in pairs if pair.mixed for name, _ in pair}
     named = all(name and not any(map(str.isdigit, name)) for name in found)
     mixed = all(pair.mixed for pair in pairs)
     return sorted(found) if mixed and named and len(found) > 1 else []
@@ -191,11 +195,10 @@ def mask_pairs(root: Path, images: str = "", masks: str = "") -> list[FolderPair
     images, masks: the folders, if they have unusual names.
     """
     if images or masks:
-        for option, name in (("images", images), ("masks", masks)):
-            if not name or not (root / name).is_dir():
-                raise OptionError(
-                    f"{option}={name}: no such folder in {root}; name both images= and masks="
-                )
+        if not all(name and (root / name).is_dir() for name in (images, masks)):
+            raise OptionError(
+                f"images={images}, masks={masks}: name both images= and masks=, folders in {root}"
+            )
         return pairs_within(root, images, masks)
     found = _pairs_in(root, "")
     splits = [name for name in folders_in(root) if _Folder(name).words & _SPLITS]
@@ -206,7 +209,7 @@ def mask_pairs(root: Path, images: str = "", masks: str = "") -> list[FolderPair
         found += [(rank, pair._replace(split=split)) for rank, pair in inner]
     if not found:  # images and masks in one folder
         mixed = [FolderPair(s, s or ".", s or ".") for s in split_folders_in(root) or [""]]
-        return [pair for pair in mixed if _Pair(root, *pair).ends is not None]
+        return [pair for pair in mixed if _Pair(root, *pair).any]
     # If some masks are by hand, the others are something else, also if a split has only these.
     best = min(rank for rank, _ in found)
     return [pair for rank, pair in found if rank == best]
@@ -215,12 +218,13 @@ def mask_pairs(root: Path, images: str = "", masks: str = "") -> list[FolderPair
 def _pairs_in(root: Path, place: str) -> list[tuple[int, FolderPair]]:
     """Return the pairs among the folders in a folder, each with the rank of its masks."""
     every = [_Folder(name) for name in in_usual_order(folders_in(root / place))]
-    masks = [n for n in every if n.words & _MASKS and _has_pictures(root, place, n.name)]
-    images = [
-        n
-        for n in every
-        if n.words & _IMAGES and n not in masks and _has_pictures(root, place, n.name)
-    ] or [n for n in every if n not in masks and any(n.rest == m.rest for m in masks)]
+    named = [
+        n for n in every if n.words & (_IMAGES | _MASKS) and _has_pictures(root, place, n.name)
+    ]
+    masks = [n for n in named if n.words & _MASKS]
+    images = [n for n in named if n not in masks] or [
+        n for n in every if n not in masks and any(n.rest == m.rest for m in masks)
+    ]
     if masks and len(images) > 1 and all(image.counted for image in images):
         names = ", ".join(image.name for image in images)
         raise SourceError(
@@ -229,9 +233,9 @@ def _pairs_in(root: Path, place: str) -> list[tuple[int, FolderPair]]:
         )
     found: list[tuple[int, FolderPair]] = []
     for image in images:
-        fit = [m for m in masks if len(images) == 1 or m.rest == image.rest]
-        fit = [m for m in fit if m.rank == min(other.rank for other in fit)]
-        fit = [m for m in fit if len(fit) > 1 and m.rest == image.rest] or fit
+        possible = [m for m in masks if len(images) == 1 or m.rest == image.rest]
+        ranks = [(m.rank, m.rest != image.rest) for m in possible]
+        fit = [m for m, rank in zip(possible, ranks, strict=True) if rank == min(ranks)]
         if len(fit) > 1:
             raise SourceError(
                 f"{root / place}: the masks of {image.name} may be in "
@@ -274,12 +278,14 @@ _ENDS = (
 )
 """The ends of the names of images, and of those of their masks, without suffix."""
 _LOOKED_AT, _MASKS_LOOKED_AT = 40, 500
+_FLAT = 0.7
+"""Share of pixels of a mask that equal their neighbour; in a photograph few do."""
 
 
 class _Pair:
-    """A folder of images and one of masks, and the ends of the names of their files.
+    """The images of a folder, each with its masks in another folder or in the same one.
 
-    ends: those with masks for most of the first images; None if there are no masks.
+    The ends of names are those with masks for most of the first images.
     """
 
     def __init__(
@@ -287,93 +293,71 @@ class _Pair:
     ) -> None:
         self.root, self.split, self.images, self.others = root, split, images, others
         self.mixed = images == others
-        self.ends: tuple[str, str] | None = None
         first = filter(is_image_name, files_below(root, images))
         names = list(itertools.islice(first, _LOOKED_AT))
         files = list(itertools.islice(files_below(root, others), _MASKS_LOOKED_AT))
-        most = 0
-        for ends in _ENDS if ending is None else [("", ending), ("_leftImg8bit", ending)]:
-            there = {_composed(name) for name in files if self._is_mask(name, ends)}
-            sound = (n for n in names if not (self.mixed and self._is_mask(n, ends)))
-            count = sum(_composed(self._partner(name, ends)) in there for name in sound)
-            if count > most:
-                most, self.ends = count, ends
+        choices = _ENDS if ending is None else (("", ending), ("_leftImg8bit", ending))
+        counts = []
+        for self._ends in choices:
+            there = {self._of_mask(file) for file in files} - {""}
+            parts = map(self._of_image, filter(self._is_image, names))
+            counts.append(sum(part in there for part in parts))
+        self.any = max(counts) > 0
+        self._ends = choices[counts.index(max(counts))]
 
-    def is_mask(self, name: str) -> bool:
-        """Tell from its name whether a file is a mask."""
-        return self.ends is not None and self._is_mask(name, self.ends)
+    def _of_mask(self, name: str) -> str:
+        """Return the part of a mask's name that its image has, too; "" if it is no mask.
 
-    def _is_mask(self, name: str, ends: tuple[str, str]) -> bool:
-        """Tell whether a file is a mask if names have these ends.  Without, a JPEG is the image.
-
-        Next to an image there may be several: ``0_mask.png`` and ``0_mask_1.png`` of two objects,
-        or ``0_2ndHO.png`` by a second person.
+        Without an ending, a JPEG is the image.  Next to an image there may be several masks:
+        ``0_mask.png`` and ``0_mask_1.png`` of two objects.
         """
-        if self.mixed and ends[1]:
-            more = rf"({re.escape(ends[1])}(_\d+)?|_2ndHO)$"
-            return name.endswith(_SUFFIXES) and re.search(more, _stem(name)) is not None
-        return name.endswith(_LOSSLESS if self.mixed else _SUFFIXES) and _stem(name).endswith(
-            ends[1]
-        )
-
-    def _partner(self, image: str, ends: tuple[str, str]) -> str:
-        """Return the name of an image's mask without suffix; "" if the image ends otherwise."""
-        stem = _stem(os.path.relpath(image, self.images))
-        if not stem.endswith(ends[0]):
+        end, (stem, suffix) = self._ends[1], _stem_of(name, self.others)
+        if suffix not in (_LOSSLESS if self.mixed and not end else _SUFFIXES):
             return ""
-        return os.path.normpath(os.path.join(self.others, stem.removesuffix(ends[0]) + ends[1]))
+        more = r"(_\d+)?" if self.mixed and end else ""
+        match = re.fullmatch(rf"(.*){re.escape(end)}{more}", stem, re.DOTALL)
+        return match[1] if match else ""
 
-    def image_names(self) -> Iterator[str]:
-        """Yield the images of the folder, without its masks."""
-        for name in filter(is_image_name, files_below(self.root, self.images)):
-            if not (self.mixed and self.is_mask(name)):
-                yield name
+    def _of_image(self, name: str) -> str:
+        """Return the part of an image's name that its masks have, too; "" if it has another end."""
+        stem, _ = _stem_of(name, self.images)
+        return stem.removesuffix(self._ends[0]) if stem.endswith(self._ends[0]) else ""
 
-    def masks(self, image: str) -> list[str]:
-        """Return the masks of an image, relative to the root; none if there is none."""
-        start = self._partner(image, self.ends) if self.ends else ""
-        for suffix in _SUFFIXES if start else ():
-            found = os.path.relpath(find_named(self.root, start + suffix), self.root)
-            if found != image and self._exists(found):
-                more = (f"{start}_{k}{suffix}" for k in itertools.count(1))
-                return [found, *itertools.takewhile(self._exists, more)] if self.mixed else [found]
-        return []
+    def _is_image(self, name: str) -> bool:
+        if self.mixed and (self._of_mask(name) or "_2ndHO." in name):  # by a second person
+            return False
+        return is_image_name(name)
 
-    def _exists(self, name: str) -> bool:
-        return os.path.isfile(self.root / name)
+    def __iter__(self) -> Iterator[tuple[str, list[str]]]:
+        """Yield the images, each with its masks, relative to the root."""
+        masks: dict[str, list[str]] = {}
+        for name in files_below(self.root, self.others):
+            masks.setdefault(self._of_mask(name), []).append(name)
+        masks[""] = []
+        for name in filter(self._is_image, files_below(self.root, self.images)):
+            found = sorted(masks.get(self._of_image(name), []), key=_order)
+            yield name, [one for one in found if _order(one)[0] == _order(found[0])[0]]
 
     def folder_of(self, image: str) -> str:
         """Return the name of the folder that an image is in."""
         return os.path.relpath(image, self.images).rpartition("/")[0].rpartition("/")[2]
 
 
-def _stem(name: str) -> str:
-    return os.path.splitext(name)[0]
+def _stem_of(name: str, folder: str) -> tuple[str, str]:
+    """Return a file's name in a folder, composed and without suffix, and the suffix."""
+    stem, suffix = os.path.splitext(os.path.relpath(name, folder))
+    return normalize("NFC", stem), suffix
 
 
-def _composed(name: str) -> str:
-    return normalize("NFC", _stem(name))
-
-
-# -- whether it is one -------------------------------------------------------------------
-
-
-_FLAT = 0.7
-"""Share of pixels of a mask that equal their neighbour; in a photograph few do."""
-
-
-def _are_masks(pairs: list[_Pair]) -> bool:
-    """Tell whether the first images are photographs, and their possible masks are flat."""
-    looks = (
-        _is_mask_of(pair.root / mask, pair.root / image)
-        for pair in pairs[:3]
-        for image in itertools.islice(pair.image_names(), 3)
-        for mask in pair.masks(image)[:1]
-    )
-    return next(looks, False) and all(looks)
+def _order(name: str) -> tuple[int, int, str]:
+    """Return the place of a mask among those of an image: by suffix, then by number."""
+    stem, suffix = os.path.splitext(name)
+    number = stem.rpartition("_")[2]
+    return _SUFFIXES.index(suffix), int(number) if number.isdecimal() else -1, stem
 
 
 def _is_mask_of(mask: Path, image: Path) -> bool:
+    """Tell whether the image is a photograph, and the other file, of its size, is flat."""
     try:
         with (
             open_image(read_regular(mask), MAX_PIXELS) as opened,

@@ -13,7 +13,6 @@ Anomaly Detection", CVPR 2019; "Beyond Dents and Scratches", IJCV 2022; readmes 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,33 +47,32 @@ class MvtecSource(Listing):
         return bool(_categories(Path(location)))
 
     def list_samples(self, location: Path, *, split: SplitOption = None) -> dict[str, Field]:
-        tops = _categories(location) if location.is_dir() else []
-        if not tops and all((location / part).is_dir() for part in ("train", "test")):
-            tops = [""]  # asked for by name, and without ground truth
+        tops = _categories(location)
         if not tops:
             raise SourceError(
                 f"{location}: no MVTec AD. Expected train/good, test/<defect> and "
                 "ground_truth/<defect> in it, or folders that have these."
             )
-        self._category = "" if tops != [""] else f"{location.resolve().name}/"
+        if tops == [""]:  # one category, with whose name keys begin
+            self.root, tops = location.resolve().parent, [location.resolve().name]
+        else:
+            others = [printable(name) for name in folders_in(location) if name not in tops]
+            self.notes += left_out("folders without train/good, test and ground_truth", others)
         folders = [
             (top, part, defect)
             for top in tops
             for part in _SPLITS
-            if (location / top / part).is_dir()
-            for defect in sorted(folders_in(location / top / part), key=lambda n: n != _GOOD)
+            if (self.root / top / part).is_dir()
+            for defect in sorted(folders_in(self.root / top / part), key=lambda n: n != _GOOD)
         ]
         # The classes are those of all splits, whichever is taken.
         defects = [_GOOD, *sorted({defect for _, _, defect in folders} - {_GOOD})]
         found = {part for _, part, _ in folders}
         self.choose_splits([part for part in _SPLITS if part in found], split)
         for top, part, defect in folders:
-            place, truth = (
-                os.path.join(top, part, defect),
-                os.path.join(top, "ground_truth", defect),
-            )
-            images = files_below(location, place) if part in self.splits else ()
-            for image in filter(is_image_name, images):
+            truth = f"{top}/ground_truth/{defect}"
+            images = files_below(self.root, f"{top}/{part}/{defect}")
+            for image in filter(is_image_name, images if part in self.splits else ()):
                 masks = self._masks_of(truth, os.path.basename(image))
                 if masks or defect == _GOOD:
                     label = {"defect": defects.index(defect), "category": tops.index(top)}
@@ -83,16 +81,11 @@ class MvtecSource(Listing):
                     self.reject(image, f"its mask {truth}/{Path(image).stem}_mask.png is missing")
         if not self.num_samples:
             raise SourceError(f"{location}: no images in its {len(folders)} folders")
-        others = [name for name in folders_in(location) if tops != [""] and name not in tops]
-        self.notes += left_out(
-            "folders without train/good, test and ground_truth", map(printable, others)
-        )
         self.reader = MvtecReader()
-        categories = tops if tops != [""] else [self._category[:-1]]
         return {
             "mask": ImageField(channels=1, mask=True),
             "defect": ScalarField(classes=tuple(map(printable, defects))),
-            "category": ScalarField(classes=tuple(map(printable, categories))),
+            "category": ScalarField(classes=tuple(map(printable, tops))),
             **self.split_field(),
         }
 
@@ -102,9 +95,6 @@ class MvtecSource(Listing):
         if os.path.isdir(self.root / start):
             return [os.path.join(start, mask) for mask in sorted(os.listdir(self.root / start))]
         return [f"{start}_mask.png"] * os.path.isfile(self.root / f"{start}_mask.png")
-
-    def key_of(self, names: list[str], numbers: Mapping[str, int]) -> str:
-        return printable(self._category + names[0])
 
 
 @dataclass(frozen=True)
@@ -129,8 +119,6 @@ class MvtecReader:
 
 def _categories(root: Path) -> list[str]:
     """Return the folders of categories; "" if it is one.  Class folders have no ground truth."""
-    return [
-        name
-        for name in ("", *folders_in(root))
-        if all((root / name / part).is_dir() for part in ("train/good", "test", "ground_truth"))
-    ]
+    parts = ("train/good", "test", "ground_truth")
+    names = ("", *folders_in(root)) if root.is_dir() else ()
+    return [name for name in names if all((root / name / part).is_dir() for part in parts)]

@@ -347,8 +347,5 @@ class _Index(IndexedSource):
     def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
         return self._source.fingerprints()
 
-    def fingerprint_key(self, index: int) -> str:
-        return self._source.fingerprint_key(index)
-
     def key_at(self, index: int) -> str:
         return self._input(index).key(self._starts[index])

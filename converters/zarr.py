@@ -21,7 +21,7 @@ from fastdata.waits import result_of
 
 from .base import hash_fields, reason_of
 from .reading.arrays.array_source import ArrayFile, ArraySource
-from .reading.arrays.columns import ArrayColumn
+from .reading.arrays.columns import ArrayColumn, missing_blocks
 from .reading.json_files import read_object
 from .reading.locations import printable, stat_of
 from .reading.refusals import require
@@ -31,8 +31,6 @@ __all__ = ["ZarrSource"]
 
 _CACHE_BYTES = 1 << 20
 """For tensorstore's metadata of cached blocks."""
-_MOST_EMPTY = 1000
-"""Limit of missing blocks per existing one."""
 
 _METADATA_BYTES = 16 << 20
 _DEPTH = 16
@@ -198,16 +196,8 @@ class _ZarrColumn(ArrayColumn):
                         f"the block {name} claims {claimed:,} bytes, more than the {size:,} of a "
                         "block"
                     )
-        if whole > _MOST_EMPTY * there:
-            raise SourceError(
-                f"{self.folder}: claims the shape {self.shape}, but {there:,} of its {whole:,} "
-                "blocks are there: the metadata is damaged, or the blocks were not copied"
-            )
-        value = 0 if store.fill_value is None else store.fill_value.item()
-        return [
-            f"{self.label}: {whole - there:,} blocks are missing, which means that they are all "
-            f"{value}"
-        ] * (there < whole)
+        fill = 0 if store.fill_value is None else store.fill_value.item()
+        return missing_blocks(str(self.folder), self.shape, there, whole, fill)
 
     def read(self, start: int, stop: int) -> Any:
         for block in range(start // self._tall, (stop - 1) // self._tall + 1):

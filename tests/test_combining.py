@@ -20,7 +20,7 @@ from samples import EVERY_KIND, SUFFIXES, make_records, write_shard
 import fastdata
 from fastdata.cli import main
 from fastdata.converters.combining import append as append_module
-from fastdata.converters.packing import job, packer
+from fastdata.converters.packing import packer
 from fastdata.errors import (
     DiskFullError,
     FormatError,
@@ -105,7 +105,7 @@ def test_a_merge_that_is_killed_goes_on(whole: Path, tmp_path: Path) -> None:
 
         def take_or_die(self: Any, result: Any) -> None:
             take(self, result)
-            if self.job.state.position >= 8:
+            if self.state.position >= 8:
                 os._exit(9)
 
         packer.Packer._take = take_or_die  # type: ignore[method-assign]
@@ -411,7 +411,7 @@ _STEPS = [
     (append_module, "_publish_rejects"),
     (append_module, "remove_own"),
     (append_module.DirectoryLock, "release"),
-    (job.Job, "publish"),
+    (packer.Packer, "_publish"),
 ]
 
 
@@ -468,14 +468,14 @@ def test_killed_while_the_merge_tidies_up_nothing_is_left_in_the_end(
     path = pack_part(images, tmp_path / "a.lmdb")
 
     def die() -> None:
-        clear = job.Job._clear
+        clear = packer.Packer._clear
 
-        def last(self: job.Job, **keep: Any) -> None:
+        def last(self: packer.Packer, **keep: Any) -> None:
             if self.destination == path and len(fastdata.open(path)) == 20:
                 os._exit(9)
             clear(self, **keep)
 
-        job.Job._clear = last  # type: ignore[method-assign]
+        packer.Packer._clear = last  # type: ignore[method-assign]
         fastdata.append(path, more, num_workers=0)
 
     assert run_child(die) == 9
@@ -553,7 +553,7 @@ def test_a_full_disk_is_explained_once(
 ) -> None:
     path = pack_part(images, tmp_path / "a.lmdb")
 
-    def full(*_: Any) -> None:
+    def full(*_: Any, **options: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(packer.Packer, "run", full)

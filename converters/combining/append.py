@@ -41,8 +41,9 @@ from ..finding import find_source
 from ..opening import open_packed
 from ..packed import PackedSource
 from ..packing.driver import pack
-from ..packing.job import Job, read_state, rejects_path, replace_state
+from ..packing.job import read_state, rejects_path, replace_state
 from ..packing.lock import DirectoryLock
+from ..packing.packer import Packer
 from ..packing.report import PackReport
 from ..reading.locations import folder_at, folders_in, is_pattern
 from .class_numbers import fitted
@@ -50,7 +51,7 @@ from .copying import merge
 
 __all__ = ["append"]
 
-_ENCODING = ("size", "resize", "enlarge", "filter", "codec", "quality", "channels", "dct_margin")
+_ENCODING = ("size", "resize", "enlarge", "filter", "codec", "quality", "channels")
 _MAKE_ROOM = "Make room and run the same command again."
 
 
@@ -120,6 +121,7 @@ def append(
             channels=encoding.get("channels", 3),
             fields=fields,
             options=source_options,
+            numbered=True,
         )
         request = _identity(found, current, limit, max_pixels)
         state = _read_state(path)
@@ -151,8 +153,8 @@ def append(
             else:
                 merge([path, new], path, overwrite=True, progress=progress)
         elif not path.is_dir():
-            with contextlib.closing(Job(path)) as job:
-                job.tidy_after(current.digest)  # of a merge that was killed
+            with contextlib.closing(Packer(path)) as packer:
+                packer.tidy_after(current.digest)  # of a merge that was killed
         rejects = _publish_rejects(new, path, state["report"]["num_rejected"])
         for name in ours:
             remove_own(workplace / name)

@@ -127,9 +127,6 @@ class _Fitted(Source):
     def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
         return self._source.fingerprints(limit)
 
-    def fingerprint_key(self, index: int) -> str:
-        return self._source.fingerprint_key(index)
-
     def key_at(self, index: int) -> str:
         return self._source.key_at(index)
 

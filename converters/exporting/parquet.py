@@ -1,22 +1,7 @@
 """Parquet files as Hugging Face's ``datasets`` has them: what ``format="parquet"`` writes.
 
-::
-
-    OUT/train-00000-of-00003.parquet ...    train, or the split that is in the dataset's name
-    OUT/fastdata.json                       what the columns are
-
-Columns are called like the fields:
-
-==============  ===============================================================
-image, mask     struct<bytes: binary, path: string>, the feature ``Image``
-classes         int64, the feature ``ClassLabel`` with the names
-other numbers   as they are; float16 as float32, which all readers have
-text, bytes     string, binary
-arrays          lists in lists; a shape that does not follow from these is in ``NAME.shape``
-``key``         what the source called the sample
-==============  ===============================================================
-
-Source of the features: ``datasets/features/features.py`` and ``features/image.py``.
+``docs/converters/exporting.md`` has the columns.  Source of the features, by which ``datasets``
+knows them: ``datasets/features/features.py`` and ``features/image.py``.
 """
 
 from __future__ import annotations
@@ -84,6 +69,7 @@ class ParquetExporter(Exporter):
         with arrow(".parquet").ParquetWriter(
             path,
             self._columns,
+            compression="none" if self.schema.images else "snappy",  # files of images stay as large
             use_dictionary=plain,
             write_statistics=[*plain, KEY],
             write_page_checksum=True,

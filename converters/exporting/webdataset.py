@@ -1,24 +1,7 @@
 """WebDataset tar files: what ``format="webdataset"`` writes.
 
-::
-
-    OUT/shard-000000.tar ...
-    OUT/fastdata.json           what the members are
-
-Of each sample there are, called by its key as far as a member can be called so,
-
-===============  ==============================================================
-``jpg``, ...     the image, with the suffix that its content asks for
-``NAME.png``     any other image
-``cls``          the class number
-``txt``          the first text; any other as ``NAME.txt``
-``NAME.npy``     an array
-``NAME.bin``     bytes
-``json``         all other numbers, by name, and ``key`` where the member's name is not the
-                 key of the sample; left out where there is neither
-===============  ==============================================================
-
-A tar file has no time and no user in it: equal datasets give equal files.
+``docs/converters/exporting.md`` has the members.  A tar file has no time and no user in it: equal
+datasets give equal files.
 """
 
 from __future__ import annotations
@@ -153,5 +136,5 @@ def _member(name: str, data: bytes | memoryview) -> list[bytes | memoryview]:
 
 def _npy(array: np.ndarray[Any, Any]) -> bytes:
     file = io.BytesIO()
-    np.lib.format.write_array(file, np.ascontiguousarray(array), version=(1, 0), allow_pickle=False)
+    np.save(file, array, allow_pickle=False)
     return file.getvalue()

@@ -16,7 +16,6 @@ compressed one is inflated in the packing process, from its front.
 from __future__ import annotations
 
 import abc
-import contextlib
 import hashlib
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -70,12 +69,11 @@ class ChunkReader(NamedTuple):
     picked: tuple[int, ...] = ()  # the column of each field
 
     def __call__(self, values: tuple[Any, ...]) -> Sequence[Any]:
-        found = zip(self.schema.items(), self.decoded(self.split(values)), strict=True)
-        return [convert(value, field, name) for (name, field), value in found]
-
-    def decoded(self, columns: Sequence[bytes]) -> list[Any]:
-        """Return the values of the columns that are taken."""
-        return [self.value_of(self.encodings[number], columns[number]) for number in self.picked]
+        columns = self.split(values)
+        return [
+            convert(self.value_of(self.encodings[number], columns[number]), field, name)
+            for (name, field), number in zip(self.schema.items(), self.picked, strict=True)
+        ]
 
     def split(self, values: tuple[Any, ...]) -> list[bytes]:
         """Return the bytes of each column."""
@@ -257,17 +255,14 @@ class ChunkSource(ScanSource):
                 "field 'label' is text; --option classes=FILE, with a name on each line, makes "
                 "class numbers of it"
             )
-        some: dict[str, list[Any]] = {name: [] for name in resolved}
+        reader = reader._replace(schema=resolved, picked=tuple(picked))
+        some: dict[str, Sequence[Any]] = {}
         if any(isinstance(field, ArrayField) for field in resolved.values()):
-            first = first or scan.first(reader.split, path, "sample can be read")
-            every = reader._replace(picked=tuple(picked))
-            for sample in first:
-                with contextlib.suppress(ValueError):  # a reject
-                    for name, value in zip(resolved, every.decoded(sample), strict=True):
-                        some[name].append(value)
+            rows = scan.first(reader, path, "sample can be read")
+            some = dict(zip(resolved, zip(*rows, strict=True), strict=True))
         forms = resolve_boxes(resolved, some, parse_boxes(boxes, whole=True), given, remarks)
         schema = Schema(named_classes(resolved, "label", classes))
-        reader = reader._replace(schema=schema, picked=tuple(picked))
+        reader = reader._replace(schema=schema)
         notes = [*notes, *remarks]
         super().__init__(scan, schema, reader, notes=notes, beside=[path], box_forms=forms)
 

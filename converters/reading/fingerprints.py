@@ -52,6 +52,3 @@ class FileSource(Source):
 
     def fingerprints(self, limit: int | None = None) -> Hashes:
         return hash_files(self.files_read)
-
-    def fingerprint_key(self, index: int) -> str:
-        return printable(os.fspath(self.files_read[index]))

@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,6 +42,7 @@ __all__ = ["MaskReader", "class_table", "read_table"]
 _MOST = 256
 """Classes that a mask of 8 bits holds."""
 _COLOURED = ("RGB", "RGBA")
+_GREYS = tuple(k * 0x010101 for k in range(256))
 _VOID = 255
 _LOOKED_AT = 16
 
@@ -92,51 +93,32 @@ class MaskReader:
         mask: NDArray[np.uint8] | None = None
         for path in paths:
             try:
-                found = self._numbers(read_regular(path))
+                found = _numbers(read_regular(path), self.colours)
+                beyond = found[(found >= (self.classes or 256)) & (found != _VOID)]
+                if len(beyond):
+                    raise ImageError(
+                        f"has the class {beyond[0]}, and there are {self.classes} names"
+                    )
             except ValueError as error:
                 raise ImageError(f"{Path(path).name}: {error}") from None
             mask = found if mask is None else np.where(found > 0, found, mask)
         return {"image": Path(image), "mask": mask}
 
-    def _numbers(self, data: bytes) -> NDArray[np.uint8]:
-        """Return the class numbers of a mask, H x W."""
-        if is_jpeg(data):
-            raise ImageError("a JPEG, which does not keep class numbers; save masks as PNG")
-        with open_image(data, MAX_PIXELS) as image:
-            if image.mode == "P" and self.colours:
-                return _by_palette(image, self.colours)
-            if image.mode in _COLOURED:
-                return self._by_colour(image)
-        try:
-            return self._checked(decode_image(data, 1, mask=True).pixels[:, :, 0])
-        except ImageError as error:
-            if "do not fit 8 bits" in str(error):
-                raise ImageError(
-                    f"{error}. These are numbers of instances, which a mask of classes does not "
-                    "hold: pack class masks"
-                ) from None
-            raise
 
-    def _checked(self, numbers: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        if self.classes is not None:
-            beyond = numbers[(numbers >= self.classes) & (numbers != _VOID)]
-            if len(beyond):
-                raise ImageError(f"has the class {beyond[0]}, and there are {self.classes} names")
-        return numbers
-
-    def _by_colour(self, image: Image.Image) -> NDArray[np.uint8]:
-        image.load()
-        found = np.empty((image.height, image.width), np.uint8)
-        for rows, packed in _packed_rows(image):
-            if self.colours:
-                found[rows] = to_numbers(packed, self.colours)
-            elif _is_grey(packed).all():
-                found[rows] = self._checked((packed & 255).astype(np.uint8))
-            else:
-                raise ImageError(
-                    "has colours, and no table has their classes (--option classes=TABLE)"
-                )
-        return orient(found[:, :, None], pil_orientation(image))[:, :, 0]
+def _numbers(data: bytes, colours: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Return the class numbers of a mask, H x W."""
+    if is_jpeg(data):
+        raise ImageError("a JPEG, which does not keep class numbers; save masks as PNG")
+    with open_image(data, MAX_PIXELS) as image:
+        if image.mode == "P" and colours:
+            return _by_palette(image, colours)
+        if image.mode in _COLOURED:
+            image.load()
+            found = np.empty((image.height, image.width, 1), np.uint8)
+            for rows, packed in _packed_rows(image):
+                found[rows, :, 0] = to_numbers(packed, colours or _GREYS)
+            return orient(found, pil_orientation(image))[:, :, 0]
+    return decode_image(data, 1, mask=True).pixels[:, :, 0]
 
 
 def _by_palette(image: Image.Image, colours: tuple[int, ...]) -> NDArray[np.uint8]:
@@ -151,19 +133,25 @@ def _by_palette(image: Image.Image, colours: tuple[int, ...]) -> NDArray[np.uint
 
 
 def to_numbers(packed: NDArray[np.uint32], colours: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Return class numbers of pixels, by their colours."""
-    known = np.array(colours, np.uint32)
+    """Return class numbers of pixels, by their colours.
+
+    Only one pixel of each run of equal ones is looked up.
+    """
+    flat, known = packed.reshape(-1), np.array(colours, np.uint32)
+    starts = np.flatnonzero(np.append(True, flat[1:] != flat[:-1]))[: len(flat)]
+    lengths = np.diff(starts, append=len(flat))
     order = np.argsort(known)
-    place = np.minimum(np.searchsorted(known[order], packed), len(known) - 1)
+    place = np.minimum(np.searchsorted(known[order], flat[starts]), len(known) - 1)
     numbers = order[place]
-    unknown = packed[known[numbers] != packed]
-    if len(unknown):
-        colour = int(unknown[0])
+    unknown = known[numbers] != flat[starts]
+    if unknown.any():
+        colour = int(flat[starts][unknown][0])
+        count = lengths[flat[starts] == colour].sum()
         raise ValueError(
             f"its mask has the colour {colour >> 16}, {colour >> 8 & 255}, {colour & 255} "
-            f"({np.count_nonzero(unknown == colour):,} pixels), which is that of no class"
+            f"({count:,} pixels), which is that of no class (--option classes=TABLE says which are)"
         )
-    return numbers.astype(np.uint8)
+    return np.repeat(numbers.astype(np.uint8), lengths).reshape(packed.shape)
 
 
 def _packed_rows(image: Image.Image) -> Iterator[tuple[slice, NDArray[np.uint32]]]:
@@ -178,10 +166,6 @@ def _packed(pixels: NDArray[Any]) -> NDArray[np.uint32]:
     return (wide[..., 0] << 16) | (wide[..., 1] << 8) | wide[..., 2]
 
 
-def _is_grey(packed: NDArray[np.uint32]) -> NDArray[np.bool_]:
-    return np.asarray(packed == (packed & 255) * 0x010101, np.bool_)
-
-
 # -- before packing ----------------------------------------------------------------------
 
 
@@ -194,15 +178,16 @@ class ClassTable(NamedTuple):
 
 
 def class_table(
-    root: Path, masks: Callable[[], Iterator[Path]], given: str | None, notes: list[str]
+    root: Path, masks: Iterator[Path], given: str | None, notes: list[str]
 ) -> ClassTable:
     """Return names and colours of the classes, from a file or from the masks.
 
-    masks: iterates over the masks of the dataset.
+    masks: of the dataset.
     given: the option ``classes=``.
     """
-    modes, palettes = _looks_of(itertools.islice(masks(), _LOOKED_AT))
-    first = next(masks()).name
+    some = list(itertools.islice(masks, _LOOKED_AT))
+    modes, palettes = _looks_of(some)
+    first = some[0].name
     if "JPEG" in modes:
         raise SourceError(
             f"{root}: its masks are JPEGs, the first {first}; JPEG changes class numbers. "
@@ -235,7 +220,7 @@ def class_table(
         )
     if "P" in modes:
         notes.append("masks have palettes: classes are the indices, not the colours")
-    colours = _colours_of(masks()) if modes & {*_COLOURED} else ()
+    colours = _colours_of(itertools.chain(some, masks)) if modes & {*_COLOURED} else ()
     if colours:
         notes.append(
             f"no table of classes: they are the {len(colours)} colours that occur in masks, "
@@ -267,8 +252,7 @@ def _colours_of(paths: Iterable[Path]) -> tuple[int, ...]:
                 f"masks have more than {_MOST} colours, so these are not classes. "
                 "If they are, give a table with the colour of each: --option classes=TABLE"
             )
-    colours = np.array(sorted(found), np.uint32)
-    return () if _is_grey(colours).all() else tuple(colours.tolist())
+    return () if found.issubset(_GREYS) else tuple(sorted(found))
 
 
 def _opened(paths: Iterable[Path]) -> Iterator[Image.Image]:

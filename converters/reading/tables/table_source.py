@@ -148,8 +148,8 @@ class TableSource(FileSource, IndexedSource):
             return
         try:
             schema, features = _of_all(self._columns)
-            names = [f.name for f in schema if is_bytes(f.type) and schema.names.count(f.name) == 1]
-            starts = {name: b"".join(self._first_values(name, 1)) for name in names}
+            blobs = [f.name for f in schema if is_bytes(f.type) and schema.names.count(f.name) == 1]
+            starts = {name: b"".join(self._first_values(name, 1)) for name in blobs}
             kinds = kinds_of(schema, features, starts, channels)
         except UnicodeDecodeError as error:
             raise SourceError(f"{first}: the name of a column is not text: {error}") from error
@@ -232,8 +232,7 @@ class TableSource(FileSource, IndexedSource):
                     if not isinstance(rows, str) and not 0 <= rows <= size:
                         rows = f"block {number} claims {rows:,} rows, in {size:,} bytes: damaged"
                     self._add_block(file, number, rows)
-                described = features_of((schema.metadata or {}).get(b"huggingface", b""))
-                features = {**self.features_beside(file), **described}
+                features = self._features(file, schema)
                 has_rows = self.num_samples > self._file_starts[-1]
                 known = self._columns if has_rows else empty
                 kinds = enumerate(known)
@@ -313,15 +312,17 @@ class TableSource(FileSource, IndexedSource):
                     "are renumbered by their names"
                 )
 
+    def _features(self, file: int, schema: Any) -> dict[str, Any]:
+        described = features_of((schema.metadata or {}).get(b"huggingface", b""))
+        return {**self.features_beside(file), **described}
+
     def _names_in_others(self, column: str) -> Iterator[tuple[str, ...]]:
         """Yield the class names of the first of all files, if that is of a split not taken."""
         first = min(range(len(self.paths)), key=lambda file: os.path.abspath(self.paths[file]))
         if first >= len(self._split_numbers):
             with contextlib.suppress(*table_errors()):
-                features = features_of(self.table_schema(first).metadata)
-                names = class_names_of(
-                    {**self.features_beside(first), **features}, column, self.paths[first]
-                )
+                features = self._features(first, self.table_schema(first))
+                names = class_names_of(features, column, self.paths[first])
                 yield from [names] if names else []
 
     def layout_of(self, file: int) -> RowLayout:
@@ -441,9 +442,6 @@ class TableSource(FileSource, IndexedSource):
         if not 0 <= row < self.num_samples:
             raise IndexError(row)
         return self._blocks[self._number_of(row)]
-
-    def fingerprint_key(self, index: int) -> str:
-        return [*self._names, *(printable(path.name) for path in self.beside)][index]
 
 
 def _of_all(kinds_of_files: Sequence[_Columns]) -> tuple[Any, dict[str, Any]]:
