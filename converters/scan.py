@@ -285,10 +285,10 @@ class ScanSource(FileSource):
 
     def count(self) -> int | None:
         # All files of a store would have to be downloaded for that.
-        return None if self.downloads_files else sum(1 for _ in self)
+        return None if self.mirror is not None else sum(1 for _ in self)
 
     def indexed(self) -> IndexedSource:
-        if self.downloads_files:
+        if self.mirror is not None:
             raise OptionError(
                 f"shuffle needs to reach any sample, and to know where those of {self.name} are, "
                 "all files of a store would have to be downloaded first. Copy them here, or pack "
