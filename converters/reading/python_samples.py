@@ -48,7 +48,7 @@ ClassNames: TypeAlias = Annotated[
 """The option ``classes=`` of sources from Python."""
 
 PEEK = 16
-"""Samples from which fields are told."""
+"""Samples that show the kinds of fields."""
 
 
 class Rows(Sequence[Any]):
@@ -97,7 +97,7 @@ def first_samples(dataset: Any) -> list[Any]:
             failure = error
     if failure is not None and not samples:
         raise SourceError(
-            f"none of the dataset's first {PEEK} samples can be read, the last of them since: "
+            f"none of the dataset's first {PEEK} samples can be read; the last error is: "
             f"{reason_of(failure)}"
         ) from failure
     return samples
