@@ -216,7 +216,7 @@ def _wrapped(location: Any) -> Path | None:
             break
         some = itertools.islice(files_below(folder, "."), _LOOKED_AT)
         images = [os.path.normpath(name) for name in some if is_image_name(name)]
-        if any(describe_list(folder / name, images).kind != "prose" for name in others):
+        if any(describe_list(folder / name, images) != "prose" for name in others):
             break
         inner = folder = folder / folders[0]
     return inner
