@@ -239,11 +239,14 @@ def _name_features(fields: dict[str, Field], dataset: Any) -> None:
     Hugging Face's ``datasets`` has these in `features`.
     """
     features = getattr(dataset, "features", None)
-    for name, field in fields.items() if isinstance(features, Mapping) else ():
+    if not isinstance(features, Mapping):
+        return
+    for name, field in fields.items():
         feature = features.get(name)
         names = getattr(getattr(feature, "feature", feature), "names", None)
-        numbers = isinstance(field, (ScalarField, ArrayField)) and "int" in field.dtype
-        if numbers and field.classes is None and are_names(names):
+        if not isinstance(field, (ScalarField, ArrayField)) or "int" not in field.dtype:
+            continue
+        if field.classes is None and are_names(names):
             fields[name] = dataclasses.replace(field, classes=tuple(names))
 
 
