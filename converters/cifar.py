@@ -193,9 +193,9 @@ def _pieces(path: Path) -> Iterator[tuple[ForwardReader, str, int, int, ForwardR
         raise OptionError(f"{path}: is one batch. Name its folder, {path.parent}")
     if not path.is_file():
         folder = _folder(path)
-        for name in os.listdir(folder) if folder else ():
-            with ForwardReader(path.joinpath(folder, name), compressed=False) as file:
-                yield file, name, 0, file.size or 0, None
+        for entry in filter(Path.is_file, folder.iterdir() if folder else ()):
+            with ForwardReader(entry, compressed=False) as file:
+                yield file, entry.name, 0, file.size or 0, None
         return
     compressed = compression_of(first_bytes(path, 16)) != ""
     shared = ForwardReader(path, compressed=True) if compressed else None

@@ -55,11 +55,11 @@ class MDSSource(ChunkSource):
     def read_index(self, index: ChunkIndex) -> tuple[Sequence[str], ChunkReader]:
         shards = index.list_of(index.content, "shards", dict)
         if not shards:
-            raise SourceError(f"{index.path}: lists no shards")
+            raise SourceError("lists no shards")
         names, encodings, sizes = known = _columns_of(index, shards[0])
         for shard in shards:
             if _columns_of(index, shard) != known:
-                raise SourceError(f"{index.path}: shards have different columns")
+                raise SourceError("shards have different columns")
             _add(index, shard)
         return names, ChunkReader(encodings, sizes, decode)
 
@@ -100,7 +100,7 @@ def _columns_of(
     """Return the names of a shard's columns, their encodings, and their lengths if fixed."""
     if shard.get("format") != "mds" or shard.get("version") != 2:
         raise SourceError(
-            f"{index.path}: a shard of format {shard.get('format')!r}, version "
+            f"a shard of format {shard.get('format')!r}, version "
             f"{shard.get('version')!r}; mds, version 2, is read"
         )
     names = list(index.list_of(shard, "column_names", str))
@@ -108,9 +108,9 @@ def _columns_of(
     listed = index.list_of(shard, "column_sizes", (int, type(None)))
     sizes = tuple(size or None for size in listed)
     if not names or not len(names) == len(encodings) == len(sizes):
-        raise SourceError(f"{index.path}: {len(names)} columns with {len(encodings)} encodings")
+        raise SourceError(f"{len(names)} columns with {len(encodings)} encodings")
     if not all(size is None or 0 < size < 2**31 for size in sizes):
-        raise SourceError(f"{index.path}: column_sizes {sizes} are no lengths in bytes")
+        raise SourceError(f"column_sizes {sizes} are no lengths in bytes")
     return names, encodings, sizes
 
 
@@ -122,10 +122,10 @@ def _add(index: ChunkIndex, shard: dict[str, Any]) -> None:
     if isinstance(zipped, dict):
         packed = index.path_of(zipped.get("basename"))
         if path is None or not path.exists():
-            codec = check_codec(str(shard.get("compression")), str(index.path))
+            codec = check_codec(str(shard.get("compression")), "a shard")
             file, path = zipped, packed
     if path is None or not isinstance(file, dict):
-        raise SourceError(f"{index.path}: a shard without a file (raw_data, zip_data)")
+        raise SourceError("a shard without a file (raw_data, zip_data)")
     hashes = file.get("hashes")
     index.add(path, shard.get("samples"), codec, hashes if isinstance(hashes, dict) else None)
 

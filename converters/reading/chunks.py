@@ -122,18 +122,13 @@ class ChunkIndex:
 
     def path_of(self, name: Any) -> Path:
         """Return the path of a file that the index names; SourceError if it is elsewhere."""
-        try:
-            return Path(path_inside(self.root, name))
-        except SourceError as error:
-            raise SourceError(f"{self.path}: {error}") from None
+        return Path(path_inside(self.root, name))
 
     def list_of(self, entry: Any, name: str, kind: type | tuple[type, ...]) -> Sequence[Any]:
         """Return a list of the index with entries of one kind; else raise SourceError."""
         found = entry.get(name) if isinstance(entry, dict) else None
         if not isinstance(found, list) or not all(isinstance(item, kind) for item in found):
-            raise SourceError(
-                f"{self.path}: {name!r} is {str(found)[:60]!r}, which is no such list"
-            )
+            raise SourceError(f"{name!r} is {str(found)[:60]!r}, which is no such list")
         return found
 
     def add(
@@ -141,9 +136,7 @@ class ChunkIndex:
     ) -> None:
         """Add a chunk; SourceError if no chunk can have so many samples."""
         if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count < _LARGEST_COUNT:
-            raise SourceError(
-                f"{self.path}: {path.name} has {str(count)[:60]!r}, not a number of samples"
-            )
+            raise SourceError(f"{path.name} has {str(count)[:60]!r}, not a number of samples")
         self.paths.append(path)
         self.counts.append(count)
         self.codecs.append(codec)
@@ -235,7 +228,10 @@ class ChunkSource(ScanSource):
         if path is None:
             raise SourceError(f"{location}: no index.json there{self.missing}")
         index, given = ChunkIndex(path), fields or {}
-        names, reader = self.read_index(index)
+        try:
+            names, reader = self.read_index(index)
+        except SourceError as error:
+            raise SourceError(f"{path}: {error}") from error
         # Chunks of an index that was merged have the same names in different folders.
         scan = Scan(index.paths, index.rows, index.codecs, index.root)
         first: list[list[bytes]] = []
@@ -258,7 +254,7 @@ class ChunkSource(ScanSource):
         reader = reader._replace(schema=resolved, picked=tuple(picked))
         some: dict[str, Sequence[Any]] = {}
         if any(isinstance(field, ArrayField) for field in resolved.values()):
-            rows = scan.first(reader, path, "sample can be read")
+            rows = scan.first(reader.__call__, path, "sample can be read")
             some = dict(zip(resolved, zip(*rows, strict=True), strict=True))
         forms = resolve_boxes(resolved, some, parse_boxes(boxes, whole=True), given, remarks)
         schema = Schema(named_classes(resolved, "label", classes))
