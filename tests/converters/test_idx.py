@@ -272,7 +272,7 @@ def test_a_count_below_what_is_there_is_refused(tmp_path: Path) -> None:
         path.write_bytes(gzip.compress(with_count(plain, 5)))
     report = pack(tmp_path / "b", tmp_path / "b.lmdb")
     assert (report.num_samples, report.num_rejected) == (5, 1)
-    assert "there is more behind byte 116" in report.rejects[0].reason
+    assert "it should end at byte 116 and goes on" in report.rejects[0].reason
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
