@@ -19,7 +19,7 @@ from fastdata.errors import FastdataError, MissingExtraError, SourceError
 from fastdata.schema import Field
 
 from .base import FieldSpec
-from .manifest import ListSource
+from .manifest import ManifestSource
 from .reading.class_names import read_class_names
 from .reading.field_names import safe_name
 from .reading.fields import check_names
@@ -39,12 +39,13 @@ _NAME = "file_name"
 _NAMES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 
 
-class HfFolderSource(ListSource):
+class HfFolderSource(ManifestSource):
     """Rows of metadata files; ``file_name`` is ``image``, ``X_file_name`` the image ``X``."""
 
     name = "hf_folder"
     summary = "images with metadata.csv, .jsonl or .parquet, as Hugging Face's ImageFolder"
     parts = ("**/metadata.csv|**/metadata.jsonl|**/metadata.parquet",)
+    general = False
 
     @classmethod
     def recognises(cls, location: Any) -> bool:

@@ -44,37 +44,17 @@ from .reading.selection import COLUMNS, joined, left_out
 from .reading.text_lines import decoded
 from .refusal import Way, refused
 
-__all__ = ["ListSource", "ManifestSource"]
+__all__ = ["ManifestSource"]
 
 
-class ListSource(IndexedSource):
-    """Rows of a list as samples; a subclass reads them."""
-
-    _samples: RowSamples
-
-    def take(self, samples: RowSamples) -> None:
-        """Take the rows as the samples of this source."""
-        self._samples, self.schema = samples, samples.schema
-        self.num_samples = samples.num_samples
-        self.notes += samples.notes
-
-    def __getitem__(self, index: int) -> Sample:
-        return Sample(self.key_at(index), self._samples.values(index))
-
-    def key_at(self, index: int) -> str:
-        return printable(self._samples.key_at(index).replace("\\", "/"))
-
-    def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        return hash_samples(self.num_samples, limit, self._samples.parts)
-
-
-class ManifestSource(ListSource):
+class ManifestSource(IndexedSource):
     """Rows of a list, each an image; or each a box, and then put together by image."""
 
     name = "manifest"
     summary = "a list of images: CSV, TSV, text or JSON Lines, path,label[,more] or boxes"
     parts = ("*.csv|*.tsv|*.jsonl",)
     general = True
+    _samples: RowSamples
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
@@ -190,6 +170,23 @@ class ManifestSource(ListSource):
         if self._folder.is_dir():
             paths = map(samples.path_at, range(self.num_samples))
             self.notes += not_used(self._folder, paths, lists.values())
+
+    # -- samples -------------------------------------------------------------------------
+
+    def take(self, samples: RowSamples) -> None:
+        """Take the rows as the samples of this source."""
+        self._samples, self.schema = samples, samples.schema
+        self.num_samples = samples.num_samples
+        self.notes += samples.notes
+
+    def __getitem__(self, index: int) -> Sample:
+        return Sample(self.key_at(index), self._samples.values(index))
+
+    def key_at(self, index: int) -> str:
+        return printable(self._samples.key_at(index).replace("\\", "/"))
+
+    def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
+        return hash_samples(self.num_samples, limit, self._samples.parts)
 
     # -- its files -----------------------------------------------------------------------
 
