@@ -141,8 +141,9 @@ class ArraySource(FileSource, IndexedSource):
         boxes: BoxesOption = (),
     ) -> None:
         self.notes = []
-        self._channels, self._fields, self._scale = channels, fields or {}, scale
-        self._classes, self._boxes = classes, parse_boxes(boxes, whole=True)
+        self._channels, self._fields, self._arrays = channels, fields or {}, arrays
+        self._scale, self._classes = scale, classes
+        self._boxes = parse_boxes(boxes, whole=True)
         resolved: dict[str, Field] = {}
         parts: list[Part] = []
         left_out: list[str] = []
@@ -169,10 +170,6 @@ class ArraySource(FileSource, IndexedSource):
             if "split" in resolved:
                 raise SourceError("an array is called split, and arrays are of several splits")
             resolved["split"] = ScalarField(classes=tuple(splits))
-            self.notes.append(
-                f"the field 'split' is which of {', '.join(splits)} a picture is in "
-                "(--option split=NAME takes one)"
-            )
             parts = [part.in_split(number) for number, part in enumerate(parts)]
         self.schema = Schema(resolved)
         self.set_parts(parts)
