@@ -35,7 +35,7 @@ from .reading.compression import compression_of, inflated_start
 from .reading.fields import resolve_fields
 from .reading.forward_reader import ForwardReader
 from .reading.locations import first_bytes, printable
-from .reading.options import Option
+from .reading.options import ClassFile, Option
 from .reading.selection import left_out
 
 __all__ = ["IdxSource"]
@@ -119,34 +119,31 @@ class IdxSource(ArraySource):
             str,
             Option("which files of a folder; all adds a field 'split'", ("train", "test", "all")),
         ] = "train",
-        classes: Annotated[
-            str | None,
-            Option(
-                "fashion, mnist, emnist-letters, ..., or a file with names of classes, one a line"
-            ),
-        ] = None,
+        classes: ClassFile = None,
     ) -> None:
         self.notes = []
         pairs = self._chosen(Path(location), split)
         bare = [pair.images for pair in pairs if pair.labels is None]
         if bare and len(bare) < len(pairs):
-            raise SourceError(f"{bare[0]}: no labels beside it, and others have some")
+            raise SourceError(f"{bare[0]}: has no file of labels, although others have one")
         transposed = pairs[0].dataset.startswith("emnist")
         parts = [_part_of(pair, transposed) for pair in pairs]
         resolved: dict[str, Field] = {"image": ImageField(channels=channels)}
         if bare:
-            self.notes.append("no file of labels beside the images")
+            self.notes.append("there is no file of labels for the images")
         else:
             names = _names_of_classes(pairs[0]) if classes is None else None
             resolved["label"] = ScalarField(classes=names)
-            resolved = named_classes(resolved, "label", classes, _KNOWN_CLASSES)
+            resolved = named_classes(resolved, "label", classes)
             if classes is None and names is None:
                 self.notes.append(
-                    "the classes have no names here: --option classes=mnist, or fashion, ..."
+                    "the classes have no names: --option classes=FILE, or call the folder MNIST or "
+                    "FashionMNIST"
                 )
         if split == "all":
             resolved["split"] = ScalarField(classes=("train", "test"))
-            parts = [part.in_split(number) for number, part in enumerate(parts)]
+            splits = [int(pair.split == "test") for pair in pairs]
+            parts = [part.in_split(number) for part, number in zip(parts, splits, strict=True)]
         self.schema = Schema(resolve_fields(resolved, fields, channels, resolved.__getitem__))
         if transposed:
             self.notes.append("rows and columns exchanged, as EMNIST needs")
@@ -271,7 +268,7 @@ def _part_of(pair: _Pair, transposed: bool) -> Part:
         if labels.shape[0] != count:
             raise SourceError(
                 f"{pair.labels} has {labels.shape[0]:,} labels and {pair.images.name} "
-                f"{count:,} images: one of them is damaged, or of something else"
+                f"{count:,} images: a file is damaged, or belongs to another dataset"
             )
         heads.append(labels)
     lost = ""

@@ -195,11 +195,10 @@ def mask_pairs(root: Path, images: str = "", masks: str = "") -> list[FolderPair
     images, masks: the folders, if they have unusual names.
     """
     if images or masks:
-        for option, name in (("images", images), ("masks", masks)):
-            if not name or not (root / name).is_dir():
-                raise OptionError(
-                    f"{option}={name}: no such folder in {root}; name both images= and masks="
-                )
+        if not all(name and (root / name).is_dir() for name in (images, masks)):
+            raise OptionError(
+                f"images={images}, masks={masks}: name both images= and masks=, folders in {root}"
+            )
         return pairs_within(root, images, masks)
     found = _pairs_in(root, "")
     splits = [name for name in folders_in(root) if _Folder(name).words & _SPLITS]
@@ -219,12 +218,13 @@ def mask_pairs(root: Path, images: str = "", masks: str = "") -> list[FolderPair
 def _pairs_in(root: Path, place: str) -> list[tuple[int, FolderPair]]:
     """Return the pairs among the folders in a folder, each with the rank of its masks."""
     every = [_Folder(name) for name in in_usual_order(folders_in(root / place))]
-    masks = [n for n in every if n.words & _MASKS and _has_pictures(root, place, n.name)]
-    images = [
-        n
-        for n in every
-        if n.words & _IMAGES and n not in masks and _has_pictures(root, place, n.name)
-    ] or [n for n in every if n not in masks and any(n.rest == m.rest for m in masks)]
+    named = [
+        n for n in every if n.words & (_IMAGES | _MASKS) and _has_pictures(root, place, n.name)
+    ]
+    masks = [n for n in named if n.words & _MASKS]
+    images = [n for n in named if n not in masks] or [
+        n for n in every if n not in masks and any(n.rest == m.rest for m in masks)
+    ]
     if masks and len(images) > 1 and all(image.counted for image in images):
         names = ", ".join(image.name for image in images)
         raise SourceError(
@@ -233,9 +233,9 @@ def _pairs_in(root: Path, place: str) -> list[tuple[int, FolderPair]]:
         )
     found: list[tuple[int, FolderPair]] = []
     for image in images:
-        fit = [m for m in masks if len(images) == 1 or m.rest == image.rest]
-        fit = [m for m in fit if m.rank == min(other.rank for other in fit)]
-        fit = [m for m in fit if len(fit) > 1 and m.rest == image.rest] or fit
+        possible = [m for m in masks if len(images) == 1 or m.rest == image.rest]
+        ranks = [(m.rank, m.rest != image.rest) for m in possible]
+        fit = [m for m, rank in zip(possible, ranks, strict=True) if rank == min(ranks)]
         if len(fit) > 1:
             raise SourceError(
                 f"{root / place}: the masks of {image.name} may be in "
