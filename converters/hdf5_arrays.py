@@ -24,7 +24,7 @@ import os
 import struct
 import zlib
 from collections.abc import Callable, Iterator
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -105,7 +105,7 @@ def _open(path: Path, **cache: int) -> Any:
     try:
         # Without locks: the file may be on a read-only file system, or open elsewhere.
         return h5py.File(path, "r", locking=False, **cache)
-    except OSError:  # but not where this process has it open with them
+    except OSError:  # this process has it open with locks
         return h5py.File(path, "r", **cache)
 
 
@@ -145,7 +145,7 @@ class _Hdf5Column(ArrayColumn):
         import h5py
 
         self._path, self._name, self.label = path, name, printable(name)
-        self._opened: Any = None
+        self._cache: dict[str, int] = {}
         self._locate: Callable[[int], Any] | None = None
         self._block: tuple[int, BlockRow | None] = (-1, None)
         if dataset is None:
@@ -181,6 +181,13 @@ class _Hdf5Column(ArrayColumn):
             self.block = dataset.chunks[0]
             grid = zip(dataset.shape, dataset.chunks, strict=True)
             whole, stored = math.prod(-(-n // c) for n, c in grid), dataset.id.get_num_chunks()
+            # The blocks of the last rows are kept, else a large one is inflated for each group of
+            # rows.  HDF5 recommends 10 slots per block, as blocks in one slot evict each other.
+            count, size = _band(dataset)
+            self._cache = {
+                "rdcc_nbytes": max(_LEAST_CACHED, min(size, MAX_RECORD)),
+                "rdcc_nslots": 10 * min(count, _MOST_BLOCKS) + 521,
+            }
         elif dataset.id.get_create_plist().get_layout() == h5py.h5d.CONTIGUOUS:
             offset = dataset.id.get_offset()
             if offset is None:
@@ -201,7 +208,7 @@ class _Hdf5Column(ArrayColumn):
 
     def read(self, start: int, stop: int) -> Any:
         try:
-            rows = self._dataset()[start:stop]
+            rows = self._dataset[start:stop]
         except Exception as error:
             raise ValueError(
                 f"{self._path}: rows {start:,} to {stop - 1:,} of {self.label!r} cannot be read: "
@@ -213,22 +220,9 @@ class _Hdf5Column(ArrayColumn):
             return [row.decode("utf-8", "replace") for row in rows]
         return rows
 
+    @cached_property
     def _dataset(self) -> Any:
-        """Return the dataset, open with a cache for the blocks of the last rows read.
-
-        HDF5 caches some MB by default: a larger block would be inflated for each group of its rows.
-        """
-        if self._opened is None:
-            file = _open(self._path)
-            if file[self._name].chunks:
-                count, size = _band(file[self._name])
-                file.close()
-                # HDF5 recommends 10 slots per block: blocks in one slot evict each other.
-                slots = 10 * min(count, _MOST_BLOCKS) + 521
-                size = max(_LEAST_CACHED, min(size, MAX_RECORD))
-                file = _open(self._path, rdcc_nbytes=size, rdcc_nslots=slots)
-            self._opened = file[self._name]
-        return self._opened
+        return _open(self._path, **self._cache)[self._name]
 
     def span(self, index: int) -> Any:
         assert self._locate is not None
@@ -237,7 +231,7 @@ class _Hdf5Column(ArrayColumn):
     def _in_block(self, filters: tuple[int, ...], index: int) -> Any:
         first = index - index % self.block
         if self._block[0] != first:
-            dataset, block = self._dataset(), None
+            dataset, block = self._dataset, None
             at = dataset.id.get_chunk_info_by_coord((first, *(0 for _ in self.shape[1:])))
             if at.byte_offset is not None:
                 applied = tuple(f for n, f in enumerate(filters) if not at.filter_mask >> n & 1)
@@ -277,7 +271,7 @@ def _refusal(dataset: Any) -> str:
             )
     if dataset.chunks:
         size = _band(dataset)[1]
-        if not creation.get_nfilters():  # then no more than a block is in memory
+        if not creation.get_nfilters():  # one block at a time is in memory
             size = math.prod(dataset.chunks) * dataset.dtype.itemsize
         if size > MAX_RECORD:
             rows = "x".join(map(str, (1, *dataset.shape[1:])))
@@ -390,7 +384,7 @@ class _Heap:
         if size < length:
             raise ValueError(
                 f"{self._path}: the reference at byte {at:,} is to {length:,} bytes in object "
-                f"{number} of the heap at byte {address:,}, where there are not so many: damaged"
+                f"{number} of the heap at byte {address:,}, which has fewer: damaged"
             )
         return FileSpan(self._path, offset, length)
 

@@ -35,7 +35,7 @@ from .reading.compression import compression_of, inflated_start
 from .reading.fields import resolve_fields
 from .reading.forward_reader import ForwardReader
 from .reading.locations import first_bytes, printable
-from .reading.options import Option
+from .reading.options import ClassFile, Option
 from .reading.selection import left_out
 
 __all__ = ["IdxSource"]
@@ -58,9 +58,10 @@ _KNOWN_CLASSES = {
 """Letters count from 1, so 0 is not a class."""
 _TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 _NAME = re.compile(
-    r"(?P<set>.+?)[-_.]?(?P<what>images|labels)[-_.]idx\d[-_.][a-z]+(\.gz)?", re.IGNORECASE
+    r"(?P<dataset>.*?)[-_.]?(?P<split>train|t10k|test)?[-_.]?(?P<what>images|labels)"
+    r"[-_.]idx\d[-_.][a-z]+(\.gz)?",
+    re.IGNORECASE,
 )
-_SPLIT = re.compile(r"(?P<dataset>.*?)[-_.]?(?P<split>train|t10k|test)", re.IGNORECASE)
 
 
 class _Pair(NamedTuple):
@@ -118,34 +119,31 @@ class IdxSource(ArraySource):
             str,
             Option("which files of a folder; all adds a field 'split'", ("train", "test", "all")),
         ] = "train",
-        classes: Annotated[
-            str | None,
-            Option(
-                "fashion, mnist, emnist-letters, ..., or a file with names of classes, one a line"
-            ),
-        ] = None,
+        classes: ClassFile = None,
     ) -> None:
         self.notes = []
         pairs = self._chosen(Path(location), split)
         bare = [pair.images for pair in pairs if pair.labels is None]
         if bare and len(bare) < len(pairs):
-            raise SourceError(f"{bare[0]}: no labels beside it, and others have some")
+            raise SourceError(f"{bare[0]}: has no file of labels, although others have one")
         transposed = pairs[0].dataset.startswith("emnist")
         parts = [_part_of(pair, transposed) for pair in pairs]
         resolved: dict[str, Field] = {"image": ImageField(channels=channels)}
         if bare:
-            self.notes.append("no file of labels beside the images")
+            self.notes.append("there is no file of labels for the images")
         else:
             names = _names_of_classes(pairs[0]) if classes is None else None
             resolved["label"] = ScalarField(classes=names)
-            resolved = named_classes(resolved, "label", classes, _KNOWN_CLASSES)
+            resolved = named_classes(resolved, "label", classes)
             if classes is None and names is None:
                 self.notes.append(
-                    "the classes have no names here: --option classes=mnist, or fashion, ..."
+                    "the classes have no names: --option classes=FILE, or call the folder MNIST or "
+                    "FashionMNIST"
                 )
         if split == "all":
             resolved["split"] = ScalarField(classes=("train", "test"))
-            parts = [part.in_split(number) for number, part in enumerate(parts)]
+            splits = [int(pair.split == "test") for pair in pairs]
+            parts = [part.in_split(number) for part, number in zip(parts, splits, strict=True)]
         self.schema = Schema(resolve_fields(resolved, fields, channels, resolved.__getitem__))
         if transposed:
             self.notes.append("rows and columns exchanged, as EMNIST needs")
@@ -196,38 +194,29 @@ def _find_pairs(path: Path) -> list[_Pair]:
     A decompressed file is preferred to its compressed copy.
     """
     if path.is_file():
-        match = _NAME.fullmatch(path.name)
-        if match is None:
+        if not _NAME.fullmatch(path.name):
             return [_Pair("", "train", path, None)]
-        name = match["set"].lower()
-        return [_Pair(*_parts_of(name), path, _files_of(path.parent)[name].get("labels"))]
+        beside = _pairs_in(path.parent, path.name.endswith(".gz"))
+        return [pair for pair in beside if path in (pair.images, pair.labels)]
     # torchvision has the files in MNIST/raw.
-    folder = path / "raw" if (path / "raw").is_dir() and not _files_of(path) else path
-    if not folder.is_dir():
-        return []
+    folders = (folder for folder in (path, path / "raw") if folder.is_dir())
+    return next(filter(None, map(_pairs_in, folders)), [])
+
+
+def _pairs_in(folder: Path, compressed_first: bool = False) -> list[_Pair]:
+    found: dict[tuple[str, str], dict[str, Path]] = {}
+    names = sorted(entry.name for entry in os.scandir(folder) if entry.is_file())
+    for name in names if compressed_first else reversed(names):  # the last one stays
+        if match := _NAME.fullmatch(name.lower()):
+            key = (match["dataset"], match["split"] or "train")
+            found.setdefault(key, {})[match["what"]] = folder / name
     return [
-        _Pair(*_parts_of(name), files["images"], files.get("labels"))
-        for name, files in sorted(_files_of(folder).items())
+        _Pair(
+            dataset, "train" if split == "train" else "test", files["images"], files.get("labels")
+        )
+        for (dataset, split), files in sorted(found.items())
         if "images" in files
     ]
-
-
-def _files_of(folder: Path) -> dict[str, dict[str, Path]]:
-    """Return images and labels by the name of their dataset."""
-    found: dict[str, dict[str, Path]] = {}
-    # Backwards, so that the name without .gz comes last and stays.
-    for name in sorted((e.name for e in os.scandir(folder) if e.is_file()), reverse=True):
-        if match := _NAME.fullmatch(name):
-            found.setdefault(match["set"].lower(), {})[match["what"].lower()] = folder / name
-    return found
-
-
-def _parts_of(name: str) -> tuple[str, str]:
-    """Return dataset and split of a name such as ``emnist-letters-train``."""
-    match = _SPLIT.fullmatch(name)
-    if not match:
-        return name, "train"
-    return match["dataset"], "train" if match["split"] == "train" else "test"
 
 
 def _read_head(path: Path) -> _Head | None:
@@ -279,7 +268,7 @@ def _part_of(pair: _Pair, transposed: bool) -> Part:
         if labels.shape[0] != count:
             raise SourceError(
                 f"{pair.labels} has {labels.shape[0]:,} labels and {pair.images.name} "
-                f"{count:,} images: one of them is damaged, or of something else"
+                f"{count:,} images: a file is damaged, or belongs to another dataset"
             )
         heads.append(labels)
     lost = ""

@@ -12,6 +12,7 @@ Images and masks may also lie in one folder, as those of CHASE_DB1, MSRA10K and 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
@@ -42,6 +43,7 @@ from .reading.splits import (
     in_usual_order,
     pairs_within,
     split_folders_in,
+    splits_next_to,
 )
 
 __all__ = ["MaskFoldersSource"]
@@ -108,9 +110,7 @@ class MaskFoldersSource(Listing):
             )
         self.notes += left_out("folders", _unused(location, found))
 
-        # Those of all splits, so that a colour has one number in each.
-        masks_of_all = (location / mask for pair in pairs for _, found in pair for mask in found)
-        table = class_table(location, masks_of_all, classes, self.notes)
+        table = class_table(location, _masks_of_all(location, pairs), classes, self.notes)
         self.beside += [table.path] if table.path is not None else []
         self.reader = MaskReader(table.colours, len(table.names) or None)
         fields: dict[str, Field] = {
@@ -132,6 +132,14 @@ class MaskFoldersSource(Listing):
                 self.reject(name, f"it has no mask in {pair.others}")
         if left > 0:
             self.notes.append(f"{left:,} other pictures in {pair.others} left out")
+
+
+def _masks_of_all(root: Path, pairs: list[_Pair]) -> Iterator[Path]:
+    """Yield the masks of all splits, also those next to it, so a colour has one number in each."""
+    for place in splits_next_to(root):
+        with contextlib.suppress(SourceError):
+            pairs = [*pairs, *(_Pair(place, *pair) for pair in mask_pairs(place))]
+    yield from (pair.root / mask for pair in pairs for _, masks in pair for mask in masks)
 
 
 def _labels(pairs: list[_Pair]) -> list[str]:
@@ -187,11 +195,10 @@ def mask_pairs(root: Path, images: str = "", masks: str = "") -> list[FolderPair
     images, masks: the folders, if they have unusual names.
     """
     if images or masks:
-        for option, name in (("images", images), ("masks", masks)):
-            if not name or not (root / name).is_dir():
-                raise OptionError(
-                    f"{option}={name}: no such folder in {root}; name both images= and masks="
-                )
+        if not all(name and (root / name).is_dir() for name in (images, masks)):
+            raise OptionError(
+                f"images={images}, masks={masks}: name both images= and masks=, folders in {root}"
+            )
         return pairs_within(root, images, masks)
     found = _pairs_in(root, "")
     splits = [name for name in folders_in(root) if _Folder(name).words & _SPLITS]
@@ -211,12 +218,13 @@ def mask_pairs(root: Path, images: str = "", masks: str = "") -> list[FolderPair
 def _pairs_in(root: Path, place: str) -> list[tuple[int, FolderPair]]:
     """Return the pairs among the folders in a folder, each with the rank of its masks."""
     every = [_Folder(name) for name in in_usual_order(folders_in(root / place))]
-    masks = [n for n in every if n.words & _MASKS and _has_pictures(root, place, n.name)]
-    images = [
-        n
-        for n in every
-        if n.words & _IMAGES and n not in masks and _has_pictures(root, place, n.name)
-    ] or [n for n in every if n not in masks and any(n.rest == m.rest for m in masks)]
+    named = [
+        n for n in every if n.words & (_IMAGES | _MASKS) and _has_pictures(root, place, n.name)
+    ]
+    masks = [n for n in named if n.words & _MASKS]
+    images = [n for n in named if n not in masks] or [
+        n for n in every if n not in masks and any(n.rest == m.rest for m in masks)
+    ]
     if masks and len(images) > 1 and all(image.counted for image in images):
         names = ", ".join(image.name for image in images)
         raise SourceError(
@@ -225,9 +233,9 @@ def _pairs_in(root: Path, place: str) -> list[tuple[int, FolderPair]]:
         )
     found: list[tuple[int, FolderPair]] = []
     for image in images:
-        fit = [m for m in masks if len(images) == 1 or m.rest == image.rest]
-        fit = [m for m in fit if m.rank == min(other.rank for other in fit)]
-        fit = [m for m in fit if len(fit) > 1 and m.rest == image.rest] or fit
+        possible = [m for m in masks if len(images) == 1 or m.rest == image.rest]
+        ranks = [(m.rank, m.rest != image.rest) for m in possible]
+        fit = [m for m, rank in zip(possible, ranks, strict=True) if rank == min(ranks)]
         if len(fit) > 1:
             raise SourceError(
                 f"{root / place}: the masks of {image.name} may be in "

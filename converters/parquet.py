@@ -58,11 +58,9 @@ class ParquetSource(TableSource):
         arrow(".parquet")
         return table_files(location, _SUFFIXES)
 
-    def table_schema(self, file: int) -> Any:
-        return _footer(self.paths[file])[1]
-
-    def blocks(self, file: int) -> Iterator[int | str]:
-        return row_counts(_footer(self.paths[file])[0])
+    def look(self, file: int) -> tuple[Any, dict[str, Any], Iterator[int | str]]:
+        metadata, schema = _footer(self.paths[file])
+        return schema, {}, row_counts(metadata)
 
     def batches(self, file: int, block: int, columns: Sequence[str]) -> Iterator[Any]:
         return _batches(self.paths[file], block, columns)

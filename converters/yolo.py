@@ -36,8 +36,7 @@ from fastdata.regular_files import read_regular
 from fastdata.schema import ArrayField, Field
 
 from .listing import Listing
-from .reading.annotations.annotated import Frame, upright_frame_of
-from .reading.annotations.regions import mask_field, paint_objects
+from .reading.annotations.annotated import Frame, mask_field, paint_objects, upright_frame_of
 from .reading.class_names import check_different, read_class_names
 from .reading.fields import BOXES
 from .reading.image_files import SUFFIXES, files_below, is_image_name
@@ -390,30 +389,20 @@ class YoloReader:
         return values
 
     def _class_number(self, text: str) -> int:
-        try:
-            number = float(text)
-        except ValueError:
-            number = -1.0
-        if not (number.is_integer() and 0 <= number < 1 << 31):
-            raise ValueError(f"its class is {text[:40]!r}, not a number from 0 on")
-        if self.classes is not None and number >= self.classes:
-            raise ValueError(f"its class is {int(number)}, and there are {self.classes}")
+        number, count = float(text), 1 << 31 if self.classes is None else self.classes
+        if not (number.is_integer() and 0 <= number < count):
+            raise ValueError(f"its class is {text!r:.40}, not a number from 0 to {count - 1}")
         return int(number)
 
 
 def _outline(parts: list[str], frame: Frame) -> NDArray[np.float64]:
     """Return the corners of a polygon or a box, [n, 2], in pixels of the upright picture."""
-    try:
-        given = np.array(list(map(float, parts)))
-    except ValueError:
-        given = np.array([np.nan])
-    if not np.isfinite(given).all():
-        raise ValueError(f"expected coordinates, found {' '.join(parts[:8])[:80]!r}")
+    given = np.array(list(map(float, parts)))
     if len(given) < 4 or len(given) % 2:
         raise ValueError(
             f"{len(given)} numbers; expected 4 of a box, or x and y of three or more corners"
         )
-    if given.min() < -_BEYOND or given.max() > 1 + _BEYOND:
+    if not (given.min() >= -_BEYOND and given.max() <= 1 + _BEYOND):  # or NaN
         raise ValueError(
             "coordinates are fractions of width and height, from 0 to 1, "
             f"not {given[np.argmax(np.abs(given - 0.5))]:g}"

@@ -14,7 +14,7 @@ from fastdata.errors import OptionError, SourceError
 
 from .options import Option
 
-__all__ = ["BoxNumbers", "BoxesOption", "fitting_forms", "likely_unit", "parse_boxes"]
+__all__ = ["BoxNumbers", "BoxesOption", "fitting_forms", "parse_boxes"]
 
 _FORMS = ("xyxy", "xywh", "cxcywh", "yxyx")
 _UNITS = ("pixels", "normalised")
@@ -93,18 +93,6 @@ def parse_boxes(words: Sequence[str], *, whole: bool = False) -> BoxNumbers:
     if whole and words and not all(chosen.values()):
         raise OptionError(f"boxes={','.join(words)}: say both: boxes=xywh,pixels")
     return BoxNumbers(**chosen)
-
-
-def likely_unit(largest: float, whole: bool, place: str) -> str:
-    """Return the unit of boxes, by the largest of all numbers and whether all are whole."""
-    if largest <= 1 and not whole:
-        return "normalised"
-    if largest <= 2:
-        raise SourceError(
-            f"{place}: no number of a box is larger than {largest:g}; are these pixels, or parts "
-            "of the image's size? Say which: --option boxes=pixels or --option boxes=normalised"
-        )
-    return "pixels"
 
 
 def fitting_forms(

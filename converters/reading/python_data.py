@@ -1,7 +1,7 @@
 """Rows of images from Python's libraries, as sequences of samples.
 
-Frames of pandas and Polars, Hugging Face's ``Dataset`` and torchvision's datasets of files are
-recognised by their attributes, without an import of these packages.
+pandas and Polars frames, Hugging Face's ``Dataset`` and torchvision's datasets of files are
+recognised by their attributes; these packages are not imported.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def opened(location: Any) -> tuple[Any, list[str]]:
     if _is_data_loader(location):
         raise SourceError(
             "a DataLoader yields batches, and samples are packed. Pack its dataset: "
-            "fastdata.pack(loader.dataset, ...), or a part of it, torch.utils.data.Subset"
+            "fastdata.pack(loader.dataset, ...)"
         )
     if is_frame(location):
         return _rows_of_frame(location, notes), notes

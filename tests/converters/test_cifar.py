@@ -170,7 +170,7 @@ def test_cifar_100_has_fine_and_coarse_labels(tmp_path: Path) -> None:
 
 def test_one_batch_alone_is_refused(tmp_path: Path) -> None:
     write(tmp_path, ten())
-    with pytest.raises(SourceError, match=r"test_batch: is one batch\. Name its folder"):
+    with pytest.raises(OptionError, match=r"test_batch: is one batch\. Name its folder"):
         find_source(tmp_path / "test_batch")
 
 

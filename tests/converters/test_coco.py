@@ -22,7 +22,7 @@ import fastdata
 from fastdata.converters.base import Reject
 from fastdata.converters.finding import find_source, format_of
 from fastdata.converters.reading import json_files as members_module
-from fastdata.converters.reading.annotations.regions import paint, runs_of_string
+from fastdata.converters.reading.annotations.annotated import paint, runs_of_string
 from fastdata.converters.reading.json_files import json_members
 from fastdata.converters.reading.spans import close_files
 from fastdata.errors import FastdataError, OptionError, SourceError
@@ -172,9 +172,9 @@ def test_compressed_counts_of_the_specification() -> None:
         ("x", "neither polygons nor run lengths"),
         ([[1, 2, 3, 4]], "three or more pairs"),
         ([[1, 2, 3, 4, 5]], "three or more pairs"),
-        ([[1, 2, 3, 4, 5, "6"]], "something else than coordinates"),
-        ([[1, 2, 3, 4, 5, float("nan")]], "something else than coordinates"),
-        ([[0, 0, 9e6, 9e6, 0, 9e6]], "reaches absurdly far"),
+        ([[1, 2, 3, 4, 5, "6"]], "not near the picture"),
+        ([[1, 2, 3, 4, 5, float("nan")]], "not near the picture"),
+        ([[0, 0, 9e6, 9e6, 0, 9e6]], "not near the picture"),
         ({"size": [6, 8], "counts": [47, 2]}, "have 49 pixels, not 48"),
         ({"size": [6, 8], "counts": [10**12, 2]}, "pixels, not 48"),
         ({"size": [6, 8], "counts": [50, -2]}, "no run lengths"),
@@ -293,7 +293,7 @@ def test_of_several_annotation_files_one_is_named(tmp_path: Path, pictures: list
     (tmp_path / "annotations/instances_train2014.json").rename(
         tmp_path / "annotations/instances_train2017.json"
     )
-    with pytest.raises(SourceError, match=r"its first images .* are in none .*--option split=NAME"):
+    with pytest.raises(SourceError, match=r"its first images .* are in none .*SOURCE FILE"):
         find_source(tmp_path)
     path = tmp_path / "annotations/instances_train2017.json"
     assert find_source(path).num_samples == 4
@@ -380,7 +380,7 @@ def test_a_split_without_images_is_not_given_those_of_another(
 ) -> None:
     contents = write_splits(tmp_path, pictures, train="pictures", val="val")
     contents["train"] = contents["val"]  # whose images are in val, too
-    with pytest.raises(SourceError, match=r"instances_train.json.* are in none .*split=NAME"):
+    with pytest.raises(SourceError, match=r"instances_train.json.* are in none .*SOURCE FILE"):
         find_source(save(tmp_path, contents))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -190,6 +191,14 @@ def test_a_colour_has_one_number_in_each_split(tmp_path: Path, pictures: list[Pi
         save(root / f"masks/{split}/{p.name}.png", mask)
     for split, ground in (("train", 1), ("val", 0)):
         data = packed(root, tmp_path / f"{split}.lmdb", split=split)
+        assert data.classes == ["#0000c8", "#00c800", "#c80000"]
+        check(data, [np.where(rectangle(p) > 0, 2, ground) for p in pictures[:3]])
+        # The same in the folder of one split.
+        for folder in ("images", "masks"):
+            (root / split).mkdir(exist_ok=True)
+            shutil.copytree(root / folder / split, root / split / folder)
+    for split, ground in (("train", 1), ("val", 0)):
+        data = packed(root / split, tmp_path / f"{split}-alone.lmdb")
         assert data.classes == ["#0000c8", "#00c800", "#c80000"]
         check(data, [np.where(rectangle(p) > 0, 2, ground) for p in pictures[:3]])
 

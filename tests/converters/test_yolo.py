@@ -180,14 +180,14 @@ def with_jpeg(folder: Path, picture: Any, orientation: int) -> Path:
     [
         ("0 0.5 0.5 0.5", "line 1: 3 numbers; expected 4 of a box"),
         ("0 0.5 0.5 0.5 0.5 0.9", "line 1: 5 numbers"),
-        ("\n0 0.5 0.5 0.5 x", "line 2: expected coordinates, found"),
+        ("\n0 0.5 0.5 0.5 x", "line 2: could not convert string to float: 'x'"),
         ("0 12 0.5 0.5 0.5", "line 1: coordinates are fractions.*not 12"),
-        ("0 0.5 0.5 nan 0.5", "line 1: expected coordinates"),
+        ("0 0.5 0.5 nan 0.5", "line 1: coordinates are fractions.*not nan"),
         ("0 0.5 0.5 -0.005 0.5", "line 1: a box of -0.005 x 0.5"),
-        ("2 0.5 0.5 0.5 0.5", "line 1: its class is 2, and there are 2"),
+        ("2 0.5 0.5 0.5 0.5", "line 1: its class is '2', not a number from 0 to 1"),
         ("-1 0.5 0.5 0.5 0.5", "line 1: its class is '-1'"),
         ("0.5 0.5 0.5 0.5 0.5", "line 1: its class is '0.5'"),
-        ("cat 0.5 0.5 0.5 0.5", "line 1: its class is 'cat'"),
+        ("cat 0.5 0.5 0.5 0.5", "line 1: could not convert string to float: 'cat'"),
     ],
 )
 def test_a_damaged_line_is_a_reject(tmp_path: Path, line: str, message: str) -> None:

@@ -25,8 +25,7 @@ from ..json_files import Member, json_members
 from ..locations import path_inside, printable
 from ..small_memory import StringTable
 from ..spans import read_at
-from .annotated import frame_of
-from .regions import paint_objects
+from .annotated import frame_of, paint_objects
 
 __all__ = ["CocoIndex", "CocoReader", "Id", "read_categories"]
 
@@ -115,21 +114,17 @@ class CocoIndex:
                 "panopticapi's converters/panoptic2detection_coco_format.py, and pack that file"
             )
         self.seen.update(entry if len(self.seen) < _MOST_KEYS else _KEYS & set(entry))
-        if "caption" in entry and "bbox" not in entry and "category_id" not in entry:
-            return _PACKED.pack(image, _NO_CATEGORY, 0, 0, 0, 0, 0, False, *place)
         try:
             category, box, area, crowd = _parsed(entry)
-        except ValueError:  # the worker that reads it says why
+        except ValueError:  # a caption, or the worker that reads it says why
             return _PACKED.pack(image, _NO_CATEGORY, 0, 0, 0, 0, 0, False, *place)
         return _PACKED.pack(image, self._number(category), *box, area, crowd, *place)
 
     def _number(self, id: Id) -> int:
         """Return an id as a number: texts get numbers that no other id has."""
-        return (
-            id
-            if isinstance(id, int)
-            else self._numbers.setdefault(id, -_TEXTS - len(self._numbers))
-        )
+        if isinstance(id, str):
+            return self._numbers.setdefault(id, -_TEXTS - len(self._numbers))
+        return id
 
     # -- what belongs to what ------------------------------------------------------------
 

@@ -60,7 +60,7 @@ _ROWS_BY_WORKERS = 256
 _STEP = 4096
 """Rows of a small column, of texts or labels, that are read at once."""
 _PEEK = 16
-"""Rows from which fields are inferred."""
+"""Rows that show the kinds of fields."""
 
 
 class ArrayFile(NamedTuple):
@@ -322,7 +322,7 @@ def _span(column: ArrayColumn, row: int) -> Any:
 
 
 def _first_rows(where: str, name: str, column: ArrayColumn) -> list[Any]:
-    """Return rows that tell what a column is: all of small labels; none if it is damaged."""
+    """Return rows that show the kind of a column: all of small labels; none if it is damaged."""
     if column.kind == "bytes" or not 0 < column.row_bytes <= MAX_RECORD:
         return []
     count = min(_PEEK, column.shape[0], max(1, _READ_BYTES // column.row_bytes))
@@ -362,7 +362,7 @@ def _field_of_type(
     if dtype.name not in SCALAR_DTYPES:
         raise OptionError(
             f"{where}: {column.label!r} is {column.dtype}; a field can be "
-            f"{', '.join(SCALAR_DTYPES)}. Say what it becomes: --field {name}=int"
+            f"{', '.join(SCALAR_DTYPES)}. Name its kind: --field {name}=int"
         )
     shape = column.shape[1:]
     return ScalarField(dtype.name) if math.prod(shape) == 1 else ArrayField(dtype.name, shape)

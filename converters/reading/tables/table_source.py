@@ -14,7 +14,7 @@ import itertools
 import os
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -80,12 +80,10 @@ class TableSource(FileSource, IndexedSource):
     """Rows of tables; a subclass says what blocks a file has, and reads them."""
 
     @abc.abstractmethod
-    def table_schema(self, file: int) -> Any:
-        """Return the pyarrow.Schema of a file."""
-
-    @abc.abstractmethod
-    def blocks(self, file: int) -> Iterator[int | str]:
-        """Yield the number of rows of each block, or the reason if it is lost."""
+    def look(self, file: int) -> tuple[Any, dict[str, Any], Iterable[int | str]]:
+        """Return the pyarrow.Schema of a file, what ``datasets`` says of its columns in files next
+        to it, and for each block the number of rows or the reason why it is lost.
+        """
 
     @abc.abstractmethod
     def batches(self, file: int, block: int, columns: Sequence[str]) -> Iterator[Any]:
@@ -98,10 +96,6 @@ class TableSource(FileSource, IndexedSource):
     def mapped(self, file: int) -> MappedTable | None:
         """Return where a file is in memory, if `batches` does not copy from it."""
         return None
-
-    def features_beside(self, file: int) -> dict[str, Any]:
-        """Return the description of columns in files next to a table, as ``datasets`` does."""
-        return {}
 
     @classmethod
     @abc.abstractmethod
@@ -227,12 +221,13 @@ class TableSource(FileSource, IndexedSource):
             self._file_starts.append(self.num_samples)
             kind = 0
             try:
-                schema, size = self.table_schema(file), stat_of(path)[0]
-                for number, rows in enumerate(self.blocks(file)):
+                schema, beside, blocks = self.look(file)
+                size = stat_of(path)[0]
+                for number, rows in enumerate(blocks):
                     if not isinstance(rows, str) and not 0 <= rows <= size:
                         rows = f"block {number} claims {rows:,} rows, in {size:,} bytes: damaged"
                     self._add_block(file, number, rows)
-                features = self._features(file, schema)
+                features = {**beside, **features_of(schema)}
                 has_rows = self.num_samples > self._file_starts[-1]
                 known = self._columns if has_rows else empty
                 kinds = enumerate(known)
@@ -312,17 +307,13 @@ class TableSource(FileSource, IndexedSource):
                     "are renumbered by their names"
                 )
 
-    def _features(self, file: int, schema: Any) -> dict[str, Any]:
-        described = features_of((schema.metadata or {}).get(b"huggingface", b""))
-        return {**self.features_beside(file), **described}
-
     def _names_in_others(self, column: str) -> Iterator[tuple[str, ...]]:
         """Yield the class names of the first of all files, if that is of a split not taken."""
         first = min(range(len(self.paths)), key=lambda file: os.path.abspath(self.paths[file]))
         if first >= len(self._split_numbers):
             with contextlib.suppress(*table_errors()):
-                features = self._features(first, self.table_schema(first))
-                names = class_names_of(features, column, self.paths[first])
+                schema, beside, _ = self.look(first)
+                names = class_names_of({**beside, **features_of(schema)}, column, self.paths[first])
                 yield from [names] if names else []
 
     def layout_of(self, file: int) -> RowLayout:
@@ -362,11 +353,11 @@ class TableSource(FileSource, IndexedSource):
         blocks = [(block.file, block.number) for block in self._blocks]
         for file in range(len(self._split_numbers), len(self.paths) * of_all_splits):
             with contextlib.suppress(*table_errors()):
-                blocks += [(file, number) for number, _ in enumerate(self.blocks(file))]
+                blocks += [(file, number) for number, _ in enumerate(self.look(file)[2])]
         unique = arrow(".compute").unique
         for block in blocks:
             # Rows that are lost are rejected later; another split may lack the column.
-            with contextlib.suppress(*table_errors(), KeyError, ValueError):
+            with contextlib.suppress(*table_errors()):
                 for batch in self.batches(*block, [column]):
                     batch.validate(full=True)
                     values = unique(batch.column(batch.schema.names.index(column)))
