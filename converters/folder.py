@@ -53,7 +53,7 @@ class FolderSource(Listing):
     """Images in class folders of a tree; fields ``image``, ``label``, and ``split`` if any."""
 
     name = "folder"
-    summary = "class folders, as torchvision's ImageFolder takes them, or split folders with class folders"
+    summary = "class folders, as torchvision's ImageFolder takes them, also in split folders"
     general = True
     tree: Tree
 

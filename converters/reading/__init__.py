@@ -8,10 +8,10 @@ the files
 ``named_files``      files by their names in two forms of accents
 ``splits``           splits in the names of files and folders
 ``file_sets``        missing files of numbered sets
-``list_signs``       lists, prose and other files beside images
+``list_signs``       lists, prose and other files next to images
 ``picture_pairs``    folders whose pictures form pairs
 ``zip_archive``      the members of a zip archive
-``text_lines``       lines of lists beside a dataset
+``text_lines``       lines of lists next to a dataset
 ``json_files``       JSON: small files, and large ones entry by entry
 
 reading
