@@ -60,8 +60,6 @@ class _Columns(NamedTuple):
     file: int  # the first such file
 
 
-_PLACES = 8
-"""Blocks in which samples for an estimate are read."""
 _PEEK = 16
 """Blocks in which the first values of columns of bytes are looked for."""
 
@@ -361,14 +359,6 @@ class TableSource(FileSource, IndexedSource):
                     yield from (value for value in values.to_pylist() if value is not None)
 
     # -- rows ---------------------------------------------------------------------------
-
-    def some(self, count: int) -> Iterator[Sample | Reject]:
-        # Consecutive rows, as a row in the middle of a block is read with those before it.
-        places = np.linspace(0, self.num_samples - 1, min(_PLACES, self.num_samples))
-        starts = sorted({self._block_at(int(at)).start for at in places})
-        each = -(-count // len(starts)) if starts else 0
-        runs = (itertools.islice(self.start_at(start), each) for start in starts)
-        return itertools.chain.from_iterable(runs)
 
     def start_at(self, start: int) -> Iterator[Sample | Reject]:
         for block in itertools.islice(self._blocks, max(0, self._number_of(start)), None):
