@@ -333,9 +333,6 @@ def _works(place: str, way: Way) -> bool:
 
 def _of_store(files: StoredFiles, given: _Given) -> Source:
     """Return the source that reads what is in a store: by the rules for files, on a mirror."""
-    from .reading.tables.table_source import TableSource
-    from .scan import ScanSource
-
     if given.format is not None and given.format not in _STORED:
         format_class(given.format)  # which may be no format at all
         raise _local_only(files.store.url, given.format)
@@ -355,8 +352,7 @@ def _of_store(files: StoredFiles, given: _Given) -> Source:
     except BaseException:
         mirror.close()
         raise
-    source.mirror, source.downloads_files = mirror, isinstance(source, ScanSource)
-    source.reads_by_network = not (source.downloads_files or isinstance(source, TableSource))
+    source.mirror = mirror
     source.notes = [*map(with_urls, source.notes), *mirror.notes]
     return source
 

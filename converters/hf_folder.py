@@ -1,4 +1,4 @@
-"""Images with ``metadata.csv``, ``.jsonl`` or ``.parquet`` beside them: Hugging Face's ImageFolder.
+"""Hugging Face's ImageFolder: images with ``metadata.csv``, ``.jsonl`` or ``.parquet``.
 
 ::
 
@@ -19,7 +19,7 @@ from fastdata.errors import FastdataError, MissingExtraError, SourceError
 from fastdata.schema import Field
 
 from .base import FieldSpec
-from .manifest import ListSource
+from .manifest import ManifestSource
 from .reading.class_names import read_class_names
 from .reading.field_names import safe_name
 from .reading.fields import check_names
@@ -39,19 +39,20 @@ _NAME = "file_name"
 _NAMES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 
 
-class HfFolderSource(ListSource):
+class HfFolderSource(ManifestSource):
     """Rows of metadata files; ``file_name`` is ``image``, ``X_file_name`` the image ``X``."""
 
     name = "hf_folder"
     summary = "images with metadata.csv, .jsonl or .parquet, as Hugging Face's ImageFolder"
     parts = ("**/metadata.csv|**/metadata.jsonl|**/metadata.parquet",)
+    general = False
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
         root = Path(location)
         found = metadata_files(root)
         described = {path.parent for path in found}
-        # Folders beside those with metadata may have images that nothing describes.
+        # Other folders may have images without metadata.
         return any(map(names_files, found)) and (
             root in described or not any(has_own_images(f) for f in _places(root) - described)
         )
@@ -148,7 +149,7 @@ def _places(root: Path) -> set[Path]:
 
 
 def metadata_files(root: Path) -> list[Path]:
-    """Return the metadata files of a folder, of folders in it, and of those in ``data``."""
+    """Return the metadata files of a folder, its folders, and the folders in ``data``."""
     found = []
     for folder in sorted(_places(root), key=lambda path: (len(path.parts), path)):
         there = [folder / name for name in _NAMES if (folder / name).is_file()]

@@ -125,12 +125,12 @@ class IdxSource(ArraySource):
         pairs = self._chosen(Path(location), split)
         bare = [pair.images for pair in pairs if pair.labels is None]
         if bare and len(bare) < len(pairs):
-            raise SourceError(f"{bare[0]}: no labels beside it, and others have some")
+            raise SourceError(f"{bare[0]}: has no file of labels, although others have one")
         transposed = pairs[0].dataset.startswith("emnist")
         parts = [_part_of(pair, transposed) for pair in pairs]
         resolved: dict[str, Field] = {"image": ImageField(channels=channels)}
         if bare:
-            self.notes.append("no file of labels beside the images")
+            self.notes.append("there is no file of labels for the images")
         else:
             names = _names_of_classes(pairs[0]) if classes is None else None
             resolved["label"] = ScalarField(classes=names)
@@ -268,7 +268,7 @@ def _part_of(pair: _Pair, transposed: bool) -> Part:
         if labels.shape[0] != count:
             raise SourceError(
                 f"{pair.labels} has {labels.shape[0]:,} labels and {pair.images.name} "
-                f"{count:,} images: one of them is damaged, or of something else"
+                f"{count:,} images: a file is damaged, or belongs to another dataset"
             )
         heads.append(labels)
     lost = ""

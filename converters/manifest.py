@@ -4,8 +4,8 @@ The column of paths, which are relative to the list, becomes the field ``image``
 has paths of masks.  Other columns are image fields if every cell has an image's suffix and the
 first file is there; else they hold int, float or text, whichever fits all cells that are not empty.
 Text in ``label``, ``class`` or ``target`` becomes class numbers in sorted order, or an array of
-these if cells have several labels.  Where four columns are a box, a sample is an image with all of
-its boxes.  Nothing is guessed if a schema is beside the list, as `fastdata export` leaves it there.
+class numbers if cells have several labels.  Where four columns are a box, a sample is an image with
+all of its boxes.  If the list has a schema (`fastdata export` writes it), nothing is guessed.
 
 The parts are in ``reading/lists``; docs/converters/manifest.md has all rules.
 """
@@ -14,14 +14,15 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 
 from fastdata.errors import OptionError, SourceError
-from fastdata.schema import Field, ImageField, Schema
+from fastdata.schema import Field, ImageField, ScalarField, Schema
 
 from .base import FieldSpec, IndexedSource, Sample
 from .reading.box_forms import parse_boxes
@@ -43,37 +44,17 @@ from .reading.selection import COLUMNS, joined, left_out
 from .reading.text_lines import decoded
 from .refusal import Way, refused
 
-__all__ = ["ListSource", "ManifestSource"]
+__all__ = ["ManifestSource"]
 
 
-class ListSource(IndexedSource):
-    """Rows of a list as samples; a subclass reads them."""
-
-    _samples: RowSamples
-
-    def take(self, samples: RowSamples) -> None:
-        """Take the rows as the samples of this source."""
-        self._samples, self.schema = samples, samples.schema
-        self.num_samples = samples.num_samples
-        self.notes += samples.notes
-
-    def __getitem__(self, index: int) -> Sample:
-        return Sample(self.key_at(index), self._samples.values(index))
-
-    def key_at(self, index: int) -> str:
-        return printable(self._samples.key_at(index).replace("\\", "/"))
-
-    def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        return hash_samples(self.num_samples, limit, self._samples.parts)
-
-
-class ManifestSource(ListSource):
+class ManifestSource(IndexedSource):
     """Rows of a list, each an image; or each a box, and then put together by image."""
 
     name = "manifest"
     summary = "a list of images: CSV, TSV, text or JSON Lines, path,label[,more] or boxes"
     parts = ("*.csv|*.tsv|*.jsonl",)
     general = True
+    _samples: RowSamples
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
@@ -99,6 +80,9 @@ class ManifestSource(ListSource):
             tuple[str, ...], Option("FIELD=COLUMN or COLUMN; the rest is left out")
         ] = (),
         images: Annotated[str | None, Option("the folder of the images")] = None,
+        label: Annotated[
+            str | None, Option("images are labelled by their folder", ("folder",))
+        ] = None,
         boxes: Annotated[
             tuple[str, ...],
             Option("xyxy, xywh or cxcywh, pixels or normalised; none: rows are samples"),
@@ -138,32 +122,46 @@ class ManifestSource(ListSource):
                 f"split={split}: {self.path} has no column 'split', but {joined(names)}. Say which "
                 "it is: --option columns=image=COLUMN,split=COLUMN"
             )
+        if label and (classes is not None or "label" in names):
+            raise OptionError(
+                f"label={label}: {self.path} has a label, or classes= names other classes. Leave "
+                "out one of the two"
+            )
+        names += ["label"] * bool(label)
         info = ListInfo(
             str(self.path), names, image,
             {**_of_channels(known, channels), **(fields or {})}, channels, self._finder,
             read_class_names(classes) if classes is not None else table.classes,
-            table.kinds and [table.kinds[k] for k in taken], split,
+            table.kinds and [*(table.kinds[k] for k in taken), *[{str}] * bool(label)], split,
         )  # fmt: skip
-        rows = map(cells_of(taken), table.rows())
+
+        def rows_of(one: ListTable) -> Iterator[list[str]]:
+            rows = map(cells_of(taken), one.rows())
+            return ([*row, _folder_of(row[image])] for row in rows) if label else rows
+
         boxes = boxes or table.boxes
         samples: RowSamples
         if known or "none" in boxes or (roles := self._box_roles(names, boxes, fields)) is None:
             same_classes = not known and info.classes is None
             others = self._siblings(table) if same_classes else []
-            cells = (map(cells_of(taken), other.rows()) for other in others)
-            samples = RowSamples(info, rows, itertools.chain.from_iterable(cells))
+            rest = itertools.chain.from_iterable(map(rows_of, others))
+            samples = RowSamples(info, rows_of(table), rest)
+            if label:
+                samples.schema = _short_names(samples.schema)
         else:
             kept = [k for k, n in enumerate(names) if k in roles.used or k == image or n == "split"]
             self.notes += left_out("columns", [n for k, n in enumerate(names) if k not in kept])
             form = parse_boxes(boxes)
             info = info._replace(columns=[names[k] for k in kept], image=kept.index(image))
-            samples = BoxSamples(info, map(cells_of(kept), rows), form, check_size)
+            samples = BoxSamples(info, map(cells_of(kept), rows_of(table)), form, check_size)
         if classes is not None and not {"label", "labels"} & set(samples.schema):
-            raise OptionError(f"classes={classes}: there is no field 'label' of class numbers")
+            raise OptionError(
+                f"classes={classes}: the list has no field 'label' with class numbers"
+            )
         title = table.titles[taken[image]]
         if not (known or is_usual(title)) and samples.is_there(title):
             raise SourceError(
-                f"{self.path}: its first row is no header, as {title!r} is an image. Write a row "
+                f"{self.path}: the first row names an image, {title!r}. Write a row "
                 "with the names of the columns above it, such as path,label"
             )
         self.take(samples)
@@ -174,6 +172,23 @@ class ManifestSource(ListSource):
         if self._folder.is_dir():
             paths = map(samples.path_at, range(self.num_samples))
             self.notes += not_used(self._folder, paths, lists.values())
+
+    # -- samples -------------------------------------------------------------------------
+
+    def take(self, samples: RowSamples) -> None:
+        """Take the rows as the samples of this source."""
+        self._samples, self.schema = samples, samples.schema
+        self.num_samples = samples.num_samples
+        self.notes += samples.notes
+
+    def __getitem__(self, index: int) -> Sample:
+        return Sample(self.key_at(index), self._samples.values(index))
+
+    def key_at(self, index: int) -> str:
+        return printable(self._samples.key_at(index).replace("\\", "/"))
+
+    def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
+        return hash_samples(self.num_samples, limit, self._samples.parts)
 
     # -- its files -----------------------------------------------------------------------
 
@@ -219,7 +234,7 @@ class ManifestSource(ListSource):
         """Return the names of the fields, and the numbers of their columns.
 
         columns: the option; without it all are taken, except numbers of rows.
-        known: whether there is a schema beside the list.
+        known: whether the list has a schema.
         """
         titles = table.titles
         if columns:
@@ -247,8 +262,8 @@ class ManifestSource(ListSource):
         roles = box_roles(names, parse_boxes(boxes).form)
         if roles is not None and fields:
             raise OptionError(
-                f"{self.path}: its rows are boxes, put together by image, and fields= cannot "
-                "change what they are; --option boxes=none makes each row a sample"
+                f"{self.path}: its rows are boxes, and fields= cannot change them; "
+                "--option boxes=none makes each row a sample"
             )
         if roles is None and boxes:
             raise OptionError(
@@ -269,6 +284,18 @@ class ManifestSource(ListSource):
                 [Way("", f"--option boxes={form}", meaning) for form, meaning in ways.items()],
             )
         return roles
+
+
+def _folder_of(image: str) -> str:
+    return os.path.dirname(image.replace("\\", "/"))
+
+
+def _short_names(schema: Schema) -> Schema:
+    """Return the classes of folders by their paths below the folder of all."""
+    folders = schema.classes or ()
+    above = os.path.commonpath(folders) if len(folders) > 1 else os.path.dirname(*folders)
+    names = tuple(os.path.relpath(folder, above or ".") for folder in folders)
+    return Schema({**schema, "label": ScalarField(classes=names)})
 
 
 def _of_channels(fields: Mapping[str, Field], channels: int) -> dict[str, Field]:

@@ -196,7 +196,7 @@ class RowsSource(_PythonSource, IndexedSource):
         for value in values_of(self._data[index], self._names).values():
             yield value
             if isinstance(value, (str, os.PathLike)) and is_file(value):
-                yield from stat_of(value)
+                yield from stat_of(os.fspath(value))
 
 
 def _is_image(name: str, value: Any) -> bool:

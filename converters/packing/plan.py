@@ -136,7 +136,7 @@ class Plan:
 
         `OptionError` if the source cannot be cut so, `SourceError` if it is empty.
         """
-        if isinstance(source, ScanSource) and source.downloads_files:
+        if isinstance(source, ScanSource) and source.mirror is not None:
             cut = tuple(_file_bounds(source, options))
             return cls(**request_of(source, options), bounds=cut, unit="files")
         total = num_samples(source, options, counted=True)

@@ -48,6 +48,10 @@ class ForwardReader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __del__(self) -> None:
+        if hasattr(self, "_open"):
+            self.close()
+
     def close(self) -> None:
         """Close the file until the next read; may be called twice."""
         self._open.close()

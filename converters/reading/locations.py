@@ -35,7 +35,6 @@ __all__ = [
     "path_inside",
     "path_of",
     "printable",
-    "start_of_first",
     "stat_of",
 ]
 
@@ -164,16 +163,6 @@ def map_files(function: Callable[[Path], T], paths: Sequence[Path]) -> list[T]:
     waiting = said_while(f"pieces of {len(paths):,} objects of a store")
     with waiting, ThreadPoolExecutor(_REQUESTS) as pool:
         return list(pool.map(function, paths))
-
-
-def start_of_first(folder: Path, suffix: str, count: int = 4096) -> bytes:
-    """Return how the first file of a folder begins that has a suffix; b"" if there is none."""
-    if folder.is_dir():
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.name.endswith(suffix) and not is_hidden(entry.name):
-                    return first_bytes(Path(entry.path), count)
-    return b""
 
 
 def printable(path: str) -> str:

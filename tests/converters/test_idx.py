@@ -116,7 +116,7 @@ def test_one_split_without_labels_is_an_error(tmp_path: Path) -> None:
     write(tmp_path, "train", [1, 2, 3])
     write(tmp_path, "t10k", [1])
     (tmp_path / "t10k-labels-idx1-ubyte").unlink()
-    with pytest.raises(SourceError, match="t10k-images-idx3-ubyte: no labels beside it"):
+    with pytest.raises(SourceError, match="t10k-images-idx3-ubyte: has no file of labels"):
         find_source(tmp_path, options={"split": "all"})
 
 

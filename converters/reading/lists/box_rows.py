@@ -27,6 +27,9 @@ from .row_samples import ListInfo, RowSamples
 
 __all__ = ["BoxSamples"]
 
+_LARGEST_PART = 2
+"""From larger numbers on, boxes are pixels."""
+
 
 class BoxSamples(RowSamples):
     """A list whose rows are boxes; a sample is an image with all of its boxes.
@@ -60,7 +63,7 @@ class BoxSamples(RowSamples):
     def _likely_unit(self) -> str:
         if self._largest <= 1 and not self._whole:
             return "normalised"
-        if self._largest <= 2:
+        if self._largest <= _LARGEST_PART:
             raise SourceError(
                 f"{self._info.place}: no number of a box is larger than {self._largest:g}; are "
                 "these pixels, or parts of the image's size? Say which: --option boxes=pixels or "
@@ -77,7 +80,7 @@ class BoxSamples(RowSamples):
         for column, guess in enumerate(self._guesses):
             if self._may_be_label(column):
                 guess.see([row[column] for row in batch])
-        for row in batch if not self._unit else ():
+        for row in batch if not self._unit and self._largest <= _LARGEST_PART else ():
             with contextlib.suppress(ValueError):  # such an image is rejected when it is read
                 numbers = _numbers([row[k] for k in self._roles.boxes])
                 self._largest = max(self._largest, *map(abs, numbers))
@@ -126,10 +129,12 @@ class BoxSamples(RowSamples):
     def values(self, index: int) -> DeferredSample:
         """Return the input of the worker for a sample's values."""
         roles, rows = self._roles, self._rows_of(index)
+        if not rows[0][self._info.image].strip():
+            raise ValueError("the row of the box names no image")
         boxes, labels = list[list[str]](), list[int]()
         for row in rows:
             cells = [row[k] for k in roles.boxes]
-            if not any(map(str.strip, cells)):
+            if not "".join(cells).strip():
                 continue  # an image without boxes
             boxes.append(cells)
             if roles.label is not None:

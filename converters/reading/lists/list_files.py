@@ -11,7 +11,7 @@ from fastdata.errors import FastdataError
 
 from ..image_files import BOTH_CASES, has_own_images, is_hidden, is_image_name
 from ..list_signs import describe_list, is_submission
-from ..locations import printable
+from ..locations import files_at, printable
 from ..picture_pairs import SPLIT_WORDS, words
 from ..selection import joined
 from ..small_memory import KeySet
@@ -45,15 +45,11 @@ def split_siblings(path: Path) -> list[Path]:
         return tuple(word for word in words(name) if word not in SPLIT_WORDS)
 
     own = set(words(path.name)) & SPLIT_WORDS.keys()
-    if not own:
-        return []
-    with os.scandir(path.parent) as entries:
-        names = sorted(e.name for e in entries if e.name.endswith(path.suffix) and e.is_file())
     return [
-        path.with_name(name)
-        for name in names
-        if rest(name) == rest(path.name)
-        and set(words(name)) & SPLIT_WORDS.keys() not in (own, set())
+        other
+        for other in (files_at(path.parent, (path.suffix,)) if own else ())
+        if rest(other.name) == rest(path.name)
+        and set(words(other.name)) & SPLIT_WORDS.keys() not in (own, set())
     ]
 
 

@@ -238,7 +238,7 @@ class RowSamples:
         count = Counter(part for cell in cells for part in set(_labels_of(cell, sign)))
         parts = {part for cell in several for part in _labels_of(cell, sign)}
         shared = 2 * sum(count[part] > 1 for part in parts) > len(parts)
-        if sign == "|" or (shared and sign != " "):
+        if sign == "|" or (shared and (sign != " " or name == "labels")):
             self.notes.append(
                 f"the cells of {name!r} have several labels, with {sign!r} between them (--field "
                 f"{name}=label: each combination is a class)"
@@ -291,7 +291,7 @@ class RowSamples:
         return self._finders[self._info.columns[self._info.image]]
 
     def _name(self, index: int) -> str:
-        """Return what the list calls the image of a sample."""
+        """Return the name of a sample's image in the list."""
         return self._cells(index)[self._info.image]
 
     def values(self, index: int) -> Any:
@@ -344,7 +344,7 @@ class RowSamples:
         if number is not None:
             return number
         if known and not text.lstrip("+-").isdecimal():
-            raise ValueError(f"{name!r} is {text[:60]!r}, which is none of its classes")
+            raise ValueError(f"{name!r} is {text[:60]!r}, not one of its classes")
         with contextlib.suppress(ValueError):
             return int(text)
         with contextlib.suppress(ValueError):
