@@ -178,7 +178,11 @@ class TableSource(FileSource, IndexedSource):
         if form.form or any(name.lower() in BOXES for name in resolved):
             rows = {name: self._first_values(chosen[name]) for name in resolved}
             self.box_forms = resolve_boxes(resolved, rows, form, given, self.notes)
-        self._add_split(resolved, chosen, [splits[k] for k in taken])
+        there = sorted({splits[k] for k in taken}, key=lambda s: (s == "", s != "train", s))
+        if len(there) > 1 and "split" not in resolved:
+            resolved["split"] = ScalarField(classes=tuple(name or "other" for name in there))
+            chosen["split"] = ""
+            self._split_numbers = [there.index(splits[k]) for k in taken]
         self.schema = Schema(named_classes(resolved, "label", classes))
         self.layout = RowLayout(self.schema, tuple(chosen.values()), str(self.root), numbers)
         self._renumber(resolved, chosen, named=classes is not None)
@@ -314,18 +318,6 @@ class TableSource(FileSource, IndexedSource):
     def layout_of(self, file: int) -> RowLayout:
         """Return how the rows of a file become samples."""
         return self._layouts.get(self._kinds[file], self.layout)
-
-    # -- classes and splits -------------------------------------------------------------
-
-    def _add_split(
-        self, resolved: dict[str, Field], chosen: dict[str, str], splits: list[str]
-    ) -> None:
-        """Add the field ``split`` where the files are of several."""
-        there = sorted(set(splits), key=lambda s: (s == "", s != "train", s))
-        if len(there) > 1 and "split" not in resolved:
-            resolved["split"] = ScalarField(classes=tuple(split or "other" for split in there))
-            chosen["split"] = ""
-            self._split_numbers = [there.index(split) for split in splits]
 
     def _first_values(self, column: str, most: int = _PEEK) -> list[Any]:
         """Return some values of a column: images as bytes or paths, numbers as arrays."""
