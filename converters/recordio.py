@@ -153,8 +153,8 @@ def _first_labels(values: tuple[Any, ...]) -> Any:
     labels, content = unpack(data)
     if not is_image_bytes(content):
         raise SourceError(
-            f"what is in the record begins with {content[:8]!r}, and no JPEG, PNG, WebP, BMP, GIF "
-            "or TIFF does"
+            f"the content of the record begins with {content[:8]!r}. It is not a JPEG, PNG, WebP, "
+            "BMP, GIF or TIFF"
         )
     return labels
 

@@ -1,7 +1,7 @@
 """TFRecord files of ``tf.train.Example``, without TensorFlow.
 
-``reading/records/framing.py`` has the records of a file, ``examples.py`` and ``objects.py`` beside
-it what is in a record, ``tfds.py`` what TensorFlow Datasets says of its files.  Source:
+In ``reading/records``, ``framing.py`` reads the records of a file, ``examples.py`` and
+``objects.py`` the content of a record, and ``tfds.py`` the description of TensorFlow Datasets.  Source:
 TensorFlow's guide "TFRecord and tf.train.Example".
 """
 
@@ -133,7 +133,7 @@ class TFRecordSource(ScanSource):
         if label_offset:
             label = resolved.get("label")
             if not isinstance(label, ScalarField) or "int" not in label.dtype:
-                raise OptionError("label_offset: there is no field 'label' of class numbers")
+                raise OptionError("label_offset: the source has no field 'label' of class numbers")
             notes.append(f"labels are those of the files {label_offset:+d}")
         resolved = named_classes(resolved, "label", classes)
         if len(names) > 1:
@@ -235,9 +235,8 @@ def _names_of(
     place = scan.paths[0]
     if mirror_of(place) is not None and len(scan.paths) > 1:
         raise SourceError(
-            f"{place}: the names of classes of objects are in the records, all of which would have "
-            "to be read for them, and those of a store are not: name a file here that has them "
-            "(--option classes=FILE)"
+            f"{place}: the names of classes of objects are in the records, and the files of a "
+            "store are not read twice. Write the names to a file: --option classes=FILE"
         )
     notes.append(
         "all records were read once for the names of classes (--option classes=FILE saves that, "
@@ -248,7 +247,7 @@ def _names_of(
 
 def _texts(scan: Scan) -> Iterator[str]:
     for *_, row in itertools.chain.from_iterable(map(scan.file, range(len(scan.paths)))):
-        with contextlib.suppress(ValueError):  # the worker says what is the matter
+        with contextlib.suppress(ValueError):  # the worker reports it
             if isinstance(row, Row):
                 yield from class_texts(_example(row.values))
 
@@ -270,8 +269,8 @@ def _counted_rows(
     if stop is None and is_whole and count != counts[input.number]:
         raise IncompleteError(
             f"{input.path}: has {count:,} records, and {INFO} says "
-            f"{counts[input.number]:,}. Bring the file again, or name files in a pattern in quotes "
-            "to pack what is there."
+            f"{counts[input.number]:,}. Copy the file again, or name the files to pack in a "
+            "pattern in quotes."
         )
 
 

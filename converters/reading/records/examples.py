@@ -54,7 +54,7 @@ message_type { name: "Example" field { name: "features" number: 1 type_name: "Fe
 """A map is, on the wire, a list of entries; a key that stands twice counts as last."""
 
 
-# As TensorFlow's own datasets call them, then what is usual.
+# The names in TensorFlow's own datasets, then usual names.
 _IMAGES = ("image/encoded", "image/raw", *IMAGES)
 _LABELS = ("image/class/label", *LABELS)
 
@@ -107,7 +107,7 @@ def values_of(feature: Any) -> Sequence[Any]:
 def usual_features(examples: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Choose the features that are called as images and labels usually are.
 
-    Feature by field: ``image`` and, where there are numbers for it, ``label``.
+    Feature by field: ``image``, and ``label`` if there are numbers for it.
     """
     first: dict[str, Any] = {}
     for example in examples:
@@ -125,7 +125,7 @@ def usual_features(examples: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 def usual_boxes(examples: Sequence[Mapping[str, Any]], known: Sequence[str]) -> dict[str, str]:
     """Choose the feature of boxes and that of their classes, if there are any.
 
-    known: features of which it is known that they are boxes; others are told by their names.
+    known: features that are boxes; other features are recognised by their names.
     """
     there = {name: values_of(value) for example in examples for name, value in example.items()}
     called = [
@@ -157,7 +157,7 @@ def field_of_feature(features: Sequence[Any], channels: int, name: str) -> Field
         if is_image_bytes(first):
             return image_field(name, channels)
         return StringField() if all(map(_is_text, columns)) else BytesField()
-    # Of an empty list the kind alone is known.
+    # An empty list has only a kind.
     kinds = {feature.WhichOneof("kind") for feature in features}
     dtype = "float32" if "float_list" in kinds else "int64"
     if name.lower() in BOXES and not any(len(column) % 4 for column in columns):
@@ -216,7 +216,7 @@ def exported_value(example: Mapping[str, Any], feature: str, field: Field) -> An
     kind, values = held.WhichOneof("kind"), values_of(held)
     if kind == "bytes_list":
         if field.dtype != "float64" or len(values) != 1 or len(values[0]) % 8:
-            raise ValueError(f"the feature {feature!r} has bytes, which are no {field.dtype}")
+            raise ValueError(f"the feature {feature!r} has bytes that are not {field.dtype}")
         entries = np.frombuffer(values[0], "<f8")
     else:
         dtype = np.float32 if kind == "float_list" else np.int64

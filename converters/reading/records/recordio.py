@@ -8,13 +8,13 @@ A record is one part or several, each
 length   the data, then zeros up to a multiple of 4
 =======  ==================================================================
 
-The kinds are 0, a whole record, and 1, 2, 3, the first, a middle and the last part: where the
-magic number stands in the data at a multiple of 4, the writer leaves it out and begins a new
-part.  There are no checksums.  The data of a record with an image is
+The kinds are 0, a whole record, and 1, 2, 3, the first, a middle and the last part.  If the data
+has the magic number at a multiple of 4, the writer leaves it out and begins a new part.  Records
+have no checksums.  The data of a record with an image is
 
 =======  ==================================================================
-4 bytes  count of labels; 0 for one label that is in the head
-4 bytes  that label, float32
+4 bytes  count of labels; 0 if the next 4 bytes are the only label
+4 bytes  the only label, float32
 16 bytes the number of the image, and 0
 4 each   the labels, float32
 rest     an image file
@@ -142,7 +142,7 @@ def _kind(head: bytes) -> int:
 
 
 def _end_of(input: Input, offset: int, size: int) -> tuple[int, str]:
-    """Return where the record at `offset` ends, or what is wrong with it."""
+    """Return the end of the record at `offset`, or the damage."""
     at = offset
     for number in range(_MOST_PARTS):
         head = input.read(at, 8)
