@@ -1,8 +1,8 @@
 """TFRecord files of ``tf.train.Example``, without TensorFlow.
 
 In ``reading/records``, ``framing.py`` reads the records of a file, ``examples.py`` and
-``objects.py`` the content of a record, and ``tfds.py`` the description of TensorFlow Datasets.  Source:
-TensorFlow's guide "TFRecord and tf.train.Example".
+``objects.py`` the content of a record, and ``tfds.py`` the description of TensorFlow Datasets.
+Source: TensorFlow's guide "TFRecord and tf.train.Example".
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ has the magic number at a multiple of 4, the writer leaves it out and begins a n
 have no checksums.  The data of a record with an image is
 
 =======  ==================================================================
-4 bytes  count of labels; 0 if the next 4 bytes are the only label
-4 bytes  the only label, float32
+4 bytes  count of labels, or 0
+4 bytes  the label, float32, if the count is 0
 16 bytes the number of the image, and 0
 4 each   the labels, float32
 rest     an image file
