@@ -57,19 +57,19 @@ class ArrowSource(TableSource):
             _check_states(files)
         return files
 
-    def look(self, file: int) -> tuple[Any, dict[str, Any], list[int | str]]:
-        opened = self._open(str(self.paths[file]))
-        description = self.paths[file].with_name("dataset_info.json")
+    def look(self, path: Path) -> tuple[Any, dict[str, Any], list[int | str]]:
+        opened = self._open(str(path))
+        description = path.with_name("dataset_info.json")
         features = read_object(description).get("features") if description.exists() else None
         lost = [opened.damage] if opened.damage else []
         beside = features if isinstance(features, dict) else {}
         return opened.schema, beside, [*opened.rows, *lost]
 
-    def batches(self, file: int, block: int, columns: Sequence[str]) -> Iterator[Any]:
-        yield self._open(str(self.paths[file])).batch(block)
+    def batches(self, path: Path, block: int, columns: Sequence[str]) -> Iterator[Any]:
+        yield self._open(str(path)).batch(block)
 
-    def mapped(self, file: int) -> MappedTable | None:
-        return self._open(str(self.paths[file])).mapped
+    def mapped(self, path: Path) -> MappedTable | None:
+        return self._open(str(path)).mapped
 
 
 class _Opened:

@@ -169,8 +169,9 @@ def _look_at(path: Path) -> tuple[list[_Batch], dict[str, tuple[str, ...]], str]
             elif name in ("batches.meta", "meta"):
                 with contextlib.suppress(SourceError):  # without it classes have no names
                     for key, values in _read(file, offset, size).items():
-                        if key in _NAMES and all(isinstance(value, str) for value in values):
-                            names[_NAMES[key]] = tuple(values)
+                        texts = values if isinstance(values, list) else []
+                        if key in _NAMES and texts and all(isinstance(t, str) for t in texts):
+                            names[_NAMES[key]] = tuple(texts)
     except SourceError as error:
         failure = str(error)
     if not batches:
@@ -217,7 +218,7 @@ def _columns(
 ) -> dict[str, ArrayColumn]:
     """Return images and labels of a batch, by field."""
     found = _read(file, offset, size)
-    there = ", ".join(list(found)[:10]) or "nothing"
+    there = ", ".join(key[:20] for key in list(found)[:10]) or "nothing"
     given, place = array_place(found.get("data")) or ((), Place(0, 0))
     count, *shape = (*given[:1], 3, 32, 32) if given[1:] == (_PIXELS,) else given or (0,)
     if len(shape) != 3 or shape[0] != 3 or count * math.prod(shape) != place.length:

@@ -1,4 +1,4 @@
-"""Images with ``metadata.csv``, ``.jsonl`` or ``.parquet`` beside them: Hugging Face's ImageFolder.
+"""Hugging Face's ImageFolder: images with ``metadata.csv``, ``.jsonl`` or ``.parquet``.
 
 ::
 
@@ -52,7 +52,7 @@ class HfFolderSource(ManifestSource):
         root = Path(location)
         found = metadata_files(root)
         described = {path.parent for path in found}
-        # Folders beside those with metadata may have images that nothing describes.
+        # Other folders may have images without metadata.
         return any(map(names_files, found)) and (
             root in described or not any(has_own_images(f) for f in _places(root) - described)
         )
@@ -149,7 +149,7 @@ def _places(root: Path) -> set[Path]:
 
 
 def metadata_files(root: Path) -> list[Path]:
-    """Return the metadata files of a folder, of folders in it, and of those in ``data``."""
+    """Return the metadata files of a folder, its folders, and the folders in ``data``."""
     found = []
     for folder in sorted(_places(root), key=lambda path: (len(path.parts), path)):
         there = [folder / name for name in _NAMES if (folder / name).is_file()]

@@ -4,8 +4,8 @@ The column of paths, which are relative to the list, becomes the field ``image``
 has paths of masks.  Other columns are image fields if every cell has an image's suffix and the
 first file is there; else they hold int, float or text, whichever fits all cells that are not empty.
 Text in ``label``, ``class`` or ``target`` becomes class numbers in sorted order, or an array of
-these if cells have several labels.  Where four columns are a box, a sample is an image with all of
-its boxes.  Nothing is guessed if a schema is beside the list, as `fastdata export` leaves it there.
+class numbers if cells have several labels.  Where four columns are a box, a sample is an image with
+all of its boxes.  If the list has a schema (`fastdata export` writes it), nothing is guessed.
 
 The parts are in ``reading/lists``; docs/converters/manifest.md has all rules.
 """
@@ -155,11 +155,13 @@ class ManifestSource(IndexedSource):
             info = info._replace(columns=[names[k] for k in kept], image=kept.index(image))
             samples = BoxSamples(info, map(cells_of(kept), rows_of(table)), form, check_size)
         if classes is not None and not {"label", "labels"} & set(samples.schema):
-            raise OptionError(f"classes={classes}: there is no field 'label' of class numbers")
+            raise OptionError(
+                f"classes={classes}: the list has no field 'label' with class numbers"
+            )
         title = table.titles[taken[image]]
         if not (known or is_usual(title)) and samples.is_there(title):
             raise SourceError(
-                f"{self.path}: its first row is no header, as {title!r} is an image. Write a row "
+                f"{self.path}: the first row names an image, {title!r}. Write a row "
                 "with the names of the columns above it, such as path,label"
             )
         self.take(samples)
@@ -232,7 +234,7 @@ class ManifestSource(IndexedSource):
         """Return the names of the fields, and the numbers of their columns.
 
         columns: the option; without it all are taken, except numbers of rows.
-        known: whether there is a schema beside the list.
+        known: whether the list has a schema.
         """
         titles = table.titles
         if columns:
@@ -260,8 +262,8 @@ class ManifestSource(IndexedSource):
         roles = box_roles(names, parse_boxes(boxes).form)
         if roles is not None and fields:
             raise OptionError(
-                f"{self.path}: its rows are boxes, put together by image, and fields= cannot "
-                "change what they are; --option boxes=none makes each row a sample"
+                f"{self.path}: its rows are boxes, and fields= cannot change them; "
+                "--option boxes=none makes each row a sample"
             )
         if roles is None and boxes:
             raise OptionError(

@@ -58,12 +58,12 @@ class ParquetSource(TableSource):
         arrow(".parquet")
         return table_files(location, _SUFFIXES)
 
-    def look(self, file: int) -> tuple[Any, dict[str, Any], Iterator[int | str]]:
-        metadata, schema = _footer(self.paths[file])
+    def look(self, path: Path) -> tuple[Any, dict[str, Any], Iterator[int | str]]:
+        metadata, schema = _footer(path)
         return schema, {}, row_counts(metadata)
 
-    def batches(self, file: int, block: int, columns: Sequence[str]) -> Iterator[Any]:
-        return _batches(self.paths[file], block, columns)
+    def batches(self, path: Path, block: int, columns: Sequence[str]) -> Iterator[Any]:
+        return _batches(path, block, columns)
 
     def row(self, index: int, block: Block) -> Sample:
         split, row = self._split_numbers[block.file], index - block.start

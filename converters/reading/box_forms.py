@@ -1,4 +1,4 @@
-"""What the four numbers of a box are: the option ``boxes=``, and what the numbers show."""
+"""The form and unit of boxes: the option ``boxes=``, and a guess by the numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["BoxNumbers", "BoxesOption", "fitting_forms", "parse_boxes"]
 _FORMS = ("xyxy", "xywh", "cxcywh", "yxyx")
 _UNITS = ("pixels", "normalised")
 _TOLERANCE = 1.0
-"""Pixels by which boxes may be outside of their image."""
+"""Pixels that a box may exceed its image by."""
 
 BoxesOption: TypeAlias = Annotated[
     tuple[str, ...], Option("what boxes are: xyxy, xywh, cxcywh or yxyx, and pixels or normalised")
@@ -77,7 +77,7 @@ class BoxNumbers(NamedTuple):
 
 
 def parse_boxes(words: Sequence[str], *, whole: bool = False) -> BoxNumbers:
-    """Return what the option ``boxes=`` says: a form, a unit, or both.
+    """Return the form and the unit in the option ``boxes=``; it may have only one.
 
     whole: whether it has to say both.
     """

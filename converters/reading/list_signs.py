@@ -1,4 +1,4 @@
-"""What a file beside images is: a list of them, a list of classes, prose, or something else.
+"""The kind of a file next to images: a list of images or of classes, prose, or unknown.
 
 A file that may describe the images must not be left out without a refusal.  So a file is prose
 only if its name or its text shows that, and everything in doubt is ``unknown``.
@@ -62,15 +62,16 @@ def is_submission(name: str) -> bool:
 
 
 def describe_list(path: Path, images: Iterable[str]) -> ListKind:
-    """Return what a file is, by its name and its first MB; see `describe_head`."""
+    """Return the kind of a file by its name and its first MB; see `describe_head`."""
     head = first_bytes(path, HEAD_BYTES)
     empty = not head and path.is_file() and path.stat().st_size == 0
     return describe_head(path.name, head if head or empty else None, images)
 
 
 def describe_head(name: str, head: bytes | None, images: Iterable[str]) -> ListKind:
-    """Return what a file is, by its name and its first MB; None if it cannot be read.
+    """Return the kind of a file.
 
+    head: its first MB; None if it cannot be read.
     images: paths of the images, with ``/``; the names of their folders may be classes.  They are
         read once, and only if the text may name them.
     """

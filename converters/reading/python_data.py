@@ -10,6 +10,7 @@ import copy
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from fastdata.errors import SourceError
@@ -71,7 +72,7 @@ def _rows_of_frame(frame: Any, notes: list[str]) -> Rows:
     if (
         rows is None
         or not len(rows)
-        or not all(any(map(is_file, row.values())) for row in rows[:PEEK])
+        or not all(any(map(is_file, row.values())) for row in islice(rows, PEEK))
     ):
         raise SourceError(
             f"the frame of {len(frame):,} rows has no column of paths of image files; its columns "

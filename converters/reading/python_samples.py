@@ -69,8 +69,6 @@ class Rows(Sequence[Any]):
         return len(self._columns[0])
 
     def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[at] for at in range(*index.indices(len(self)))]
         return {n: column[index] for n, column in zip(self._names, self._columns, strict=True)}
 
     def __iter__(self) -> Iterator[Any]:

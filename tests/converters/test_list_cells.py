@@ -134,7 +134,7 @@ def test_text_that_is_no_unicode_is_refused(
     rows = [{"path": f"{p.name}.jpg", "label": "a\ud800"} for p in pictures]
     path = tmp_path / f"a{suffix}"
     path.write_text(json.dumps(rows) if suffix == ".json" else "\n".join(map(json.dumps, rows)))
-    with pytest.raises(SourceError, match=r"'\\ud800' is no text, but half of a surrogate pair"):
+    with pytest.raises(SourceError, match=r"'\\ud800' is half of a surrogate pair, not text"):
         pack(path, tmp_path / "x.lmdb")
 
 

@@ -126,7 +126,7 @@ def test_names_with_folders_that_are_not_there(tmp_path: Path, pictures: list[Pi
     rows = [(f"{'cd'[k % 2]}/{p.name}.jpg", 1) for k, p in enumerate(pictures)]
     write_images(root, pictures)
     write_rows(root / "list.csv", [("path", "label"), *rows])
-    with pytest.raises(SourceError, match="the folders c/, d/ of the list are not there"):
+    with pytest.raises(SourceError, match="the folders c/, d/ of the list do not exist"):
         pack(path, tmp_path / "y.lmdb")
 
 

@@ -79,7 +79,7 @@ def test_a_first_row_that_names_an_image_is_no_header(
     for p in pictures:
         (tmp_path / f"IMG_{p.name}.jpg").write_bytes(p.data)
     path = write_rows(tmp_path / "a.csv", [(f"IMG_{p.name}", "bee") for p in pictures])
-    with pytest.raises(SourceError, match=r"no header, as 'IMG_000000' is an image. Write a row"):
+    with pytest.raises(SourceError, match=r"first row names an image, 'IMG_000000'. Write a row"):
         reads(path)
 
 

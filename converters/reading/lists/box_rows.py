@@ -129,6 +129,8 @@ class BoxSamples(RowSamples):
     def values(self, index: int) -> DeferredSample:
         """Return the input of the worker for a sample's values."""
         roles, rows = self._roles, self._rows_of(index)
+        if not rows[0][self._info.image].strip():
+            raise ValueError("the row of the box names no image")
         boxes, labels = list[list[str]](), list[int]()
         for row in rows:
             cells = [row[k] for k in roles.boxes]

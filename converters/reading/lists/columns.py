@@ -71,11 +71,11 @@ def names_images(name: str) -> bool:
 
 def is_label(name: str) -> bool:
     """Tell whether a column of labels is usually called so."""
-    return plain_name(name) in LABELS and not name.endswith("_")  # class_ stands beside label
+    return plain_name(name) in LABELS and not name.endswith("_")  # class_ if there is a label
 
 
 def is_usual(name: str) -> bool:
-    """Tell whether this is what a column of a list is called, and no value in it."""
+    """Tell whether a text is a usual name of a column of a list."""
     return names_images(name) or is_label(name)
 
 
@@ -142,7 +142,7 @@ def box_roles(columns: Sequence[str], form: str = "") -> BoxRoles | None:
 
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
-# Digits can be matched in one way only, so that a cell of 1 MB of them takes no hours.
+# Digits match in one way only: a cell with 1 MB of digits must not take hours.
 _FINITE = r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]+)?"
 NUMBER = re.compile(_FINITE, re.IGNORECASE)
 _FLOAT = re.compile(rf"{_FINITE}|[+-]?inf|nan", re.IGNORECASE)

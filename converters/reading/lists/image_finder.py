@@ -1,8 +1,8 @@
 """The image files of a list: by path, or by name in the folders around the list.
 
-If the names of a list are not paths from its folder, some names from all over the list are tried in
-the folders in it, in folders of these and in ``../images``: with the suffixes of images, and
-without their first folders.  A name that is found twice is refused.
+The names in a list may not be paths from its folder.  Then a sample of them is looked for in the
+folders of that folder, two levels deep, and in ``../images``: with the suffixes of images, and
+without the first folders of the name.  A name that is found twice is refused.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TRIED_NAMES = (32, 400)
 _TRIED_FOLDERS = 128
 _MOST_PARTS = 8
 _PICTURES = re.compile(r"(jpeg|png)?(images?|imgs?|photos?|pictures?)", re.IGNORECASE)
-"""Folders beside the list's that are looked into."""
+"""Folders next to the list's folder that may have the images."""
 
 
 class ImageFinder:
@@ -84,7 +84,7 @@ class ImageFinder:
                 if name.count("/") + name.count("\\") < skipped:
                     continue
                 for suffix in _lacking(name):
-                    # Without its first folders, a name is only looked for beside the list.
+                    # Without its first folders, a name is only looked for in the list's folder.
                     for folder in folders if not skipped else folders[:1]:
                         if self._exists(folder, name + suffix):
                             found.setdefault(folder, {})[suffix] = None
@@ -112,8 +112,8 @@ class ImageFinder:
             above.update(name[: -len(self._inner(name))] for name in names)
         if len(above) > 1:
             raise SourceError(
-                f"{self.root}: the folders {joined(sorted(above), 5)} of the list are not there, "
-                "and names may be alike without them. Say where they are: --option images=FOLDER"
+                f"{self.root}: the folders {joined(sorted(above), 5)} of the list do not exist, "
+                "and two names may be equal without them. Say where they are: --option images=FOLDER"
             )
         for name in tried:
             self.path(name)

@@ -291,7 +291,7 @@ class RowSamples:
         return self._finders[self._info.columns[self._info.image]]
 
     def _name(self, index: int) -> str:
-        """Return what the list calls the image of a sample."""
+        """Return the name of a sample's image in the list."""
         return self._cells(index)[self._info.image]
 
     def values(self, index: int) -> Any:
@@ -344,7 +344,7 @@ class RowSamples:
         if number is not None:
             return number
         if known and not text.lstrip("+-").isdecimal():
-            raise ValueError(f"{name!r} is {text[:60]!r}, which is none of its classes")
+            raise ValueError(f"{name!r} is {text[:60]!r}, not one of its classes")
         with contextlib.suppress(ValueError):
             return int(text)
         with contextlib.suppress(ValueError):

@@ -149,8 +149,8 @@ class TextTable:
                 text.encode()
             except UnicodeEncodeError as error:  # JSON can escape half of a surrogate pair
                 raise SourceError(
-                    f"{self.path}: {text[error.start]!a} is no text, but half of a surrogate "
-                    "pair. Write the character itself, in UTF-8"
+                    f"{self.path}: {text[error.start]!a} is half of a surrogate pair, not "
+                    "text. Write the character itself, in UTF-8"
                 ) from error
         return cells
 
