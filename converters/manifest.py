@@ -132,7 +132,7 @@ class ManifestSource(IndexedSource):
             str(self.path), names, image,
             {**_of_channels(known, channels), **(fields or {})}, channels, self._finder,
             read_class_names(classes) if classes is not None else table.classes,
-            table.kinds and [*(table.kinds[k] for k in taken), *[{str}] * bool(label)], split,
+            table.kinds and [*(table.kinds[k] for k in taken), *[_TEXT] * bool(label)], split,
         )  # fmt: skip
 
         def rows_of(one: ListTable) -> Iterator[list[str]]:
