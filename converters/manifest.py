@@ -46,6 +46,8 @@ from .refusal import Way, refused
 
 __all__ = ["ManifestSource"]
 
+_TEXT: set[type] = {str}
+
 
 class ManifestSource(IndexedSource):
     """Rows of a list, each an image; or each a box, and then put together by image."""
