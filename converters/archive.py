@@ -20,7 +20,7 @@ from fastdata.schema import Field
 
 from .base import Deferred, IndexedSource, Reject, Sample
 from .detect import ClassLayout
-from .folder import ClassFoldersSource, EmptyClasses, Taken
+from .folder import EmptyClasses, FolderSource, Taken
 from .reading.compression import compression_of, inflated_start
 from .reading.exported import read_exported
 from .reading.forward_reader import ForwardReader
@@ -43,11 +43,12 @@ _IMAGES = 64
 """Images to check for the kind of an archive."""
 
 
-class ArchiveSource(ClassFoldersSource):
+class ArchiveSource(FolderSource):
     """An archive of class folders; fields ``image`` and ``label``."""
 
     name = "archive"
     summary = "class folders in a .tar, .tar.gz or .zip, which is not unpacked"
+    general = False
 
     @classmethod
     def recognises(cls, location: Any) -> bool:

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import struct
 from pathlib import Path
@@ -30,6 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastdata.errors import SourceError
+from fastdata.regular_files import open_regular
 from fastdata.schema import BytesField, Field, ImageField, ScalarField, Schema, StringField
 
 from .base import FieldSpec
@@ -38,28 +38,21 @@ from .reading.arrays.columns import ArrayColumn
 from .reading.class_names import named_classes
 from .reading.column_choice import choose_columns, guessed_column
 from .reading.deferred import ValueSpan
-from .reading.forward_reader import ForwardReader
 from .reading.locations import first_bytes, printable
 from .reading.options import ClassFile, ColumnsOption
 from .reading.selection import TableColumn
-from .reading.spans import FileSpan
+from .reading.spans import FileSpan, read_at
 
 __all__ = ["BetonSource"]
-
-_TABLE_BLOCK = 4096
-_IMAGE_PARTS = ("mode", "width", "height", "place")
-
 
 FLOAT, INT, RGB, BYTES, ARRAY, JSON, TENSOR, CUSTOM = 0, 1, 2, 3, 4, 5, 6, 255
 """Kinds of fields."""
 JPEG, PIXELS = 0, 1
 """Modes of images."""
-_ENTRY = np.dtype([("sample", "<u8"), ("place", "<u8"), ("length", "<u8")])
-"""Of the allocation table."""
 _HEAD = struct.Struct("<HHIQQ")
 _FIELD_BYTES = 1041
-_NAME = slice(1, 17)
-_ARGUMENTS = slice(17, None)
+_ENTRY = np.dtype([("sample", "<u8"), ("place", "<u8"), ("length", "<u8")])
+"""Of the allocation table."""
 _IMAGE = np.dtype([("mode", "u1"), ("width", "<u2"), ("height", "<u2"), ("place", "<u8")])
 _BYTES = np.dtype([("place", "<u8"), ("length", "<u8")])
 _METADATA = {
@@ -95,7 +88,7 @@ class BetonSource(ArraySource):
     ) -> None:
         path = Path(location)
         self.paths = [path]
-        layout = _read_layout(str(path))
+        layout = _read_layout(path)
         own = [_column(field, channels) for field in layout.fields]
         resolved, picked, self.notes = choose_columns(
             own, columns, fields or {}, channels, str(path)
@@ -103,34 +96,28 @@ class BetonSource(ArraySource):
         self.schema = Schema(named_classes(resolved, "label", classes))
         taken = [(f"f{number}", layout.fields[number]) for number in picked]
         has_images = any(field.kind == RGB for _, field in taken)
-        lengths = _Lengths(path, layout.end) if has_images else None
+        lengths = _lengths_in(path, layout.end) if has_images else None
         columns_of = (_BetonColumn(path, layout, part, field, lengths) for part, field in taken)
         self.set_parts([Part(printable(path.name), tuple(columns_of), before="@", after="")])
 
 
-class _Lengths:
-    """How long pieces are, 16 bytes each: JPEGs say it in the allocation table alone."""
+def _is_beton(start: bytes, size: int) -> bool:
+    """Tell whether a file with these first bytes and of this size is one."""
+    if len(start) < _HEAD.size + _FIELD_BYTES:
+        return False
+    version, fields, page, _, table = _HEAD.unpack_from(start)
+    power = page >= 1 << 21 and page & (page - 1) == 0
+    return (
+        version == 2 and fields > 0 and power and table <= size and start[_HEAD.size] in _METADATA
+    )
 
-    def __init__(self, path: Path, start: int) -> None:
-        count = (path.stat().st_size - start) // _ENTRY.itemsize
-        places, lengths = np.empty(count, np.uint64), np.empty(count, np.uint64)
-        for first in range(0, count, _TABLE_BLOCK):
-            some = min(_TABLE_BLOCK, count - first)
-            at = start + first * _ENTRY.itemsize
-            block = np.frombuffer(_read_piece(str(path), at, some * _ENTRY.itemsize), _ENTRY)
-            places[first : first + some] = block["place"]
-            lengths[first : first + some] = block["length"]
-        # Of two pieces at one place the first is empty, as bytes may be and images are not.
-        order = np.lexsort((lengths, places))
-        self._places, self._lengths = places[order], lengths[order]
 
-    def at(self, places: np.ndarray[Any, Any]) -> list[int]:
-        """Return how long the pieces at some places are; 0 where none is."""
-        if not len(self._places):
-            return [0] * len(places)
-        found = np.searchsorted(self._places, places, side="right") - 1
-        known = (found >= 0) & (self._places[found] == places)
-        return [int(length) for length in np.where(known, self._lengths[found], 0)]
+def _lengths_in(path: Path, start: int) -> np.ndarray[Any, Any]:
+    """Return places and lengths, [2, n], of all pieces: those of JPEGs are only in this table."""
+    table = np.fromfile(path, _ENTRY, offset=start)
+    # Of two pieces at one place the first is empty, as bytes may be and images are not.
+    order = np.lexsort((table["length"], table["place"]))
+    return np.stack([table["place"][order], table["length"][order]])
 
 
 class _BetonColumn(ArrayColumn):
@@ -147,26 +134,28 @@ class _BetonColumn(ArrayColumn):
 
     def read(self, start: int, stop: int) -> list[Any]:
         size, field = self._layout.record.itemsize, self._field
-        data = _read_piece(self._file, self._layout.metadata + start * size, (stop - start) * size)
+        data = read_at(self._file, self._layout.metadata + start * size, (stop - start) * size)
         column = np.frombuffer(data, self._layout.record)[self._part]
         if field.kind in (INT, FLOAT):
             return list(column.tolist())
         if field.kind == RGB:
-            lengths = self._lengths.at(column["place"])
-            rows = zip(*(column[part].tolist() for part in _IMAGE_PARTS), lengths, strict=True)
-            return [self._image(*row) for row in rows]
+            places, lengths = self._lengths
+            ends = np.searchsorted(places, column["place"], side="right")
+            return [
+                self._image(row, int(lengths[end - 1]) if end and places[end - 1] == row[3] else 0)
+                for row, end in zip(column.tolist(), ends.tolist(), strict=True)
+            ]
         if field.kind in (ARRAY, TENSOR):
             length = math.prod(field.shape) * np.dtype(field.dtype).itemsize
             about = ("array", field.dtype, field.shape)
             return [self._piece(place, length, *about) for place in column.tolist()]
         kind = "json" if field.kind == JSON else "bytes"
-        pieces = zip(column["place"].tolist(), column["length"].tolist(), strict=True)
-        return [self._piece(place, length, kind) for place, length in pieces]
+        return [self._piece(place, length, kind) for place, length in column.tolist()]
 
-    def _image(self, mode: int, width: int, height: int, place: int, length: int) -> Any:
+    def _image(self, row: tuple[int, int, int, int], length: int) -> Any:
+        mode, width, height, place = row
         if mode == PIXELS:
-            about = ("array", "u1", (height, width, 3))
-            return self._piece(place, 3 * width * height, *about)
+            return self._piece(place, 3 * width * height, "array", "u1", (height, width, 3))
         if mode != JPEG:
             return ValueError(f"{self.label!r} is of the unknown mode {mode}")
         if not length:
@@ -205,65 +194,45 @@ class _BetonField(NamedTuple):
 
     name: str
     kind: int
-    dtype: str
-    shape: tuple[int, ...]
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
 
 
 class _BetonLayout(NamedTuple):
-    """Where things are in a file."""
+    """The header of a file, and the places of its parts."""
 
     fields: list[_BetonField]
     num_samples: int
-    record: np.dtype[Any]  # of the metadata of a sample, in fields f0, f1,
+    record: np.dtype[Any]  # of the metadata of a sample, in fields f0, f1, ...
     metadata: int  # where metadata begins, where pages may, and where the allocation table does
     data: int
     end: int
 
 
-def _is_beton(start: bytes, size: int) -> bool:
-    """Tell whether a file with these first bytes and of this size is one."""
-    if len(start) < _HEAD.size + _FIELD_BYTES:
-        return False
-    version, fields, page, _, table = _HEAD.unpack_from(start)
-    power = page >= 1 << 21 and page & (page - 1) == 0
-    return (
-        version == 2 and fields > 0 and power and table <= size and start[_HEAD.size] in _METADATA
-    )
-
-
-def _read_piece(path: str, offset: int, length: int) -> bytes:
-    """Return a piece of the file.  Unlike `read_at` it leaves no descriptor open."""
-    with ForwardReader(Path(path), compressed=False) as front:
-        data = front.read(offset, length)
-    if len(data) < length:
-        raise SourceError(f"{path}: ends at byte {offset + len(data):,}, within its tables")
-    return data
-
-
-def _read_layout(path: str) -> _BetonLayout:
+def _read_layout(path: Path) -> _BetonLayout:
     """Read the header and the fields.
 
     Raises SourceError if this is no .beton of version 2, was never finished, is cut short, or has a
     field of unknown kind.
     """
-    size = os.path.getsize(path)
-    if size < _HEAD.size:
-        raise SourceError(f"{path}: {size} bytes are no .beton")
-    version, count, _, num_samples, table = _HEAD.unpack(_read_piece(path, 0, _HEAD.size))
+    size = path.stat().st_size
+    with open(path, "rb", opener=open_regular) as file:
+        head = file.read(_HEAD.size).ljust(_HEAD.size, b"\0")
+        version, count, _, num_samples, table = _HEAD.unpack(head)
+        metadata = _HEAD.size + count * _FIELD_BYTES
+        descriptors = file.read(metadata - _HEAD.size)
     if version != 2:
         raise SourceError(f"{path}: version {version} of .beton; 2 is known")
     if table == 0:
         raise SourceError(f"{path}: was never finished: FFCV writes its table last")
-    descriptors = _read_piece(path, _HEAD.size, count * _FIELD_BYTES)
+    if not count or len(descriptors) < count * _FIELD_BYTES:
+        raise SourceError(f"{path}: {size:,} bytes with {count:,} fields: it is damaged")
     fields = [
         _field_of(descriptors[at : at + _FIELD_BYTES], path)
         for at in range(0, len(descriptors), _FIELD_BYTES)
     ]
-    if not fields:
-        raise SourceError(f"{path}: has no fields")
     # FFCV's own expression for how they are aligned.
     record = np.dtype([("", _METADATA[field.kind]) for field in fields], align=True)
-    metadata = _HEAD.size + len(descriptors)
     data = metadata + num_samples * record.itemsize
     if not data <= table <= size:
         raise SourceError(
@@ -273,27 +242,25 @@ def _read_layout(path: str) -> _BetonLayout:
     return _BetonLayout(fields, num_samples, record, metadata, data, table)
 
 
-def _field_of(descriptor: bytes, path: str) -> _BetonField:
-    kind = descriptor[0]
-    name = descriptor[_NAME].partition(b"\0")[0].decode("ascii", "replace")
+def _field_of(descriptor: bytes, path: Path) -> _BetonField:
+    kind, arguments = descriptor[0], descriptor[17:]
+    name = descriptor[1:17].partition(b"\0")[0].decode("ascii", "replace")
     if kind not in _METADATA:
         known = "a field of your own" if kind == CUSTOM else f"of the unknown kind {kind}"
         raise SourceError(
-            f"{path}: the field {name!r} is {known}. What it is only its own code tells, and "
-            "without that no other field can be found. Write the .beton without it."
+            f"{path}: the field {name!r} is {known}, and without its code no other field can be "
+            "found. Write the .beton without it"
         )
     if kind not in (ARRAY, TENSOR):
-        return _BetonField(name, kind, "", ())
-    arguments = descriptor[_ARGUMENTS]
+        return _BetonField(name, kind)
     *shape, length = struct.unpack_from("<33Q", arguments)
     while shape and shape[-1] == 0:
         shape.pop()
     try:
-        described = json.loads(arguments[264 : 264 + length].decode("ascii"))
-        [[_, dtype]] = described
+        [[_, dtype]] = json.loads(arguments[264 : 264 + length].decode("ascii"))
+        # Nothing else gets as far as NumPy: no objects, no records.
+        if not re.fullmatch(r"[<>|=][biuf](1|2|4|8)", dtype):
+            raise ValueError(f"it holds {dtype!r:.40}, not numbers")
     except (ValueError, TypeError, RecursionError) as error:
-        raise SourceError(f"{path}: the field {name!r} has a dtype of no known form") from error
-    # Nothing else gets as far as NumPy: no objects, no records.
-    if not isinstance(dtype, str) or not re.fullmatch(r"[<>|=][biuf](1|2|4|8)", dtype):
-        raise SourceError(f"{path}: the field {name!r} holds {str(dtype)[:40]!r}, not numbers")
+        raise SourceError(f"{path}: the array {name!r} cannot be read: {error}") from error
     return _BetonField(name, kind, dtype, tuple(shape))

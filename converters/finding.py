@@ -12,6 +12,7 @@ import inspect
 import itertools
 import logging
 import os
+import shlex
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points
@@ -38,13 +39,14 @@ from .reading.file_sets import check_file_set
 from .reading.fingerprints import FileSource
 from .reading.image_files import files_below, has_own_images, is_hidden, is_image_name
 from .reading.list_signs import describe_list
-from .reading.locations import files_at, folder_at, is_pattern
+from .reading.locations import files_at, folder_at, is_pattern, printable
 from .reading.mirror import Mirror, StoredFiles
 from .reading.options import Option
 from .reading.picture_pairs import is_generic
 from .reading.refusals import check_choice
+from .reading.selection import joined
 from .reading.spans import close_files
-from .reading.splits import has_folders_of_images, mixed_splits
+from .reading.splits import has_folders_of_images, mixed_splits, splits_next_to
 from .refusal import Way, doubted, not_recognised
 from .signs import FORMATS, Look
 
@@ -76,6 +78,9 @@ _COVERS = {
     ("fastdata", "lmdb"),
 }
 """Pairs of formats: the first is a special case of the second."""
+
+_COUNTED = ("archive", "arrow", "coco", "hf_folder", "manifest", "parquet")
+"""Formats with own classes in each split; class folders and VOC count the other splits, too."""
 
 _BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
@@ -141,6 +146,7 @@ def find_source(
     channels: int = 3,
     fields: FieldSpec | None = None,
     options: Mapping[str, Any] | None = None,
+    numbered: bool = False,
 ) -> Source:
     """Return the source that reads `location`.
 
@@ -153,6 +159,8 @@ def find_source(
         Name of the format; recognised by content where not given.
     options : mapping, optional
         The format's own options; text is read as the kind of value that each takes.
+    numbered : bool
+        Whether the caller has the numbers of the classes: splits next to it do not count then.
 
     Raises
     ------
@@ -167,7 +175,7 @@ def find_source(
     """
     if isinstance(location, Source):
         return location
-    given = _Given(format, channels, fields, options or {})
+    given = _Given(format, channels, fields, options or {}, numbered)
     notes: list[str] = []
     if not isinstance(location, (str, os.PathLike, Store, StoredFiles)):
         from .reading.python_data import opened  # it needs OpenCV, and paths do not
@@ -208,7 +216,7 @@ def _wrapped(location: Any) -> Path | None:
             break
         some = itertools.islice(files_below(folder, "."), _LOOKED_AT)
         images = [os.path.normpath(name) for name in some if is_image_name(name)]
-        if any(describe_list(folder / name, images).kind != "prose" for name in others):
+        if any(describe_list(folder / name, images) != "prose" for name in others):
             break
         inner = folder = folder / folders[0]
     return inner
@@ -234,6 +242,7 @@ class _Given(NamedTuple):
     channels: int
     fields: FieldSpec | None
     options: Mapping[str, Any]
+    numbered: bool
 
 
 def _opened(chosen: type[Source], location: Any, given: _Given) -> Source:
@@ -254,6 +263,11 @@ def _opened(chosen: type[Source], location: Any, given: _Given) -> Source:
         tree = source.tree
         if recipe := recipe_in(tree.names(), lambda name: tree.head(name, START) or b""):
             raise SourceError(f"{os.fspath(location)}: {recipe}")
+    if recognised and chosen.name in _COUNTED and not given.numbered:
+        opened = functools.partial(
+            chosen, channels=given.channels, fields=given.fields, **arguments
+        )
+        _check_other_splits(source, Path(os.fspath(location)), opened)
     source.tree = None  # it is large, and not sent to workers
     if isinstance(source, FileSource):
         source.notes += check_file_set(source.files_read, location)
@@ -265,6 +279,39 @@ def _opened(chosen: type[Source], location: Any, given: _Given) -> Source:
         if "split" not in {option.name for option in options_of(chosen)}:
             source.notes += mixed_splits(source.files_read)
     return source
+
+
+def _check_other_splits(source: Source, path: Path, open_as: Callable[[Path], Source]) -> None:
+    """Refuse one split if the splits next to it have classes that would change its numbers."""
+    own = set(_class_names(source))
+    if not own or (path.is_file() and path.suffix.lower() != ".zip"):
+        return  # tables count the other splits themselves, and a tar file is read to its end
+    for other in splits_next_to(path):
+        try:
+            with contextlib.closing(open_as(other)) as found:
+                names = set(_class_names(found))
+        except (FastdataError, OSError):
+            continue
+        if names & own and names - own:
+            new = joined(map(printable, sorted(names - own)), 4)
+            option = f"--option split={shlex.quote(path.stem)}"
+            remedy = "Give both the same classes"
+            if path.is_file():
+                remedy = f"Extract both files into one folder, and pack that with {option}"
+            elif _works(str(path), Way("..", f"--option split={path.name}", "")):
+                pack = f"fastdata pack {shlex.quote(str(path.parent))} {path.name}.lmdb {option}"
+                remedy = f"To give it the numbers of all splits: {pack}"
+            raise SourceError(
+                f"{printable(str(path))}: {printable(other.name)} next to it has more classes "
+                f"({new}), so numbers of classes would differ. {remedy}. To number it by itself: "
+                f"--format {source.name}"
+            )
+
+
+def _class_names(source: Source) -> tuple[str, ...]:
+    """Return the names of the classes of labels."""
+    fields = (source.schema.get(name) for name in ("label", "labels"))
+    return next(filter(None, (getattr(field, "classes", None) for field in fields)), ())
 
 
 def _works(place: str, way: Way) -> bool:
@@ -288,9 +335,6 @@ def _works(place: str, way: Way) -> bool:
 
 def _of_store(files: StoredFiles, given: _Given) -> Source:
     """Return the source that reads what is in a store: by the rules for files, on a mirror."""
-    from .reading.tables.table_source import TableSource
-    from .scan import ScanSource
-
     if given.format is not None and given.format not in _STORED:
         format_class(given.format)  # which may be no format at all
         raise _local_only(files.store.url, given.format)
@@ -310,8 +354,7 @@ def _of_store(files: StoredFiles, given: _Given) -> Source:
     except BaseException:
         mirror.close()
         raise
-    source.mirror, source.downloads_files = mirror, isinstance(source, ScanSource)
-    source.reads_by_network = not (source.downloads_files or isinstance(source, TableSource))
+    source.mirror = mirror
     source.notes = [*map(with_urls, source.notes), *mirror.notes]
     return source
 

@@ -61,6 +61,8 @@ KNOWN_SETS = (
     KnownSet("Stanford Cars", "stanford-cars", ("cars_*annos*.mat", "cars_meta.mat")),
     KnownSet("Stanford Dogs", "stanford-dogs", ("train_list.mat", "images/n0*-* annotation/n0*-*")),
     KnownSet("SVHN", "svhn", ("digitStruct.mat", "*_32x32.mat")),
+    KnownSet("the binary edition of CIFAR", "cifar-binary",
+             ("data_batch_1.bin", "train.bin fine_label_names.txt")),
     KnownSet("Tiny ImageNet", "tiny-imagenet", ("wnids.txt",)),
     KnownSet("a .mat file of MATLAB", "mat-files", ("*.mat",), (r"\AMATLAB ",), deep=False),
     KnownSet("an LMDB of Caffe's Datum messages", "caffe-datum-lmdb", ("*.mdb",), (_DATUM,)),

@@ -12,18 +12,18 @@ Images and masks may also lie in one folder, as those of CHASE_DB1, MSRA10K and 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeAlias
+from typing import Annotated, Any
 from unicodedata import normalize
 
 import numpy as np
 from PIL import Image
 
-from fastdata.codecs.jpeg import is_jpeg
 from fastdata.codecs.limits import MAX_PIXELS
 from fastdata.codecs.pillow import open_image
 from fastdata.errors import ImageError, OptionError, SourceError
@@ -33,8 +33,7 @@ from fastdata.schema import Field, ImageField, ScalarField
 from .listing import Listing
 from .reading.annotations.masks import MaskReader, class_table
 from .reading.image_files import files_below, is_image_name
-from .reading.locations import first_bytes, folders_in, printable
-from .reading.named_files import find_named
+from .reading.locations import folders_in, printable
 from .reading.options import ImageFolder, Option, SplitOption
 from .reading.picture_pairs import words
 from .reading.selection import left_out
@@ -44,6 +43,7 @@ from .reading.splits import (
     in_usual_order,
     pairs_within,
     split_folders_in,
+    splits_next_to,
 )
 
 __all__ = ["MaskFoldersSource"]
@@ -64,9 +64,12 @@ class MaskFoldersSource(Listing):
         if (root / "ImageSets").is_dir() and not (root / "labelmap.txt").is_file():
             return False  # Pascal VOC, whose lists say what belongs to a split
         try:
-            return are_masks(root, mask_pairs(root, []))
+            pairs = [_Pair(root, *pair) for pair in mask_pairs(root)[:3]]
         except SourceError:  # several folders of masks: asked for by name, it says so
             return False
+        first = (one for pair in pairs for one in itertools.islice(pair, 3))
+        looks = (_is_mask_of(root / masks[0], root / image) for image, masks in first if masks)
+        return next(looks, False) and all(looks)
 
     def list_samples(
         self,
@@ -80,85 +83,90 @@ class MaskFoldersSource(Listing):
         ending: Annotated[
             str | None, Option("what names of masks end in, and those of images do not: _mask")
         ] = None,
-        which: Annotated[
-            str,
-            Option("which masks of Cityscapes", ("labelIds", "labelTrainIds", "color")),
-        ] = "labelIds",
         classes: Annotated[
             str | None, Option("a file with names of classes, one a line, or name,r,g,b")
         ] = None,
     ) -> dict[str, Field]:
-        if not location.is_dir():
-            raise SourceError(f"{location}: not a folder")
-        pairs = mask_pairs(location, self.notes, images or "", masks or "")
+        found = mask_pairs(location, images or "", masks or "")
+        pairs = [_Pair(location, *pair, ending) for pair in found]
         if not pairs:
             raise SourceError(
                 f"{location}: no folders of images and masks. Name both: --option images=FOLDER "
                 "--option masks=FOLDER"
             )
-        self._pairs = [(pair, ending_of(self.root, pair, which, ending)) for pair in pairs]
-        names = list(dict.fromkeys(pair.split for pair in pairs))
-        splits = self.choose_splits(names, split)
-        labels = _labels(self.root, self._pairs)
-        for pair, end in self._pairs:
+        splits = self.choose_splits(list(dict.fromkeys(pair.split for pair in pairs)), split)
+        labels = _labels(pairs)
+        for pair in pairs:
             if pair.split in splits:
-                self._add_all(pair, end, labels)
+                self._add_all(pair, labels)
         if self.num_samples == len(self._rejects):
             raise SourceError(
                 f"{location}: no image of {pairs[0].images} has a mask in {pairs[0].others}. If "
                 "their names differ by an ending, name it: --option ending=_mask"
             )
+        if self._are_alike(3) and self._are_alike(16):
+            self.notes.append(
+                "the masks show one shape, as those of a camera's field of view do; --option "
+                "masks=FOLDER names others"
+            )
         if (location / "ImageSets").is_dir():
             self.notes.append(
                 "lists in ImageSets are not read (--format voc --option masks=classes reads them)"
             )
-        table = class_table(location, self._mask_paths, classes, which, self.notes)
+        self.notes += left_out("folders", _unused(location, found))
+
+        table = class_table(location, _masks_of_all(location, pairs), classes, self.notes)
         self.beside += [table.path] if table.path is not None else []
         self.reader = MaskReader(table.colours, len(table.names) or None)
-        found: dict[str, Field] = {
+        fields: dict[str, Field] = {
             "mask": ImageField(channels=1, mask=True, classes=table.names or None)
         }
         if labels:
             self.notes.append(f"folders are classes of images: {', '.join(labels)}")
-            found["label"] = ScalarField(classes=tuple(map(printable, labels)))
-        return {**found, **self.split_field()}
+            fields["label"] = ScalarField(classes=tuple(map(printable, labels)))
+        return {**fields, **self.split_field()}
 
-    def _add_all(self, pair: FolderPair, ending: Ending | None, labels: list[str]) -> None:
-        taken = 0
-        for name in images_of(self.root, pair, ending):
-            masks = masks_of(self.root, pair, name, ending)
+    def _add_all(self, pair: _Pair, labels: list[str]) -> None:
+        left = sum(name.endswith(_SUFFIXES) for name in files_below(pair.root, pair.others))
+        for name, masks in pair:
+            left -= len(masks) + pair.mixed
             if masks:
-                label = {"label": labels.index(_folder_of(pair, name))} if labels else {}
+                label = {"label": labels.index(pair.folder_of(name))} if labels else {}
                 self.add(name, *masks, **label, **self.split_number(pair.split))
-                taken += len(masks)
             else:
                 self.reject(name, f"it has no mask in {pair.others}")
-        files = files_below(self.root, pair.others)
-        others = sum(is_mask_name(pair, name, ending) for name in files) - taken if ending else 0
-        if others > 0:
-            self.notes.append(f"{others:,} masks in {pair.others} are of no image; left out")
+        if left > 0:
+            self.notes.append(f"{left:,} other pictures in {pair.others} left out")
 
-    def _mask_paths(self) -> Iterator[Path]:
-        """Yield the masks of all splits, so that a colour has one number in each."""
-        for pair, ending in self._pairs:
-            for name in images_of(self.root, pair, ending):
-                yield from (self.root / mask for mask in masks_of(self.root, pair, name, ending))
+    def _are_alike(self, most: int) -> bool:
+        """Tell whether some masks have one shape, and three or more are there to compare."""
+        shapes = []
+        for index in np.linspace(0, self.num_samples - 1, most).astype(int).tolist():
+            with contextlib.suppress(OSError, ImageError):
+                mask = read_regular(self.root / self.names_of(index)[-1])
+                with open_image(mask, MAX_PIXELS) as image:
+                    shapes.append(np.asarray(image.convert("L").resize((32, 32))) > 0)
+        different = max((float((shape != shapes[0]).mean()) for shape in shapes), default=1)
+        return self.num_samples > 2 and different < 0.02 < float(np.mean(shapes)) < 0.98
 
 
-def _labels(root: Path, pairs: list[tuple[FolderPair, Ending | None]]) -> list[str]:
-    """Return the folders of images and masks that are classes, as those of BUSI; none of others.
+def _masks_of_all(root: Path, pairs: list[_Pair]) -> Iterator[Path]:
+    """Yield the masks of all splits, also those next to it, so a colour has one number in each."""
+    for place in splits_next_to(root):
+        with contextlib.suppress(SourceError):
+            pairs = [*pairs, *(_Pair(place, *pair) for pair in mask_pairs(place))]
+    yield from (pair.root / mask for pair in pairs for _, masks in pair for mask in masks)
+
+
+def _labels(pairs: list[_Pair]) -> list[str]:
+    """Return the folders of images and masks that are classes, as those of BUSI; or none.
 
     Folders with digits in their names are patients or scenes.
     """
-    if any(pair.images != pair.others for pair, _ in pairs):
-        return []
-    found = {_folder_of(pair, name) for pair, end in pairs for name in images_of(root, pair, end)}
+    found = {pair.folder_of(name) for pair in pairs if pair.mixed for name, _ in pair}
     named = all(name and not any(map(str.isdigit, name)) for name in found)
-    return sorted(found) if named and len(found) > 1 else []
-
-
-def _folder_of(pair: FolderPair, name: str) -> str:
-    return os.path.relpath(name, pair.images).rpartition("/")[0].rpartition("/")[2]
+    mixed = all(pair.mixed for pair in pairs)
+    return sorted(found) if mixed and named and len(found) > 1 else []
 
 
 # -- where images and masks are ----------------------------------------------------------
@@ -176,24 +184,11 @@ _IMAGES, _MASKS, _LESS = (
         "instance instances object objects color colors rgb vis depth nd",
     )
 )
-"""Words of folders of images, of masks, and of masks that stand behind others: ``2nd_manual``."""
+"""Words of folders of images, of masks, and of masks that are a second choice: ``2nd_manual``."""
 _SPLITS = frozenset((*SPLIT_NAMES, "tr", "te"))
 
-Ending: TypeAlias = tuple[str, str]
-"""What the names of images, and those of their masks, end in."""
-_ENDINGS = (
-    *(("", ""), ("", "_mask"), ("", "_L"), ("", "_label"), ("", "_labels"), ("", "_gt")),
-    *(("", "_segmentation"), ("", "_seg"), ("", "_annotation"), ("", "_m"), ("_sat", "_mask")),
-    *(("_image", "_mask"), ("_img", "_mask"), ("_image", "_label"), ("_rgb", "_mask")),
-    *(("_training", "_manual1"), ("_test", "_manual1"), ("", "_1stHO")),
-)
-_LOOKED_AT = 40
-_MASKS_LOOKED_AT = 500
-_FLAT = 0.7
-"""Share of pixels of a mask that equal their neighbour; in a photograph few do."""
 
-
-class _Named:
+class _Folder:
     """A folder with the words of its name."""
 
     def __init__(self, name: str) -> None:
@@ -204,66 +199,59 @@ class _Named:
         # Masks by hand come first, then other masks, then pictures of masks.
         self.rank = 2 if self.words & _LESS else int("manual" not in self.words)
 
-
-class _Found(NamedTuple):
-    """Folders that belong together."""
-
-    pair: FolderPair
-    rank: int
+    @property
+    def counted(self) -> bool:
+        """Whether it is one of several pictures of a scene: ``Image1``, ``B``, ``time2``."""
+        return all(w.isdigit() or len(w) == 1 for w in self.rest) and bool(self.rest)
 
 
-def mask_pairs(root: Path, notes: list[str], images: str = "", masks: str = "") -> list[FolderPair]:
+def mask_pairs(root: Path, images: str = "", masks: str = "") -> list[FolderPair]:
     """Return the folders of images that have folders of masks.
 
-    notes: gets a note on folders that are left out.
     images, masks: the folders, if they have unusual names.
     """
     if images or masks:
-        for option, name in (("images", images), ("masks", masks)):
-            if not name or not (root / name).is_dir():
-                raise OptionError(
-                    f"{option}={name}: no such folder in {root}; name both images= and masks="
-                )
+        if not all(name and (root / name).is_dir() for name in (images, masks)):
+            raise OptionError(
+                f"images={images}, masks={masks}: name both images= and masks=, folders in {root}"
+            )
         return pairs_within(root, images, masks)
-    left: list[str] = []
-    found = _pairs_in(root, "", left)
-    splits = [name for name in folders_in(root) if _Named(name).words & _SPLITS]
+    found = _pairs_in(root, "")
+    splits = [name for name in folders_in(root) if _Folder(name).words & _SPLITS]
     for split in in_usual_order(splits) if not found else ():
-        inner = _pairs_in(root, split, left)
+        inner = _pairs_in(root, split)
         for name in folders_in(root / split) if not inner else ():
-            inner += _pairs_in(root, f"{split}/{name}", left)
-        found += [one._replace(pair=one.pair._replace(split=split)) for one in inner]
-        left += [split] if not inner else []
+            inner += _pairs_in(root, f"{split}/{name}")
+        found += [(rank, pair._replace(split=split)) for rank, pair in inner]
     if not found:  # images and masks in one folder
         mixed = [FolderPair(s, s or ".", s or ".") for s in split_folders_in(root) or [""]]
-        return [pair for pair in mixed if ending_of(root, pair) is not None]
-    # Beside masks by hand others are something else, also where a split has only these.
-    best = min(one.rank for one in found)
-    left += [one.pair.images for one in found if one.rank > best]
-    notes += left_out("folders", left)
-    return [one.pair for one in found if one.rank == best]
+        return [pair for pair in mixed if _Pair(root, *pair).any]
+    # If some masks are by hand, the others are something else, also if a split has only these.
+    best = min(rank for rank, _ in found)
+    return [pair for rank, pair in found if rank == best]
 
 
-def _pairs_in(root: Path, place: str, left: list[str]) -> list[_Found]:
-    """Return the pairs among the folders in a folder, and add other folders of masks to `left`."""
-    every = [_Named(name) for name in in_usual_order(folders_in(root / place))]
-    reserved = [n for n in every if n.words & (_IMAGES | _MASKS) and _has_pictures(root, place, n)]
-    masks = [n for n in reserved if n.words & _MASKS]
-    images = [n for n in reserved if n not in masks]
-    if not images:
-        images = [n for n in every if n not in masks and any(n.rest == m.rest for m in masks)]
-    found: list[_Found] = []
-    used = []
-    if masks and len(images) > 1 and all(map(_is_counted, images)):
+def _pairs_in(root: Path, place: str) -> list[tuple[int, FolderPair]]:
+    """Return the pairs among the folders in a folder, each with the rank of its masks."""
+    every = [_Folder(name) for name in in_usual_order(folders_in(root / place))]
+    named = [
+        n for n in every if n.words & (_IMAGES | _MASKS) and _has_pictures(root, place, n.name)
+    ]
+    masks = [n for n in named if n.words & _MASKS]
+    images = [n for n in named if n not in masks] or [
+        n for n in every if n not in masks and any(n.rest == m.rest for m in masks)
+    ]
+    if masks and len(images) > 1 and all(image.counted for image in images):
         names = ", ".join(image.name for image in images)
         raise SourceError(
             f"{root / place}: {masks[0].name} may belong to each of {names}. Name one: --option "
             f"images={images[0].name} --option masks={masks[0].name}"
         )
+    found: list[tuple[int, FolderPair]] = []
     for image in images:
-        fit = [m for m in masks if len(images) == 1 or m.rest == image.rest]
-        fit = [m for m in fit if m.rank == min(other.rank for other in fit)]
-        fit = [m for m in fit if len(fit) > 1 and m.rest == image.rest] or fit
+        possible = [m for m in masks if len(images) == 1 or m.rest == image.rest]
+        ranks = [(m.rank, m.rest != image.rest) for m in possible]
+        fit = [m for m, rank in zip(possible, ranks, strict=True) if rank == min(ranks)]
         if len(fit) > 1:
             raise SourceError(
                 f"{root / place}: the masks of {image.name} may be in "
@@ -276,139 +264,131 @@ def _pairs_in(root: Path, place: str, left: list[str]) -> list[_Found]:
             both = (os.path.join(place, name) for name in (image.name, others))
             split = "-".join(image.rest) if len(images) > 1 else ""
             found += [
-                _Found(pair._replace(split=pair.split or split), mask.rank)
+                (mask.rank, pair._replace(split=pair.split or split))
                 for pair in pairs_within(root, *both)
             ]
-            used.append(mask)
-    left += [os.path.join(place, mask.name) for mask in masks if found and mask not in used]
     return found
 
 
-def _is_counted(folder: _Named) -> bool:
-    """Tell whether a folder is one of several pictures of a scene: ``Image1``, ``B``, ``time2``."""
-    return all(word.isdigit() or len(word) == 1 for word in folder.rest) and bool(folder.rest)
-
-
-def _has_pictures(root: Path, place: str, folder: _Named) -> bool:
-    files = files_below(root, os.path.join(place, folder.name))
+def _has_pictures(root: Path, place: str, folder: str) -> bool:
+    files = files_below(root, os.path.join(place, folder))
     return any(file.endswith(_SUFFIXES) for file in files)
+
+
+def _unused(root: Path, pairs: list[FolderPair]) -> list[str]:
+    """Return the folders of pictures that belong to no pair."""
+    used = tuple(f"{os.path.normpath(name)}/" for pair in pairs for name in pair[1:])
+    folders = {os.path.dirname(f) for f in files_below(root, ".") if f.endswith(_SUFFIXES)}
+    return sorted(f for f in folders if "./" not in used and not f"{f}/".startswith(used))
 
 
 # -- one image's masks -------------------------------------------------------------------
 
 
-def ending_of(
-    root: Path, pair: FolderPair, which: str = "labelIds", chosen: str | None = None
-) -> Ending | None:
-    """Return the endings of images' and masks' names, without suffix, that belong together.
+_ENDS = (
+    *(("_leftImg8bit", "_gtFine_labelIds"), ("_leftImg8bit", "_gtCoarse_labelIds"), ("", "")),
+    *(("", "_mask"), ("", "_L"), ("", "_label"), ("", "_labels"), ("", "_gt")),
+    *(("", "_segmentation"), ("", "_seg"), ("", "_annotation"), ("", "_m"), ("_sat", "_mask")),
+    *(("_image", "_mask"), ("_img", "_mask"), ("_image", "_label"), ("_rgb", "_mask")),
+    *(("_training", "_manual1"), ("_test", "_manual1"), ("", "_1stHO")),
+)
+"""The ends of the names of images, and of those of their masks, without suffix."""
+_LOOKED_AT, _MASKS_LOOKED_AT = 40, 500
+_FLAT = 0.7
+"""Share of pixels of a mask that equal their neighbour; in a photograph few do."""
 
-    chosen: the user's ending of masks.
-    The result is the pair with masks for most of the first images; None if no pair has masks.
+
+class _Pair:
+    """The images of a folder, each with its masks in another folder or in the same one.
+
+    The ends of names are those with masks for most of the first images.
     """
-    cityscapes = [("_leftImg8bit", f"_{kind}_{which}") for kind in ("gtFine", "gtCoarse")]
-    endings = [*cityscapes, *_ENDINGS] if chosen is None else [("", chosen)]
-    images = list(
-        itertools.islice(filter(is_image_name, files_below(root, pair.images)), _LOOKED_AT)
-    )
-    files = list(itertools.islice(files_below(root, pair.others), _MASKS_LOOKED_AT))
 
-    def count(ending: Ending) -> int:
-        there = {normalize("NFC", _stem(n)) for n in files if is_mask_name(pair, n, ending)}
-        names = (
-            n for n in images if pair.images != pair.others or not is_mask_name(pair, n, ending)
-        )
-        return sum(normalize("NFC", _partner(pair, name, ending)) in there for name in names)
+    def __init__(
+        self, root: Path, split: str, images: str, others: str, ending: str | None = None
+    ) -> None:
+        self.root, self.split, self.images, self.others = root, split, images, others
+        self.mixed = images == others
+        first = filter(is_image_name, files_below(root, images))
+        names = list(itertools.islice(first, _LOOKED_AT))
+        files = list(itertools.islice(files_below(root, others), _MASKS_LOOKED_AT))
+        choices = _ENDS if ending is None else (("", ending), ("_leftImg8bit", ending))
+        counts = []
+        for self._ends in choices:
+            there = {self._of_mask(file) for file in files} - {""}
+            parts = map(self._of_image, filter(self._is_image, names))
+            counts.append(sum(part in there for part in parts))
+        self.any = max(counts) > 0
+        self._ends = choices[counts.index(max(counts))]
 
-    counts = list(map(count, endings))
-    return endings[counts.index(max(counts))] if max(counts) else None
+    def _of_mask(self, name: str) -> str:
+        """Return the part of a mask's name that its image has, too; "" if it is no mask.
 
+        Without an ending, a JPEG is the image.  Next to an image there may be several masks:
+        ``0_mask.png`` and ``0_mask_1.png`` of two objects.
+        """
+        end, (stem, suffix) = self._ends[1], _stem_of(name, self.others)
+        if suffix not in (_LOSSLESS if self.mixed and not end else _SUFFIXES):
+            return ""
+        more = r"(_\d+)?" if self.mixed and end else ""
+        match = re.fullmatch(rf"(.*){re.escape(end)}{more}", stem, re.DOTALL)
+        return match[1] if match else ""
 
-def is_mask_name(pair: FolderPair, name: str, ending: Ending) -> bool:
-    """Tell from its name whether a file is a mask.  Without an ending, a JPEG is the image.
+    def _of_image(self, name: str) -> str:
+        """Return the part of an image's name that its masks have, too; "" if it has another end."""
+        stem, _ = _stem_of(name, self.images)
+        return stem.removesuffix(self._ends[0]) if stem.endswith(self._ends[0]) else ""
 
-    Beside an image there may be several: ``0_mask.png`` and ``0_mask_1.png`` of two objects, or
-    ``0_2ndHO.png`` by a second person.
-    """
-    mixed = pair.images == pair.others
-    if mixed and ending[1]:
-        more = rf"({re.escape(ending[1])}(_\d+)?|_2ndHO)$"
-        return name.endswith(_SUFFIXES) and re.search(more, _stem(name)) is not None
-    return name.endswith(_LOSSLESS if mixed else _SUFFIXES) and _stem(name).endswith(ending[1])
+    def _is_image(self, name: str) -> bool:
+        if self.mixed and (self._of_mask(name) or "_2ndHO." in name):  # by a second person
+            return False
+        return is_image_name(name)
 
+    def __iter__(self) -> Iterator[tuple[str, list[str]]]:
+        """Yield the images, each with its masks, relative to the root."""
+        masks: dict[str, list[str]] = {}
+        for name in files_below(self.root, self.others):
+            masks.setdefault(self._of_mask(name), []).append(name)
+        masks[""] = []
+        for name in filter(self._is_image, files_below(self.root, self.images)):
+            found = sorted(masks.get(self._of_image(name), []), key=_order)
+            yield name, [one for one in found if _order(one)[0] == _order(found[0])[0]]
 
-def images_of(root: Path, pair: FolderPair, ending: Ending | None) -> Iterator[str]:
-    """Yield the images of a folder, without its masks."""
-    for name in filter(is_image_name, files_below(root, pair.images)):
-        if pair.images != pair.others or ending is None or not is_mask_name(pair, name, ending):
-            yield name
-
-
-def _stem(name: str) -> str:
-    return os.path.splitext(name)[0]
-
-
-def masks_of(root: Path, pair: FolderPair, image: str, ending: Ending | None) -> list[str]:
-    """Return the masks of an image, relative to the root; none if there is none."""
-    start = _partner(pair, image, ending) if ending else ""
-    for suffix in _SUFFIXES if start else ():
-        found = [os.path.relpath(find_named(root, start + suffix), root)]
-        if found[0] != image and os.path.isfile(root / found[0]):
-            more = (f"{start}_{k}{suffix}" for k in itertools.count(1))
-            mixed = pair.images == pair.others
-            return found + [*itertools.takewhile(lambda n: os.path.isfile(root / n), more)] * mixed
-    return []
-
-
-def _partner(pair: FolderPair, image: str, ending: Ending) -> str:
-    """Return the name of an image's mask without suffix; "" if the image ends otherwise."""
-    stem = _stem(os.path.relpath(image, pair.images))
-    if not stem.endswith(ending[0]):
-        return ""
-    return os.path.normpath(os.path.join(pair.others, stem.removesuffix(ending[0]) + ending[1]))
+    def folder_of(self, image: str) -> str:
+        """Return the name of the folder that an image is in."""
+        return os.path.relpath(image, self.images).rpartition("/")[0].rpartition("/")[2]
 
 
-# -- whether it is one -------------------------------------------------------------------
+def _stem_of(name: str, folder: str) -> tuple[str, str]:
+    """Return a file's name in a folder, composed and without suffix, and the suffix."""
+    stem, suffix = os.path.splitext(os.path.relpath(name, folder))
+    return normalize("NFC", stem), suffix
 
 
-def are_masks(root: Path, pairs: list[FolderPair]) -> bool:
-    """Tell whether the first images are photographs, and what may be their masks is flat."""
-    looked_at = 0
-    for pair in pairs[:3]:
-        ending = ending_of(root, pair)
-        if ending is None:
-            continue
-        for image, _ in zip(images_of(root, pair, ending), range(3), strict=False):
-            for mask in masks_of(root, pair, image, ending)[:1]:
-                looked_at += 1
-                if not _is_mask_of(root / mask, root / image):
-                    return False
-    return looked_at > 0
+def _order(name: str) -> tuple[int, int, str]:
+    """Return the place of a mask among those of an image: by suffix, then by number."""
+    stem, suffix = os.path.splitext(name)
+    number = stem.rpartition("_")[2]
+    return _SUFFIXES.index(suffix), int(number) if number.isdecimal() else -1, stem
 
 
 def _is_mask_of(mask: Path, image: Path) -> bool:
-    if is_jpeg(first_bytes(mask, 3)):
-        return False
+    """Tell whether the image is a photograph, and the other file, of its size, is flat."""
     try:
         with (
             open_image(read_regular(mask), MAX_PIXELS) as opened,
             open_image(read_regular(image), MAX_PIXELS) as seen,
         ):
-            if opened.size not in (seen.size, seen.size[::-1]) or _flatness(opened) < _FLAT:
-                return False
-            return seen.format == "JPEG" or _flatness(seen) < _FLAT
+            fits = opened.size in (seen.size, seen.size[::-1]) and opened.format != "JPEG"
+            photograph = seen.format == "JPEG" or _flatness(seen) < _FLAT
+            return fits and photograph and _flatness(opened) >= _FLAT
     except (OSError, ImageError):
         return False
 
 
 def _flatness(image: Image.Image) -> float:
     """Return the share of pixels in some rows that equal their left neighbour."""
-    if image.width < 2:
-        return 0
-    image.load()
-    step = max(1, image.height // 64)
-    lines = (image.crop((0, top, image.width, top + 1)) for top in range(0, image.height, step))
-    rows = np.concatenate(
-        [np.asarray(line if line.mode != "RGBA" else line.convert("RGB")) for line in lines]
-    )
-    same = rows[:, 1:] == rows[:, :-1]
-    return float((same.all(-1) if same.ndim == 3 else same).mean())
+    pixels = np.asarray(image.convert("RGB") if image.mode == "RGBA" else image)
+    rows = np.atleast_3d(pixels[:: max(1, image.height // 64)])
+    same = (rows[:, 1:] == rows[:, :-1]).all(-1)
+    return float(same.mean()) if same.size else 0

@@ -13,22 +13,20 @@ Anomaly Detection", CVPR 2019; "Beyond Dents and Scratches", IJCV 2022; readmes 
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from fastdata.codecs.image import decode_image
-from fastdata.errors import OptionError, SourceError
+from fastdata.errors import SourceError
 from fastdata.regular_files import read_regular
 from fastdata.schema import Field, ImageField, ScalarField
 
 from .listing import Listing
 from .reading.annotations.annotated import frame_of
-from .reading.image_files import ignored_files, is_image_name, suffix_of
+from .reading.image_files import files_below, is_image_name
 from .reading.locations import folders_in, printable
-from .reading.options import Option
+from .reading.options import SplitOption
 from .reading.selection import left_out
 
 __all__ = ["MvtecSource"]
@@ -48,64 +46,47 @@ class MvtecSource(Listing):
     def recognises(cls, location: Any) -> bool:
         return bool(_categories(Path(location)))
 
-    def list_samples(
-        self,
-        location: Path,
-        *,
-        split: Annotated[str | None, Option("take only this split", _SPLITS)] = None,
-    ) -> dict[str, Field]:
-        tops = _categories(location) if location.is_dir() else []
-        if not tops and all((location / part).is_dir() for part in ("train", "test")):
-            tops = [""]  # asked for by name, and without ground truth
+    def list_samples(self, location: Path, *, split: SplitOption = None) -> dict[str, Field]:
+        tops = _categories(location)
         if not tops:
             raise SourceError(
                 f"{location}: no MVTec AD. Expected train/good, test/<defect> and "
                 "ground_truth/<defect> in it, or folders that have these."
             )
-        self._category = "" if tops != [""] else f"{location.resolve().name}/"
+        if tops == [""]:  # one category, with whose name keys begin
+            self.root, tops = location.resolve().parent, [location.resolve().name]
+        else:
+            others = [printable(name) for name in folders_in(location) if name not in tops]
+            self.notes += left_out("folders without train/good, test and ground_truth", others)
         folders = [
             (top, part, defect)
             for top in tops
             for part in _SPLITS
-            if (location / top / part).is_dir()
-            for defect in sorted(folders_in(location / top / part), key=lambda n: n != _GOOD)
+            if (self.root / top / part).is_dir()
+            for defect in sorted(folders_in(self.root / top / part), key=lambda n: n != _GOOD)
         ]
         # The classes are those of all splits, whichever is taken.
         defects = [_GOOD, *sorted({defect for _, _, defect in folders} - {_GOOD})]
-        splits = [part for part in _SPLITS if any(part == other for _, other, _ in folders)]
-        if split and split not in splits:
-            raise OptionError(f"split={split}: not in {location}, which has {', '.join(splits)}")
-        ignored: Counter[str] = Counter()
+        found = {part for _, part, _ in folders}
+        self.choose_splits([part for part in _SPLITS if part in found], split)
         for top, part, defect in folders:
-            place = os.path.join(top, part, defect)
-            names = sorted(os.listdir(location / place)) if split in (None, part) else []
-            ignored.update(suffix_of(name) for name in names if not is_image_name(name))
-            numbers = {
-                "defect": defects.index(defect),
-                "category": tops.index(top),
-                "split": splits.index(part),
-            }
-            truth = os.path.join(top, "ground_truth", defect)
-            for name in filter(is_image_name, names):
-                image, masks = os.path.join(place, name), self._masks_of(truth, name)
+            truth = f"{top}/ground_truth/{defect}"
+            images = files_below(self.root, f"{top}/{part}/{defect}")
+            for image in filter(is_image_name, images if part in self.splits else ()):
+                masks = self._masks_of(truth, os.path.basename(image))
                 if masks or defect == _GOOD:
-                    self.add(image, *masks, **numbers)
+                    label = {"defect": defects.index(defect), "category": tops.index(top)}
+                    self.add(image, *masks, **label, **self.split_number(part))
                 else:
-                    self.reject(image, f"its mask {truth}/{Path(name).stem}_mask.png is missing")
+                    self.reject(image, f"its mask {truth}/{Path(image).stem}_mask.png is missing")
         if not self.num_samples:
             raise SourceError(f"{location}: no images in its {len(folders)} folders")
-        self.notes += ignored_files(ignored)
-        beside = [name for name in folders_in(location) if tops != [""] and name not in tops]
-        self.notes += left_out(
-            "folders without train/good, test and ground_truth", map(printable, beside)
-        )
         self.reader = MvtecReader()
-        classes = tops if tops != [""] else [self._category[:-1]]
         return {
             "mask": ImageField(channels=1, mask=True),
             "defect": ScalarField(classes=tuple(map(printable, defects))),
-            "category": ScalarField(classes=tuple(map(printable, classes))),
-            "split": ScalarField(classes=tuple(splits)),
+            "category": ScalarField(classes=tuple(map(printable, tops))),
+            **self.split_field(),
         }
 
     def _masks_of(self, truth: str, name: str) -> list[str]:
@@ -114,9 +95,6 @@ class MvtecSource(Listing):
         if os.path.isdir(self.root / start):
             return [os.path.join(start, mask) for mask in sorted(os.listdir(self.root / start))]
         return [f"{start}_mask.png"] * os.path.isfile(self.root / f"{start}_mask.png")
-
-    def key_of(self, names: list[str], numbers: Mapping[str, int]) -> str:
-        return printable(self._category + names[0])
 
 
 @dataclass(frozen=True)
@@ -141,8 +119,6 @@ class MvtecReader:
 
 def _categories(root: Path) -> list[str]:
     """Return the folders of categories; "" if it is one.  Class folders have no ground truth."""
-    return [
-        name
-        for name in ("", *folders_in(root))
-        if all((root / name / part).is_dir() for part in ("train/good", "test", "ground_truth"))
-    ]
+    parts = ("train/good", "test", "ground_truth")
+    names = ("", *folders_in(root)) if root.is_dir() else ()
+    return [name for name in names if all((root / name / part).is_dir() for part in parts)]

@@ -77,9 +77,6 @@ class PackedSource(SharedSource):
     def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
         return np.array([int(self.dataset.digest[:16], 16)], np.uint64)
 
-    def fingerprint_key(self, index: int) -> str:
-        return str(self.dataset.paths[0])
-
 
 def _load(dataset: Dataset, index: int) -> tuple[Any, ...]:
     """Return the values of a sample; images stay encoded."""

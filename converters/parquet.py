@@ -9,6 +9,7 @@ Rows are read row group by row group and in these batch by batch, a few megabyte
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import os
@@ -22,7 +23,7 @@ from fastdata.regular_files import Mirror, mirror_of
 from .base import Deferred, IndexedSource, Sample
 from .reading.locations import first_bytes, stat_of
 from .reading.splits import table_files
-from .reading.tables.arrow_types import arrow, table_errors
+from .reading.tables.arrow_fields import arrow, table_errors
 from .reading.tables.rows import RowLayout, row_reader
 from .reading.tables.table_source import Block, TableSource
 
@@ -47,7 +48,7 @@ class ParquetSource(TableSource):
     @classmethod
     def recognises(cls, location: Any) -> bool:
         files = table_files(location, _SUFFIXES)
-        # img2dataset writes one beside each tar file, with what stands in that too.
+        # img2dataset writes a table beside each tar file, which has the same captions.
         if files and all(path.with_suffix(".tar").exists() for path in files):
             return False
         return bool(files) and first_bytes(files[0], 4) in (_MAGIC, _ENCRYPTED)
@@ -57,14 +58,12 @@ class ParquetSource(TableSource):
         arrow(".parquet")
         return table_files(location, _SUFFIXES)
 
-    def table_schema(self, file: int) -> Any:
-        return _footer(self.paths[file])[1]
+    def look(self, path: Path) -> tuple[Any, dict[str, Any], Iterator[int | str]]:
+        metadata, schema = _footer(path)
+        return schema, {}, row_counts(metadata)
 
-    def blocks(self, file: int) -> Iterator[int | str]:
-        return row_counts(_footer(self.paths[file])[0])
-
-    def batches(self, file: int, block: int, columns: Sequence[str]) -> Iterator[Any]:
-        return _batches(self.paths[file], block, columns)
+    def batches(self, path: Path, block: int, columns: Sequence[str]) -> Iterator[Any]:
+        return _batches(path, block, columns)
 
     def row(self, index: int, block: Block) -> Sample:
         split, row = self._split_numbers[block.file], index - block.start
@@ -74,20 +73,18 @@ class ParquetSource(TableSource):
         return Sample(self.key_at(index), values)
 
     def indexed(self) -> IndexedSource:
-        """Return itself, if reaching any row is bearable: a row group is read for each.
-
-        Raises OptionError if row groups are very large.
-        """
-        largest = max(map(_largest_group, self.paths), default=0)
+        """Return itself, unless row groups are too large to read one for each sample."""
+        largest = 0
+        for path in self.paths:
+            with contextlib.suppress(*table_errors()):  # a file that cannot be read is a reject
+                metadata = _footer(path)[0]
+                groups = map(metadata.row_group, range(metadata.num_row_groups))
+                largest = max([largest, *(group.total_byte_size for group in groups)])
         if largest > (_MOST_SHUFFLED if self.mirror is None else _BATCH_BYTES):
             raise OptionError(
                 f"shuffle needs to read a row group for each sample, and the largest here has "
                 f"{largest >> 20:,} MB. Pack in order, the loader shuffles too; or write the files "
                 "with row groups of some hundred rows."
-            )
-        if largest > _BATCH_BYTES:
-            self.notes.append(
-                f"shuffled: for each sample a row group was read, of up to {largest >> 20} MB"
             )
         return self
 
@@ -113,13 +110,10 @@ class DeferredRow(Deferred):
 
 def row_counts(metadata: Any) -> Iterator[int | str]:
     """Yield the rows of each row group of a file; behind them, why these are not all."""
-    total = 0
-    for number in range(metadata.num_row_groups):
-        rows = metadata.row_group(number).num_rows
-        total += rows
-        yield rows
-    if total != metadata.num_rows:
-        yield f"the file claims {metadata.num_rows:,} rows, and its row groups {total:,}"
+    rows = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+    yield from rows
+    if sum(rows) != metadata.num_rows:
+        yield f"the file claims {metadata.num_rows:,} rows, and its row groups {sum(rows):,}"
 
 
 def _footer(path: Path) -> tuple[Any, Any]:
@@ -171,7 +165,7 @@ class RangedFile(io.RawIOBase):
 
 def _batches(path: Path, group: int, columns: Sequence[str]) -> Iterator[Any]:
     metadata = _footer(path)[0]
-    # Of all columns, as asking for one column's size ends the process where that is damaged.
+    # The size of all columns: pyarrow ends the process at a damaged size of a single column.
     rows = metadata.row_group(group)
     each = max(1, rows.total_byte_size // max(1, rows.num_rows))
     # No threads: workers are forked.  A buffer, else a whole row group is read at once.
@@ -189,12 +183,3 @@ def _batches(path: Path, group: int, columns: Sequence[str]) -> Iterator[Any]:
             columns=list(columns),
             use_threads=False,
         )
-
-
-def _largest_group(path: Path) -> int:
-    try:
-        metadata = _footer(path)[0]
-    except table_errors():
-        return 0
-    sizes = [metadata.row_group(k).total_byte_size for k in range(metadata.num_row_groups)]
-    return max(sizes, default=0)

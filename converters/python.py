@@ -37,9 +37,7 @@ from .reading.python_samples import (
     PEEK,
     ClassNames,
     Rows,
-    file_of,
     first_samples,
-    has_files,
     holds_files,
     is_file,
     own_copy,
@@ -124,8 +122,6 @@ class DatasetSource(_PythonSource, SharedSource):
         return first_samples(self._data)
 
     def __getitem__(self, index: int) -> Sample:
-        if index >= self.num_samples:
-            raise IndexError(index)
         return Sample(f"{index:08}", self.item(index))
 
     def loader(self) -> Callable[[int], tuple[Any, ...]]:
@@ -150,13 +146,16 @@ class RowsSource(_PythonSource, IndexedSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        return isinstance(location, Rows) or holds_files(location) or has_files(location)
+        return isinstance(location, Rows) or holds_files(location)
 
     def _first(self, names: list[str]) -> list[Any]:
         rows, self.num_samples, self._folder = self._data, len(self._data), os.getcwd()
         first = [values_of(rows[at], names) for at in range(min(PEEK, self.num_samples))]
-        if first and not any(map(_is_image, first[0], first[0].values())):
-            self._old = _path_among(first[0])
+        row = first[0] if first else {}
+        if not any(map(_is_image, row, row.values())):
+            # The path of an image as text is the image of a row without another.
+            paths = [name for name, value in row.items() if is_file(value) and "image" not in row]
+            self._old = next(iter(paths), "")
         return [{"image" if n == self._old else n: v for n, v in row.items()} for row in first]
 
     @cached_property
@@ -172,12 +171,10 @@ class RowsSource(_PythonSource, IndexedSource):
 
     def _path_of(self, row: Any) -> str:
         """Return the path of a row's first image; empty if it is none."""
-        value = file_of(values_of(row, self._names).get(self._main))
+        value = values_of(row, self._names).get(self._main)
         return os.fspath(value) if isinstance(value, (str, os.PathLike)) else ""
 
     def __getitem__(self, index: int) -> Sample:
-        if index >= self.num_samples:
-            raise IndexError(index)
         # Paths are of this working directory, whichever a worker has.
         row = to_values(self._names, self._are_images, self._data[index], self._folder)
         return Sample(self.key_at(index), row)
@@ -195,24 +192,17 @@ class RowsSource(_PythonSource, IndexedSource):
         return hash_samples(self.num_samples, limit, self._parts)
 
     def _parts(self, index: int) -> Iterator[Any]:
-        """Yield what a sample is made from."""
+        """Yield the values of a sample, with size and time of its files."""
         for value in values_of(self._data[index], self._names).values():
-            if isinstance(value, os.PathLike) or is_file(value):
-                plain = isinstance(value, (str, os.PathLike))
-                yield from (os.fspath(value), *stat_of(value)) if plain else (hash_fields(value),)
-            else:
-                yield value
+            yield value
+            if isinstance(value, (str, os.PathLike)) and is_file(value):
+                yield from stat_of(os.fspath(value))
 
 
 def _is_image(name: str, value: Any) -> bool:
     """Tell whether a value is an image by its kind or its name, not only by its file's name."""
     named = is_image_name(name) or is_mask_name(name)
     return is_file(value) and (named or not isinstance(value, str))
-
-
-def _path_among(row: Mapping[str, Any]) -> str:
-    """Return the field whose text is the path of an image, which is called ``image`` then."""
-    return next((name for name, value in row.items() if is_file(value) and "image" not in row), "")
 
 
 ImageFolderSource = RowsSource
@@ -222,7 +212,7 @@ ImageFolderSource = RowsSource
 def _common_folder(paths: Iterable[str]) -> str:
     """Return the deepest folder that has all of some files."""
     low = high = ""
-    for path in paths:  # texts between two texts begin with what these have in common
+    for path in paths:  # all texts between two texts begin with their common start
         low = min(low or path, path)
         high = max(high, path)
     return os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in (low, high)])

@@ -258,10 +258,10 @@ class ScanSource(FileSource):
 
     def count(self) -> int | None:
         # All files of a store would have to be downloaded for that.
-        return None if self.downloads_files else sum(1 for _ in self)
+        return None if self.mirror is not None else sum(1 for _ in self)
 
     def indexed(self) -> IndexedSource:
-        if self.downloads_files:
+        if self.mirror is not None:
             raise OptionError(
                 f"shuffle needs to reach any sample, and to know where those of {self.name} are, "
                 "all files of a store would have to be downloaded first. Copy them here, or pack "
@@ -321,9 +321,6 @@ class _Index(IndexedSource):
 
     def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
         return self._source.fingerprints()
-
-    def fingerprint_key(self, index: int) -> str:
-        return self._source.fingerprint_key(index)
 
     def key_at(self, index: int) -> str:
         return self._input(index).key(self._starts[index])

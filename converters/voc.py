@@ -10,44 +10,45 @@
 The first layout is VOC's; the others are those of LabelImg and Roboflow.
 
 Source: M. Everingham and J. Winn, "The PASCAL Visual Object Classes Challenge 2012 (VOC2012)
-Development Kit", sections 2 and 3.  Boxes there are of the pixels within, counted from 1.
+Development Kit", sections 2 and 3.  Its boxes have the first and the last pixel, counted from 1.
+
+XML files may not declare a document type.  So they have no entities, and nothing is fetched.
 """
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
+from xml.etree.ElementTree import Element, ParseError, TreeBuilder, XMLParser
+
+import numpy as np
 
 from fastdata.errors import OptionError, SourceError
-from fastdata.regular_files import open_regular
+from fastdata.regular_files import read_regular
 from fastdata.schema import ArrayField, Field, ImageField
 
-from .base import reject_reason
 from .listing import Listing
-from .reading.annotations.voc_files import VocReader, survey
-from .reading.class_names import classes_of_texts, numbered, read_class_names
+from .reading.annotations.annotated import frame_of
+from .reading.class_names import MOST_CLASSES, classes_of_texts, numbered, read_class_names
 from .reading.fields import BOXES
-from .reading.image_files import (
-    BOTH_CASES,
-    files_below,
-    has_own_images,
-    ignored_files,
-    is_image_name,
-    suffix_of,
-)
-from .reading.locations import path_inside, printable, start_of_first
+from .reading.image_files import files_below, has_own_images, is_image_name
+from .reading.locations import first_bytes, printable
 from .reading.named_files import find_named
-from .reading.options import AllowEmpty, CheckSize, ClassFile, OneBased, Option
-from .reading.selection import joined, left_out
+from .reading.options import AllowEmpty, CheckSize, ClassFile, OneBased, PaintedMasks, SplitOption
+from .reading.selection import joined
 from .reading.splits import FolderPair, has_images, pairs_of_splits, pairs_within, splits_next_to
+from .reading.text_lines import text_lines
 
 __all__ = ["VocSource"]
 
-_IMAGES = "JPEGImages"
+_PAIR = FolderPair("", "JPEGImages", "Annotations")
 _MASKS = {"": "", "classes": "SegmentationClass", "instances": "SegmentationObject"}
 
 
@@ -67,74 +68,63 @@ class VocSource(Listing):
         self,
         location: Path,
         *,
-        split: Annotated[
-            str | None, Option("the list or folder to take, e.g. trainval; default: all images")
-        ] = None,
-        masks: Annotated[
-            str | None,
-            Option(
-                "add SegmentationClass or SegmentationObject; 0 background, 255 void",
-                ("classes", "instances"),
-            ),
-        ] = None,
+        split: SplitOption = None,
+        masks: PaintedMasks = None,
         classes: ClassFile = None,
         one_based: OneBased = None,
         empty: AllowEmpty = False,
         check_size: CheckSize = True,
     ) -> dict[str, Field]:
         roots = voc_roots(location)
-        folders = [] if roots else xml_folders(location)
         if len(roots) > 1:
             raise OptionError(f"{location}: pack one of {', '.join(map(str, roots))}")
-        if not roots and not folders:
+        pairs = [_PAIR] if roots else xml_folders(location)
+        if not pairs:
             raise SourceError(
                 f"{location}: no Pascal VOC. Expected JPEGImages and Annotations (or ImageSets, "
                 "SegmentationClass) in it, or images and XML files in one folder, in images/ and "
                 "annotations/, or in train/, valid/ and test/"
             )
         self.root = roots[0] if roots else location
-        self._prefix = f"{_IMAGES}/" if roots else ""
+        self._prefix = f"{_PAIR.images}/" if roots else ""
         self._masks = _MASKS[masks or ""]
         if self._masks and not (self.root / self._masks).is_dir():
-            raise OptionError(f"masks={masks}: there is no folder {self.root / self._masks}")
-        own: tuple[str, ...] = ()
+            raise OptionError(f"masks={masks}: {self.root / self._masks} does not exist")
         lists = self.root / "ImageSets" / ("Segmentation" if masks else "Main")
-        if roots:
-            own = classes_of_lists(lists.with_name("Main"))
-            self.choose_splits([""], None)
-            if split:
-                self._read_list(lists, split)
-            else:
-                self._read_folder(lists)
-            folders = [FolderPair("", _IMAGES, "Annotations")]
-        else:
-            self.choose_splits([part.split for part in folders], split)
-            for part in folders:
-                if part.split in self.splits:
-                    self._add_all(part)
+        listed, own = (
+            (lists_in(lists)[0], lists_in(lists.with_name("Main"))[1]) if roots else ([], ())
+        )
+        if roots and split and split not in listed:
+            raise OptionError(f"split={split}: not in {lists}, which has {joined(listed)}")
+        if listed and not split:
+            self.notes.append(
+                f"images of all splits; --option split=NAME takes one of {joined(listed)}"
+            )
+        self.choose_splits([pair.split for pair in pairs], None if roots else split)
+        chosen = lists / f"{split}.txt" if roots and split else None
+        for pair in pairs:
+            if pair.split in self.splits:
+                self._add_all(pair, chosen)
         if not self.num_samples:
-            listed = f"{lists}/{split}.txt: lists" if roots and split else f"{self.root}: has"
-            raise SourceError(f"{listed} no images in {', '.join(p.images for p in folders)}")
+            place = f"{chosen}: lists" if chosen else f"{self.root}: has"
+            raise SourceError(f"{place} no images in {', '.join(pair.images for pair in pairs)}")
         found: dict[str, Field] = {}
         if masks:
             found["mask"] = ImageField(channels=1, mask=True)
-        boxed = (self.root / folders[0].others).is_dir()
+        boxed = (self.root / pairs[0].others).is_dir()
+        names, first = self._classes(pairs, own, classes, one_based) if boxed else ((), 1)
+        self.reader = VocReader(numbered(names), first, check_size, empty, boxed)
         if boxed:
-            names, first = self._classes(folders, own, classes, one_based)
-            self.reader = VocReader(numbered(names), first, check_size, empty)
-            self.notes += left_out("of annotations", ("pose", "occluded", "parts", "actions"))
             found["boxes"] = BOXES
             found["labels"] = ArrayField("int64", (None,), classes=names)
             found["difficult"] = found["truncated"] = ArrayField("bool", (None,))
-        else:
-            self.reader = VocReader({}, 1, check_size, empty, boxed=False)
-            if not masks:
-                self.notes.append(f"no folder {self.root / 'Annotations'}: only the images")
+        elif not masks:
+            self.notes.append(f"{self.root / _PAIR.others} does not exist: only the images")
         return {**found, **self.split_field()}
 
     def _classes(
         self,
-        folders: Sequence[FolderPair],
+        pairs: Iterable[FolderPair],
         own: tuple[str, ...],
         given: str | None,
         one_based: bool | None,
@@ -147,15 +137,14 @@ class VocSource(Listing):
         """
         names = own if given is None else read_class_names(given)
         if not names or (one_based is None and not own):
-            next_to = [] if given or own else splits_next_to(self.root)
-            both = [*folders, *(p for place in next_to for p in _xml_beside(self.root, str(place)))]
-            files = (name for part in both for name in files_below(self.root, part.others))
-            found, least = survey(
-                os.path.join(self.root, name) for name in files if name.endswith(".xml")
-            )
-            if len(both) > len(folders):
-                others = joined(printable(pair.others) for pair in both[len(folders) :])
-                self.notes.append(f"numbers of classes are those of {others}, too")
+            places = [] if given or own else splits_next_to(self.root)
+            others = [pair for place in places for pair in _xml_beside(self.root, str(place))]
+            both = [*pairs, *others]
+            files = (name for pair in both for name in files_below(self.root, pair.others))
+            found, least = survey(self.root / name for name in files if name.endswith(".xml"))
+            if others:
+                shown = joined(printable(pair.others) for pair in others)
+                self.notes.append(f"numbers of classes are those of {shown}, too")
             names = names or classes_of_texts(found, str(self.root))
             if one_based is None:
                 one_based = least >= 1
@@ -168,87 +157,58 @@ class VocSource(Listing):
             self.notes.append("no objects in any annotation file")
         return names, int(one_based is not False)
 
-    def _add(self, image: str, stem: str, split: str = "", only: bool = False) -> bool:
-        """Add an image with its XML file and mask.  Tell whether its last file exists.
-
-        stem: of the XML file's name.
-        only: whether images without a mask are left out.
-        """
-        files = [f"{stem}.xml"]
-        if self._masks:
-            files.append(f"{self._masks}/{stem.partition('/')[2]}.png")
-        paths = [find_named(self.root, os.path.normpath(file)) for file in files]
-        there = os.path.isfile(paths[-1])
-        if there or not (only and self._masks):
-            names = (os.path.relpath(path, self.root) for path in paths)
-            self.add(image, *names, **self.split_number(split))
-        return there
-
-    def _add_all(self, part: FolderPair) -> None:
-        """Add the images of a folder; note XML files of no image."""
+    def _add_all(self, pair: FolderPair, chosen: Path | None) -> None:
+        """Add the images of a folder, or those with a mask, or those of a list."""
+        images = filter(is_image_name, files_below(self.root, pair.images))
         taken = 0
-        for name in filter(is_image_name, files_below(self.root, part.images)):
-            stem = os.path.splitext(os.path.relpath(name, part.images))[0]
+        for image in self._listed(chosen, images) if chosen else images:
+            stem = _stem(image, pair)
             # NEU-DET has its images in folders, and all XML files in one.
-            inner = self.root / part.others / os.path.dirname(stem)
-            stem = stem if inner.is_dir() else os.path.basename(stem)
-            taken += self._add(name, f"{part.others}/{stem}", part.split)
-        files = files_below(self.root, part.others)
-        others = sum(name.endswith(".xml") for name in files) - taken
-        if others > 0:
-            self.notes.append(f"{others:,} XML files in {part.others} are of no image; left out")
+            inner = (self.root / pair.others / os.path.dirname(stem)).is_dir()
+            files = [f"{pair.others}/{stem if inner else os.path.basename(stem)}.xml"]
+            files += [f"{self._masks}/{stem}.png"] * bool(self._masks)
+            paths = [find_named(self.root, os.path.normpath(file)) for file in files]
+            there = os.path.isfile(paths[-1])
+            taken += there
+            if there or chosen or not self._masks:
+                names = (os.path.relpath(path, self.root) for path in paths)
+                self.add(image, *names, **self.split_number(pair.split))
+        if not (chosen or self._masks) and (self.root / pair.others).is_dir():
+            files = [n for n in files_below(self.root, pair.others) if n.endswith(".xml")]
+            if len(files) > taken:
+                self.notes.append(
+                    f"{len(files) - taken:,} XML files in {pair.others} are of no image; left out"
+                )
 
-    def _read_folder(self, lists: Path) -> None:
-        """Take all images, or those that have a mask."""
-        ignored: Counter[str] = Counter()
-        for name in sorted(entry.name for entry in os.scandir(self.root / _IMAGES)):
-            if not is_image_name(name):
-                ignored[suffix_of(name)] += 1
+    def _listed(self, path: Path, images: Iterable[str]) -> Iterator[str]:
+        """Yield the images of a list; reject those that are missing or listed twice."""
+        known: dict[str, str] = {}
+        for image in images:
+            known.setdefault(unicodedata.normalize("NFC", _stem(image, _PAIR)), image)
+        seen = set()
+        for number, line in text_lines(path):
+            name = unicodedata.normalize("NFC", line.strip())
+            if name not in known:
+                reason = f"there is no image of that name in {self.root / _PAIR.images}"
+                self.reject(f"{name} ({path.name}, line {number})", reason)
+            elif name in seen:
+                self.reject(known[name], "the list names it before")
             else:
-                self._add(f"{_IMAGES}/{name}", f"Annotations/{Path(name).stem}", only=True)
-        self.notes += ignored_files(ignored)
-        if splits := splits_of(lists):
-            self.notes.append(
-                f"images of all splits; --option split=NAME takes one of {', '.join(splits[:12])}"
-            )
-
-    def _read_list(self, lists: Path, split: str) -> None:
-        """Take the images that a list names."""
-        others, seen = 0, set()
-        for number, name in names_in_list(lists, split):
-            if name is None:
-                others += 1
-                continue
-            try:
-                path_inside(self.root, name)
-                tried = (find_named(self.root / _IMAGES, name + suffix) for suffix in BOTH_CASES)
-                path = next(filter(os.path.exists, tried), None)
-                if path is None:
-                    place, suffixes = self.root / _IMAGES / name, ", ".join(BOTH_CASES)
-                    raise SourceError(f"there is no image {place} with one of {suffixes}")
-                image = os.path.relpath(path, self.root)
-                if image in seen:
-                    self.reject(image, "the list names it before")
-                else:
-                    self._add(
-                        image, f"Annotations/{os.path.splitext(image[len(_IMAGES) + 1 :])[0]}"
-                    )
-                seen.add(image)
-            except (OSError, SourceError) as error:
-                key = f"{name} ({split}.txt, line {number})"
-                self.reject(key, reject_reason(key, error))
-        if others:
-            self.notes.append(f"{others} images of {split}.txt left out, which it marks -1")
+                yield known[name]
+            seen.add(name)
 
     def key_of(self, names: list[str], numbers: Mapping[str, int]) -> str:
         return printable(names[0].removeprefix(self._prefix))
 
 
+def _stem(image: str, pair: FolderPair) -> str:
+    return os.path.splitext(os.path.relpath(image, pair.images))[0]
+
+
 # -- where files are ---------------------------------------------------------------------
 
 
-_FLAGGED = re.compile(r"(\S+)\s+(-1|0|1)")
-_LONGEST = 4096
+_FLAGGED = re.compile(rb"\s*\S+\s+(-1|0|1)\s*")
 _XML = re.compile(rb"<annotation\b.*?<(object|filename|size|folder)\b", re.DOTALL)
 
 
@@ -262,51 +222,34 @@ def voc_roots(location: Path) -> list[Path]:
 
 
 def _is_root(path: Path) -> bool:
-    if not (path / _IMAGES).is_dir() or not has_own_images(path / _IMAGES):
+    if not (path / _PAIR.images).is_dir() or not has_own_images(path / _PAIR.images):
         return False
-    # Where images are in these, they are class folders that happen to be called so.
-    others = [path / part for part in ("Annotations", "ImageSets")]
+    # If images are in these, they are class folders that happen to be called so.
+    others = [path / part for part in (_PAIR.others, "ImageSets")]
     return (path / "SegmentationClass").is_dir() or any(
         other.is_dir() and not has_images(other) for other in others
     )
 
 
-def splits_of(lists: Path) -> list[str]:
-    """Return the names of the lists in a folder of ``ImageSets``."""
-    return sorted(path.stem for path in lists.glob("*.txt"))
+def lists_in(folder: Path) -> tuple[list[str], tuple[str, ...]]:
+    """Return the names of the lists of splits, and the classes that have lists of their own.
 
-
-def names_in_list(lists: Path, split: str) -> Iterator[tuple[int, str | None]]:
-    """Yield the line and the name of each image of a list; None where that is marked -1."""
-    path = lists / f"{split}.txt"
-    if os.sep in split or not path.is_file():
-        known = ", ".join(splits_of(lists)[:30]) or "none"
-        raise OptionError(f"split={split}: not in {lists}, which has {known}")
-    with open(path, "rb", opener=open_regular) as file:
-        for number, data in enumerate(file, 1):
-            line = data[:_LONGEST].decode("utf-8", "surrogateescape").strip()
-            flagged = _FLAGGED.fullmatch(line)
-            if flagged is not None:
-                yield number, flagged[1] if flagged[2] != "-1" else None
-            elif line:
-                yield number, line
-
-
-def classes_of_lists(lists: Path) -> tuple[str, ...]:
-    """Return the classes that have lists of their own, as ``cat_train.txt``; none if none has."""
-    splits = splits_of(lists)
-    found = set()
-    for split in ("train", "val", "trainval", "test"):
-        for name in splits if split in splits else ():
-            if name.endswith(f"_{split}") and _is_flagged(lists / f"{name}.txt"):
-                found.add(name[: -len(split) - 1])
-    return tuple(sorted(found))
+    The list of a class, such as ``cat_train.txt``, marks each image of the split.
+    """
+    names = sorted(path.stem for path in folder.glob("*.txt"))
+    of_classes = [
+        (name, found)
+        for name in names
+        for found, _, split in [name.rpartition("_")]
+        if found and split in names and _is_flagged(folder / f"{name}.txt")
+    ]
+    flagged = {name for name, _ in of_classes}
+    classes = tuple(sorted({found for _, found in of_classes}))
+    return [name for name in names if name not in flagged], classes
 
 
 def _is_flagged(path: Path) -> bool:
-    with open(path, "rb", opener=open_regular) as file:
-        line = file.readline(_LONGEST).decode("utf-8", "replace").strip()
-    return _FLAGGED.fullmatch(line) is not None
+    return _FLAGGED.fullmatch(first_bytes(path).partition(b"\n")[0]) is not None
 
 
 def xml_folders(root: Path) -> list[FolderPair]:
@@ -318,13 +261,13 @@ def _xml_beside(root: Path, place: str) -> list[FolderPair]:
     """Return these folders in a folder of the dataset; those of splits, if there are such."""
     if not (root / place).is_dir():
         return []
-    names = [entry.name for entry in os.scandir(root / place)]
+    names = sorted(entry.name for entry in os.scandir(root / place))
     if _holds_xml(root / place) and any(map(is_image_name, names)):
         return [FolderPair("", place or ".", place or ".")]
     usual = ("images", "image", "imgs", "img", "jpegimages")
     files = ("annotations", "annotation", "xmls", "xml", "labels")
-    for image in sorted(name for name in names if name.lower() in usual):
-        for annotation in sorted(name for name in names if name.lower() in files):
+    for image in (name for name in names if name.lower() in usual):
+        for annotation in (name for name in names if name.lower() in files):
             images, annotations = os.path.join(place, image), os.path.join(place, annotation)
             if (root / annotations / "xmls").is_dir():  # the Oxford pets
                 annotations = os.path.join(annotations, "xmls")
@@ -336,5 +279,131 @@ def _xml_beside(root: Path, place: str) -> list[FolderPair]:
 
 def _holds_xml(folder: Path) -> bool:
     """Tell whether this is a folder whose first XML file is an annotation."""
-    start = start_of_first(folder, ".xml")
+    first = min(folder.glob("[!.]*.xml"), default=None)
+    start = b"" if first is None else first_bytes(first)
     return _XML.search(start.lstrip(b"\xef\xbb\xbf")) is not None
+
+
+# -- one annotation file, read by a worker -----------------------------------------------
+
+
+_LARGEST = 4 << 20
+_FARTHEST = 1e9
+_FLAGS = {"": False, "0": False, "1": True, "Unspecified": False}
+
+
+@dataclass(frozen=True)
+class VocReader:
+    """How a worker reads an image, its annotation file and, if there is one, its mask."""
+
+    classes: Mapping[str, int]  # numbers by their names
+    origin: int  # number of the first row and column of pixels: 1 or 0
+    check_size: bool
+    empty: bool  # whether an image without an annotation file has no objects
+    boxed: bool  # whether annotation files are read
+
+    def read(self, files: list[str], known: dict[str, Any]) -> dict[str, Any]:
+        """Return the values of an image; errors name file and object."""
+        image, annotation, *masks = files
+        data = read_regular(image)
+        values: dict[str, Any] = {"image": data}
+        if masks:
+            values["mask"] = read_regular(masks[0])
+        return values | (self._objects(data, Path(annotation)) if self.boxed else {})
+
+    def _objects(self, data: bytes, path: Path) -> dict[str, Any]:
+        none = self.empty and not path.exists()
+        root, objects = Element("annotation") if none else parse_xml(path), []
+        try:
+            frame = frame_of(data, _size(root), self.check_size)
+        except ValueError as error:
+            raise SourceError(f"{path.name}: {error}") from None
+        for number, element in enumerate(root.findall("object"), 1):
+            try:
+                objects.append(self._object(element))
+            except ValueError as error:
+                raise SourceError(f"{path.name}, object {number}: {error}") from None
+        boxes, labels, difficult, truncated = zip(*objects, strict=True) if objects else ([],) * 4
+        return {
+            "boxes": frame.boxes(boxes),
+            "labels": np.array(labels, np.int64),
+            "difficult": np.array(difficult, bool),
+            "truncated": np.array(truncated, bool),
+        }
+
+    def _object(self, element: Element) -> tuple[list[float], int, bool, bool]:
+        """Return box, label and flags of an object."""
+        name, box = _text(element, "name"), element.find("bndbox")
+        flags = _text(element, "difficult"), _text(element, "truncated")
+        if name not in self.classes:
+            raise ValueError(f"its name is {name!r:.80}, which is none of the classes")
+        if not _FLAGS.keys() >= {*flags}:
+            raise ValueError(f"difficult and truncated are {flags!r:.80}, not 0 or 1")
+        if box is None:
+            raise ValueError("it has no bndbox")
+        sides = [_number(box, side) for side in ("xmin", "ymin", "xmax", "ymax")]
+        left, top, right, bottom = sides  # of the first and the last pixel
+        if right < left or bottom < top:
+            raise ValueError(f"its bndbox {sides} is inside out")
+        placed = [left - self.origin, top - self.origin, right, bottom]
+        return placed, self.classes[name], _FLAGS[flags[0]], _FLAGS[flags[1]]
+
+
+class _Builder(TreeBuilder):
+    """Refuses a document type, before any of its entities is read."""
+
+    def doctype(self, *_: Any) -> None:
+        raise ValueError("it declares a document type; such files are not read")
+
+
+def parse_xml(path: Path) -> Element:
+    """Return the root of a document."""
+    try:
+        parser = XMLParser(target=_Builder())
+        parser.feed(read_regular(path, _LARGEST))
+        return parser.close()
+    except FileNotFoundError:
+        raise SourceError(
+            f"it has no annotation file {path} (--option empty=true takes such images for ones "
+            "without objects)"
+        ) from None
+    except (ParseError, ValueError, LookupError) as error:  # LookupError: its encoding
+        raise SourceError(f"{path.name}: no sound XML: {error}") from error
+
+
+def survey(paths: Iterable[Path]) -> tuple[set[str], float]:
+    """Return the classes of all objects, and the least number at which a box begins."""
+    found: set[str] = set()
+    least = math.inf
+    for path in paths:
+        with contextlib.suppress(OSError, SourceError):  # the worker that reads it rejects it
+            root = parse_xml(path)
+            found |= {_text(element, "name") for element in root.iterfind("object")} - {""}
+            for box in root.iterfind("object/bndbox"):
+                for side in ("xmin", "ymin"):
+                    with contextlib.suppress(ValueError):
+                        least = min(least, _number(box, side))
+        if len(found) > MOST_CLASSES:
+            break  # too many for classes: the caller refuses them
+    return found, least
+
+
+def _text(element: Element, name: str) -> str:
+    return unicodedata.normalize("NFC", (element.findtext(name) or "").strip())
+
+
+def _number(element: Element, name: str) -> float:
+    text = _text(element, name)
+    with contextlib.suppress(ValueError):
+        if abs(value := float(text)) < _FARTHEST:  # and no NaN
+            return value
+    raise ValueError(f"the {name} of its {element.tag} is {text!r:.40}, not a number")
+
+
+def _size(root: Element) -> tuple[int, int] | None:
+    """Return height and width as the file says them; None if it does not, or says 0."""
+    size = root.find("size")
+    if size is None:
+        return None
+    height, width = _number(size, "height"), _number(size, "width")
+    return (int(height), int(width)) if height >= 1 and width >= 1 else None

@@ -21,7 +21,7 @@ from fastdata.waits import result_of
 
 from .base import hash_fields, reason_of
 from .reading.arrays.array_source import ArrayFile, ArraySource
-from .reading.arrays.columns import ArrayColumn
+from .reading.arrays.columns import ArrayColumn, missing_blocks
 from .reading.json_files import read_object
 from .reading.locations import printable, stat_of
 from .reading.refusals import require
@@ -31,12 +31,7 @@ __all__ = ["ZarrSource"]
 
 _CACHE_BYTES = 1 << 20
 """For tensorstore's metadata of cached blocks."""
-_MOST_EMPTY = 1000
-"""Limit of missing blocks per existing one."""
 
-_used_by = 0
-"""The process that uses tensorstore, which ends a process forked from such a one."""
-_METADATA_BYTES = 16 << 20
 _DEPTH = 16
 _N5 = {"dimensions", "blockSize", "dataType"}
 """What ``attributes.json`` of an array of N5 has."""
@@ -87,26 +82,14 @@ class ZarrSource(ArraySource):
 
 
 def _tensorstore() -> Any:
-    """Return tensorstore.
-
-    Raises SourceError in a process forked after its use, as its threads do not survive a fork.
-    """
-    global _used_by
-    module = require("tensorstore", "tensorstore", "reading zarr")
-    if _used_by not in (0, os.getpid()):
-        raise SourceError(
-            "reading zarr: tensorstore was used before this process was forked, and "
-            "cannot be used after. Pack in a process of its own that is spawned, not forked: "
-            "multiprocessing.get_context('spawn'), or the command `fastdata pack`"
-        )
-    _used_by = os.getpid()
-    return module
+    """Return tensorstore, which ends a process that is forked after its use: workers have none."""
+    return require("tensorstore", "tensorstore", "reading zarr")
 
 
 def _json(path: Path) -> Mapping[str, Any]:
     """Return the content of a small JSON file; empty without a file."""
     try:
-        return read_object(path, _METADATA_BYTES)
+        return read_object(path)
     except (OSError, SourceError):
         return {}
 
@@ -212,22 +195,13 @@ class _ZarrColumn(ArrayColumn):
                         f"the block {name} claims {claimed:,} bytes, more than the {size:,} of a "
                         "block"
                     )
-        if whole > _MOST_EMPTY * there:
-            raise SourceError(
-                f"{self.folder}: claims the shape {self.shape}, but {there:,} of its {whole:,} "
-                "blocks are there: the metadata is damaged, or the blocks were not copied"
-            )
-        value = 0 if store.fill_value is None else store.fill_value.item()
-        return [
-            f"{self.label}: {whole - there:,} blocks are missing, which means that they are all "
-            f"{value}"
-        ] * (there < whole)
+        fill = 0 if store.fill_value is None else store.fill_value.item()
+        return missing_blocks(str(self.folder), self.shape, there, whole, fill)
 
     def read(self, start: int, stop: int) -> Any:
         for block in range(start // self._tall, (stop - 1) // self._tall + 1):
             if block in self._damaged:
                 raise ValueError(f"{self.folder}: {self._damaged[block]}")
-        _tensorstore()
         try:
             rows = self._store[start:stop].read(order="C")
             return result_of(rows, f"rows {start:,} to {stop - 1:,} of {self.folder}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import pickle
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -92,14 +93,15 @@ def _cifar(folder: Path, pictures: Sequence[Picture]) -> None:
     small = make_pictures(12, 32, 32)
     made = case_cifar.downloaded(_new(folder / "made"), small)
     os.replace(made, folder / "cifar-10-python.tar.gz")
-    records = b"".join(
-        bytes([p.label, p.label]) + p.pixels.transpose(2, 0, 1).tobytes() for p in small
-    )
-    binary = _new(folder / "cifar-100-binary")
-    for name in ("train.bin", "test.bin"):
-        (binary / name).write_bytes(records)
-    for name in ("fine", "coarse"):
-        (binary / f"{name}_label_names.txt").write_text("cat\ndog\nnewt\n")
+    hundred = _new(folder / "cifar-100-python")
+    labels = [p.label for p in small]
+    content = {
+        b"data": np.stack([p.pixels.transpose(2, 0, 1) for p in small]),
+        b"fine_labels": labels,
+        b"coarse_labels": labels,
+    }
+    for name in ("train", "test"):
+        (hundred / name).write_bytes(pickle.dumps(content, 4))
 
 
 def _coco(folder: Path, pictures: Sequence[Picture]) -> None:

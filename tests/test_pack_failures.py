@@ -275,7 +275,7 @@ def test_ctrl_c_does_not_cut_the_messages_of_an_own_pool(
         signal.raise_signal(signal.SIGINT)
         return object.__reduce_ex__(self, protocol)
 
-    monkeypatch.setattr(chunk.ChunkResult, "__reduce_ex__", interrupt, raising=False)
+    monkeypatch.setattr(chunk.Record, "__reduce_ex__", interrupt, raising=False)
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as pool:
         report = fastdata.pack(folder, tmp_path / "x.lmdb", size=24, executor=pool)
     assert report.digest == whole.digest

@@ -240,7 +240,7 @@ def test_a_dataset_taken_away_between_the_renames_is_put_back(tmp_path: Path) ->
     with pytest.raises(JobChangedError, match="quality was 90 and is 50"):
         fastdata.pack(source, path, **SMALL, shards=2, quality=50)
     assert fastdata.open(path).digest == old
-    with pytest.raises(DestinationExistsError, match="beside the unfinished pack"):
+    with pytest.raises(DestinationExistsError, match="next to the unfinished pack"):
         fastdata.pack(source, path, **SMALL, shards=2)
     assert fastdata.open(path).digest == old
 
@@ -266,7 +266,7 @@ def test_another_dataset_put_in_its_place_is_not_taken_for_it(tmp_path: Path) ->
     other = tmp_path / "other.lmdb"
     fastdata.pack(image_folder(tmp_path / "others", 3), other, **SMALL)
     os.replace(other, path)
-    with pytest.raises(DestinationExistsError, match="beside the unfinished pack"):
+    with pytest.raises(DestinationExistsError, match="next to the unfinished pack"):
         fastdata.pack(source, path, **SMALL)
     assert len(fastdata.open(path)) == 3
 

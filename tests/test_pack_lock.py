@@ -15,7 +15,7 @@ from process_helpers import gone, wait_until
 
 import fastdata
 from fastdata.converters.packing import lock
-from fastdata.converters.packing.job import Job
+from fastdata.converters.packing.packer import Packer
 from fastdata.errors import DestinationExistsError, DestinationLockedError
 
 pytestmark = pytest.mark.usefixtures("small_chunks")
@@ -48,7 +48,7 @@ def test_after_a_kill_the_lock_is_free_at_once_and_workers_end(tmp_path: Path) -
     process.join()
     process.close()
     assert len(workers) >= 2
-    Job(path).close()
+    Packer(path).close()
     assert all(worker.is_running() for worker in workers)
     for worker in workers:
         worker.resume()
@@ -93,7 +93,7 @@ def test_threads_of_one_process_are_kept_apart(tmp_path: Path, alias: str) -> No
     (tmp_path / "sub").mkdir()
     (tmp_path / "linked").symlink_to(tmp_path)
     path, source = tmp_path / "x.lmdb", image_folder(tmp_path / "images", 8)
-    first = Job(path)
+    first = Packer(path)
     try:
         with pytest.raises(DestinationLockedError, match="another thread of this process"):
             fastdata.pack(source, tmp_path / alias, **SMALL)
@@ -143,7 +143,7 @@ def test_packers_that_come_and_go_never_meet(tmp_path: Path) -> None:
         for _ in range(60):
             lock._locked_here.clear()
             with contextlib.suppress(DestinationLockedError):
-                mine = Job(path)
+                mine = Packer(path)
                 claim = tmp_path / "claim"
                 descriptor = os.open(claim, os.O_CREAT | os.O_EXCL)
                 os.close(descriptor)

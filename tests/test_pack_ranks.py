@@ -15,7 +15,7 @@ from ranks import run_ranks
 
 import fastdata
 from fastdata import waits
-from fastdata.converters.packing.job import Job
+from fastdata.converters.packing.packer import Packer
 from fastdata.errors import DestinationExistsError, DestinationLockedError, RejectedError
 
 COUNT = 12
@@ -64,7 +64,7 @@ def test_a_pack_that_fails_fails_on_every_rank(tmp_path: Path) -> None:
 
 
 def hold(path: Path, locked: Any) -> None:
-    Job(path)
+    Packer(path)
     locked.set()
     time.sleep(0.5)
     os._exit(1)

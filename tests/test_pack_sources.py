@@ -102,8 +102,8 @@ def check_source(location: Any, name: str) -> None:
     grey = find_source(location, channels=1) if isinstance(source, IndexedSource) else source
     for asked in (source, grey):
         result = encode_chunk(samples, asked.schema, EncodeOptions(size=(16, 16)))
-        assert len(result.records) == len(samples)
-        assert sum(isinstance(record, Record) for record in result.records) >= 3
+        assert len(result) == len(samples)
+        assert sum(isinstance(record, Record) for record in result) >= 3
     if isinstance(source, IndexedSource):
         assert {field.channels for field in grey.schema.images.values()} == {1}
 

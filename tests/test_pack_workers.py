@@ -32,9 +32,7 @@ from fastdata import assembly
 from fastdata.converters.base import IndexedSource, Reject, Sample
 from fastdata.converters.packing import driver, packer
 from fastdata.converters.packing import workers as packing_workers
-from fastdata.converters.packing.chunk import ChunkResult
-from fastdata.converters.packing.pools import LostProcesses
-from fastdata.converters.packing.workers import ChunkPool, run_in_order
+from fastdata.converters.packing.workers import ChunkPool, LostProcesses, run_in_order
 from fastdata.errors import (
     WorkerError,
 )
@@ -95,7 +93,7 @@ def test_workers_killed_from_outside_cost_nothing(
 
     def take_and_kill(self: Any, result: Any) -> None:
         take(self, result)
-        if self.job.state.position in (6, 20):
+        if self.state.position in (6, 20):
             workers = set(psutil.Process().children()) - others
             worker = next(w for w in workers if w.status() != psutil.STATUS_ZOMBIE)
             worker.kill()
@@ -279,7 +277,7 @@ def test_no_more_samples_are_in_memory_than_chunks_in_flight(
     def measured(self: Any, result: Any) -> None:
         take(self, result)
         drawn_now = int(repr(drawn)[6:-1])
-        ahead.append(drawn_now - self.job.state.position)
+        ahead.append(drawn_now - self.state.position)
 
     def source() -> Iterator[Any]:
         for _ in range(400):
@@ -352,7 +350,7 @@ def test_threads_take_the_place_of_processes_where_there_are_no_such_sockets(
 
 
 def test_a_pool_may_be_closed_twice() -> None:
-    workers = ChunkPool(1, partial(ChunkResult, source_bytes=0))
+    workers = ChunkPool(1, list)
     workers.close()
     workers.close()
 

@@ -41,8 +41,9 @@ from ..finding import find_source
 from ..opening import open_packed
 from ..packed import PackedSource
 from ..packing.driver import pack
-from ..packing.job import Job, read_state, rejects_path, replace_state
+from ..packing.job import read_state, rejects_path, replace_state
 from ..packing.lock import DirectoryLock
+from ..packing.packer import Packer
 from ..packing.report import PackReport
 from ..reading.locations import folder_at, folders_in, is_pattern
 from .class_numbers import fitted
@@ -50,7 +51,7 @@ from .copying import merge
 
 __all__ = ["append"]
 
-_ENCODING = ("size", "resize", "enlarge", "filter", "codec", "quality", "channels", "dct_margin")
+_ENCODING = ("size", "resize", "enlarge", "filter", "codec", "quality", "channels")
 _MAKE_ROOM = "Make room and run the same command again."
 
 
@@ -120,10 +121,11 @@ def append(
             channels=encoding.get("channels", 3),
             fields=fields,
             options=source_options,
+            numbered=True,
         )
         request = _identity(found, current, limit, max_pixels)
-        state = _State.read(path)
-        if state is None or (state.after, state.asked) != (current.digest, request):
+        state = _read_state(path)
+        if state is None or (state["after"], state["asked"]) != (current.digest, request):
             report = pack(
                 fitted(found, current.schema),
                 new,
@@ -138,20 +140,28 @@ def append(
                 progress=progress,
                 **({"codec": "keep"} if found.name == "fastdata" else encoding),
             )
-            state = _State.of(current, report, request)
-            state.write(path)
+            readers = [*current.shards, *open_packed(new).shards]
+            digest = content_digest(current.schema, [reader.column for reader in readers])
+            done = dataclasses.asdict(report)
+            for name in ("path", "digest", "rejects_path"):
+                del done[name]  # which are those of the dataset
+            state = {"after": digest, "asked": request, "report": done}
+            replace_state(_state_path(path), state)
+            sync_directory(path.parent)
             if path.is_dir():
-                _add_shards(path, new, state.after)
+                _add_shards(path, new, digest)
             else:
                 merge([path, new], path, overwrite=True, progress=progress)
         elif not path.is_dir():
-            with contextlib.closing(Job(path)) as job:
-                job.tidy_after(state.after)  # of a merge that was killed
-        rejects = _publish_rejects(new, path, state.report["num_rejected"])
+            with contextlib.closing(Packer(path)) as packer:
+                packer.tidy_after(current.digest)  # of a merge that was killed
+        rejects = _publish_rejects(new, path, state["report"]["num_rejected"])
         for name in ours:
             remove_own(workplace / name)
     _state_path(path).unlink()
-    return PackReport(path=Path(dataset), digest=state.after, rejects_path=rejects, **state.report)
+    return PackReport(
+        path=Path(dataset), digest=state["after"], rejects_path=rejects, **state["report"]
+    )
 
 
 def _one_dataset(dataset: str | os.PathLike[str]) -> Path:
@@ -202,42 +212,19 @@ def _state_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.append.json")
 
 
-@dataclasses.dataclass(frozen=True)
-class _State:
-    """The digest of the dataset with the new samples, the request's hash, and the report."""
-
-    after: str
-    asked: str
-    report: dict[str, Any]
-
-    @classmethod
-    def of(cls, current: Dataset, report: PackReport, request: str) -> _State:
-        readers = [*current.shards, *open_packed(report.path).shards]
-        after = content_digest(current.schema, [reader.column for reader in readers])
-        summary = {
-            field.name: getattr(report, field.name)
-            for field in dataclasses.fields(report)
-            if field.name not in ("path", "digest", "rejects_path")
-        }
-        return cls(after, request, summary)
-
-    @classmethod
-    def read(cls, path: Path) -> _State | None:
-        """Return the state; None if there is none, `JobChangedError` if it is damaged."""
-        path = _state_path(path)
-        try:
-            return cls(**read_state(path))
-        except FileNotFoundError:
-            return None
-        except (ValueError, TypeError):
-            raise JobChangedError(
-                f"{path} is damaged, so it is unknown whether the samples have been added. Look at "
-                f"the dataset (fastdata info), then remove that file: rm {shlex.quote(str(path))}"
-            ) from None
-
-    def write(self, path: Path) -> None:
-        replace_state(_state_path(path), dataclasses.asdict(self))
-        sync_directory(path.parent)
+def _read_state(path: Path) -> dict[str, Any] | None:
+    """Return the state; None if there is none, `JobChangedError` if it is damaged."""
+    path = _state_path(path)
+    try:
+        state: dict[str, Any] = read_state(path)
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        raise JobChangedError(
+            f"{path} is damaged, so it is unknown whether the samples have been added. Look at "
+            f"the dataset (fastdata info), then remove that file: rm {shlex.quote(str(path))}"
+        ) from None
+    return state
 
 
 def _add_shards(path: Path, added: Path, digest: str) -> None:

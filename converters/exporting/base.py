@@ -16,7 +16,7 @@ from fastdata.codecs.limits import MAX_PIXELS, check_pixels
 from fastdata.dataset import Dataset
 from fastdata.errors import ImageError, ShardCorruptError
 from fastdata.formats.reader import ShardReader
-from fastdata.schema import ImageField, ScalarField, Schema
+from fastdata.schema import Field, ImageField, ScalarField, Schema
 
 from ..packing.boxes import image_with_boxes, turn_boxes
 
@@ -72,6 +72,12 @@ class PackedSample(NamedTuple):
             return encode_png(decode_stored(data, "raw", (height, width, field.channels)))
         except ImageError as error:
             raise ShardCorruptError(f"{self.shard.path}: {name!r} of {self}: {error}") from error
+
+    def contents(self) -> Iterator[tuple[str, Field, Any]]:
+        """Yield the name, the field and the value of each field: images as files."""
+        for name, field in self.schema.items():
+            is_image = isinstance(field, ImageField)
+            yield name, field, self.image_file(name) if is_image else self.value(name)
 
     def value(self, name: str) -> Any:
         """Return a value of a field without images; boxes are in pixels of the image file."""
@@ -140,7 +146,7 @@ class Exporter(abc.ABC):
 
     @abc.abstractmethod
     def write(self, samples: Iterable[PackedSample]) -> None:
-        """Write all samples of the dataset, of which there is at least one."""
+        """Write all samples of the dataset; it has at least one."""
 
     def count(self, num_bytes: int) -> None:
         """Count a finished file."""

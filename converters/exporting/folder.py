@@ -77,16 +77,14 @@ class FolderExporter(Exporter):
         key = sample.key
         class_name, class_folder = self._class(sample)
         row: list[str | int | float | bool] = []
-        for name, field in self.schema.items():
+        for name, field, value in sample.contents():
             if not isinstance(field, ImageField):
-                value = sample.value(name)
                 row.append(cell_of(value, field, self._cells.get(name)))
                 continue
-            data = sample.image_file(name)
             folders, stem = split_key(key, class_name)
             parts = [name] * self._by_field + [class_folder] * bool(class_folder) + folders
-            path = self._names.claim(os.path.join(*parts), stem, image_suffix(data, key))
-            self._write(path, data)
+            path = self._names.claim(os.path.join(*parts), stem, image_suffix(value, key))
+            self._write(path, value)
             row.append(path)
         return row
 

@@ -1,22 +1,7 @@
 """Parquet files as Hugging Face's ``datasets`` has them: what ``format="parquet"`` writes.
 
-::
-
-    OUT/train-00000-of-00003.parquet ...    train, or the split that is in the dataset's name
-    OUT/fastdata.json                       what the columns are
-
-Columns are called like the fields:
-
-==============  ===============================================================
-image, mask     struct<bytes: binary, path: string>, the feature ``Image``
-classes         int64, the feature ``ClassLabel`` with the names
-other numbers   as they are; float16 as float32, which all readers have
-text, bytes     string, binary
-arrays          lists in lists; a shape that does not follow from these is in ``NAME.shape``
-``key``         what the source called the sample
-==============  ===============================================================
-
-Source of the features: ``datasets/features/features.py`` and ``features/image.py``.
+``docs/converters/exporting.md`` has the columns.  Source of the features, by which ``datasets``
+knows them: ``datasets/features/features.py`` and ``features/image.py``.
 """
 
 from __future__ import annotations
@@ -34,7 +19,7 @@ from fastdata.schema import ArrayField, BytesField, Field, ImageField, ScalarFie
 
 from ..reading.exported import needs_shape
 from ..reading.splits import split_of
-from ..reading.tables.arrow_types import arrow
+from ..reading.tables.arrow_fields import arrow
 from ..reading.tables.rows import KEY
 from .base import Cut, Exporter, PackedSample, Sized
 from .names import image_suffix, split_key
@@ -67,13 +52,11 @@ class ParquetExporter(Exporter):
         key = sample.key
         row: dict[str, Any] = {KEY: key}
         size = _ROW_BYTES
-        for name, field in self.schema.items():
+        for name, field, value in sample.contents():
+            row[name] = value
             if isinstance(field, ImageField):
-                data = bytes(sample.image_file(name))
-                row[name] = {"bytes": data, "path": split_key(key)[1] + image_suffix(data, key)}
-                size += len(data)
-                continue
-            value = row[name] = sample.value(name)
+                path = split_key(key)[1] + image_suffix(value, key)
+                row[name] = {"bytes": bytes(value), "path": path}
             if isinstance(field, ArrayField):
                 size += value.nbytes
             elif not isinstance(field, ScalarField):
@@ -86,6 +69,7 @@ class ParquetExporter(Exporter):
         with arrow(".parquet").ParquetWriter(
             path,
             self._columns,
+            compression="none" if self.schema.images else "snappy",  # files of images stay as large
             use_dictionary=plain,
             write_statistics=[*plain, KEY],
             write_page_checksum=True,

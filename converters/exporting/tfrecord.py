@@ -1,21 +1,7 @@
 """TFRecord files of ``tf.train.Example``: what ``format="tfrecord"`` writes.
 
-::
-
-    OUT/shard-00000-of-00003.tfrecord ...
-    OUT/fastdata.json                       what the features are
-
-=====================  ==========================================================
-``image/encoded``      the image: ``image``, or the first that is no mask
-``NAME/encoded``       any other image
-``image/class/label``  the class number
-``NAME``               any other field: whole numbers and bool as ``int64_list``, float16
-                       and float32 as ``float_list``, text and bytes as ``bytes_list``.
-                       float64, which Examples do not have, as one bytes of little-endian
-                       numbers: ``tf.io.decode_raw(x, tf.float64)``
-``NAME/shape``         of an array, where it does not follow from the entries
-``key``                what the source called the sample
-=====================  ==========================================================
+``docs/converters/exporting.md`` has the features.  Examples have no float64: these are bytes of
+little-endian numbers.
 """
 
 from __future__ import annotations
@@ -62,16 +48,12 @@ class TFRecordExporter(Exporter):
         return sized([head, data, foot])
 
     def _features(self, sample: PackedSample) -> Iterator[tuple[str, str, Sequence[Any]]]:
-        for name, field in self.schema.items():
+        for name, field, value in sample.contents():
             feature = self.stored_as[name]
-            if isinstance(field, ImageField):
-                yield feature, "bytes_list", [bytes(sample.image_file(name))]
-                continue
-            value = sample.value(name)
-            if isinstance(field, StringField):
+            if isinstance(field, (ImageField, BytesField)):
+                yield feature, "bytes_list", [bytes(value)]
+            elif isinstance(field, StringField):
                 yield feature, "bytes_list", [value.encode()]
-            elif isinstance(field, BytesField):
-                yield feature, "bytes_list", [value]
             else:
                 yield (feature, *_numbers(np.asarray(value)))
                 if needs_shape(field):

@@ -1,24 +1,7 @@
 """WebDataset tar files: what ``format="webdataset"`` writes.
 
-::
-
-    OUT/shard-000000.tar ...
-    OUT/fastdata.json           what the members are
-
-Of each sample there are, called by its key as far as a member can be called so,
-
-===============  ==============================================================
-``jpg``, ...     the image, with the suffix that its content asks for
-``NAME.png``     any other image
-``cls``          the class number
-``txt``          the first text; any other as ``NAME.txt``
-``NAME.npy``     an array
-``NAME.bin``     bytes
-``json``         all other numbers, by name, and ``key`` where the member's name is not the
-                 key of the sample; left out where there is neither
-===============  ==============================================================
-
-A tar file has no time and no user in it: equal datasets give equal files.
+``docs/converters/exporting.md`` has the members.  A tar file has no time and no user in it: equal
+datasets give equal files.
 """
 
 from __future__ import annotations
@@ -88,14 +71,11 @@ class WebDatasetExporter(Exporter):
     ) -> Iterator[tuple[str, str, bytes | memoryview]]:
         """Yield field, suffix and content of members; add to `numbers` what goes into JSON."""
         stems = self._stems
-        for name, field in self.schema.items():
+        for name, field, value in sample.contents():
             if isinstance(field, ImageField):
-                data = sample.image_file(name)
                 # As for a key without a suffix: all of one kind are called alike.
-                yield name, stems[name] + image_suffix(data, "")[1:], data
-                continue
-            value = sample.value(name)
-            if name not in stems:
+                yield name, stems[name] + image_suffix(value, "")[1:], value
+            elif name not in stems:
                 numbers[name] = value.item()
             elif isinstance(field, StringField):
                 yield name, stems[name], value.encode()
@@ -140,13 +120,10 @@ def _member_key(key: str, names: FileNames) -> str:
     The first dot of a file name ends that, and names like ``__x__`` are not read.
     """
     folders, stem = split_key(key)
-    *folders, stem = [*folders, stem.replace(".", "_")]
-    if (folders or [stem])[0].startswith("__"):
-        if folders:
-            folders[0] = "_" + folders[0].lstrip("_")
-        else:
-            stem = "_" + stem.lstrip("_")
-    return names.claim("/".join(folders), stem, "")
+    called = "/".join([*folders, stem.replace(".", "_")])
+    if called.startswith("__"):
+        called = "_" + called.lstrip("_")
+    return names.claim("", called, "")
 
 
 def _member(name: str, data: bytes | memoryview) -> list[bytes | memoryview]:
@@ -159,5 +136,5 @@ def _member(name: str, data: bytes | memoryview) -> list[bytes | memoryview]:
 
 def _npy(array: np.ndarray[Any, Any]) -> bytes:
     file = io.BytesIO()
-    np.lib.format.write_array(file, np.ascontiguousarray(array), version=(1, 0), allow_pickle=False)
+    np.save(file, array, allow_pickle=False)
     return file.getvalue()

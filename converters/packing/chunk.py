@@ -44,7 +44,7 @@ from ..reading.spans import FileSpan
 from .boxes import Placement, image_with_boxes, place_boxes
 from .options import EncodeOptions
 
-__all__ = ["CHUNK_BYTES", "RECIPE", "ChunkResult", "bytes_of", "encode_chunk", "place_image"]
+__all__ = ["CHUNK_BYTES", "RECIPE", "bytes_of", "encode_chunk", "place_image"]
 
 RECIPE = 2
 """Increased if the same source and options give other bytes than before, so that an unfinished pack
@@ -57,39 +57,29 @@ _RAW_SIDE = 64
 """Codec ``auto`` stores images up to this many pixels a side raw."""
 
 
-class ChunkResult(NamedTuple):
-    """What became of a chunk, in the samples' order."""
-
-    records: list[Record | Reject]
-    source_bytes: int
-
-
 def encode_chunk(
     samples: Sequence[Sample | Reject],
     schema: Schema,
     options: EncodeOptions,
     box_forms: Mapping[str, BoxNumbers] = MappingProxyType({}),
-) -> ChunkResult:
-    """Read, decode, resize and encode some samples.
+) -> list[Record | Reject]:
+    """Read, decode, resize and encode some samples; return the result of each.
 
     box_forms: what boxes are of fields that have no corners in pixels, as `Source.box_forms`.
     A sample that cannot be encoded becomes a `Reject`.  Errors with another cause are
     raised: `StorageError` if a store does not answer, else `MachineError`.
     """
     results: list[Record | Reject] = []
-    total = 0
     plan = _Plan.of(schema, box_forms)
     for sample in samples:
         if isinstance(sample, Reject):
             results.append(sample)
             continue
         try:
-            record, count = _encode_sample(sample, plan, options)
-            total += count
-            results.append(record)
+            results.append(_encode_sample(sample, plan, options))
         except Exception as error:  # a bad sample, or a user's Dataset, may raise anything
             results.append(Reject.of(sample.key, error))
-    return ChunkResult(results, total)
+    return results
 
 
 def bytes_of(sample: Sample | Reject) -> int:
@@ -127,13 +117,12 @@ class _Plan(NamedTuple):
         return cls(tuple(schema.items()), masks, boxes, image_with_boxes(schema) if boxes else "")
 
 
-def _encode_sample(sample: Sample, plan: _Plan, options: EncodeOptions) -> tuple[Record, int]:
+def _encode_sample(sample: Sample, plan: _Plan, options: EncodeOptions) -> Record:
     key, given = sample
     if isinstance(given, Deferred):
         loaded = given.load()
         key = key if given.stored_key is None else given.stored_key
         given = loaded
-    total = 0
     values: list[Any] = []
     placements: dict[str, Placement] = {}
     for value, (name, field) in zip(given, plan.fields, strict=True):
@@ -144,7 +133,6 @@ def _encode_sample(sample: Sample, plan: _Plan, options: EncodeOptions) -> tuple
             value = read_regular(value)
         elif isinstance(value, FileSpan):
             value = value.read()
-        total += _stored_bytes(value)
         image, placements[name] = place_image(value, field, options)
         values.append(image)
     if plan.masks:
@@ -152,13 +140,7 @@ def _encode_sample(sample: Sample, plan: _Plan, options: EncodeOptions) -> tuple
     for at, form in plan.boxes:
         values[at] = place_boxes(values[at], placements[plan.picture], form)
     key.encode()  # UnicodeEncodeError, a ValueError, if it is not text
-    return Record(key, tuple(values)), total
-
-
-def _stored_bytes(value: Any) -> int:
-    if isinstance(value, EncodedImage):
-        return len(value.data)
-    return len(value) if isinstance(value, (bytes, bytearray, memoryview)) else 0
+    return Record(key, tuple(values))
 
 
 def _check_masks(values: Sequence[Any], plan: _Plan) -> None:

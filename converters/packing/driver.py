@@ -6,32 +6,50 @@ It checks its arguments and brings together a source, workers and a packer.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-from collections.abc import Mapping
+import secrets
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Executor
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
+
+import psutil
 
 from fastdata.codecs.limits import MAX_PIXELS
 from fastdata.codecs.resize import Filter, Resize
-from fastdata.errors import OptionError, did_you_mean, full_disk_explained
+from fastdata.errors import (
+    DestinationLockedError,
+    OptionError,
+    did_you_mean,
+    full_disk_explained,
+)
+from fastdata.formats.layout import Header
+from fastdata.formats.manifest import MANIFEST, Manifest
+from fastdata.processes.ranks import world_size
 from fastdata.schema import Codec
-from fastdata.storage import Store
+from fastdata.storage import Store, is_url, open_store
+from fastdata.summary import load_code
+from fastdata.waits import wait_until
 
 from ..base import FieldSpec, Source
 from ..finding import find_source
 from ..reading.spans import close_files
-from .engines import at_url, open_source
-from .in_parts import InParts, say_what_is_read
+from .engines import Task, at_url, named_executor, open_source, run_parts
+from .job import dataset_at
 from .options import Container, EncodeOptions, PackOptions, parse_shard_size
 from .packer import Packer
-from .ranks import job_of, note_end, packed_by_another_rank
-from .report import PackReport
+from .parts import REJECTS, Parts, Receipt, share_of
+from .report import PackReport, progress_bar, say_what_is_read
 from .workers import start_workers
 
 __all__ = ["pack"]
 
 _MAKE_ROOM = "Make room and run the same command again: it goes on where it stopped."
+
+_RunAll: TypeAlias = Callable[[Sequence[int]], Generator[Receipt, None, None]]
 
 _SHARD_SIZE = "1GB"
 """Default shard size of a dataset at a URL."""
@@ -63,10 +81,8 @@ def pack(
     fields: FieldSpec | None = None,
     source_options: Mapping[str, Any] | None = None,
     max_pixels: int = MAX_PIXELS,
-    dct_margin: float = 3.0,
     executor: Executor | str | None = None,
     part: str | None = None,
-    retries: int = 2,
     storage_options: Mapping[str, str] | None = None,
     progress: bool | None = None,
 ) -> PackReport:
@@ -102,8 +118,6 @@ def pack(
         RGB or grey.
     max_pixels : int
         Images with more pixels are rejected.
-    dct_margin : float
-        A JPEG is decoded at 1/2, 1/4 or 1/8 if at least this many times the target size remains.
     container : {"lmdb", "hdf5"}, optional
         By the destination's suffix, else ``"lmdb"``.
     shards : int
@@ -136,9 +150,6 @@ def pack(
         Only one step of a pack of several shards, for independent tasks: first ``"plan"``; then
         ``"0/N"`` to ``"N-1/N"`` on any machine, which pack a share of the missing shards each; then
         ``"commit"``, which completes the dataset.
-    retries : int
-        Retries per failed task of an engine, if it may succeed.  After that the pack ends with an
-        error; finished parts stay.
     storage_options : mapping of str to str, optional
         For URLs: ``endpoint``, ``region``, ``anonymous``.  Credentials are those of each cloud's
         own tools.
@@ -206,7 +217,6 @@ def pack(
         quality=quality,
         channels=channels,
         max_pixels=max_pixels,
-        dct_margin=dct_margin,
     )
     options = PackOptions(
         encode=encode,
@@ -221,54 +231,148 @@ def pack(
         raise OptionError(f"on_error={on_error!r} is neither 'report' nor 'stop'")
     if num_workers is not None and num_workers < 0:
         raise OptionError(f"num_workers={num_workers} is negative")
-    if retries < 0:
-        raise OptionError(f"retries={retries} is negative")
+    if in_parts:
+        _check_step(source, options, part, executor, overwrite)
+    elif overwrite and isinstance(source, (str, os.PathLike)):
+        _check_apart(os.fspath(source), path)
     found_by: dict[str, Any] = {
         "format": format,
         "channels": channels,
         "fields": fields,
         "options": source_options,
     }
-    if in_parts:
-        if overwrite:
-            raise OptionError(
-                "overwrite=True does not work for packs in parts or to a store: remove the dataset "
-                "at the destination yourself, or choose another destination"
-            )
-        parts = InParts(
-            source,
-            target,
-            options,
-            found_by,
-            storage_options,
-            part,
-            executor,
-            num_workers,
-            retries,
-            on_error == "stop",
-            progress,
-        )
-        try:
-            return parts.run()
-        finally:
-            close_files()
-    assert not isinstance(executor, str), "engines pack in parts"
-    if overwrite and isinstance(source, (str, os.PathLike)):
-        _check_apart(os.fspath(source), path)
-    with full_disk_explained(path, _MAKE_ROOM), contextlib.ExitStack() as stack:
-        stack.callback(note_end, path)
-        job = stack.enter_context(contextlib.closing(job_of(path)))
+    engine = executor if isinstance(executor, str) else type(executor).__name__
+    with contextlib.ExitStack() as stack:
+        if isinstance(executor, str):
+            executor = stack.enter_context(named_executor(executor))
+        if not in_parts:
+            stack.enter_context(full_disk_explained(path, _MAKE_ROOM))
+            stack.callback(lambda: _ends.update({os.path.realpath(path): time.time()}))
+            packer = stack.enter_context(contextlib.closing(_packer_of(path)))
         stack.callback(close_files)
         found = find_source(open_source(source, storage_options), **found_by)
         if not isinstance(source, Source):
             stack.callback(found.close)
-        packer = Packer(job, found, options, on_error == "stop", progress)
-        if report := packed_by_another_rank(packer):
-            return report
-        packer.begin(overwrite)
-        say_what_is_read(found)
-        with start_workers(found, encode, num_workers, executor) as run:
-            return packer.run(run)
+        if not in_parts:
+            packer.prepare(found, options)
+            if (dataset := _packed_by_another_rank(packer)) is not None:
+                packer.notes.append("another rank has packed it")
+                return packer.report(dataset)
+            packer.begin(overwrite)
+            say_what_is_read(found)
+            with start_workers(found, encode, num_workers, executor) as run:
+                return packer.run(run, stop_on_error=on_error == "stop", progress=progress)
+        store = target if isinstance(target, Store) else open_store(os.path.abspath(target))
+        parts = Parts(store, found, options)
+        run_all: _RunAll = partial(
+            parts.pack_all, num_workers=num_workers, stop_on_error=on_error == "stop"
+        )
+        if executor is not None:
+            place = os.fspath(source)
+            task = Task(
+                source=place if is_url(place) else os.path.abspath(place),
+                destination=store.url,
+                storage_options=storage_options,
+                # As it was recognised here; another machine is not to take it for another.
+                found={**found_by, "format": format or found.name},
+                options=options,
+                stop_on_error=on_error == "stop",
+                call=secrets.token_hex(8),
+            )
+            run_all = partial(run_parts, executor, engine, task)
+        return _pack_in_parts(parts, part, run_all, progress)
+
+
+def _check_step(
+    source: Any,
+    options: PackOptions,
+    part: str | None,
+    executor: Executor | str | None,
+    overwrite: bool,
+) -> None:
+    """Refuse arguments that do not fit a pack in parts."""
+    if overwrite:
+        raise OptionError(
+            "overwrite=True does not work for packs in parts or to a store: remove the dataset "
+            "at the destination yourself, or choose another destination"
+        )
+    if not options.many:
+        raise OptionError(
+            "a pack in parts is one of several shards: give shard_size (--shard-size 1GB) or "
+            "shards=N (--shards N)"
+        )
+    if part is not None and executor is not None:
+        raise OptionError("part is for tasks without an engine: give part or executor, not both")
+    if executor is not None and not isinstance(source, (str, os.PathLike)):
+        raise OptionError(
+            "an engine's tasks open the source themselves, and one out of Python is in this "
+            "process only: pack a path or a URL, or without executor"
+        )
+    share_of(part)
+
+
+def _pack_in_parts(
+    parts: Parts,
+    part: str | None,
+    run_all: _RunAll,
+    progress: bool | None,
+) -> PackReport:
+    """Pack all parts, or do one step.
+
+    run_all: packs the parts with these numbers, and yields their receipts.
+    """
+    began = time.monotonic()
+    store, source = parts.store, parts.source
+    if part is None and parts.is_only_to_be_tidied():
+        part = "commit"
+    if part in (None, "plan"):
+        parts.make_plan()
+        say_what_is_read(source)
+    packed: list[Receipt] = []
+    first, of = share_of(part)
+    if of:
+        plan, done = parts.plan, parts.done()
+        mine = [number for number in range(first, len(plan), of) if number not in done]
+        total = sum(plan.samples_in(number) or 0 for number in mine) or None
+        bar = progress_bar(store.url.rpartition("/")[2], total, progress)
+        with bar, contextlib.closing(run_all(mine)) as results:
+            for receipt in results:
+                packed.append(receipt)
+                bar.update(receipt.num_samples)
+                if receipt.rejects:
+                    rejected = sum(len(one.rejects) for one in packed)
+                    bar.set_postfix(rejected=rejected, refresh=False)
+    notes, digest, receipts = list(source.notes), "", packed
+    shards = [one.shard for one in packed if one.shard is not None]
+    if part in (None, "commit"):
+        manifest, receipts = parts.commit()
+        digest, shards = manifest.digest, list(manifest.shards)
+        if not receipts:
+            notes.append("it was complete already")
+    else:
+        notes.append(f"{len(parts.done()):,} of {len(parts.plan):,} parts are done")
+    num_rejected = sum(len(receipt.rejects) for receipt in receipts)
+    if digest and not receipts:
+        num_rejected = parts.num_rejected()
+    listed = digest and num_rejected
+    if listed and not store.is_local:
+        notes.append(f"rejected images and reasons: {store.url_of(REJECTS)}")
+    path = Path(store.url) if store.is_local else store.url
+    seconds = time.monotonic() - began
+    return PackReport(
+        path=path,
+        digest=digest,
+        num_samples=sum(shard.num_samples for shard in shards),
+        num_rejected=num_rejected,
+        num_shards=len(shards),
+        file_bytes=sum(shard.file_bytes for shard in shards),
+        seconds=seconds,
+        images_per_second=sum(one.num_samples for one in packed) / max(seconds, 1e-9),
+        rejects_path=store.path(REJECTS) if listed and store.is_local else None,
+        notes=tuple(notes),
+        read_as=source.description,
+        load_code=load_code(path, schema=source.schema) if digest else "",
+    )
 
 
 def _refuse_suffix(path: Path) -> None:
@@ -290,3 +394,48 @@ def _check_apart(source: str, destination: Path) -> None:
             f"{destination} contains the source {source}, and overwriting would remove it. Choose "
             "another destination, or move the source."
         )
+
+
+# -- ranks of a training ---------------------------------------------------------------------------
+#
+# Under torchrun every rank calls `pack`.  The first rank to lock the destination packs.  The others
+# wait for the lock, and then find the dataset; if the packing rank fails, the next one continues.
+
+_ends: dict[str, float] = {}
+"""When this process's last call for a destination ended."""
+
+
+def _packer_of(destination: Path) -> Packer:
+    """Return the packer that locks a destination; a rank waits while another one holds the lock.
+
+    `DestinationLockedError` if another process holds it and this process is not a rank.
+    """
+    packers: list[Packer] = []
+
+    def attempt(seconds: float) -> bool:
+        try:
+            packers.append(Packer(destination))
+        except DestinationLockedError:
+            if world_size() == 1:
+                raise
+            time.sleep(min(seconds, 0.2))
+        return bool(packers)
+
+    wait_until(attempt, f"{destination}, which another rank packs")
+    return packers[0]
+
+
+def _packed_by_another_rank(packer: Packer) -> Manifest | Header | None:
+    """Return the dataset if another rank has packed it for this call.
+
+    Return None if the dataset is missing, is older than this process or its last call for this
+    destination, or has other options.
+    """
+    path, many = packer.destination, packer.options.many
+    first = path / MANIFEST if many else path
+    last_call = _ends.get(os.path.realpath(path), psutil.Process().create_time())
+    if world_size() == 1 or not first.exists() or first.stat().st_mtime < last_call:
+        return None
+    found = dataset_at(path, many)
+    same = found is not None and found.options == json.loads(json.dumps(packer.packed_with))
+    return found if same else None

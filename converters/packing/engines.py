@@ -7,10 +7,9 @@ passes through the process that drives it.
 from __future__ import annotations
 
 import contextlib
-import pickle
 import re
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from concurrent.futures import (
     FIRST_COMPLETED,
     BrokenExecutor,
@@ -32,19 +31,21 @@ from fastdata.errors import (
 from fastdata.native.library import loaded_library
 from fastdata.processes.resources import memory_kept
 from fastdata.processes.starting import signals_held
-from fastdata.storage import Store, is_url, open_store
+from fastdata.storage import is_url, open_store
 from fastdata.waits import said_while, wait_until
 
 from ..finding import find_source
 from ..reading.mirror import StoredFiles
 from .options import PackOptions
-from .parts import Parts
-from .pools import LostProcesses, interrupt_tasks_only
+from .parts import Parts, Receipt
+from .workers import LostProcesses, interrupt_tasks_only
 
-__all__ = ["Task", "at_url", "named_executor", "open_destination", "open_source", "run_parts"]
+__all__ = ["Task", "at_url", "named_executor", "open_source", "run_parts"]
 
 _SIGNAL_SECONDS = 0.2
 """How long a signal waits at most."""
+
+_RETRIES = 2
 
 _CONTINUE = (
     "The finished parts stay: run the same command again once the engine is well, and it packs the "
@@ -59,7 +60,7 @@ _HELP = "it is dask:ADDRESS, dask:local, ray:ADDRESS, ray:auto or ray:local"
 class Task:
     """What a part is packed of, in a process that knows nothing yet; it can be pickled.
 
-    `source` is a URL or an absolute path, `plan` what is another one for another plan.
+    `source` is a URL or an absolute path, `call` another text for each call of `pack`.
     """
 
     source: str
@@ -69,7 +70,7 @@ class Task:
     """Further arguments of `find_source`."""
     options: PackOptions
     stop_on_error: bool
-    plan: str
+    call: str
 
 
 _WILDCARD = re.compile(r"[*?\[{]")
@@ -102,73 +103,62 @@ def at_url(location: Any, storage_options: Mapping[str, str]) -> Any:
     return store.path("") if store.is_local else store
 
 
-def open_destination(location: str, storage_options: Mapping[str, str]) -> Store:
-    """Return the store of a path or URL; options are those of URLs."""
-    return open_store(location, storage_options if is_url(location) else {})
-
-
 _opened = threading.local()
 """The task that a thread had last, with its source and destination."""
 
 
-def _open(task: bytes) -> tuple[Task, Parts]:
-    """Return a task, with source and destination; a thread lists the source once.
+def _open(wanted: Task) -> Parts:
+    """Return the parts of a task, with source and destination; a thread lists the source once.
 
     Threads have a source each: some have a place at which they read.
     """
-    if getattr(_opened, "task", None) != task:
-        _opened.task = _opened.found = None
-        wanted: Task = pickle.loads(task)  # of the process that submitted it, never of data
+    if getattr(_opened, "task", None) != wanted:
+        _opened.task = _opened.parts = None
         source = find_source(open_source(wanted.source, wanted.storage_options), **wanted.found)
-        store = open_destination(wanted.destination, wanted.storage_options)
+        store = open_store(wanted.destination, wanted.storage_options)
         # Whether JPEGs are coded by the compiled library is a matter of this machine.
         encode = replace(wanted.options.encode, compiled=loaded_library() is not None)
         parts = Parts(store, source, replace(wanted.options, encode=encode))
-        _opened.task, _opened.found = task, (wanted, parts)
-    found: tuple[Task, Parts] = _opened.found
+        _opened.task, _opened.parts = wanted, parts
+    found: Parts = _opened.parts
     return found
 
 
-def _run(task: bytes, part: int, attempt: int) -> tuple[int, int]:
-    """Pack a part; return how many samples were consumed, and how many rejected.
+def _run(task: Task, part: int, attempt: int) -> Receipt:
+    """Pack a part; return its receipt.
 
     `attempt` makes it another call for engines that know a call by its arguments.
     """
     interrupt_tasks_only()
-    wanted, parts = _open(task)
+    parts = _open(task)
     # Engines have a process or thread for each task already, and daemons may start none.
     with memory_kept():
         try:
-            receipt = parts.pack(part, num_workers=0, stop_on_error=wanted.stop_on_error)
+            return parts.pack(part, num_workers=0, stop_on_error=task.stop_on_error)
         except BaseException:
-            _opened.task = _opened.found = None  # the next attempt looks anew at what is there
+            _opened.task = _opened.parts = None  # the next attempt looks anew at what is there
             raise
         finally:
             if parts.source.mirror is not None:
                 parts.source.mirror.drop()  # its next part may be long in coming
-    return receipt.num_samples, len(receipt.rejects)
 
 
 def run_parts(
     executor: Executor,
     engine: str,
     task: Task,
-    parts: Collection[int],
-    *,
-    retries: int,
-    done: Callable[[int, int], None],
-) -> None:
-    """Run parts as tasks of an executor; `done(samples, rejects)` is called after each.
+    numbers: Collection[int],
+) -> Generator[Receipt, None, None]:
+    """Run parts as tasks of an executor; yield the receipt of each as it is done.
 
     A part that fails in a way that may pass, as when a worker was killed, is run again up to
-    `retries` times.  After that its error is raised, and at once if source, options, destination
+    `_RETRIES` times.  After that its error is raised, and at once if source, options, destination
     or the engine as a whole is the cause.  `engine` is the executor's name for messages.
     """
-    sent = pickle.dumps(task)
-    tries = dict.fromkeys(parts, 0)
-    running: dict[Future[tuple[int, int]], int] = {}
+    tries = dict.fromkeys(numbers, 0)
+    running: dict[Future[Receipt], int] = {}
     lost = LostProcesses(executor)
-    ready: set[Future[tuple[int, int]]] = set()
+    ready: set[Future[Receipt]] = set()
 
     def any_ready(seconds: float) -> bool:
         nonlocal ready
@@ -180,25 +170,25 @@ def run_parts(
 
     try:
         with signals_held(blocked=False):
-            running = {executor.submit(_run, sent, part, 0): part for part in parts}
+            running = {executor.submit(_run, task, part, 0): part for part in numbers}
         while running:
             wait_until(any_ready, lambda: f"{len(running):,} of {len(tries):,} parts from {engine}")
             for future in ready:
                 part = running.pop(future)
                 try:
-                    result = future.result()
+                    receipt = future.result()
                 except Exception as error:
                     cause = _cause_of(error)
                     tries[part] += 1
-                    if tries[part] > retries or not _may_pass(cause):
+                    if tries[part] > _RETRIES or not _may_pass(cause):
                         explained = _explained(cause, engine, part, tries[part])
                         if explained is error:
                             raise
                         raise explained from error
                     with signals_held(blocked=False):
-                        running[executor.submit(_run, sent, part, tries[part])] = part
+                        running[executor.submit(_run, task, part, tries[part])] = part
                 else:
-                    done(*result)
+                    yield receipt
     finally:
         with signals_held():
             lost.cancel(running)
@@ -229,9 +219,8 @@ def _explained(error: Exception, engine: str, part: int, tries: int) -> Exceptio
         f"part {part} was not packed by {engine} ({tries} {'tries' if tries > 1 else 'try'}): "
         f"{type(error).__name__}: {said or 'the engine gives no reason'}. {_CONTINUE}"
     )
-    if isinstance(error, (MemoryError, OSError)):
-        return MachineError(message)
-    return WorkerError(message)
+    kind = MachineError if isinstance(error, (MemoryError, OSError)) else WorkerError
+    return kind(message)
 
 
 @contextlib.contextmanager

@@ -1,12 +1,11 @@
-"""An unfinished pack on the disk: its lock, its state, and checks against the new request.
+"""What an unfinished pack has on the disk, and how it differs from a new request.
 
 Beside the destination ``train.lmdb`` a pack in progress owns the directory
 ``train.lmdb.partial``:
 
 =================  ==========================================================
 ``lock``           locked while a packer runs; the kernel drops it with the process
-``job.json``       the source and the options; a pack with others is refused
-``source.u64``     one hash per sample, to find samples that changed
+``job.json``       the options and a hash of the source; a pack with others is refused
 ``state.json``     the progress; replaced as a whole at every commit
 ``rejects.csv``    the samples rejected so far
 ``shard-00000/``   the shard being written
@@ -17,61 +16,50 @@ Beside the destination ``train.lmdb`` a pack in progress owns the directory
 State is committed after the data it refers to, so killing the process at any
 moment loses at most the work since the last commit.  The state has a checksum, and
 holds those of the other files; a shard that does not match is packed again.  A pack
-exists as long as ``job.json``: only ``source.u64`` is written before it, and it is the
-first file to be removed after publishing.
+exists as long as ``job.json``: it is the first file to be written, and the first to be
+removed after publishing.
 """
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import json
 import logging
-import os
 import re
-import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
-import numpy as np
-
-from fastdata.errors import DestinationExistsError, JobChangedError
-from fastdata.formats.layout import checksum
-from fastdata.formats.manifest import ShardEntry
+from fastdata.errors import FastdataError
+from fastdata.formats.layout import Header, checksum
+from fastdata.formats.manifest import Manifest, ShardEntry
+from fastdata.formats.reader import ShardReader
 from fastdata.formats.writer import (
-    ShardDamagedError,
-    Spool,
     SpoolState,
     replace_file,
-    write_file,
 )
 from fastdata.own_files import (
-    create_own,
-    make_own_folder,
     open_own_file,
-    remove_own,
-    sync_directory,
 )
 from fastdata.regular_files import open_regular
 
 from ..base import Reject
-from .lock import DirectoryLock
 
 __all__ = [
-    "Job",
+    "OURS",
     "Sealed",
     "Start",
     "State",
     "checked_json",
     "csv_line",
+    "dataset_at",
     "differences",
+    "entry_of",
     "json_with_checksum",
     "read_rejects",
     "read_state",
-    "rejected",
     "rejects_in",
     "rejects_path",
     "replace_state",
@@ -79,17 +67,13 @@ __all__ = [
 
 log = logging.getLogger("fastdata")
 
-Fingerprints: TypeAlias = "np.ndarray[Any, np.dtype[np.uint64]]"
-
-_OURS = re.compile(
-    r"(job\.json|state\.json|rejects\.csv)(\.new)?|source\.u64|shard-\d{5}|shards|replaced"
-)
+OURS = re.compile(r"(job\.json|state\.json|rejects\.csv)(\.new)?|shard-\d{5}|shards|replaced")
 """Names of our files in the directory; other files there are never touched."""
 
 
 @dataclass(slots=True)
 class Start:
-    """The progress of a pack just before the first sample of a shard."""
+    """The progress of a pack where a shard begins."""
 
     position: int = 0
     """Source samples consumed; the counts below refer to them."""
@@ -97,7 +81,6 @@ class Start:
     """Number of the shard; empty shards count too."""
     rejects: SpoolState = (0, "")
     num_rejected: int = 0
-    source_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -105,9 +88,10 @@ class Sealed:
     """A finished shard."""
 
     entry: ShardEntry
-    begins: Start
     tag: str
     """Size, times and inode of its file; an unchanged file is not read again."""
+    after: Start
+    """The progress just after it."""
 
 
 @dataclass(slots=True)
@@ -115,268 +99,38 @@ class State(Start):
     """The progress of a pack; `shard` is the current one."""
 
     sealed: list[Sealed] = field(default_factory=list)
-    begins: Start = field(default_factory=Start)
-    """Start of the current shard."""
     writer: dict[str, Any] | None = None
-    """State of its writer."""
+    """State of the writer of the current shard."""
     sealing: bool = False
     """Whether the current shard is complete and needs only sealing."""
-    digest: str = ""
-    """Digest of the dataset, once all shards are finished."""
-
-    @property
-    def now(self) -> Start:
-        """The start of the next shard, if it begins here."""
-        return Start(*(getattr(self, name) for name in Start.__slots__))
 
     @classmethod
     def from_json(cls, saved: dict[str, Any]) -> State:
         """Return a committed state."""
-        saved["begins"] = Start(**saved["begins"])
-        saved["sealed"] = [
-            Sealed(ShardEntry(**one["entry"]), Start(**one["begins"]), one["tag"])
+        sealed = [
+            Sealed(ShardEntry(**one["entry"]), one["tag"], Start(**one["after"]))
             for one in saved["sealed"]
         ]
-        return cls(**saved)
+        return cls(**{**saved, "sealed": sealed})
+
+
+def entry_of(path: Path) -> ShardEntry:
+    """Return the entry of a finished shard in a manifest."""
+    reader = ShardReader(path)
+    return ShardEntry(path.name, len(reader), path.stat().st_size, reader.header.digest)
+
+
+def dataset_at(destination: Path, many: bool) -> Manifest | Header | None:
+    """Return the manifest or header of a dataset; None if there is none that can be read."""
+    try:
+        return Manifest.read(destination) if many else ShardReader(destination).header
+    except (FastdataError, OSError):
+        return None
 
 
 def rejects_path(destination: Path) -> Path:
     """Return the path of a dataset's list of rejected samples."""
     return destination.with_name(destination.name + ".rejects.csv")
-
-
-class Job:
-    """One pack to one destination, locked against other processes and threads."""
-
-    def __init__(self, destination: Path) -> None:
-        self.destination = destination
-        self.directory = destination.with_name(destination.name + ".partial")
-        self.shards = self.directory / "shards"
-        self._rejects: Spool | None = None
-        self.state = State()
-        self.notes: list[str] = []
-        """Remarks on the files of an earlier run."""
-        self._lock = DirectoryLock(self.directory, _OURS.fullmatch)
-
-    # -- starting -------------------------------------------------------------------
-
-    def restore(self) -> None:
-        """Restore the old dataset, if a packer died between the two renames."""
-        replaced = self.directory / "replaced"
-        if os.path.lexists(replaced) and not os.path.lexists(self.destination):
-            os.rename(replaced, self.destination)
-
-    def begin(
-        self,
-        identity: Mapping[str, Any],
-        fingerprints: Fingerprints,
-        key_at: Callable[[int], str],
-        *,
-        restart: bool = False,
-    ) -> None:
-        """Resume the unfinished pack, or start one.
-
-        `identity` is JSON of everything that decides the result, e.g. the options.
-        `fingerprints` has one hash per sample, and `key_at` returns a sample's name for messages.
-        `JobChangedError` lists the differences if the unfinished pack has another identity; with
-        `restart` that pack is discarded instead.
-        """
-        content = fingerprints.tobytes()
-        job = {"identity": dict(identity), "source": f"{checksum(content):016x}"}
-        found = self._read("job.json")
-        if found is not None:
-            try:
-                self._check_same(found, job, fingerprints, key_at)
-            except JobChangedError:
-                if not restart:
-                    raise
-                found = None
-        if found is None:
-            self._clear()
-            write_file(self.directory / "source.u64", content)
-            replace_state(self.directory / "job.json", job)
-            sync_directory(self.directory)
-        saved = self._read("state.json")
-        if saved is None:
-            self.start_over()
-            return
-        self.state = State.from_json(saved)
-        try:
-            self._open()
-        except ShardDamagedError as error:
-            self.note(f"{error}. Everything is packed again")
-            self.start_over()
-
-    def note(self, text: str) -> None:
-        """Log a remark on an earlier run, and keep it for the report."""
-        log.warning("%s", text)
-        self.notes.append(text)
-
-    def start_over(self) -> None:
-        """Discard the progress of the pack; its identity stays."""
-        self._clear(keep=("job.json", "source.u64"))
-        self.state = State()
-        self._open()
-
-    def go_back(self, start: Start, sealed: int) -> None:
-        """Discard a shard and all later ones; the first `sealed` shards stay."""
-        self.state = State(**asdict(start), sealed=self.state.sealed[:sealed], begins=start)
-        self._open()
-        self.commit()
-        kept = {shard.entry.file for shard in self.state.sealed}
-        for path in self.directory.iterdir():
-            if re.fullmatch(r"shard-\d{5}", path.name):
-                remove_own(path)
-        for path in self.shards.iterdir():
-            if path.name not in kept:
-                remove_own(path)
-
-    def _open(self) -> None:
-        if self._rejects is not None:
-            self._rejects.close()
-        if not self.state.digest:
-            # With a digest, the folder may be published already.
-            make_own_folder(self.shards)
-        self._rejects = Spool(self.directory / "rejects.csv", self.state.rejects)
-
-    def _check_same(
-        self,
-        before: Mapping[str, Any],
-        now: Mapping[str, Any],
-        fingerprints: Fingerprints,
-        key_at: Callable[[int], str],
-    ) -> None:
-        """Raise `JobChangedError` with all differences, if there are any."""
-        found = list(differences(before["identity"], now["identity"]))
-        if not found and before["source"] != now["source"]:
-            found = ["files of the source have changed since, or were added or removed"]
-            with open_own_file(self.directory / "source.u64") as file:
-                content = file.read()
-            if f"{checksum(content):016x}" == before["source"]:
-                stored = np.frombuffer(content, np.uint64)
-                found = list(_source_differences(stored, fingerprints, key_at))
-        if found:
-            raise JobChangedError(
-                f"{self.directory} is an unfinished pack of something else: "
-                f"{'; '.join(found)}. Finish it with the options that it was started with, or "
-                "start again with overwrite=True (--overwrite)."
-            )
-
-    def _clear(self, keep: Sequence[str] = ()) -> None:
-        names = [name for name in os.listdir(self.directory) if _OURS.fullmatch(name)]
-        # job.json first: without it, the other files have no meaning.
-        for name in sorted(set(names).difference(keep), key=lambda name: name != "job.json"):
-            remove_own(self.directory / name)
-
-    # -- going on ---------------------------------------------------------------------
-
-    def reject(self, index: int, reject: Reject) -> None:
-        """Add a sample to the list of rejects."""
-        assert self._rejects is not None
-        if self._rejects.length == 0:
-            self._rejects.append(b"index,key,reason\n")
-        self._rejects.append(csv_line(index, reject.key, reject.reason))
-        self.state.num_rejected += 1
-
-    def begin_shard(self) -> None:
-        """Note that the next shard begins here."""
-        assert self._rejects is not None
-        self.state.rejects = self._rejects.state
-        self.state.begins = self.state.now
-
-    def commit(self) -> None:
-        """Make the state durable, after the data that it refers to."""
-        assert self._rejects is not None
-        self._rejects.sync()
-        self.state.rejects = self._rejects.state
-        replace_state(self.directory / "state.json", asdict(self.state))
-
-    def shard_directory(self) -> Path:
-        """Return the directory of the current shard."""
-        return self.directory / f"shard-{self.state.shard:05}"
-
-    def rejects(self) -> list[Reject]:
-        """Return the samples rejected so far."""
-        assert self._rejects is not None
-        self._rejects.sync()
-        return read_rejects(self._rejects.path)
-
-    # -- ending -----------------------------------------------------------------------
-
-    def publish(self, data: Path, *, replace: bool) -> None:
-        """Rename finished data to the destination, and remove the remaining files.
-
-        The list of rejects comes first and the dataset last, so that a visible dataset is
-        complete.  If `data` does not exist, an earlier run has published it.  An existing
-        destination is replaced; without `replace` it is a `DestinationExistsError`.
-        """
-        if data.exists():
-            if os.path.lexists(self.destination) and not replace:
-                raise DestinationExistsError(
-                    f"{self.destination} appeared while the dataset was being packed. Move it away "
-                    "and run the same command again, or pass overwrite=True (--overwrite)."
-                )
-            self._publish_rejects()
-            if data.is_dir() or self.destination.is_dir():
-                if os.path.lexists(self.destination):
-                    os.rename(self.destination, self.directory / "replaced")
-                os.rename(data, self.destination)
-            else:
-                os.replace(data, self.destination)
-            sync_directory(self.destination.parent)
-        self._clear()
-
-    def tidy_after(self, digest: str) -> None:
-        """Remove the remaining files of a pack that was killed after publishing.
-
-        An unfinished pack of a dataset with another digest is not touched.
-        """
-        state = self._read("state.json")
-        if state is not None and state.get("digest") == digest:
-            self._clear()
-
-    def abandon(self) -> None:
-        """End a pack without samples; only the list of rejects stays."""
-        self._publish_rejects()
-        self._clear()
-
-    def _publish_rejects(self) -> None:
-        assert self._rejects is not None
-        rejects = rejects_path(self.destination)
-        if self.state.num_rejected:
-            self._rejects.sync()
-            scratch = self.directory / "rejects.csv.new"
-            with (
-                open_own_file(self._rejects.path) as found,
-                open(create_own(scratch), "wb") as copy,
-            ):
-                shutil.copyfileobj(found, copy)
-            os.replace(scratch, rejects)
-        else:
-            rejects.unlink(missing_ok=True)
-
-    def close(self) -> None:
-        """Release the lock; committed data stay."""
-        try:
-            if self._rejects is not None:
-                self._rejects.close()
-            if self._lock.is_locked and not (self.directory / "job.json").exists():
-                with contextlib.suppress(OSError):  # finished, or never begun
-                    self._clear()
-                    self._lock.release(finished=True)
-        finally:
-            self._lock.release()
-
-    def _read(self, name: str) -> Any:
-        """Return a committed file; None if it is missing or damaged."""
-        path = self.directory / name
-        try:
-            return read_state(path)
-        except FileNotFoundError:
-            return None
-        except ValueError:
-            self.note(f"{path} is damaged. Everything is packed again")
-            return None
 
 
 def read_state(path: Path) -> Any:
@@ -409,11 +163,6 @@ def checked_json(data: bytes) -> Any:
 
 def read_rejects(path: Path) -> list[Reject]:
     """Read a list of rejected samples; empty without a file."""
-    return [Reject(key, reason) for _, key, reason in rejected(path)]
-
-
-def rejected(path: Path) -> list[tuple[int, str, str]]:
-    """Read a list of rejected samples, each with its position in the source."""
     try:
         with open(path, newline="", encoding="utf-8", opener=open_regular) as file:
             return rejects_in(file)
@@ -421,12 +170,10 @@ def rejected(path: Path) -> list[tuple[int, str, str]]:
         return []
 
 
-def rejects_in(lines: Iterable[str]) -> list[tuple[int, str, str]]:
-    """Return position, key and reason of each sample in a list of rejects."""
-    return [
-        (int(row["index"]), _as_reported(row["key"]), _as_reported(row["reason"]))
-        for row in csv.DictReader(lines)
-    ]
+def rejects_in(lines: Iterable[str]) -> list[Reject]:
+    """Return the samples in a list of rejects."""
+    rows = csv.DictReader(lines)
+    return [Reject(_as_reported(row["key"]), _as_reported(row["reason"])) for row in rows]
 
 
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
@@ -456,55 +203,35 @@ def _checksum(body: Any) -> str:
     return f"{checksum(json.dumps(body, sort_keys=True).encode()):016x}"
 
 
-def differences(before: Mapping[str, Any], identity: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the differences between a stored identity and the current one."""
-    now = json.loads(json.dumps(identity))
-    for name in {**before, **now}:
-        was, is_ = before.get(name), now.get(name)
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return the differences between two packs: of their identities, or else of their sources."""
+    old, new = _flat(before["identity"]), _flat(json.loads(json.dumps(now["identity"])))
+    found = []
+    for name in {**old, **new}:
+        was, is_ = old.get(name), new.get(name)
         if was == is_:
             continue
-        if name == "schema" and name in before:
-            yield from _schema_differences(before[name], now[name])
+        if name.startswith("classes of ") and was and is_ and set(was) != set(is_):
+            changed = [f"{c!r} is new" for c in is_ if c not in set(was)]
+            changed += [f"{c!r} is gone" for c in was if c not in set(is_)]
+            more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+            found.append(f"{name}: {', '.join(changed[:3])}{more}")
         else:
-            yield f"{name} was {_short(was)} and is {_short(is_)}"
+            found.append(f"{name} was {_short(was)} and is {_short(is_)}")
+    if not found and before["source"] != now["source"]:
+        was, is_ = (pack["source"].partition(" ")[0] for pack in (before, now))
+        found.append(
+            "files of the source have changed since, or were added or removed "
+            f"({was} then, {is_} now)"
+        )
+    return found
 
 
-def _schema_differences(
-    before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]
-) -> Iterator[str]:
-    """Yield the fields and classes that differ; at most three classes per field."""
-    old = {entry["name"]: entry for entry in before}
-    new = {entry["name"]: entry for entry in now}
-    if list(old) != list(new):
-        yield f"fields were {_short(list(old))} and are {_short(list(new))}"
-        return
-    for name in old:
-        for what in {**old[name], **new[name]}:
-            was, is_ = old[name].get(what), new[name].get(what)
-            if was == is_:
-                continue
-            if what == "classes" and was and is_ and set(was) != set(is_):
-                changed = [f"{c!r} is new" for c in is_ if c not in set(was)]
-                changed += [f"{c!r} is gone" for c in was if c not in set(is_)]
-                more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
-                yield f"classes of {name}: {', '.join(changed[:3])}{more}"
-            else:
-                yield f"{what} of {name} was {_short(was)} and is {_short(is_)}"
-
-
-def _source_differences(
-    before: Fingerprints, now: Fingerprints, key_at: Callable[[int], str]
-) -> Iterator[str]:
-    """Yield the changes of the source, with the first sample affected."""
-    common = min(len(before), len(now))
-    different = np.flatnonzero(before[:common] != now[:common])
-    if len(before) != len(now):
-        first = int(different[0]) if len(different) else common
-        where = f"; they differ from {key_at(first)} on" if first < len(now) else ""
-        yield f"the source had {len(before)} samples and has {len(now)}{where}"
-    elif len(different):
-        more = f" and {len(different) - 1} more" if len(different) > 1 else ""
-        yield f"in the source, {key_at(int(different[0]))} changed{more}"
+def _flat(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an identity with an entry for each property of each field."""
+    schema = identity.get("schema", ())
+    of_fields = {f"{what} of {one['name']}": one[what] for one in schema for what in one}
+    return {**identity, "schema": [one["name"] for one in schema], **of_fields}
 
 
 def _short(value: Any) -> str:

@@ -1,45 +1,66 @@
-"""One run of a pack: connects the source, the writer and the job's state.
+"""A pack on this machine: connects the source, the writer and the state on the disk.
 
 Samples are cut into chunks, encoded elsewhere, and appended in the source's
-order by the one writer, here.  The order of events on the disk, which is
-what makes it safe to kill this at any moment, is in ``job.py``.
+order by the one writer, here.  The files on the disk, and why it is safe to kill
+this at any moment, are in ``job.py``.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from tqdm import tqdm
-
-from fastdata.errors import DestinationExistsError, FastdataError, RejectedError
-from fastdata.formats.layout import content_digest, is_container
-from fastdata.formats.manifest import MANIFEST, Manifest, ShardEntry
+from fastdata.errors import DestinationExistsError, FastdataError, JobChangedError, RejectedError
+from fastdata.formats.layout import Header, content_digest, is_container
+from fastdata.formats.manifest import MANIFEST, Manifest
 from fastdata.formats.reader import ShardReader, find_damage
-from fastdata.formats.writer import ShardDamagedError, ShardWriter
-from fastdata.own_files import remove_own
-from fastdata.printable import printable
+from fastdata.formats.writer import Record, ShardDamagedError, ShardWriter, Spool, write_file
+from fastdata.own_files import make_own_folder, open_own_file, remove_own, sync_directory
 from fastdata.regular_files import open_regular, with_urls
 from fastdata.schema import Schema
 from fastdata.storage.local import tag_of
 from fastdata.summary import load_code
 
 from ..base import IndexedSource, Reject, Sample, Source
-from .chunk import CHUNK_BYTES, ChunkResult, bytes_of
-from .job import Job, Sealed, Start, rejects_path
+from .chunk import CHUNK_BYTES, bytes_of
+from .job import (
+    OURS,
+    Sealed,
+    Start,
+    State,
+    csv_line,
+    dataset_at,
+    differences,
+    entry_of,
+    read_rejects,
+    read_state,
+    rejects_path,
+    replace_state,
+)
+from .lock import DirectoryLock
 from .options import Container, PackOptions
-from .plan import NothingPackedError, identity, num_samples, packed_with, shard_bounds, shuffled
-from .report import PackReport
+from .plan import (
+    nothing_packed,
+    num_samples,
+    order_of,
+    packed_with,
+    request_of,
+    shard_bounds,
+)
+from .report import PackReport, progress_bar
 from .workers import EncodeAll
 
-__all__ = ["Packer"]
+__all__ = ["Packer", "checked_records", "next_chunk", "writer_of"]
+
+log = logging.getLogger("fastdata")
 
 CHUNK_SAMPLES = 32
 _COMMIT_BYTES = 64 << 20
@@ -47,130 +68,207 @@ _COMMIT_SECONDS = 10.0
 
 
 class Packer:
-    """One run of a job; for one thread."""
+    """A pack to one destination, locked against other processes and threads; for one thread."""
 
-    def __init__(
-        self,
-        job: Job,
-        source: Source,
-        options: PackOptions,
-        stop_on_error: bool,
-        progress: bool | None,
-        packed_as: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.job = job
-        self.source = source.indexed() if options.shuffle else source
-        self.identity = identity(source, options)
-        self.packed_with = packed_with(source, options) if packed_as is None else packed_as
-        self.options = options
-        self.stop_on_error = stop_on_error
-        self.progress = progress
-        self.total = num_samples(self.source, options, counted=options.shards > 1)
-        self.order: np.ndarray[Any, np.dtype[np.int64]] | None = None
-        self.writer: ShardWriter | None = None
-        self.bounds = shard_bounds(options, self.total)
-        self.last_commit = time.monotonic()
-        self.overwrite = False
-        self.consistent = False
-        """Whether writer and state agree, so that a commit is safe."""
+    def __init__(self, destination: Path) -> None:
+        self.destination = destination
+        self.directory = destination.with_name(destination.name + ".partial")
+        self.shards = self.directory / "shards"
+        self.state = State()
+        self.notes: list[str] = []
+        """Remarks on the files of an earlier run."""
+        self._rejects: Spool | None = None
+        self._writer: ShardWriter | None = None
+        self._published: Manifest | Header | None = None
+        """The dataset, if an earlier run has published it."""
+        self._lock = DirectoryLock(self.directory, OURS.fullmatch)
+
+    def close(self) -> None:
+        """Release the lock; committed data stay."""
+        try:
+            if self._rejects is not None:
+                self._rejects.close()
+            if self._lock.is_locked and not (self.directory / "job.json").exists():
+                with contextlib.suppress(OSError):  # finished, or never begun
+                    self._clear()
+                    self._lock.release(finished=True)
+        finally:
+            self._lock.release()
+
+    def tidy_after(self, digest: str) -> None:
+        """Remove the remaining files of a pack of one file that was killed after publishing.
+
+        An unfinished pack of a dataset with another digest is not touched.
+        """
+        state = self._read("state.json")
+        if state is not None and digest in [one["entry"]["digest"] for one in state["sealed"]]:
+            self._clear()
 
     # -- starting ---------------------------------------------------------------------
 
+    def prepare(self, source: Source, options: PackOptions) -> None:
+        """Take the source and the options; `OptionError` if they do not fit."""
+        self.source = source.indexed() if options.shuffle else source
+        self.options = options
+        self.request = request_of(source, options)
+        self.packed_with = packed_with(source, options)
+        self.total = num_samples(self.source, options, counted=options.shards > 1)
+        self.bounds = shard_bounds(options, self.total)
+        self.order = order_of(self.source, options)
+
     def begin(self, overwrite: bool) -> None:
-        """Check the destination, and resume an earlier run."""
-        destination = self.job.destination
-        self.job.restore()
-        exists = os.path.lexists(destination)
-        self._check_destination(overwrite)
-        fingerprints = self.source.fingerprints(
-            None if self.options.shuffle else self.options.limit
-        )
+        """Check the destination, and resume an unfinished pack or start one.
 
-        def name_of(index: int) -> str:
-            return with_urls(self.source.fingerprint_key(index))
-
-        self.job.begin(self.identity, fingerprints, name_of, restart=overwrite)
-        published = self._is_published()
-        if self.job.state.digest and not published and not self._data().exists():
-            self.job.start_over()  # the dataset of the earlier run has been removed
-        if exists and not overwrite and not published:
-            raise DestinationExistsError(
-                f"{destination} already exists, beside the unfinished pack "
-                f"{self.job.directory}. Pass overwrite=True (--overwrite) to finish and replace it."
-            )
+        `JobChangedError` lists the differences if the unfinished pack has another identity or
+        source; with `overwrite` that pack is discarded instead.
+        """
         self.overwrite = overwrite
-        if isinstance(self.source, IndexedSource) and self.options.shuffle:
-            self.order = shuffled(self.source.num_samples, self.options.seed)
-
-    def _check_destination(self, overwrite: bool) -> None:
-        """Refuse to replace a destination without `overwrite`, or anything but a dataset."""
-        destination = self.job.destination
-        unfinished = (self.job.directory / "job.json").exists()
-        if os.path.lexists(destination) and not overwrite and not unfinished:
+        destination, replaced = self.destination, self.directory / "replaced"
+        if os.path.lexists(replaced) and not os.path.lexists(destination):
+            os.rename(replaced, destination)  # a packer died between the two renames
+        exists = os.path.lexists(destination)
+        if overwrite:
+            _refuse_to_replace(destination)
+        elif exists and not (self.directory / "job.json").exists():
             raise DestinationExistsError(
                 f"{destination} already exists. Choose another destination, or pass "
                 "overwrite=True (--overwrite) to replace it once the new dataset is complete."
             )
-        if overwrite and destination.is_dir() and not (destination / MANIFEST).exists():
-            raise DestinationExistsError(
-                f"{destination} is a directory but not a dataset (it has no {MANIFEST}), so it is "
-                "not replaced. Remove it yourself, or choose another destination."
+        found = self._read("job.json")
+        changes = [] if found is None else differences(found, self.request)
+        if changes and not overwrite:
+            raise JobChangedError(
+                f"{self.directory} is an unfinished pack of something else: "
+                f"{'; '.join(changes)}. Finish it with the options that it was started with, or "
+                "start again with overwrite=True (--overwrite)."
             )
-        if overwrite and destination.is_dir() and (found := _foreign_name(destination)):
+        if found is None or changes:
+            self._clear()
+            replace_state(self.directory / "job.json", self.request)
+            sync_directory(self.directory)
+        saved = self._read("state.json")
+        if saved is None:
+            self._start_over()
+        else:
+            self.state = State.from_json(saved)
+            self._find_published()
+        if exists and not overwrite and self._published is None:
             raise DestinationExistsError(
-                f"{destination} has {found}, which does not belong to the dataset and would be "
-                "removed with it. Move it elsewhere, or choose another destination."
+                f"{destination} already exists, next to the unfinished pack "
+                f"{self.directory}. Pass overwrite=True (--overwrite) to finish and replace it."
             )
-        if overwrite and destination.is_file() and not _may_be_dataset(destination):
-            raise DestinationExistsError(
-                f"{destination} is a file but not a dataset, so it is not replaced. Remove it "
-                "yourself, or choose another destination. If you gave a pattern, put it in quotes: "
-                "the shell replaced it by file names, and took the last one as the destination."
-            )
+        if self._published is None and saved is not None:
+            try:
+                self._open()
+            except ShardDamagedError as error:
+                self._note(f"{error}. Everything is packed again")
+                self._start_over()
 
-    def _is_published(self) -> bool:
-        """Return whether an earlier run has published the dataset."""
-        destination, digest = self.job.destination, self.job.state.digest
-        if not digest or self._data().exists():
-            return False
+    def _find_published(self) -> None:
+        entries = [shard.entry for shard in self.state.sealed]
+        if not entries or (self.shards / entries[0].file).exists():
+            return
+        found = dataset_at(self.destination, self.options.many)
+        same = found is not None and (
+            found.shards == tuple(entries)
+            if isinstance(found, Manifest)
+            else found.digest == entries[0].digest
+        )
+        self._published = found if same else None
+
+    def _read(self, name: str) -> Any:
+        """Return a committed file; None if it is missing or damaged."""
+        path = self.directory / name
         try:
-            if self.options.many:
-                return Manifest.read(destination).digest == digest
-            return ShardReader(destination).header.digest == digest
-        except FastdataError:
-            return False
+            return read_state(path)
+        except FileNotFoundError:
+            return None
+        except ValueError:
+            self._note(f"{path} is damaged. Everything is packed again")
+            return None
+
+    def _note(self, text: str) -> None:
+        log.warning("%s", text)
+        self.notes.append(text)
+
+    def _start_over(self) -> None:
+        """Discard the progress of the pack; its identity stays."""
+        self._clear(keep=("job.json",))
+        self.state = State()
+        self._open()
+
+    def _open(self) -> None:
+        if self._rejects is not None:
+            self._rejects.close()
+        make_own_folder(self.shards)
+        self._rejects = Spool(self.directory / "rejects.csv", self.state.rejects)
+
+    def _clear(self, keep: Sequence[str] = ()) -> None:
+        names = [name for name in os.listdir(self.directory) if OURS.fullmatch(name)]
+        # job.json first: without it, the other files have no meaning.
+        for name in sorted(set(names).difference(keep), key=lambda name: name != "job.json"):
+            remove_own(self.directory / name)
 
     # -- the work ---------------------------------------------------------------------
 
-    def run(self, encode: EncodeAll) -> PackReport:
+    def run(
+        self, encode: EncodeAll, *, stop_on_error: bool = False, progress: bool | None = None
+    ) -> PackReport:
         """Pack the remaining samples, seal, and publish."""
-        started = time.monotonic()
-        if not (self.job.state.digest and not self._data().exists()):
+        started = self.last_commit = time.monotonic()
+        self.stop_on_error = stop_on_error
+        resumed_at = self.state.position
+        found = self._published
+        if found is None:
             self._check_earlier_run()
-        state = self.job.state
-        resumed_at = state.position
-        bar = tqdm(
-            total=self.total,
-            initial=resumed_at,
-            unit="img",
-            desc=f"packing {printable(self.job.destination.name)}",
-            disable=None if self.progress is None else not self.progress,
-            dynamic_ncols=True,
+            resumed_at = self.state.position
+            with progress_bar(self.destination.name, self.total, progress, resumed_at) as bar:
+                self._pack_rest(encode, bar)
+            self._publish()
+            found = dataset_at(self.destination, self.options.many)
+            assert found is not None
+        self._clear()
+        return self.report(found, time.monotonic() - started, resumed_at)
+
+    def report(
+        self, dataset: Manifest | Header, seconds: float = 0.0, resumed_at: int = 0
+    ) -> PackReport:
+        """Return the report of the dataset at the destination."""
+        path, rejects = self.destination, rejects_path(self.destination)
+        shards = dataset.shards if isinstance(dataset, Manifest) else (entry_of(path),)
+        num_rejected = len(read_rejects(rejects))
+        return PackReport(
+            path=path,
+            digest=dataset.digest,
+            num_samples=sum(shard.num_samples for shard in shards),
+            num_rejected=num_rejected,
+            num_shards=len(shards),
+            file_bytes=sum(shard.file_bytes for shard in shards),
+            seconds=seconds,
+            images_per_second=(self.state.position - resumed_at) / max(seconds, 1e-9),
+            resumed_at=resumed_at,
+            rejects_path=rejects if num_rejected else None,
+            notes=(*self.source.notes, *self.notes),
+            read_as=self.source.description,
+            load_code=load_code(path),
         )
-        results = encode(self._chunks()) if not state.digest else iter(())
+
+    def _pack_rest(self, encode: EncodeAll, bar: Any) -> None:
+        """Pack the remaining samples into shards."""
+        self.consistent = True  # writer and state agree, so that a commit is safe
+        results = encode(self._chunks())
         try:
-            self.consistent = True
             for result in results:
                 self._take(result)
-                bar.update(len(result.records))
-                if state.num_rejected:
-                    bar.set_postfix(rejected=state.num_rejected, refresh=False)
+                bar.update(len(result))
+                if self.state.num_rejected:
+                    bar.set_postfix(rejected=self.state.num_rejected, refresh=False)
             self.source.check_store()
             self.consistent = False
-            if not state.digest:
-                self._finish()
+            if self._writer is not None or self.state.writer is not None:
+                self._seal()
         except ShardDamagedError as error:
-            self._go_back(state.begins, len(state.sealed))
+            self._go_back(len(self.state.sealed))
             raise ShardDamagedError(
                 f"{error}. Run the same command again: it packs this shard again"
             ) from error
@@ -182,59 +280,41 @@ class Packer:
                     self._commit()
             raise
         finally:
-            bar.close()
-            if hasattr(results, "close"):
-                results.close()
-            if self.writer is not None:
-                self.writer.close()
-        return self._publish(started, resumed_at)
+            results.close()
+            if self._writer is not None:
+                self._writer.close()
 
     def _check_earlier_run(self) -> None:
         """Check the files of an earlier run; shards that have changed are packed again."""
-        state = self.job.state
         sound = 0
         try:
-            for shard in state.sealed:
-                self._check_sealed(shard)
+            for shard in self.state.sealed:
+                path = self.shards / shard.entry.file
+                if not path.exists() or tag_of(os.stat(path)) != shard.tag:
+                    _check_shard(path, shard.entry.digest)
+                    shard.tag = tag_of(os.stat(path))
                 sound += 1
-            if state.sealing:
+            if self.state.sealing:
                 self._seal()
-            elif state.writer is not None:
+            elif self.state.writer is not None:
                 self._open_writer()
         except ShardDamagedError as error:
-            begins = [*(shard.begins for shard in state.sealed), state.begins][sound]
-            self.job.note(f"{error}. Shard {begins.shard} is packed again")
-            self._go_back(begins, sound)
-        else:
-            # The digest is computed again: it costs little.
-            state.digest = ""
+            self._go_back(sound)
+            self._note(f"{error}. Shard {self.state.shard} is packed again")
 
-    def _check_sealed(self, shard: Sealed) -> None:
-        path = self.job.shards / shard.entry.file
-        with contextlib.suppress(OSError):
-            if tag_of(os.stat(path)) == shard.tag:
-                return
-        self._check_shard(path, shard.entry.digest)
-        shard.tag = tag_of(os.stat(path))
-
-    def _check_shard(self, path: Path, digest: str = "") -> None:
-        """Read a finished shard completely; `ShardDamagedError` if it has changed."""
-        try:
-            reader = ShardReader(path)
-            damage = next(find_damage(reader), None)
-        except FastdataError as error:
-            raise ShardDamagedError(str(error)) from error
-        if damage is not None:
-            raise ShardDamagedError(str(damage))
-        if digest and reader.header.digest != digest:
-            raise ShardDamagedError(f"{path} is another shard than the one that was written")
-
-    def _go_back(self, begins: Start, sealed: int) -> None:
-        """Discard a shard, and all later ones."""
-        if self.writer is not None:
-            self.writer.close()
-            self.writer = None
-        self.job.go_back(begins, sealed)
+    def _go_back(self, sealed: int) -> None:
+        """Keep only the first `sealed` shards."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+        kept = self.state.sealed[:sealed]
+        start = kept[-1].after if kept else Start()
+        self.state = State(**asdict(start), sealed=kept)
+        self._open()
+        self._commit()
+        for path in self.shards.iterdir():
+            if path.name not in {shard.entry.file for shard in kept}:
+                remove_own(path)
 
     def _samples(self, start: int) -> Iterator[Sample | Reject]:
         """Yield the source's samples from `start` on."""
@@ -246,7 +326,7 @@ class Packer:
 
     def _chunks(self) -> Iterator[list[Sample | Reject]]:
         """Cut the remaining samples into chunks of limited size, each within one shard."""
-        position, number = self.job.state.position, self.job.state.shard
+        position, number = self.state.position, self.state.shard
         samples = self._samples(position)
         while True:
             end = self.bounds(number)
@@ -254,45 +334,39 @@ class Packer:
             if count == 0:
                 number += 1
                 continue
-            chunk = _next_samples(samples, count)
+            chunk = next_chunk(samples, count)
             if not chunk:
                 return
             position += len(chunk)
             yield chunk
 
-    def _open_writer(self) -> ShardWriter:
-        if self.writer is None:
-            kind = _writer_of(self.options.container)
-            directory = self.job.shard_directory()
-            if self.job.state.writer is None:
-                remove_own(directory)  # begun, but never committed
-            self.writer = kind(directory, self.source.schema, self.job.state.writer)
-        return self.writer
+    def _directory(self) -> Path:
+        """Return the directory of the current shard."""
+        return self.directory / f"shard-{self.state.shard:05}"
 
-    def _take(self, result: ChunkResult) -> None:
+    def _open_writer(self) -> ShardWriter:
+        if self._writer is None:
+            kind = writer_of(self.options.container)
+            directory = self._directory()
+            if self.state.writer is None:
+                remove_own(directory)  # begun, but never committed
+            self._writer = kind(directory, self.source.schema, self.state.writer)
+        return self._writer
+
+    def _take(self, result: Sequence[Record | Reject]) -> None:
         """Append a chunk's records; commit or seal the shard if it is due."""
-        self.source.check_store()  # before samples are rejected because of a failed store
-        taken = [
-            Reject(*map(with_urls, record)) if isinstance(record, Reject) else record
-            for record in result.records
-        ]
-        bad = next((record for record in taken if isinstance(record, Reject)), None)
-        if bad is not None and self.stop_on_error:
-            raise RejectedError(
-                f"{bad.key}: {bad.reason}. Go on with on_error='report', which leaves such images "
-                "out and lists them; or repair or remove it and start again with overwrite=True."
-            )
+        taken = checked_records(result, self.source, self.stop_on_error)
         self.consistent = False
-        state, writer = self.job.state, self._open_writer()
-        records = []
+        state, writer, rejects = self.state, self._open_writer(), self._rejects
+        assert rejects is not None
         for index, record in enumerate(taken, state.position):
             if isinstance(record, Reject):
-                self.job.reject(index, record)
-            else:
-                records.append(record)
-        writer.append(records)
-        state.position += len(result.records)
-        state.source_bytes += result.source_bytes
+                if rejects.length == 0:
+                    rejects.append(b"index,key,reason\n")
+                rejects.append(csv_line(index, *record))
+                state.num_rejected += 1
+        writer.append([record for record in taken if isinstance(record, Record)])
+        state.position += len(taken)
         limit = self.options.shard_bytes
         if state.position == self.bounds(state.shard) or (
             limit is not None and writer.blob_bytes >= limit
@@ -307,9 +381,12 @@ class Packer:
 
     def _commit(self) -> None:
         """Make all data durable, and then the state that refers to them."""
-        if self.writer is not None:
-            self.job.state.writer = self.writer.commit()
-        self.job.commit()
+        assert self._rejects is not None
+        if self._writer is not None:
+            self.state.writer = self._writer.commit()
+        self._rejects.sync()
+        self.state.rejects = self._rejects.state
+        replace_state(self.directory / "state.json", asdict(self.state))
         self.last_commit = time.monotonic()
 
     def _seal(self) -> None:
@@ -317,11 +394,11 @@ class Packer:
 
         `ShardDamagedError` if it does not read back as written.
         """
-        state = self.job.state
-        directory = self.job.shard_directory()
-        target = self.job.shards / f"{directory.name}{_writer_of(self.options.container).suffix}"
+        assert self._rejects is not None
+        state, directory = self.state, self._directory()
+        target = self.shards / f"{directory.name}{writer_of(self.options.container).suffix}"
         if state.sealing and target.exists():
-            self._check_shard(target)  # killed between the rename and the commit
+            _check_shard(target)  # killed between the rename and the commit
         else:
             writer = self._open_writer()
             if writer.num_samples:
@@ -329,69 +406,84 @@ class Packer:
                 self._commit()
                 writer.seal(target, self.packed_with)
             writer.close()
-        if state.sealing:
-            reader, status = ShardReader(target), os.stat(target)
-            entry = ShardEntry(target.name, len(reader), status.st_size, reader.header.digest)
-            state.sealed.append(Sealed(entry, state.begins, tag_of(status)))
-        state.sealing, state.writer, self.writer = False, None, None
+        self._writer = None
         state.shard += 1
-        self.job.begin_shard()
-        self.job.commit()
+        state.rejects = self._rejects.state
+        if state.sealing:
+            after = Start(*(getattr(state, name) for name in Start.__slots__))
+            state.sealed.append(Sealed(entry_of(target), tag_of(os.stat(target)), after))
+        state.sealing, state.writer = False, None
+        self._commit()
         remove_own(directory)
 
-    def _finish(self) -> None:
-        """Seal the last shard, and compute the digest of the dataset."""
-        state = self.job.state
-        if self.writer is not None or state.writer is not None:
-            self._seal()
-        if not state.sealed:
-            rejects = self.job.rejects()
-            self.job.abandon()
-            if not rejects:
-                raise NothingPackedError("nothing to pack: the source has no samples")
-            raise NothingPackedError(
-                f"nothing to pack: all {state.num_rejected} samples were rejected, the first, "
-                f"{rejects[0].key}, since: {rejects[0].reason}. All are listed in "
-                f"{rejects_path(self.job.destination)}."
+    # -- ending -----------------------------------------------------------------------
+
+    def _finish(self) -> Path:
+        """Return the path of the finished data; write the manifest of several shards."""
+        entries = [shard.entry for shard in self.state.sealed]
+        if not entries:
+            self._publish_rejects()
+            self._clear()
+            rejects = rejects_path(self.destination)
+            raise nothing_packed(self.state.num_rejected, read_rejects(rejects), rejects)
+        if not self.options.many:
+            return self.shards / entries[0].file
+        schema: Schema = self.source.schema
+        readers = [ShardReader(self.shards / entry.file) for entry in entries]
+        digest = content_digest(schema, [reader.column for reader in readers])
+        Manifest(schema, digest, tuple(entries), self.packed_with).write(self.shards)
+        return self.shards
+
+    def _publish(self) -> None:
+        """Rename the finished data to the destination.
+
+        The list of rejects comes first, so that a visible dataset is complete.
+        """
+        data, destination = self._finish(), self.destination
+        if os.path.lexists(destination) and not self.overwrite:
+            raise DestinationExistsError(
+                f"{destination} appeared while the dataset was being packed. Move it away "
+                "and run the same command again, or pass overwrite=True (--overwrite)."
             )
-        entries = [shard.entry for shard in state.sealed]
-        state.digest = entries[0].digest
-        if self.options.many:
-            readers = [ShardReader(self.job.shards / entry.file) for entry in entries]
-            schema: Schema = self.source.schema
-            state.digest = content_digest(schema, [reader.column for reader in readers])
-            manifest = Manifest(schema, state.digest, tuple(entries), self.packed_with)
-            manifest.write(self.job.shards)
-        self.job.commit()
+        self._publish_rejects()
+        if data.is_dir() or destination.is_dir():
+            if os.path.lexists(destination):
+                os.rename(destination, self.directory / "replaced")
+            os.rename(data, destination)
+        else:
+            os.replace(data, destination)
+        sync_directory(destination.parent)
 
-    def _data(self) -> Path:
-        """Return the finished data, which `publish` renames to the destination."""
-        shards = self.job.shards
-        return shards if self.options.many else shards / self.job.state.sealed[0].entry.file
+    def _publish_rejects(self) -> None:
+        assert self._rejects is not None
+        if self.state.num_rejected:
+            self._rejects.sync()
+            with open_own_file(self._rejects.path) as file:
+                write_file(self.directory / "rejects.csv.new", file.read())
+            os.replace(self.directory / "rejects.csv.new", rejects_path(self.destination))
+        else:
+            rejects_path(self.destination).unlink(missing_ok=True)
 
-    def _publish(self, started: float, resumed_at: int) -> PackReport:
-        state, destination = self.job.state, self.job.destination
-        self.job.publish(self._data(), replace=self.overwrite)
-        seconds = time.monotonic() - started
-        return PackReport(
-            path=destination,
-            digest=state.digest,
-            num_samples=sum(shard.entry.num_samples for shard in state.sealed),
-            num_rejected=state.num_rejected,
-            num_shards=len(state.sealed),
-            source_bytes=state.source_bytes,
-            file_bytes=sum(shard.entry.file_bytes for shard in state.sealed),
-            seconds=seconds,
-            images_per_second=(state.position - resumed_at) / max(seconds, 1e-9),
-            resumed_at=resumed_at,
-            rejects_path=rejects_path(destination) if state.num_rejected else None,
-            notes=(*self.source.notes, *self.job.notes),
-            read_as=self.source.description,
-            load_code=load_code(destination),
+
+def checked_records(
+    result: Sequence[Record | Reject], source: Source, stop_on_error: bool
+) -> list[Record | Reject]:
+    """Return the records of a chunk; raise `RejectedError` at a bad sample if that is wanted."""
+    source.check_store()  # before samples are rejected because of a failed store
+    taken = [
+        Reject(*map(with_urls, record)) if isinstance(record, Reject) else record
+        for record in result
+    ]
+    bad = next((record for record in taken if isinstance(record, Reject)), None)
+    if bad is not None and stop_on_error:
+        raise RejectedError(
+            f"{bad.key}: {bad.reason}. Go on with on_error='report', which leaves such images "
+            "out and lists them; or repair or remove it and start again with overwrite=True."
         )
+    return taken
 
 
-def _writer_of(container: Container) -> type[ShardWriter]:
+def writer_of(container: Container) -> type[ShardWriter]:
     """Return a container's writer; imports its library, and not the other's."""
     if container == "lmdb":
         from fastdata.formats.lmdb import LmdbShardWriter
@@ -402,29 +494,50 @@ def _writer_of(container: Container) -> type[ShardWriter]:
     return Hdf5ShardWriter
 
 
+def _check_shard(path: Path, digest: str = "") -> None:
+    """Read a finished shard completely; `ShardDamagedError` if it has changed."""
+    try:
+        reader = ShardReader(path)
+        damage = next(find_damage(reader), None)
+    except FastdataError as error:
+        raise ShardDamagedError(str(error)) from error
+    if damage is not None:
+        raise ShardDamagedError(str(damage))
+    if digest and reader.header.digest != digest:
+        raise ShardDamagedError(f"{path} is another shard than the one that was written")
+
+
 _OF_DATASET = re.compile(
     r"manifest\.json(\.new)?|rejects\.csv|shard-\d{5,}(-[0-9a-f]{16})?\.(lmdb|h5)(-lock)?"
 )
 """Names that fastdata gives; LMDB's own tools add ``-lock``."""
 
 
-def _foreign_name(directory: Path) -> str | None:
-    """Return the name of a file in a dataset's folder that does not belong to it."""
-    listed: set[str] = set()
-    with contextlib.suppress(FastdataError):
-        listed = {shard.file for shard in Manifest.read(directory).shards}
-    names = sorted(set(os.listdir(directory)) - listed)
-    return next((name for name in names if not _OF_DATASET.fullmatch(name)), None)
+def _refuse_to_replace(destination: Path) -> None:
+    """Refuse to replace anything but a dataset."""
+    why = None
+    if destination.is_dir():
+        manifest = dataset_at(destination, many=True)
+        listed = {one.file for one in manifest.shards} if isinstance(manifest, Manifest) else set()
+        names = sorted(set(os.listdir(destination)) - listed)
+        foreign = next((name for name in names if not _OF_DATASET.fullmatch(name)), None)
+        if MANIFEST not in names:
+            why = f"is a directory, not a dataset ({MANIFEST} is missing)"
+        elif foreign:
+            why = f"has {foreign}, which does not belong to the dataset"
+    elif destination.is_file():
+        with open(destination, "rb", opener=open_regular) as file:
+            start = file.read(32)
+        if start and not is_container(start):  # a damaged dataset may be replaced
+            why = "is a file, not a dataset (if you gave a pattern, put it in quotes)"
+    if why:
+        raise DestinationExistsError(
+            f"{destination} {why}, so it is not replaced. Move that elsewhere, or choose another "
+            "destination."
+        )
 
 
-def _may_be_dataset(path: Path) -> bool:
-    """Return whether a file is empty, or an LMDB or HDF5 file, perhaps damaged."""
-    with open(path, "rb", opener=open_regular) as file:
-        start = file.read(32)
-    return not start or is_container(start)
-
-
-def _next_samples(samples: Iterator[Sample | Reject], count: int) -> list[Sample | Reject]:
+def next_chunk(samples: Iterator[Sample | Reject], count: int) -> list[Sample | Reject]:
     """Return the next samples; fewer if they are large, as a chunk is in memory."""
     chunk: list[Sample | Reject] = []
     num_bytes = 0

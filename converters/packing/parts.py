@@ -17,7 +17,6 @@ does not list.
 from __future__ import annotations
 
 import contextlib
-import functools
 import io
 import itertools
 import json
@@ -25,10 +24,11 @@ import os
 import re
 import secrets
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -47,36 +47,27 @@ from fastdata.formats.layout import content_digest
 from fastdata.formats.manifest import MANIFEST, Manifest, ShardEntry
 from fastdata.formats.reader import ShardReader
 from fastdata.formats.sparse import columns_only
+from fastdata.formats.writer import Record
 from fastdata.storage import LocalStore, Store
 from fastdata.storage.contract import MOST_TEXT_BYTES
 from fastdata.waits import said_while
 
-from ..base import Source
+from ..base import IndexedSource, Reject, Sample, Source
+from ..scan import ScanSource
 from .job import (
-    Job,
     checked_json,
     csv_line,
     differences,
+    entry_of,
     json_with_checksum,
-    rejected,
     rejects_in,
-    rejects_path,
 )
 from .options import PackOptions
-from .packer import Packer
-from .plan import (
-    NothingPackedError,
-    Plan,
-    Positions,
-    SourceRange,
-    identity,
-    packed_with,
-    shuffled,
-    source_hash,
-)
+from .packer import CHUNK_SAMPLES, checked_records, next_chunk, writer_of
+from .plan import Plan, nothing_packed, order_of, packed_with, request_of
 from .workers import start_workers
 
-__all__ = ["Parts", "Receipt", "parse_part"]
+__all__ = ["Parts", "Receipt", "share_of"]
 
 _MAKE_ROOM = "A part is packed there: make room, or set TMPDIR to a larger folder."
 
@@ -98,9 +89,8 @@ class Receipt:
 
     part: int
     shard: ShardEntry | None
-    source_bytes: int
     rejects: list[tuple[int, str, str]]
-    """Position, key and reason; where parts are files, the position in the part."""
+    """Position in the part, key and reason."""
 
     @property
     def num_samples(self) -> int:
@@ -112,11 +102,10 @@ class Receipt:
         """Return a receipt; `FormatError` if it is invalid."""
         try:
             body = checked_json(bytes(data))
-            shard = None if body["shard"] is None else ShardEntry(**body["shard"])
+            shard = ShardEntry(**body["shard"]) if body["shard"] else None
             if shard is not None:
                 shard.check()
-            rejects = [(int(index), str(key), str(why)) for index, key, why in body["rejects"]]
-            return cls(int(body["part"]), shard, int(body["source_bytes"]), rejects)
+            return cls(int(body["part"]), shard, [(int(n), *why) for n, *why in body["rejects"]])
         except (LookupError, TypeError, ValueError, RecursionError) as error:
             raise FormatError(
                 f"{place} is not a valid receipt: {error!r}. Remove it, and pack that part again"
@@ -137,15 +126,14 @@ class Parts:
         self.store, self.source = store, source
         self._options = options
         self._source = source.indexed() if options.shuffle else source
-        self._plan: Plan | None = None
+        self._order = order_of(self._source, options)
 
     # -- the plan --------------------------------------------------------------------------------
 
-    def make_plan(self) -> Plan:
-        """Cut the source into parts, or return the existing plan.
+    def make_plan(self) -> None:
+        """Cut the source into parts, unless there is a plan.
 
-        Raises `DestinationExistsError` if the store has a dataset or foreign objects, and the
-        errors of `plan`.
+        Raises `DestinationExistsError` if the store has a dataset or foreign objects.
         """
         if self.store.exists(MANIFEST):
             raise self._is_there()
@@ -158,15 +146,13 @@ class Parts:
                     "for the dataset."
                 )
             self.store.put_if_absent(PLAN, Plan.of(self.source, self._options).to_json())
-        return self.plan()
 
+    @cached_property
     def plan(self) -> Plan:
-        """Return the plan, after comparing it with the source and the options.
+        """The plan, which was compared with the source and the options.
 
         Raises `PartsMissingError` if there is none, and `JobChangedError` if they differ.
         """
-        if self._plan is not None:
-            return self._plan
         try:
             plan = Plan.from_json(self._read_text(PLAN), self.store.url_of(PLAN))
         except ObjectNotFoundError:
@@ -175,17 +161,12 @@ class Parts:
             raise PartsMissingError(
                 f"{self.store.url} has no plan: run the same command with --plan first"
             ) from None
-        now = identity(self.source, self._options)
-        different = list(differences(plan.identity, now))
-        if not different and plan.source != source_hash(self._source, self._options):
-            different = ["files of the source have changed since, or were added or removed"]
-        if different:
+        if different := differences(asdict(plan), request_of(self.source, self._options)):
             raise JobChangedError(
                 f"{self.store.url} is an unfinished pack of something else: "
                 f"{'; '.join(different)}. Run it as it was planned, or choose another destination; "
                 f"{self.store.url_of('unfinished/')} and its shards may be removed by hand."
             )
-        self._plan = plan
         return plan
 
     def _is_there(self) -> DestinationExistsError:
@@ -215,7 +196,7 @@ class Parts:
 
     @property
     def _folder(self) -> str:
-        return f"unfinished/{self.plan().id}/"
+        return f"unfinished/{self.plan.id}/"
 
     def _receipt(self, key: str) -> Receipt:
         return Receipt.from_json(self._read_text(key), self.store.url_of(key))
@@ -223,66 +204,63 @@ class Parts:
     def _read_text(self, key: str) -> bytes | memoryview:
         return self.store.read(key, most_bytes=MOST_TEXT_BYTES)
 
-    @functools.cached_property
-    def _order(self) -> Positions | None:
-        count = self._source.num_samples or 0
-        return shuffled(count, self._options.seed) if self._options.shuffle else None
+    def _samples(self, part: int) -> Iterator[Sample | Reject]:
+        """Yield the samples of a part."""
+        source, plan = self._source, self.plan
+        start, stop = plan.bounds[part : part + 2]
+        if plan.unit == "files":
+            assert isinstance(source, ScanSource), "other sources are cut between samples"
+            return source.read_files(start, stop)
+        if self._order is None:
+            return itertools.islice(source.start_at(start), stop - start)
+        assert isinstance(source, IndexedSource), "other sources are not shuffled"
+        return map(source.get, map(int, self._order[start:stop]))
 
     def pack(
-        self,
-        part: int,
-        *,
-        num_workers: int | None = None,
-        stop_on_error: bool = False,
-        progress: bool | None = False,
+        self, part: int, *, num_workers: int | None = None, stop_on_error: bool = False
     ) -> Receipt:
         """Pack a part, upload its shard and put its receipt; return the receipt that counts."""
-        samples, options = self._range(part), self._options
-        alone = replace(
-            options, shards=1, shard_size=None, shard_bytes=None, limit=None, shuffle=False
-        )
+        plan, options = self.plan, self._options
+        position = 0
+        rejects: list[tuple[int, str, str]] = []
+        shard = None
         with ExitStack() as stack:
             place = tempfile.gettempdir()
             stack.enter_context(full_disk_explained(place, _MAKE_ROOM))
-            scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="fastdata-part-"))
-            path = Path(scratch) / "shard"
-            with contextlib.closing(Job(path)) as job:
-                packer = Packer(
-                    job,
-                    samples,
-                    alone,
-                    stop_on_error,
-                    progress,
-                    packed_with(self.source, options),
-                )
-                packer.begin(overwrite=False)
-                try:
-                    with start_workers(samples, options.encode, num_workers, None) as encode:
-                        report = packer.run(encode)
-                except NothingPackedError:
-                    shard, source_bytes = None, 0
-                else:
-                    source_bytes = report.source_bytes
-                    suffix = "lmdb" if options.container == "lmdb" else "h5"
-                    name = f"shard-{part:05}-{secrets.token_hex(8)}.{suffix}"
-                    shard = ShardEntry(name, report.num_samples, path.stat().st_size, report.digest)
-                    with said_while(f"the upload of {self.store.url_of(name)}"):
-                        self.store.put(name, path)
-            found = rejected(rejects_path(path))
-        left_out = [(samples.first + at, key, why) for at, key, why in found]
-        receipt = Receipt(part, shard, source_bytes, left_out)
-        planned = samples.num_samples
-        if planned is not None and receipt.num_samples != planned:
-            raise JobChangedError(
-                f"the source had {planned:,} samples for part {part} when it was planned, and "
-                f"has {receipt.num_samples:,}: pack it anew, to another destination"
+            scratch = Path(
+                stack.enter_context(tempfile.TemporaryDirectory(prefix="fastdata-part-"))
             )
-        return self._put(receipt)
+            encode = stack.enter_context(
+                start_workers(self._source, options.encode, num_workers, None)
+            )
+            writer = writer_of(options.container)(scratch / "unfinished", self._source.schema)
+            stack.callback(writer.close)
+            chunks = iter(partial(next_chunk, self._samples(part), CHUNK_SAMPLES), [])
+            for result in stack.enter_context(contextlib.closing(encode(chunks))):
+                records = checked_records(result, self._source, stop_on_error)
+                for index, record in enumerate(records, position):
+                    if isinstance(record, Reject):
+                        rejects.append((index, *record))
+                writer.append([record for record in records if isinstance(record, Record)])
+                position += len(records)
+            self._source.check_store()
+            planned = plan.samples_in(part)
+            if planned is not None and position != planned:
+                raise JobChangedError(
+                    f"the source had {planned:,} samples for part {part} when it was planned, and "
+                    f"has {position:,}: pack it anew, to another destination"
+                )
+            if writer.num_samples:
+                path = scratch / f"shard-{part:05}-{secrets.token_hex(8)}{writer.suffix}"
+                writer.seal(path, packed_with(self.source, options))
+                shard = entry_of(path)
+                with said_while(f"the upload of {self.store.url_of(path.name)}"):
+                    self.store.put(path.name, path)
+        return self._put(Receipt(part, shard, rejects))
 
-    def _range(self, part: int) -> SourceRange:
-        start, stop = self.plan().bounds[part : part + 2]
-        of_files = self.plan().unit == "files"
-        return SourceRange(self._source, start, stop, self._order, files=of_files)
+    def pack_all(self, parts: Sequence[int], **options: Any) -> Generator[Receipt, None, None]:
+        """Pack some parts, one after another."""
+        yield from (self.pack(part, **options) for part in parts)
 
     def _put(self, receipt: Receipt) -> Receipt:
         key = f"{self._folder}{receipt.part:05}.json"
@@ -320,7 +298,7 @@ class Parts:
         """Put the manifest, which makes a dataset of the shards, and remove leftover files.
 
         If the manifest exists already, return it without receipts.  Raises `PartsMissingError`
-        while parts are missing, `NothingPackedError` if every sample was rejected,
+        while parts are missing, `SourceError` if every sample was rejected,
         `DestinationExistsError` if there is another dataset.
         """
         options = packed_with(self.source, self._options)
@@ -332,7 +310,7 @@ class Parts:
                 )
             self.tidy(manifest)
             return manifest, []
-        plan, found = self.plan(), self.receipts()
+        plan, found = self.plan, self.receipts()
         missing = [part for part in range(len(plan)) if part not in found]
         if missing and self.store.exists(MANIFEST):  # another process did it meanwhile
             return self.commit()
@@ -345,23 +323,17 @@ class Parts:
         receipts = [found[part] for part in range(len(plan))]
         shards = [receipt.shard for receipt in receipts if receipt.shard is not None]
         consumed = list(itertools.accumulate((one.num_samples for one in receipts), initial=0))
-        before = consumed if plan.unit == "files" else [0] * len(receipts)
         rejects = [
             (first + at, key, why)
-            for first, receipt in zip(before, receipts, strict=False)
+            for first, receipt in zip(consumed, receipts, strict=False)
             for at, key, why in receipt.rejects
         ]
         if rejects:
             lines = [csv_line(*line) for line in rejects]
             self.store.put(REJECTS, b"".join([b"index,key,reason\n", *lines]))
-        if not shards and not rejects:
-            raise NothingPackedError("nothing to pack: the source has no samples")
         if not shards:
-            raise NothingPackedError(
-                f"nothing to pack: all {consumed[-1]} samples were rejected, the first, "
-                f"{rejects[0][1]}, since: {rejects[0][2]}. All are listed in "
-                f"{self.store.url_of(REJECTS)}."
-            )
+            first = [Reject(*rejects[0][1:])] if rejects else []
+            raise nothing_packed(len(rejects), first, self.store.url_of(REJECTS))
         schema = self.source.schema
         with tempfile.TemporaryDirectory(prefix="fastdata-commit-") as scratch:
             waiting = said_while(f"the columns of the shards in {self.store.url}")
@@ -403,12 +375,17 @@ class Parts:
                     os.rmdir(folder)
 
 
-def parse_part(text: str) -> tuple[int, int]:
-    """Return the numbers of ``K/N``; `OptionError` if it is none of N parts, from 0 on."""
-    match = re.fullmatch(r"(\d+)/(\d+)", text)
+def share_of(part: str | None) -> tuple[int, int]:
+    """Return K and N of ``K/N``: (0, 1) for all parts, (0, 0) for a step without parts.
+
+    `OptionError` unless K is one of N, from 0 on.
+    """
+    if part in ("plan", "commit"):
+        return 0, 0
+    match = re.fullmatch(r"(\d+)/(\d+)", "0/1" if part is None else part)
     if match is None or not 0 <= int(match[1]) < int(match[2]):
         raise OptionError(
-            f"part={text!r} is no K/N with K from 0 to N - 1: the tasks of an array are counted "
+            f"part={part!r} is no K/N with K from 0 to N - 1: the tasks of an array are counted "
             "from 0, as with sbatch --array=0-99"
         )
     return int(match[1]), int(match[2])

@@ -1,21 +1,44 @@
-"""The outcome of a pack: `PackReport`."""
+"""What a pack tells its user: a description of the source, a progress bar, and a `PackReport`."""
 
 from __future__ import annotations
 
+import logging
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
 from fastdata.printable import printable
 from fastdata.summary import field_texts
 
-from ..base import Reject
+from ..base import Reject, Source
 from .job import read_rejects
 
-__all__ = ["PackReport"]
+__all__ = ["PackReport", "progress_bar", "say_what_is_read"]
+
+log = logging.getLogger("fastdata")
 
 LEAST_FOR_RATE = 2000
 """The rate of fewer images is not printed: the start of the workers takes most of the time."""
+
+
+def say_what_is_read(source: Source) -> None:
+    """Log the description of a source."""
+    for line in (source.description, *source.notes):
+        log.info("%s", printable(line))
+
+
+def progress_bar(name: str, total: int | None, shown: bool | None, initial: int = 0) -> Any:
+    """Return a progress bar of samples; `shown` is None for one on terminals only."""
+    return tqdm(
+        total=total,
+        initial=initial,
+        unit="img",
+        desc=f"packing {printable(name)}",
+        disable=None if shown is None else not shown,
+        dynamic_ncols=True,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +54,8 @@ class PackReport:
     num_samples, num_rejected : int
         Packed, and left out.
     num_shards : int
-    source_bytes, file_bytes : int
-        Bytes of images read, and bytes of the dataset's files.
+    file_bytes : int
+        Bytes of the dataset's files.
     seconds : float
         Of this run.
     images_per_second : float
@@ -54,10 +77,9 @@ class PackReport:
     num_samples: int
     num_rejected: int
     num_shards: int
-    source_bytes: int
     file_bytes: int
-    seconds: float
-    images_per_second: float
+    seconds: float = 0.0
+    images_per_second: float = 0.0
     resumed_at: int = 0
     rejects_path: Path | None = None
     notes: tuple[str, ...] = ()
@@ -85,7 +107,7 @@ class PackReport:
         rate = f"{self.images_per_second:,.0f} images/s, " if enough else ""
         lines = [
             f"{self.path}: {self.num_samples:,} images, "
-            f"{self.source_bytes / 1e6:,.1f} MB in, {self.file_bytes / 1e6:,.1f} MB out, "
+            f"{self.file_bytes / 1e6:,.1f} MB, "
             f"{rate}{self.num_rejected:,} rejected"
         ]
         if self.digest:

@@ -6,22 +6,28 @@ process costs at most one image.
 
 from __future__ import annotations
 
+import concurrent.futures.process
 import contextlib
 import gc
 import multiprocessing
+import multiprocessing.queues
 import os
 import pickle
 import platform
 import signal
 import sys
+import threading
+import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
+from types import CodeType, FrameType
 from typing import Any, TypeAlias
 
 from fastdata.errors import MachineError, OptionError, WorkerError
+from fastdata.formats.writer import Record
 from fastdata.processes.pool import ProcessPool, Ticket
 from fastdata.processes.resources import available_cores
 from fastdata.processes.starting import Role, UnpicklableWorkError, signals_held
@@ -30,21 +36,28 @@ from fastdata.waits import wait_until
 
 from ..base import Deferred, Reject, Sample, Source
 from ..reading.python_samples import own_copy
-from .chunk import CHUNK_BYTES, ChunkResult, bytes_of, encode_chunk
+from .chunk import CHUNK_BYTES, bytes_of, encode_chunk
 from .options import EncodeOptions
-from .pools import LostProcesses, interrupt_tasks_only
 
-__all__ = ["ChunkPool", "EncodeAll", "run_in_order", "start_workers"]
+__all__ = [
+    "ChunkPool",
+    "EncodeAll",
+    "LostProcesses",
+    "interrupt_tasks_only",
+    "run_in_order",
+    "start_workers",
+]
 
-EncodeAll: TypeAlias = Callable[[Iterable[Any]], Iterator[ChunkResult]]
+_Records: TypeAlias = "list[Record | Reject]"
+EncodeAll: TypeAlias = Callable[[Iterable[Any]], Generator[_Records, None, None]]
 """Turns chunks into results, in their order."""
 
 _Chunk: TypeAlias = "Sequence[Sample | Reject]"
-_Encode: TypeAlias = Callable[["_Chunk"], ChunkResult]
+_Encode: TypeAlias = Callable[["_Chunk"], _Records]
 
 _GRACE_SECONDS = 5.0
 _SIGNAL_SECONDS = 0.1
-"""How long a signal waits at most while there is no result."""
+"""A signal waits at most this long for the next result."""
 _THREADS_THAT_WAIT = 8
 """Threads a core where images come by a network: a request takes longer than decoding."""
 _DEATHS_ALLOWED = 2
@@ -60,30 +73,43 @@ def start_workers(
     source: Source, options: EncodeOptions, num_workers: int | None, executor: Executor | None
 ) -> Iterator[EncodeAll]:
     """Start the workers; give the function that turns chunks into results."""
-    encode = _encoder_of(source, options)
+    encode = partial(
+        encode_chunk, schema=source.schema, options=options, box_forms=dict(source.box_forms)
+    )
     workers = available_cores() if num_workers is None else num_workers
     setup = source.worker_setup
     if executor is not None and source.mirror and not isinstance(executor, ThreadPoolExecutor):
         raise OptionError(
-            "files of a store are downloaded by this process, and an executor's own processes have "
-            "none of them: pack to a URL, or by an engine (--executor), whose tasks read the store "
+            "files of a store are downloaded by this process, and an executor's processes cannot "
+            "read them: pack to a URL, or by an engine (--executor), whose tasks read the store "
             "themselves, or without executor"
         )
     with contextlib.ExitStack() as stack:
-        if executor is None and (source.reads_by_network or source.mirror is not None):
-            each = _THREADS_THAT_WAIT if source.reads_by_network else 1
-            threads = each * max(1, workers)
+        threads = 0
+        if source.mirror is not None:
+            threads = max(1, workers) * (_THREADS_THAT_WAIT if source.reads_by_network else 1)
+        elif platform.system() == "Darwin":
+            # Its sockets do not keep messages whole, as processes that share one need.
+            threads = workers
+        if executor is None and threads:
             executor = stack.enter_context(ThreadPoolExecutor(threads))
-        elif executor is None and workers and platform.system() == "Darwin":
-            # There are no sockets that keep messages whole, which processes would share.
-            executor = stack.enter_context(ThreadPoolExecutor(workers))
         if executor is None and workers:
-            yield _in_processes(source, options, workers, stack)
-            return
+            if options.filter == "bicubic":
+                import torch  # noqa: F401 (once here, not in every worker that is forked)
+            try:
+                pool = stack.enter_context(contextlib.closing(ChunkPool(workers, encode, setup)))
+            except UnpicklableWorkError as error:
+                source.notes.append(
+                    f"the dataset cannot be sent to worker processes ({error}), so this one packed "
+                    "it alone, which is slower"
+                )
+            else:
+                yield lambda chunks: pool.run(chunks, 2 * workers + 2)
+                return
         if setup is not None:
             setup()
         if executor is None:
-            yield lambda chunks: map(encode, chunks)
+            yield lambda chunks: (encode(chunk) for chunk in chunks)
             return
         ahead = 2 * getattr(executor, "_max_workers", workers) + 2
         submit = partial(executor.submit, partial(_encode_in_pool, encode))
@@ -94,38 +120,9 @@ def start_workers(
         )
 
 
-def _encoder_of(source: Source, options: EncodeOptions) -> Any:
-    forms = dict(source.box_forms)
-    return partial(encode_chunk, schema=source.schema, options=options, box_forms=forms)
-
-
-def _encode_in_pool(encode: _Encode, chunk: _Chunk) -> ChunkResult:
+def _encode_in_pool(encode: _Encode, chunk: _Chunk) -> _Records:
     interrupt_tasks_only()
     return encode(chunk)
-
-
-def _in_processes(
-    source: Source, options: EncodeOptions, workers: int, stack: contextlib.ExitStack
-) -> EncodeAll:
-    """Start worker processes, which end with `stack`."""
-    if options.filter == "bicubic":
-        import torch  # noqa: F401 (once here, not in every worker that is forked)
-
-    encode, setup = _encoder_of(source, options), source.worker_setup
-    loads_here = False
-    try:
-        pool = ChunkPool(workers, encode, setup)
-    except UnpicklableWorkError as error:
-        assert setup is not None
-        setup()
-        loads_here = True
-        source.notes.append(
-            f"the dataset cannot be sent to worker processes ({error}), so it was called in "
-            "this one, which is slower"
-        )
-        pool = ChunkPool(workers, encode)
-    stack.callback(pool.close)
-    return lambda chunks: pool.run(_loaded(chunks) if loads_here else chunks, 2 * workers + 2)
 
 
 def _loaded(chunks: Iterable[_Chunk]) -> Iterator[_Chunk]:
@@ -147,14 +144,14 @@ def run_in_order(
     submit: Callable[[Any], Future[Any] | Ticket],
     ahead: int,
     lost: LostProcesses | None = None,
-) -> Iterator[Any]:
-    """Yield the results of `chunks` in their order, with `ahead` of them in flight.
+) -> Generator[Any, None, None]:
+    """Yield the results of `chunks` in their order, with up to `ahead` chunks in flight.
 
-    Fewer where a chunk has a record of up to 1 GB: what is in flight is in memory here.
+    Large chunks are fewer, since all chunks in flight are in memory here.
 
-    Signals are handled only between calls of the executor's: what a handler raises as
-    `threading.Condition` is entered leaves that locked, and the executor's thread waits for ever.
-    `lost` is of the executor, if there is one: tasks are cancelled where results are left.
+    Signals are handled only between calls of the executor: an exception that a handler raises
+    inside of `threading.Condition` leaves it locked, and the executor's thread never ends.
+    `lost` belongs to the executor: it cancels the tasks that remain if the caller stops early.
     """
     waiting: deque[Future[Any] | Ticket] = deque()
     sizes: deque[int] = deque()
@@ -196,7 +193,7 @@ def _result(pending: Future[Any] | Ticket, lost: LostProcesses | None = None) ->
 
 
 class ChunkPool:
-    """Worker processes that encode chunks; new ones take their place when one of them dies.
+    """Worker processes that encode chunks; they are replaced when a worker dies.
 
     A decoder that crashes on one image, twice, costs that image, not the pack.  Workers ignore
     Ctrl-C, which the packer handles, and end within moments of the packer's death.
@@ -238,7 +235,7 @@ class ChunkPool:
             ) from error
         return pool
 
-    def run(self, chunks: Iterable[_Chunk], ahead: int) -> Iterator[ChunkResult]:
+    def run(self, chunks: Iterable[_Chunk], ahead: int) -> Generator[_Records, None, None]:
         """Yield results in order; a sample that kills its worker becomes a `Reject`."""
         source = iter(chunks)
         pending: deque[_Chunk] = deque()  # submitted, result not yet yielded
@@ -258,7 +255,7 @@ class ChunkPool:
                 if self._pool.death is None:  # an error of the work: the workers are well
                     raise
                 self._pool = self._start()
-            # One of these killed a worker: find out which, one sample at a time.
+            # A sample here killed a worker: find out which, one sample at a time.
             while pending:
                 yield self._one_by_one(pending.popleft())
 
@@ -270,16 +267,15 @@ class ChunkPool:
         except Exception:  # pickling a user's object may raise anything
             return self._pool.submit([_sendable(sample) for sample in chunk])
 
-    def _one_by_one(self, chunk: _Chunk) -> ChunkResult:
-        records: list[Any] = []
-        total = 0
+    def _one_by_one(self, chunk: _Chunk) -> _Records:
+        records: _Records = []
         for sample in chunk:
             kills = _memory_kills()
             for _ in range(_DEATHS_ALLOWED):
                 try:
                     with signals_held():
                         ticket = self._submit([sample])
-                    result: ChunkResult = _result(ticket)
+                    result: _Records = _result(ticket)
                     break
                 except WorkerError:
                     if self._pool.death is None:
@@ -295,13 +291,12 @@ class ChunkPool:
                         "memory; then run the same command again: it continues"
                     )
                 reason = "the worker process died on it (a crash of the decoder, or out of memory)"
-                result = ChunkResult([Reject(sample.key, reason)], 0)
-            records += result.records
-            total += result.source_bytes
-        return ChunkResult(records, total)
+                result = [Reject(sample.key, reason)]
+            records += result
+        return records
 
     def close(self) -> None:
-        """End the workers, and what they are working on.  Idempotent."""
+        """End the workers and their tasks.  Idempotent."""
         with signals_held():
             self._pool.close()
 
@@ -325,7 +320,7 @@ class _Encoder:
     def __init__(self, encode: _Encode, setup: Callable[[], None] | None) -> None:
         self._encode, self._setup = encode, setup
 
-    def __call__(self, chunk: _Chunk | None, memory: object) -> ChunkResult | None:
+    def __call__(self, chunk: _Chunk | None, memory: object) -> _Records | None:
         if self._setup is not None:
             setup, self._setup = self._setup, None
             setup()
@@ -348,24 +343,126 @@ def _become_worker() -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, _end_soon)
 
-    # One process a core: no threads of these libraries besides.  torch, which takes a second to
+    # Each core has a process, so these libraries need no threads.  torch, which takes a second to
     # import and which few packs use, may come later.
     os.environ["OMP_NUM_THREADS"] = "1"
     have_one_opencv_thread()
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
-    # What is there now stays: looking through it for garbage took a tenth of the time of a pack.
+    # The objects of now stay: looking through them for garbage took a tenth of a pack's time.
     gc.freeze()
 
 
 def _end_soon(signum: int, frame: object) -> None:
     """Have the kernel end this process, but only in a while.
 
-    Schedulers send SIGTERM to workers too.  If they died of it at once, the packer
-    would start new ones while it is being stopped; in a while, it has taken what is
-    complete, and ended the workers itself.
+    Schedulers send SIGTERM to workers too.  If workers died at once, the packer would start
+    others while it is being stopped.  Until the delay is over, it has committed the complete
+    samples and ended the workers itself.
     """
     signal.setitimer(signal.ITIMER_REAL, _GRACE_SECONDS)
 
 
 _ROLE = Role(name="fastdata-packer", set_up=_become_worker, remedy=_REMEDY)
+
+
+# -- executors of the caller ---------------------------------------------------------------------
+#
+# The messages of a `ProcessPoolExecutor` go through pipes that all of its processes share.  A
+# process that is interrupted halfway through a message spoils the pipe, and Python's thread waits
+# for the rest without end, as other processes can still write to it (seen in Python 3.11).
+
+_NOTICE_SECONDS = 0.5
+"""Within which an executor notices the death of one of its processes."""
+_LEAVE_SECONDS = 2.0
+"""For a pool that has lost a process to fail its tasks."""
+_TICK_SECONDS = 0.1
+
+_process: Any = concurrent.futures.process
+_WORKER: CodeType = _process._process_worker.__code__
+"""The loop of a process of the pool, which takes tasks, calls them and sends results."""
+_MESSAGES: tuple[CodeType, ...] = (
+    _process._sendback_result.__code__,
+    multiprocessing.queues.Queue.get.__code__,
+    multiprocessing.queues.SimpleQueue.put.__code__,
+)
+"""What it calls to take and to send."""
+
+
+def interrupt_tasks_only() -> None:
+    """Have Ctrl-C interrupt tasks of this process of a pool, and never its messages.
+
+    It does nothing in other processes and threads, and if Ctrl-C is ignored.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if (
+        multiprocessing.parent_process() is not None
+        and threading.current_thread() is threading.main_thread()
+        and callable(before)
+        and getattr(before, "func", None) is not _interrupt_task
+    ):
+        signal.signal(signal.SIGINT, partial(_interrupt_task, before))
+
+
+def _interrupt_task(before: Any, number: int, frame: FrameType | None) -> None:
+    """Handle Ctrl-C as before, unless the loop of the pool is at a message."""
+    called: FrameType | None = None
+    while frame is not None and frame.f_code is not _WORKER:
+        called, frame = frame, frame.f_back
+    if frame is None or (called is not None and called.f_code not in _MESSAGES):
+        before(number, called)
+
+
+class LostProcesses:
+    """Ends a pool after one of its processes died while it sent a result."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor: Any = executor
+        self._since: float | None = None
+
+    def check(self) -> None:
+        """Raise `WorkerError` if there is such a process, which the pool has had time to notice."""
+        if self._is_unnoticed():
+            self._end()
+            raise WorkerError(
+                "a process of the executor died while it sent a result. Run the same command "
+                "again, with a new executor: it continues"
+            )
+
+    def cancel(self, pending: Collection[Future[Any]]) -> None:
+        """Cancel tasks that are not wanted any more, unless the pool is about to fail them.
+
+        A Ctrl-C may have ended its processes, too.  Cancelled tasks would then fail in Python's
+        thread, which would never end.
+        """
+        began = time.monotonic()
+        while pending and self._processes():
+            if not wait(pending, _TICK_SECONDS).not_done:
+                return
+            if self._is_unnoticed():
+                self._end()
+            if time.monotonic() > began + (_LEAVE_SECONDS if self._has_lost() else _NOTICE_SECONDS):
+                break
+        if not self._has_lost():
+            for future in pending:
+                future.cancel()
+
+    def _processes(self) -> list[Any]:
+        return list((getattr(self._executor, "_processes", None) or {}).values())
+
+    def _has_lost(self) -> bool:
+        return any(process.exitcode for process in self._processes())
+
+    def _is_unnoticed(self) -> bool:
+        """Return whether a process has died, and the pool has had time to notice."""
+        if not self._has_lost():
+            return False
+        now = time.monotonic()
+        self._since = now if self._since is None else self._since
+        return now > self._since + _NOTICE_SECONDS
+
+    def _end(self) -> None:
+        for process in self._processes():
+            process.kill()
+        with contextlib.suppress(AttributeError, OSError):
+            self._executor._result_queue._writer.close()  # now the thread reads the end of the file

@@ -16,7 +16,6 @@ compressed one is inflated in the packing process, from its front.
 from __future__ import annotations
 
 import abc
-import contextlib
 import hashlib
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -70,12 +69,11 @@ class ChunkReader(NamedTuple):
     picked: tuple[int, ...] = ()  # the column of each field
 
     def __call__(self, values: tuple[Any, ...]) -> Sequence[Any]:
-        found = zip(self.schema.items(), self.decoded(self.split(values)), strict=True)
-        return [convert(value, field, name) for (name, field), value in found]
-
-    def decoded(self, columns: Sequence[bytes]) -> list[Any]:
-        """Return the values of the columns that are taken."""
-        return [self.value_of(self.encodings[number], columns[number]) for number in self.picked]
+        columns = self.split(values)
+        return [
+            convert(self.value_of(self.encodings[number], columns[number]), field, name)
+            for (name, field), number in zip(self.schema.items(), self.picked, strict=True)
+        ]
 
     def split(self, values: tuple[Any, ...]) -> list[bytes]:
         """Return the bytes of each column."""
@@ -124,28 +122,21 @@ class ChunkIndex:
 
     def path_of(self, name: Any) -> Path:
         """Return the path of a file that the index names; SourceError if it is elsewhere."""
-        try:
-            return Path(path_inside(self.root, name))
-        except SourceError as error:
-            raise SourceError(f"{self.path}: {error}") from None
+        return Path(path_inside(self.root, name))
 
     def list_of(self, entry: Any, name: str, kind: type | tuple[type, ...]) -> Sequence[Any]:
         """Return a list of the index with entries of one kind; else raise SourceError."""
         found = entry.get(name) if isinstance(entry, dict) else None
         if not isinstance(found, list) or not all(isinstance(item, kind) for item in found):
-            raise SourceError(
-                f"{self.path}: {name!r} is {str(found)[:60]!r}, which is no such list"
-            )
+            raise SourceError(f"{name!r} is {str(found)[:60]!r}, not a list of the index")
         return found
 
     def add(
         self, path: Path, count: Any, codec: str = "", hashes: Mapping[str, Any] | None = None
     ) -> None:
-        """Add a chunk; SourceError if no chunk can have so many samples."""
+        """Add a chunk; raise SourceError for an impossible number of samples."""
         if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count < _LARGEST_COUNT:
-            raise SourceError(
-                f"{self.path}: {path.name} has {str(count)[:60]!r}, not a number of samples"
-            )
+            raise SourceError(f"{path.name} has {str(count)[:60]!r}, not a number of samples")
         self.paths.append(path)
         self.counts.append(count)
         self.codecs.append(codec)
@@ -164,7 +155,7 @@ class ChunkIndex:
             if count != wanted:
                 raise SourceError(
                     f"{input.path}: has {count:,} samples and {self.path.name} says {wanted:,}: "
-                    "one of them is damaged, or of another dataset"
+                    "a file is damaged, or belongs to another dataset"
                 )
             table = np.frombuffer(input.exactly(4, 4 * (count + 1)), "<u4")
             last = 4 * (count + 2)
@@ -181,7 +172,7 @@ class ChunkIndex:
                     yield begin, begin, Reject(input.key(begin), reason)
                 done += 1
         except SourceError as error:
-            lost = f"; {wanted - done:,} samples of it are lost"
+            lost = f"; {wanted - done:,} of its samples are lost"
             if input.size is not None:
                 raise SourceError(f"{error}{lost}") from error
             yield last, last, Reject(input.key(last), f"{reject_reason(input.path, error)}{lost}")
@@ -213,7 +204,7 @@ class ChunkSource(ScanSource):
     """A folder of chunks.  A format is a subclass, which reads the index."""
 
     missing: str
-    """What to do where there is no index."""
+    """What to do if there is no index."""
 
     @abc.abstractmethod
     def read_index(self, index: ChunkIndex) -> tuple[Sequence[str], ChunkReader]:
@@ -237,7 +228,10 @@ class ChunkSource(ScanSource):
         if path is None:
             raise SourceError(f"{location}: no index.json there{self.missing}")
         index, given = ChunkIndex(path), fields or {}
-        names, reader = self.read_index(index)
+        try:
+            names, reader = self.read_index(index)
+        except SourceError as error:
+            raise SourceError(f"{path}: {error}") from error
         # Chunks of an index that was merged have the same names in different folders.
         scan = Scan(index.paths, index.rows, index.codecs, index.root)
         first: list[list[bytes]] = []
@@ -254,20 +248,17 @@ class ChunkSource(ScanSource):
         resolved, picked, notes = choose_columns(known, columns, given, channels, str(path))
         if isinstance(resolved.get("label"), StringField) and "label" not in given:
             remarks.append(
-                "field 'label' is text; --option classes=FILE, with a name on each line, makes "
-                "class numbers of it"
+                "field 'label' is text; --option classes=FILE, with a name on each line, numbers "
+                "the classes"
             )
-        some: dict[str, list[Any]] = {name: [] for name in resolved}
+        reader = reader._replace(schema=resolved, picked=tuple(picked))
+        some: dict[str, Sequence[Any]] = {}
         if any(isinstance(field, ArrayField) for field in resolved.values()):
-            first = first or scan.first(reader.split, path, "sample can be read")
-            every = reader._replace(picked=tuple(picked))
-            for sample in first:
-                with contextlib.suppress(ValueError):  # a reject
-                    for name, value in zip(resolved, every.decoded(sample), strict=True):
-                        some[name].append(value)
+            rows = scan.first(reader.__call__, path, "sample can be read")
+            some = dict(zip(resolved, zip(*rows, strict=True), strict=True))
         forms = resolve_boxes(resolved, some, parse_boxes(boxes, whole=True), given, remarks)
         schema = Schema(named_classes(resolved, "label", classes))
-        reader = reader._replace(schema=schema, picked=tuple(picked))
+        reader = reader._replace(schema=schema)
         notes = [*notes, *remarks]
         super().__init__(scan, schema, reader, notes=notes, beside=[path], box_forms=forms)
 

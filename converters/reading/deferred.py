@@ -19,12 +19,7 @@ from fastdata.errors import SourceError
 from ..base import Deferred
 from .spans import MAX_RECORD, FileSpan, read_at
 
-__all__ = [
-    "DeferredValues",
-    "ValueSpan",
-    "array_of",
-    "json_text",
-]
+__all__ = ["DeferredValues", "ValueSpan", "array_of", "json_text"]
 
 
 class ValueSpan(NamedTuple):
@@ -59,13 +54,9 @@ class DeferredValues(Deferred):
         self.values, self.forms = values, forms
 
     def load(self) -> tuple[Any, ...]:
-        values = map(_read, self.values)
-        if not self.forms:
-            return tuple(values)
-        return tuple(
-            value if form is None else form(value)
-            for value, form in zip(values, self.forms, strict=True)
-        )
+        forms = self.forms or [None] * len(self.values)
+        values = zip(map(_read, self.values), forms, strict=True)
+        return tuple(value if form is None else form(value) for value, form in values)
 
 
 def _read(value: Any) -> Any:

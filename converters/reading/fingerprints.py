@@ -40,6 +40,7 @@ def hash_samples(count: int, limit: int | None, parts_of: Callable[[int], Iterab
 class FileSource(Source):
     """A source whose samples are pieces of files, which `files_read` lists."""
 
+    reads_by_network = False
     paths: Sequence[Path]
     beside: Sequence[Path] = ()
     """Further files that samples depend on."""
@@ -51,6 +52,3 @@ class FileSource(Source):
 
     def fingerprints(self, limit: int | None = None) -> Hashes:
         return hash_files(self.files_read)
-
-    def fingerprint_key(self, index: int) -> str:
-        return printable(os.fspath(self.files_read[index]))

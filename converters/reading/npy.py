@@ -1,4 +1,4 @@
-"""NumPy's ``.npy`` files from bytes, without pickle and without belief.
+"""NumPy's ``.npy`` files from bytes, without pickle.
 
 Source: NumPy Enhancement Proposal 1, versions 1.0 and 2.0 of the format.
 """
@@ -24,7 +24,7 @@ class NpyHead(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Of the content, in bytes."""
+        """Size of the content, in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
@@ -33,18 +33,14 @@ def read_npy_head(file: IO[bytes]) -> NpyHead:
 
     Raises ValueError if it is no such file, or holds anything but numbers.
     """
-    version = np.lib.format.read_magic(file)
-    readers = {
-        (1, 0): np.lib.format.read_array_header_1_0,
-        (2, 0): np.lib.format.read_array_header_2_0,
-    }
-    if version not in readers:
+    version, _ = np.lib.format.read_magic(file)
+    if version not in (1, 2):  # version 3 is for records
         raise ValueError(f"version {version} of .npy is not known")
     try:
-        shape, fortran, dtype = readers[version](file)
+        shape, fortran, dtype = getattr(np.lib.format, f"read_array_header_{version}_0")(file)
     except ValueError:
         raise
-    except Exception as error:  # of whatever Python's parser raises for a damaged header
+    except Exception as error:  # Python's parser may raise anything for a damaged header
         raise ValueError(f"the header of the .npy file is damaged: {error!r}") from error
     if dtype.kind not in "biuf":
         raise ValueError(f"a .npy file of {dtype}; only numbers are read")
@@ -54,7 +50,7 @@ def read_npy_head(file: IO[bytes]) -> NpyHead:
 
 
 def parse_npy(data: bytes) -> np.ndarray[Any, Any]:
-    """Return the array of numbers that a ``.npy`` file holds; a view of `data` where it can be.
+    """Return the array of numbers in a ``.npy`` file, a view of its bytes.
 
     Raises ValueError if it is no such file, is cut short, or holds anything but numbers.
     """
@@ -64,5 +60,5 @@ def parse_npy(data: bytes) -> np.ndarray[Any, Any]:
         raise ValueError(
             f"a .npy file of shape {shape} and {dtype} with {len(body):,} bytes of content"
         )
-    array = np.frombuffer(body, dtype)
-    return array.reshape(shape[::-1]).T if fortran else array.reshape(shape)
+    array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, body, order="F" if fortran else "C")
+    return array

@@ -1,7 +1,7 @@
 """Rows of images from Python's libraries, as sequences of samples.
 
-Frames of pandas and Polars, Hugging Face's ``Dataset`` and torchvision's datasets of files are
-recognised by their attributes, without an import of these packages.
+pandas and Polars frames, Hugging Face's ``Dataset`` and torchvision's datasets of files are
+recognised by their attributes; these packages are not imported.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ import copy
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from fastdata.errors import SourceError
 
 from .field_names import INDEX_COLUMNS, safe_name, unique_name
+from .locations import printable
 from .python_samples import PEEK, Rows, are_names, holds_files, is_file, values_of
 from .selection import joined, left_out
 
@@ -32,7 +34,7 @@ def opened(location: Any) -> tuple[Any, list[str]]:
     if _is_data_loader(location):
         raise SourceError(
             "a DataLoader yields batches, and samples are packed. Pack its dataset: "
-            "fastdata.pack(loader.dataset, ...), or a part of it, torch.utils.data.Subset"
+            "fastdata.pack(loader.dataset, ...)"
         )
     if is_frame(location):
         return _rows_of_frame(location, notes), notes
@@ -67,16 +69,16 @@ def _rows_of_frame(frame: Any, notes: list[str]) -> Rows:
         if str(name) not in INDEX_COLUMNS:
             columns[unique_name(safe_name(str(name)), columns)] = frame[name].to_list()
     rows = Rows(columns) if columns else None
-    if rows is None or not len(rows) or not all(_has_file(row) for row in rows[:PEEK]):
+    if (
+        rows is None
+        or not len(rows)
+        or not all(any(map(is_file, row.values())) for row in islice(rows, PEEK))
+    ):
         raise SourceError(
             f"the frame of {len(frame):,} rows has no column of paths of image files; its columns "
             f"are {joined(map(str, frame.columns))}. Add one: frame['image'] = folder + names"
         )
     return rows
-
-
-def _has_file(row: Mapping[str, Any]) -> bool:
-    return any(map(is_file, row.values()))
 
 
 def _has_features(location: Any) -> bool:
@@ -109,20 +111,16 @@ def _rows_of_files(dataset: Any) -> Rows | None:
         return None
     if any(getattr(dataset, name, None) is not None for name in _TRANSFORMS):
         return None
-    targets = getattr(dataset, "targets", None)
-    if isinstance(listed[0], tuple) and len(listed[0]) == 2:
-        files, labels = [row[0] for row in listed], [row[1] for row in listed]
-    elif isinstance(targets, (list, tuple)) and len(targets) == len(listed):
-        files, labels = list(listed), list(targets)
-    else:
+    if not isinstance(listed[0], tuple) or len(listed[0]) != 2:
         return None
+    files, labels = [row[0] for row in listed], [row[1] for row in listed]
     plain = isinstance(files[0], (str, os.PathLike)) and is_file(os.fspath(files[0]))
     if not plain or not _yields(dataset, labels[0]):
         return None
     names = getattr(dataset, "classes", None)
     root = os.fspath(getattr(dataset, "root", "") or "")
     columns: dict[str, Sequence[Any]] = {"image": files, "label": labels}
-    return Rows(columns, root, names if are_names(names) else None)
+    return Rows(columns, root, list(map(printable, names)) if are_names(names) else None)
 
 
 def _yields(dataset: Any, label: Any) -> bool:

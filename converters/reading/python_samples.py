@@ -34,7 +34,6 @@ __all__ = [
     "are_names",
     "file_of",
     "first_samples",
-    "has_files",
     "holds_files",
     "is_file",
     "own_copy",
@@ -49,7 +48,7 @@ ClassNames: TypeAlias = Annotated[
 """The option ``classes=`` of sources from Python."""
 
 PEEK = 16
-"""Samples from which fields are told."""
+"""Samples that show the kinds of fields."""
 
 
 class Rows(Sequence[Any]):
@@ -70,8 +69,6 @@ class Rows(Sequence[Any]):
         return len(self._columns[0])
 
     def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[at] for at in range(*index.indices(len(self)))]
         return {n: column[index] for n, column in zip(self._names, self._columns, strict=True)}
 
     def __iter__(self) -> Iterator[Any]:
@@ -98,7 +95,7 @@ def first_samples(dataset: Any) -> list[Any]:
             failure = error
     if failure is not None and not samples:
         raise SourceError(
-            f"none of the dataset's first {PEEK} samples can be read, the last of them since: "
+            f"none of the dataset's first {PEEK} samples can be read; the last error is: "
             f"{reason_of(failure)}"
         ) from failure
     return samples
@@ -118,7 +115,7 @@ def to_values(
     if values.keys() != set(names):
         raise ValueError(f"the sample has the fields {list(values)}, not {list(names)}")
     both = zip(names, are_images, strict=True)
-    return tuple(_sendable(file_of(values[name]), image, folder) for name, image in both)
+    return tuple(_sendable(values[name], image, folder) for name, image in both)
 
 
 def _sendable(value: Any, image: bool, folder: str) -> Any:
@@ -173,7 +170,7 @@ def schema_of(
     if not samples:
         raise SourceError("the iterable is empty: there is nothing to pack")
     fields = fields or {}
-    rows = [_with_files(values_of(sample, list(fields))) for sample in samples]
+    rows = [values_of(sample, list(fields)) for sample in samples]
 
     unnamed = _named(samples[0]) is None
     columns = {name: [row[name] for row in rows if name in row] for name in rows[0]}
@@ -190,7 +187,8 @@ def schema_of(
 
     resolved = resolve_fields(rows[0], fields, channels, own)
     if unnamed and len(fields) != len(rows[0]):
-        masks = [n for n, field in resolved.items() if n not in fields and is_mask(field)]
+        images = {n: field for n, field in resolved.items() if isinstance(field, ImageField)}
+        masks = [n for n, field in images.items() if field.mask and n not in fields]
         if len(masks) == 1 and "mask" not in resolved:
             resolved = {"mask" if n in masks else n: field for n, field in resolved.items()}
             notes.append("the second of two images has class numbers, and is the field 'mask'")
@@ -233,16 +231,10 @@ def _content(file: Any) -> bytes:
     return read_regular(Path(file)) if isinstance(file, (str, os.PathLike)) else bytes(file)
 
 
-def is_mask(field: Field) -> bool:
-    """Tell whether a field holds masks."""
-    return isinstance(field, ImageField) and field.mask
-
-
 def _name_features(fields: dict[str, Field], dataset: Any) -> None:
-    """Give fields the class names that Hugging Face's ``datasets`` tells, in `features`.
+    """Give fields of integers the names of a ``ClassLabel``, or of a list of such.
 
-    They are those of a ``ClassLabel``, or of a list of such.  Only fields of integers without
-    class names get them.
+    Hugging Face's ``datasets`` has these in `features`.
     """
     features = getattr(dataset, "features", None)
     if not isinstance(features, Mapping):
@@ -267,26 +259,24 @@ def _name_labels(
 
     first: the first sample's values of the fields that may be the label.
     """
-    able = [name for name in first if isinstance(first[name], str) or _is_number(fields[name])]
+    able = [n for n in first if isinstance(first[n], str) or "int" in _number_type(fields[n])]
     label = first_called(able, LABELS)
-    if classes is not None:
-        names: Any = read_class_names(classes) if isinstance(classes, str) else tuple(classes)
-        if label is None:
-            raise OptionError(f"classes=: none of the fields {', '.join(fields)} is a label")
-    else:
-        names = getattr(dataset, "classes", None)
     if label is None:
+        if classes is not None:
+            raise OptionError(f"classes=: none of the fields {', '.join(fields)} is a label")
         return
+    names: Any = getattr(dataset, "classes", None)
+    if classes is not None:
+        names = read_class_names(classes) if isinstance(classes, str) else tuple(classes)
     field = fields[label]
     if are_names(names):
         plain = field if isinstance(field, ScalarField) else ScalarField()
         if plain.classes is None or classes is not None:
             fields[label] = dataclasses.replace(plain, classes=tuple(names))
+    elif isinstance(first[label], str) and isinstance(dataset, (list, tuple, Rows)):
+        texts = _texts(dataset, list(fields), label)
+        fields[label] = ScalarField(classes=classes_of_texts(texts, f"field {label!r}"))
     elif isinstance(first[label], str):
-        if isinstance(dataset, (list, tuple, Rows)):
-            texts = _texts(dataset, list(fields), label)
-            fields[label] = ScalarField(classes=classes_of_texts(texts, f"field {label!r}"))
-            return
         fields[label] = StringField()
         notes.append(
             f"field {label!r} stays text: its classes are known only when all samples have been "
@@ -294,8 +284,8 @@ def _name_labels(
         )
 
 
-def _is_number(field: Field) -> bool:
-    return isinstance(field, ScalarField) and "int" in field.dtype
+def _number_type(field: Field) -> str:
+    return field.dtype if isinstance(field, ScalarField) else ""
 
 
 def _texts(rows: Iterable[Any], names: Sequence[str], label: str) -> Iterable[str]:
@@ -314,10 +304,6 @@ def are_names(classes: Any) -> TypeGuard[Sequence[str]]:
     )
 
 
-def _with_files(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: file_of(value) for name, value in row.items()}
-
-
 def file_of(value: Any) -> Any:
     """Return the bytes or the path of an undecoded image of Hugging Face's; else the value."""
     if isinstance(value, Mapping) and value.keys() == {"bytes", "path"}:
@@ -328,33 +314,23 @@ def file_of(value: Any) -> Any:
 
 def is_file(value: Any) -> bool:
     """Tell whether this is an image file: its path, also as text, or its bytes."""
-    value = file_of(value)
     if isinstance(value, str):
         return is_image_name(value)
     return isinstance(value, os.PathLike) or is_image_bytes(value)
 
 
 def holds_files(location: Any) -> bool:
-    """Tell whether this is a sequence of samples whose images are all files."""
-    if not isinstance(location, (list, tuple)) or not location:
-        return False
-    if hasattr(location, "_fields"):  # a named tuple is one sample
-        return False
-    return _all_files(location[:PEEK])
+    """Tell whether this is a sequence of samples whose images are all files.
 
-
-def has_files(dataset: Any) -> bool:
-    """Tell whether this is a dataset of Hugging Face's whose images are undecoded."""
-    features = getattr(dataset, "features", None)
-    if not isinstance(features, Mapping) or not hasattr(dataset, "__len__"):
-        return False
-    if not any(getattr(feature, "decode", True) is False for feature in features.values()):
-        return False
-    return _all_files([dataset[at] for at in range(min(PEEK, len(dataset)))])
-
-
-def _all_files(items: Sequence[Any]) -> bool:
-    rows = [values_of(item, ()) for item in items]
+    That is a list or tuple, or a dataset of Hugging Face's that does not decode images.
+    """
+    features = getattr(location, "features", None)
+    if isinstance(features, Mapping) and hasattr(location, "__len__"):
+        able = any(getattr(feature, "decode", True) is False for feature in features.values())
+    else:  # a named tuple is one sample
+        able = isinstance(location, (list, tuple)) and not hasattr(location, "_fields")
+    count = min(PEEK, len(location)) if able else 0
+    rows = [values_of(location[at], ()) for at in range(count)]
     return bool(rows) and all(
         any(map(is_file, row.values())) and not any(map(_is_picture, row.values())) for row in rows
     )
@@ -373,15 +349,15 @@ def _is_target(value: Any) -> bool:
 
 
 def values_of(item: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Return a sample's values by field name."""
+    """Return a sample's values by field name; undecoded images of Hugging Face's as files."""
     named = _named(item)
-    if named is not None:
-        return named
-    if not isinstance(item, (tuple, list)):
-        item = (item,)
-    if len(names) != len(item):
-        names = ["image", "label", *(f"field{k}" for k in range(2, len(item)))][: len(item)]
-    return dict(zip(names, item, strict=True))
+    if named is None:
+        if not isinstance(item, (tuple, list)):
+            item = (item,)
+        if len(names) != len(item):
+            names = ["image", "label", *(f"field{k}" for k in range(2, len(item)))][: len(item)]
+        named = dict(zip(names, item, strict=True))
+    return {name: file_of(value) for name, value in named.items()}
 
 
 def _named(item: Any) -> dict[str, Any] | None:

@@ -350,13 +350,6 @@ part_options = option_group(
         metavar="ENGINE",
         help="Run all steps as tasks of dask:ADDRESS, dask:local, ray:ADDRESS or ray:auto.",
     ),
-    click.option(
-        "--retries",
-        type=int,
-        default=2,
-        show_default=True,
-        help="Retries of a failed part before the pack fails.",
-    ),
     storage_options,
 )
 """Options that distribute a pack over machines."""

@@ -54,7 +54,7 @@ _GROUPS = {
     "Images": "size resize enlarge filter codec quality channels",
     "Which samples": "format option field explain limit shuffle seed max-pixels on-error",
     "Output": "container shards shard-size overwrite",
-    "Speed and clusters": "num-workers dct-margin plan part commit executor retries",
+    "Speed and clusters": "num-workers plan part commit executor",
 }
 
 
@@ -114,14 +114,6 @@ _GROUPS = {
 @click.option("--shuffle", is_flag=True, help="Pack in random order.")
 @seed_option("--shuffle")
 @part_options
-@click.option(
-    "--dct-margin",
-    type=float,
-    default=3.0,
-    show_default=True,
-    metavar="X",
-    help="Decode JPEGs at 1/2, 1/4 or 1/8 if at least X times the final size remains.",
-)
 @click.option(
     "--explain",
     is_flag=True,

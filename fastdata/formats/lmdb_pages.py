@@ -119,24 +119,12 @@ class LmdbFile:
         """Length of the file in bytes as LMDB uses it."""
         return (self._meta.last_page + 1) * self._page_bytes
 
-    def databases(self) -> dict[str, _Database]:
-        """Return the databases that have names."""
-        databases = {}
-        if 0 < self._meta.main.entries < 1000:
-            for entry in self.entries():
-                if isinstance(entry, Entry) and entry.is_database:
-                    with open(self.path, "rb", opener=open_regular) as file:
-                        file.seek(entry.offset)
-                        data = file.read(_DATABASE.size)
-                    databases[_text_of(entry.key)] = _Database.unpack(data)
-        return databases
-
-    def entries(self, database: _Database | None = None) -> Iterator[Entry | str]:
-        """Yield the entries of a database, by default the main one, in the order of the keys.
+    def entries(self) -> Iterator[Entry | str]:
+        """Yield the entries of the main database in the order of the keys.
 
         No value is read.  A str is the reason why an entry or a page cannot be read.
         """
-        database = database or self._meta.main
+        database = self._meta.main
         if database.flags & _DUPLICATES:
             raise SourceError(
                 f"{self.path}: a database with several values a key, which is not read"

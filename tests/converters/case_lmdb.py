@@ -32,8 +32,8 @@ def pairs(folder: Path, pictures: Sequence[Picture]) -> Path:
     return path
 
 
-def labelled(folder: Path, pictures: Sequence[Picture]) -> Path:
-    content = ((f"{p.name}_{p.label}".encode(), p.data) for p in pictures)
+def one_file(folder: Path, pictures: Sequence[Picture]) -> Path:
+    content = ((p.name.encode(), p.data) for p in pictures)
     return write_lmdb(folder / "a.lmdb", content, subdir=False, lock=False, lib_version=1)
 
 
@@ -43,5 +43,5 @@ def data_file(folder: Path) -> list[Path]:
 
 CASES = [
     Case("lmdb-basicsr", "lmdb", pairs, labels=False, damage=data_file),
-    Case("lmdb-labelled", "lmdb", labelled, options={"label_pattern": "_(.*)"}),
+    Case("lmdb-file", "lmdb", one_file, labels=False),
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import tarfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 import h5py
 import lmdb
 import numpy as np
-from cases import Picture
+from cases import Picture, make_pictures
 
 __all__ = ["RECIPES", "Recipe"]
 
@@ -228,6 +229,21 @@ def stamp(path: Path) -> None:
     """Write MATLAB's head into the 512 bytes before HDF5's."""
     with open(path, "r+b") as raw:
         raw.write(b"MATLAB 7.3 MAT-file, Platform: GLNXA64".ljust(124) + b"\x00\x02IM")
+
+
+def write_cifar(folder: Path, pictures: Sequence[Picture]) -> list[Expected]:
+    root = folder / "cifar-10-batches-bin"
+    small = make_pictures(len(pictures), 32, 32)
+    put(root / "batches.meta.txt", "\n".join((*SPECIES, "")))
+    for number in range(1, 3):
+        records = (
+            bytes([p.label]) + p.pixels.transpose(2, 0, 1).tobytes() for p in small[number - 1 :: 2]
+        )
+        put(root / f"data_batch_{number}.bin", b"".join(records))
+    name = folder / "cifar-10-binary.tar.gz"
+    with tarfile.open(name, "w:gz", format=tarfile.GNU_FORMAT) as archive:
+        archive.add(root, root.name)
+    return [{"image": p.pixels, "label": SPECIES[p.label]} for p in small]
 
 
 def write_tiny(folder: Path, pictures: Sequence[Picture]) -> list[Expected]:
@@ -514,6 +530,12 @@ RECIPES = (
     Recipe("Stanford Cars", write_cars, ("stanford_cars",), ("cars.lmdb",), "scipy"),
     Recipe("Stanford Dogs", write_dogs, ("stanford_dogs",), ("dogs.lmdb",), "scipy"),
     Recipe("SVHN", write_svhn, ("svhn", "svhn/train"), ("digits.lmdb",)),
+    Recipe(
+        "CIFAR binary",
+        write_cifar,
+        ("cifar-10-batches-bin", "cifar-10-binary.tar.gz"),
+        ("cifar10.lmdb",),
+    ),
     Recipe("Tiny ImageNet", write_tiny, ("tiny-imagenet-200",), ("tiny.lmdb",)),
     Recipe(
         ".mat files", write_mat, ("mat", "images.mat"), ("digits32.lmdb", "images73.lmdb"), "scipy"

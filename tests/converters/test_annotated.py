@@ -33,26 +33,19 @@ def picture_of(key: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("place", "format", "options", "count"),
+    ("place", "format", "count"),
     [
-        ("yolo", "yolo", {}, 2),
-        ("yolo_ultralytics", "yolo", {}, 2),
-        ("coco_instances", "coco", {"annotations": "annotations/instances_val.json"}, 1),
-        (
-            "coco_person_keypoints",
-            "coco",
-            {"annotations": "annotations/person_keypoints_train.json"},
-            1,
-        ),
-        ("voc_detection", "voc", {}, 2),
+        ("yolo", "yolo", 2),
+        ("yolo_ultralytics", "yolo", 2),
+        ("coco_instances/annotations/instances_val.json", "coco", 1),
+        ("coco_person_keypoints/annotations/person_keypoints_train.json", "coco", 1),
+        ("voc_detection", "voc", 2),
     ],
 )
-def test_boxes_and_classes(
-    tmp_path: Path, place: str, format: str, options: dict[str, Any], count: int
-) -> None:
+def test_boxes_and_classes(tmp_path: Path, place: str, format: str, count: int) -> None:
     if format == "yolo":
         pytest.importorskip("yaml")
-    report, data = packed(place, tmp_path / "x.lmdb", **options)
+    report, data = packed(place, tmp_path / "x.lmdb")
     assert report.read_as.startswith(f"read as {format}: ")
     assert len(data) == count
     for key, sample in zip(data.keys, data, strict=True):
@@ -71,7 +64,7 @@ def test_masks_of_folders(tmp_path: Path, place: str) -> None:
 
 
 def test_colours_of_cityscapes(tmp_path: Path) -> None:
-    _, data = packed("cityscapes", tmp_path / "x.lmdb", which="color")
+    _, data = packed("cityscapes", tmp_path / "x.lmdb", ending="_gtFine_color")
     for key, sample in zip(data.keys, data, strict=True):
         expected = np.asarray(Image.open(FIXTURES / f"masks/{picture_of(key)}.png"))
         np.testing.assert_array_equal(np.asarray(sample.mask).squeeze(), expected)

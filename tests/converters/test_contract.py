@@ -192,7 +192,7 @@ def _killed_at(case: Case, step: int, location: Any, path: Path) -> None:
 
     def take_or_die(self: Any, result: Any) -> None:
         take(self, result)
-        if self.job.state.position >= step:
+        if self.state.position >= step:
             os._exit(9)
 
     packer.Packer._take = take_or_die  # type: ignore[method-assign]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -298,6 +299,99 @@ def test_classes_in_another_order_are_renumbered_by_their_names(
     names = {(key[:4], int(key[-1])): dataset.classes[s["label"]] for key, s in found}
     assert [names["test", row] for row in range(4)] == ["ant", "bee", "cat", "bee"]
     assert [names["trai", row] for row in range(4)] == ["cat", "ant", "bee", "ant"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("text", [False, True], ids=["ClassLabel", "text"])
+def test_one_split_has_the_numbers_of_all(tmp_path: Path, kind: str, text: bool) -> None:
+    names = {"train": ("cat", "ant", "bee"), "test": ("ant", "bee", "cat")}
+    content = {
+        split: ({"image": IMAGES, "label": LABELS}, of_split) for split, of_split in names.items()
+    }
+    if text:
+        few = pa.array(["cat", "bee", "cat", "bee"])
+        content = {
+            "train": ({"image": IMAGES, "label": few}, ()),
+            "test": ({"image": IMAGES, "label": pa.array(["ant", "bee", "cat", "bee"])}, ()),
+        }
+    folder = save_files(tmp_path / "data", kind, content)
+    classes = find_source(folder).schema.classes
+    assert sorted(classes or ()) == ["ant", "bee", "cat"]
+    for split in ("train", "test"):
+        pack(folder, tmp_path / f"{split}.lmdb", split=split)
+        dataset = fastdata.open(tmp_path / f"{split}.lmdb")
+        assert tuple(dataset.classes) == classes
+        labels = content[split][0]["label"].to_pylist()
+        wanted = labels if text else [names[split][label] for label in labels]
+        assert [dataset.classes[sample.label] for sample in dataset] == wanted
+        if text and kind != "DatasetDict":
+            assert find_source(folder / f"{split}.{kind}").schema.classes == classes
+
+
+def write_hf_folder(root: Path, labels: dict[str, str]) -> Path:
+    for k, name in enumerate(labels):
+        root.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(PICTURES[k].data)
+    rows = "".join(f"{name},{label}\n" for name, label in labels.items())
+    (root / "metadata.csv").write_text(f"file_name,label\n{rows}")
+    return root
+
+
+def write_boxes(root: Path, labels: dict[str, str]) -> Path:
+    write_hf_folder(root, labels)
+    rows = "".join(f"{name},1,2,10,20,{label}\n" for name, label in labels.items())
+    (root / "metadata.csv").rename(root / "_annotations.csv")
+    (root / "_annotations.csv").write_text(f"filename,xmin,ymin,xmax,ymax,class\n{rows}")
+    return root
+
+
+def write_zip(root: Path, labels: dict[str, str]) -> Path:
+    root.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(root.with_suffix(".zip"), "w") as archive:
+        for k, (name, label) in enumerate(labels.items()):
+            archive.writestr(f"{label}/{name}", PICTURES[k].data)
+    return root.with_suffix(".zip")
+
+
+def write_coco(root: Path, labels: dict[str, str]) -> Path:
+    write_hf_folder(root, labels)
+    (root / "metadata.csv").unlink()
+    names = sorted(set(labels.values()))
+    sizes = [picture.pixels.shape for picture in PICTURES]
+    annotations = {
+        "images": [
+            {"id": k, "file_name": name, "height": sizes[k][0], "width": sizes[k][1]}
+            for k, name in enumerate(labels)
+        ],
+        "annotations": [
+            {"id": k, "image_id": k, "category_id": names.index(label), "bbox": [1, 2, 5, 6]}
+            for k, label in enumerate(labels.values())
+        ],
+        "categories": [{"id": k, "name": name} for k, name in enumerate(names)],
+    }
+    (root / "_annotations.coco.json").write_text(json.dumps(annotations))
+    return root
+
+
+@pytest.mark.parametrize("write", [write_hf_folder, write_boxes, write_coco, write_zip])
+def test_the_folder_or_archive_of_one_split_is_refused_if_another_has_more_classes(
+    tmp_path: Path, write: Callable[[Path, dict[str, str]], Path]
+) -> None:
+    train = write(tmp_path / "data/train", {"0.jpg": "ant", "1.jpg": "bee", "2.jpg": "cat"})
+    test = write(tmp_path / "data/test", {"0.jpg": "bee", "1.jpg": "cat"})
+    write(tmp_path / "data/valid", {"0.jpg": "unknown"})  # another numbering: it has no such class
+    assert find_source(train).schema.classes == ("ant", "bee", "cat")
+    with pytest.raises(SourceError, match=r"train.* next to it has more classes \(ant\)") as error:
+        find_source(test)
+    assert "--option split=test" in str(error.value)
+    if test.is_dir() and write is not write_coco:  # which refuses categories that differ
+        one = find_source(tmp_path / "data", options={"split": "test"})
+        assert one.schema.classes == ("ant", "bee", "cat", "unknown")
+    pack(train, tmp_path / "all.lmdb")
+    fastdata.append(tmp_path / "all.lmdb", test, progress=False)
+    dataset = fastdata.open(tmp_path / "all.lmdb")
+    field = "labels" if "labels" in dataset.schema else "label"
+    assert np.ravel([getattr(sample, field) for sample in dataset]).tolist() == [0, 1, 2, 1, 2]
 
 
 OTHER_CLASSES = {

@@ -1,4 +1,4 @@
-"""What is special to LMDB files: labels, texts, lists of keys, damage, and no traces."""
+"""What is special to LMDB files: texts, lists of keys, damage, and no traces."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cases import Picture, make_pictures
 
 import fastdata
 from fastdata.converters.finding import find_source
-from fastdata.errors import OptionError, SourceError
+from fastdata.errors import SourceError
 from fastdata.formats.lmdb_pages import Entry, LmdbFile
 
 COUNT = 9
@@ -30,15 +30,8 @@ def named(pictures: list[Picture]) -> list[tuple[bytes, bytes]]:
     return [(f"cls{p.label}/{p.name}".encode(), p.data) for p in pictures]
 
 
-def pack(location: Path, path: Path, **options: Any) -> Any:
-    return fastdata.pack(
-        location,
-        path,
-        codec="keep",
-        num_workers=0,
-        progress=False,
-        source_options=options,
-    )
+def pack(location: Path, path: Path) -> Any:
+    return fastdata.pack(location, path, codec="keep", num_workers=0, progress=False)
 
 
 def samples(path: Path) -> dict[str, Any]:
@@ -89,36 +82,6 @@ def test_it_is_read_while_it_is_open_in_this_process(
     assert report.num_samples == COUNT
 
 
-def test_labels_are_a_part_of_the_key(pictures: list[Picture], tmp_path: Path) -> None:
-    path = write_lmdb(tmp_path / "a.lmdb", [*named(pictures), (b"stray", pictures[0].data)])
-    report = pack(path, tmp_path / "b.lmdb", label_pattern="^([^/]+)/")
-    assert fastdata.open(tmp_path / "b.lmdb").schema.classes == ("cls0", "cls1", "cls2")
-    found = {key: int(sample.label) for key, sample in samples(tmp_path / "b.lmdb").items()}
-    assert found == {f"cls{p.label}/{p.name}": p.label for p in pictures}
-    assert [reject.key for reject in report.rejects] == ["stray"]
-    assert "no label" in report.rejects[0].reason
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ({"label_pattern": "("}, "label_pattern='\\('"),
-        ({"label_pattern": "cls"}, "no group"),
-        ({"label_pattern": "(zzz)"}, "no key has a label"),
-        ({"database": "train"}, "has the databases without names only"),
-    ],
-)
-def test_options_that_do_not_fit_say_why(
-    pictures: list[Picture],
-    tmp_path: Path,
-    options: dict[str, str],
-    told: str,
-) -> None:
-    path = write_lmdb(tmp_path / "a.lmdb", named(pictures))
-    with pytest.raises(OptionError, match=told):
-        find_source(path, options=options)
-
-
 def test_keys_that_only_the_list_has_are_rejects(pictures: list[Picture], tmp_path: Path) -> None:
     path = write_lmdb(tmp_path / "a.lmdb", ((p.name.encode(), p.data) for p in pictures))
     lines = [f"{p.name}.png (40,48,3) 1\n" for p in pictures]
@@ -144,29 +107,21 @@ def test_texts_belong_to_the_images_of_their_numbers(
     assert any("num-samples" in note for note in report.notes)
 
 
-def test_databases_with_names_are_chosen(pictures: list[Picture], tmp_path: Path) -> None:
+def test_databases_with_names_are_refused(pictures: list[Picture], tmp_path: Path) -> None:
     with lmdb.open(str(tmp_path / "a"), map_size=1 << 24, max_dbs=4, lib_version=0) as environment:
         for name in (b"train", b"val"):
             database = environment.open_db(name)
             with environment.begin(write=True, db=database) as transaction:
-                for key, data in named(pictures)[: 4 if name == b"val" else None]:
+                for key, data in named(pictures):
                     transaction.put(key, data)
-    with pytest.raises(OptionError, match="the databases train, val; choose one"):
+    with pytest.raises(SourceError, match="has databases with names, which are not read"):
         find_source(tmp_path / "a")
-    assert pack(tmp_path / "a", tmp_path / "b.lmdb", database="val").num_samples == 4
 
 
 def test_other_values_are_refused_and_not_run(tmp_path: Path) -> None:
     content = [(f"{k}".encode(), pickle.dumps((b"x", k))) for k in range(5)]
     with pytest.raises(SourceError, match=r"expected image files.*pickled samples are not read"):
         find_source(write_lmdb(tmp_path / "a", content))
-    with lmdb.open(str(tmp_path / "b"), map_size=1 << 20, max_dbs=1, lib_version=0) as environment:
-        database = environment.open_db(b"all", dupsort=True)
-        with environment.begin(write=True, db=database) as transaction:
-            transaction.put(b"a", b"1")
-            transaction.put(b"a", b"2")
-    with pytest.raises(SourceError, match="several values a key"):
-        find_source(tmp_path / "b")
 
 
 def test_fastdatas_own_shards_are_refused(pictures: list[Picture], tmp_path: Path) -> None:

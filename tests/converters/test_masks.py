@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -192,6 +193,14 @@ def test_a_colour_has_one_number_in_each_split(tmp_path: Path, pictures: list[Pi
         data = packed(root, tmp_path / f"{split}.lmdb", split=split)
         assert data.classes == ["#0000c8", "#00c800", "#c80000"]
         check(data, [np.where(rectangle(p) > 0, 2, ground) for p in pictures[:3]])
+        # The same in the folder of one split.
+        for folder in ("images", "masks"):
+            (root / split).mkdir(exist_ok=True)
+            shutil.copytree(root / folder / split, root / split / folder)
+    for split, ground in (("train", 1), ("val", 0)):
+        data = packed(root / split, tmp_path / f"{split}-alone.lmdb")
+        assert data.classes == ["#0000c8", "#00c800", "#c80000"]
+        check(data, [np.where(rectangle(p) > 0, 2, ground) for p in pictures[:3]])
 
 
 def test_tables_of_splits_are_compared(tmp_path: Path, pictures: list[Picture]) -> None:
@@ -301,7 +310,7 @@ def test_cityscapes_has_names_and_kinds_of_masks(tmp_path: Path, pictures: list[
     classes = data.schema["mask"].classes
     assert (len(classes), classes[7], classes[26], classes[33]) == (34, "road", "car", "bicycle")
     assert data.keys[0] == "leftImg8bit/train/bonn/bonn_000000_leftImg8bit.jpg"
-    trained = packed(root, tmp_path / "y.lmdb", which="labelTrainIds")
+    trained = packed(root, tmp_path / "y.lmdb", ending="_gtFine_labelTrainIds")
     check(trained, [mask_of(p) for p in pictures])
     assert len(trained.schema["mask"].classes) == 19
 
@@ -310,7 +319,7 @@ def test_numbers_of_instances_are_refused(tmp_path: Path, pictures: list[Picture
     for p in pictures:
         save(tmp_path / f"root/images/{p.name}.png", p.pixels)
         save(tmp_path / f"root/masks/{p.name}.png", mask_of(p).astype(np.uint16) * 1000)
-    with pytest.raises(SourceError, match=r"do not fit 8 bits\. These are numbers of instances"):
+    with pytest.raises(SourceError, match="do not fit 8 bits"):
         pack(tmp_path / "root", tmp_path / "z.lmdb")
 
 
@@ -323,7 +332,7 @@ def test_what_has_no_partner_is_said(tmp_path: Path, pictures: list[Picture]) ->
     assert [(r.key, r.reason) for r in report.rejects] == [
         ("imgs/000000.jpg", "it has no mask in masks")
     ]
-    assert any("1 masks in masks are of no image" in note for note in report.notes)
+    assert any("1 other pictures in masks left out" in note for note in report.notes)
     check(fastdata.open(tmp_path / "x.lmdb"), [mask_of(p) for p in pictures[2:]])
 
 
@@ -420,3 +429,17 @@ def test_tables_that_make_no_sense(tmp_path: Path, name: str, text: str, message
     (tmp_path / name).write_text(text)
     with pytest.raises(SourceError, match=message):
         read_table(tmp_path / name)
+
+
+def test_a_note_says_that_masks_show_one_shape(tmp_path: Path) -> None:
+    """As those of DRIVE's test set do, which are the field of view."""
+    for number, picture in enumerate(make_pictures(4)):
+        field = np.zeros(picture.pixels.shape[:2], np.uint8)
+        field[4:-4, 5:-5] = 255
+        save(tmp_path / f"one/images/{number}_test.png", picture.pixels)
+        save(tmp_path / f"one/mask/{number}_test_mask.png", field)
+        save(tmp_path / f"some/images/{number}.png", picture.pixels)
+        save(tmp_path / f"some/masks/{number}.png", np.roll(field, 4 * (number == 2), 1))
+    said = "the masks show one shape"
+    assert any(said in note for note in find_source(tmp_path / "one").notes)
+    assert not any(said in note for note in find_source(tmp_path / "some").notes)

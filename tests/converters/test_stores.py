@@ -324,7 +324,7 @@ def test_a_part_of_files_that_fails_is_packed_by_the_same_call_again(
 
     to_url = store.url.replace("sets/here", "to")
     with Dying(1) as executor, pytest.raises(MachineError, match="part 1 was not packed by Dying"):
-        fastdata.pack(store.url, to_url, executor=executor, retries=0, **options)
+        fastdata.pack(store.url, to_url, executor=executor, **options)
     report = fastdata.pack(store.url, to_url, **options)
     assert report.num_rejected == 0
     assert report.digest == fastdata.pack(folder, tmp_path / "local.lmdb", **QUICK).digest
@@ -579,7 +579,7 @@ def test_what_needs_all_files_is_refused(
     limited = fastdata.pack(store.url, to, limit=5, **options)
     assert limited.num_samples == 5
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:  # noqa: SIM117
-        with pytest.raises(OptionError, match="an executor's own processes have none of them"):
+        with pytest.raises(OptionError, match="an executor's processes cannot read them"):
             fastdata.pack(store.url, tmp_path / "x", executor=executor, **options)
 
 
@@ -588,11 +588,8 @@ def test_a_plan_is_read_as_it_was_written(unit: Literal["samples", "files"]) -> 
     plan = Plan({}, "x", (0, 5), unit)
     assert Plan.from_json(plan.to_json(), "here") == plan
     body = json.loads(plan.to_json())["body"]
-    for wrong, match in (
-        ({"version": 2}, "here is of another release"),
-        ({"unit": "pixels"}, "here is no plan of a pack: .*unit 'pixels'"),
-    ):
-        with pytest.raises(FormatError, match=match):
+    for wrong in ({"other": 2}, {"bounds": ["x"]}):
+        with pytest.raises(FormatError, match=r"here is no plan of a pack: .*plan again"):
             Plan.from_json(json_with_checksum({**body, **wrong}), "here")
 
 

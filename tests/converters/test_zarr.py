@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import sys
 from pathlib import Path
 from typing import Any
@@ -181,29 +180,6 @@ def test_changed_blocks_are_noticed(pixels: np.ndarray[Any, Any], tmp_path: Path
     assert np.array_equal(before, find_source(folder).fingerprints())
     (folder / "labels/0").write_bytes((folder / "labels/0").read_bytes() + b"x")
     assert (before != find_source(folder).fingerprints()).tolist() == [False, True]
-
-
-def _open_in_child(folder: Path, queue: Any) -> None:
-    try:
-        find_source(folder)
-    except SourceError as error:
-        queue.put(str(error))
-
-
-def test_a_forked_process_is_told_why_it_cannot(
-    pixels: np.ndarray[Any, Any], tmp_path: Path
-) -> None:
-    folder = write(tmp_path / "in", pixels)
-    find_source(folder)
-    context = multiprocessing.get_context("fork")
-    queue = context.SimpleQueue()
-    process = context.Process(target=_open_in_child, args=(folder, queue))
-    process.start()
-    process.join()
-    assert process.exitcode == 0
-    assert "tensorstore was used before this process was forked" in queue.get()
-    process.close()
-    queue.close()
 
 
 def test_without_tensorstore_it_says_what_to_install(

@@ -1,14 +1,8 @@
-"""Formats of annotated images, and their common parts.
+"""Annotated images: the common parts of their formats.
 
-=====================  ==========================================================
-``annotated``          size and orientation: of which picture annotations are
-``regions``            polygons and run lengths painted, as ``pycocotools`` does
-``coco_*``             COCO and LVIS: its files, and its annotations
-``masks``              masks of classes, and tables of their colours
-``voc_files``          Pascal VOC: its XML files
-``yolo_layout``        where a YOLO dataset has its files
-=====================  ==========================================================
-
-A module has a reader: what all images of a dataset share, and how a worker reads one
-(`listing.SampleReader`).
+====================  ===========================================================
+``annotated``         which picture annotations are of, and regions that are painted
+``masks``             masks of classes, and tables of their colours
+``coco_annotations``  the content of COCO files
+====================  ===========================================================
 """

@@ -14,9 +14,10 @@ numbers that pixels have:
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,11 +37,12 @@ from ..class_names import check_different
 from ..splits import split_folders_in
 from ..text_lines import text_lines
 
-__all__ = ["ClassTable", "MaskReader", "class_table", "read_table"]
+__all__ = ["MaskReader", "class_table", "read_table"]
 
 _MOST = 256
 """Classes that a mask of 8 bits holds."""
 _COLOURED = ("RGB", "RGBA")
+_GREYS = tuple(k * 0x010101 for k in range(256))
 _VOID = 255
 _LOOKED_AT = 16
 
@@ -50,9 +52,10 @@ _TABLES = (
 )
 """Files that such a table is usually in, those with colours first."""
 
-_COLOUR_NAME = re.compile(r"(\d{1,3})[\s,]+(\d{1,3})[\s,]+(\d{1,3})[\s,]+(\S.*)")
-_NAME_COLOUR = re.compile(
-    r"(.*?\S)(?:\s*[:,]\s*|\s+)(\d{1,3})[\s,]+(\d{1,3})[\s,]+(\d{1,3})\s*(?::.*)?"
+_COLOUR = r"(?P<red>\d{1,3})[\s,]+(?P<green>\d{1,3})[\s,]+(?P<blue>\d{1,3})"
+_COLOURS = (
+    re.compile(rf"{_COLOUR}[\s,]+(?P<name>\S.*)"),
+    re.compile(rf"(?P<name>.*?\S)(?:\s*[:,]\s*|\s+){_COLOUR}\s*(?::.*)?"),
 )
 _NUMBER_NAME = re.compile(r"(\d{1,3})\s*,\s*(\S.*)")
 
@@ -90,65 +93,65 @@ class MaskReader:
         mask: NDArray[np.uint8] | None = None
         for path in paths:
             try:
-                found = class_numbers(read_regular(path), self)
-                mask = found if mask is None else np.where(found > 0, found, mask)
+                found = _numbers(read_regular(path), self.colours)
+                beyond = found[(found >= (self.classes or 256)) & (found != _VOID)]
+                if len(beyond):
+                    raise ImageError(
+                        f"has the class {beyond[0]}, and there are {self.classes} names"
+                    )
             except ValueError as error:
                 raise ImageError(f"{Path(path).name}: {error}") from None
+            mask = found if mask is None else np.where(found > 0, found, mask)
         return {"image": Path(image), "mask": mask}
 
 
-def class_numbers(data: bytes, reader: MaskReader) -> NDArray[np.uint8]:
+def _numbers(data: bytes, colours: tuple[int, ...]) -> NDArray[np.uint8]:
     """Return the class numbers of a mask, H x W."""
     if is_jpeg(data):
         raise ImageError("a JPEG, which does not keep class numbers; save masks as PNG")
     with open_image(data, MAX_PIXELS) as image:
-        colours = image.mode in _COLOURED or (image.mode == "P" and bool(reader.colours))
-        if colours:
-            return _by_colour(image, reader)
-    try:
-        numbers = decode_image(data, 1, mask=True).pixels[:, :, 0]
-    except ImageError as error:
-        if "do not fit 8 bits" in str(error):
-            raise ImageError(f"{error}. {_INSTANCES}") from None
-        raise
-    return _checked(numbers, reader)
+        if image.mode == "P" and colours:
+            return _by_palette(image, colours)
+        if image.mode in _COLOURED:
+            image.load()
+            found = np.empty((image.height, image.width, 1), np.uint8)
+            for rows, packed in _packed_rows(image):
+                found[rows, :, 0] = to_numbers(packed, colours or _GREYS)
+            return orient(found, pil_orientation(image))[:, :, 0]
+    return decode_image(data, 1, mask=True).pixels[:, :, 0]
 
 
-_INSTANCES = (
-    "These are numbers of instances, which a mask of classes does not hold: pack class masks"
-)
+def _by_palette(image: Image.Image, colours: tuple[int, ...]) -> NDArray[np.uint8]:
+    # Only the used part of the palette; 255, which no table has, does not change.
+    indices, palette = np.asarray(image), image.getpalette("RGB") or []
+    used = np.unique(indices)
+    used = used[used != _VOID]
+    packed = _packed(np.array([*palette, *[0] * 768][:768]).reshape(256, 3))
+    numbers = np.full(256, _VOID, np.uint8)
+    numbers[used] = to_numbers(packed[used], colours)
+    return numbers[indices]
 
 
-def _checked(numbers: NDArray[np.uint8], reader: MaskReader) -> NDArray[np.uint8]:
-    if reader.classes is not None:
-        beyond = numbers[(numbers >= reader.classes) & (numbers != _VOID)]
-        if len(beyond):
-            raise ImageError(f"has the class {beyond[0]}, and there are {reader.classes} names")
-    return numbers
+def to_numbers(packed: NDArray[np.uint32], colours: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Return class numbers of pixels, by their colours.
 
-
-def _by_colour(image: Image.Image, reader: MaskReader) -> NDArray[np.uint8]:
-    if image.mode == "P":
-        # Only the used part of the palette; 255, which no table has, does not change.
-        indices = np.asarray(image)
-        palette = image.getpalette("RGB") or []
-        used = np.unique(indices)
-        used = used[used != _VOID]
-        packed = _packed(np.array([*palette, *[0] * 768][:768]).reshape(256, 3))
-        numbers = np.full(256, _VOID, np.uint8)
-        numbers[used] = to_numbers(packed[used], reader.colours)
-        found: NDArray[np.uint8] = numbers[indices]
-        return found
-    image.load()
-    found = np.empty((image.height, image.width), np.uint8)
-    for rows, packed in _packed_rows(image):
-        if reader.colours:
-            found[rows] = to_numbers(packed, reader.colours)
-        elif _is_grey(packed).all():
-            found[rows] = _checked((packed & 255).astype(np.uint8), reader)
-        else:
-            raise ImageError("has colours, and no table has their classes (--option classes=TABLE)")
-    return orient(found[:, :, None], pil_orientation(image))[:, :, 0]
+    Only one pixel of each run of equal ones is looked up.
+    """
+    flat, known = packed.reshape(-1), np.array(colours, np.uint32)
+    starts = np.flatnonzero(np.append(True, flat[1:] != flat[:-1]))[: len(flat)]
+    lengths = np.diff(starts, append=len(flat))
+    order = np.argsort(known)
+    place = np.minimum(np.searchsorted(known[order], flat[starts]), len(known) - 1)
+    numbers = order[place]
+    unknown = known[numbers] != flat[starts]
+    if unknown.any():
+        colour = int(flat[starts][unknown][0])
+        count = lengths[flat[starts] == colour].sum()
+        raise ValueError(
+            f"its mask has the colour {colour >> 16}, {colour >> 8 & 255}, {colour & 255} "
+            f"({count:,} pixels), which is that of no class (--option classes=TABLE says which are)"
+        )
+    return np.repeat(numbers.astype(np.uint8), lengths).reshape(packed.shape)
 
 
 def _packed_rows(image: Image.Image) -> Iterator[tuple[slice, NDArray[np.uint32]]]:
@@ -160,54 +163,10 @@ def _packed_rows(image: Image.Image) -> Iterator[tuple[slice, NDArray[np.uint32]
 def _packed(pixels: NDArray[Any]) -> NDArray[np.uint32]:
     """Return colours, [..., 3], as numbers."""
     wide = pixels.astype(np.uint32)
-    found = (wide[..., 0] << 16) | (wide[..., 1] << 8) | wide[..., 2]
-    return np.asarray(found, np.uint32)
-
-
-def _is_grey(packed: NDArray[np.uint32]) -> NDArray[np.bool_]:
-    return np.asarray(packed == (packed & 255) * 0x010101, np.bool_)
+    return (wide[..., 0] << 16) | (wide[..., 1] << 8) | wide[..., 2]
 
 
 # -- before packing ----------------------------------------------------------------------
-
-
-def _looks_of(paths: Iterable[Path]) -> tuple[set[str], set[bytes]]:
-    """Return the PIL modes of masks, "JPEG" for a JPEG, and their palettes, cut to one length."""
-    modes, palettes = set(), set()
-    for path in paths:
-        try:
-            with open_image(read_regular(path)) as image:
-                modes.add("JPEG" if image.format == "JPEG" else image.mode)
-                if image.mode == "P":
-                    palettes.add(bytes(image.getpalette("RGB") or ()))
-        except Exception:  # the worker that reads it rejects it, with the reason
-            continue
-    shortest = min(map(len, palettes), default=0)
-    return modes, {palette[:shortest] for palette in palettes}
-
-
-def _colours_of(paths: Iterable[Path]) -> tuple[int, ...]:
-    """Return the colours that occur in masks, sorted; none where all are grey."""
-    found: set[int] = set()
-    for path in paths:
-        try:
-            with open_image(read_regular(path), MAX_PIXELS) as image:
-                if image.mode in _COLOURED:
-                    image.load()
-                    for _, packed in _packed_rows(image):
-                        found.update(np.unique(packed).tolist())
-        except Exception:  # the worker that reads it rejects it, with the reason
-            continue
-        if len(found) > _MOST:
-            raise SourceError(
-                f"{path}: with it masks have more than {_MOST} colours, so these are not classes. "
-                "If they are, give a table with the colour of each: --option classes=TABLE"
-            )
-    colours = np.array(sorted(found), np.uint32)
-    return () if _is_grey(colours).all() else tuple(colours.tolist())
-
-
-# -- tables of classes -------------------------------------------------------------------
 
 
 class ClassTable(NamedTuple):
@@ -215,24 +174,20 @@ class ClassTable(NamedTuple):
 
     names: tuple[str, ...]
     colours: tuple[int, ...] = ()
-    path: Path | None = None  # the file that it is from
+    path: Path | None = None  # its file
 
 
 def class_table(
-    root: Path,
-    masks: Callable[[], Iterator[Path]],
-    given: str | None,
-    which: str,
-    notes: list[str],
+    root: Path, masks: Iterator[Path], given: str | None, notes: list[str]
 ) -> ClassTable:
     """Return names and colours of the classes, from a file or from the masks.
 
-    masks: iterates over the masks of the dataset.
+    masks: of the dataset.
     given: the option ``classes=``.
-    which: of Cityscapes' masks.
     """
-    modes, palettes = _looks_of(itertools.islice(masks(), _LOOKED_AT))
-    first = next(masks()).name
+    some = list(itertools.islice(masks, _LOOKED_AT))
+    modes, palettes = _looks_of(some)
+    first = some[0].name
     if "JPEG" in modes:
         raise SourceError(
             f"{root}: its masks are JPEGs, the first {first}; JPEG changes class numbers. "
@@ -241,21 +196,22 @@ def class_table(
     folders = [root, *(root / name for name in (*split_folders_in(root), "annotations", "masks"))]
     usual = [folder / name for folder in folders for name in _TABLES]
     paths = [Path(given)] if given else [path for path in usual if path.is_file()]
-    tables = [read_table(path)._replace(path=path) for path in paths]
-    for other, table in zip(paths, tables, strict=True):
-        if table[:2] != tables[0][:2] and other.name == paths[0].name:
+    tables = [read_table(path) for path in paths]
+    for path, table in zip(paths, tables, strict=True):
+        if table != tables[0] and path.name == paths[0].name:
             raise SourceError(
-                f"{other}: its classes are not those of {paths[0]}. Give both the same lines, or "
+                f"{path}: its classes are not those of {paths[0]}. Give both the same lines, or "
                 "name one: --option classes=TABLE"
             )
     if tables:
         table, path = tables[0], paths[0]
         check_different(table.names, path)
-        how = "colours" if table.colours and modes & {"RGB", "RGBA", "P"} else "numbers"
+        how = "colours" if table.colours and modes & {*_COLOURED, "P"} else "numbers"
         notes.append(f"classes are those of {path.name}, by {how} of pixels")
-        return table if how == "colours" else table._replace(colours=())
-    if first.endswith(f"_{which}.png") and which in _CITYSCAPES:
-        return ClassTable(_CITYSCAPES[which])
+        return ClassTable(table.names, table.colours if how == "colours" else (), path)
+    for kind, names in _CITYSCAPES.items():
+        if first.endswith(f"_{kind}.png"):
+            return ClassTable(names)
     if len(palettes) > 1:
         raise SourceError(
             f"{root}: its masks have palettes of different colours, so an index is not a class. "
@@ -264,9 +220,7 @@ def class_table(
         )
     if "P" in modes:
         notes.append("masks have palettes: classes are the indices, not the colours")
-    if not modes & {"RGB", "RGBA"}:
-        return ClassTable(())
-    colours = _colours_of(masks())
+    colours = _colours_of(itertools.chain(some, masks)) if modes & {*_COLOURED} else ()
     if colours:
         notes.append(
             f"no table of classes: they are the {len(colours)} colours that occur in masks, "
@@ -275,25 +229,55 @@ def class_table(
     return ClassTable(tuple(f"#{colour:06x}" for colour in colours), colours)
 
 
+def _looks_of(paths: Iterable[Path]) -> tuple[set[str], set[bytes]]:
+    """Return the PIL modes of masks, "JPEG" for a JPEG, and their palettes, cut to one length."""
+    modes, palettes = set(), set()
+    for image in _opened(paths):
+        modes.add("JPEG" if image.format == "JPEG" else image.mode)
+        if image.mode == "P":
+            palettes.add(bytes(image.getpalette("RGB") or ()))
+    shortest = min(map(len, palettes), default=0)
+    return modes, {palette[:shortest] for palette in palettes}
+
+
+def _colours_of(paths: Iterable[Path]) -> tuple[int, ...]:
+    """Return the colours that occur in masks, sorted; none if all are grey."""
+    found: set[int] = set()
+    for image in _opened(paths):
+        if image.mode in _COLOURED:
+            for _, packed in _packed_rows(image):
+                found.update(np.unique(packed).tolist())
+        if len(found) > _MOST:
+            raise SourceError(
+                f"masks have more than {_MOST} colours, so these are not classes. "
+                "If they are, give a table with the colour of each: --option classes=TABLE"
+            )
+    return () if found.issubset(_GREYS) else tuple(sorted(found))
+
+
+def _opened(paths: Iterable[Path]) -> Iterator[Image.Image]:
+    """Yield the masks that can be read; workers reject the others, with the reason."""
+    for path in paths:
+        with contextlib.suppress(Exception), open_image(read_regular(path), MAX_PIXELS) as image:
+            image.load()
+            yield image
+
+
 def read_table(path: Path) -> ClassTable:
     """Read a table."""
-    lines = [line.strip().lstrip("\ufeff") for _, line in text_lines(path)]
+    lines = [line.strip() for _, line in text_lines(path)]
     lines = [line for line in lines if not line.startswith("#")]
     if not 0 < len(lines) <= _MOST + 1:
         raise SourceError(f"{path}: {len(lines)} lines; expected those of 1 to {_MOST} classes")
-    for body in (lines, lines[1:]):  # the first may be a header
-        for pattern in (_COLOUR_NAME, _NAME_COLOUR):
-            found = [pattern.fullmatch(line) for line in body]
-            if body and all(found):
-                rows = [match.groups() for match in found if match]
-                if pattern is _NAME_COLOUR:
-                    rows = [(*row[1:], row[0]) for row in rows]
+    for body in filter(None, (lines, lines[1:])):  # the first may be a header
+        for pattern in _COLOURS:
+            rows = [match.groupdict() for match in map(pattern.fullmatch, body) if match]
+            if len(rows) == len(body):
                 return _coloured(path, rows)
-        numbered = [_NUMBER_NAME.fullmatch(line) for line in body]
-        if path.suffix == ".csv" and body and all(numbered):
-            names = {int(match[1]): match[2].strip() for match in numbered if match}
-            count = max(names) + 1
-            return ClassTable(tuple(names.get(k, f"class {k}") for k in range(count)))
+        numbered = [match for match in map(_NUMBER_NAME.fullmatch, body) if match]
+        if path.suffix == ".csv" and len(numbered) == len(body):
+            names = {int(match[1]): match[2] for match in numbered}
+            return ClassTable(tuple(names.get(k, f"class {k}") for k in range(max(names) + 1)))
     if path.suffix == ".csv":
         raise SourceError(
             f"{path}: expected lines as name,r,g,b or number,name; found {lines[0]!r}"
@@ -301,29 +285,11 @@ def read_table(path: Path) -> ClassTable:
     return ClassTable(tuple(lines[lines[0] == "__ignore__" :]))  # labelme's name for -1
 
 
-def _coloured(path: Path, rows: list[tuple[str | None, ...]]) -> ClassTable:
-    colours = [tuple(int(text or 0) for text in row[:3]) for row in rows]
-    if max(max(colour) for colour in colours) > 255:
+def _coloured(path: Path, rows: list[dict[str, str]]) -> ClassTable:
+    colours = [tuple(int(row[part]) for part in ("red", "green", "blue")) for row in rows]
+    if max(map(max, colours)) > 255:
         raise SourceError(f"{path}: has a colour with a part beyond 255")
-    packed = [(r * 256 + g) * 256 + b for r, g, b in colours]
-    if len(set(packed)) < len(packed):
-        double = next(colour for colour in colours if colours.count(colour) > 1)
-        raise SourceError(f"{path}: two classes have the colour {double}. Give them one line.")
-    return ClassTable(tuple(str(row[3]).strip() for row in rows), tuple(packed))
-
-
-def to_numbers(packed: NDArray[np.uint32], colours: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Return class numbers of pixels, by their colours."""
-    known = np.array(colours, np.uint32)
-    order = np.argsort(known)
-    place = np.minimum(np.searchsorted(known[order], packed), len(known) - 1)
-    numbers = order[place]
-    unknown = packed[known[numbers] != packed]
-    if len(unknown):
-        colour = int(unknown[0])
-        raise ValueError(
-            f"its mask has the colour {colour >> 16}, {colour >> 8 & 255}, {colour & 255} "
-            f"({np.count_nonzero(unknown == colour):,} pixels), which is that of no class"
-        )
-    found: NDArray[np.uint8] = numbers.astype(np.uint8)
-    return found
+    if double := [colour for colour in colours if colours.count(colour) > 1]:
+        raise SourceError(f"{path}: two classes have the colour {double[0]}. Give them one line.")
+    packed = _packed(np.array(colours)).tolist()
+    return ClassTable(tuple(row["name"].strip() for row in rows), tuple(packed))

@@ -14,16 +14,20 @@ from typing import Any
 
 import numpy as np
 
+from fastdata.errors import SourceError
+
 from ..deferred import ValueSpan
 from ..forward_reader import ForwardReader
 from ..spans import read_at
 
-__all__ = ["WORKER_BYTES", "Array", "ArrayColumn", "ListColumn", "StoredColumn", "scaled"]
+__all__ = ["WORKER_BYTES", "ArrayColumn", "ListColumn", "StoredColumn", "missing_blocks", "scaled"]
 
 WORKER_BYTES = 256
 """Smaller rows, labels say, are read in the packing process, many at once."""
 _BLOCK_BYTES = 1 << 16
 """How much of a compressed file is read at once."""
+_MOST_EMPTY = 1000
+"""Limit of missing blocks per existing one."""
 Array = np.ndarray[Any, Any]
 
 
@@ -147,6 +151,22 @@ class StoredColumn(ArrayColumn):
         super().close()
         if self._front is not None:
             self._front.close()
+
+
+def missing_blocks(
+    place: str, shape: tuple[int, ...], stored: int, whole: int, fill: Any
+) -> list[str]:
+    """Return the note on blocks that were never written; SourceError if nearly none was.
+
+    stored, whole: the number of blocks, and the number that the shape needs.
+    """
+    if whole > _MOST_EMPTY * stored:
+        raise SourceError(
+            f"{place}: claims the shape {shape}, but {stored:,} of its {whole:,} blocks are there: "
+            "the file is damaged, or not complete"
+        )
+    note = f"{place}: {whole - stored:,} blocks are missing, which means that they are all {fill}"
+    return [note] * (stored < whole)
 
 
 def scaled(scale: float, row: Array) -> Array:

@@ -13,7 +13,7 @@ from fastdata.schema import ArrayField, BytesField, Field, ImageField, Schema, S
 from ..exported import array_of, needs_shape
 from ..locations import path_inside
 from ..spans import FileSpan
-from .arrow_types import arrow, dtype_of, is_list, storage
+from .arrow_fields import arrow, dtype_of, is_list, storage
 
 __all__ = ["KEY", "MappedTable", "RowLayout", "row_reader"]
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import dataclasses
 import itertools
 import os
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -34,14 +35,18 @@ from ..options import ClassFile, Option
 from ..python_samples import file_of
 from ..refusals import no_files
 from ..selection import joined
-from ..splits import choose_split, split_of
+from ..splits import choose_split, split_of, splits_next_to
 from .arrow_fields import (
+    arrow,
     choose_columns,
     class_names_of,
     features_of,
+    is_bytes,
     kinds_of,
+    plain,
+    table_errors,
+    type_of,
 )
-from .arrow_types import arrow, is_bytes, plain, table_errors, type_of
 from .rows import MappedTable, RowLayout, row_reader
 
 __all__ = ["Block", "TableSource"]
@@ -55,8 +60,6 @@ class _Columns(NamedTuple):
     file: int  # the first such file
 
 
-_PLACES = 8
-"""Blocks in which samples for an estimate are read."""
 _PEEK = 16
 """Blocks in which the first values of columns of bytes are looked for."""
 
@@ -75,28 +78,22 @@ class TableSource(FileSource, IndexedSource):
     """Rows of tables; a subclass says what blocks a file has, and reads them."""
 
     @abc.abstractmethod
-    def table_schema(self, file: int) -> Any:
-        """Return the pyarrow.Schema of a file."""
+    def look(self, path: Path) -> tuple[Any, dict[str, Any], Iterable[int | str]]:
+        """Return the pyarrow.Schema of a file, what ``datasets`` says of its columns in files next
+        to it, and for each block the number of rows or the reason why it is lost.
+        """
 
     @abc.abstractmethod
-    def blocks(self, file: int) -> Iterator[int | str]:
-        """Yield the number of rows of each block, or the reason if it is lost."""
-
-    @abc.abstractmethod
-    def batches(self, file: int, block: int, columns: Sequence[str]) -> Iterator[Any]:
+    def batches(self, path: Path, block: int, columns: Sequence[str]) -> Iterator[Any]:
         """Yield the rows of a block as pyarrow.RecordBatch, not too many at once."""
 
     def row(self, index: int, block: Block) -> Sample | Reject:
         """Return one sample of a block."""
         return next(self._rows(block, index - block.start, 1))
 
-    def mapped(self, file: int) -> MappedTable | None:
+    def mapped(self, path: Path) -> MappedTable | None:
         """Return where a file is in memory, if `batches` does not copy from it."""
         return None
-
-    def features_beside(self, file: int) -> dict[str, Any]:
-        """Return the description of columns in files next to a table, as ``datasets`` does."""
-        return {}
 
     @classmethod
     @abc.abstractmethod
@@ -131,6 +128,9 @@ class TableSource(FileSource, IndexedSource):
         self.paths = [paths[k] for k in taken]
         self._names = [printable(os.fspath(relative[k])) for k in taken]
         self._split_numbers = [0] * len(taken)
+        # Of other splits the classes count.
+        self._others = [path for k, path in enumerate(paths) if k not in set(taken)]
+        self._others += splits_next_to(Path(location)) if Path(location).is_file() else []
 
         self._look_at_files()
         first = str(self.paths[self._columns[0].file])
@@ -140,22 +140,26 @@ class TableSource(FileSource, IndexedSource):
             return
         try:
             schema, features = _of_all(self._columns)
-            names = [f.name for f in schema if is_bytes(f.type) and schema.names.count(f.name) == 1]
-            starts = {name: b"".join(self._first_values(name, 1)) for name in names}
+            blobs = [f.name for f in schema if is_bytes(f.type) and schema.names.count(f.name) == 1]
+            starts = {name: b"".join(self._first_values(name, 1)) for name in blobs}
             kinds = kinds_of(schema, features, starts, channels)
         except UnicodeDecodeError as error:
-            raise SourceError(f"{first}: a column's name is no text: {error}") from error
+            raise SourceError(f"{first}: the name of a column is not text: {error}") from error
         chosen = choose_columns(schema, columns, kinds, self.notes, first)
         self._types = {column: type_of(schema, column) for column in chosen.values()}
         self._check_types()
         given = fields or {}
         check_names(given, list(chosen))
+        features_before = self._features_before()
         resolved: dict[str, Field] = {}
         numbers: dict[str, dict[str, int]] = {}
         for name, column in chosen.items():
             kind, own = given.get(name), kinds[column].field
             assert own is not None
-            # Numbers and text that are named as labels stay what they are; classes are given below.
+            names = class_names_of(features_before, column, first) or ()
+            if isinstance(own, ScalarField) and set(own.classes or ()) == set(names):
+                own = dataclasses.replace(own, classes=names or None)
+            # Text and numbers stay as they are if the user calls them labels; classes follow.
             if kind is None or (kind == "label" and isinstance(own, (ScalarField, StringField))):
                 resolved[name] = own
             else:
@@ -163,9 +167,9 @@ class TableSource(FileSource, IndexedSource):
             text = isinstance(resolved[name], StringField)
             if text and kind != "string" and (name == "label" or kind == "label"):
                 own_names = classes if name == "label" else None
-                texts = filter(None, self._values(column))
-                names = classes_of_texts(texts, f"the column {column!r}", own_names)
-                resolved[name], numbers[name] = ScalarField(classes=names), numbered(names)
+                texts = filter(None, self._values(column, of_all_splits=True))
+                found = classes_of_texts(texts, f"the column {column!r}", own_names)
+                resolved[name], numbers[name] = ScalarField(classes=found), numbered(found)
         label = resolved.get("label")
         if isinstance(label, ScalarField) and "float" in label.dtype and "label" not in given:
             is_whole = is_whole_label("label", self._values(chosen["label"]))
@@ -174,10 +178,15 @@ class TableSource(FileSource, IndexedSource):
         if form.form or any(name.lower() in BOXES for name in resolved):
             rows = {name: self._first_values(chosen[name]) for name in resolved}
             self.box_forms = resolve_boxes(resolved, rows, form, given, self.notes)
-        self._add_split(resolved, chosen, [splits[k] for k in taken])
+        there = sorted({splits[k] for k in taken}, key=lambda s: (s == "", s != "train", s))
+        if len(there) > 1 and "split" not in resolved:
+            resolved["split"] = ScalarField(classes=tuple(name or "other" for name in there))
+            chosen["split"] = ""
+            self._split_numbers = [there.index(splits[k]) for k in taken]
         self.schema = Schema(named_classes(resolved, "label", classes))
         self.layout = RowLayout(self.schema, tuple(chosen.values()), str(self.root), numbers)
         self._renumber(resolved, chosen, named=classes is not None)
+        self.beside = self._others if numbers else ()
 
     def _resolve_exported(
         self,
@@ -211,12 +220,13 @@ class TableSource(FileSource, IndexedSource):
             self._file_starts.append(self.num_samples)
             kind = 0
             try:
-                schema, size = self.table_schema(file), stat_of(path)[0]
-                for number, rows in enumerate(self.blocks(file)):
+                schema, beside, blocks = self.look(path)
+                size = stat_of(path)[0]
+                for number, rows in enumerate(blocks):
                     if not isinstance(rows, str) and not 0 <= rows <= size:
                         rows = f"block {number} claims {rows:,} rows, in {size:,} bytes: damaged"
                     self._add_block(file, number, rows)
-                features = {**self.features_beside(file), **features_of(schema.metadata)}
+                features = {**beside, **features_of(schema)}
                 has_rows = self.num_samples > self._file_starts[-1]
                 known = self._columns if has_rows else empty
                 kinds = enumerate(known)
@@ -273,14 +283,16 @@ class TableSource(FileSource, IndexedSource):
             names_in = [
                 class_names_of(c.features, column, self.paths[c.file]) for c in self._columns
             ]
-            wanted = next(filter(None, names_in), None)
+            own = next(filter(None, names_in), None)
+            # A split that is not taken may come first.
+            wanted = field.classes if own and set(own) == set(field.classes) else own
             for kind, names in enumerate(names_in):
                 # Without any names, they are the user's, or texts.
                 if wanted is None or names == wanted or (names is None and named):
                     continue
                 file = self.paths[self._columns[kind].file]
                 if names is None or set(names) != set(wanted):
-                    first = self.paths[self._columns[names_in.index(wanted)].file]
+                    first = self.paths[self._columns[names_in.index(own)].file]
                     raise SourceError(
                         f"{file}: the classes of {column!r} are {joined(names or ())}; in {first} "
                         f"they are {joined(wanted)}. A number may mean another class: write the "
@@ -294,28 +306,25 @@ class TableSource(FileSource, IndexedSource):
                     "are renumbered by their names"
                 )
 
+    def _features_before(self) -> dict[str, Any]:
+        """Return what ``datasets`` says of the first of all files, if its split is not taken."""
+        first = min([*self.paths, *self._others], key=os.path.abspath)
+        if first in self._others:
+            with contextlib.suppress(*table_errors()):
+                schema, beside, _ = self.look(first)
+                return {**beside, **features_of(schema)}
+        return {}
+
     def layout_of(self, file: int) -> RowLayout:
         """Return how the rows of a file become samples."""
         return self._layouts.get(self._kinds[file], self.layout)
-
-    # -- classes and splits -------------------------------------------------------------
-
-    def _add_split(
-        self, resolved: dict[str, Field], chosen: dict[str, str], splits: list[str]
-    ) -> None:
-        """Add the field ``split`` where the files are of several."""
-        there = sorted(set(splits), key=lambda s: (s == "", s != "train", s))
-        if len(there) > 1 and "split" not in resolved:
-            resolved["split"] = ScalarField(classes=tuple(split or "other" for split in there))
-            chosen["split"] = ""
-            self._split_numbers = [there.index(split) for split in splits]
 
     def _first_values(self, column: str, most: int = _PEEK) -> list[Any]:
         """Return some values of a column: images as bytes or paths, numbers as arrays."""
         found: list[Any] = []
         whole = (block for block in self._blocks if not block.lost)
         for block in itertools.islice(whole, _PEEK):
-            batches = self.batches(block.file, block.number, [column])
+            batches = self.batches(self.paths[block.file], block.number, [column])
             with contextlib.suppress(*table_errors()):  # the next may be whole
                 for batch in itertools.islice(batches, 1):
                     batch.validate(full=True)
@@ -326,25 +335,22 @@ class TableSource(FileSource, IndexedSource):
                 break
         return found[:most]
 
-    def _values(self, column: str) -> Iterator[Any]:
+    def _values(self, column: str, *, of_all_splits: bool = False) -> Iterator[Any]:
         """Yield the values of a column, each at least once; reads that column of all files."""
+        blocks = [(self.paths[block.file], block.number) for block in self._blocks]
+        for path in self._others if of_all_splits else ():
+            with contextlib.suppress(*table_errors()):
+                blocks += [(path, number) for number, _ in enumerate(self.look(path)[2])]
         unique = arrow(".compute").unique
-        for block in self._blocks:
-            with contextlib.suppress(*table_errors()):  # rows that are lost are rejected later
-                for batch in self.batches(block.file, block.number, [column]):
+        for block in blocks:
+            # Rows that are lost are rejected later; another split may lack the column.
+            with contextlib.suppress(*table_errors()):
+                for batch in self.batches(*block, [column]):
                     batch.validate(full=True)
                     values = unique(batch.column(batch.schema.names.index(column)))
                     yield from (value for value in values.to_pylist() if value is not None)
 
     # -- rows ---------------------------------------------------------------------------
-
-    def some(self, count: int) -> Iterator[Sample | Reject]:
-        # Consecutive rows, as a row in the middle of a block is read with those before it.
-        places = np.linspace(0, self.num_samples - 1, min(_PLACES, self.num_samples))
-        starts = sorted({self._block_at(int(at)).start for at in places})
-        each = -(-count // len(starts)) if starts else 0
-        runs = (itertools.islice(self.start_at(start), each) for start in starts)
-        return itertools.chain.from_iterable(runs)
 
     def start_at(self, start: int) -> Iterator[Sample | Reject]:
         for block in itertools.islice(self._blocks, max(0, self._number_of(start)), None):
@@ -353,15 +359,16 @@ class TableSource(FileSource, IndexedSource):
     def _rows(self, block: Block, skip: int, most: int | None = None) -> Iterator[Sample | Reject]:
         """Yield the samples of a block, without the first few; `most` limits their number."""
         end = block.rows if most is None else min(block.rows, skip + most)
+        if skip >= end:
+            return
         if block.lost:
-            if skip < end:
-                yield Reject(self.key_at(block.start), block.lost)
+            yield Reject(self.key_at(block.start), block.lost)
             return
         done, first, reason = skip, 0, "it has fewer rows than the file says"
-        split, mapped = self._split_numbers[block.file], self.mapped(block.file)
-        layout = self.layout_of(block.file)
+        path, split = self.paths[block.file], self._split_numbers[block.file]
+        mapped, layout = self.mapped(path), self.layout_of(block.file)
         try:
-            for batch in self.batches(block.file, block.number, layout.needed):
+            for batch in self.batches(path, block.number, layout.needed):
                 until = min(first + batch.num_rows, end)
                 if until > done:
                     part = batch.slice(done - first, until - done)
@@ -392,9 +399,7 @@ class TableSource(FileSource, IndexedSource):
 
     def __getitem__(self, index: int) -> Sample | Reject:
         block = self._block_at(index)
-        if block.lost:
-            return Reject(self.key_at(index), block.lost)
-        return self.row(index, block)
+        return Reject(self.key_at(index), block.lost) if block.lost else self.row(index, block)
 
     def key_at(self, index: int) -> str:
         file = bisect_right(self._file_starts, index) - 1
@@ -407,9 +412,6 @@ class TableSource(FileSource, IndexedSource):
         if not 0 <= row < self.num_samples:
             raise IndexError(row)
         return self._blocks[self._number_of(row)]
-
-    def fingerprint_key(self, index: int) -> str:
-        return [*self._names, *(printable(path.name) for path in self.beside)][index]
 
 
 def _of_all(kinds_of_files: Sequence[_Columns]) -> tuple[Any, dict[str, Any]]:

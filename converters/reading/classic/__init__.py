@@ -1,1 +1,0 @@
-"""The files of MNIST and its like (IDX), and of CIFAR."""
