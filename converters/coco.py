@@ -74,17 +74,11 @@ class CocoSource(Listing):
         self._text_ids = any(index.text_ids for index in self._indices)
         found["image_id"] = StringField() if self._text_ids else ScalarField("int64")
         found |= self.split_field()
-        folders = []
-        for index in self._indices:
-            index.number_classes(classes)
-            try:
-                folders.append(image_folder(self.root, index.path, images, index.first_names()))
-            except SourceError as error:
-                remedy = ", or take one split: --option split=NAME" * (len(splits) > 1)
-                raise SourceError(f"{error}{remedy}") from None
+        folders = [image_folder(self.root, i.path, images, i.first_names()) for i in self._indices]
         # Images of several folders differ by the folder, with which their keys begin.
         self.root = folders[0] if len(folders) == 1 else self.root
         for number, (index, folder) in enumerate(zip(self._indices, folders, strict=True)):
+            index.number_classes(classes)
             self._add_all(index, folder, number)
         self.reader = CocoReader(tuple(map(str, self.beside)), ("image", *found), masks, check_size)
         return found
@@ -232,7 +226,8 @@ def image_folder(root: Path, file: Path, chosen: str | None, names: Sequence[str
         tried = found or [folder for folder in dict.fromkeys(usual) if folder.is_dir()]
         raise SourceError(
             f"{file}: its first images ({joined(names[:3])}) are in {'each' if found else 'none'} "
-            f"of {', '.join(map(str, tried))}. Name the folder: --option images=FOLDER"
+            f"of {', '.join(map(str, tried))}. Name the folder: --option images=FOLDER, or the "
+            "annotation file whose images are there: SOURCE FILE"
         )
     return found[0]
 

@@ -14,14 +14,15 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 
 from fastdata.errors import OptionError, SourceError
-from fastdata.schema import Field, ImageField, Schema
+from fastdata.schema import Field, ImageField, ScalarField, Schema
 
 from .base import FieldSpec, IndexedSource, Sample
 from .reading.box_forms import parse_boxes
@@ -44,6 +45,8 @@ from .reading.text_lines import decoded
 from .refusal import Way, refused
 
 __all__ = ["ManifestSource"]
+
+_TEXT: set[type] = {str}
 
 
 class ManifestSource(IndexedSource):
@@ -79,6 +82,9 @@ class ManifestSource(IndexedSource):
             tuple[str, ...], Option("FIELD=COLUMN or COLUMN; the rest is left out")
         ] = (),
         images: Annotated[str | None, Option("the folder of the images")] = None,
+        label: Annotated[
+            str | None, Option("images are labelled by their folder", ("folder",))
+        ] = None,
         boxes: Annotated[
             tuple[str, ...],
             Option("xyxy, xywh or cxcywh, pixels or normalised; none: rows are samples"),
@@ -118,27 +124,39 @@ class ManifestSource(IndexedSource):
                 f"split={split}: {self.path} has no column 'split', but {joined(names)}. Say which "
                 "it is: --option columns=image=COLUMN,split=COLUMN"
             )
+        if label and (classes is not None or "label" in names):
+            raise OptionError(
+                f"label={label}: {self.path} has a label, or classes= names other classes. Leave "
+                "out one of the two"
+            )
+        names += ["label"] * bool(label)
         info = ListInfo(
             str(self.path), names, image,
             {**_of_channels(known, channels), **(fields or {})}, channels, self._finder,
             read_class_names(classes) if classes is not None else table.classes,
-            table.kinds and [table.kinds[k] for k in taken], split,
+            table.kinds and [*(table.kinds[k] for k in taken), *[_TEXT] * bool(label)], split,
         )  # fmt: skip
-        rows = map(cells_of(taken), table.rows())
+
+        def rows_of(one: ListTable) -> Iterator[list[str]]:
+            rows = map(cells_of(taken), one.rows())
+            return ([*row, _folder_of(row[image])] for row in rows) if label else rows
+
         boxes = boxes or table.boxes
         samples: RowSamples
         if known or "none" in boxes or (roles := self._box_roles(names, boxes, fields)) is None:
             same_classes = not known and info.classes is None
             others = self._siblings(table) if same_classes else []
-            cells = (map(cells_of(taken), other.rows()) for other in others)
-            samples = RowSamples(info, rows, itertools.chain.from_iterable(cells))
+            rest = itertools.chain.from_iterable(map(rows_of, others))
+            samples = RowSamples(info, rows_of(table), rest)
+            if label:
+                samples.schema = _short_names(samples.schema)
         else:
             used = {image, *roles.boxes, *roles.size, roles.label}
             kept = [k for k, name in enumerate(names) if k in used or name == "split"]
             self.notes += left_out("columns", [n for k, n in enumerate(names) if k not in kept])
             form = parse_boxes(boxes)
             info = info._replace(columns=[names[k] for k in kept], image=kept.index(image))
-            samples = BoxSamples(info, map(cells_of(kept), rows), form, check_size)
+            samples = BoxSamples(info, map(cells_of(kept), rows_of(table)), form, check_size)
         if classes is not None and not {"label", "labels"} & set(samples.schema):
             raise OptionError(
                 f"classes={classes}: the list has no field 'label' with class numbers"
@@ -269,6 +287,18 @@ class ManifestSource(IndexedSource):
                 [Way("", f"--option boxes={form}", meaning) for form, meaning in ways.items()],
             )
         return roles
+
+
+def _folder_of(image: str) -> str:
+    return os.path.dirname(image.replace("\\", "/"))
+
+
+def _short_names(schema: Schema) -> Schema:
+    """Return the classes of folders by their paths below the folder of all."""
+    folders = schema.classes or ()
+    above = os.path.commonpath(folders) if len(folders) > 1 else os.path.dirname(*folders)
+    names = tuple(os.path.relpath(folder, above or ".") for folder in folders)
+    return Schema({**schema, "label": ScalarField(classes=names)})
 
 
 def _of_channels(fields: Mapping[str, Field], channels: int) -> dict[str, Field]:

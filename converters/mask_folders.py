@@ -104,6 +104,11 @@ class MaskFoldersSource(Listing):
                 f"{location}: no image of {pairs[0].images} has a mask in {pairs[0].others}. If "
                 "their names differ by an ending, name it: --option ending=_mask"
             )
+        if self._are_alike(3) and self._are_alike(16):
+            self.notes.append(
+                "the masks show one shape, as those of a camera's field of view do; --option "
+                "masks=FOLDER names others"
+            )
         if (location / "ImageSets").is_dir():
             self.notes.append(
                 "lists in ImageSets are not read (--format voc --option masks=classes reads them)"
@@ -132,6 +137,17 @@ class MaskFoldersSource(Listing):
                 self.reject(name, f"it has no mask in {pair.others}")
         if left > 0:
             self.notes.append(f"{left:,} other pictures in {pair.others} left out")
+
+    def _are_alike(self, most: int) -> bool:
+        """Tell whether some masks have one shape, and three or more are there to compare."""
+        shapes = []
+        for index in np.linspace(0, self.num_samples - 1, most).astype(int).tolist():
+            with contextlib.suppress(OSError, ImageError):
+                mask = read_regular(self.root / self.names_of(index)[-1])
+                with open_image(mask, MAX_PIXELS) as image:
+                    shapes.append(np.asarray(image.convert("L").resize((32, 32))) > 0)
+        different = max((float((shape != shapes[0]).mean()) for shape in shapes), default=1)
+        return self.num_samples > 2 and different < 0.02 < float(np.mean(shapes)) < 0.98
 
 
 def _masks_of_all(root: Path, pairs: list[_Pair]) -> Iterator[Path]:
@@ -195,11 +211,10 @@ def mask_pairs(root: Path, images: str = "", masks: str = "") -> list[FolderPair
     images, masks: the folders, if they have unusual names.
     """
     if images or masks:
-        for option, name in (("images", images), ("masks", masks)):
-            if not name or not (root / name).is_dir():
-                raise OptionError(
-                    f"{option}={name}: no such folder in {root}; name both images= and masks="
-                )
+        if not all(name and (root / name).is_dir() for name in (images, masks)):
+            raise OptionError(
+                f"images={images}, masks={masks}: name both images= and masks=, folders in {root}"
+            )
         return pairs_within(root, images, masks)
     found = _pairs_in(root, "")
     splits = [name for name in folders_in(root) if _Folder(name).words & _SPLITS]
@@ -219,12 +234,13 @@ def mask_pairs(root: Path, images: str = "", masks: str = "") -> list[FolderPair
 def _pairs_in(root: Path, place: str) -> list[tuple[int, FolderPair]]:
     """Return the pairs among the folders in a folder, each with the rank of its masks."""
     every = [_Folder(name) for name in in_usual_order(folders_in(root / place))]
-    masks = [n for n in every if n.words & _MASKS and _has_pictures(root, place, n.name)]
-    images = [
-        n
-        for n in every
-        if n.words & _IMAGES and n not in masks and _has_pictures(root, place, n.name)
-    ] or [n for n in every if n not in masks and any(n.rest == m.rest for m in masks)]
+    named = [
+        n for n in every if n.words & (_IMAGES | _MASKS) and _has_pictures(root, place, n.name)
+    ]
+    masks = [n for n in named if n.words & _MASKS]
+    images = [n for n in named if n not in masks] or [
+        n for n in every if n not in masks and any(n.rest == m.rest for m in masks)
+    ]
     if masks and len(images) > 1 and all(image.counted for image in images):
         names = ", ".join(image.name for image in images)
         raise SourceError(
@@ -233,9 +249,9 @@ def _pairs_in(root: Path, place: str) -> list[tuple[int, FolderPair]]:
         )
     found: list[tuple[int, FolderPair]] = []
     for image in images:
-        fit = [m for m in masks if len(images) == 1 or m.rest == image.rest]
-        fit = [m for m in fit if m.rank == min(other.rank for other in fit)]
-        fit = [m for m in fit if len(fit) > 1 and m.rest == image.rest] or fit
+        possible = [m for m in masks if len(images) == 1 or m.rest == image.rest]
+        ranks = [(m.rank, m.rest != image.rest) for m in possible]
+        fit = [m for m, rank in zip(possible, ranks, strict=True) if rank == min(ranks)]
         if len(fit) > 1:
             raise SourceError(
                 f"{root / place}: the masks of {image.name} may be in "

@@ -293,7 +293,7 @@ def test_of_several_annotation_files_one_is_named(tmp_path: Path, pictures: list
     (tmp_path / "annotations/instances_train2014.json").rename(
         tmp_path / "annotations/instances_train2017.json"
     )
-    with pytest.raises(SourceError, match=r"its first images .* are in none .*--option split=NAME"):
+    with pytest.raises(SourceError, match=r"its first images .* are in none .*SOURCE FILE"):
         find_source(tmp_path)
     path = tmp_path / "annotations/instances_train2017.json"
     assert find_source(path).num_samples == 4
@@ -380,7 +380,7 @@ def test_a_split_without_images_is_not_given_those_of_another(
 ) -> None:
     contents = write_splits(tmp_path, pictures, train="pictures", val="val")
     contents["train"] = contents["val"]  # whose images are in val, too
-    with pytest.raises(SourceError, match=r"instances_train.json.* are in none .*split=NAME"):
+    with pytest.raises(SourceError, match=r"instances_train.json.* are in none .*SOURCE FILE"):
         find_source(save(tmp_path, contents))
 
 

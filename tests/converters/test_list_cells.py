@@ -181,6 +181,19 @@ def test_the_second_of_two_columns_has_classes(tmp_path: Path, pictures: list[Pi
     assert pack(path, tmp_path / "y.lmdb")[1].schema["caption"] == StringField()
 
 
+def test_folders_as_labels_are_paths(tmp_path: Path, pictures: list[Picture]) -> None:
+    """As SUN397 has them: outdoor in several places."""
+    names = ["a/airport", "b/balcony/exterior", "b/building/exterior", "b/balcony/interior"]
+    rows = []
+    for k, p in enumerate(pictures):
+        write_images(tmp_path / "pictures" / names[k % 4], [p])
+        rows.append((f"pictures/{names[k % 4]}/{p.name}.jpg",))
+    path = write_rows(tmp_path / "a.csv", [("path",), *rows])
+    _, data = pack(path, tmp_path / "x.lmdb", label="folder")
+    assert data.schema["label"].classes == tuple(sorted(names))
+    assert labels_of(data) == [names[k % 4] for k in range(6)]
+
+
 def test_splits_have_the_classes_of_all_rows(tmp_path: Path, pictures: list[Picture]) -> None:
     write_images(tmp_path, pictures)
     rows = [

@@ -177,10 +177,36 @@ def test_a_line_unlike_those_before_is_refused(tmp_path: Path) -> None:
         reads(tmp_path / "a.txt")
 
 
+def test_the_folder_may_be_the_label(tmp_path: Path, pictures: list[Picture]) -> None:
+    names = ("apple_pie", "sushi")
+    for k, p in enumerate(pictures):
+        path = tmp_path / "images" / names[k % 2] / f"{p.name}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(p.data)
+    lines = [f"{names[k % 2]}/{p.name}" for k, p in enumerate(pictures)][1:]
+    (tmp_path / "meta").mkdir()
+    (tmp_path / "meta/train.txt").write_text("\n".join(lines))
+    _, data = pack(
+        tmp_path / "meta/train.txt", tmp_path / "x.lmdb", images="../images", label="folder"
+    )
+    assert data.schema["label"] == ScalarField(classes=names)
+    assert [sample.label for sample in data] == [1, 0, 1, 0, 1]
+    assert [blob(data, k) for k in range(5)] == [p.data for p in pictures[1:]]
+    # The other split has the same numbers, and a label needs no second one.
+    (tmp_path / "meta/test.txt").write_text("sushi/000001\n")
+    options = {"images": "../images", "label": "folder"}
+    _, test = pack(tmp_path / "meta/test.txt", tmp_path / "y.lmdb", **options)
+    assert test.schema["label"] == ScalarField(classes=names)
+    assert [sample.label for sample in test] == [1]
+    (tmp_path / "meta/a.csv").write_text("path,label\nsushi/000001,x\n")
+    with pytest.raises(OptionError, match="has a label, or classes="):
+        pack(tmp_path / "meta/a.csv", tmp_path / "z.lmdb", **options)
+
+
 # -- several labels ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sign", ["|", ";"])
+@pytest.mark.parametrize("sign", ["|", ";", " "])
 def test_several_labels_in_a_cell(tmp_path: Path, pictures: list[Picture], sign: str) -> None:
     write_images(tmp_path, pictures)
     tags = [["haze", "primary"], ["clear"], [], ["road", "clear", "primary"], ["haze"], ["road"]]

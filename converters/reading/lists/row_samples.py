@@ -238,7 +238,7 @@ class RowSamples:
         count = Counter(part for cell in cells for part in set(_labels_of(cell, sign)))
         parts = {part for cell in several for part in _labels_of(cell, sign)}
         shared = 2 * sum(count[part] > 1 for part in parts) > len(parts)
-        if sign == "|" or (shared and sign != " "):
+        if sign == "|" or (shared and (sign != " " or name == "labels")):
             self.notes.append(
                 f"the cells of {name!r} have several labels, with {sign!r} between them (--field "
                 f"{name}=label: each combination is a class)"
