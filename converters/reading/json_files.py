@@ -100,8 +100,8 @@ class _Window:
     JSON's own signs are ASCII, and no byte of a longer UTF-8 sequence looks like one.
     """
 
-    def __init__(self, path: Path, file: IO[bytes], largest: int = _LARGEST) -> None:
-        self._path, self._file, self._largest = path, file, largest
+    def __init__(self, path: Path, file: IO[bytes], largest: int = 0) -> None:
+        self._path, self._file, self._largest = path, file, largest or _LARGEST
         self._text = ""
         self._base = len(_BOM) if file.read(len(_BOM)) == _BOM else 0
         self._at = 0
