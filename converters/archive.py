@@ -58,7 +58,9 @@ class ArchiveSource(FolderSource):
             return False
         return _may_be(files[0])
 
-    def open_location(self, location: Any) -> Path:
+    def list_samples(
+        self, location: Path, *, split: SplitFolder = "auto", empty_classes: EmptyClasses = False
+    ) -> dict[str, Field]:
         files = files_at(location, _SUFFIXES)
         if not files:
             raise no_files(location, "archives")
@@ -69,18 +71,13 @@ class ArchiveSource(FolderSource):
                 "each for itself and join them: fastdata merge; or --format webdataset, if members "
                 "of one name are a sample"
             )
-        return files[0]
-
-    def list_samples(
-        self, location: Path, *, split: SplitFolder = "auto", empty_classes: EmptyClasses = False
-    ) -> dict[str, Field]:
-        self.beside = [location]
-        self._kind = archive_kind(location)
+        self.root, self.beside = files[0], files
+        self._kind = archive_kind(self.root)
         if not self._kind:
-            raise SourceError(f"{location}: neither a tar file, gzip'd or not, nor a zip file")
+            raise SourceError(f"{self.root}: neither a tar file, gzip'd or not, nor a zip file")
         if self._kind == "zip":
-            self.reader = ZipReader(str(location))
-        return super().list_samples(location, split=split, empty_classes=empty_classes)
+            self.reader = ZipReader(str(self.root))
+        return super().list_samples(self.root, split=split, empty_classes=empty_classes)
 
     def open_tree(self, location: Path) -> ArchiveTree:
         tree = ArchiveTree(location, self._kind)

@@ -43,7 +43,7 @@ from .reading.locations import first_bytes, printable
 from .reading.named_files import find_named
 from .reading.options import AllowEmpty, CheckSize, ClassFile, OneBased, PaintedMasks, SplitOption
 from .reading.selection import joined
-from .reading.splits import FolderPair, has_images, pairs_of_splits, pairs_within, splits_next_to
+from .reading.splits import FolderPair, has_images, pairs_within, split_folders_in, splits_next_to
 from .reading.text_lines import text_lines
 
 __all__ = ["VocSource"]
@@ -254,7 +254,11 @@ def _is_flagged(path: Path) -> bool:
 
 def xml_folders(root: Path) -> list[FolderPair]:
     """Return the folders of images with XML files, in the same folder or in another."""
-    return _xml_beside(root, "") or pairs_of_splits(root, _xml_beside)
+    return _xml_beside(root, "") or [
+        pair._replace(split=split)
+        for split in split_folders_in(root)
+        for pair in _xml_beside(root, split)
+    ]
 
 
 def _xml_beside(root: Path, place: str) -> list[FolderPair]:
