@@ -132,7 +132,8 @@ class TFRecordSource(ScanSource):
             resolved, forms = _fields_of(chosen, first, about, fields or {}, channels, boxes, notes)
             if has_boxes:
                 listed = classes if "label" not in resolved else None
-                objects = Objects(*_names_of(scan, first, listed, notes), check_size)
+                named = any(map(class_texts, first))
+                objects = Objects(_class_names(scan, named, listed, notes), named, check_size)
                 resolved |= objects.fields
                 classes = None if listed else classes
             if not features:
@@ -224,33 +225,28 @@ def _fields_of(
     return resolved, resolve_boxes(resolved, values, option, fields, notes)
 
 
-def _names_of(
-    scan: Scan, first: Sequence[Mapping[str, Any]], classes: str | None, notes: list[str]
-) -> tuple[tuple[str, ...] | None, bool]:
-    """Return the classes of objects, and whether records have their names.
+def _class_names(
+    scan: Scan, named: bool, classes: str | None, notes: list[str]
+) -> tuple[str, ...] | None:
+    """Return the classes of objects; without a file of them, all records are read for their names.
 
-    Without a file of classes, all records are read for these.
+    named: whether records have the names of their classes.
     """
-    named = any(map(class_texts, first))
     if classes is not None:
-        return read_class_names(classes), named
+        return read_class_names(classes)
     if not named:
         notes.append(
             "classes of objects have no names here, and 'labels' are the numbers of the files "
             "(--option classes=FILE names them)"
         )
-        return None, named
+        return None
     place = scan.paths[0]
     if mirror_of(place) is not None and len(scan.paths) > 1:
         raise SourceError(
             f"{place}: the names of classes of objects are in the records, and the files of a "
             "store are not read twice. Write the names to a file: --option classes=FILE"
         )
-    notes.append(
-        "all records were read once for the names of classes (--option classes=FILE saves that, "
-        "and knows those without objects)"
-    )
-    return classes_of_texts(_texts(scan), str(place)), named
+    return classes_of_texts(_texts(scan), str(place))
 
 
 def _texts(scan: Scan) -> Iterator[str]:
