@@ -277,11 +277,6 @@ class IndexedSource(Source):
 
     num_samples: int
 
-    def some(self, count: int) -> Iterator[Sample | Reject]:
-        """Yield some samples from all over the source."""
-        places = np.linspace(0, self.num_samples - 1, min(count, self.num_samples))
-        return (self.get(int(at)) for at in places)
-
     @abc.abstractmethod
     def __getitem__(self, index: int) -> Sample | Reject:
         """Return one sample; an exception makes it a reject."""

@@ -39,7 +39,7 @@ EmptyClasses = Annotated[bool, Option("folders without images are classes too")]
 class Taken(NamedTuple):
     """The images of a folder of a class.
 
-    place: what stands before their names.
+    place: the prefix of their names.
     rows: their numbers in the archive or the store; empty on a disk.
     """
 
@@ -53,7 +53,7 @@ class FolderSource(Listing):
     """Images in class folders of a tree; fields ``image``, ``label``, and ``split`` if any."""
 
     name = "folder"
-    summary = "class folders, as torchvision's ImageFolder takes them, or split folders of these"
+    summary = "class folders, as torchvision's ImageFolder takes them, also in split folders"
     general = True
     tree: Tree
 
@@ -121,7 +121,7 @@ class FolderSource(Listing):
         if not empty or (allowed and len(empty) < len(layout.folders)):
             return
         reason = (
-            f"there is no image in {joined(map(printable, empty), 5)}"
+            f"no image in {joined(map(printable, empty), 5)}"
             f"{f'; and {layout.doubt.reason}' if layout.doubt else ''}. Images have one of the "
             f"suffixes {', '.join(SUFFIXES)}"
         )
@@ -134,7 +134,7 @@ class FolderSource(Listing):
         raise doubted(place, self.name, tree, Doubt(reason, ways, plausible=False))
 
     def _note_rest(self, layout: ClassLayout) -> None:
-        """Say what was understood, and name all files that are not used."""
+        """Note the layout as understood, and all files that are not used."""
         tree = self.tree
         parents = {folder.path.rpartition("/")[0] for folder in layout.folders}
         beside = [join(path, name) for path in sorted(parents) for name in tree.folder(path).images]

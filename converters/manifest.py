@@ -46,6 +46,8 @@ from .refusal import Way, refused
 
 __all__ = ["ManifestSource"]
 
+_TEXT: set[type] = {str}
+
 
 class ManifestSource(IndexedSource):
     """Rows of a list, each an image; or each a box, and then put together by image."""
@@ -132,7 +134,7 @@ class ManifestSource(IndexedSource):
             str(self.path), names, image,
             {**_of_channels(known, channels), **(fields or {})}, channels, self._finder,
             read_class_names(classes) if classes is not None else table.classes,
-            table.kinds and [*(table.kinds[k] for k in taken), *[{str}] * bool(label)], split,
+            table.kinds and [*(table.kinds[k] for k in taken), *[_TEXT] * bool(label)], split,
         )  # fmt: skip
 
         def rows_of(one: ListTable) -> Iterator[list[str]]:

@@ -74,7 +74,12 @@ class ParquetSource(TableSource):
 
     def indexed(self) -> IndexedSource:
         """Return itself, unless row groups are too large to read one for each sample."""
-        largest = max(map(_largest_group, self.paths), default=0)
+        largest = 0
+        for path in self.paths:
+            with contextlib.suppress(*table_errors()):  # a file that cannot be read is a reject
+                metadata = _footer(path)[0]
+                groups = map(metadata.row_group, range(metadata.num_row_groups))
+                largest = max([largest, *(group.total_byte_size for group in groups)])
         if largest > (_MOST_SHUFFLED if self.mirror is None else _BATCH_BYTES):
             raise OptionError(
                 f"shuffle needs to read a row group for each sample, and the largest here has "
@@ -178,11 +183,3 @@ def _batches(path: Path, group: int, columns: Sequence[str]) -> Iterator[Any]:
             columns=list(columns),
             use_threads=False,
         )
-
-
-def _largest_group(path: Path) -> int:
-    with contextlib.suppress(*table_errors()):  # a file that cannot be read is a reject
-        metadata = _footer(path)[0]
-        groups = range(metadata.num_row_groups)
-        return max((metadata.row_group(k).total_byte_size for k in groups), default=0)
-    return 0

@@ -60,8 +60,6 @@ class _Columns(NamedTuple):
     file: int  # the first such file
 
 
-_PLACES = 8
-"""Blocks in which samples for an estimate are read."""
 _PEEK = 16
 """Blocks in which the first values of columns of bytes are looked for."""
 
@@ -180,7 +178,11 @@ class TableSource(FileSource, IndexedSource):
         if form.form or any(name.lower() in BOXES for name in resolved):
             rows = {name: self._first_values(chosen[name]) for name in resolved}
             self.box_forms = resolve_boxes(resolved, rows, form, given, self.notes)
-        self._add_split(resolved, chosen, [splits[k] for k in taken])
+        there = sorted({splits[k] for k in taken}, key=lambda s: (s == "", s != "train", s))
+        if len(there) > 1 and "split" not in resolved:
+            resolved["split"] = ScalarField(classes=tuple(name or "other" for name in there))
+            chosen["split"] = ""
+            self._split_numbers = [there.index(splits[k]) for k in taken]
         self.schema = Schema(named_classes(resolved, "label", classes))
         self.layout = RowLayout(self.schema, tuple(chosen.values()), str(self.root), numbers)
         self._renumber(resolved, chosen, named=classes is not None)
@@ -317,18 +319,6 @@ class TableSource(FileSource, IndexedSource):
         """Return how the rows of a file become samples."""
         return self._layouts.get(self._kinds[file], self.layout)
 
-    # -- classes and splits -------------------------------------------------------------
-
-    def _add_split(
-        self, resolved: dict[str, Field], chosen: dict[str, str], splits: list[str]
-    ) -> None:
-        """Add the field ``split`` where the files are of several."""
-        there = sorted(set(splits), key=lambda s: (s == "", s != "train", s))
-        if len(there) > 1 and "split" not in resolved:
-            resolved["split"] = ScalarField(classes=tuple(split or "other" for split in there))
-            chosen["split"] = ""
-            self._split_numbers = [there.index(split) for split in splits]
-
     def _first_values(self, column: str, most: int = _PEEK) -> list[Any]:
         """Return some values of a column: images as bytes or paths, numbers as arrays."""
         found: list[Any] = []
@@ -361,14 +351,6 @@ class TableSource(FileSource, IndexedSource):
                     yield from (value for value in values.to_pylist() if value is not None)
 
     # -- rows ---------------------------------------------------------------------------
-
-    def some(self, count: int) -> Iterator[Sample | Reject]:
-        # Consecutive rows, as a row in the middle of a block is read with those before it.
-        places = np.linspace(0, self.num_samples - 1, min(_PLACES, self.num_samples))
-        starts = sorted({self._block_at(int(at)).start for at in places})
-        each = -(-count // len(starts)) if starts else 0
-        runs = (itertools.islice(self.start_at(start), each) for start in starts)
-        return itertools.chain.from_iterable(runs)
 
     def start_at(self, start: int) -> Iterator[Sample | Reject]:
         for block in itertools.islice(self._blocks, max(0, self._number_of(start)), None):
