@@ -187,7 +187,7 @@ class _Folder:
 
     @property
     def counted(self) -> bool:
-        """Whether it is one of several pictures of a scene: ``Image1``, ``B``, ``time2``."""
+        """Whether a scene has several such pictures: ``Image1``, ``B``, ``time2``."""
         return all(w.isdigit() or len(w) == 1 for w in self.rest) and bool(self.rest)
 
 
@@ -278,7 +278,7 @@ _ENDS = (
     *(("_image", "_mask"), ("_img", "_mask"), ("_image", "_label"), ("_rgb", "_mask")),
     *(("_training", "_manual1"), ("_test", "_manual1"), ("", "_1stHO")),
 )
-"""The ends of the names of images, and of those of their masks, without suffix."""
+"""How names of images end, and how names of their masks end, without suffix."""
 _LOOKED_AT, _MASKS_LOOKED_AT = 40, 500
 _FLAT = 0.7
 """Share of pixels of a mask that equal their neighbour; in a photograph few do."""
@@ -320,7 +320,7 @@ class _Pair:
         self._suffixes = _LOSSLESS if self.mixed and not mask_end else _SUFFIXES
 
     def _of_mask(self, name: str) -> str:
-        """Return the part of a mask's name that its image has, too; "" if it is no mask.
+        """Return the part of a mask's name that its image has, too; "" for other files.
 
         Without an ending, a JPEG is the image.  Next to an image there may be several masks:
         ``0_mask.png`` and ``0_mask_1.png`` of two objects.
