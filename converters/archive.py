@@ -20,7 +20,7 @@ from fastdata.schema import Field
 
 from .base import Deferred, IndexedSource, Reject, Sample
 from .detect import ClassLayout
-from .folder import ClassFoldersSource, EmptyClasses, Taken
+from .folder import EmptyClasses, FolderSource, Taken
 from .reading.compression import compression_of, inflated_start
 from .reading.exported import read_exported
 from .reading.forward_reader import ForwardReader
@@ -43,11 +43,12 @@ _IMAGES = 64
 """Images to check for the kind of an archive."""
 
 
-class ArchiveSource(ClassFoldersSource):
+class ArchiveSource(FolderSource):
     """An archive of class folders; fields ``image`` and ``label``."""
 
     name = "archive"
     summary = "class folders in a .tar, .tar.gz or .zip, which is not unpacked"
+    general = False
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
@@ -105,13 +106,9 @@ class ArchiveSource(ClassFoldersSource):
                 )
         for row, name, labels, repeated in found:
             problem = tree.problems.get(row, "")
-            if repeated:
-                problem = "the archive has its name twice"
-            if problem:
+            if problem := "the archive has its name twice" if repeated else problem:
                 self._rejects[self.num_samples] = problem
             self.add(name, **tree.place_of(row), **labels)
-        for name in filter(is_image_name, tree.outside):
-            self.reject(name, "a name with .. in it is not taken")
 
     def values(self, files: list[str], numbers: dict[str, int]) -> tuple[Any, ...] | Deferred:
         if self.reader is not None:
@@ -159,7 +156,6 @@ class ArchiveTree(ListedTree):
     """The names in an archive.
 
     problems: why images cannot be read, by row.
-    outside: names with ``..`` in them, which are not taken.
     """
 
     def __init__(self, path: Path, kind: str) -> None:
@@ -168,13 +164,14 @@ class ArchiveTree(ListedTree):
         self._fields = ZipMember._fields if kind == "zip" else FileSpan._fields[1:]
         self._places = array("q")
         self.problems: dict[int, str] = {}
-        self.outside: list[str] = []
         for name, problem, numbers in archive_entries(path, kind):
             row = len(self._places) // len(self._fields)
             self._places.extend(numbers)
             if ".." in name.split("/"):
-                self.outside.append(name)
-                continue
+                raise SourceError(
+                    f"{path}: the name {printable(name)} leads out of the archive. Extract it by a "
+                    "tool that leaves such names out, and pack the folder"
+                )
             self.add(name, row)
             if problem:
                 self.problems[row] = problem
@@ -241,10 +238,6 @@ def _may_be(path: Path) -> bool:
 # -- the content of an archive of any kind: names, problems and places -------------------
 
 
-Entry = tuple[str, str, Iterable[int]]
-"""Name, why it cannot be read (empty if it can), and place; a folder's name ends in a slash."""
-
-
 def archive_kind(path: Path) -> str:
     """Return the kind of an archive: "tar", "gzip" (of tar), "zip", or "" for none."""
     start = first_bytes(path)
@@ -256,29 +249,30 @@ def archive_kind(path: Path) -> str:
     return "gzip" if is_gzip else ""
 
 
-def archive_entries(path: Path, kind: str) -> Iterator[Entry]:
-    """Yield files and folders; names without ``./``."""
+def archive_entries(path: Path, kind: str) -> Iterator[tuple[str, str, Iterable[int]]]:
+    """Yield files and folders: name, why it cannot be read (empty if it can), and place.
+
+    Names have no ``./``; that of a folder ends in a slash.
+    """
     for name, problem, place in _zipped(path) if kind == "zip" else _tarred(path, kind):
-        parts = [part for part in name.split("/")[:-1] if part not in ("", ".")]
-        last = name.rpartition("/")[2]
-        yield "/".join([*parts, last]), problem, place
+        *folders, last = name.split("/")
+        yield "/".join([*(part for part in folders if part not in ("", ".")), last]), problem, place
 
 
-def _tarred(path: Path, kind: str) -> Iterator[Entry]:
-    with ForwardReader(path, compressed=kind == "gzip") as front:
-        for member in members(front):
-            if member.kind == "end":
-                continue
-            name = os.fsdecode(member.name)
-            is_folder = member.kind == "folder"
-            problem = "" if member.kind == "file" else f"a {member.kind}, which is not read"
-            name += "/" * (is_folder and not name.endswith("/"))
-            yield name, problem, (member.offset, member.size)
-
-
-def _zipped(path: Path) -> Iterator[Entry]:
+def _zipped(path: Path) -> Iterator[tuple[str, str, Iterable[int]]]:
     for name, member in zip_members(path):
         yield name, member.problem(), member
+
+
+def _tarred(path: Path, kind: str) -> Iterator[tuple[str, str, Iterable[int]]]:
+    with ForwardReader(path, compressed=kind == "gzip") as front:
+        for member in members(front):
+            name, place = os.fsdecode(member.name), (member.offset, member.size)
+            if member.kind == "folder":
+                yield name.rstrip("/") + "/", "", place
+            elif member.kind != "end":
+                is_file = member.kind == "file"
+                yield name, "" if is_file else f"a {member.kind}, which is not read", place
 
 
 def refuse_groups(place: str, images: Sequence[str], others: Sequence[str]) -> None:

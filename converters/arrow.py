@@ -57,25 +57,19 @@ class ArrowSource(TableSource):
             _check_states(files)
         return files
 
-    def features_beside(self, file: int) -> dict[str, Any]:
-        description = self.paths[file].with_name("dataset_info.json")
-        found = read_object(description).get("features") if description.exists() else None
-        return found if isinstance(found, dict) else {}
+    def look(self, path: Path) -> tuple[Any, dict[str, Any], list[int | str]]:
+        opened = self._open(str(path))
+        description = path.with_name("dataset_info.json")
+        features = read_object(description).get("features") if description.exists() else None
+        lost = [opened.damage] if opened.damage else []
+        beside = features if isinstance(features, dict) else {}
+        return opened.schema, beside, [*opened.rows, *lost]
 
-    def table_schema(self, file: int) -> Any:
-        return self._open(str(self.paths[file])).schema
+    def batches(self, path: Path, block: int, columns: Sequence[str]) -> Iterator[Any]:
+        yield self._open(str(path)).batch(block)
 
-    def blocks(self, file: int) -> Iterator[int | str]:
-        opened = self._open(str(self.paths[file]))
-        yield from opened.rows
-        if opened.damage:
-            yield opened.damage
-
-    def batches(self, file: int, block: int, columns: Sequence[str]) -> Iterator[Any]:
-        yield self._open(str(self.paths[file])).batch(block)
-
-    def mapped(self, file: int) -> MappedTable | None:
-        return self._open(str(self.paths[file])).mapped
+    def mapped(self, path: Path) -> MappedTable | None:
+        return self._open(str(path)).mapped
 
 
 class _Opened:

@@ -142,18 +142,15 @@ class Source(abc.ABC):
     packed_with : mapping or None
         The options of a source packed by fastdata, which ``codec="keep"`` keeps.
     reads_by_network : bool
-        Whether workers wait for a network.  Then they are threads, many per core: connections
-        do not survive a fork.
+        Whether workers read samples out of a store themselves; there are many per core then.
     mirror : Mirror or None
-        The mirror of a source in a store.  Then workers are threads, too.
-    downloads_files : bool
-        Whether files of a store are downloaded whole, before workers read them.
+        The mirror of a source in a store.  Then workers are threads: connections do not survive
+        a fork.
     """
 
     name: ClassVar[str]
-    reads_by_network: bool = False
+    reads_by_network: bool = True
     mirror: Mirror | None = None
-    downloads_files: bool = False
     format_options: Mapping[str, Any] = MappingProxyType({})
     packed_with: Mapping[str, Any] | None = None
     box_forms: Mapping[str, BoxNumbers] = MappingProxyType({})
@@ -279,11 +276,6 @@ class IndexedSource(Source):
     """
 
     num_samples: int
-
-    def some(self, count: int) -> Iterator[Sample | Reject]:
-        """Yield some samples from all over the source."""
-        places = np.linspace(0, self.num_samples - 1, min(count, self.num_samples))
-        return (self.get(int(at)) for at in places)
 
     @abc.abstractmethod
     def __getitem__(self, index: int) -> Sample | Reject:

@@ -96,7 +96,7 @@ class BetonSource(ArraySource):
         self.schema = Schema(named_classes(resolved, "label", classes))
         taken = [(f"f{number}", layout.fields[number]) for number in picked]
         has_images = any(field.kind == RGB for _, field in taken)
-        lengths = _Lengths(path, layout.end) if has_images else None
+        lengths = _lengths_in(path, layout.end) if has_images else None
         columns_of = (_BetonColumn(path, layout, part, field, lengths) for part, field in taken)
         self.set_parts([Part(printable(path.name), tuple(columns_of), before="@", after="")])
 
@@ -112,22 +112,12 @@ def _is_beton(start: bytes, size: int) -> bool:
     )
 
 
-class _Lengths:
-    """The lengths of pieces, 16 bytes each: those of JPEGs are only in the allocation table."""
-
-    def __init__(self, path: Path, start: int) -> None:
-        table = np.fromfile(path, _ENTRY, offset=start)
-        # Of two pieces at one place the first is empty, as bytes may be and images are not.
-        order = np.lexsort((table["length"], table["place"]))
-        self._places, self._lengths = table["place"][order], table["length"][order]
-
-    def at(self, places: np.ndarray[Any, Any]) -> list[int]:
-        """Return the lengths of the pieces at some places; 0 where there is none."""
-        if not len(self._places):
-            return [0] * len(places)
-        found = np.searchsorted(self._places, places, side="right") - 1
-        known = (found >= 0) & (self._places[found] == places)
-        return [int(length) for length in np.where(known, self._lengths[found], 0)]
+def _lengths_in(path: Path, start: int) -> np.ndarray[Any, Any]:
+    """Return places and lengths, [2, n], of all pieces: those of JPEGs are only in this table."""
+    table = np.fromfile(path, _ENTRY, offset=start)
+    # Of two pieces at one place the first is empty, as bytes may be and images are not.
+    order = np.lexsort((table["length"], table["place"]))
+    return np.stack([table["place"][order], table["length"][order]])
 
 
 class _BetonColumn(ArrayColumn):
@@ -149,8 +139,12 @@ class _BetonColumn(ArrayColumn):
         if field.kind in (INT, FLOAT):
             return list(column.tolist())
         if field.kind == RGB:
-            rows = zip(column.tolist(), self._lengths.at(column["place"]), strict=True)
-            return [self._image(row, length) for row, length in rows]
+            places, lengths = self._lengths
+            ends = np.searchsorted(places, column["place"], side="right")
+            return [
+                self._image(row, int(lengths[end - 1]) if end and places[end - 1] == row[3] else 0)
+                for row, end in zip(column.tolist(), ends.tolist(), strict=True)
+            ]
         if field.kind in (ARRAY, TENSOR):
             length = math.prod(field.shape) * np.dtype(field.dtype).itemsize
             about = ("array", field.dtype, field.shape)

@@ -13,7 +13,7 @@ import contextlib
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -56,33 +56,6 @@ class _Batch(NamedTuple):
     failure: str = ""  # why there are none
 
 
-class _Files:
-    """The batches at a location, and the names of classes by field."""
-
-    def __init__(self) -> None:
-        self.batches: list[_Batch] = []
-        self.names: dict[str, tuple[str, ...]] = {}
-        self.failure = ""  # of an archive
-
-    def add(
-        self, file: ForwardReader, name: str, offset: int, size: int, shared: ForwardReader | None
-    ) -> None:
-        """Add a batch or a file of names; ignore other files."""
-        if match := _NAME.fullmatch(name):
-            split = "test" if name.startswith("test") else "train"
-            batch = _Batch(name, file.path, split, int(match["number"] or 0))
-            try:
-                columns = _columns(file, offset, size, shared)
-                self.batches.append(batch._replace(columns=columns))
-            except SourceError as error:
-                self.batches.append(batch._replace(failure=f"{name}: {error}"))
-        elif name in ("batches.meta", "meta"):
-            with contextlib.suppress(SourceError):  # without it classes have no names
-                for key, values in _read(file, offset, size).items():
-                    if key in _NAMES and all(isinstance(value, str) for value in values):
-                        self.names[_NAMES[key]] = tuple(values)
-
-
 class CifarSource(ArraySource):
     """Batches of CIFAR; fields ``image``, ``label`` and, of CIFAR-100, ``coarse_label``."""
 
@@ -112,21 +85,20 @@ class CifarSource(ArraySource):
     ) -> None:
         self.notes = []
         path = Path(location)
-        found = _look_at(path)
-        taken = [batch for batch in found.batches if split in (batch.split, "all")]
+        batches, names, failure = _look_at(path)
+        taken = [batch for batch in batches if split in (batch.split, "all")]
         if not taken:
-            there = found.batches[0].split
+            there = batches[0].split
             raise OptionError(f"{location}: has only split={there} (--option split={there})")
-        left = [batch.name for batch in found.batches if batch not in taken]
+        left = [batch.name for batch in batches if batch not in taken]
         self.notes += left_out("batches", left, "--option split=test, or all")
         whole = next((batch for batch in taken if batch.columns), None)
         if whole is None:
             raise SourceError(f"{location}: no batch can be read: {taken[0].failure}")
         resolved: dict[str, Field] = {}
         for field in whole.columns:
-            names = found.names.get(field)
-            resolved[field] = ScalarField(classes=names)
-            if field != "image" and names is None:
+            resolved[field] = ScalarField(classes=names.get(field))
+            if field != "image" and field not in names:
                 self.notes.append(f"no file with the names of the classes of {field!r}")
         resolved["image"] = ImageField(channels=channels)
         parts = [_part_of(batch, resolved) for batch in taken]
@@ -138,11 +110,11 @@ class CifarSource(ArraySource):
             ]
         self.notes += left_out("of batches", ["filenames"])
         self.schema = Schema(resolve_fields(resolved, fields, channels, resolved.__getitem__))
-        names_there = {batch.name for batch in taken}
-        expected = [f"data_batch_{k}" for k in range(1, 6)] if any(b.number for b in taken) else []
-        lost = [Reject(n, "this batch is not there") for n in expected if n not in names_there]
-        if found.failure:
-            lost.append(Reject(printable(path.name), found.failure))
+        numbers = {batch.number for batch in taken}
+        missing = {1, 2, 3, 4, 5} - numbers if numbers - {0} else ()
+        lost = [Reject(f"data_batch_{k}", "this batch is not there") for k in sorted(missing)]
+        if failure:
+            lost.append(Reject(printable(path.name), failure))
         self.set_parts([*parts, Part("", (), lost=tuple(lost))])
         self.paths = list(dict.fromkeys(batch.file for batch in taken))
 
@@ -176,37 +148,63 @@ def _is_batch(path: Path) -> bool:
     return start[:1] == b"\x80" and start[1:2] in b"\2\3\4\5" and start[2:3] in b"}\x95"
 
 
-def _look_at(path: Path) -> _Files:
-    """Look at all batches at a location. Raises SourceError if there are none."""
-    found, compressed = _Files(), False
-    if path.is_file() and _NAME.fullmatch(path.name):
-        raise SourceError(f"{path}: is one batch. Name its folder, {path.parent}")
-    if not path.is_file():
-        folder = _folder(path)
-        for file in sorted(folder.iterdir()) if folder else ():
-            if file.is_file():
-                with ForwardReader(file, compressed=False) as front:
-                    found.add(front, file.name, 0, file.stat().st_size, None)
-    else:
-        compressed = compression_of(first_bytes(path, 16)) != ""
-        shared = ForwardReader(path, compressed=True) if compressed else None
-        with ForwardReader(path, compressed=compressed) as front:
-            try:
-                for member in members(front):
-                    if member.kind == "file":
-                        name = os.fsdecode(member.name).rpartition("/")[2]
-                        found.add(front, name, member.offset, member.size, shared)
-            except SourceError as error:
-                found.failure = str(error)
-    if not found.batches:
+def _look_at(path: Path) -> tuple[list[_Batch], dict[str, tuple[str, ...]], str]:
+    """Return all batches at a location, the class names by field, and the damage of an archive.
+
+    Raises SourceError if there are no batches.
+    """
+    batches: list[_Batch] = []
+    names: dict[str, tuple[str, ...]] = {}
+    failure, shared = "", None
+    try:
+        for file, name, offset, size, shared in _pieces(path):
+            if match := _NAME.fullmatch(name):
+                split = "test" if name.startswith("test") else "train"
+                batch = _Batch(name, file.path, split, int(match["number"] or 0))
+                try:
+                    columns = _columns(file, offset, size, shared)
+                    batches.append(batch._replace(columns=columns))
+                except SourceError as error:
+                    batches.append(batch._replace(failure=f"{name}: {error}"))
+            elif name in ("batches.meta", "meta"):
+                with contextlib.suppress(SourceError):  # without it classes have no names
+                    for key, values in _read(file, offset, size).items():
+                        texts = values if isinstance(values, list) else []
+                        if key in _NAMES and texts and all(isinstance(t, str) for t in texts):
+                            names[_NAMES[key]] = tuple(texts)
+    except SourceError as error:
+        failure = str(error)
+    if not batches:
         raise SourceError(
-            f"{path}: no batches of CIFAR there{found.failure and f' ({found.failure})'}. Expected "
+            f"{path}: no batches of CIFAR there{failure and f' ({failure})'}. Expected "
             "data_batch_1 to data_batch_5 and test_batch, or train and test. There is a recipe for "
             f"the binary edition: {PAGE}#cifar-binary"
         )
-    if not compressed:
-        found.batches.sort(key=lambda batch: (batch.split != "train", batch.number, batch.name))
-    return found
+    if shared is None:
+        batches.sort(key=lambda batch: (batch.split != "train", batch.number, batch.name))
+    return batches, names, failure
+
+
+def _pieces(path: Path) -> Iterator[tuple[ForwardReader, str, int, int, ForwardReader | None]]:
+    """Yield the files of a folder or an archive: their reader, name, place and length.
+
+    The last value reads the pixels if the archive is compressed.
+    """
+    if path.is_file() and _NAME.fullmatch(path.name):
+        raise OptionError(f"{path}: is one batch. Name its folder, {path.parent}")
+    if not path.is_file():
+        folder = _folder(path)
+        for entry in filter(Path.is_file, folder.iterdir() if folder else ()):
+            with ForwardReader(entry, compressed=False) as file:
+                yield file, entry.name, 0, file.size or 0, None
+        return
+    compressed = compression_of(first_bytes(path, 16)) != ""
+    shared = ForwardReader(path, compressed=True) if compressed else None
+    with ForwardReader(path, compressed=compressed) as file:
+        for member in members(file):
+            if member.kind == "file":
+                name = os.fsdecode(member.name).rpartition("/")[2]
+                yield file, name, member.offset, member.size, shared
 
 
 def _read(file: ForwardReader, offset: int, size: int) -> dict[str, Any]:
@@ -220,7 +218,7 @@ def _columns(
 ) -> dict[str, ArrayColumn]:
     """Return images and labels of a batch, by field."""
     found = _read(file, offset, size)
-    there = ", ".join(list(found)[:10]) or "nothing"
+    there = ", ".join(key[:20] for key in list(found)[:10]) or "nothing"
     given, place = array_place(found.get("data")) or ((), Place(0, 0))
     count, *shape = (*given[:1], 3, 32, 32) if given[1:] == (_PIXELS,) else given or (0,)
     if len(shape) != 3 or shape[0] != 3 or count * math.prod(shape) != place.length:

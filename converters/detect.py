@@ -421,7 +421,7 @@ def _may_say(tree: Tree, layout: ClassLayout, path: str, name: str) -> bool:
     if plain.lower().endswith(_NO_TEXT):
         return False
     images = (image for folder in layout.folders for image in _images_of(tree, folder.path))
-    kind = describe_head(name, tree.head(join(path, name), HEAD_BYTES), images).kind
+    kind = describe_head(name, tree.head(join(path, name), HEAD_BYTES), images)
     return kind == "list" or (by_name and kind == "unknown")
 
 

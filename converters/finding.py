@@ -79,8 +79,8 @@ _COVERS = {
 }
 """Pairs of formats: the first is a special case of the second."""
 
-_COUNTED = ("archive", "arrow", "hf_folder", "manifest", "parquet")
-"""Formats that number the classes that occur; class folders and VOC count the other splits, too."""
+_COUNTED = ("archive", "arrow", "coco", "hf_folder", "manifest", "parquet")
+"""Formats with own classes in each split; class folders and VOC count the other splits, too."""
 
 _BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
@@ -216,7 +216,7 @@ def _wrapped(location: Any) -> Path | None:
             break
         some = itertools.islice(files_below(folder, "."), _LOOKED_AT)
         images = [os.path.normpath(name) for name in some if is_image_name(name)]
-        if any(describe_list(folder / name, images).kind != "prose" for name in others):
+        if any(describe_list(folder / name, images) != "prose" for name in others):
             break
         inner = folder = folder / folders[0]
     return inner
@@ -295,8 +295,10 @@ def _check_other_splits(source: Source, path: Path, open_as: Callable[[Path], So
         if names & own and names - own:
             new = joined(map(printable, sorted(names - own)), 4)
             option = f"--option split={shlex.quote(path.stem)}"
-            remedy = f"Extract both files into one folder, and pack that with {option}"
-            if path.is_dir():
+            remedy = "Give both the same classes"
+            if path.is_file():
+                remedy = f"Extract both files into one folder, and pack that with {option}"
+            elif _works(str(path), Way("..", f"--option split={path.name}", "")):
                 pack = f"fastdata pack {shlex.quote(str(path.parent))} {path.name}.lmdb {option}"
                 remedy = f"To give it the numbers of all splits: {pack}"
             raise SourceError(
@@ -333,9 +335,6 @@ def _works(place: str, way: Way) -> bool:
 
 def _of_store(files: StoredFiles, given: _Given) -> Source:
     """Return the source that reads what is in a store: by the rules for files, on a mirror."""
-    from .reading.tables.table_source import TableSource
-    from .scan import ScanSource
-
     if given.format is not None and given.format not in _STORED:
         format_class(given.format)  # which may be no format at all
         raise _local_only(files.store.url, given.format)
@@ -355,8 +354,7 @@ def _of_store(files: StoredFiles, given: _Given) -> Source:
     except BaseException:
         mirror.close()
         raise
-    source.mirror, source.downloads_files = mirror, isinstance(source, ScanSource)
-    source.reads_by_network = not (source.downloads_files or isinstance(source, TableSource))
+    source.mirror = mirror
     source.notes = [*map(with_urls, source.notes), *mirror.notes]
     return source
 

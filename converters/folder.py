@@ -31,7 +31,7 @@ from .reading.selection import joined
 from .refusal import Doubt, Way, doubted
 from .tree import DiskTree, Tree, join
 
-__all__ = ["ClassFoldersSource", "FolderSource", "Taken"]
+__all__ = ["EmptyClasses", "FolderSource", "Taken"]
 
 EmptyClasses = Annotated[bool, Option("folders without images are classes too")]
 
@@ -39,7 +39,7 @@ EmptyClasses = Annotated[bool, Option("folders without images are classes too")]
 class Taken(NamedTuple):
     """The images of a folder of a class.
 
-    place: what stands before their names.
+    place: the prefix of their names.
     rows: their numbers in the archive or the store; empty on a disk.
     """
 
@@ -49,10 +49,17 @@ class Taken(NamedTuple):
     labels: dict[str, int]
 
 
-class ClassFoldersSource(Listing):
+class FolderSource(Listing):
     """Images in class folders of a tree; fields ``image``, ``label``, and ``split`` if any."""
 
+    name = "folder"
+    summary = "class folders, as torchvision's ImageFolder takes them, also in split folders"
+    general = True
     tree: Tree
+
+    @classmethod
+    def recognises(cls, location: Any) -> bool:
+        return any(entry.is_dir() for entry in Path(location).iterdir())
 
     def list_samples(
         self, location: Path, *, split: SplitFolder = "auto", empty_classes: EmptyClasses = False
@@ -76,11 +83,30 @@ class ClassFoldersSource(Listing):
 
     def open_tree(self, location: Path) -> Tree:
         """Return the tree that the class folders are in."""
-        raise NotImplementedError
+        if not location.is_dir():
+            raise SourceError(f"{location}: not a folder")
+        return DiskTree(location)
 
     def add_images(self, layout: ClassLayout, taken: Iterator[Taken]) -> None:
         """Add the images, in their order."""
-        raise NotImplementedError
+        tree: DiskTree = self.tree  # type: ignore[assignment]
+        self.root = Path(os.path.join(self.root, layout.base))
+        for place, images, _, labels in taken:
+            for name in images:
+                self.add(place + name, **labels)
+        loops = tree.loops
+        parents = {folder.path.rpartition("/")[0] for folder in layout.folders}
+        for loop in loops:
+            if os.path.dirname(os.path.relpath(loop, tree.root)) in parents:
+                raise SourceError(
+                    f"{loop} is a link to {os.path.realpath(loop)}, a folder above it, not to a "
+                    "class folder. Remove the link."
+                )
+        if loops:
+            self.notes.append(
+                f"{len(loops):,} links to a folder above left out, which would lead round in a "
+                f"circle: {joined((printable(tree.relative(loop)) for loop in loops), 5)}"
+            )
 
     def _refuse_empty(self, layout: ClassLayout, allowed: bool) -> None:
         """Refuse class folders without images: other classes would have other numbers."""
@@ -94,16 +120,8 @@ class ClassFoldersSource(Listing):
             )
         if not empty or (allowed and len(empty) < len(layout.folders)):
             return
-        counts = Counter(
-            suffix_of(name)
-            for path in empty
-            for inner in tree.below(path)
-            for name in tree.folder(inner).others
-        )
-        held = ", ".join(f"{count:,} {suffix}" for suffix, count in counts.most_common(5))
         reason = (
-            f"there is no image in {joined(map(printable, empty), 5)}"
-            f"{f' (of other files: {held})' if held else ''}"
+            f"no image in {joined(map(printable, empty), 5)}"
             f"{f'; and {layout.doubt.reason}' if layout.doubt else ''}. Images have one of the "
             f"suffixes {', '.join(SUFFIXES)}"
         )
@@ -116,7 +134,7 @@ class ClassFoldersSource(Listing):
         raise doubted(place, self.name, tree, Doubt(reason, ways, plausible=False))
 
     def _note_rest(self, layout: ClassLayout) -> None:
-        """Say what was understood, and name all files that are not used."""
+        """Note the layout as understood, and all files that are not used."""
         tree = self.tree
         parents = {folder.path.rpartition("/")[0] for folder in layout.folders}
         beside = [join(path, name) for path in sorted(parents) for name in tree.folder(path).images]
@@ -149,40 +167,3 @@ def _taken(tree: Tree, layout: ClassLayout) -> Iterator[Taken]:
             found = tree.folder(path)
             place = f"{path[len(layout.base) :].lstrip('/')}/"
             yield Taken(place, found.images, found.rows, labels)
-
-
-class FolderSource(ClassFoldersSource):
-    """Class folders on a disk."""
-
-    name = "folder"
-    summary = "class folders, as torchvision's ImageFolder takes them, or split folders of these"
-    general = True
-
-    @classmethod
-    def recognises(cls, location: Any) -> bool:
-        return any(entry.is_dir() for entry in Path(location).iterdir())
-
-    def open_tree(self, location: Path) -> Tree:
-        if not location.is_dir():
-            raise SourceError(f"{location}: not a folder")
-        return DiskTree(location)
-
-    def add_images(self, layout: ClassLayout, taken: Iterator[Taken]) -> None:
-        tree: DiskTree = self.tree  # type: ignore[assignment]
-        self.root = Path(os.path.join(self.root, layout.base))
-        for place, images, _, labels in taken:
-            for name in images:
-                self.add(place + name, **labels)
-        loops = tree.loops
-        parents = {folder.path.rpartition("/")[0] for folder in layout.folders}
-        for loop in loops:
-            if os.path.dirname(os.path.relpath(loop, tree.root)) in parents:
-                raise SourceError(
-                    f"{loop} is a link to {os.path.realpath(loop)}, a folder above it, not to a "
-                    "class folder. Remove the link."
-                )
-        if loops:
-            self.notes.append(
-                f"{len(loops):,} links to a folder above left out, which would lead round in a "
-                f"circle: {joined((printable(tree.relative(loop)) for loop in loops), 5)}"
-            )

@@ -105,7 +105,7 @@ def _open(path: Path, **cache: int) -> Any:
     try:
         # Without locks: the file may be on a read-only file system, or open elsewhere.
         return h5py.File(path, "r", locking=False, **cache)
-    except OSError:  # but not where this process has it open with them
+    except OSError:  # this process has it open with locks
         return h5py.File(path, "r", **cache)
 
 
@@ -271,7 +271,7 @@ def _refusal(dataset: Any) -> str:
             )
     if dataset.chunks:
         size = _band(dataset)[1]
-        if not creation.get_nfilters():  # then no more than a block is in memory
+        if not creation.get_nfilters():  # one block at a time is in memory
             size = math.prod(dataset.chunks) * dataset.dtype.itemsize
         if size > MAX_RECORD:
             rows = "x".join(map(str, (1, *dataset.shape[1:])))
@@ -384,7 +384,7 @@ class _Heap:
         if size < length:
             raise ValueError(
                 f"{self._path}: the reference at byte {at:,} is to {length:,} bytes in object "
-                f"{number} of the heap at byte {address:,}, where there are not so many: damaged"
+                f"{number} of the heap at byte {address:,}, which has fewer: damaged"
             )
         return FileSpan(self._path, offset, length)
 

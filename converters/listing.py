@@ -11,6 +11,7 @@ import abc
 import os
 from array import array
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -169,17 +170,14 @@ class SampleReader(Protocol):
         """
 
 
+@dataclass(eq=False)
 class DeferredSample(Deferred):
     """One sample, as its reader takes it, and the fields that it has."""
 
-    def __init__(
-        self,
-        reader: SampleReader,
-        fields: tuple[str, ...],
-        files: list[str],
-        known: dict[str, Any],
-    ) -> None:
-        self.reader, self.fields, self.files, self.known = reader, fields, files, known
+    reader: SampleReader
+    fields: tuple[str, ...]
+    files: list[str]
+    known: dict[str, Any]
 
     def load(self) -> tuple[Any, ...]:
         """Read the sample."""

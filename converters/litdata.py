@@ -15,7 +15,6 @@ import json
 import struct
 from collections.abc import Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -48,7 +47,7 @@ class LitDataSource(ChunkSource):
 
     name = "litdata"
     summary = "chunks of LitData (litdata.optimize), plain or zstd"
-    missing = ", which LitData has beside chunks"
+    missing = ". LitData writes one into the folder of the chunks"
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
@@ -56,42 +55,38 @@ class LitDataSource(ChunkSource):
         return index is not None and b'"chunk_bytes"' in first_bytes(index)
 
     def read_index(self, index: ChunkIndex) -> tuple[Sequence[str], ChunkReader]:
-        path = index.path
         config = index.content.get("config")
         encodings = tuple(index.list_of(config, "data_format", str))
         assert isinstance(config, dict)
         if config.get("encryption"):
-            raise SourceError(f"{path}: the chunks are encrypted. Decrypt them with LitData first.")
+            raise SourceError("the chunks are encrypted. Decrypt them with LitData first.")
         loader = config.get("item_loader") or "PyTreeLoader"
         if loader != "PyTreeLoader":
-            raise SourceError(
-                f"{path}: written for {loader}; chunks for PyTreeLoader, LitData's default, are "
-                "read"
-            )
+            raise SourceError(f"written for {loader}; only chunks for PyTreeLoader are read")
         level, codec = config.get("compression_level") or "chunk", config.get("compression")
         remedy = _REMEDY.format(folder=str(index.root))
         if codec is not None:
-            if check_codec(str(codec), str(path)) != "zstd":
-                raise SourceError(f"{path}: chunks compressed by {codec!r}; LitData has only zstd")
+            if check_codec(str(codec), "a chunk") != "zstd":
+                raise SourceError(f"chunks compressed by {codec!r}; LitData has only zstd")
             if level not in ("chunk", "sample"):
                 raise SourceError(
-                    f"{path}: compression_level {level!r} is not read, only 'chunk' and 'sample'. "
+                    f"compression_level {level!r} is not 'chunk' or 'sample', which are read. "
                     f"{remedy}"
                 )
         chunks = index.list_of(index.content, "chunks", dict)
         if not chunks or not encodings:
-            raise SourceError(f"{path}: lists no chunks, or no columns")
+            raise SourceError("lists no chunks, or no columns")
         packed = "zstd" if codec is not None and level == "chunk" else ""
         for chunk in chunks:
             index.add(index.path_of(chunk.get("filename")), chunk.get("chunk_size"), packed)
         ends = map_files(partial(last_bytes, count=len(_TABLE)), index.paths)
         if _TABLE in ends:
             raise SourceError(
-                f"{index.paths[ends.index(_TABLE)]}: its rows are a table of Arrow, as LitData "
-                f"writes dicts of text, numbers and bytes, which is not read. {remedy}"
+                f"the rows of {index.paths[ends.index(_TABLE)].name} are a table of Arrow, as "
+                f"LitData writes dicts of text, numbers and bytes, which is not read. {remedy}"
             )
         inflate = codec is not None and level == "sample"
-        names = _names_of(config.get("data_spec"), len(encodings), path)
+        names = _names_of(config.get("data_spec"), len(encodings))
         return names, ChunkReader(encodings, (None,) * len(encodings), decode, inflate)
 
     def column_of(self, name: str, encoding: str, channels: int) -> TableColumn | None:
@@ -105,7 +100,7 @@ class LitDataSource(ChunkSource):
         if kind == "pickle":
             reason = "is pickled, and reading it would run code from the file"
         else:
-            reason = f"is serialised as {encoding!r}, of which no field can be made"
+            reason = f"is serialised as {encoding!r}, which fits no field"
         return None if kind in ("bytes", "file", *_ARRAYS) else TableColumn(name, None, reason)
 
 
@@ -145,23 +140,23 @@ def _type_of(types: dict[int, str], number: int) -> str:
     return types[number]
 
 
-def _names_of(spec: Any, count: int, index: Path) -> list[str]:
+def _names_of(spec: Any, count: int) -> list[str]:
     """Return the names of columns from the tree that samples are."""
     if spec is None:
         return [""] * count
     try:
         found = list(_leaves(json.loads(spec)[1], ()))
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
-        raise SourceError(f"{index}: data_spec cannot be read: {error!r}") from error
+        raise SourceError(f"data_spec cannot be read: {error!r}") from error
     if len(found) != count:
-        raise SourceError(f"{index}: data_spec has {len(found)} columns and data_format {count}")
+        raise SourceError(f"data_spec has {len(found)} columns and data_format {count}")
     return found
 
 
 def _leaves(node: dict[str, Any], above: tuple[str, ...]) -> Iterator[str]:
     children = node["children_spec"]
     if node["type"] is None:
-        # Positions alone are no names: columns of a tuple are named by what they are.
+        # Columns that have only positions, those of a tuple, get the names of their fields.
         yield ".".join(above) if any(not part.isdecimal() for part in above) else ""
         return
     named = json.loads(node["context"]) if "dict" in node["type"].lower() else None

@@ -1,8 +1,8 @@
 """LMDB files of key -> image file, as BasicSR and LSUN have them, and text recognition.
 
 * Every value is an image file.
-* BasicSR has ``meta_info.txt`` beside ``data.mdb``, a line a key: a key there that the database
-  lacks is a reject.
+* BasicSR writes ``meta_info.txt`` next to ``data.mdb``, with one key a line.  A key there that the
+  database lacks is a reject.
 * Keys ``image-000000001`` and ``label-000000001`` (of CRNN, deep-text-recognition-benchmark,
   PARSeq): the text becomes the field ``text``.
 """
@@ -33,7 +33,7 @@ from .reading.text_lines import text_lines
 __all__ = ["LmdbPairsSource"]
 
 _META_INFO = "meta_info.txt"
-"""BasicSR's list of keys, beside ``data.mdb``: lines like ``0001.png (480,480,3) 1``."""
+"""BasicSR's list of keys, next to ``data.mdb``: lines like ``0001.png (480,480,3) 1``."""
 _COUNTS = ("num-samples", "__len__", "__keys__", "length", "nSamples")
 _IMAGE, _TEXT = "image-", "label-"
 _PEEK = 16
@@ -105,7 +105,7 @@ class LmdbPairsSource(FileSource, IndexedSource):
                 self._add(key, "", entry.offset, entry.length)
         if len(own) == 2:
             raise already_packed(path)
-        self.notes += left_out("keys that are no images", left)
+        self.notes += left_out("keys of counts", left)
         if unused:
             self.notes.append(f"{unused:,} texts without an image left out")
 

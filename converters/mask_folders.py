@@ -104,6 +104,11 @@ class MaskFoldersSource(Listing):
                 f"{location}: no image of {pairs[0].images} has a mask in {pairs[0].others}. If "
                 "their names differ by an ending, name it: --option ending=_mask"
             )
+        if self._are_alike(3) and self._are_alike(16):
+            self.notes.append(
+                "the masks show one shape, as those of a camera's field of view do; --option "
+                "masks=FOLDER names others"
+            )
         if (location / "ImageSets").is_dir():
             self.notes.append(
                 "lists in ImageSets are not read (--format voc --option masks=classes reads them)"
@@ -132,6 +137,17 @@ class MaskFoldersSource(Listing):
                 self.reject(name, f"it has no mask in {pair.others}")
         if left > 0:
             self.notes.append(f"{left:,} other pictures in {pair.others} left out")
+
+    def _are_alike(self, most: int) -> bool:
+        """Tell whether some masks have one shape, and three or more are there to compare."""
+        shapes = []
+        for index in np.linspace(0, self.num_samples - 1, most).astype(int).tolist():
+            with contextlib.suppress(OSError, ImageError):
+                mask = read_regular(self.root / self.names_of(index)[-1])
+                with open_image(mask, MAX_PIXELS) as image:
+                    shapes.append(np.asarray(image.convert("L").resize((32, 32))) > 0)
+        different = max((float((shape != shapes[0]).mean()) for shape in shapes), default=1)
+        return self.num_samples > 2 and different < 0.02 < float(np.mean(shapes)) < 0.98
 
     def _masks_of_all(self, pairs: list[_Pair]) -> Iterator[Path]:
         """Yield the masks of all splits, also next to this one: a colour has one number in each."""

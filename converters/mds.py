@@ -42,9 +42,8 @@ class MDSSource(ChunkSource):
     name = "mds"
     summary = "shards of MosaicML Streaming (MDS), plain, gz, bz2 or zstd"
     missing = (
-        ", which MDS has beside its shards. If folders in it have one each, merge them: "
-        "streaming.base.util.merge_index(FOLDER); else copy the one that was written with the "
-        "shards"
+        ". MDS writes one into the folder of the shards: copy it. If folders in it have one each, "
+        "merge them: streaming.base.util.merge_index(FOLDER)"
     )
 
     @classmethod
@@ -55,11 +54,11 @@ class MDSSource(ChunkSource):
     def read_index(self, index: ChunkIndex) -> tuple[Sequence[str], ChunkReader]:
         shards = index.list_of(index.content, "shards", dict)
         if not shards:
-            raise SourceError(f"{index.path}: lists no shards")
+            raise SourceError("lists no shards")
         names, encodings, sizes = known = _columns_of(index, shards[0])
         for shard in shards:
             if _columns_of(index, shard) != known:
-                raise SourceError(f"{index.path}: shards have different columns")
+                raise SourceError("shards have different columns")
             _add(index, shard)
         return names, ChunkReader(encodings, sizes, decode)
 
@@ -77,7 +76,7 @@ class MDSSource(ChunkSource):
         if kind == "pkl":
             reason = "is pickled (pkl), and reading it would run code from the file"
         else:
-            reason = f"is encoded as {encoding!r}, of which one sample cannot be made a field"
+            reason = f"is encoded as {encoding!r}, which fits no field"
         return None if kind in ("bytes", "ndarray") else TableColumn(name, None, reason)
 
 
@@ -100,7 +99,7 @@ def _columns_of(
     """Return the names of a shard's columns, their encodings, and their lengths if fixed."""
     if shard.get("format") != "mds" or shard.get("version") != 2:
         raise SourceError(
-            f"{index.path}: a shard of format {shard.get('format')!r}, version "
+            f"a shard of format {shard.get('format')!r}, version "
             f"{shard.get('version')!r}; mds, version 2, is read"
         )
     names = list(index.list_of(shard, "column_names", str))
@@ -108,24 +107,24 @@ def _columns_of(
     listed = index.list_of(shard, "column_sizes", (int, type(None)))
     sizes = tuple(size or None for size in listed)
     if not names or not len(names) == len(encodings) == len(sizes):
-        raise SourceError(f"{index.path}: {len(names)} columns with {len(encodings)} encodings")
+        raise SourceError(f"{len(names)} columns with {len(encodings)} encodings")
     if not all(size is None or 0 < size < 2**31 for size in sizes):
-        raise SourceError(f"{index.path}: column_sizes {sizes} are no lengths in bytes")
+        raise SourceError(f"column_sizes {sizes} are not lengths in bytes")
     return names, encodings, sizes
 
 
 def _add(index: ChunkIndex, shard: dict[str, Any]) -> None:
-    """Add the file of a shard to the index; its plain one if that is there."""
+    """Add the file of a shard to the index; the plain one if there is one."""
     raw, zipped = shard.get("raw_data"), shard.get("zip_data")
     path = index.path_of(raw.get("basename")) if isinstance(raw, dict) else None
     file, codec = raw, ""
     if isinstance(zipped, dict):
         packed = index.path_of(zipped.get("basename"))
         if path is None or not path.exists():
-            codec = check_codec(str(shard.get("compression")), str(index.path))
+            codec = check_codec(str(shard.get("compression")), "a shard")
             file, path = zipped, packed
     if path is None or not isinstance(file, dict):
-        raise SourceError(f"{index.path}: a shard without a file (raw_data, zip_data)")
+        raise SourceError("a shard without a file (raw_data, zip_data)")
     hashes = file.get("hashes")
     index.add(path, shard.get("samples"), codec, hashes if isinstance(hashes, dict) else None)
 

@@ -11,17 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fastdata.errors import OptionError, SourceError
+from fastdata.errors import SourceError
 
-from .base import FieldSpec, reason_of
+from .base import reason_of
 from .reading.arrays.array_source import ArrayFile, ArraySource
 from .reading.arrays.columns import ArrayColumn, ListColumn, StoredColumn
-from .reading.arrays.roles import choose_arrays
-from .reading.box_forms import BoxesOption
+from .reading.arrays.roles import arrays_by_split
 from .reading.forward_reader import ForwardReader
 from .reading.locations import files_at, first_bytes, folder_at, printable, stat_of
 from .reading.npy import read_npy_head
-from .reading.options import ArraysOption, ArraySplit, ClassFile, ScaleOption
 from .reading.refusals import no_files
 from .reading.zip_archive import is_zip, zip_members
 
@@ -46,29 +44,6 @@ class NumpySource(ArraySource):
             beside = [path.suffix.lower() for path in files_at(location)]
         return bool(files) and bool(_kind(files[0])) and {*beside} <= {*_BESIDE}
 
-    def __init__(
-        self,
-        location: Any,
-        *,
-        channels: int = 3,
-        fields: FieldSpec | None = None,
-        split: ArraySplit = "all",
-        arrays: ArraysOption = (),
-        scale: ScaleOption = None,
-        classes: ClassFile = None,
-        boxes: BoxesOption = (),
-    ) -> None:
-        self._arrays, self._split = arrays, split
-        super().__init__(
-            location,
-            channels=channels,
-            fields=fields,
-            arrays=arrays,
-            scale=scale,
-            classes=classes,
-            boxes=boxes,
-        )
-
     def files(self, location: Any) -> Iterator[ArrayFile]:
         self.paths = [path for path in files_at(location, _SUFFIXES) if _kind(path)]
         if not self.paths:
@@ -87,11 +62,8 @@ class NumpySource(ArraySource):
                 f"{self.paths[0]}: shape {shape} is one picture. Save several as N x H x W x C"
             )
         place = self.paths[0] if len(self.paths) == 1 else Path(location)
-        if self._arrays and self._split != "all":
-            raise OptionError(f"split={self._split}: arrays= says already which arrays are taken")
-        every = {"": {name: name for name in columns}}
-        splits = every if self._arrays else choose_arrays(place, columns, self._split)
-        for split, names in splits.items():
+        splits = {} if self._arrays else arrays_by_split(place, columns)
+        for split, names in (splits or {"": dict(zip(columns, columns, strict=True))}).items():
             usual = (f"image={next(iter(names))}",) if len(names) == 1 else ()
             named = {name: columns[stored_as] for name, stored_as in names.items()}
             of = split if len(splits) > 1 else ""

@@ -19,8 +19,7 @@ from fastdata.formats.manifest import MANIFEST
 from fastdata.shards import Location, open_shards
 from fastdata.storage import is_url
 
-from .base import IndexedSource
-from .finding import format_class, format_of
+from .finding import format_of
 from .reading.locations import first_bytes
 
 __all__ = ["needs_packing", "open_packed", "pack_command", "unpacked_location"]
@@ -48,9 +47,8 @@ def unpacked_location(
 ) -> Path:
     """Return the one location that is of another format, whose files can be loaded as they lie.
 
-    Raises `error`, which says why it is no packed dataset, where it is of no other format either,
-    and a `FormatError` with the command that packs it where it is loaded only packed.  `options`
-    are ``format``, ``channels``, ``fields`` and ``source_options``, where they are given.
+    Raises `error`, which says why it is no packed dataset, if it is of no other format either.
+    `options` are ``format``, ``channels``, ``fields`` and ``source_options``, if they are given.
     """
     if any(map(is_url, locations)):
         raise error
@@ -64,11 +62,6 @@ def unpacked_location(
             f"{location} is not packed, and only packed datasets can be opened as one. Pack it: "
             f"{pack_command(location)}. Or open each by itself, and join them with "
             "torch.utils.data.ConcatDataset"
-        ) from error
-    if not issubclass(format_class(name), IndexedSource):
-        raise FormatError(
-            f"{location}: data of the format {name!r} is not loaded as it lies. Pack it: "
-            f"{pack_command(location, options)}"
         ) from error
     return location
 

@@ -58,14 +58,12 @@ class ParquetSource(TableSource):
         arrow(".parquet")
         return table_files(location, _SUFFIXES)
 
-    def table_schema(self, file: int) -> Any:
-        return _footer(self.paths[file])[1]
+    def look(self, path: Path) -> tuple[Any, dict[str, Any], Iterator[int | str]]:
+        metadata, schema = _footer(path)
+        return schema, {}, row_counts(metadata)
 
-    def blocks(self, file: int) -> Iterator[int | str]:
-        return row_counts(_footer(self.paths[file])[0])
-
-    def batches(self, file: int, block: int, columns: Sequence[str]) -> Iterator[Any]:
-        return _batches(self.paths[file], block, columns)
+    def batches(self, path: Path, block: int, columns: Sequence[str]) -> Iterator[Any]:
+        return _batches(path, block, columns)
 
     def row(self, index: int, block: Block) -> Sample:
         split, row = self._split_numbers[block.file], index - block.start
@@ -76,7 +74,12 @@ class ParquetSource(TableSource):
 
     def indexed(self) -> IndexedSource:
         """Return itself, unless row groups are too large to read one for each sample."""
-        largest = max(map(_largest_group, self.paths), default=0)
+        largest = 0
+        for path in self.paths:
+            with contextlib.suppress(*table_errors()):  # a file that cannot be read is a reject
+                metadata = _footer(path)[0]
+                groups = map(metadata.row_group, range(metadata.num_row_groups))
+                largest = max([largest, *(group.total_byte_size for group in groups)])
         if largest > (_MOST_SHUFFLED if self.mirror is None else _BATCH_BYTES):
             raise OptionError(
                 f"shuffle needs to read a row group for each sample, and the largest here has "
@@ -180,11 +183,3 @@ def _batches(path: Path, group: int, columns: Sequence[str]) -> Iterator[Any]:
             columns=list(columns),
             use_threads=False,
         )
-
-
-def _largest_group(path: Path) -> int:
-    with contextlib.suppress(*table_errors()):  # a file that cannot be read is a reject
-        metadata = _footer(path)[0]
-        groups = range(metadata.num_row_groups)
-        return max((metadata.row_group(k).total_byte_size for k in groups), default=0)
-    return 0

@@ -153,7 +153,7 @@ class RowsSource(_PythonSource, IndexedSource):
         first = [values_of(rows[at], names) for at in range(min(PEEK, self.num_samples))]
         row = first[0] if first else {}
         if not any(map(_is_image, row, row.values())):
-            # Text that is the path of an image is the image, if there is no other.
+            # The path of an image as text is the image of a row without another.
             paths = [name for name, value in row.items() if is_file(value) and "image" not in row]
             self._old = next(iter(paths), "")
         return [{"image" if n == self._old else n: v for n, v in row.items()} for row in first]
@@ -196,7 +196,7 @@ class RowsSource(_PythonSource, IndexedSource):
         for value in values_of(self._data[index], self._names).values():
             yield value
             if isinstance(value, (str, os.PathLike)) and is_file(value):
-                yield from stat_of(value)
+                yield from stat_of(os.fspath(value))
 
 
 def _is_image(name: str, value: Any) -> bool:
@@ -212,7 +212,7 @@ ImageFolderSource = RowsSource
 def _common_folder(paths: Iterable[str]) -> str:
     """Return the deepest folder that has all of some files."""
     low = high = ""
-    for path in paths:  # texts between two texts begin with what these have in common
+    for path in paths:  # all texts between two texts begin with their common start
         low = min(low or path, path)
         high = max(high, path)
     return os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in (low, high)])

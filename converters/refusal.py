@@ -116,7 +116,7 @@ def _commands(place: str, ways: Sequence[Way]) -> str:
     for way in ways[:3]:
         source = place
         inside = way.path or not way.options.startswith(("--format archive", "--option split"))
-        if os.path.isfile(place) and inside:
+        if os.path.isfile(place) and inside and not place.lower().endswith(_LISTS):
             source, first = _extracted(place)
             if first not in lines:
                 lines.append(first)

@@ -54,9 +54,8 @@ __all__ = [
 T = TypeVar("T")
 _PEEK = 16
 """Rows that determine the fields."""
-_AHEAD = 2048
-_AHEAD_PACKED = 1 << 16
-"""Bytes that are read at once: heads of samples are small, and often neighbours."""
+_OPEN = 16
+"""Files that an index keeps open."""
 
 
 class Row(NamedTuple):
@@ -112,43 +111,17 @@ class Input(ForwardReader):
 
     number: of the file in its scan.
     shown: its name in keys.
-    kept: whether it may stay open; its descriptor is then shared, and closed when it is not used.
     """
 
-    def __init__(self, scan: Scan, number: int, *, kept: bool = False) -> None:
+    def __init__(self, scan: Scan, number: int) -> None:
         path, codec = scan.paths[number], scan.codec(number)
         super().__init__(path, compressed=codec != "", codec=None if codec == "auto" else codec)
-        self.number, self._kept, self._window, self._window_at = number, kept, b"", 0
+        self.number = number
         self.shown = printable(path.name if scan.root is None else os.path.relpath(path, scan.root))
 
     def key(self, offset: int) -> str:
         """Return the name of a sample that has none of its own: its file and place."""
         return f"{self.shown}@{offset}"
-
-    def read(self, offset: int, length: int) -> bytes:
-        """Return a piece, which is shorter at the end of the file; SourceError if it is damaged."""
-        begin = offset - self._window_at
-        if not 0 <= begin <= len(self._window) - length:
-            damage = self._fill(offset, length)
-            if damage and len(self._window) < length:
-                raise SourceError(damage)
-            begin = 0
-        return self._window[begin : begin + length]
-
-    def _fill(self, offset: int, length: int) -> str:
-        """Read the window at a place and more behind it; return the damage that ends it, if any."""
-        ahead, damage = _AHEAD if self.size is not None else _AHEAD_PACKED, ""
-        if self._kept:
-            count = min(max(length, ahead), max(0, (self.size or 0) - offset))
-            self._window = read_at(self.name, offset, count)
-        else:
-            # What is inflated cannot be read again.
-            begin = offset - self._window_at
-            rest = self._window[begin:] if self.size is None and begin >= 0 else b""
-            data, damage = self._piece(offset + len(rest), max(length - len(rest), ahead))
-            self._window = rest + data
-        self._window_at = offset
-        return damage
 
     def exactly(self, offset: int, length: int) -> bytes:
         """Return the bytes of a piece; SourceError if the file ends before."""
@@ -285,10 +258,10 @@ class ScanSource(FileSource):
 
     def count(self) -> int | None:
         # All files of a store would have to be downloaded for that.
-        return None if self.downloads_files else sum(1 for _ in self)
+        return None if self.mirror is not None else sum(1 for _ in self)
 
     def indexed(self) -> IndexedSource:
-        if self.downloads_files:
+        if self.mirror is not None:
             raise OptionError(
                 f"shuffle needs to reach any sample, and to know where those of {self.name} are, "
                 "all files of a store would have to be downloaded first. Copy them here, or pack "
@@ -341,7 +314,9 @@ class _Index(IndexedSource):
     def _input(self, index: int) -> Input:
         number = self._files[index]
         if number not in self._inputs:
-            self._inputs[number] = Input(self._source.scan, number, kept=True)
+            if len(self._inputs) == _OPEN:
+                self._inputs.pop(next(iter(self._inputs))).close()
+            self._inputs[number] = Input(self._source.scan, number)
         return self._inputs[number]
 
     def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:

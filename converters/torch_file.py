@@ -1,4 +1,4 @@
-"""Files of ``torch.save``: tensors, and tuples and dicts of them.
+"""Files of ``torch.save``: tensors, tuples and dicts.
 
 They are pickles, and a pickle can run anything.  torch reads them with ``weights_only=True``,
 which admits tensors, numbers, text and containers; what needs more is refused.  The files, zip
@@ -46,7 +46,7 @@ class TorchSource(ArraySource):
     """Tensors of a file of ``torch.save``; several files are one dataset, in their order."""
 
     name = "torch"
-    summary = "tensors of torch.save (.pt, .pth), without running what they contain"
+    summary = "tensors of torch.save (.pt, .pth); their code is not run"
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
@@ -99,9 +99,9 @@ def _load(path: Path) -> Any:
     except pickle.UnpicklingError as error:
         found = _GLOBAL.search(str(error))
         raise SourceError(
-            f"{path}: cannot be read without running what it names: "
-            f"{found[0].strip() if found else str(error)[:200]}. Only tensors, numbers, text, and "
-            "tuples, dicts and lists of them are read. If you trust the file, load it in Python "
+            f"{path}: cannot be read without running code: "
+            f"{found[0].strip() if found else str(error)[:200]}. Only tensors, numbers, text, "
+            "tuples, dicts and lists are read. If you trust the file, load it in Python "
             "and pack that: fastdata.pack(dataset, ...), or torch.save its tensors"
         ) from error
     except Exception as error:  # on damage, torch and its unpickler raise anything
@@ -187,7 +187,7 @@ class _TensorColumn(ArrayColumn):
 
 
 def _by_place(columns: Mapping[str, ArrayColumn]) -> tuple[str, ...]:
-    """Name what a tuple of tensors, or a single one, usually is."""
+    """Return the usual fields of a tuple of tensors, or of a single one."""
     if list(columns) == [_WHOLE]:
         return (f"image={_WHOLE}",)
     if set(columns) == {"0", "1"} and len(columns["0"].shape) != len(columns["1"].shape):

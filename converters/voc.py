@@ -39,7 +39,7 @@ from .reading.annotations.annotated import frame_of
 from .reading.class_names import MOST_CLASSES, classes_of_texts, numbered, read_class_names
 from .reading.fields import BOXES
 from .reading.image_files import files_below, has_own_images, is_image_name
-from .reading.locations import first_bytes, printable, start_of_first
+from .reading.locations import first_bytes, printable
 from .reading.named_files import find_named
 from .reading.options import AllowEmpty, CheckSize, ClassFile, OneBased, PaintedMasks, SplitOption
 from .reading.selection import joined
@@ -279,7 +279,8 @@ def _xml_beside(root: Path, place: str) -> list[FolderPair]:
 
 def _holds_xml(folder: Path) -> bool:
     """Tell whether this is a folder whose first XML file is an annotation."""
-    start = start_of_first(folder, ".xml")
+    first = min(folder.glob("[!.]*.xml"), default=None)
+    start = b"" if first is None else first_bytes(first)
     return _XML.search(start.lstrip(b"\xef\xbb\xbf")) is not None
 
 

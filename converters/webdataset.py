@@ -10,10 +10,12 @@ No member is ever unpacked: workers read the images as pieces of the tar file.
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 from fastdata.errors import SourceError
 from fastdata.schema import Schema
@@ -122,28 +124,6 @@ def _is_compressed(path: Path) -> bool:
     return compression_of(start) != ""
 
 
-class _Group:
-    """Members with one key, one behind another."""
-
-    def __init__(self, key: bytes, start: int, problem: str) -> None:
-        self.key, self.start, self.end, self.problem = key, start, start, problem
-        self.members: dict[str, FileSpan | bytes] = {}
-        self.held = 0  # bytes of members that are in memory
-
-    def add(self, input: Input, member: Member, suffix: str, most: int | None) -> None:
-        """Add a member, or at most its first bytes."""
-        size = member.size if most is None else min(member.size, most)
-        self.held += size if input.size is None else 0
-        if member.kind != "file":
-            self.problem = f"{suffix} is a {member.kind}, which is not read"
-        elif suffix in self.members:
-            self.problem = f"two members {suffix}"
-        elif self.held > MAX_RECORD:
-            self.problem = f"more than {MAX_RECORD:,} bytes"
-        else:
-            self.members[suffix] = input.piece(member.offset, size)
-
-
 class _Archives(NamedTuple):
     """How the members of archives become rows.
 
@@ -159,55 +139,64 @@ class _Archives(NamedTuple):
     def rows(self, input: Input, start: int, stop: int | None) -> Iterator[Found]:
         """Yield the samples of an archive."""
         wanted = {suffix for entry in self.chosen or () for suffix in entry.suffixes} | {"json"}
-        most = None if self.chosen is not None else _PEEK_BYTES
         seen = KeySet() if stop is None else None
-        group: _Group | None = None
+        begun = ""
         try:
-            for member in members(input, start, stop):
-                if member.kind == "end":
-                    if group is not None:
-                        yield self._row(input, group)
-                    group = None
-                    continue
-                # Archives of Windows may have backslashes.
-                whole = member.name
-                whole = whole if b"/" in whole else whole.replace(b"\\", b"/")
-                match = _NAME.fullmatch(whole)
-                if match is None or _META.match(whole) or member.kind == "folder":
-                    continue
-                key = match[1].removeprefix(b"./")
-                suffix = match[2].decode("utf-8", "replace").lower()
-                if group is None or key != group.key:
-                    if group is not None:
-                        yield self._row(input, group)
+            for key, group in itertools.groupby(_named(input, start, stop), itemgetter(0)):
+                if key:
+                    begun = f"/{key.decode('utf-8', 'replace')}"
                     is_new = seen is None or seen.add(key)
                     problem = "" if is_new else "its key has come before in this file"
-                    group = _Group(key, member.start, problem)
-                group.end = member.end
-                if self.chosen is None or suffix in wanted:
-                    group.add(input, member, suffix, most)
+                    yield self._row(input, begun[1:], problem, group, wanted)
+                begun = ""
         except (OSError, SourceError) as error:
-            # What came of the group is there, but it may not be all.
-            name = "" if group is None else f"/{group.key.decode('utf-8', 'replace')}"
-            yield start, start, Reject(f"{input.shown}{name}", reject_reason(input.path, error))
-            return
-        if group is not None:
-            yield self._row(input, group)
+            # What came of the sample is there, but it may not be all.
+            yield start, start, Reject(f"{input.shown}{begun}", reject_reason(input.path, error))
 
-    def _row(self, input: Input, group: _Group) -> Found:
-        """Return the row of a group, or why it is not a sample."""
-        found, name = group.members, group.key.decode("utf-8", "replace")
+    def _row(
+        self, input: Input, name: str, reason: str, group: Iterable[_Named], wanted: set[str]
+    ) -> Found:
+        """Return the row of a sample's members, or why it is not a sample."""
+        found: dict[str, FileSpan | bytes] = {}
+        begin, end, held = -1, 0, 0
+        for _, suffix, member in group:
+            begin, end = member.start if begin < 0 else begin, member.end
+            if self.chosen is not None and suffix not in wanted:
+                continue
+            size = member.size if self.chosen is not None else min(member.size, _PEEK_BYTES)
+            held += size if input.size is None else 0
+            if member.kind != "file":
+                reason = f"{suffix} is a {member.kind}, which is not read"
+            elif suffix in found:
+                reason = f"two members {suffix}"
+            elif held > MAX_RECORD:
+                reason = f"more than {MAX_RECORD:,} bytes"
+            else:
+                found[suffix] = input.piece(member.offset, size)
         values: list[Any] = [] if self.chosen is not None else [found]
-        reason = group.problem
         for entry in self.chosen or ():
             values.append(next((found[s] for s in entry.suffixes if s in found), None))
             if values[-1] is None and not reason:
-                reason = f"there is no member {' or '.join(entry.suffixes)}"
+                reason = f"the sample has no member {' or '.join(entry.suffixes)}"
         if self.main is not None:
             values += [f"{name}.{next((s for s in self.main if s in found), '')}"]
             values += [found.get("json")]
         key = f"{input.shown}/{name}"
         if reason:
-            reason = f"{reason} (the sample is at byte {group.start:,})"
-            return group.start, group.end, Reject(key, reason)
-        return group.start, group.end, Row(key, tuple(values))
+            return begin, end, Reject(key, f"{reason} (the sample is at byte {begin:,})")
+        return begin, end, Row(key, tuple(values))
+
+
+_Named: TypeAlias = tuple[bytes, str, Member]
+
+
+def _named(input: Input, start: int, stop: int | None) -> Iterator[_Named]:
+    """Yield the members of samples: key, suffix and member; the end of an archive has no key."""
+    for member in members(input, start, stop):
+        if member.kind == "end":
+            yield b"", "", member
+        name = member.name  # archives of Windows may have backslashes
+        name = name if b"/" in name else name.replace(b"\\", b"/")
+        match = _NAME.fullmatch(name)
+        if match is not None and not _META.match(name) and member.kind != "folder":
+            yield match[1].removeprefix(b"./"), match[2].decode("utf-8", "replace").lower(), member

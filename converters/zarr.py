@@ -32,7 +32,6 @@ __all__ = ["ZarrSource"]
 _CACHE_BYTES = 1 << 20
 """For tensorstore's metadata of cached blocks."""
 
-_METADATA_BYTES = 16 << 20
 _DEPTH = 16
 _N5 = {"dimensions", "blockSize", "dataType"}
 """What ``attributes.json`` of an array of N5 has."""
@@ -90,7 +89,7 @@ def _tensorstore() -> Any:
 def _json(path: Path) -> Mapping[str, Any]:
     """Return the content of a small JSON file; empty without a file."""
     try:
-        return read_object(path, _METADATA_BYTES)
+        return read_object(path)
     except (OSError, SourceError):
         return {}
 

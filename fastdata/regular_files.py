@@ -23,7 +23,6 @@ __all__ = [
     "add_mirror",
     "is_placeholder",
     "mirror_of",
-    "on_disk",
     "open_regular",
     "read_piece",
     "read_regular",
@@ -111,13 +110,6 @@ def is_placeholder(path: str | os.PathLike[str]) -> bool:
     except OSError:
         return False
     return stat.S_ISREG(status.st_mode) and stat.S_IMODE(status.st_mode) == PLACEHOLDER
-
-
-def on_disk(path: str) -> str:
-    """Return a path for a library that opens files itself, once the file is there."""
-    if mirror_of(path) is not None:
-        os.close(open_regular(path))
-    return path
 
 
 def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:

@@ -291,7 +291,7 @@ def test_a_schema_that_is_none_is_an_error(tmp_path: Path, packed: Path, text: s
 @pytest.mark.parametrize(
     ("column", "cell", "reason"),
     [
-        ("label", "bird", "none of its classes"),
+        ("label", "bird", "not one of its classes"),
         ("extra", "?", "not base64"),
         ("box", "[1]", "has shape"),
         ("box", "one", "Expecting value"),

@@ -244,5 +244,5 @@ def test_what_can_only_be_iterated_or_called_is_not_opened(tmp_path: Path) -> No
     data.format = {"type": "custom"}
     with pytest.raises(FormatError, match="'dataset' is not loaded as it lies"):
         fastdata.open(data)
-    with pytest.raises(FormatError, match="only be iterated are not loaded as they lie"):
+    with pytest.raises(FormatError, match="is not loaded as it lies"):
         fastdata.open(Streamed())

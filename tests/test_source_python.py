@@ -400,7 +400,7 @@ def test_a_label_beyond_the_class_names_is_rejected(tmp_path: Path) -> None:
         )  # fmt: skip
         assert [reject.key for reject in report.rejects] == ["00000002", "00000004", "00000005"]
         assert report.rejects[0].reason == "'label' is 2, and there are 2 classes: 0 to 1"
-        assert report.rejects[2].reason == "'label' is 'eel', which is none of its 2 classes"
+        assert report.rejects[2].reason == "'label' is 'eel', not one of its 2 classes"
 
 
 def test_classes_without_a_label_are_refused() -> None:

@@ -92,14 +92,10 @@ class _Fitted(Source):
     name = "fitted"
 
     def __init__(self, location: Source, schema: Schema, tables: Mapping[int, _Table]) -> None:
-        self._source = location
-        self._tables = dict(tables)
+        vars(self).update(vars(location))  # its notes and options, and how it is read
+        self._source, self._tables = location, tables
         self.name = location.name  # type: ignore[misc]
         self.schema = schema
-        self.num_samples = location.num_samples
-        self.notes, self.box_forms = location.notes, location.box_forms
-        self.format_options = location.format_options
-        self.packed_with = location.packed_with
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
@@ -114,12 +110,7 @@ class _Fitted(Source):
     def _fit(self, sample: Sample | Reject) -> Sample | Reject:
         if isinstance(sample, Reject) or not self._tables:
             return sample
-        if isinstance(sample.values, Deferred):
-            return Sample(sample.key, Renumbered(sample.values, self._tables))
-        try:
-            return Sample(sample.key, _renumbered(sample.values, self._tables))
-        except ValueError as error:
-            return Reject(sample.key, str(error))
+        return Sample(sample.key, Renumbered(sample.values, self._tables))
 
     def count(self) -> int | None:
         return self._source.count()
@@ -138,11 +129,13 @@ class _Fitted(Source):
 class Renumbered(Deferred):
     """A sample that the worker reads and then renumbers."""
 
-    def __init__(self, values: Deferred, tables: Mapping[int, _Table]) -> None:
+    def __init__(self, values: tuple[Any, ...] | Deferred, tables: Mapping[int, _Table]) -> None:
         self.values, self.tables = values, tables
 
     def load(self) -> tuple[Any, ...]:
         """Read the values and renumber their classes."""
+        if not isinstance(self.values, Deferred):
+            return _renumbered(self.values, self.tables)
         values = self.values.load()
         self.stored_key = self.values.stored_key
         return _renumbered(values, self.tables)

@@ -238,18 +238,10 @@ def _label_of(dataset: Dataset) -> str:
 
 
 def _checked(dataset: Dataset, indices: Sequence[int] | np.ndarray[Any, Any]) -> Indices:
-    places: np.ndarray[Any, Any] = np.asarray(indices)
-    if places.ndim != 1 or (places.size and places.dtype.kind not in "iu"):
-        raise OptionError("indices is not a list of integers")
-    wrong = places[(places < -len(dataset)) | (places >= len(dataset))]
-    if wrong.size:
-        raise OptionError(
-            f"indices: {wrong[0]} is out of range, the dataset has {len(dataset):,} samples"
-        )
-    places = places.astype(np.int64)
-    places = np.where(places < 0, places + len(dataset), places)
-    if len(np.unique(places)) < len(places):
-        raise OptionError("indices has a sample more than once")
+    try:
+        places: Indices = np.arange(len(dataset))[np.asarray(indices)]
+    except IndexError as error:
+        raise OptionError(f"indices: {error}") from error
     return places
 
 

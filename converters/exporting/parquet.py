@@ -69,6 +69,7 @@ class ParquetExporter(Exporter):
         with arrow(".parquet").ParquetWriter(
             path,
             self._columns,
+            compression="none" if self.schema.images else "snappy",  # files of images stay as large
             use_dictionary=plain,
             write_statistics=[*plain, KEY],
             write_page_checksum=True,

@@ -26,6 +26,7 @@ from fastdata.errors import (
     did_you_mean,
     full_disk_explained,
 )
+from fastdata.formats.layout import Header
 from fastdata.formats.manifest import MANIFEST, Manifest
 from fastdata.processes.ranks import world_size
 from fastdata.schema import Codec
@@ -37,7 +38,7 @@ from ..base import FieldSpec, Source
 from ..finding import find_source
 from ..reading.spans import close_files
 from .engines import Task, at_url, named_executor, open_source, run_parts
-from .job import dataset_at, entry_of, read_rejects, rejects_path
+from .job import dataset_at
 from .options import Container, EncodeOptions, PackOptions, parse_shard_size
 from .packer import Packer
 from .parts import REJECTS, Parts, Receipt, share_of
@@ -254,16 +255,18 @@ def pack(
             stack.callback(found.close)
         if not in_parts:
             packer.prepare(found, options)
-            if report := _packed_by_another_rank(packer):
-                return report
+            if (dataset := _packed_by_another_rank(packer)) is not None:
+                packer.notes.append("another rank has packed it")
+                return packer.report(dataset)
             packer.begin(overwrite)
             say_what_is_read(found)
             with start_workers(found, encode, num_workers, executor) as run:
                 return packer.run(run, stop_on_error=on_error == "stop", progress=progress)
         store = target if isinstance(target, Store) else open_store(os.path.abspath(target))
         parts = Parts(store, found, options)
-        pack_part = partial(parts.pack, num_workers=num_workers, stop_on_error=on_error == "stop")
-        run_all: _RunAll = lambda mine: (pack_part(number) for number in mine)  # noqa: E731
+        run_all: _RunAll = partial(
+            parts.pack_all, num_workers=num_workers, stop_on_error=on_error == "stop"
+        )
         if executor is not None:
             place = os.fspath(source)
             task = Task(
@@ -422,8 +425,8 @@ def _packer_of(destination: Path) -> Packer:
     return packers[0]
 
 
-def _packed_by_another_rank(packer: Packer) -> PackReport | None:
-    """Return the report of the dataset if another rank has packed it for this call.
+def _packed_by_another_rank(packer: Packer) -> Manifest | Header | None:
+    """Return the dataset if another rank has packed it for this call.
 
     Return None if the dataset is missing, is older than this process or its last call for this
     destination, or has other options.
@@ -434,20 +437,5 @@ def _packed_by_another_rank(packer: Packer) -> PackReport | None:
     if world_size() == 1 or not first.exists() or first.stat().st_mtime < last_call:
         return None
     found = dataset_at(path, many)
-    if found is None or found.options != json.loads(json.dumps(packer.packed_with)):
-        return None
-    shards = found.shards if isinstance(found, Manifest) else (entry_of(path),)
-    rejects = rejects_path(path)
-    num_rejected = len(read_rejects(rejects))
-    return PackReport(
-        path=path,
-        digest=found.digest,
-        num_samples=sum(shard.num_samples for shard in shards),
-        num_rejected=num_rejected,
-        num_shards=len(shards),
-        file_bytes=sum(shard.file_bytes for shard in shards),
-        rejects_path=rejects if num_rejected else None,
-        notes=(*packer.source.notes, "another rank has packed it"),
-        read_as=packer.source.description,
-        load_code=load_code(path),
-    )
+    same = found is not None and found.options == json.loads(json.dumps(packer.packed_with))
+    return found if same else None

@@ -219,9 +219,8 @@ def _explained(error: Exception, engine: str, part: int, tries: int) -> Exceptio
         f"part {part} was not packed by {engine} ({tries} {'tries' if tries > 1 else 'try'}): "
         f"{type(error).__name__}: {said or 'the engine gives no reason'}. {_CONTINUE}"
     )
-    if isinstance(error, (MemoryError, OSError)):
-        return MachineError(message)
-    return WorkerError(message)
+    kind = MachineError if isinstance(error, (MemoryError, OSError)) else WorkerError
+    return kind(message)
 
 
 @contextlib.contextmanager

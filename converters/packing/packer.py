@@ -218,33 +218,39 @@ class Packer:
         started = self.last_commit = time.monotonic()
         self.stop_on_error = stop_on_error
         resumed_at = self.state.position
-        if self._published is None:
+        found = self._published
+        if found is None:
             self._check_earlier_run()
             resumed_at = self.state.position
             with progress_bar(self.destination.name, self.total, progress, resumed_at) as bar:
                 self._pack_rest(encode, bar)
-            digest = self._finish()
             self._publish()
-        else:
-            digest = self._published.digest
+            found = dataset_at(self.destination, self.options.many)
+            assert found is not None
         self._clear()
-        entries = [shard.entry for shard in self.state.sealed]
-        num_rejected = self.state.num_rejected
-        seconds = time.monotonic() - started
+        return self.report(found, time.monotonic() - started, resumed_at)
+
+    def report(
+        self, dataset: Manifest | Header, seconds: float = 0.0, resumed_at: int = 0
+    ) -> PackReport:
+        """Return the report of the dataset at the destination."""
+        path, rejects = self.destination, rejects_path(self.destination)
+        shards = dataset.shards if isinstance(dataset, Manifest) else (entry_of(path),)
+        num_rejected = len(read_rejects(rejects))
         return PackReport(
-            path=self.destination,
-            digest=digest,
-            num_samples=sum(entry.num_samples for entry in entries),
+            path=path,
+            digest=dataset.digest,
+            num_samples=sum(shard.num_samples for shard in shards),
             num_rejected=num_rejected,
-            num_shards=len(entries),
-            file_bytes=sum(entry.file_bytes for entry in entries),
+            num_shards=len(shards),
+            file_bytes=sum(shard.file_bytes for shard in shards),
             seconds=seconds,
             images_per_second=(self.state.position - resumed_at) / max(seconds, 1e-9),
             resumed_at=resumed_at,
-            rejects_path=rejects_path(self.destination) if num_rejected else None,
+            rejects_path=rejects if num_rejected else None,
             notes=(*self.source.notes, *self.notes),
             read_as=self.source.description,
-            load_code=load_code(self.destination),
+            load_code=load_code(path),
         )
 
     def _pack_rest(self, encode: EncodeAll, bar: Any) -> None:
@@ -412,8 +418,8 @@ class Packer:
 
     # -- ending -----------------------------------------------------------------------
 
-    def _finish(self) -> str:
-        """Return the digest of the dataset; write the manifest of several shards."""
+    def _finish(self) -> Path:
+        """Return the path of the finished data; write the manifest of several shards."""
         entries = [shard.entry for shard in self.state.sealed]
         if not entries:
             self._publish_rejects()
@@ -421,21 +427,19 @@ class Packer:
             rejects = rejects_path(self.destination)
             raise nothing_packed(self.state.num_rejected, read_rejects(rejects), rejects)
         if not self.options.many:
-            return entries[0].digest
+            return self.shards / entries[0].file
         schema: Schema = self.source.schema
         readers = [ShardReader(self.shards / entry.file) for entry in entries]
         digest = content_digest(schema, [reader.column for reader in readers])
         Manifest(schema, digest, tuple(entries), self.packed_with).write(self.shards)
-        return digest
+        return self.shards
 
     def _publish(self) -> None:
         """Rename the finished data to the destination.
 
         The list of rejects comes first, so that a visible dataset is complete.
         """
-        data, destination = self.shards, self.destination
-        if not self.options.many:
-            data /= self.state.sealed[0].entry.file
+        data, destination = self._finish(), self.destination
         if os.path.lexists(destination) and not self.overwrite:
             raise DestinationExistsError(
                 f"{destination} appeared while the dataset was being packed. Move it away "

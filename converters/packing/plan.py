@@ -37,6 +37,7 @@ __all__ = [
 
 Positions = np.ndarray[Any, np.dtype[np.int64]]
 
+_RUNS = 8
 _SPREAD = 256
 """Samples that are encoded to find out how many are in a shard of so many bytes."""
 
@@ -135,7 +136,7 @@ class Plan:
 
         `OptionError` if the source cannot be cut so, `SourceError` if it is empty.
         """
-        if isinstance(source, ScanSource) and source.downloads_files:
+        if isinstance(source, ScanSource) and source.mirror is not None:
             cut = tuple(_file_bounds(source, options))
             return cls(**request_of(source, options), bounds=cut, unit="files")
         total = num_samples(source, options, counted=True)
@@ -218,10 +219,11 @@ def _samples_of(nbytes: int, source: Source, options: PackOptions, total: int) -
     """Return how many samples have about so many bytes, by some that are encoded."""
     if source.worker_setup is not None:
         source.worker_setup()
-    if isinstance(source, IndexedSource):
-        some = list(source.some(_SPREAD))
-    else:
-        some = list(itertools.islice(source, _SPREAD))
+    # Runs of samples, as tables are read in blocks.
+    runs = min(_RUNS, total) if isinstance(source, IndexedSource) else 1
+    starts = (total * run // runs for run in range(runs))
+    each = -(-_SPREAD // runs)
+    some = [s for start in starts for s in itertools.islice(source.start_at(start), each)]
     sizes = [
         sum(len(value.data) for value in record.values if isinstance(value, EncodedImage))
         for record in encode_chunk(some, source.schema, options.encode, source.box_forms)

@@ -86,7 +86,7 @@ def start_workers(
         )
     with contextlib.ExitStack() as stack:
         threads = 0
-        if source.reads_by_network or source.mirror is not None:
+        if source.mirror is not None:
             threads = max(1, workers) * (_THREADS_THAT_WAIT if source.reads_by_network else 1)
         elif platform.system() == "Darwin":
             # Its sockets do not keep messages whole, as processes that share one need.

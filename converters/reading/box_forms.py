@@ -1,4 +1,4 @@
-"""What the four numbers of a box are: the option ``boxes=``, and what the numbers show."""
+"""The form and unit of boxes: the option ``boxes=``, and a guess by the numbers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from fastdata.errors import OptionError, SourceError
 
 from .options import Option
 
-__all__ = ["BoxNumbers", "BoxesOption", "fitting_forms", "likely_unit", "parse_boxes"]
+__all__ = ["BoxNumbers", "BoxesOption", "fitting_forms", "parse_boxes"]
 
 _FORMS = ("xyxy", "xywh", "cxcywh", "yxyx")
 _UNITS = ("pixels", "normalised")
 _TOLERANCE = 1.0
-"""Pixels by which boxes may be outside of their image."""
+"""Pixels that a box may exceed its image by."""
 
 BoxesOption: TypeAlias = Annotated[
     tuple[str, ...], Option("what boxes are: xyxy, xywh, cxcywh or yxyx, and pixels or normalised")
@@ -77,7 +77,7 @@ class BoxNumbers(NamedTuple):
 
 
 def parse_boxes(words: Sequence[str], *, whole: bool = False) -> BoxNumbers:
-    """Return what the option ``boxes=`` says: a form, a unit, or both.
+    """Return the form and the unit in the option ``boxes=``; it may have only one.
 
     whole: whether it has to say both.
     """
@@ -93,18 +93,6 @@ def parse_boxes(words: Sequence[str], *, whole: bool = False) -> BoxNumbers:
     if whole and words and not all(chosen.values()):
         raise OptionError(f"boxes={','.join(words)}: say both: boxes=xywh,pixels")
     return BoxNumbers(**chosen)
-
-
-def likely_unit(largest: float, whole: bool, place: str) -> str:
-    """Return the unit of boxes, by the largest of all numbers and whether all are whole."""
-    if largest <= 1 and not whole:
-        return "normalised"
-    if largest <= 2:
-        raise SourceError(
-            f"{place}: no number of a box is larger than {largest:g}; are these pixels, or parts "
-            "of the image's size? Say which: --option boxes=pixels or --option boxes=normalised"
-        )
-    return "pixels"
 
 
 def fitting_forms(

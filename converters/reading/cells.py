@@ -12,7 +12,6 @@ import base64
 import binascii
 import itertools
 import json
-import re
 from collections import Counter
 from collections.abc import Container, Sequence
 from pathlib import Path
@@ -24,13 +23,9 @@ from fastdata.errors import FormatError, SourceError
 from fastdata.regular_files import read_regular
 from fastdata.schema import ArrayField, BytesField, Field, ScalarField, Schema
 
-from .class_names import MOST_CLASSES, of_one_number, one_form
 from .fields import nested_array
-from .image_files import is_image_name
 
 __all__ = [
-    "NUMBER",
-    "ColumnGuess",
     "cell_of",
     "class_cells",
     "parse_array",
@@ -129,77 +124,3 @@ def read_schema(manifest: Path) -> Schema | None:
             f"{path}: this is no schema ({error}). Mend it, or remove it to have the columns "
             f"of {manifest.name} guessed."
         ) from error
-
-
-# -- what type a column of text has -----------------------------------------------------
-
-
-_INTEGER = re.compile(r"[+-]?[0-9]+")
-# Digits can be matched in one way only, so that a cell of 1 MB of them takes no hours.
-_FINITE = r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]+)?"
-NUMBER = re.compile(_FINITE, re.IGNORECASE)
-_FLOAT = re.compile(rf"{_FINITE}|[+-]?inf|nan", re.IGNORECASE)
-
-
-class ColumnGuess:
-    """The type that fits all cells of a column so far.
-
-    may_be_label: whether to collect the different cells, as `classes`.
-    is_int, is_float, is_image: whether all cells have this type, except empty ones; an image is the
-        name of a file.
-    first: the first cell that is not empty.
-    one_number: two different labels with one number, such as 7 and 007; labels are text then.
-    """
-
-    one_number: tuple[str, ...] = ()
-
-    def __init__(self, may_be_label: bool) -> None:
-        self.is_int = True
-        self.is_float = True
-        self.is_image = True
-        self._may_be_label = may_be_label
-        self._values: set[str] = set()
-        self.first = ""
-
-    def see(self, cells: Sequence[str]) -> None:
-        """Look at some cells, in order; each different one once."""
-        if not self.first:
-            self.first = next((cell for cell in cells if cell.strip()), "")
-        for cell in set(cells):
-            self._see(cell)
-
-    def _see(self, cell: str) -> None:
-        text = cell.strip()
-        if not text or (self._may_be_label and text.lower() == "nan"):
-            return  # a missing value
-        if self.is_image:
-            self.is_image = is_image_name(text)
-        if self.is_float:  # as whole numbers are too
-            whole = _INTEGER.fullmatch(text) is not None
-            # An integer beyond 64 bits is a name: as a float it would lose digits.
-            fits = whole and len(text) <= 20 and -(2**63) <= int(text) < 2**63
-            self.is_float &= fits or (not whole and _FLOAT.fullmatch(text) is not None)
-            if self._may_be_label and self.is_float and not whole:  # labels 0.0 and 1.0
-                fits = abs(float(text)) < 2**53 and float(text).is_integer()
-            self.is_int &= fits
-        if self._may_be_label and len(self._values) <= MOST_CLASSES:
-            self._values.add(text)
-
-    def conclude(self, *, is_there: bool, are_numbers: bool = False) -> None:
-        """Decide the types: an empty column is text; an image needs its file.
-
-        is_there: whether `first` is the name of a file.
-        are_numbers: whether the cells were numbers, not text.
-        """
-        if self.is_float and not are_numbers and len(self._values) <= MOST_CLASSES:
-            self.one_number = of_one_number(sorted(self._values))
-            self.is_int &= not self.one_number
-            self.is_float &= not self.one_number
-        self.is_int &= bool(self.first)
-        self.is_float &= bool(self.first)
-        self.is_image &= is_there
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The different cells without blanks around them, sorted, if they may be labels."""
-        return one_form(self._values)

@@ -122,28 +122,21 @@ class ChunkIndex:
 
     def path_of(self, name: Any) -> Path:
         """Return the path of a file that the index names; SourceError if it is elsewhere."""
-        try:
-            return Path(path_inside(self.root, name))
-        except SourceError as error:
-            raise SourceError(f"{self.path}: {error}") from None
+        return Path(path_inside(self.root, name))
 
     def list_of(self, entry: Any, name: str, kind: type | tuple[type, ...]) -> Sequence[Any]:
         """Return a list of the index with entries of one kind; else raise SourceError."""
         found = entry.get(name) if isinstance(entry, dict) else None
         if not isinstance(found, list) or not all(isinstance(item, kind) for item in found):
-            raise SourceError(
-                f"{self.path}: {name!r} is {str(found)[:60]!r}, which is no such list"
-            )
+            raise SourceError(f"{name!r} is {str(found)[:60]!r}, not a list of the index")
         return found
 
     def add(
         self, path: Path, count: Any, codec: str = "", hashes: Mapping[str, Any] | None = None
     ) -> None:
-        """Add a chunk; SourceError if no chunk can have so many samples."""
+        """Add a chunk; raise SourceError for an impossible number of samples."""
         if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count < _LARGEST_COUNT:
-            raise SourceError(
-                f"{self.path}: {path.name} has {str(count)[:60]!r}, not a number of samples"
-            )
+            raise SourceError(f"{path.name} has {str(count)[:60]!r}, not a number of samples")
         self.paths.append(path)
         self.counts.append(count)
         self.codecs.append(codec)
@@ -162,7 +155,7 @@ class ChunkIndex:
             if count != wanted:
                 raise SourceError(
                     f"{input.path}: has {count:,} samples and {self.path.name} says {wanted:,}: "
-                    "one of them is damaged, or of another dataset"
+                    "a file is damaged, or belongs to another dataset"
                 )
             table = np.frombuffer(input.exactly(4, 4 * (count + 1)), "<u4")
             last = 4 * (count + 2)
@@ -179,7 +172,7 @@ class ChunkIndex:
                     yield begin, begin, Reject(input.key(begin), reason)
                 done += 1
         except SourceError as error:
-            lost = f"; {wanted - done:,} samples of it are lost"
+            lost = f"; {wanted - done:,} of its samples are lost"
             if input.size is not None:
                 raise SourceError(f"{error}{lost}") from error
             yield last, last, Reject(input.key(last), f"{reject_reason(input.path, error)}{lost}")
@@ -211,7 +204,7 @@ class ChunkSource(ScanSource):
     """A folder of chunks.  A format is a subclass, which reads the index."""
 
     missing: str
-    """What to do where there is no index."""
+    """What to do if there is no index."""
 
     @abc.abstractmethod
     def read_index(self, index: ChunkIndex) -> tuple[Sequence[str], ChunkReader]:
@@ -235,7 +228,10 @@ class ChunkSource(ScanSource):
         if path is None:
             raise SourceError(f"{location}: no index.json there{self.missing}")
         index, given = ChunkIndex(path), fields or {}
-        names, reader = self.read_index(index)
+        try:
+            names, reader = self.read_index(index)
+        except SourceError as error:
+            raise SourceError(f"{path}: {error}") from error
         # Chunks of an index that was merged have the same names in different folders.
         scan = Scan(index.paths, index.rows, index.codecs, index.root)
         first: list[list[bytes]] = []
@@ -252,13 +248,13 @@ class ChunkSource(ScanSource):
         resolved, picked, notes = choose_columns(known, columns, given, channels, str(path))
         if isinstance(resolved.get("label"), StringField) and "label" not in given:
             remarks.append(
-                "field 'label' is text; --option classes=FILE, with a name on each line, makes "
-                "class numbers of it"
+                "field 'label' is text; --option classes=FILE, with a name on each line, numbers "
+                "the classes"
             )
         reader = reader._replace(schema=resolved, picked=tuple(picked))
         some: dict[str, Sequence[Any]] = {}
         if any(isinstance(field, ArrayField) for field in resolved.values()):
-            rows = scan.first(reader, path, "sample can be read")
+            rows = scan.first(reader.__call__, path, "sample can be read")
             some = dict(zip(resolved, zip(*rows, strict=True), strict=True))
         forms = resolve_boxes(resolved, some, parse_boxes(boxes, whole=True), given, remarks)
         schema = Schema(named_classes(resolved, "label", classes))

@@ -6,7 +6,6 @@ import dataclasses
 import os
 import unicodedata
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
 
 from fastdata.errors import OptionError, SourceError
 from fastdata.regular_files import read_regular
@@ -91,12 +90,10 @@ def named_classes(
     fields: Mapping[str, Field],
     name: str,
     path: str | os.PathLike[str] | None,
-    known: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
 ) -> dict[str, Field]:
     """Return fields in which the numbers of one field have the names that a file gives.
 
     path: the option ``classes=``; without it the fields stay as they are.
-    known: lists of names that the option may name instead of a file.
     """
     if path is None:
         return dict(fields)
@@ -105,8 +102,7 @@ def named_classes(
         field = ScalarField()  # `convert` makes numbers of the names
     if not isinstance(field, ScalarField) or "int" not in field.dtype:
         raise OptionError(f"classes={os.fspath(path)}: there is no field {name!r} of class numbers")
-    names = known.get(os.fspath(path)) or read_class_names(path)
-    return {**fields, name: dataclasses.replace(field, classes=names)}
+    return {**fields, name: dataclasses.replace(field, classes=read_class_names(path))}
 
 
 def classes_of_texts(

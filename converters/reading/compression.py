@@ -195,8 +195,8 @@ def _decompressor() -> Any:
     return zstandard().ZstdDecompressor(max_window_size=_MEMORY)
 
 
-def inflate_zstd(data: bytes, limit: int = MAX_RECORD) -> bytes:
-    """Return what a piece of Zstandard holds, of at most `limit` bytes.
+def inflate_zstd(data: bytes) -> bytes:
+    """Return what a piece of Zstandard holds, of at most `MAX_RECORD` bytes.
 
     Raises SourceError if it is damaged, cut short or longer.
     """
@@ -206,8 +206,8 @@ def inflate_zstd(data: bytes, limit: int = MAX_RECORD) -> bytes:
         # In steps: what comes out may be a thousand times what goes in.
         for start in range(0, len(data), _STEP):
             inflated += worker.decompress(data[start : start + _STEP])
-            if len(inflated) > limit:
-                raise SourceError(f"a piece of Zstandard holds more than {limit:,} bytes")
+            if len(inflated) > MAX_RECORD:
+                raise SourceError(f"a piece of Zstandard holds more than {MAX_RECORD:,} bytes")
     except zstandard().ZstdError as error:
         raise SourceError(f"a piece of Zstandard is damaged: {error}") from error
     if not worker.eof:

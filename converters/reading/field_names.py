@@ -26,13 +26,13 @@ __all__ = [
 ]
 
 _LONGEST = 90
-"""Of the hundred characters that a name may have; the rest is for `unique_name`."""
+"""A name may have a hundred characters; the rest is for `unique_name`."""
 
 
 def safe_name(name: str, otherwise: str = "column") -> str:
     """Return a name as near to the given one as a field's can be.
 
-    otherwise: what a name becomes of which nothing is left.
+    otherwise: the name in place of an empty one.
     """
     text = re.sub(r"\W", "_", name.strip(), flags=re.ASCII).lstrip("_0123456789")
     text = text[:_LONGEST] or otherwise
@@ -54,9 +54,9 @@ LABELS = (
     "label", "labels", "class", "class_id", "class_index", "cls", "target", "targets",
     "category", "y",
 )  # fmt: skip
-"""Of classes; the likeliest first."""
+"""Names of labels; the likeliest first."""
 BOXES = ("boxes", "bbox", "bboxes", "box", "bounding_box", "bounding_boxes")
-"""Of these only ``boxes`` says what the four numbers are: left, top, right, bottom, in pixels."""
+"""Only ``boxes`` has a fixed meaning: left, top, right and bottom, in pixels."""
 MASKS = ("mask", "masks", "seg", "segmentation")
 
 

@@ -56,7 +56,7 @@ __all__ = [
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 _LEAST_SIDE = 8
-"""Pixels of a side from which on the first array of a tuple is an image."""
+"""The least side, in pixels, of an image that is the first array of a tuple."""
 _CHANNELS = (1, 3, 4)
 _ROUNDING = 1e-3
 """How far floats from 0 to 1, times 255, may be from whole numbers."""
@@ -67,7 +67,20 @@ BOXES = ArrayField("float32", (None, 4), boxes=True)
 """The field of boxes: left, top, right, bottom, in pixels."""
 CORNERS = BoxNumbers("xyxy", "pixels")
 
-KINDS = ("image", "mask", "label", "int", "float", "bool", "string", "bytes", "array", "boxes")
+_MASK = ImageField(channels=1, mask=True)
+_FIELDS: dict[str, Field] = {
+    "image": ImageField(),
+    "mask": _MASK,
+    "label": ScalarField("int64"),
+    "int": ScalarField("int64"),
+    "float": ScalarField("float64"),
+    "bool": ScalarField("bool"),
+    "string": StringField(),
+    "bytes": BytesField(),
+    "array": ArrayField("float32", (None,)),
+    "boxes": BOXES,
+}
+KINDS = tuple(_FIELDS)
 """What ``fields=`` and ``--field`` take for a field's kind."""
 
 
@@ -75,21 +88,9 @@ def named_field(kind: Field | str, channels: int) -> Field:
     """Return the field that a user's word for it means."""
     if not isinstance(kind, str):
         return kind
-    fields: dict[str, Field] = {
-        "image": ImageField(channels=channels),
-        "mask": ImageField(channels=1, mask=True),
-        "label": ScalarField("int64"),
-        "int": ScalarField("int64"),
-        "float": ScalarField("float64"),
-        "bool": ScalarField("bool"),
-        "string": StringField(),
-        "bytes": BytesField(),
-        "array": ArrayField("float32", (None,)),
-        "boxes": BOXES,
-    }
-    if kind not in fields:
+    if kind not in _FIELDS:
         raise OptionError(f"field kind {kind!r} is not one of {', '.join(KINDS)}")
-    return fields[kind]
+    return ImageField(channels=channels) if kind == "image" else _FIELDS[kind]
 
 
 def resolve_fields(
@@ -98,7 +99,7 @@ def resolve_fields(
     channels: int,
     own: Callable[[str], Field],
 ) -> dict[str, Field]:
-    """Return the field of each name: what the user says that it is, else the source's own.
+    """Return the field of each name: the user's, else the source's own.
 
     own: takes a name; asked only for fields that the user does not name.
     """
@@ -122,7 +123,7 @@ def field_of(
     *,
     leading: bool = False,
 ) -> Field:
-    """Infer a field from some samples' values of it and from its name.
+    """Infer a field from its name and from its values in some samples.
 
     Dimensions in which the values differ are variable; so where all happen
     to agree but later ones will not, name the field in ``fields=``.
@@ -248,9 +249,7 @@ def _is_image_path(value: Any) -> bool:
 
 def image_field(name: str, channels: int) -> ImageField:
     """Return the field for images; of masks where they are called so."""
-    if is_mask_name(name):
-        return ImageField(channels=1, mask=True)
-    return ImageField(channels=channels)
+    return _MASK if is_mask_name(name) else ImageField(channels=channels)
 
 
 # -- boxes ------------------------------------------------------------------------------
@@ -287,7 +286,7 @@ def resolve_boxes(
         if form.form and form != CORNERS:
             forms[name] = form
         fields[name] = field if by_user else BOXES
-        # Labels have as many numbers as the sample has boxes, even if all of these have one box.
+        # Labels have a number for each box, even if each of these samples has one box.
         counts = [len(boxes) for boxes in columns[name]]
         for other, numbers in fields.items():
             if other in given or not isinstance(numbers, ArrayField) or numbers.boxes:
@@ -318,7 +317,7 @@ def _form_of(
         problem = "may be of several forms" if fitting else "are of no form that fits all samples"
     shown = next((each.reshape(-1, 4)[0].tolist() for each in boxes if each.size), "empty")
     raise SourceError(
-        f"field {name!r}: its boxes {problem}; the first is {shown}. Say what they are, e.g. "
+        f"field {name!r}: its boxes {problem}; the first is {shown}. Name their form, e.g. "
         '--option boxes=xywh,pixels or source_options={"boxes": ("xyxy", "normalised")}: xyxy, '
         "xywh, cxcywh or yxyx, and pixels or normalised"
     )
@@ -415,17 +414,11 @@ def _class_numbers(array: Array) -> Array:
 
 def _from_one_hot(array: Array) -> Array:
     """Return the number of the one channel that is 1 at each pixel, H x W x 1."""
-    able = [
-        axis
-        for axis in (0, 2)
-        if array.shape[axis] <= 256
-        and ((array == 0) | (array == 1)).all()
-        and (array.sum(axis) == 1).all()
-    ]
-    if not able:
-        raise ImageError(f"a mask of shape {array.shape} has neither 1 channel nor one for a class")
-    axis = min(able, key=array.shape.__getitem__)
-    return np.expand_dims(array.argmax(axis), 2)
+    ones = ((array == 0) | (array == 1)).all()
+    for axis in sorted((0, 2), key=array.shape.__getitem__):
+        if ones and array.shape[axis] <= 256 and (array.sum(axis) == 1).all():
+            return np.expand_dims(array.argmax(axis), 2)
+    raise ImageError(f"a mask of shape {array.shape} has neither 1 channel nor one for a class")
 
 
 # -- values -----------------------------------------------------------------------------
@@ -438,7 +431,7 @@ def convert(value: Any, field: Field, name: str) -> Any:
     if isinstance(field, StringField):
         if not isinstance(value, str):
             raise ValueError(f"{name!r} is a {type(value).__name__}, not text")
-        value.encode()  # lone surrogates are no text; UnicodeEncodeError is a ValueError
+        value.encode()  # lone surrogates are not text; UnicodeEncodeError is a ValueError
         return value
     if isinstance(field, ScalarField) and field.classes is not None and isinstance(value, str):
         value = _class_number(value, field.classes, name)
@@ -509,12 +502,12 @@ _numbers = functools.lru_cache(16)(numbered)
 def _class_number(text: str, classes: tuple[str, ...], name: str) -> int:
     number = _numbers(classes).get(text.strip())
     if number is None:
-        raise ValueError(f"{name!r} is {text!r:.60}, which is none of its {len(classes)} classes")
+        raise ValueError(f"{name!r} is {text!r:.60}, not one of its {len(classes)} classes")
     return number
 
 
 def nested_array(values: Any, field: ArrayField) -> np.ndarray[Any, Any]:
-    """Return nested lists as an array; of an empty list the field says what is inside."""
+    """Return nested lists as an array; an empty list gets the inner shape of the field."""
     array = np.asarray(values)
     if array.size == 0 and array.ndim < len(field.shape):
         missing = field.shape[array.ndim :]

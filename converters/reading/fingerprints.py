@@ -40,6 +40,7 @@ def hash_samples(count: int, limit: int | None, parts_of: Callable[[int], Iterab
 class FileSource(Source):
     """A source whose samples are pieces of files, which `files_read` lists."""
 
+    reads_by_network = False
     paths: Sequence[Path]
     beside: Sequence[Path] = ()
     """Further files that samples depend on."""

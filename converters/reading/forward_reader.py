@@ -48,6 +48,10 @@ class ForwardReader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __del__(self) -> None:
+        if hasattr(self, "_open"):
+            self.close()
+
     def close(self) -> None:
         """Close the file until the next read; may be called twice."""
         self._open.close()
@@ -70,16 +74,14 @@ class ForwardReader:
         except (OSError, SourceError) as error:
             return b"", reject_reason(self.path, error)
         if len(data) < length and not damage:
-            end = f"what is compressed in it ends at byte {self._at:,}"
+            end = f"its compressed data end at byte {self._at:,}"
             damage = f"{self.path}: {end if self.size is None else f'ends at byte {self.size:,}'}"
         return data, damage if len(data) < length else ""
 
     def more_at(self, offset: int) -> str:
         """Return an error if the file does not end here."""
         more, damage = self._piece(offset, 1)
-        return damage or (
-            f"{self.path}: there is more behind byte {offset:,}, where it should end" * bool(more)
-        )
+        return damage or (f"{self.path}: it should end at byte {offset:,} and goes on" * bool(more))
 
     def _piece(self, offset: int, length: int) -> tuple[bytes, str]:
         """Return the intact part of a piece, and the error behind it, if any.

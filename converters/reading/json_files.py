@@ -149,6 +149,7 @@ class _Window:
                 if end < len(self._text) or not self._more():  # else a number may go on
                     break
         part = self._text[self._at : end]
+        self._check(len(part))
         start = self._base + self._at
         if not part.isascii():
             try:
@@ -158,11 +159,14 @@ class _Window:
         self._at = end
         return Member(key, start, start + len(part), value)
 
+    def _check(self, length: int) -> None:
+        if length > self._largest:
+            raise self.broken(f"an entry of more than {self._largest:,} bytes")
+
     def _more(self) -> bool:
         """Drop the parsed text, and read as much as is left, or a window."""
         rest = self._text[self._at :]
-        if len(rest) > self._largest:
-            raise self.broken(f"an entry of more than {self._largest:,} bytes")
+        self._check(len(rest))
         data = self._file.read(max(_WINDOW, len(rest)))
         if data:
             self._base += self._at

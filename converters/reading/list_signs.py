@@ -1,4 +1,4 @@
-"""What a file beside images is: a list of them, a list of classes, prose, or something else.
+"""The kind of a file next to images: a list of images or of classes, prose, or unknown.
 
 A file that may describe the images must not be left out without a refusal.  So a file is prose
 only if its name or its text shows that, and everything in doubt is ``unknown``.
@@ -13,7 +13,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, TypeAlias
 
 from .image_files import SUFFIXES, is_image_name
 from .locations import first_bytes
@@ -46,17 +46,14 @@ _JSON_TEXT = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 _SUFFIX = re.compile("(?:{})$".format("|".join(map(re.escape, SUFFIXES))), re.IGNORECASE)
 
 
-class ListKind(NamedTuple):
-    """What a file is.
+ListKind: TypeAlias = Literal["list", "classes", "prose", "unknown"]
+"""What a file is.
 
-    list: a table or a text in which a column names images; the format ``manifest`` may read it.
-    classes: the names of the classes, and nothing of single images.
-    prose: it says nothing of single images.
-    unknown: it may be annotations.
-    """
-
-    kind: Literal["list", "classes", "prose", "unknown"]
-    reason: str  # goes on behind the name of the file: "names 12 of the images"
+list: a table or a text in which a column names images; the format ``manifest`` may read it.
+classes: the names of the classes, and nothing of single images.
+prose: it says nothing of single images.
+unknown: it may be annotations.
+"""
 
 
 def is_submission(name: str) -> bool:
@@ -65,87 +62,84 @@ def is_submission(name: str) -> bool:
 
 
 def describe_list(path: Path, images: Iterable[str]) -> ListKind:
-    """Return what a file is, by its name and its first MB; see `describe_head`."""
+    """Return the kind of a file by its name and its first MB; see `describe_head`."""
     head = first_bytes(path, HEAD_BYTES)
     empty = not head and path.is_file() and path.stat().st_size == 0
     return describe_head(path.name, head if head or empty else None, images)
 
 
 def describe_head(name: str, head: bytes | None, images: Iterable[str]) -> ListKind:
-    """Return what a file is, by its name and its first MB; None if it cannot be read.
+    """Return the kind of a file.
 
+    head: its first MB; None if it cannot be read.
     images: paths of the images, with ``/``; the names of their folders may be classes.  They are
         read once, and only if the text may name them.
     """
     suffix = os.path.splitext(name)[1].lower()
-    if is_submission(name):
-        return ListKind("prose", "is the example of a submission, whose labels are no labels")
-    if _CHECKSUMS.fullmatch(name):
-        return ListKind("prose", "has checksums by its name")
+    is_text = suffix in (*_TABLE_SUFFIXES, *_JSON_SUFFIXES)
     document = _DOCUMENTS.fullmatch(name) is not None
-    if document and suffix not in (*_TABLE_SUFFIXES, *_JSON_SUFFIXES):
-        return ListKind("prose", "is a document by its name")
-    if head is None:
-        return ListKind("unknown", "cannot be read")
+    if is_submission(name) or _CHECKSUMS.fullmatch(name) or (document and not is_text):
+        return "prose"
     if not head:
-        return ListKind("prose", "is empty")
+        return "unknown" if head is None else "prose"
     text = decoded(head)
-    if text is None or suffix not in (*_TABLE_SUFFIXES, *_JSON_SUFFIXES):
-        return ListKind("unknown", "may have annotations")
+    if text is None or not is_text:
+        return "unknown"
     if len(head) == HEAD_BYTES:  # the last line may be cut
         text = text[: text.rfind("\n")] if "\n" in text else text
     if suffix in _JSON_SUFFIXES or text.lstrip()[:1] in ("{", "<"):
         return _describe_json(text.lstrip(), suffix, images)
     rows = _rows(text)
-    names, ids = _named(rows, images)
+    names = _Named([row for _, row in rows], images)
     if document and names.files <= _MENTIONED * len(rows):
-        return ListKind("prose", "is a document by its name")
+        return "prose"
     if names.files:
-        return ListKind("list", f"names {names.files:,} of the images looked for")
+        return "list"
     if rows and names.lists_classes([[line.strip(), row[0], row[-1]] for line, row in rows]):
-        return ListKind("classes", "names the classes")
-    if ids:
-        return ListKind("list", f"has ids of images in {ids:,} lines")
-    if suffix in _TEXT_SUFFIXES and _is_prose(name, rows):
-        return ListKind("prose", "is prose")
-    return ListKind("unknown", "may have labels, but names none of the images")
+        return "classes"
+    if names.ids:
+        return "list"
+    return "prose" if suffix in _TEXT_SUFFIXES and _is_prose(name, rows) else "unknown"
 
 
-class _Images:
-    """What a text names of the images.
+class _Named:
+    """What rows name of the images.
 
-    files, ids: how many of the wanted names are those of images, with and without a suffix.
+    files: how many images.
+    ids: how many rows have ids of images, which are names without a suffix; 0 if these are few.
     """
 
-    def __init__(self, wanted: set[str], images: Iterable[str]) -> None:
-        self.files, self.ids = 0, set[str]()
-        self.folders, self.parents = set[str](), set[str]()
+    def __init__(self, rows: Sequence[Sequence[str]], images: Iterable[str]) -> None:
+        wanted = {_last_part(cell) for row in rows for cell in row} - {""}
+        self.files, stems = 0, set[str]()
+        self._folders, self._parents = set[str](), set[str]()
         folder = None
         for image in images:
             parent, _, name = image.rpartition("/")
             if parent != folder:
-                folder = parent
-                parts = _composed(parent).split("/")
-                self.folders.update(parts)
-                self.parents.add(parts[-1])
+                folder, parts = parent, _composed(parent).split("/")
+                self._folders.update(parts)
+                self._parents.add(parts[-1])
             name = _composed(name)
-            if name in wanted:
-                self.files += 1
+            self.files += name in wanted
             stem = _SUFFIX.sub("", name)
             if stem in wanted:
-                self.ids.add(stem)
+                stems.add(stem)
+        found = Counter(
+            k for row in rows for k, cell in enumerate(row) if _last_part(cell) in stems
+        )
+        most = max(found.values(), default=0)
+        self.ids = most if most > _LEAST_SHARE * len(rows) else 0
 
     def lists_classes(self, lines: Sequence[Sequence[str]]) -> bool:
         """Tell whether each line has a class that no other line has, or all classes have a line."""
-        classes = self.folders - {""}
-        if not classes:
-            return False
+        classes = self._folders - {""}
         for below in (lines, lines[1:]):  # with or without a header
             found = [next((cell for cell in line if cell in classes), None) for line in below]
             known = [name for name in found if name is not None]
             if not known or len(set(known)) < len(known):
                 return False
-            if len(known) == len(found) or set(known) >= self.parents:
+            if len(known) == len(found) or set(known) >= self._parents:
                 return True
         return False
 
@@ -159,17 +153,6 @@ def _last_part(cell: str) -> str:
     return _composed(cell.strip().replace("\\", "/").rpartition("/")[2])
 
 
-def _named(rows: list[tuple[str, list[str]]], images: Iterable[str]) -> tuple[_Images, int]:
-    """Return what rows name of the images, and how many lines have ids of images."""
-    wanted = {_last_part(cell) for _, row in rows for cell in row} - {""}
-    found = _Images(wanted, images)
-    columns = Counter(
-        k for _, row in rows for k, cell in enumerate(row) if _last_part(cell) in found.ids
-    )
-    most = max(columns.values(), default=0)
-    return found, most if most > _LEAST_SHARE * len(rows) else 0
-
-
 def _rows(text: str) -> list[tuple[str, list[str]]]:
     """Return lines with their cells."""
     lines = [line for line in text.splitlines() if line.strip()]
@@ -178,13 +161,10 @@ def _rows(text: str) -> list[tuple[str, list[str]]]:
     if not sign:
         return [(line, line.split()) for line in lines]
     reader = csv.reader((line.replace("\0", " ") for line in lines), delimiter=sign)
-    rows = []
     try:
-        for row in reader:
-            rows.append((sign.join(row), [cell.strip() for cell in row]))
+        return [(sign.join(row), [cell.strip() for cell in row]) for row in reader]
     except csv.Error:  # a quote that is never closed
         return [(line, [cell.strip(' "') for cell in line.split(sign)]) for line in lines]
-    return rows
 
 
 def _is_prose(name: str, rows: list[tuple[str, list[str]]]) -> bool:
@@ -205,14 +185,14 @@ def _is_prose(name: str, rows: list[tuple[str, list[str]]]) -> bool:
 def _describe_json(text: str, suffix: str, images: Iterable[str]) -> ListKind:
     """Return what JSON is: a list of objects that name images, or anything else."""
     if text.startswith("<"):
-        return ListKind("unknown", "may have annotations")
+        return "unknown"
     texts = _JSON_TEXT.findall(text)
-    names, ids = _named([(cell, [cell]) for cell in texts], images)
+    names = _Named([[cell] for cell in texts], images)
     rows = suffix != ".geojson" and (
         text[:1] == "[" if suffix == ".json" else text[:1] == "{" and suffix != ""
     )
-    if rows and (names.files or ids):
-        return ListKind("list", "names images")
+    if rows and (names.files or names.ids):
+        return "list"
     if texts and not names.files and names.lists_classes([[cell] for cell in texts]):
-        return ListKind("classes", "names the classes")
-    return ListKind("unknown", "may have annotations")
+        return "classes"
+    return "unknown"

@@ -35,7 +35,6 @@ __all__ = [
     "path_inside",
     "path_of",
     "printable",
-    "start_of_first",
     "stat_of",
 ]
 
@@ -107,7 +106,7 @@ def files_at(location: Any, suffixes: Iterable[str] = ()) -> list[Path]:
 
 
 def _has_suffix(name: str, wanted: tuple[str, ...]) -> bool:
-    if is_image_name(name):  # a folder may have a million of them
+    if is_image_name(name):  # a folder may have a million
         return False
     lowered = name.lower()
     return any(lowered.endswith(s) or f"{s}-" in lowered or f"{s}." in lowered for s in wanted)
@@ -130,7 +129,7 @@ def _expanded(pattern: str) -> list[Path]:
     if missing and (found or len(names) > len(missing)):
         raise SourceError(
             f"{pattern}: {len(missing):,} of the files that it names are missing, the first "
-            f"{missing[0]}. Bring them, or name only those that are there."
+            f"{missing[0]}. Bring them, or name only existing files."
         )
     return list(dict.fromkeys(found))
 
@@ -164,16 +163,6 @@ def map_files(function: Callable[[Path], T], paths: Sequence[Path]) -> list[T]:
     waiting = said_while(f"pieces of {len(paths):,} objects of a store")
     with waiting, ThreadPoolExecutor(_REQUESTS) as pool:
         return list(pool.map(function, paths))
-
-
-def start_of_first(folder: Path, suffix: str, count: int = 4096) -> bytes:
-    """Return how the first file of a folder begins that has a suffix; b"" if there is none."""
-    if folder.is_dir():
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.name.endswith(suffix) and not is_hidden(entry.name):
-                    return first_bytes(Path(entry.path), count)
-    return b""
 
 
 def printable(path: str) -> str:

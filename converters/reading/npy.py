@@ -60,4 +60,5 @@ def parse_npy(data: bytes) -> np.ndarray[Any, Any]:
         raise ValueError(
             f"a .npy file of shape {shape} and {dtype} with {len(body):,} bytes of content"
         )
-    return np.ndarray(shape, dtype, body, order="F" if fortran else "C")
+    array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, body, order="F" if fortran else "C")
+    return array

@@ -16,7 +16,6 @@ from typing import Annotated, NamedTuple, TypeAlias
 
 __all__ = [
     "AllowEmpty",
-    "ArraySplit",
     "ArraysOption",
     "CheckSize",
     "ClassFile",
@@ -81,9 +80,6 @@ ArraysOption: TypeAlias = Annotated[
         "field=path of an array, classes=path of the names of classes; default: what is called as "
         "usual"
     ),
-]
-ArraySplit: TypeAlias = Annotated[
-    str, Option("a split that names have (train_images); all: each, with a field 'split'")
 ]
 ScaleOption: TypeAlias = Annotated[
     float | None, Option("what pixels that are not uint8 are multiplied by to be 0 to 255")

@@ -1,7 +1,7 @@
 """Pickles of NumPy arrays and builtins, read without executing anything.
 
 `pickletools` parses the opcodes of a pickle.  Only the opcodes below are followed, those of dicts,
-lists and tuples with numbers, text and arrays; a call becomes a `Call` and is not executed.
+lists and tuples with numbers, text and arrays.  A call is recorded and never made.
 
 Source: CPython's ``Lib/pickletools.py``, and ``ndarray.__reduce__`` of NumPy.  Protocols 2 to 4:
 those of ``pickle.dump(..., 2)`` of Python 2 and of Python 3.0 to 3.13.
@@ -12,11 +12,12 @@ from __future__ import annotations
 import io
 import pickletools
 from collections.abc import Callable
+from types import SimpleNamespace as Call
 from typing import Any, NamedTuple
 
 from fastdata.errors import SourceError
 
-__all__ = ["Call", "Place", "array_place", "read_pickle"]
+__all__ = ["Place", "array_place", "read_pickle"]
 
 _SHORT = 256
 """Byte strings from this length on are pixels: only their place is kept."""
@@ -48,20 +49,12 @@ class Place(NamedTuple):
     length: int
 
 
-class Call:
-    """A call that a pickle asks for, and the state for its result."""
-
-    def __init__(self, function: Any, arguments: Any) -> None:
-        self.function, self.arguments = function, arguments
-        self.state: Any = None
-
-
 def read_pickle(data: bytes) -> dict[str, Any]:
     """Return the dict in a pickle.
 
-    It contains None, bool, int, float, str, list, tuple, dict, `Place` and `Call`.  Keys are text,
-    whichever Python wrote them, and so are short byte strings.  Raises SourceError if the pickle
-    has anything else, is damaged, or ends early.
+    It contains None, bool, int, float, str, list, tuple, dict, `Place`, and what `array_place`
+    takes.  Keys are text, whichever Python wrote them, and so are short byte strings.  Raises
+    SourceError if the pickle has anything else, is damaged, or ends early.
     """
     file = io.BytesIO(data)
     stack: list[Any] = []
@@ -119,7 +112,7 @@ def _apply(name: str, values: list[Any], stack: list[Any]) -> None:
     elif name == "STACK_GLOBAL":
         stack.append(_known(*values))
     elif name == "REDUCE":
-        stack.append(Call(*values))
+        stack.append(Call(function=values[0], arguments=values[1], state=None))
     else:  # BUILD
         stack.append(values[0])
         values[0].state = values[1]

@@ -38,7 +38,7 @@ def _set(text: str) -> frozenset[str]:
 SPLIT_WORDS = {
     **dict.fromkeys(("train", "training", "trainset", "trn"), "train"),
     **dict.fromkeys(("val", "valid", "validation", "dev", "valset"), "validation"),
-    **dict.fromkeys(("test", "testing", "testset", "tst", "eval", "pred"), "test"),
+    **dict.fromkeys(("test", "testing", "testset", "tst", "eval", "evaluation", "pred"), "test"),
     **dict.fromkeys(("query", "gallery"), "query"),
 }
 """Words that name a part of a dataset, and which part."""

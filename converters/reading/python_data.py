@@ -1,7 +1,7 @@
 """Rows of images from Python's libraries, as sequences of samples.
 
-Frames of pandas and Polars, Hugging Face's ``Dataset`` and torchvision's datasets of files are
-recognised by their attributes, without an import of these packages.
+pandas and Polars frames, Hugging Face's ``Dataset`` and torchvision's datasets of files are
+recognised by their attributes; these packages are not imported.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import copy
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from fastdata.errors import SourceError
@@ -33,7 +34,7 @@ def opened(location: Any) -> tuple[Any, list[str]]:
     if _is_data_loader(location):
         raise SourceError(
             "a DataLoader yields batches, and samples are packed. Pack its dataset: "
-            "fastdata.pack(loader.dataset, ...), or a part of it, torch.utils.data.Subset"
+            "fastdata.pack(loader.dataset, ...)"
         )
     if is_frame(location):
         return _rows_of_frame(location, notes), notes
@@ -71,7 +72,7 @@ def _rows_of_frame(frame: Any, notes: list[str]) -> Rows:
     if (
         rows is None
         or not len(rows)
-        or not all(any(map(is_file, row.values())) for row in rows[:PEEK])
+        or not all(any(map(is_file, row.values())) for row in islice(rows, PEEK))
     ):
         raise SourceError(
             f"the frame of {len(frame):,} rows has no column of paths of image files; its columns "

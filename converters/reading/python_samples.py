@@ -48,7 +48,7 @@ ClassNames: TypeAlias = Annotated[
 """The option ``classes=`` of sources from Python."""
 
 PEEK = 16
-"""Samples from which fields are told."""
+"""Samples that show the kinds of fields."""
 
 
 class Rows(Sequence[Any]):
@@ -69,8 +69,6 @@ class Rows(Sequence[Any]):
         return len(self._columns[0])
 
     def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[at] for at in range(*index.indices(len(self)))]
         return {n: column[index] for n, column in zip(self._names, self._columns, strict=True)}
 
     def __iter__(self) -> Iterator[Any]:
@@ -97,7 +95,7 @@ def first_samples(dataset: Any) -> list[Any]:
             failure = error
     if failure is not None and not samples:
         raise SourceError(
-            f"none of the dataset's first {PEEK} samples can be read, the last of them since: "
+            f"none of the dataset's first {PEEK} samples can be read; the last error is: "
             f"{reason_of(failure)}"
         ) from failure
     return samples
@@ -239,11 +237,14 @@ def _name_features(fields: dict[str, Field], dataset: Any) -> None:
     Hugging Face's ``datasets`` has these in `features`.
     """
     features = getattr(dataset, "features", None)
-    for name, field in fields.items() if isinstance(features, Mapping) else ():
+    if not isinstance(features, Mapping):
+        return
+    for name, field in fields.items():
         feature = features.get(name)
         names = getattr(getattr(feature, "feature", feature), "names", None)
-        numbers = isinstance(field, (ScalarField, ArrayField)) and "int" in field.dtype
-        if numbers and field.classes is None and are_names(names):
+        if not isinstance(field, (ScalarField, ArrayField)) or "int" not in field.dtype:
+            continue
+        if field.classes is None and are_names(names):
             fields[name] = dataclasses.replace(field, classes=tuple(names))
 
 

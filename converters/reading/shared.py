@@ -7,6 +7,7 @@ import itertools
 import os
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
@@ -44,9 +45,10 @@ def _register(token: str, load: Callable[[int], tuple[Any, ...]]) -> None:
     _LOADERS[token] = load
 
 
+@dataclass
 class _SharedItem(Deferred):
-    def __init__(self, token: str, index: int) -> None:
-        self.token, self.index = token, index
+    token: str
+    index: int
 
     def load(self) -> tuple[Any, ...]:
         return _LOADERS[self.token](self.index)

@@ -1,7 +1,7 @@
 """Splits in the names of files, as Hugging Face's hub and ``datasets`` have them.
 
 ``data/train-00000-of-00002.parquet``, ``test/0000.parquet``, ``cifar10-validation.arrow``.
-Source: the keywords and patterns of ``datasets/data_files.py``.
+Source: the patterns of ``datasets/data_files.py``.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from fastdata.errors import OptionError
 
-from .image_files import is_hidden, is_image_name
+from .image_files import files_below, is_hidden, is_image_name
 from .locations import files_at, folder_at, folders_in
 from .picture_pairs import SPLIT_WORDS, words
 
@@ -37,11 +37,6 @@ __all__ = [
     "table_files",
 ]
 
-_KEYWORDS = {
-    "train": ("train", "training"),
-    "validation": ("validation", "valid", "dev", "val"),
-    "test": ("test", "testing", "eval", "evaluation"),
-}
 SPLIT_NAMES = ("train", "training", "val", "valid", "validation", "dev", "test", "testing")
 """What split folders are called, in the usual order."""
 
@@ -56,12 +51,8 @@ def split_of(path: PurePath) -> str:
     shard = _SHARD.match(path.name)
     if shard and path.parent.name == "data":
         return shard[1]
-    for part in (path.stem, *reversed(path.parent.parts)):
-        words = re.split(r"[-._ 0-9]+", part)
-        for split, names in _KEYWORDS.items():
-            if set(words) & set(names):
-                return split
-    return ""
+    parts = (path.stem, *reversed(path.parent.parts))
+    return next((SPLIT_WORDS[w] for part in parts for w in words(part) if w in SPLIT_WORDS), "")
 
 
 def split_folders_in(folder: Path) -> list[str]:
@@ -161,8 +152,8 @@ def choose_split(paths: Sequence[Path], splits: Sequence[str], wanted: str | Non
     """Return the numbers of the files of a split; of all where none is named."""
     if wanted is None:
         return list(range(len(paths)))
-    same = next((split for split, names in _KEYWORDS.items() if wanted in names), wanted)
-    chosen = [k for k, split in enumerate(splits) if split in (wanted, same)]
+    same = (wanted, SPLIT_WORDS.get(wanted))
+    chosen = [k for k, split in enumerate(splits) if split in same]
     if not chosen:
         raise OptionError(
             f"split={wanted}: none of the {len(paths)} files, the first {paths[0]}, is of that "
@@ -183,10 +174,9 @@ def mixed_splits(paths: Sequence[Path]) -> list[str]:
 def table_files(location: object, suffixes: tuple[str, ...]) -> list[Path]:
     """Return the files of a location; in a folder, also those of folders in it."""
     folder = folder_at(location)
-    if folder is not None:
-        walked = _walk(folder, _DEPTH)
-        return [Path(entry.path) for entry in walked if entry.name.lower().endswith(suffixes)]
-    return files_at(location, suffixes)
+    if folder is None:
+        return files_at(location, suffixes)
+    return [folder / n for n in files_below(folder, "") if n.lower().endswith(suffixes)]
 
 
 def has_images(folder: Path) -> bool:
@@ -221,14 +211,3 @@ def has_folders_of_images(location: object) -> bool:
     if folder is None:
         return False
     return any(has_images(folder / n) for n in folders_in(folder))
-
-
-def _walk(folder: str | Path, depth: int) -> Iterator[os.DirEntry[str]]:
-    """Yield files in sorted order, those of a folder before those of folders in it."""
-    entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-    entries = [entry for entry in entries if not is_hidden(entry.name)]
-    yield from (entry for entry in entries if entry.is_file())
-    if depth > 1:
-        for entry in entries:
-            if entry.is_dir():
-                yield from _walk(entry.path, depth - 1)

@@ -109,7 +109,7 @@ def text_lines(
     except OSError as error:
         raise refusal(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:  # only where errors="strict"
-        raise refusal(f"{path}, line {number + 1}: {error}") from error
+        raise refusal(f"{path}, line {number + 1}: {error}. Save it as UTF-8") from error
 
 
 def csv_rows(

@@ -47,20 +47,19 @@ class Listing:
     """Samples with one file per image, on a drive or in memory, and plain other values.
 
     They are those of `sources`, of one schema, concatenated.  `location` is for messages, and
-    `options` are those of `pack_command`.  It is for `UnpackedDataset` what a
-    `fastdata.shards.ShardSet` is for `Dataset`.  Thread-safe, and picklable if the sources are.
+    `command` packs it.  It is for `UnpackedDataset` what a `fastdata.shards.ShardSet` is for
+    `Dataset`.  Thread-safe, and picklable if the sources are.
     """
 
     def __init__(
         self,
         sources: Sequence[IndexedSource],
         location: Path,
-        options: Mapping[str, Any] | None = None,
+        command: str,
     ) -> None:
         self.sources = tuple(sources)
         self.location = location
-        self.command = pack_command(location, options or {})
-        """What packs it."""
+        self.command = command
         self.schema: Schema = sources[0].schema
         self._fields = tuple(self.schema.items())
         self._starts = list(itertools.accumulate((s.num_samples for s in sources), initial=0))
@@ -104,7 +103,8 @@ class Listing:
                     "the same: make one manifest for all"
                 )
         sources = [source for one in listings for source in one.sources]
-        return Listing(sources, first.location).limited_to(min(one.max_pixels for one in listings))
+        joined = Listing(sources, first.location, first.command)
+        return joined.limited_to(min(one.max_pixels for one in listings))
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -251,15 +251,14 @@ def list_files(
         fields=options.get("fields"),
         options=options.get("source_options"),
     )
-    command = 'fastdata.pack(rows, "rows.lmdb")'
+    command = 'fastdata.pack(rows, "rows.lmdb")' if rows else pack_command(location, options)
     if not isinstance(source, IndexedSource):
+        source.close()
         raise FormatError(
-            f"{location}: samples that can only be iterated are not loaded as they lie. Pack "
-            f"them: {command}"
+            f"{location}: data of the format {source.name!r} is not loaded as it lies. Pack it: "
+            f"{command}"
         )
-    listing = Listing([source], location, options)
-    if rows:
-        listing.command = command
+    listing = Listing([source], location, command)
     listing.check()
     log.info("%s: %s", location, source.description)
     for note in source.notes:

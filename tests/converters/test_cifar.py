@@ -170,7 +170,7 @@ def test_cifar_100_has_fine_and_coarse_labels(tmp_path: Path) -> None:
 
 def test_one_batch_alone_is_refused(tmp_path: Path) -> None:
     write(tmp_path, ten())
-    with pytest.raises(SourceError, match=r"test_batch: is one batch\. Name its folder"):
+    with pytest.raises(OptionError, match=r"test_batch: is one batch\. Name its folder"):
         find_source(tmp_path / "test_batch")
 
 
@@ -215,6 +215,9 @@ def test_without_a_meta_file_there_are_no_names(tmp_path: Path) -> None:
     source = find_source(write(tmp_path, files))
     assert source.schema.classes is None
     assert any("no file with the names of the classes of 'label'" in n for n in source.notes)
+    for meta in ({b"label_names": 3}, {b"label_names": []}, {b"label_names": [b"a", 2]}):
+        (tmp_path / "batches.meta").write_bytes(pickle.dumps(meta, 4))
+        assert find_source(tmp_path).schema.classes is None
     (tmp_path / "batches.meta").write_bytes(b"\x80\x02damaged")
     assert find_source(tmp_path).schema.classes is None
 

@@ -108,9 +108,9 @@ def test_images_in_several_folders(
     assert blobs(data) == [p.data for p in pictures]
     assert any("images are " in note for note in report.notes)
     write_images(root / ("images_001/images" if deep else "part_1"), pictures[:1])
-    with pytest.raises(SourceError, match=r"in several folders|may describe the images"):
+    with pytest.raises(SourceError, match=r"'000000.* may be .* or |may describe the images"):
         pack(root / at, tmp_path / "y.lmdb")
-    with pytest.raises(SourceError, match=r"'000000.* are in several folders: .*Say which"):
+    with pytest.raises(SourceError, match=r"'000000.* may be .* or .*Say in which folder"):
         pack(root / "list.csv", tmp_path / "y.lmdb")
 
 
@@ -126,7 +126,7 @@ def test_names_with_folders_that_are_not_there(tmp_path: Path, pictures: list[Pi
     rows = [(f"{'cd'[k % 2]}/{p.name}.jpg", 1) for k, p in enumerate(pictures)]
     write_images(root, pictures)
     write_rows(root / "list.csv", [("path", "label"), *rows])
-    with pytest.raises(SourceError, match="the folders c/, d/ of the list are not there"):
+    with pytest.raises(SourceError, match="the folders c/, d/ of the list do not exist"):
         pack(path, tmp_path / "y.lmdb")
 
 
@@ -244,9 +244,6 @@ LISTS: dict[str, tuple[str, str, dict[str, Any]]] = {
         "#Image CLASS-ID SPECIES BREED\n#ID: 1:37 ids\n"
         + "".join(f"{{}} {k} 1 {k + 2}\n" for k in range(4)), "images/{}.jpg",
         {"label": [0, 1, 2, 3], "SPECIES": [1] * 4, "BREED": [2, 3, 4, 5]},
-    ),
-    "a folder called by a number": (
-        "".join(f"1 dog/{{}}.jpg {k}\n" for k in range(4)), "1 dog/{}.jpg", {"label": [0, 1, 2, 3]},
     ),
     "numbers behind an id": (
         "".join(f"{{}} {k} 0.5\n" for k in range(4)), "images/{}.jpg",

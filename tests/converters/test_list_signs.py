@@ -61,6 +61,4 @@ def test_files_are_told_by_name_and_text(tmp_path: Path, name: str) -> None:
     kind, content = FILES[name]
     path = tmp_path / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    found = describe_list(path, IMAGES)
-    assert found.kind == kind, found
-    assert found.reason
+    assert describe_list(path, IMAGES) == kind

@@ -160,13 +160,13 @@ def edit_index(folder: Path, change: Callable[[dict[str, Any]], object]) -> Path
             "compression_level 'x'",
         ),
         (lambda i: i["config"].update(data_format=["jpeg"]), "has 2 columns and data_format 1"),
-        (lambda i: i["config"].update(data_format=7), "no such list"),
+        (lambda i: i["config"].update(data_format=7), "not a list of the index"),
         (lambda i: i["config"].update(data_spec="[1, 2]"), "data_spec cannot be read"),
         (lambda i: i["config"].update(data_spec="[" * 99999), "data_spec cannot be read"),
         (lambda i: i["chunks"][0].update(filename="../x.bin"), "outside of its folder"),
         (lambda i: i["chunks"][0].update(chunk_size=2**40), "not a number of samples"),
         (lambda i: i.update(chunks=[]), "lists no chunks"),
-        (lambda i: i.update(config=None), "no such list"),
+        (lambda i: i.update(config=None), "not a list of the index"),
     ],
 )
 def test_an_index_that_cannot_be_is_an_error(

@@ -429,3 +429,17 @@ def test_tables_that_make_no_sense(tmp_path: Path, name: str, text: str, message
     (tmp_path / name).write_text(text)
     with pytest.raises(SourceError, match=message):
         read_table(tmp_path / name)
+
+
+def test_a_note_says_that_masks_show_one_shape(tmp_path: Path) -> None:
+    """As those of DRIVE's test set do, which are the field of view."""
+    for number, picture in enumerate(make_pictures(4)):
+        field = np.zeros(picture.pixels.shape[:2], np.uint8)
+        field[4:-4, 5:-5] = 255
+        save(tmp_path / f"one/images/{number}_test.png", picture.pixels)
+        save(tmp_path / f"one/mask/{number}_test_mask.png", field)
+        save(tmp_path / f"some/images/{number}.png", picture.pixels)
+        save(tmp_path / f"some/masks/{number}.png", np.roll(field, 4 * (number == 2), 1))
+    said = "the masks show one shape"
+    assert any(said in note for note in find_source(tmp_path / "one").notes)
+    assert not any(said in note for note in find_source(tmp_path / "some").notes)

@@ -328,7 +328,7 @@ def test_a_compressed_shard_cut_short_says_how_many_are_lost(
     lost = 12 - report.num_samples
     assert 1 <= lost <= (5 if codec == "gz" else 6)  # the others come in one block here
     assert report.num_rejected == 1
-    assert f"; {lost} samples of it are lost" in report.rejects[0].reason
+    assert f"; {lost} of its samples are lost" in report.rejects[0].reason
 
 
 @pytest.mark.parametrize(
@@ -338,11 +338,11 @@ def test_a_compressed_shard_cut_short_says_how_many_are_lost(
         (lambda i: i["shards"][0].update(format="json"), "a shard of format 'json'"),
         (lambda i: i["shards"][0].update(samples=10**30), "not a number of samples"),
         (lambda i: i["shards"][0].update(samples=-1), "not a number of samples"),
-        (lambda i: i["shards"][0].update(column_sizes=[None, 2**60]), "no lengths in bytes"),
+        (lambda i: i["shards"][0].update(column_sizes=[None, 2**60]), "not lengths in bytes"),
         (lambda i: i["shards"][0].update(column_names=["image"]), "1 columns with 2 encodings"),
         (lambda i: i["shards"][1].update(column_encodings=["png", "int"]), "different columns"),
         (lambda i: i.update(shards=[]), "lists no shards"),
-        (lambda i: i.update(shards=7), "no such list"),
+        (lambda i: i.update(shards=7), "not a list of the index"),
         (lambda i: i["shards"][0].update(raw_data=None), "a shard without a file"),
     ],
 )

@@ -44,15 +44,11 @@ def test_medmnist_has_three_splits(tmp_path: Path, pictures: list[Picture]) -> N
     assert at == len(data) == 12
 
 
-def test_one_split_is_taken(tmp_path: Path, pictures: list[Picture]) -> None:
+def test_one_split_is_taken_by_its_arrays(tmp_path: Path, pictures: list[Picture]) -> None:
     path = medmnist(tmp_path, pictures)
-    data = pack(path, tmp_path / "a.lmdb", {"split": "val"})
+    data = pack(path, tmp_path / "a.lmdb", {"arrays": "image=val_images,label=val_labels"})
     assert "split" not in data.schema
     assert [sample.label for sample in data] == np.load(path)["val_labels"][:, 0].tolist()
-    with pytest.raises(OptionError, match=r"split=dev: .* has train, val, test"):
-        find_source(path, options={"split": "dev"})
-    with pytest.raises(OptionError, match="split=train: arrays= says already"):
-        find_source(path, options={"split": "train", "arrays": ("image=val_images",)})
 
 
 def test_several_labels_of_a_sample_are_an_array(tmp_path: Path, pictures: list[Picture]) -> None:
@@ -72,7 +68,8 @@ def test_splits_that_differ_are_refused_with_a_remedy(
     np.savez(path, x_train=images, y_train=labels, x_test=images)
     with pytest.raises(SourceError, match=r"train has .* x_train, y_train, and test x_test. Take"):
         find_source(path)
-    assert find_source(path, options={"split": "train"}).num_samples == 12
+    options = {"arrays": ("image=x_train", "label=y_train")}
+    assert find_source(path, options=options).num_samples == 12
 
 
 def test_a_folder_of_npy_files_is_one_dataset(tmp_path: Path, pictures: list[Picture]) -> None:

@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from case_lmdb import write_lmdb
 from cases import make_pictures
 
 import fastdata
@@ -104,17 +103,7 @@ def write_hdf5(path: Path, labels: list[str]) -> Any:
     return path, {}
 
 
-def write_keys(path: Path, labels: list[str]) -> Any:
-    pairs = [
-        (f"{label}/{number}".encode(), picture.data)
-        for number, (label, picture) in enumerate(zip(labels, make_pictures(9), strict=False))
-    ]
-    return write_lmdb(path, pairs), {"label_pattern": "^([^/]+)/"}
-
-
-@pytest.mark.parametrize(
-    ("write", "suffix"), [(write_parquet, "parquet"), (write_hdf5, "h5"), (write_keys, "lmdb")]
-)
+@pytest.mark.parametrize(("write", "suffix"), [(write_parquet, "parquet"), (write_hdf5, "h5")])
 def test_classes_give_labels_of_text_their_numbers(tmp_path: Path, write: Any, suffix: str) -> None:
     labels = ["ant", "bee", "cat", "dog"]
     location, options = write(tmp_path / f"a.{suffix}", labels)

@@ -147,7 +147,7 @@ class Evil:
 def test_what_would_run_code_is_refused_and_not_run(pixels: torch.Tensor, tmp_path: Path) -> None:
     content = {"images": pixels, "more": Evil(str(tmp_path / "made"))}
     path = save(tmp_path / "a.pt", content)
-    with pytest.raises(SourceError, match=r"without running what it names.*mkdir"):
+    with pytest.raises(SourceError, match=r"without running code.*mkdir"):
         find_source(path)
     assert not (tmp_path / "made").exists()
 

@@ -23,7 +23,6 @@ from fastdata.schema import (
     SCALAR_DTYPES,
     ArrayField,
     Field,
-    ImageField,
     ScalarField,
     Schema,
     StringField,
@@ -60,7 +59,7 @@ _ROWS_BY_WORKERS = 256
 _STEP = 4096
 """Rows of a small column, of texts or labels, that are read at once."""
 _PEEK = 16
-"""Rows from which fields are inferred."""
+"""Rows that show the kinds of fields."""
 
 
 class ArrayFile(NamedTuple):
@@ -141,8 +140,9 @@ class ArraySource(FileSource, IndexedSource):
         boxes: BoxesOption = (),
     ) -> None:
         self.notes = []
-        self._channels, self._fields, self._scale = channels, fields or {}, scale
-        self._classes, self._boxes = classes, parse_boxes(boxes, whole=True)
+        self._channels, self._fields, self._arrays = channels, fields or {}, arrays
+        self._scale, self._classes = scale, classes
+        self._boxes = parse_boxes(boxes, whole=True)
         resolved: dict[str, Field] = {}
         parts: list[Part] = []
         left_out: list[str] = []
@@ -169,10 +169,6 @@ class ArraySource(FileSource, IndexedSource):
             if "split" in resolved:
                 raise SourceError("an array is called split, and arrays are of several splits")
             resolved["split"] = ScalarField(classes=tuple(splits))
-            self.notes.append(
-                f"the field 'split' is which of {', '.join(splits)} a picture is in "
-                "(--option split=NAME takes one)"
-            )
             parts = [part.in_split(number) for number, part in enumerate(parts)]
         self.schema = Schema(resolved)
         self.set_parts(parts)
@@ -191,10 +187,8 @@ class ArraySource(FileSource, IndexedSource):
         columns = {name: file.columns[path] for name, path in chosen.items() if name != "classes"}
         check_names(given, list(columns))
         resolved: dict[str, Field] = {}
-        changes: list[Callable[[Any], Any] | None] = []
         values: dict[str, list[Any]] = {}
         for name, column in columns.items():
-            form = None
             rows = values[name] = _first_rows(where, name, column)
             if name == "label" and column.kind == "text" and given.get(name, "label") == "label":
                 what = f"{where}: {column.label!r}"
@@ -205,10 +199,8 @@ class ArraySource(FileSource, IndexedSource):
             elif name in given:
                 resolved[name] = named_field(given[name], self._channels)
             else:
-                if is_image_name(name) and self._scale is not None:
-                    form, rows = partial(scaled, self._scale), []  # any numbers become pixels
+                rows = [] if self._scale and is_image_name(name) else rows  # any become pixels
                 resolved[name] = _field_of(where, name, column, rows, self._channels, notes)
-            changes.append(form if isinstance(resolved[name], ImageField) else None)
         forms = resolve_boxes(resolved, values, self._boxes, given, notes)
         label = resolved.get("label")
         if "classes" in chosen and isinstance(label, ScalarField) and label.classes is None:
@@ -216,7 +208,11 @@ class ArraySource(FileSource, IndexedSource):
             if len(names) <= MOST_CLASSES and "int" in label.dtype:
                 resolved["label"] = ScalarField(label.dtype, names)
         name = f"{where}:{next(iter(columns.values())).label}"
-        part = Part(name, tuple(columns.values()), tuple(changes) if any(changes) else ())
+        part = Part(name, tuple(columns.values()))
+        if self._scale:
+            images = (n not in given and is_image_name(n) for n in columns)
+            change = partial(scaled, self._scale)
+            part = part._replace(forms=tuple(change if image else None for image in images))
         return resolved, forms, part
 
     def set_parts(self, parts: Sequence[Part]) -> None:
@@ -322,7 +318,7 @@ def _span(column: ArrayColumn, row: int) -> Any:
 
 
 def _first_rows(where: str, name: str, column: ArrayColumn) -> list[Any]:
-    """Return rows that tell what a column is: all of small labels; none if it is damaged."""
+    """Return rows that show the kind of a column: all of small labels; none if it is damaged."""
     if column.kind == "bytes" or not 0 < column.row_bytes <= MAX_RECORD:
         return []
     count = min(_PEEK, column.shape[0], max(1, _READ_BYTES // column.row_bytes))
@@ -362,7 +358,7 @@ def _field_of_type(
     if dtype.name not in SCALAR_DTYPES:
         raise OptionError(
             f"{where}: {column.label!r} is {column.dtype}; a field can be "
-            f"{', '.join(SCALAR_DTYPES)}. Say what it becomes: --field {name}=int"
+            f"{', '.join(SCALAR_DTYPES)}. Name its kind: --field {name}=int"
         )
     shape = column.shape[1:]
     return ScalarField(dtype.name) if math.prod(shape) == 1 else ArrayField(dtype.name, shape)

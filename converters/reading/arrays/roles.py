@@ -21,7 +21,7 @@ from ..field_names import BOXES, IMAGES, LABELS, MASKS
 from ..selection import ARRAYS
 from .columns import ArrayColumn
 
-__all__ = ["SPLITS", "choose_arrays", "chosen_arrays"]
+__all__ = ["SPLITS", "arrays_by_split", "chosen_arrays"]
 
 _ROLES = {
     "image": (*IMAGES, "x", "data", "bytes"),
@@ -121,32 +121,24 @@ def _fits(array: ArrayColumn) -> bool:
     return len(array.shape) == 1 if array.kind == "bytes" else len(array.shape) in (3, 4)
 
 
-def choose_arrays(place: object, names: Iterable[str], split: str) -> dict[str, dict[str, str]]:
-    """Return the arrays of each split that is taken, by their names without the split's.
+def arrays_by_split(place: object, names: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Return the arrays of each split, by their names without the split's.
 
-    ``{"": {...}}`` if some names have no split in them.
-    split: the one that is taken, or ``all``.
-
-    Raises OptionError if there is no such split, SourceError if they do not have the same arrays.
+    Empty if some names have no split.  Raises SourceError if splits have not the same arrays.
     """
-    every, found = list(names), dict[str, dict[str, str]]()
-    for name in every:
+    found: dict[str, dict[str, str]] = {}
+    for name in names:
         words = re.split(r"[_\-. ]+", name)
         known = [word.lower() for word in words if word.lower() in SPLITS]
         rest = "_".join(word for word in words if word.lower() not in SPLITS)
         if len(known) != 1 or not rest or rest in found.get(known[0], {}):
-            found = {}
-            break
+            return {}
         found.setdefault(known[0], {})[rest] = name
-    if split != "all" and split not in found:
-        there = ", ".join(filter(found.get, SPLITS)) or "no splits in the names of arrays"
-        raise OptionError(f"split={split}: {place} has {there}")
-    taken = {name: found[name] for name in SPLITS if name in found and split in ("all", name)}
-    first = next(iter(taken), "")
-    for name, arrays in taken.items():
-        if arrays.keys() != taken[first].keys():
+    first = next(iter(found), "")
+    for split, arrays in found.items():
+        if arrays.keys() != found[first].keys():
             raise SourceError(
-                f"{place}: {first} has the arrays {', '.join(sorted(taken[first].values()))}, and "
-                f"{name} {', '.join(sorted(arrays.values()))}. Take one: --option split={first}"
+                f"{place}: {first} has the arrays {', '.join(sorted(found[first].values()))}, and "
+                f"{split} {', '.join(sorted(arrays.values()))}. Take those of one: {ARRAYS.remedy}"
             )
-    return taken or {"": {name: name for name in every}}
+    return {split: found[split] for split in SPLITS if split in found}

@@ -1,32 +1,24 @@
-"""What columns of a list are for: by their usual names, or by the options of a list."""
+"""What columns of a list are for, by their names, and what type all of their cells have."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
-from fastdata.errors import OptionError
-from fastdata.schema import Field, ImageField
-
-from ..cells import read_schema
-from ..field_names import safe_name
-from ..selection import COLUMNS, joined
-from .boxed_image import box_form
+from ..class_names import MOST_CLASSES, of_one_number, one_form
+from ..image_files import is_image_name
 
 __all__ = [
+    "NUMBER",
     "BoxRoles",
-    "ChosenColumns",
-    "box_columns",
+    "ColumnGuess",
     "box_roles",
-    "choose_columns",
     "image_column",
     "is_label",
     "is_usual",
-    "known_fields",
+    "label_column",
     "names_images",
-    "plain_name",
 ]
 
 # -- usual names ------------------------------------------------------------------------
@@ -79,11 +71,11 @@ def names_images(name: str) -> bool:
 
 def is_label(name: str) -> bool:
     """Tell whether a column of labels is usually called so."""
-    return plain_name(name) in LABELS and not name.endswith("_")  # class_ stands beside label
+    return plain_name(name) in LABELS and not name.endswith("_")  # class_ if there is a label
 
 
 def is_usual(name: str) -> bool:
-    """Tell whether this is what a column of a list is called, and no value in it."""
+    """Tell whether a text is a usual name of a column of a list."""
     return names_images(name) or is_label(name)
 
 
@@ -97,115 +89,124 @@ def image_column(columns: Sequence[str]) -> int:
     return 0
 
 
-def box_columns(columns: Sequence[str], form: str = "") -> tuple[str, list[int]]:
-    """Return the form of boxes, and the numbers of the columns that have them.
-
-    These are four, or eight of a quadrilateral, or one of lists of four numbers.
-
-    form: ``xyxy``, ``xywh`` or ``cxcywh`` where the user says it; else only names that leave no
-        doubt are taken, ``corners`` of quadrilaterals among them.
-    ``("", [])`` where there are none.
-    """
-    plain = [plain_name(name) for name in columns]
-    corners = any(set(eight) <= set(plain) for eight in _BOXES["corners"])
-    every = _BOXES if not form or corners else [form]
-    for kind in every:
-        names = _BOXES.get(kind, ()) + (_BOXES_IF_ASKED.get(kind, ()) if form else ())
-        for four in names:
-            if set(four) <= set(plain):
-                return kind, [plain.index(name) for name in four]
-    one = [k for k, name in enumerate(plain) if name in _LISTS]
-    return (form, one[:1]) if form and one else ("", [])
-
-
-# -- boxes ------------------------------------------------------------------------------
+def label_column(columns: Sequence[str]) -> int:
+    """Return the number of the column of labels; -1 if none or several are called so."""
+    if any(plain_name(name) in ("label", "labels") for name in columns):
+        return -1  # it keeps its name
+    named = [k for k, name in enumerate(columns) if is_label(name)]
+    plain = [k for k in named if plain_name(columns[k]) == "class"]
+    return [*(named if len(named) == 1 else plain), -1][0]
 
 
 class BoxRoles(NamedTuple):
-    """Which columns say what of boxes; see `BoxSamples`."""
+    """The columns of rows that are boxes."""
 
-    form: str
-    boxes: list[int]
+    form: str  # ``corners`` of a quadrilateral, or that of `BoxNumbers`
+    boxes: list[int]  # four or eight columns, or one of lists of four numbers
     label: int | None
-    size: list[int]
+    size: list[int]  # height and width of the image, or none
 
     @property
     def used(self) -> set[int]:
         return {*self.boxes, *self.size, *([] if self.label is None else [self.label])}
 
 
-def box_roles(names: Sequence[str], boxes: Sequence[str]) -> BoxRoles | None:
-    """Return the columns of boxes, where rows are such; None where they are not.
+def box_roles(columns: Sequence[str], form: str = "") -> BoxRoles | None:
+    """Return the columns of boxes; None if there are none.
 
-    boxes: the option ``boxes=``.
+    form: ``xyxy``, ``xywh`` or ``cxcywh`` if the user says it; else only names that leave no
+        doubt are taken.
     """
-    if "none" in boxes:
-        return None
-    form, found = box_columns(names, box_form(boxes).form)
-    if not found:
-        if boxes:
-            raise OptionError(
-                f"boxes={','.join(boxes)}: no columns of boxes among {joined(names)}; name them: "
-                "--option columns=image=COLUMN,xmin=COLUMN,ymin=COLUMN,xmax=COLUMN,ymax=COLUMN"
-            )
-        return None
-    labels = [k for k, name in enumerate(names) if name in ("label", "labels")]
-    labels += [k for k, name in enumerate(names) if is_label(name)]
-    plain = [plain_name(name) for name in names]
+    plain = [plain_name(name) for name in columns]
+    found, boxes = "", list[int]()
+    corners = any(set(eight) <= set(plain) for eight in _BOXES["corners"])
+    for kind in _BOXES if not form or corners else [form]:
+        names = _BOXES.get(kind, ()) + (_BOXES_IF_ASKED.get(kind, ()) if form else ())
+        four = next((four for four in names if set(four) <= set(plain)), None)
+        if four is not None:
+            found, boxes = kind, [plain.index(name) for name in four]
+            break
+    else:
+        found, boxes = form, [k for k, name in enumerate(plain) if name in _LISTS][:1]
+        if not (form and boxes):
+            return None
+    labels = [k for k, name in enumerate(columns) if name in ("label", "labels")]
+    labels += [k for k, name in enumerate(columns) if is_label(name)]
     sized = {"width", "height"} <= set(plain)
     size = [plain.index("height"), plain.index("width")] if sized else []
-    size = [] if set(size) & set(found) else size
-    return BoxRoles(form, found, labels[0] if labels else None, size)
+    size = [] if set(size) & set(boxes) else size
+    return BoxRoles(found, boxes, labels[0] if labels else None, size)
 
 
-# -- options ----------------------------------------------------------------------------
+# -- what type a column of text has -----------------------------------------------------
 
 
-class ChosenColumns(NamedTuple):
-    """Columns that are taken."""
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+# Digits match in one way only: a cell with 1 MB of digits must not take hours.
+_FINITE = r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]+)?"
+NUMBER = re.compile(_FINITE, re.IGNORECASE)
+_FLOAT = re.compile(rf"{_FINITE}|[+-]?inf|nan", re.IGNORECASE)
 
-    names: list[str]  # of their fields
-    titles: list[str]  # what the list calls them
-    indices: list[int]  # their numbers in the list
 
+class ColumnGuess:
+    """The type that fits all cells of a column so far.
 
-def choose_columns(
-    place: Path,
-    titles: list[str],
-    columns: Sequence[str],
-    notes: list[str],
-    index: Sequence[int] = (),
-    label: int = -1,
-) -> ChosenColumns:
-    """Return what the option ``columns=`` takes; without it all columns except some.
-
-    index: columns that are left out without the option.
-    label: the column of labels, whatever it is called; else the only one that is called so.
+    may_be_label: whether to collect the different cells, as `classes`.
+    is_int, is_float, is_image: whether all cells have this type, except empty ones; an image is the
+        name of a file.
+    first: the first cell that is not empty.
+    one_number: two different labels with one number, such as 7 and 007; labels are text then.
     """
-    if not columns:
-        named = [k for k, title in enumerate(titles) if is_label(title)] if label < 0 else [label]
-        plain = [k for k in named if plain_name(titles[k]) == "class"]
-        label = [*(named if len(named) == 1 else plain), -1][0]
-        if any(plain_name(title) in ("label", "labels") for title in titles):
-            label = -1
-        taken = [(k, title) for k, title in enumerate(titles) if k not in index]
-        names = ["label" if k == label else safe_name(title) for k, title in taken]
-        return ChosenColumns(names, [title for _, title in taken], [k for k, _ in taken])
-    chosen = COLUMNS.parse(columns)
-    for field, title in chosen.items():
-        if title not in titles:
-            raise COLUMNS.missing(place, field, title, titles)
-    notes += COLUMNS.left_out(title for title in titles if title not in chosen.values())
-    wanted = list(chosen.values())
-    return ChosenColumns(list(chosen), wanted, [titles.index(title) for title in wanted])
 
+    one_number: tuple[str, ...] = ()
 
-def known_fields(place: Path, names: list[str], channels: int) -> dict[str, Field]:
-    """Return the fields of the columns that are in a schema beside the list."""
-    schema = read_schema(place)
-    known = schema.items() if schema is not None else ()
-    fields = {name: field for name, field in known if name in names}
-    if channels == 1:
-        grey, colour = ImageField(channels=1), ImageField(channels=3)
-        fields = {name: grey if field == colour else field for name, field in fields.items()}
-    return fields
+    def __init__(self, may_be_label: bool) -> None:
+        self.is_int = True
+        self.is_float = True
+        self.is_image = True
+        self._may_be_label = may_be_label
+        self._values: set[str] = set()
+        self.first = ""
+
+    def see(self, cells: Sequence[str]) -> None:
+        """Look at some cells, in order; each different one once."""
+        if not self.first:
+            self.first = next((cell for cell in cells if cell.strip()), "")
+        for cell in set(cells):
+            self._see(cell)
+
+    def _see(self, cell: str) -> None:
+        text = cell.strip()
+        if not text or (self._may_be_label and text.lower() == "nan"):
+            return  # a missing value
+        if self.is_image:
+            self.is_image = is_image_name(text)
+        if self.is_float:  # as whole numbers are too
+            whole = _INTEGER.fullmatch(text) is not None
+            # An integer beyond 64 bits is a name: as a float it would lose digits.
+            fits = whole and len(text) <= 20 and -(2**63) <= int(text) < 2**63
+            self.is_float &= fits or (not whole and _FLOAT.fullmatch(text) is not None)
+            if self._may_be_label and self.is_float and not whole:  # labels 0.0 and 1.0
+                fits = abs(float(text)) < 2**53 and float(text).is_integer()
+            self.is_int &= fits
+        if self._may_be_label and len(self._values) <= MOST_CLASSES:
+            self._values.add(text)
+
+    def conclude(self, *, is_there: bool, are_numbers: bool = False) -> None:
+        """Decide the types: an empty column is text; an image needs its file.
+
+        is_there: whether `first` is the name of a file.
+        are_numbers: whether the cells were numbers, not text.
+        """
+        if self.is_float and not are_numbers and len(self._values) <= MOST_CLASSES:
+            self.one_number = of_one_number(sorted(self._values))
+            self.is_int &= not self.one_number
+            self.is_float &= not self.one_number
+        self.is_int &= bool(self.first)
+        self.is_float &= bool(self.first)
+        self.is_image &= is_there
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The different cells without blanks around them, sorted, if they may be labels."""
+        return one_form(self._values)

@@ -1,20 +1,16 @@
-"""The image files of a list: by path, by name in the folders around the list, or by number.
+"""The image files of a list: by path, or by name in the folders around the list.
 
-If the names of a list are not paths from its folder, some names from all over the list are tried in
-the folders in it, in folders of these and in ``../images``: with the suffixes of images, and
-without their first folders.  A name that is found twice is refused.
+The names in a list may not be paths from its folder.  Then a sample of them is looked for in the
+folders of that folder, two levels deep, and in ``../images``: with the suffixes of images, and
+without the first folders of the name.  A name that is found twice is refused.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import string
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-
-import numpy as np
-import xxhash
 
 from fastdata.errors import OptionError, SourceError
 
@@ -29,50 +25,42 @@ _TRIED_NAMES = (32, 400)
 _TRIED_FOLDERS = 128
 _MOST_PARTS = 8
 _PICTURES = re.compile(r"(jpeg|png)?(images?|imgs?|photos?|pictures?)", re.IGNORECASE)
-"""Folders beside the list's that are looked into."""
+"""Folders next to the list's folder that may have the images."""
 
 
 class ImageFinder:
     """Finds the files of one column.
 
-    images: a folder, from `root` or from where the program runs, or a pattern: ``{}`` stands for
-        the name, ``{column}`` for another cell of the row, ``{:06}`` for a number of six digits.
+    images: a folder, from `root` or from where the program runs.
     note: where images are, if that is not the list's folder.
-    found: whether one of the names tried is that of a file.
     """
 
-    def __init__(self, root: Path, images: str = "", suffix: str = "") -> None:
-        self.root = root
-        self._pattern = _parsed(images) if "{" in images else None
-        self._folders = [folder_named(root, images) if images and self._pattern is None else ""]
-        self._given, self._suffix = bool(images), suffix
-        self._suffixes: tuple[str, ...] = (suffix,)
+    def __init__(self, root: Path, images: str = "") -> None:
+        self.root, self.note, self._given = root, "", bool(images)
+        self._folders = [folder_named(root, images) if images else ""]
+        self._all = self._folders  # these and others that a name may be in
+        self._suffixes: tuple[str, ...] = ("",)
         self._skipped = 0  # folders at the start of each name that are not there
-        self._index: _FolderIndex | None = None
-        self.note, self.found = "", False
 
     def locate(self, name_at: Callable[[int], str], count: int) -> None:
         """Find out where files are, by some of the names."""
-        if self._pattern is not None:
-            return
         tried = [""]
         for most in _TRIED_NAMES:
             places = range(0, count, max(1, -(-count // most)))
             tried = [name for name in map(name_at, places) if name.strip()]
-            self.found = any(map(self.is_there, tried))
-            if self.found and all(is_image_name(name) or self.is_there(name) for name in tried):
+            found_some = any(map(self.is_there, tried))
+            if found_some and all(is_image_name(name) or self.is_there(name) for name in tried):
                 return
             for folders in self._stages():
                 found = self._among(folders, tried)
                 if found:
                     self._take(found, folders, tried, map(name_at, range(count)))
                     return
-        if tried and not (is_image_name(tried[0]) or self._suffix):
+        if tried and not is_image_name(tried[0]):
             raise SourceError(
                 f"{self.root}: no image is called like {tried[0]!r} there or in folders around "
                 f"it, with any of {', '.join(SUFFIXES)} or without. Say where they are: --option "
-                "images=FOLDER (or a pattern, --option 'images=FOLDER/{}.jpg'), and which column "
-                "names them: --option columns=image=COLUMN"
+                "images=FOLDER, and which column names them: --option columns=image=COLUMN"
             )
         # Else these are names of image files that are not there: every row becomes a reject.
 
@@ -95,8 +83,8 @@ class ImageFinder:
             for name in tried:
                 if name.count("/") + name.count("\\") < skipped:
                     continue
-                for suffix in self._lacking(name):
-                    # Without its first folders, a name is only looked for beside the list.
+                for suffix in _lacking(name):
+                    # Without its first folders, a name is only looked for in the list's folder.
                     for folder in folders if not skipped else folders[:1]:
                         if self._exists(folder, name + suffix):
                             found.setdefault(folder, {})[suffix] = None
@@ -104,11 +92,6 @@ class ImageFinder:
                 return found
         self._skipped = 0
         return {}
-
-    def _lacking(self, name: str) -> tuple[str, ...]:
-        if self._suffix:
-            return (self._suffix,)
-        return ("",) if is_image_name(name) else ("", *BOTH_CASES)
 
     def _take(
         self,
@@ -121,30 +104,23 @@ class ImageFinder:
 
         names: all of them.
         """
-        self.found = True
         ends = dict.fromkeys(suffix for suffixes in found.values() for suffix in suffixes)
         self._folders, self._suffixes = list(found), tuple(ends)
+        self._all = folders if len(found) > 1 else self._folders
         above: set[str] = set()
         if self._skipped:
             above.update(name[: -len(self._inner(name))] for name in names)
         if len(above) > 1:
             raise SourceError(
-                f"{self.root}: the folders {joined(sorted(above), 5)} of the list are not there, "
-                "and names may be alike without them. Say where they are: --option images=FOLDER"
+                f"{self.root}: the folders {joined(sorted(above), 5)} of the list do not exist, "
+                "and two names may be equal without them. Where are they: --option images=FOLDER"
             )
-        if len(found) > 1:
-            self._index = _FolderIndex(self.root, folders, self._ends())
-            self._folders = self._index.check(names)
-        else:
-            for name in tried:
-                self._one_of(self._folders[0], self._inner(name))
+        for name in tried:
+            self.path(name)
         if not self._given and (self._folders != [""] or any(ends) or self._skipped):
             name = "{}" if not self._skipped else f"{{}} without {self._skipped} folders"
             shown = (os.path.join(f, name + end) for f in self._folders for end in ends)
             self.note = f"images are {joined(shown, 3)}, where {{}} is the name in the list"
-
-    def _ends(self) -> tuple[str, ...]:
-        return (self._suffix,) if self._suffix else ("", *BOTH_CASES)
 
     def is_there(self, name: str) -> bool:
         """Return whether a name is that of a file in the folders found."""
@@ -176,97 +152,38 @@ class ImageFinder:
         except SourceError:  # it leads out of the folder
             return literal
 
-    def _one_of(self, folder: str, name: str) -> str:
-        """Return the file that a name stands for, with any suffix that it may lack."""
-        there: list[str] = []
-        for suffixes in (self._suffixes, self._lacking(name)):
-            files = [self._file(folder, name + suffix) for suffix in suffixes]
-            there = there or [file for file in files if os.path.isfile(file)]
+    def path(self, name: str) -> Path:
+        """Return the file that a name stands for."""
+        inner = self._inner(name)
+        literal = self._file(self._folders[0], inner + self._suffixes[0])
+        if len(self._folders) == len(self._suffixes) == 1 and (
+            not self._suffixes[0] or os.path.isfile(literal)
+        ):
+            return Path(literal)
+        # The first names had some folders and suffixes, and this one may have another.
+        for folders, suffixes in ((self._folders, self._suffixes), (self._all, _lacking(name))):
+            files = (self._file(folder, inner + end) for folder in folders for end in suffixes)
+            if there := list(filter(os.path.isfile, files)):
+                break
         if len(there) > 1:
             shown = " or ".join(os.path.relpath(file, self.root) for file in there)
             raise SourceError(
-                f"{self.root}: {name!r} may be {shown}. Say which: --option "
-                f"suffix={os.path.splitext(there[0])[1]}"
+                f"{self.root}: {name!r} may be {shown}. Say in which folder images are, --option "
+                "images=FOLDER, or write their suffixes into the list"
             )
-        if there or self._suffix or is_image_name(name):
-            return [*there, files[0]][0]
-        return files[0] + self._suffixes[0]
+        return Path(there[0] if there else literal)
 
-    def path(self, name: str, row: Mapping[str, str] | None = None) -> Path:
-        """Return the file of a row.
-
-        row: the other cells, by column, for a pattern.
-        """
-        if self._pattern is not None:
-            found = "".join(_filled(part, name, row or {}) for part in self._pattern)
-            return self.root / (found + self._suffix)
-        name, folder = self._inner(name), self._folders[0]
-        if self._index is not None:
-            folder = self._index.folder_of(name)
-        path = self._file(folder, name + self._suffixes[0])
-        if len(self._suffixes) > 1 or (self._suffixes[0] and not os.path.isfile(path)):
-            # The first names had one suffix, and this one may have another.
-            return Path(self._one_of(folder, name))
-        return Path(path)
-
-    def stat(self, name: str, row: Mapping[str, str] | None = None) -> tuple[int, int]:
-        """Return size and time of the file of a row; zeros where there is none."""
+    def stat(self, name: str) -> tuple[int, int]:
+        """Return size and time of the file of a name; zeros where there is none."""
         try:
-            return stat_of(self.path(name, row))
-        except OptionError:
-            raise
+            return stat_of(self.path(name))
         except ValueError:  # the row is rejected when it is read
             return 0, 0
 
 
-class _FolderIndex:
-    """Which of several folders a file is in, by the hash of its name: 10 bytes a file."""
-
-    def __init__(self, root: Path, folders: list[str], suffixes: tuple[str, ...]) -> None:
-        self._root, self._all, self._suffixes = root, folders, suffixes
-        hashes, places = [], []
-        for number, folder in enumerate(folders):
-            with os.scandir(os.path.join(root, folder)) as entries:
-                names = [entry.name for entry in entries if is_image_name(entry.name)]
-            hashes += [_hash(name) for name in names]
-            places += [number] * len(names)
-        found = np.array(hashes, np.uint64)
-        order = np.argsort(found, kind="stable")
-        self._hashes, self._places = found[order], np.array(places, np.uint16)[order]
-
-    def _places_of(self, name: str) -> list[int]:
-        if "/" in name:
-            files = (os.path.join(self._root, folder, name) for folder in self._all)
-            return [k for k, file in enumerate(files) if os.path.isfile(file)]
-        found = set()
-        for suffix in ("",) if is_image_name(name) else self._suffixes:
-            at = np.searchsorted(self._hashes, np.uint64(_hash(name + suffix)), side="left")
-            while at < len(self._hashes) and self._hashes[at] == _hash(name + suffix):
-                found.add(int(self._places[at]))
-                at += 1
-        return sorted(found)
-
-    def check(self, names: Iterator[str]) -> list[str]:
-        """Return the folders in which the names are; refuse a name that is in two of them."""
-        used = set()
-        for name in names:
-            found = self._places_of(name)
-            if len(found) > 1:
-                shown = joined(self._all[place] or "." for place in found)
-                raise SourceError(
-                    f"{self._root}: images called like {name!r} are in several folders: {shown}. "
-                    "Say which: --option images=FOLDER"
-                )
-            used.update(found)
-        return [self._all[place] for place in sorted(used)]
-
-    def folder_of(self, name: str) -> str:
-        found = self._places_of(name)
-        return self._all[found[0]] if found else ""
-
-
-def _hash(name: str) -> int:
-    return xxhash.xxh3_64_intdigest(name.encode("utf-8", "surrogateescape"))
+def _lacking(name: str) -> tuple[str, ...]:
+    """Return the suffixes that a name may lack."""
+    return ("",) if is_image_name(name) else ("", *BOTH_CASES)
 
 
 def _inside(root: Path, folders: list[str]) -> list[str]:
@@ -288,29 +205,3 @@ def folder_named(root: Path, images: str) -> str:
     if os.path.isdir(images):
         return os.path.abspath(images)
     raise OptionError(f"images={images}: no such folder in {root} or the working directory")
-
-
-def _parsed(pattern: str) -> list[tuple[str, str | None, str]]:
-    """Return text, column and format of each part of a pattern."""
-    try:
-        parts = list(string.Formatter().parse(pattern))
-    except ValueError as error:
-        raise OptionError(f"images={pattern}: {error}") from error
-    return [(text, column, form or "") for text, column, form, _ in parts]
-
-
-def _filled(part: tuple[str, str | None, str], name: str, row: Mapping[str, str]) -> str:
-    text, column, form = part
-    if column is None:
-        return text
-    if column and column not in row:
-        raise OptionError(f"images: there is no column {column!r}; there are {joined(row)}")
-    cell = row[column] if column else name
-    if not form:
-        return text + cell
-    try:
-        return text + format(int(cell), form)
-    except ValueError:
-        raise ValueError(
-            f"{cell[:60]!r} is not a number, which the pattern {{:{form}}} needs"
-        ) from None

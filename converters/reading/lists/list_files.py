@@ -9,9 +9,9 @@ from pathlib import Path
 
 from fastdata.errors import FastdataError
 
-from ..image_files import BOTH_CASES, has_own_images, is_hidden, is_image_name
+from ..image_files import BOTH_CASES, files_below, has_own_images, is_hidden, is_image_name
 from ..list_signs import describe_list, is_submission
-from ..locations import printable
+from ..locations import files_at, printable
 from ..picture_pairs import SPLIT_WORDS, words
 from ..selection import joined
 from ..small_memory import KeySet
@@ -35,7 +35,6 @@ _ANNOTATIONS = (
 )  # fmt: skip
 _LOOKED_AT = 1000
 _MOST_LISTS = 20
-_DEPTH = 3
 
 
 def split_siblings(path: Path) -> list[Path]:
@@ -45,15 +44,11 @@ def split_siblings(path: Path) -> list[Path]:
         return tuple(word for word in words(name) if word not in SPLIT_WORDS)
 
     own = set(words(path.name)) & SPLIT_WORDS.keys()
-    if not own:
-        return []
-    with os.scandir(path.parent) as entries:
-        names = sorted(e.name for e in entries if e.name.endswith(path.suffix) and e.is_file())
     return [
-        path.with_name(name)
-        for name in names
-        if rest(name) == rest(path.name)
-        and set(words(name)) & SPLIT_WORDS.keys() not in (own, set())
+        other
+        for other in (files_at(path.parent, (path.suffix,)) if own else ())
+        if rest(other.name) == rest(path.name)
+        and set(words(other.name)) & SPLIT_WORDS.keys() not in (own, set())
     ]
 
 
@@ -64,27 +59,20 @@ def lists_of_folder(folder: Path) -> list[Path]:
     at least half of its images are there, and a quarter of the images there are in it.
     """
     with os.scandir(folder) as entries:
-        names = sorted(e.name for e in entries if e.name.lower().endswith(_SUFFIXES))
-    names = [
-        name
-        for name in names
-        if not (is_submission(name) or is_hidden(name) or name.lower().startswith("readme"))
-    ]
-    if not names:
-        return []
-    beside = has_own_images(folder)
-    # A text file for each image does not list images.
+        names = sorted(
+            name
+            for name in (entry.name for entry in entries if entry.name.lower().endswith(_SUFFIXES))
+            if not (is_submission(name) or is_hidden(name) or name.lower().startswith("readme"))
+        )
+    beside = bool(names) and has_own_images(folder)
     return [folder / name for name in names[:_MOST_LISTS] if _names_images(folder / name, beside)]
 
 
 def list_of_folder(folder: Path) -> Path | None:
     """Return the one such file; None if there are none or several, or others may have labels."""
     found = lists_of_folder(folder)
-    if len(found) != 1:
-        return None
-    if has_own_images(folder):
-        return found[0]
-    return found[0] if not unknown_files(folder, lists=False) else None
+    alone = len(found) == 1 and (has_own_images(folder) or not unknown_files(folder, lists=False))
+    return found[0] if alone else None
 
 
 def unknown_files(folder: Path, lists: bool = True) -> list[str]:
@@ -97,11 +85,9 @@ def unknown_files(folder: Path, lists: bool = True) -> list[str]:
         names = sorted(entry.name for entry in others if entry.is_file())
     found = []
     for name in names[:_MOST_LISTS]:
-        lowered = name.lower()
-        kind = describe_list(folder / name, images_below(folder)).kind
-        if (kind == "unknown" and lowered.endswith(_ANNOTATIONS)) or (
-            kind == "list" and (lists or not lowered.endswith(_SUFFIXES))
-        ):
+        kind, lowered = describe_list(folder / name, images_below(folder)), name.lower()
+        is_list = kind == "list" and (lists or not lowered.endswith(_SUFFIXES))
+        if is_list or (kind == "unknown" and lowered.endswith(_ANNOTATIONS)):
             found.append(name)
     return found
 
@@ -116,17 +102,7 @@ def lists_of_splits(folder: Path) -> dict[str, Path]:
 
 def images_below(folder: Path) -> Iterator[str]:
     """Yield the images in a folder and in folders below, relative to it."""
-    start = len(os.path.join(folder, ""))
-    waiting = [(os.fspath(folder), 0)]
-    for path, depth in waiting:  # which grows meanwhile
-        with os.scandir(path) as entries:
-            for entry in entries:
-                if is_hidden(entry.name):
-                    continue
-                if is_image_name(entry.name):
-                    yield entry.path[start:]
-                elif depth < _DEPTH and entry.is_dir():
-                    waiting.append((entry.path, depth + 1))
+    return filter(is_image_name, files_below(folder, ""))
 
 
 def not_used(folder: Path, paths: Iterable[str], lists: Iterable[Path]) -> list[str]:
@@ -170,7 +146,7 @@ def _names_images(path: Path, beside: bool) -> bool:
         return False  # the annotation of one image
     finder = ImageFinder(path.parent)
     try:
-        table = TextTable(path, lambda cell: is_image_name(cell) and finder.is_there(cell))
+        table = TextTable(path)
         image = image_column(table.columns)
         cells = [row[image] for row in itertools.islice(table, _LOOKED_AT)]
         if beside and any(is_image_name(cell) and finder.is_there(cell) for cell in cells):

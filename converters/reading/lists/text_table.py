@@ -1,7 +1,7 @@
-"""Rows of cells from text: CSV, TSV, columns set apart by blanks, JSON Lines, a JSON list.
+"""Rows of cells from text: CSV, TSV, columns set apart by blanks, JSON Lines, a JSON list, Parquet.
 
-Cells are text, whatever the file: of JSON a number is its text, a list or an object its JSON, and
-null is empty.  ``kinds`` tells which columns of JSON were text, so that ``"007"`` stays a name.
+Cells are text, whatever the file: a number of JSON is its text, a list or an object its JSON, and
+null is empty.  ``kinds`` says which columns of JSON were text, so that ``"007"`` stays a name.
 """
 
 from __future__ import annotations
@@ -14,30 +14,23 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from fastdata.errors import OptionError, SourceError
+from fastdata.errors import SourceError
 
-from ..cells import NUMBER
 from ..image_files import SUFFIXES, is_image_name
 from ..json_files import json_entries
-from ..text_lines import MOST_IN_CELL, MOST_IN_ROW, csv_rows, encoding_of, text_lines, too_long
-from .columns import is_usual
+from ..selection import joined
+from ..tables.arrow_fields import arrow, table_errors
+from ..text_lines import MOST_IN_CELL, csv_rows, encoding_of, text_lines
+from .columns import NUMBER, is_usual
 
-__all__ = [
-    "JSON_SUFFIXES",
-    "SEPARATORS",
-    "TextTable",
-    "cell_of_value",
-    "cells_of",
-]
+__all__ = ["JSON_SUFFIXES", "TextTable", "cells_of"]
 
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
-SEPARATORS = {"comma": ",", "tab": "\t", "semicolon": ";", "bar": "|", "blank": " "}
-"""What the option ``separator=`` takes; the signs themselves too."""
 
-_LOOKED_AT = 20
 _AROUND = " \t\ufeff"
 _FIRST_SIGN = re.compile(r'(?:"[^"]*"|[^\t,;|"])*([\t,;|])')
-_BEHIND_PATH = re.compile(rf".*[.](?:{'|'.join(s[1:] for s in SUFFIXES)})\s+\S", re.IGNORECASE)
+_IMAGE = rf"\S.*?[.](?:{'|'.join(suffix[1:] for suffix in SUFFIXES)})"
+_BEHIND_PATH = re.compile(rf"{_IMAGE}\s+\S", re.IGNORECASE)
 _MOST_COLUMNS = 10_000
 
 
@@ -45,42 +38,29 @@ class TextTable:
     """A file of rows; each iteration reads it again.
 
     columns: names of the header; without one ``path``, ``label``, ``column2`` and so on.
-    kinds: Python types of each column of a JSON file.
+    kinds: Python types of each column of JSON or Parquet; None of text.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        is_file: Callable[[str], bool],
-        separator: str | None = None,
-        header: bool | None = None,
-        *,
-        exact: bool = False,
-    ) -> None:
+    kinds: dict[str, set[type]] | None = None
+
+    def __init__(self, path: Path, *, exact: bool = False) -> None:
         """Look at the first rows.
 
-        is_file: returns whether a cell is the name of an image file; such a row is not a header.
-        separator: one of `SEPARATORS`.
-        header: whether the first row names the columns.
         exact: whether blanks around cells belong to them.
         """
-        self.path, self.is_file, self._exact = path, is_file, exact
-        self.kinds: dict[str, set[type]] | None = None
-        self._skip, self._encoding = 0, encoding_of(path)
-        if path.suffix.lower() in JSON_SUFFIXES:
-            if self._encoding != "utf-8-sig":
-                raise SourceError(f"{path}: JSON in {self._encoding}. Save it as UTF-8")
+        self.path, self._exact, self._skip = path, exact, 0
+        self._lines: _BlankLines | None = None
+        if path.suffix.lower() in (*JSON_SUFFIXES, ".parquet"):
             self._look_at_objects()
             return
-        self._separator = _named_separator(separator) if separator else self._likely_separator()
-        self._lines = _BlankLines(self, header) if self._separator == " " else None
-        if self._lines is not None:
+        self._encoding = encoding_of(path)
+        self._separator = self._likely_separator()
+        if self._separator == " ":
+            self._lines = _BlankLines(path, self._encoding)
             self.columns = self._lines.columns
             return
-        first = next(self._cells(), None)
-        if first is None:
-            raise SourceError(f"{path}: the manifest is empty")
-        self._skip = int(self._is_header(first) if header is None else header)
+        first = next(self._cells())
+        self._skip = int(is_header(first, path.parent))
         self.columns = [c if exact else c.strip(_AROUND) for c in first]
         self.columns = self.columns if self._skip else column_names(len(first))
 
@@ -103,11 +83,6 @@ class TextTable:
 
     # -- cells with a sign between them ---------------------------------------------------
 
-    def lines(self) -> Iterator[str]:
-        """Yield the lines that are not empty."""
-        for _, line in text_lines(self.path, encoding=self._encoding):
-            yield line.strip()
-
     def _cells(self) -> Iterator[list[str]]:
         """Return all rows that are not empty, the header included."""
         return csv_rows(self.path, self._separator, self._encoding, exact=self._exact)
@@ -123,38 +98,36 @@ class TextTable:
             return " " if blank else ","
         return found[1]
 
-    def _is_header(self, first: list[str]) -> bool:
-        """Tell whether a row names columns: nothing in it is a file, a path or a number."""
-        if any(map(self.is_file, first)):
-            return False
-        return any(map(is_usual, first)) or not any("/" in c or _is_number(c) for c in first)
-
-    # -- JSON ----------------------------------------------------------------------------
+    # -- JSON and Parquet ----------------------------------------------------------------
 
     def _objects(self) -> Iterator[dict[str, Any]]:
-        """Yield the objects of a JSON list, or of JSON Lines."""
-        if self.path.suffix.lower() == ".json":
-            for member in json_entries(self.path, MOST_IN_ROW):
-                place = f"byte {member.start:,}"
-                yield self._checked(member.value, place, member.end - member.start)
-            return
-        for number, line in text_lines(self.path, "strict", longest=MOST_IN_ROW):
+        """Yield the objects of a JSON list or of JSON Lines, or the rows of a Parquet file."""
+        suffix = self.path.suffix.lower()
+        if suffix == ".parquet":
             try:
-                value = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise SourceError(f"{self.path}, line {number}: not JSON: {error}") from error
-            yield self._checked(value, f"line {number}", len(line))
+                with arrow(".parquet").ParquetFile(self.path) as file:
+                    for batch in file.iter_batches(batch_size=1000, use_threads=False):
+                        batch.validate(full=True)
+                        yield from batch.to_pylist()
+            except table_errors() as error:
+                raise SourceError(f"{self.path}: {error}") from error
+        elif suffix == ".json":
+            for member in json_entries(self.path, MOST_IN_CELL):
+                yield self._checked(member.value, f"byte {member.start:,}")
+        else:
+            for number, line in text_lines(self.path, "strict"):
+                try:
+                    value = json.loads(line)
+                except (ValueError, RecursionError) as error:
+                    raise SourceError(f"{self.path}, line {number}: not JSON: {error}") from error
+                yield self._checked(value, f"line {number}")
 
-    def _checked(self, value: Any, place: str, length: int) -> dict[str, Any]:
+    def _checked(self, value: Any, place: str) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise SourceError(
                 f"{self.path}, {place}: expected an object like "
                 f'{{"image": "0.jpg", "label": "cat"}}, found {str(value)[:60]!r}'
             )
-        if length > MOST_IN_CELL and any(
-            len(cell_of_value(entry)) > MOST_IN_CELL for entry in value.values()
-        ):
-            raise too_long(self.path, place)
         return value
 
     def _look_at_objects(self) -> None:
@@ -169,24 +142,24 @@ class TextTable:
         self.columns = list(self.kinds)
 
     def _object_cells(self, value: dict[str, Any]) -> list[str]:
-        cells = [cell_of_value(value.get(name)) for name in self.columns]
+        cells = [_cell_of_value(value.get(name)) for name in self.columns]
         text = "".join(cells)
         if not text.isascii():
             try:
                 text.encode()
             except UnicodeEncodeError as error:  # JSON can escape half of a surrogate pair
                 raise SourceError(
-                    f"{self.path}: {text[error.start]!a} is no text, but half of a surrogate "
-                    "pair. Write the character itself, in UTF-8"
+                    f"{self.path}: {text[error.start]!a} is half of a surrogate pair, not "
+                    "text. Write the character itself, in UTF-8"
                 ) from error
         return cells
 
 
-def cell_of_value(value: Any) -> str:
+def _cell_of_value(value: Any) -> str:
     """Return a value of JSON as a cell."""
     if isinstance(value, str):
         return value
-    return "" if value is None else json.dumps(value, ensure_ascii=False)
+    return "" if value is None else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def cells_of(indices: list[int]) -> Callable[[list[str]], list[str]]:
@@ -201,112 +174,100 @@ def column_names(count: int) -> list[str]:
     return ["path", "label", *(f"column{k}" for k in range(2, count))][:count]
 
 
-def _named_separator(separator: str) -> str:
-    sign = SEPARATORS.get(separator.strip(), separator)
-    if sign not in SEPARATORS.values():
-        raise OptionError(f"separator={separator}: expected {', '.join(SEPARATORS)} or such a sign")
-    return sign
+def is_header(cells: list[str], folder: Path) -> bool:
+    """Tell whether a row names columns: nothing in it is a file, a path or a number."""
+    if _has_file(cells, folder):
+        return False
+    return any(map(is_usual, cells)) or not any("/" in c or _is_number(c) for c in cells)
+
+
+def _has_file(cells: list[str], folder: Path) -> bool:
+    return any(is_image_name(cell) or os.path.isfile(folder / cell) for cell in cells)
+
+
+def _is_number(cell: str) -> bool:
+    return NUMBER.fullmatch(cell.strip()) is not None
 
 
 # -- lines whose columns are set apart by blanks: n01440764/x.JPEG 0 --------------------
 
 
-_LINES_LOOKED_AT = 200
-_PATH = "[.](?:" + "|".join(suffix[1:] for suffix in SUFFIXES) + ")"
+_LOOKED_AT = 200
 _FORMS = (
-    re.compile(rf"((?:[0-9]+\s+)*)(\S.*?{_PATH})(?:\s+(.*))?", re.IGNORECASE),
-    re.compile(rf"()(.*?{_PATH})(?:\s+(.*))?", re.IGNORECASE),
+    re.compile(rf"((?:[0-9]+\s+)*)({_IMAGE})(?:\s+(.*))?", re.IGNORECASE),
     re.compile(r"()(\S+)(?:\s+(.*))?"),
 )
 """Numbers, the path and the rest; without the suffix of an image, the path is the first word."""
 
 
-def _is_number(cell: str) -> bool:
-    """Tell whether a cell is a number."""
-    return NUMBER.fullmatch(cell.strip()) is not None
-
-
 class _BlankLines:
-    """The lines of a table as cells.
+    """The lines of a text as cells.
 
     If a header has as many words as each line, words are cells.  Else a line is a path, with
     numbers before it, and numbers or one text behind it.
     """
 
-    def __init__(self, table: TextTable, header: bool | None) -> None:
-        self._table, self._skip, self._several = table, 0, True
-        lines = list(itertools.islice(table.lines(), _LINES_LOOKED_AT))
-        names = self._header(lines, header)
-        below = lines[self._skip :]
-        if not below:
-            raise SourceError(f"{table.path}: the manifest has a header but no rows")
-        self.columns, self._form = names, None
-        if {len(line.split()) for line in below} == {len(names)}:
+    def __init__(self, path: Path, encoding: str) -> None:
+        self._path, self._encoding, self._skip = path, encoding, 0
+        first = list(itertools.islice(self._read(), _LOOKED_AT))
+        self.columns = self._header(first)
+        lines = first[self._skip :]
+        if not lines:
+            raise SourceError(f"{path}: the manifest has a header but no rows")
+        self._form, self._several = None, True
+        if {len(line.split()) for line in lines} == {len(self.columns)}:
             return
-        self._form = next(form for form in _FORMS if all(map(form.fullmatch, below)))
-        found = [self._parts(line) for line in below]
-        if any(os.path.isfile(table.path.parent / f"{a}{b}") for a, b, _ in found[:20] if a):
-            self._form = _FORMS[1]  # a folder is called 1 dog
-            found = [self._parts(line) for line in below]
-        before = {len(numbers.split()) for numbers, _, _ in found}
-        if len(before) > 1:
-            raise SourceError(
-                f"{table.path}: not as many numbers before each path as in {below[0]!r:.80}. Write "
-                "it as a CSV with a header"
-            )
+        self._form = next(form for form in _FORMS if all(map(form.fullmatch, lines)))
+        found = [self._parts(self._form, line) for line in lines]
         rests = [rest.split() for _, _, rest in found]
         words = set(itertools.chain.from_iterable(rests))
         same = len(set(map(len, rests))) == 1
         self._several = same and all(_is_number(w) or is_image_name(w) for w in words)
         behind = len(rests[0]) if self._several else int(any(rests))
-        self.columns = [f"number{k}" for k in range(max(before))] + column_names(1 + behind)
-        if len(names) == len(self.columns) - 1:  # CelebA's does not name the column of the paths
-            names = ["path", *names]
-        if names and len(names) != len(self.columns):
-            raise SourceError(
-                f"{table.path}: its header names {len(names)} columns, and its rows have "
-                f"{len(self.columns)}"
-            )
-        self.columns = names or self.columns
+        numbers = [f"number{k}" for k in range(len(found[0][0].split()))]
+        self.columns = self.columns or numbers + column_names(1 + behind)
 
-    def _header(self, lines: list[str], given: bool | None) -> list[str]:
+    def _read(self) -> Iterator[str]:
+        return (line.strip() for _, line in text_lines(self._path, encoding=self._encoding))
+
+    def _header(self, lines: list[str]) -> list[str]:
         """Return the names of a header: in a comment, or behind the number of rows."""
         comments = sum(1 for _ in itertools.takewhile(lambda line: line.startswith("#"), lines))
-        first = lines[0].split() if lines else []
-        if 0 < comments < len(lines):
+        words, folder = [line.split() for line in lines[comments : comments + 2]], self._path.parent
+        if comments and words:
             self._skip = comments
             names = lines[0].lstrip("# ").split()
-            return names if len(names) == len(lines[comments].split()) else []
-        counted = len(lines) > 2 and len(first) == 1 and first[0].isdecimal()
-        if given is None and counted and not self._has_file(lines[1]):
-            self._skip = 2
-            return lines[1].split()
-        if given is None:
-            plain = not any(_is_number(word) or "/" in word for word in first)
-            alike = len(lines) > 1 and 1 < len(first) == len(lines[1].split())
-            given = plain and alike and not self._has_file(lines[0])
-            given = given and (self._has_file(lines[1]) or any(map(is_usual, first)))
-        self._skip = int(given)
-        return first if given else []
+            return names if len(names) == len(words[0]) else []
+        if len(words) < 2 or _has_file(words[0], folder):
+            return []
+        if len(lines) > 2 and len(words[0]) == 1 and words[0][0].isdecimal():
+            if not _has_file(words[1], folder):
+                self._skip = 2
+                return words[1]
+        elif 1 < len(words[0]) == len(words[1]) and (
+            not any(_is_number(word) or "/" in word for word in words[0])
+            and (_has_file(words[1], folder) or any(map(is_usual, words[0])))
+        ):
+            self._skip = 1
+            return words[0]
+        return []
 
-    def _has_file(self, line: str) -> bool:
-        return any(map(self._table.is_file, line.split()))
-
-    def _parts(self, line: str) -> tuple[str, str, str]:
-        found = self._form.fullmatch(line) if self._form is not None else None
+    def _parts(self, form: re.Pattern[str], line: str) -> tuple[str, str, str]:
+        found = form.fullmatch(line)
         return (found[1], found[2], found[3] or "") if found is not None else ("", "", "")
 
     def __iter__(self) -> Iterator[list[str]]:
         width = len(self.columns)
-        for line in itertools.islice(self._table.lines(), self._skip, None):
+        for line in itertools.islice(self._read(), self._skip, None):
             if self._form is None:
                 cells = line.split()
             else:
-                numbers, path, rest = self._parts(line)
+                numbers, path, rest = self._parts(self._form, line)
                 cells = [*numbers.split(), path, *(rest.split() if self._several else [rest])]
                 cells = cells[:width] if not rest else cells
             if len(cells) != width or (self._form is not None and not path):
                 raise SourceError(
-                    f"{self._table.path}: the line {line[:100]!r} is not like those before it"
+                    f"{self._path}: the line {line[:100]!r} is not like those before it, with the "
+                    f"columns {joined(self.columns)}. Write the list as a CSV with a header"
                 )
             yield cells

@@ -116,9 +116,13 @@ def plain(type_: Any) -> Any:
     return type_.value_type if arrow(".types").is_dictionary(type_) else type_
 
 
-@functools.lru_cache(2)  # the same in all files of a set
-def features_of(description: bytes) -> dict[str, Any]:
+def features_of(schema: Any) -> dict[str, Any]:
     """Return what ``datasets`` says of columns in a schema's metadata; nothing if it is silent."""
+    return _features((schema.metadata or {}).get(b"huggingface", b""))
+
+
+@functools.lru_cache(2)  # the same in all files of a set
+def _features(description: bytes) -> dict[str, Any]:
     try:
         features = json.loads(description)["info"]["features"]
     except (KeyError, TypeError, ValueError, RecursionError):

@@ -14,7 +14,7 @@ import itertools
 import os
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -60,8 +60,6 @@ class _Columns(NamedTuple):
     file: int  # the first such file
 
 
-_PLACES = 8
-"""Blocks in which samples for an estimate are read."""
 _PEEK = 16
 """Blocks in which the first values of columns of bytes are looked for."""
 
@@ -80,28 +78,22 @@ class TableSource(FileSource, IndexedSource):
     """Rows of tables; a subclass says what blocks a file has, and reads them."""
 
     @abc.abstractmethod
-    def table_schema(self, file: int) -> Any:
-        """Return the pyarrow.Schema of a file."""
+    def look(self, path: Path) -> tuple[Any, dict[str, Any], Iterable[int | str]]:
+        """Return the pyarrow.Schema of a file, what ``datasets`` says of its columns in files next
+        to it, and for each block the number of rows or the reason why it is lost.
+        """
 
     @abc.abstractmethod
-    def blocks(self, file: int) -> Iterator[int | str]:
-        """Yield the number of rows of each block, or the reason if it is lost."""
-
-    @abc.abstractmethod
-    def batches(self, file: int, block: int, columns: Sequence[str]) -> Iterator[Any]:
+    def batches(self, path: Path, block: int, columns: Sequence[str]) -> Iterator[Any]:
         """Yield the rows of a block as pyarrow.RecordBatch, not too many at once."""
 
     def row(self, index: int, block: Block) -> Sample | Reject:
         """Return one sample of a block."""
         return next(self._rows(block, index - block.start, 1))
 
-    def mapped(self, file: int) -> MappedTable | None:
+    def mapped(self, path: Path) -> MappedTable | None:
         """Return where a file is in memory, if `batches` does not copy from it."""
         return None
-
-    def features_beside(self, file: int) -> dict[str, Any]:
-        """Return the description of columns in files next to a table, as ``datasets`` does."""
-        return {}
 
     @classmethod
     @abc.abstractmethod
@@ -133,16 +125,16 @@ class TableSource(FileSource, IndexedSource):
         relative = [path.absolute().relative_to(self.root) for path in paths]
         splits = [split_of(path) for path in relative]
         taken = choose_split(paths, splits, split)
-        # Files of other splits come last: their classes count, but their rows are not read.
-        others = [k for k in range(len(paths)) if k not in set(taken)]
-        next_to = splits_next_to(Path(location)) if Path(location).is_file() else []
-        self.paths = [*(paths[k] for k in (*taken, *others)), *next_to]
-        self._names = [printable(os.path.relpath(path, self.root)) for path in self.paths]
+        self.paths = [paths[k] for k in taken]
+        self._names = [printable(os.fspath(relative[k])) for k in taken]
         self._split_numbers = [0] * len(taken)
+        # Of other splits the classes count.
+        self._others = [path for k, path in enumerate(paths) if k not in set(taken)]
+        self._others += splits_next_to(Path(location)) if Path(location).is_file() else []
 
         self._look_at_files()
         first = str(self.paths[self._columns[0].file])
-        exported = None if columns else read_exported(self.paths[: len(taken)], self.name)
+        exported = None if columns else read_exported(self.paths, self.name)
         if exported is not None:
             self._resolve_exported(exported, fields, channels, classes)
             return
@@ -158,11 +150,15 @@ class TableSource(FileSource, IndexedSource):
         self._check_types()
         given = fields or {}
         check_names(given, list(chosen))
+        features_before = self._features_before()
         resolved: dict[str, Field] = {}
         numbers: dict[str, dict[str, int]] = {}
         for name, column in chosen.items():
             kind, own = given.get(name), kinds[column].field
             assert own is not None
+            names = class_names_of(features_before, column, first) or ()
+            if isinstance(own, ScalarField) and set(own.classes or ()) == set(names):
+                own = dataclasses.replace(own, classes=names or None)
             # Text and numbers stay as they are if the user calls them labels; classes follow.
             if kind is None or (kind == "label" and isinstance(own, (ScalarField, StringField))):
                 resolved[name] = own
@@ -182,17 +178,15 @@ class TableSource(FileSource, IndexedSource):
         if form.form or any(name.lower() in BOXES for name in resolved):
             rows = {name: self._first_values(chosen[name]) for name in resolved}
             self.box_forms = resolve_boxes(resolved, rows, form, given, self.notes)
-        for name, column in chosen.items():
-            field = resolved[name]
-            for names_first in self._names_in_others(column):
-                if isinstance(field, ScalarField) and set(field.classes or ()) == set(names_first):
-                    resolved[name] = dataclasses.replace(field, classes=names_first)
-        self._add_split(resolved, chosen, [splits[k] for k in taken])
+        there = sorted({splits[k] for k in taken}, key=lambda s: (s == "", s != "train", s))
+        if len(there) > 1 and "split" not in resolved:
+            resolved["split"] = ScalarField(classes=tuple(name or "other" for name in there))
+            chosen["split"] = ""
+            self._split_numbers = [there.index(splits[k]) for k in taken]
         self.schema = Schema(named_classes(resolved, "label", classes))
         self.layout = RowLayout(self.schema, tuple(chosen.values()), str(self.root), numbers)
         self._renumber(resolved, chosen, named=classes is not None)
-        if not numbers:
-            self.paths = self.paths[: len(taken)]
+        self.beside = self._others if numbers else ()
 
     def _resolve_exported(
         self,
@@ -203,7 +197,6 @@ class TableSource(FileSource, IndexedSource):
     ) -> None:
         """Determine the schema from the description of an export."""
         self.packed_with, self.beside = exported.packed_with, [exported.path]
-        self.paths = self.paths[: len(self._split_numbers)]
         resolved = named_classes(exported.resolve_fields(fields, channels), "label", classes)
         self.schema = Schema(resolved, stored=True)
         columns = tuple(exported.stored_as.values())
@@ -223,16 +216,17 @@ class TableSource(FileSource, IndexedSource):
         self._layouts: dict[int, RowLayout] = {}
         empty: list[_Columns] = []
         failure = ""
-        for file, path in enumerate(self.paths[: len(self._split_numbers)]):
+        for file, path in enumerate(self.paths):
             self._file_starts.append(self.num_samples)
             kind = 0
             try:
-                schema, size = self.table_schema(file), stat_of(path)[0]
-                for number, rows in enumerate(self.blocks(file)):
+                schema, beside, blocks = self.look(path)
+                size = stat_of(path)[0]
+                for number, rows in enumerate(blocks):
                     if not isinstance(rows, str) and not 0 <= rows <= size:
                         rows = f"block {number} claims {rows:,} rows, in {size:,} bytes: damaged"
                     self._add_block(file, number, rows)
-                features = self._features(file, schema)
+                features = {**beside, **features_of(schema)}
                 has_rows = self.num_samples > self._file_starts[-1]
                 known = self._columns if has_rows else empty
                 kinds = enumerate(known)
@@ -312,41 +306,25 @@ class TableSource(FileSource, IndexedSource):
                     "are renumbered by their names"
                 )
 
-    def _features(self, file: int, schema: Any) -> dict[str, Any]:
-        described = features_of((schema.metadata or {}).get(b"huggingface", b""))
-        return {**self.features_beside(file), **described}
-
-    def _names_in_others(self, column: str) -> Iterator[tuple[str, ...]]:
-        """Yield the class names of the first of all files, if that is of a split not taken."""
-        first = min(range(len(self.paths)), key=lambda file: os.path.abspath(self.paths[file]))
-        if first >= len(self._split_numbers):
+    def _features_before(self) -> dict[str, Any]:
+        """Return what ``datasets`` says of the first of all files, if its split is not taken."""
+        first = min([*self.paths, *self._others], key=os.path.abspath)
+        if first in self._others:
             with contextlib.suppress(*table_errors()):
-                features = self._features(first, self.table_schema(first))
-                names = class_names_of(features, column, self.paths[first])
-                yield from [names] if names else []
+                schema, beside, _ = self.look(first)
+                return {**beside, **features_of(schema)}
+        return {}
 
     def layout_of(self, file: int) -> RowLayout:
         """Return how the rows of a file become samples."""
         return self._layouts.get(self._kinds[file], self.layout)
-
-    # -- classes and splits -------------------------------------------------------------
-
-    def _add_split(
-        self, resolved: dict[str, Field], chosen: dict[str, str], splits: list[str]
-    ) -> None:
-        """Add the field ``split`` where the files are of several."""
-        there = sorted(set(splits), key=lambda s: (s == "", s != "train", s))
-        if len(there) > 1 and "split" not in resolved:
-            resolved["split"] = ScalarField(classes=tuple(split or "other" for split in there))
-            chosen["split"] = ""
-            self._split_numbers = [there.index(split) for split in splits]
 
     def _first_values(self, column: str, most: int = _PEEK) -> list[Any]:
         """Return some values of a column: images as bytes or paths, numbers as arrays."""
         found: list[Any] = []
         whole = (block for block in self._blocks if not block.lost)
         for block in itertools.islice(whole, _PEEK):
-            batches = self.batches(block.file, block.number, [column])
+            batches = self.batches(self.paths[block.file], block.number, [column])
             with contextlib.suppress(*table_errors()):  # the next may be whole
                 for batch in itertools.islice(batches, 1):
                     batch.validate(full=True)
@@ -359,28 +337,20 @@ class TableSource(FileSource, IndexedSource):
 
     def _values(self, column: str, *, of_all_splits: bool = False) -> Iterator[Any]:
         """Yield the values of a column, each at least once; reads that column of all files."""
-        blocks = [(block.file, block.number) for block in self._blocks]
-        for file in range(len(self._split_numbers), len(self.paths) * of_all_splits):
+        blocks = [(self.paths[block.file], block.number) for block in self._blocks]
+        for path in self._others if of_all_splits else ():
             with contextlib.suppress(*table_errors()):
-                blocks += [(file, number) for number, _ in enumerate(self.blocks(file))]
+                blocks += [(path, number) for number, _ in enumerate(self.look(path)[2])]
         unique = arrow(".compute").unique
         for block in blocks:
             # Rows that are lost are rejected later; another split may lack the column.
-            with contextlib.suppress(*table_errors(), KeyError, ValueError):
+            with contextlib.suppress(*table_errors()):
                 for batch in self.batches(*block, [column]):
                     batch.validate(full=True)
                     values = unique(batch.column(batch.schema.names.index(column)))
                     yield from (value for value in values.to_pylist() if value is not None)
 
     # -- rows ---------------------------------------------------------------------------
-
-    def some(self, count: int) -> Iterator[Sample | Reject]:
-        # Consecutive rows, as a row in the middle of a block is read with those before it.
-        places = np.linspace(0, self.num_samples - 1, min(_PLACES, self.num_samples))
-        starts = sorted({self._block_at(int(at)).start for at in places})
-        each = -(-count // len(starts)) if starts else 0
-        runs = (itertools.islice(self.start_at(start), each) for start in starts)
-        return itertools.chain.from_iterable(runs)
 
     def start_at(self, start: int) -> Iterator[Sample | Reject]:
         for block in itertools.islice(self._blocks, max(0, self._number_of(start)), None):
@@ -395,10 +365,10 @@ class TableSource(FileSource, IndexedSource):
             yield Reject(self.key_at(block.start), block.lost)
             return
         done, first, reason = skip, 0, "it has fewer rows than the file says"
-        split, mapped = self._split_numbers[block.file], self.mapped(block.file)
-        layout = self.layout_of(block.file)
+        path, split = self.paths[block.file], self._split_numbers[block.file]
+        mapped, layout = self.mapped(path), self.layout_of(block.file)
         try:
-            for batch in self.batches(block.file, block.number, layout.needed):
+            for batch in self.batches(path, block.number, layout.needed):
                 until = min(first + batch.num_rows, end)
                 if until > done:
                     part = batch.slice(done - first, until - done)

@@ -69,7 +69,6 @@ def members(front: ForwardReader, start: int = 0, stop: int | None = None) -> It
     """
     offset = begin = start
     name: bytes | None = None
-    size: int | None = None
     sparse = ended = False
     while stop is None or offset < stop:
         block = front.read(offset, BLOCK)
@@ -103,11 +102,9 @@ def members(front: ForwardReader, start: int = 0, stop: int | None = None) -> It
                 name = records.get(b"path", name)
                 sparse = any(key.startswith(b"GNU.sparse") for key in records)
                 if b"size" in records:
-                    digits = records[b"size"]
-                    size = int(digits) if digits.isdigit() and len(digits) < 20 else -1
+                    raise _damaged(front, offset, "a member of more than 8 GB, which is not read")
             offset += BLOCK + _blocks(length)
             continue
-        length = length if size is None else size
         if not 0 <= length < 1 << 60:
             raise _damaged(front, offset, f"a member of {length:,} bytes")
         what = "sparse file" if sparse else _KINDS.get(kind, f"member of kind {kind!r}")
@@ -123,7 +120,7 @@ def members(front: ForwardReader, start: int = 0, stop: int | None = None) -> It
             raise _damaged(front, offset, f"the file ends within a member of {length:,} bytes")
         yield member
         offset = begin = member.end
-        name, size, sparse = None, None, False
+        name, sparse = None, False
 
 
 def _blocks(size: int) -> int:
