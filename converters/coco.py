@@ -12,7 +12,6 @@ and numbers, and 57 bytes an annotation.  Workers read the rest again.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import re
 from collections import Counter
@@ -157,18 +156,10 @@ def _looks_so(path: Path) -> bool:
 
 def _files_in(folder: Path, most: int | None = None) -> list[str]:
     """Return the annotation files of a folder, or those among its first `most` JSON files."""
-    places = [os.path.join("annotations", name) for name in _jsons(folder / "annotations", most)]
-    places += _jsons(folder, most)
-    places += [os.path.join(split, _ROBOFLOW) for split in folders_in(folder)]
-    return [place for place in places if _looks_so(folder / place)]
-
-
-def _jsons(folder: Path, most: int | None) -> list[str]:
-    if not folder.is_dir():
-        return []
-    with os.scandir(folder) as entries:
-        names = (entry.name for entry in entries if entry.name.endswith(".json"))
-        return sorted(itertools.islice(names, most))
+    places = (sorted((folder / place).glob("*.json"))[:most] for place in ("annotations", ""))
+    paths = [path for found in places for path in found]
+    paths += [folder / split / _ROBOFLOW for split in folders_in(folder)]
+    return [os.path.relpath(path, folder) for path in paths if _looks_so(path)]
 
 
 def annotation_files(location: Path, notes: list[str]) -> tuple[Path, dict[str, Path]]:
