@@ -79,8 +79,8 @@ _COVERS = {
 }
 """Pairs of formats: the first is a special case of the second."""
 
-_COUNTED = ("archive", "arrow", "hf_folder", "manifest", "parquet")
-"""Formats that number the classes that occur; class folders and VOC count the other splits, too."""
+_COUNTED = ("archive", "arrow", "coco", "hf_folder", "manifest", "parquet")
+"""Formats with own classes in each split; class folders and VOC count the other splits, too."""
 
 _BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
@@ -295,8 +295,10 @@ def _check_other_splits(source: Source, path: Path, open_as: Callable[[Path], So
         if names & own and names - own:
             new = joined(map(printable, sorted(names - own)), 4)
             option = f"--option split={shlex.quote(path.stem)}"
-            remedy = f"Extract both files into one folder, and pack that with {option}"
-            if path.is_dir():
+            remedy = "Give both the same classes"
+            if path.is_file():
+                remedy = f"Extract both files into one folder, and pack that with {option}"
+            elif _works(str(path), Way("..", f"--option split={path.name}", "")):
                 pack = f"fastdata pack {shlex.quote(str(path.parent))} {path.name}.lmdb {option}"
                 remedy = f"To give it the numbers of all splits: {pack}"
             raise SourceError(

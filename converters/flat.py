@@ -1,8 +1,8 @@
 """Images directly in a folder or in its split folders, without classes; or at any depth by option.
 
-A list beside them that says what they are is not passed over in silence: `manifest` reads it if
-there is exactly one, and several are refused here.  So are other files that may have labels, and
-files of the images' own names (``0001.txt``, ``0001.json``), which are their annotations.
+Files that may describe the images are never ignored in silence.  If there is exactly one list of
+the images, `manifest` reads it.  Several lists, other files with labels, and annotations with the
+names of images (``0001.txt``, ``0001.json``) are refused here.
 """
 
 from __future__ import annotations
@@ -80,14 +80,14 @@ class FlatSource(Listing):
         left = [join(path, name) for _, path in taken for name in tree.folder(path).folders]
         if left and not recursive:
             self.notes.append(
-                f"what is in the folders {joined(map(printable, left), 5)} is left out "
-                "(--option recursive=true takes it, --format folder takes them for classes)"
+                f"the folders {joined(map(printable, left), 5)} are left out "
+                "(--option recursive=true takes them, --format folder takes them as classes)"
             )
         self.notes.append("images only: they have no labels here")
         return self.split_field()
 
     def _refuse_annotations(self, tree: DiskTree, path: str, *, pairs: bool) -> None:
-        """Refuse to leave out what says more of the images than that they are there.
+        """Refuse a folder with files that may describe its images.
 
         pairs: whether images that belong together are refused too.
         """
@@ -125,5 +125,5 @@ def _plain_splits(folder: Path) -> list[str]:
 
 
 def _parts(path: str) -> list[str]:
-    """Return the key by which what is in a folder stands before the folders next to it."""
+    """Return a sort key: a folder, the folders in it, then the folders next to it."""
     return path.split("/")

@@ -2,8 +2,8 @@
 
 Classes, their numbers, the files taken and their order are torchvision's: every folder in `root`
 is a class, numbered in sorted order; below it all files with an image suffix are taken, sorted,
-links followed.  Unlike torchvision, hidden folders and files are left out, and so is a link that
-leads back to a folder above itself.
+links followed.  Unlike torchvision, hidden folders and files are left out.  A link to a folder
+above itself is refused.
 
 The folders lie on a disk, in a store, or in an archive (`archive.py`).
 `detect.py` tells which folders are classes, which are splits, and what speaks against it; such a
@@ -39,7 +39,7 @@ EmptyClasses = Annotated[bool, Option("folders without images are classes too")]
 class Taken(NamedTuple):
     """The images of a folder of a class.
 
-    place: what stands before their names.
+    place: the prefix of their names.
     rows: their numbers in the archive or the store; empty on a disk.
     """
 
@@ -53,7 +53,7 @@ class FolderSource(Listing):
     """Images in class folders of a tree; fields ``image``, ``label``, and ``split`` if any."""
 
     name = "folder"
-    summary = "class folders, as torchvision's ImageFolder takes them, or split folders of these"
+    summary = "class folders, as torchvision's ImageFolder takes them, also in split folders"
     general = True
     tree: Tree
 
@@ -94,18 +94,10 @@ class FolderSource(Listing):
         for place, images, _, labels in taken:
             for name in images:
                 self.add(place + name, **labels)
-        loops = tree.loops
-        parents = {folder.path.rpartition("/")[0] for folder in layout.folders}
-        for loop in loops:
-            if os.path.dirname(os.path.relpath(loop, tree.root)) in parents:
-                raise SourceError(
-                    f"{loop} is a link to {os.path.realpath(loop)}, a folder above it, not to a "
-                    "class folder. Remove the link."
-                )
-        if loops:
-            self.notes.append(
-                f"{len(loops):,} links to a folder above left out, which would lead round in a "
-                f"circle: {joined((printable(tree.relative(loop)) for loop in loops), 5)}"
+        if tree.loops:
+            loop = tree.loops[0]
+            raise SourceError(
+                f"{loop} is a link to {os.path.realpath(loop)}, a folder above it. Remove the link"
             )
 
     def _refuse_empty(self, layout: ClassLayout, allowed: bool) -> None:
@@ -121,7 +113,7 @@ class FolderSource(Listing):
         if not empty or (allowed and len(empty) < len(layout.folders)):
             return
         reason = (
-            f"there is no image in {joined(map(printable, empty), 5)}"
+            f"no image in {joined(map(printable, empty), 5)}"
             f"{f'; and {layout.doubt.reason}' if layout.doubt else ''}. Images have one of the "
             f"suffixes {', '.join(SUFFIXES)}"
         )
@@ -134,7 +126,7 @@ class FolderSource(Listing):
         raise doubted(place, self.name, tree, Doubt(reason, ways, plausible=False))
 
     def _note_rest(self, layout: ClassLayout) -> None:
-        """Say what was understood, and name all files that are not used."""
+        """Note the layout as understood, and all files that are not used."""
         tree = self.tree
         parents = {folder.path.rpartition("/")[0] for folder in layout.folders}
         beside = [join(path, name) for path in sorted(parents) for name in tree.folder(path).images]

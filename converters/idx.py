@@ -13,7 +13,6 @@ Schaik, "EMNIST: an extension of MNIST to handwritten letters", section II and t
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import string
@@ -73,26 +72,6 @@ class _Pair(NamedTuple):
     labels: Path | None
 
 
-class _Head(NamedTuple):
-    """The first bytes of a file."""
-
-    path: Path
-    dtype: str  # as NumPy calls it
-    shape: tuple[int, ...]
-    offset: int  # of the first number
-    compressed: bool
-
-    @property
-    def item_bytes(self) -> int:
-        """Bytes of one image, or of one row of labels."""
-        return math.prod(self.shape[1:]) * int(self.dtype[-1])
-
-    @property
-    def is_images(self) -> bool:
-        """Whether the file has pixels: N x H x W, or N x H x W x C, of uint8."""
-        return self.dtype == "u1" and len(self.shape) in (3, 4)
-
-
 class IdxSource(ArraySource):
     """IDX files of images and labels, gzip-compressed or not."""
 
@@ -104,8 +83,7 @@ class IdxSource(ArraySource):
     def recognises(cls, location: Any) -> bool:
         path = Path(location)
         try:
-            heads = (_read_head(pair.images) for pair in _find_pairs(path))
-            return any(head is not None and head.is_images for head in heads)
+            return any(_is_images(_column_of(pair.images)[0]) for pair in _find_pairs(path))
         except SourceError:  # opening it raises the error
             return path.is_dir() or "idx" in path.name
 
@@ -219,29 +197,37 @@ def _pairs_in(folder: Path, compressed_first: bool = False) -> list[_Pair]:
     ]
 
 
-def _read_head(path: Path) -> _Head | None:
-    """Return the head of a file; None if it is not an IDX file.
+def _column_of(path: Path) -> tuple[StoredColumn | None, int]:
+    """Return the array of a file, None if it is not an IDX file, and how many rows are whole.
 
-    Raises SourceError if the file has another size than in its head.
+    Raises SourceError if the file has more bytes than its head says.
     """
     start = first_bytes(path)
     compressed = compression_of(start) == "gzip"
     if compressed:
         start = inflated_start(start, 64)
     if len(start) < 4 or start[:2] != b"\0\0" or start[2] not in _TYPES:
-        return None
+        return None, 0
     offset = 4 + 4 * start[3]
     if not 1 <= start[3] <= 4 or len(start) < offset:
-        return None
+        return None, 0
     shape = tuple(int.from_bytes(start[k : k + 4], "big") for k in range(4, offset, 4))
-    head = _Head(path, _TYPES[start[2]], shape, offset, compressed)
-    claimed, size = offset + shape[0] * head.item_bytes, path.stat().st_size
-    if not compressed and claimed < size:
+    front = ForwardReader(path, compressed=True) if compressed else None
+    column = StoredColumn(path, offset, shape, _TYPES[start[2]], front=front, ends=True)
+    if compressed:
+        return column, shape[0]
+    claimed, size = offset + shape[0] * column.row_bytes, path.stat().st_size
+    if claimed < size:
         raise SourceError(
             f"{path}: has {size:,} bytes, and its head says that it has {claimed:,} "
             f"({' x '.join(map(str, shape))}): it is damaged"
         )
-    return head
+    return column, (size - offset) // max(1, column.row_bytes)
+
+
+def _is_images(column: StoredColumn | None) -> bool:
+    """Tell whether an array has pixels: N x H x W, or N x H x W x C, of uint8."""
+    return column is not None and column.dtype == np.uint8 and len(column.shape) in (3, 4)
 
 
 def _part_of(pair: _Pair, transposed: bool) -> Part:
@@ -249,48 +235,36 @@ def _part_of(pair: _Pair, transposed: bool) -> Part:
 
     Raises SourceError if the files are not images and labels, or not of one number.
     """
-    head = _read_head(pair.images)
-    if head is None or not head.is_images:
-        shown = "no IDX file" if head is None else f"{head.shape} of {head.dtype}"
+    images, whole = _column_of(pair.images)
+    if images is None or not _is_images(images):
+        shown = f"{images.shape} of {images.dtype}" if images else "no IDX file"
         raise SourceError(
             f"{pair.images}: is {shown}; expected images, N x H x W or N x H x W x C, of uint8"
         )
-    count, height, width, *rest = head.shape
-    if 0 in head.shape or height * width > MAX_PIXELS or rest not in ([], [1], [3]):
+    count, height, width, *rest = images.shape
+    if 0 in images.shape or height * width > MAX_PIXELS or rest not in ([], [1], [3]):
         raise SourceError(
-            f"{pair.images}: says that it has {count:,} images of {head.shape[1:]}: it is damaged"
+            f"{pair.images}: says that it has {count:,} images of {images.shape[1:]}: it is damaged"
         )
-    heads = [head]
+    columns, ends = [images], {pair.images: whole}
     if pair.labels is not None:
-        labels = _read_head(pair.labels)
-        if labels is None or labels.dtype.startswith(">f") or 0 in labels.shape:
+        labels, ends[pair.labels] = _column_of(pair.labels)
+        if labels is None or "f" in str(labels.dtype) or 0 in labels.shape:
             raise SourceError(f"{pair.labels}: no labels in IDX")
         if labels.shape[0] != count:
             raise SourceError(
                 f"{pair.labels} has {labels.shape[0]:,} labels and {pair.images.name} "
                 f"{count:,} images: a file is damaged, or belongs to another dataset"
             )
-        heads.append(labels)
-    lost = ""
-    for each in heads:
-        size = each.path.stat().st_size
-        whole = (size - each.offset) // each.item_bytes
-        if not each.compressed and whole < count:
-            count, lost = whole, f"{each.path}: the file ends at byte {size:,}; the rest is lost"
-    columns = [
-        StoredColumn(
-            each.path,
-            each.offset,
-            # A label of QMNIST is several numbers; the first is the class.
-            (count, *each.shape[1:]) if each is head else (count,),
-            each.dtype,
-            distance=each.item_bytes,
-            front=ForwardReader(each.path, compressed=True) if each.compressed else None,
-            ends=True,
-        )
-        for each in heads
-    ]
-    name = printable(pair.images.name)
+        columns.append(labels)
+    name, lost = printable(pair.images.name), ""
+    for path, whole in ends.items():
+        if whole < count:
+            end = path.stat().st_size
+            count, lost = whole, f"{path}: the file ends at byte {end:,}; the rest is lost"
+    for column in columns:
+        # A label of QMNIST is several numbers; the first is the class.
+        column.shape = (count, *column.shape[1:]) if column is images else (count,)
     rejects = (Reject(f"{name}[{count}]", lost),) if lost else ()
     upright = partial(np.swapaxes, axis1=0, axis2=1)
     forms = (upright, *[None] * len(columns[1:])) if transposed else ()

@@ -1,8 +1,11 @@
 """TFRecord files of ``tf.train.Example``, without TensorFlow.
 
-``reading/records/framing.py`` has the records of a file, ``examples.py`` and ``objects.py`` beside
-it what is in a record, ``tfds.py`` what TensorFlow Datasets says of its files.  Source:
-TensorFlow's guide "TFRecord and tf.train.Example".
+In ``reading/records``, ``framing.py`` reads the records of a file, and ``examples.py`` the content
+of a record.  In a folder of TensorFlow Datasets, ``dataset_info.json`` has the splits and the
+number of records in each of their files, ``features.json`` the kinds of the features, and
+``NAME.labels.txt`` the names of the classes of the feature ``NAME`` (``objects-label`` for
+``objects/label``).  Sources: TensorFlow's guide "TFRecord and tf.train.Example";
+``core/dataset_info.py`` and ``core/features`` of ``tensorflow/datasets``.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated, Any, NamedTuple
 
 from fastdata.errors import MissingExtraError, OptionError, SourceError
@@ -28,22 +31,25 @@ from .reading.exported import read_exported
 from .reading.field_names import BOXES
 from .reading.fields import convert, resolve_boxes, resolve_fields
 from .reading.image_files import is_hidden, is_image_name
+from .reading.json_files import read_object
 from .reading.locations import files_at, folder_at, map_files
 from .reading.options import CheckSize, ClassFile, Option, SplitOption
 from .reading.records.examples import (
+    OBJECTS,
+    Objects,
+    class_texts,
     exported_value,
     field_of_feature,
+    has_objects,
     parse_example,
     usual_boxes,
     usual_features,
     value_of_feature,
 )
 from .reading.records.framing import crc32c, frame_rows, has_frames, is_compressed, record_of
-from .reading.records.objects import OBJECTS, Objects, class_texts, has_objects
-from .reading.records.tfds import INFO, Described, read_description
 from .reading.refusals import no_files
 from .reading.selection import FEATURES
-from .reading.splits import choose_folder, choose_split, in_usual_order, mixed_splits
+from .reading.splits import choose_folder, choose_split, in_usual_order, mixed_splits, split_of
 from .scan import Found, IncompleteError, Input, Keyed, Row, Scan, ScanSource
 
 __all__ = ["TFRecordSource"]
@@ -51,6 +57,8 @@ __all__ = ["TFRecordSource"]
 _SUFFIXES = (".tfrecord", ".tfrecords", ".tfrec", ".record", ".records", ".jpeg_records")
 _SHARD = re.compile(r"-[0-9]{5}-of-[0-9]{5}$")
 """How TensorFlow's scripts call shards that have no suffix: ``train-00000-of-01024``."""
+_INFO, _FEATURES, _CLASSES = "dataset_info.json", "features.json", ".labels.txt"
+_LARGEST = 64 << 20
 _LOOKED_AT = 16
 """Files of a folder without such names that are asked whether they are TFRecord."""
 
@@ -97,7 +105,7 @@ class TFRecordSource(ScanSource):
         if not paths:
             raise no_files(location, "TFRecord files")
         exported = None if features else read_exported(paths, self.name)
-        about = read_description(folder_at(location) if exported is None else None, paths)
+        about = _read_description(folder_at(location) if exported is None else None, paths)
         taken = choose_split(paths, about.splits, split)
         paths, splits = [paths[k] for k in taken], [about.splits[k] for k in taken]
         names = in_usual_order(set(splits)) if about.counts else []
@@ -124,7 +132,8 @@ class TFRecordSource(ScanSource):
             resolved, forms = _fields_of(chosen, first, about, fields or {}, channels, boxes, notes)
             if has_boxes:
                 listed = classes if "label" not in resolved else None
-                objects = Objects(*_names_of(scan, first, listed, notes), check_size)
+                named = any(map(class_texts, first))
+                objects = Objects(_class_names(scan, named, listed, notes), named, check_size)
                 resolved |= objects.fields
                 classes = None if listed else classes
             if not features:
@@ -133,7 +142,7 @@ class TFRecordSource(ScanSource):
         if label_offset:
             label = resolved.get("label")
             if not isinstance(label, ScalarField) or "int" not in label.dtype:
-                raise OptionError("label_offset: there is no field 'label' of class numbers")
+                raise OptionError("label_offset: the source has no field 'label' of class numbers")
             notes.append(f"labels are those of the files {label_offset:+d}")
         resolved = named_classes(resolved, "label", classes)
         if len(names) > 1:
@@ -183,7 +192,7 @@ def _example(values: tuple[Any, ...]) -> dict[str, Any]:
 def _fields_of(
     chosen: Mapping[str, str],
     first: Sequence[Mapping[str, Any]],
-    about: Described,
+    about: _Described,
     fields: FieldSpec,
     channels: int,
     boxes: Sequence[str],
@@ -216,39 +225,33 @@ def _fields_of(
     return resolved, resolve_boxes(resolved, values, option, fields, notes)
 
 
-def _names_of(
-    scan: Scan, first: Sequence[Mapping[str, Any]], classes: str | None, notes: list[str]
-) -> tuple[tuple[str, ...] | None, bool]:
-    """Return the classes of objects, and whether records have their names.
+def _class_names(
+    scan: Scan, named: bool, classes: str | None, notes: list[str]
+) -> tuple[str, ...] | None:
+    """Return the classes of objects; without a file of them, all records are read for their names.
 
-    Without a file of classes, all records are read for these.
+    named: whether records have the names of their classes.
     """
-    named = any(map(class_texts, first))
     if classes is not None:
-        return read_class_names(classes), named
+        return read_class_names(classes)
     if not named:
         notes.append(
             "classes of objects have no names here, and 'labels' are the numbers of the files "
             "(--option classes=FILE names them)"
         )
-        return None, named
+        return None
     place = scan.paths[0]
     if mirror_of(place) is not None and len(scan.paths) > 1:
         raise SourceError(
-            f"{place}: the names of classes of objects are in the records, all of which would have "
-            "to be read for them, and those of a store are not: name a file here that has them "
-            "(--option classes=FILE)"
+            f"{place}: the names of classes of objects are in the records, and the files of a "
+            "store are not read twice. Write the names to a file: --option classes=FILE"
         )
-    notes.append(
-        "all records were read once for the names of classes (--option classes=FILE saves that, "
-        "and knows those without objects)"
-    )
-    return classes_of_texts(_texts(scan), str(place)), named
+    return classes_of_texts(_texts(scan), str(place))
 
 
 def _texts(scan: Scan) -> Iterator[str]:
     for *_, row in itertools.chain.from_iterable(map(scan.file, range(len(scan.paths)))):
-        with contextlib.suppress(ValueError):  # the worker says what is the matter
+        with contextlib.suppress(ValueError):  # the worker reports it
             if isinstance(row, Row):
                 yield from class_texts(_example(row.values))
 
@@ -269,9 +272,9 @@ def _counted_rows(
         yield begin, end, row
     if stop is None and is_whole and count != counts[input.number]:
         raise IncompleteError(
-            f"{input.path}: has {count:,} records, and {INFO} says "
-            f"{counts[input.number]:,}. Bring the file again, or name files in a pattern in quotes "
-            "to pack what is there."
+            f"{input.path}: has {count:,} records, and {_INFO} says "
+            f"{counts[input.number]:,}. Copy the file again, or name the files to pack in a "
+            "pattern in quotes."
         )
 
 
@@ -294,3 +297,67 @@ def _files(location: Any) -> list[Path]:
         if any(map_files(has_frames, every[:_LOOKED_AT])):
             return list(itertools.compress(every, map_files(has_frames, every)))
     return []
+
+
+# -- TensorFlow Datasets ----------------------------------------------------------------
+
+
+class _Described(NamedTuple):
+    """The description of a set of files."""
+
+    splits: list[str]  # of each file
+    counts: list[int]  # of records in each file, as the folder says; empty if it does not
+    classes: dict[str, tuple[str, ...]]  # names by the feature of the class numbers
+    boxes: tuple[str, ...]  # features that are boxes: ymin, xmin, ymax, xmax in 0 to 1
+
+
+def _read_description(folder: Path | None, paths: Sequence[Path]) -> _Described:
+    """Return the description that a folder has of its files; else splits by the names alone.
+
+    Raises SourceError if there are files that it does not name.
+    """
+    place = (folder or Path()) / _INFO
+    document = read_object(place, _LARGEST) if folder is not None and place.is_file() else {}
+    try:
+        lengths = {
+            str(split["name"]): [int(length) for length in split.get("shardLengths", ())]
+            for split in document.get("splits", ())
+        }
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise SourceError(f"{place}: its splits cannot be read: {error!r}") from error
+    if folder is None or not any(lengths.values()):
+        return _Described([split_of(PurePath(path.name)) for path in paths], [], {}, ())
+    pattern = re.compile(rf"(?:.*[-.])?({'|'.join(map(re.escape, lengths))})\.\w+-([0-9]+)-of-.*")
+    splits, counts = list[str](), list[int]()
+    for path in paths:
+        found = pattern.fullmatch(path.name)
+        if found is None or int(found[2]) >= len(lengths[found[1]]):
+            raise SourceError(
+                f"{place}: does not name {path.name}. Move away files of other datasets, or name "
+                "the files to pack in a pattern in quotes."
+            )
+        splits.append(found[1])
+        counts.append(lengths[found[1]][int(found[2])])
+    names = {
+        path.name.removesuffix(_CLASSES).replace("-", "/"): read_class_names(path)
+        for path in sorted(folder.glob(f"*{_CLASSES}"))
+    }
+    features = folder / _FEATURES
+    document = read_object(features, _LARGEST) if features.is_file() else {}
+    return _Described(splits, counts, names, tuple(_boxes(document, "")))
+
+
+def _boxes(node: Any, name: str) -> Iterator[str]:
+    """Yield the boxes below a feature."""
+    if not isinstance(node, dict):
+        return
+    kind = str(node.get("pythonClassName")).rpartition(".")[2]
+    if kind == "BBoxFeature":
+        form = (node.get("boundingBox") or {}).get("bboxFormat")
+        if form in (None, "", "REL_YXYX"):
+            yield name
+    elif kind == "FeaturesDict":
+        for key, child in ((node.get("featuresDict") or {}).get("features") or {}).items():
+            yield from _boxes(child, f"{name}/{key}" if name else key)
+    elif kind == "Sequence":
+        yield from _boxes((node.get("sequence") or {}).get("feature"), name)

@@ -177,7 +177,7 @@ class _Archives(NamedTuple):
         for entry in self.chosen or ():
             values.append(next((found[s] for s in entry.suffixes if s in found), None))
             if values[-1] is None and not reason:
-                reason = f"there is no member {' or '.join(entry.suffixes)}"
+                reason = f"the sample has no member {' or '.join(entry.suffixes)}"
         if self.main is not None:
             values += [f"{name}.{next((s for s in self.main if s in found), '')}"]
             values += [found.get("json")]

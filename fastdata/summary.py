@@ -106,9 +106,9 @@ def _crop_needed(shards: Sequence[ShardReader]) -> int:
 
 
 def field_texts(path: str | os.PathLike[str]) -> dict[str, str]:
-    """Return what the columns say of images and classes, by field: sizes, and samples of classes.
+    """Return the sizes of images and the samples of classes, as text by field.
 
-    Of a dataset in a store it returns nothing.
+    A dataset in a store has no entries.
     """
     if is_url(path):
         return {}
@@ -157,7 +157,7 @@ def _joined(shards: Iterable[ShardReader], column: str) -> np.ndarray[Any, Any]:
 
 
 def _counts(shards: Iterable[ShardReader], name: str, field: Field) -> dict[str, Any]:
-    """Return what the columns of one field say."""
+    """Return counts and sizes of one field, from its columns."""
     if isinstance(field, ImageField):
         numbers = np.bincount(_joined(shards, f"{name}.codec"), minlength=len(CODECS))
         return {

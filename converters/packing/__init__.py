@@ -2,6 +2,7 @@
 
 ``driver.pack`` checks its ``options`` and brings a source, ``workers`` and the
 ``packer`` together; ``chunk`` turns samples into encoded records in the workers,
-``boxes`` moves boxes with their image; ``job`` is the unfinished pack
-on the disk, with its ``lock``, and ``report`` describes what was packed.
+``boxes`` moves boxes with their image; ``job`` describes the files of an unfinished
+pack, ``parts`` a ``plan`` of shards that any machine packs, which ``engines`` run, and
+``report`` what was packed.
 """

@@ -264,8 +264,9 @@ def pack(
                 return packer.run(run, stop_on_error=on_error == "stop", progress=progress)
         store = target if isinstance(target, Store) else open_store(os.path.abspath(target))
         parts = Parts(store, found, options)
-        pack_part = partial(parts.pack, num_workers=num_workers, stop_on_error=on_error == "stop")
-        run_all: _RunAll = lambda mine: (pack_part(number) for number in mine)  # noqa: E731
+        run_all: _RunAll = partial(
+            parts.pack_all, num_workers=num_workers, stop_on_error=on_error == "stop"
+        )
         if executor is not None:
             place = os.fspath(source)
             task = Task(

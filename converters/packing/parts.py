@@ -24,7 +24,7 @@ import os
 import re
 import secrets
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -257,6 +257,10 @@ class Parts:
                 with said_while(f"the upload of {self.store.url_of(path.name)}"):
                     self.store.put(path.name, path)
         return self._put(Receipt(part, shard, rejects))
+
+    def pack_all(self, parts: Sequence[int], **options: Any) -> Generator[Receipt, None, None]:
+        """Pack some parts, one after another."""
+        yield from (self.pack(part, **options) for part in parts)
 
     def _put(self, receipt: Receipt) -> Receipt:
         key = f"{self._folder}{receipt.part:05}.json"

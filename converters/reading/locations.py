@@ -106,7 +106,7 @@ def files_at(location: Any, suffixes: Iterable[str] = ()) -> list[Path]:
 
 
 def _has_suffix(name: str, wanted: tuple[str, ...]) -> bool:
-    if is_image_name(name):  # a folder may have a million of them
+    if is_image_name(name):  # a folder may have a million
         return False
     lowered = name.lower()
     return any(lowered.endswith(s) or f"{s}-" in lowered or f"{s}." in lowered for s in wanted)
@@ -129,7 +129,7 @@ def _expanded(pattern: str) -> list[Path]:
     if missing and (found or len(names) > len(missing)):
         raise SourceError(
             f"{pattern}: {len(missing):,} of the files that it names are missing, the first "
-            f"{missing[0]}. Bring them, or name only those that are there."
+            f"{missing[0]}. Bring them, or name only existing files."
         )
     return list(dict.fromkeys(found))
 

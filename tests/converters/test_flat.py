@@ -31,7 +31,7 @@ def test_images_come_by_name_and_what_is_left_out_is_said(
     assert [sample.key for sample in source] == [f"{p.name}.jpg" for p in pictures]
     assert dict(source.schema) == {"image": ImageField()}
     assert any("1 .md" in note for note in source.notes)
-    assert any("folders logs is left out" in note for note in source.notes)
+    assert any("folders logs are left out" in note for note in source.notes)
     assert any("no labels" in note for note in source.notes)
 
 

@@ -113,7 +113,7 @@ def test_records_without_images_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="no record with an image can be read"):
         find_source(path)
     path = write_records(tmp_path / "b.rec", [packed(b"some text", 0)], index=False)
-    with pytest.raises(SourceError, match=r"begins with b'some tex', and no JPEG"):
+    with pytest.raises(SourceError, match=r"begins with b'some tex'. It is not a JPEG"):
         find_source(path)
 
 

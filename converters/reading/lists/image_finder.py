@@ -113,7 +113,7 @@ class ImageFinder:
         if len(above) > 1:
             raise SourceError(
                 f"{self.root}: the folders {joined(sorted(above), 5)} of the list do not exist, "
-                "and two names may be equal without them. Say where they are: --option images=FOLDER"
+                "and two names may be equal without them. Where are they: --option images=FOLDER"
             )
         for name in tried:
             self.path(name)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fastdata.errors import FastdataError
 
-from ..image_files import BOTH_CASES, has_own_images, is_hidden, is_image_name
+from ..image_files import BOTH_CASES, files_below, has_own_images, is_hidden, is_image_name
 from ..list_signs import describe_list, is_submission
 from ..locations import files_at, printable
 from ..picture_pairs import SPLIT_WORDS, words
@@ -35,7 +35,6 @@ _ANNOTATIONS = (
 )  # fmt: skip
 _LOOKED_AT = 1000
 _MOST_LISTS = 20
-_DEPTH = 3
 
 
 def split_siblings(path: Path) -> list[Path]:
@@ -103,17 +102,7 @@ def lists_of_splits(folder: Path) -> dict[str, Path]:
 
 def images_below(folder: Path) -> Iterator[str]:
     """Yield the images in a folder and in folders below, relative to it."""
-    start = len(os.path.join(folder, ""))
-    waiting = [(os.fspath(folder), 0)]
-    for path, depth in waiting:  # which grows meanwhile
-        with os.scandir(path) as entries:
-            for entry in entries:
-                if is_hidden(entry.name):
-                    continue
-                if is_image_name(entry.name):
-                    yield entry.path[start:]
-                elif depth < _DEPTH and entry.is_dir():
-                    waiting.append((entry.path, depth + 1))
+    return filter(is_image_name, files_below(folder, ""))
 
 
 def not_used(folder: Path, paths: Iterable[str], lists: Iterable[Path]) -> list[str]:

@@ -2,6 +2,11 @@
 
 The message is described here at run time and read by Google's protobuf library; its features
 become fields.  Source: ``tensorflow/core/example/example.proto`` and ``feature.proto``.
+
+TensorFlow's Object Detection API writes objects: ``image/object/bbox/{xmin,ymin,xmax,ymax}`` are
+lists of floats, parts of the picture's width and height; ``image/object/class/{label,text}`` are
+the numbers and the names of the classes.  Source: ``research/object_detection/dataset_tools`` of
+``github.com/tensorflow/models``.
 """
 
 from __future__ import annotations
@@ -9,22 +14,29 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fastdata.schema import ArrayField, BytesField, Field, ScalarField, StringField
 
+from ..annotations.annotated import check_parts, frame_of
+from ..class_names import numbered
 from ..exported import array_of, needs_shape
 from ..field_names import BOXES, IMAGES, LABELS, first_called
+from ..fields import BOXES as BOXES_FIELD
 from ..fields import image_field
 from ..image_files import is_image_bytes
 from ..refusals import require
 
 __all__ = [
+    "OBJECTS",
+    "Objects",
+    "class_texts",
     "example_of",
     "exported_value",
     "field_of_feature",
+    "has_objects",
     "parse_example",
     "usual_boxes",
     "usual_features",
@@ -54,7 +66,7 @@ message_type { name: "Example" field { name: "features" number: 1 type_name: "Fe
 """A map is, on the wire, a list of entries; a key that stands twice counts as last."""
 
 
-# As TensorFlow's own datasets call them, then what is usual.
+# The names in TensorFlow's own datasets, then usual names.
 _IMAGES = ("image/encoded", "image/raw", *IMAGES)
 _LABELS = ("image/class/label", *LABELS)
 
@@ -107,7 +119,7 @@ def values_of(feature: Any) -> Sequence[Any]:
 def usual_features(examples: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Choose the features that are called as images and labels usually are.
 
-    Feature by field: ``image`` and, where there are numbers for it, ``label``.
+    Feature by field: ``image``, and ``label`` if there are numbers for it.
     """
     first: dict[str, Any] = {}
     for example in examples:
@@ -125,7 +137,7 @@ def usual_features(examples: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 def usual_boxes(examples: Sequence[Mapping[str, Any]], known: Sequence[str]) -> dict[str, str]:
     """Choose the feature of boxes and that of their classes, if there are any.
 
-    known: features of which it is known that they are boxes; others are told by their names.
+    known: features that are boxes; other features are recognised by their names.
     """
     there = {name: values_of(value) for example in examples for name, value in example.items()}
     called = [
@@ -157,7 +169,7 @@ def field_of_feature(features: Sequence[Any], channels: int, name: str) -> Field
         if is_image_bytes(first):
             return image_field(name, channels)
         return StringField() if all(map(_is_text, columns)) else BytesField()
-    # Of an empty list the kind alone is known.
+    # An empty list has only a kind.
     kinds = {feature.WhichOneof("kind") for feature in features}
     dtype = "float32" if "float_list" in kinds else "int64"
     if name.lower() in BOXES and not any(len(column) % 4 for column in columns):
@@ -216,7 +228,7 @@ def exported_value(example: Mapping[str, Any], feature: str, field: Field) -> An
     kind, values = held.WhichOneof("kind"), values_of(held)
     if kind == "bytes_list":
         if field.dtype != "float64" or len(values) != 1 or len(values[0]) % 8:
-            raise ValueError(f"the feature {feature!r} has bytes, which are no {field.dtype}")
+            raise ValueError(f"the feature {feature!r} has bytes that are not {field.dtype}")
         entries = np.frombuffer(values[0], "<f8")
     else:
         dtype = np.float32 if kind == "float_list" else np.int64
@@ -230,3 +242,71 @@ def exported_value(example: Mapping[str, Any], feature: str, field: Field) -> An
             raise ValueError(f"the feature {lengths!r} is missing")
         shape = [int(length) for length in values_of(example[lengths])]
     return array_of(entries, field, shape, feature)
+
+
+# -- objects ----------------------------------------------------------------------------
+
+
+_SIDES = tuple(f"image/object/bbox/{side}" for side in ("xmin", "ymin", "xmax", "ymax"))
+_LABEL, _TEXT = "image/object/class/label", "image/object/class/text"
+_SIZE = ("image/height", "image/width")
+OBJECTS = {*_SIDES, _LABEL, _TEXT}
+"""The features that are read."""
+
+
+class Objects(NamedTuple):
+    """How the objects of an Example become boxes and labels."""
+
+    names: tuple[str, ...] | None  # of the classes
+    named: bool  # whether records have the names of their classes, which count; else numbers do
+    check_size: bool
+
+    @property
+    def fields(self) -> dict[str, Field]:
+        """The fields."""
+        return {"boxes": BOXES_FIELD, "labels": ArrayField("int64", (None,), classes=self.names)}
+
+    def values(self, example: Mapping[str, Any], image: bytes) -> tuple[Any, Any]:
+        """Return boxes, in pixels of the image file, and labels.
+
+        Raises ValueError if features have different lengths or impossible values.
+        """
+        sides = [_listed(example, name) for name in _SIDES]
+        classes = list(_listed(example, _TEXT if self.named else _LABEL))
+        counts = [*map(len, sides), len(classes)]
+        if len(set(counts)) > 1:
+            raise ValueError(
+                f"{', '.join(_SIDES)} and the classes have {counts} values, not as many each"
+            )
+        parts = np.array(sides, np.float64).T.reshape(-1, 4)
+        check_parts(parts)
+        size = [int(value) for name in _SIZE for value in _listed(example, name)[:1]]
+        said = (size[0], size[1]) if len(size) == 2 else None
+        frame = frame_of(image, said, self.check_size)
+        boxes = frame.boxes(parts * (frame.width, frame.height, frame.width, frame.height))
+        if self.named:
+            assert self.names is not None
+            known = numbered(self.names)
+            unknown = [name for name in map(_text, classes) if name not in known]
+            if unknown:
+                raise ValueError(f"the class {unknown[0]!r} is not known")
+            classes = [known[_text(name)] for name in classes]
+        return boxes.astype(np.float32), np.array(classes, np.int64)
+
+
+def has_objects(examples: Iterable[Mapping[str, Any]]) -> bool:
+    """Tell whether Examples have boxes, as four features."""
+    return any(all(name in example for name in _SIDES) for example in examples)
+
+
+def class_texts(example: Mapping[str, Any]) -> list[str]:
+    """Return the names that an Example has for the classes of its objects."""
+    return [_text(name) for name in _listed(example, _TEXT)]
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "replace")
+
+
+def _listed(example: Mapping[str, Any], name: str) -> Sequence[Any]:
+    return values_of(example[name]) if name in example else ()

@@ -26,6 +26,8 @@ __all__ = ["BLOCK", "Member", "is_header", "members"]
 BLOCK = 512
 _LARGEST_EXTRA = 1 << 20
 """Bytes of a long name, or of pax records; more is damage."""
+_LONGEST_NAME = 1 << 14
+"""Bytes; Linux opens paths of 4,096."""
 _END = bytes(BLOCK)
 _KINDS = {
     b"0": "file",
@@ -69,7 +71,6 @@ def members(front: ForwardReader, start: int = 0, stop: int | None = None) -> It
     """
     offset = begin = start
     name: bytes | None = None
-    size: int | None = None
     sparse = ended = False
     while stop is None or offset < stop:
         block = front.read(offset, BLOCK)
@@ -103,17 +104,17 @@ def members(front: ForwardReader, start: int = 0, stop: int | None = None) -> It
                 name = records.get(b"path", name)
                 sparse = any(key.startswith(b"GNU.sparse") for key in records)
                 if b"size" in records:
-                    digits = records[b"size"]
-                    size = int(digits) if digits.isdigit() and len(digits) < 20 else -1
+                    raise _damaged(front, offset, "a member of more than 8 GB, which is not read")
             offset += BLOCK + _blocks(length)
             continue
-        length = length if size is None else size
         if not 0 <= length < 1 << 60:
             raise _damaged(front, offset, f"a member of {length:,} bytes")
         what = "sparse file" if sparse else _KINDS.get(kind, f"member of kind {kind!r}")
         if kind == b"S" and block[482]:
             raise _damaged(front, offset, "a sparse file of many pieces, which is not read")
         found = name if name is not None else _name(block)
+        if len(found) > _LONGEST_NAME:
+            raise _damaged(front, offset, f"a member's name of {len(found):,} bytes")
         if what == "file" and found.endswith(b"/"):
             what = "folder"
         if what in ("link", "device", "folder", "pipe"):
@@ -123,7 +124,7 @@ def members(front: ForwardReader, start: int = 0, stop: int | None = None) -> It
             raise _damaged(front, offset, f"the file ends within a member of {length:,} bytes")
         yield member
         offset = begin = member.end
-        name, size, sparse = None, None, False
+        name, sparse = None, False
 
 
 def _blocks(size: int) -> int:

@@ -253,10 +253,10 @@ def _number(text: str, field: Field, name: str) -> Any:
     try:
         return float(text) if field.dtype.startswith("float") else int(text)
     except ValueError:
-        known = field.classes is not None
-        what = "no number and no class's name" if known else "no number"
-        remedy = "" if known else " (of a class, --option classes=FILE tells the names)"
-        raise ValueError(f"{name!r} is {text[:60]!r}, which is {what}{remedy}") from None
+        raise ValueError(
+            f"{name!r} is {text[:60]!r}, not a number or a class's name (--option classes=FILE "
+            "gives the names)"
+        ) from None
 
 
 class MembersReader(NamedTuple):
