@@ -309,8 +309,8 @@ class _Pair:
     ) -> None:
         self.root, self.split, self.images, self.others = root, split, images, others
         self.mixed = images == others
-        first = filter(is_image_name, files_below(root, images))
-        names = list(itertools.islice(first, _LOOKED_AT))
+        # Each walk ends before the next: it keeps the names of a whole folder.
+        names = list(itertools.islice(filter(is_image_name, files_below(root, images)), _LOOKED_AT))
         files = list(itertools.islice(files_below(root, others), _MASKS_LOOKED_AT))
         choices = _ENDS if ending is None else (("", ending), ("_leftImg8bit", ending))
         counts = []
