@@ -189,7 +189,7 @@ class VocSource(Listing):
         for number, line in text_lines(path):
             name = unicodedata.normalize("NFC", line.strip())
             if name not in known:
-                reason = f"there is no image of that name in {self.root / _PAIR.images}"
+                reason = f"{self.root / _PAIR.images} has no image of that name"
                 self.reject(f"{name} ({path.name}, line {number})", reason)
             elif name in seen:
                 self.reject(known[name], "the list names it before")
@@ -340,7 +340,7 @@ class VocReader:
         name, box = _text(element, "name"), element.find("bndbox")
         flags = _text(element, "difficult"), _text(element, "truncated")
         if name not in self.classes:
-            raise ValueError(f"its name is {name!r:.80}, which is none of the classes")
+            raise ValueError(f"no class is called {name!r:.80}")
         if not _FLAGS.keys() >= {*flags}:
             raise ValueError(f"difficult and truncated are {flags!r:.80}, not 0 or 1")
         if box is None:

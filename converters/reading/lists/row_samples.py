@@ -288,7 +288,8 @@ class RowSamples:
         return self._name(index) or f"row {index + 1}"
 
     @property
-    def _images(self) -> ImageFinder:
+    def images(self) -> ImageFinder:
+        """What finds the images of the samples."""
         return self._finders[self._info.columns[self._info.image]]
 
     def _name(self, index: int) -> str:
@@ -300,14 +301,10 @@ class RowSamples:
         row = self._row(index)
         return tuple(self._value(name, field, row[name]) for name, field in self.schema.items())
 
-    def is_there(self, name: str) -> bool:
-        """Tell whether there is an image of a name."""
-        return self._images.is_there(name)
-
     def path_at(self, index: int) -> str:
         """Return the path of the image of a sample; "" if its row does not fit."""
         with contextlib.suppress(ValueError):
-            return os.fspath(self._images.path(self._name(index)))
+            return os.fspath(self.images.path(self._name(index)))
         return ""
 
     def parts(self, index: int) -> tuple[Any, ...]:
@@ -329,6 +326,8 @@ class RowSamples:
             return self._finders[name].path(cell)
         if isinstance(field, ArrayField):
             return convert(parse_array(cell, field), field, name)
+        if name in self._numbers and cell in self._numbers[name]:
+            return self._numbers[name][cell]
         text = cell.strip()
         if field.dtype == "bool":
             if text.lower() not in _TRUTH:
