@@ -226,11 +226,11 @@ def _label_of(dataset: Dataset) -> str:
 
     Arrays come last: they are the classes of boxes.
     """
-    if dataset.schema.label is not None:
-        return dataset.schema.label
-    for name, field in dataset.schema.items():
-        if isinstance(field, ArrayField) and field.classes is not None:
-            return name
+    fields = dataset.schema.items()
+    arrays = (n for n, f in fields if isinstance(f, ArrayField) and f.classes is not None)
+    name = dataset.schema.label or next(arrays, None)
+    if name is not None:
+        return name
     raise OptionError(
         f"classes: the dataset has no field with classes, only {', '.join(dataset.schema)}. Select "
         "by another field: where={NAME: VALUE} (--where NAME=VALUE)"

@@ -65,10 +65,11 @@ class FolderExporter(Exporter):
             csv.writer(file, lineterminator="\n").writerow(self.schema)
             for sample in samples:
                 row = self._row(sample)
-                if max(len(str(cell)) for cell in row) > MOST_IN_CELL:
+                length, name = max((len(str(v)), n) for v, n in zip(row, self.schema, strict=True))
+                if length > MOST_IN_CELL:
                     raise OptionError(
-                        f"{sample.shard.path}: {sample} has a value of more than "
-                        f"{MOST_IN_CELL:,} characters, and no CSV with such a cell is read. "
+                        f"{sample.shard.path}: {sample} has more than {MOST_IN_CELL:,} characters "
+                        f"in the field {name!r}, and no CSV with such a cell is read. "
                         "Export to parquet, webdataset or tfrecord"
                     )
                 rows.writerow(row)

@@ -129,8 +129,9 @@ class TableSource(FileSource, IndexedSource):
         self._names = [printable(os.fspath(relative[k])) for k in taken]
         self._split_numbers = [0] * len(taken)
         # Of other splits the classes count.
-        self._others = [path for k, path in enumerate(paths) if k not in set(taken)]
-        self._others += splits_next_to(Path(location)) if Path(location).is_file() else []
+        next_to = splits_next_to(Path(location)) if Path(location).is_file() else []
+        others = (path for k, path in enumerate(paths) if k not in set(taken))
+        self._others = [path for path in (*others, *next_to) if path.is_file()]
 
         self._look_at_files()
         first = str(self.paths[self._columns[0].file])
@@ -220,6 +221,8 @@ class TableSource(FileSource, IndexedSource):
             self._file_starts.append(self.num_samples)
             kind = 0
             try:
+                if not path.is_file():  # to open a pipe would wait
+                    raise SourceError(f"{path}: not a regular file")
                 schema, beside, blocks = self.look(path)
                 size = stat_of(path)[0]
                 for number, rows in enumerate(blocks):

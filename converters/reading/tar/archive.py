@@ -26,6 +26,8 @@ __all__ = ["BLOCK", "Member", "is_header", "members"]
 BLOCK = 512
 _LARGEST_EXTRA = 1 << 20
 """Bytes of a long name, or of pax records; more is damage."""
+_LONGEST_NAME = 1 << 14
+"""Bytes; Linux opens paths of 4,096."""
 _END = bytes(BLOCK)
 _KINDS = {
     b"0": "file",
@@ -111,6 +113,8 @@ def members(front: ForwardReader, start: int = 0, stop: int | None = None) -> It
         if kind == b"S" and block[482]:
             raise _damaged(front, offset, "a sparse file of many pieces, which is not read")
         found = name if name is not None else _name(block)
+        if len(found) > _LONGEST_NAME:
+            raise _damaged(front, offset, f"a member's name of {len(found):,} bytes")
         if what == "file" and found.endswith(b"/"):
             what = "folder"
         if what in ("link", "device", "folder", "pipe"):
