@@ -65,12 +65,13 @@ class FolderExporter(Exporter):
             csv.writer(file, lineterminator="\n").writerow(self.schema)
             for sample in samples:
                 row = self._row(sample)
-                if max(len(str(cell)) for cell in row) > MOST_IN_CELL:
-                    raise OptionError(
-                        f"{sample.shard.path}: {sample} has a value of more than "
-                        f"{MOST_IN_CELL:,} characters, and no CSV with such a cell is read. "
-                        "Export to parquet, webdataset or tfrecord"
-                    )
+                for name, cell in zip(self.schema, row, strict=True):
+                    if isinstance(cell, str) and len(cell) > MOST_IN_CELL:
+                        raise OptionError(
+                            f"{sample.shard.path}: {sample} has {len(cell):,} characters in "
+                            f"{name!r}, and a CSV is read with cells of at most {MOST_IN_CELL:,}. "
+                            "Export to parquet, webdataset or tfrecord"
+                        )
                 rows.writerow(row)
 
     def _row(self, sample: PackedSample) -> list[str | int | float | bool]:
