@@ -18,7 +18,6 @@ __all__ = [
     "is_label",
     "is_usual",
     "label_column",
-    "names_images",
 ]
 
 # -- usual names ------------------------------------------------------------------------
@@ -64,11 +63,6 @@ def plain_name(name: str) -> str:
     return re.sub(r"[\W_]", "", name.lower())
 
 
-def names_images(name: str) -> bool:
-    """Tell whether a column that names images is usually called so."""
-    return plain_name(name) in (*_PATHS, *_IDS)
-
-
 def is_label(name: str) -> bool:
     """Tell whether a column of labels is usually called so."""
     return plain_name(name) in LABELS and not name.endswith("_")  # class_ if there is a label
@@ -76,7 +70,7 @@ def is_label(name: str) -> bool:
 
 def is_usual(name: str) -> bool:
     """Tell whether a text is a usual name of a column of a list."""
-    return names_images(name) or is_label(name)
+    return plain_name(name) in (*_PATHS, *_IDS) or is_label(name)
 
 
 def image_column(columns: Sequence[str]) -> int:

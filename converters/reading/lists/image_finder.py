@@ -19,7 +19,7 @@ from ..locations import folders_in, stat_of
 from ..named_files import find_named
 from ..selection import joined
 
-__all__ = ["ImageFinder", "folder_named"]
+__all__ = ["ImageFinder"]
 
 _TRIED_NAMES = (32, 400)
 _TRIED_FOLDERS = 128
@@ -37,7 +37,13 @@ class ImageFinder:
 
     def __init__(self, root: Path, images: str = "") -> None:
         self.root, self.note, self._given = root, "", bool(images)
-        self._folders = [folder_named(root, images) if images else ""]
+        if not (root / images).is_dir():
+            if not os.path.isdir(images):
+                raise OptionError(
+                    f"images={images}: no such folder in {root} or the working directory"
+                )
+            images = os.path.abspath(images)
+        self._folders = [images]
         self._all = self._folders  # these and others that a name may be in
         self._suffixes: tuple[str, ...] = ("",)
         self._skipped = 0  # folders at the start of each name that are not there
@@ -196,12 +202,3 @@ def _inside(root: Path, folders: list[str]) -> list[str]:
             continue
         found += [os.path.join(folder, name) for name in names if not is_hidden(name)]
     return found[:_TRIED_FOLDERS]
-
-
-def folder_named(root: Path, images: str) -> str:
-    """Return the folder that the option ``images=`` names, from `root` or from where this runs."""
-    if (root / images).is_dir():
-        return images
-    if os.path.isdir(images):
-        return os.path.abspath(images)
-    raise OptionError(f"images={images}: no such folder in {root} or the working directory")
