@@ -17,7 +17,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from fastdata.errors import OptionError, SourceError
 from fastdata.schema import ArrayField, Field, ScalarField, StringField
@@ -29,7 +29,7 @@ from .reading.annotations.coco_annotations import CocoIndex, CocoReader, Id, rea
 from .reading.fields import BOXES
 from .reading.locations import first_bytes, folders_in
 from .reading.named_files import find_named
-from .reading.options import CheckSize, ImageFolder, Option, PaintedMasks
+from .reading.options import CheckSize, ImageFolder, PaintedMasks, SplitOption
 from .reading.picture_pairs import SPLIT_WORDS, words
 from .reading.selection import joined, left_out
 from .reading.splits import in_usual_order
@@ -57,7 +57,7 @@ class CocoSource(Listing):
         *,
         images: ImageFolder = None,
         masks: PaintedMasks = None,
-        split: Annotated[str | None, Option("take only this split, if each has a file")] = None,
+        split: SplitOption = None,
         check_size: CheckSize = True,
     ) -> dict[str, Field]:
         self.root, files = annotation_files(location, self.notes)

@@ -314,8 +314,8 @@ class _Pair:
         self.root, self.split = root, split
         self.images, self.others = os.path.normpath(images), os.path.normpath(others)
         self.mixed = self.images == self.others
-        first = filter(is_image_name, files_below(root, images))
-        names = list(itertools.islice(first, _LOOKED_AT))
+        # Each walk ends before the next: it keeps the names of a whole folder.
+        names = list(itertools.islice(filter(is_image_name, files_below(root, images)), _LOOKED_AT))
         files = list(itertools.islice(files_below(root, others), _MASKS_LOOKED_AT))
         choices = _ENDS if ending is None else (("", ending), ("_leftImg8bit", ending))
         self.some: list[tuple[str, str]] = []

@@ -91,12 +91,10 @@ class VocSource(Listing):
         if self._masks and not (self.root / self._masks).is_dir():
             raise OptionError(f"masks={masks}: {self.root / self._masks} does not exist")
         lists = self.root / "ImageSets" / ("Segmentation" if masks else "Main")
-        listed, own = (
-            (lists_in(lists)[0], lists_in(lists.with_name("Main"))[1]) if roots else ([], ())
-        )
+        listed, own = lists_in(lists)[0], lists_in(lists.with_name("Main"))[1] if roots else ()
         if roots and split and split not in listed:
             raise OptionError(f"split={split}: not in {lists}, which has {joined(listed)}")
-        if listed and not split:
+        if roots and listed and not split:
             self.notes.append(
                 f"images of all splits; --option split=NAME takes one of {joined(listed)}"
             )
@@ -237,15 +235,9 @@ def lists_in(folder: Path) -> tuple[list[str], tuple[str, ...]]:
     The list of a class, such as ``cat_train.txt``, marks each image of the split.
     """
     names = sorted(path.stem for path in folder.glob("*.txt"))
-    of_classes = [
-        (name, found)
-        for name in names
-        for found, _, split in [name.rpartition("_")]
-        if found and split in names and _is_flagged(folder / f"{name}.txt")
-    ]
-    flagged = {name for name, _ in of_classes}
-    classes = tuple(sorted({found for _, found in of_classes}))
-    return [name for name in names if name not in flagged], classes
+    parts = [name.rpartition("_") for name in names if _is_flagged(folder / f"{name}.txt")]
+    flagged = {"".join(part): part[0] for part in parts if part[0] and part[2] in names}
+    return [name for name in names if name not in flagged], tuple(sorted({*flagged.values()}))
 
 
 def _is_flagged(path: Path) -> bool:

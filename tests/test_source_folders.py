@@ -174,7 +174,7 @@ def test_a_link_that_leads_round_in_a_circle_is_refused(tmp_path: Path) -> None:
     (root / "bee" / "self").symlink_to("self")
     assert FolderSource(root).num_samples == 6
     (root / "ant" / "inner" / "back").symlink_to(root / "ant")
-    with pytest.raises(SourceError, match="ant/inner/back is a link to .*ant, a folder above it"):
+    with pytest.raises(SourceError, match=r"ant/inner/back is a link to .*ant, a folder above it"):
         FolderSource(root)
 
 

@@ -65,13 +65,13 @@ class FolderExporter(Exporter):
             csv.writer(file, lineterminator="\n").writerow(self.schema)
             for sample in samples:
                 row = self._row(sample)
-                for name, cell in zip(self.schema, row, strict=True):
-                    if isinstance(cell, str) and len(cell) > MOST_IN_CELL:
-                        raise OptionError(
-                            f"{sample.shard.path}: {sample} has {len(cell):,} characters in "
-                            f"{name!r}, and a CSV is read with cells of at most {MOST_IN_CELL:,}. "
-                            "Export to parquet, webdataset or tfrecord"
-                        )
+                length, name = max((len(str(v)), n) for v, n in zip(row, self.schema, strict=True))
+                if length > MOST_IN_CELL:
+                    raise OptionError(
+                        f"{sample.shard.path}: {sample} has more than {MOST_IN_CELL:,} characters "
+                        f"in the field {name!r}, and no CSV with such a cell is read. "
+                        "Export to parquet, webdataset or tfrecord"
+                    )
                 rows.writerow(row)
 
     def _row(self, sample: PackedSample) -> list[str | int | float | bool]:

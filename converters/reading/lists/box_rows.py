@@ -131,16 +131,20 @@ class BoxSamples(RowSamples):
         roles, rows = self._roles, self._rows_of(index)
         if not rows[0][self._info.image].strip():
             raise ValueError("the row of the box names no image")
-        boxes, labels = list[list[str]](), list[int]()
+        boxes, labels, numbers = list[list[str]](), list[int](), self._numbers.get("labels", {})
         for row in rows:
             cells = [row[k] for k in roles.boxes]
             if not "".join(cells).strip():
                 continue  # an image without boxes
             boxes.append(cells)
             if roles.label is not None:
-                if not (text := row[roles.label].strip()):
+                text = row[roles.label]
+                if text in numbers:
+                    labels.append(numbers[text])
+                elif text.strip():
+                    labels.append(self._number_of("labels", text))
+                else:
                     raise ValueError("it has a box, but no class")
-                labels.append(self._number_of("labels", text))
         sides = [float(rows[0][k] or 0) for k in roles.size]
         size = tuple(int(side) for side in sides if 0 < side < 1e9)
         known: dict[str, Any] = {

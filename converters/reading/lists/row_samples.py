@@ -326,6 +326,8 @@ class RowSamples:
             return self._finders[name].path(cell)
         if isinstance(field, ArrayField):
             return convert(parse_array(cell, field), field, name)
+        if name in self._numbers and cell in self._numbers[name]:
+            return self._numbers[name][cell]
         text = cell.strip()
         if field.dtype == "bool":
             if text.lower() not in _TRUTH:
