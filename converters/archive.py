@@ -56,7 +56,7 @@ class ArchiveSource(FolderSource):
             return False
         return _may_be(files[0])
 
-    def open_location(self, location: Any) -> Path:
+    def open_tree(self, location: Path) -> ArchiveTree:
         files = files_at(location, _SUFFIXES)
         if not files:
             raise no_files(location, "archives")
@@ -67,21 +67,20 @@ class ArchiveSource(FolderSource):
                 "each for itself and join them: fastdata merge; or --format webdataset, if members "
                 "of one name are a sample"
             )
-        return files[0]
-
-    def open_tree(self, location: Path) -> ArchiveTree:
-        self.beside, self._kind = [location], archive_kind(location)
+        self.root, self.beside = files[0], files
+        self._kind = archive_kind(self.root)
         if not self._kind:
-            raise SourceError(f"{location}: neither a tar file, gzip'd or not, nor a zip file")
-        tree = ArchiveTree(location, self._kind)
+            raise SourceError(f"{self.root}: neither a tar file, gzip'd or not, nor a zip file")
+        tree = ArchiveTree(self.root, self._kind)
         if self._kind == "zip":
-            self.reader = ZipReader(str(location))
+            self.reader = ZipReader(str(self.root))
         else:
             refuse_groups(tree.place, *tree.all_names())
         return tree
 
     def add_images(self, layout: ClassLayout, taken: Iterator[Taken]) -> None:
         tree: ArchiveTree = self.tree  # type: ignore[assignment]
+        self._places = tree.places
         found = (
             (row, place + name, labels, images.count(name) > 1 if twice else False)
             for place, images, rows, labels in taken
@@ -100,7 +99,11 @@ class ArchiveSource(FolderSource):
             problem = tree.problems.get(row, "")
             if problem := "the archive has its name twice" if repeated else problem:
                 self._rejects[self.num_samples] = problem
-            self.add(name, **tree.place_of(row), **labels)
+            self.add(name, row=row, **labels)
+
+    def numbers_of(self, index: int) -> dict[str, int]:
+        numbers = super().numbers_of(index)
+        return {**self._places[numbers.pop("row")], **numbers}
 
     def values(self, files: list[str], numbers: dict[str, int]) -> tuple[Any, ...] | Deferred:
         if self.reader is not None:
@@ -144,21 +147,37 @@ class ZipReader:
         return {"image": member.read(self.path)}
 
 
+class Places:
+    """The numbers that a worker needs to read a file, by row; a dict takes ten times the memory."""
+
+    def __init__(self, fields: tuple[str, ...]) -> None:
+        self._fields, self._numbers = fields, array("q")
+
+    def append(self, numbers: Iterable[int]) -> int:
+        """Add a file and return its row."""
+        self._numbers.extend(numbers)
+        return len(self._numbers) // len(self._fields) - 1
+
+    def __getitem__(self, row: int) -> dict[str, int]:
+        start = row * len(self._fields)
+        numbers = self._numbers[start : start + len(self._fields)]
+        return dict(zip(self._fields, numbers, strict=True))
+
+
 class ArchiveTree(ListedTree):
     """The names in an archive.
 
+    places: where the files are, by row.
     problems: why images cannot be read, by row.
     """
 
     def __init__(self, path: Path, kind: str) -> None:
         super().__init__(os.fspath(path))
         self._path, self._kind = path, kind
-        self._fields = ZipMember._fields if kind == "zip" else FileSpan._fields[1:]
-        self._places = array("q")
+        self.places = Places(ZipMember._fields if kind == "zip" else FileSpan._fields[1:])
         self.problems: dict[int, str] = {}
         for name, problem, numbers in archive_entries(path, kind):
-            row = len(self._places) // len(self._fields)
-            self._places.extend(numbers)
+            row = self.places.append(numbers)
             if ".." in name.split("/"):
                 raise SourceError(
                     f"{path}: the name {printable(name)} leads out of the archive. Extract it by a "
@@ -168,12 +187,6 @@ class ArchiveTree(ListedTree):
             if problem:
                 self.problems[row] = problem
         self.finish()
-
-    def place_of(self, row: int) -> dict[str, int]:
-        """Return the numbers that a worker needs to read a file."""
-        start = row * len(self._fields)
-        numbers = self._places[start : start + len(self._fields)]
-        return dict(zip(self._fields, numbers, strict=True))
 
     def all_names(self) -> tuple[list[str], list[str]]:
         """Return the names of all images, and of all other files."""
@@ -189,7 +202,7 @@ class ArchiveTree(ListedTree):
         found: dict[int, bytes] = {}
         with ForwardReader(self._path, compressed=self._kind == "gzip") as front:
             for row in sorted(set(rows)):
-                place = self.place_of(row)
+                place = self.places[row]
                 try:
                     if self._kind == "zip":
                         found[row] = ZipMember(**place).read(self._path)

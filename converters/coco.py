@@ -1,4 +1,4 @@
-"""COCO: images, and one JSON file with what is in them.
+"""COCO: images, and one JSON file that describes them.
 
 ``{"images": [...], "annotations": [...], "categories": [...]}``, as
 https://cocodataset.org/#format-data specifies it: boxes as left, top, width, height from the
@@ -12,7 +12,6 @@ and numbers, and 57 bytes an annotation.  Workers read the rest again.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import re
 from collections import Counter
@@ -75,7 +74,7 @@ class CocoSource(Listing):
         found["image_id"] = StringField() if self._text_ids else ScalarField("int64")
         found |= self.split_field()
         folders = [image_folder(self.root, i.path, images, i.first_names()) for i in self._indices]
-        # Images of several folders differ by the folder, with which their keys begin.
+        # If there are several folders, keys begin with them.
         self.root = folders[0] if len(folders) == 1 else self.root
         for number, (index, folder) in enumerate(zip(self._indices, folders, strict=True)):
             index.number_classes(classes)
@@ -97,7 +96,7 @@ class CocoSource(Listing):
             self.reject(key, reason)
 
     def _fields_of(self, masks: str | None, classes: tuple[str, ...]) -> dict[str, Field]:
-        """Return the fields, by which members annotations have."""
+        """Return the fields, by the members of annotations."""
         seen = set().union(*(index.seen for index in self._indices))
         of_image = "category_id" in seen and not seen & {"bbox", "segmentation"}
         boxed = not of_image and bool(
@@ -157,18 +156,10 @@ def _looks_so(path: Path) -> bool:
 
 def _files_in(folder: Path, most: int | None = None) -> list[str]:
     """Return the annotation files of a folder, or those among its first `most` JSON files."""
-    places = [os.path.join("annotations", name) for name in _jsons(folder / "annotations", most)]
-    places += _jsons(folder, most)
-    places += [os.path.join(split, _ROBOFLOW) for split in folders_in(folder)]
-    return [place for place in places if _looks_so(folder / place)]
-
-
-def _jsons(folder: Path, most: int | None) -> list[str]:
-    if not folder.is_dir():
-        return []
-    with os.scandir(folder) as entries:
-        names = (entry.name for entry in entries if entry.name.endswith(".json"))
-        return sorted(itertools.islice(names, most))
+    places = (sorted((folder / place).glob("*.json"))[:most] for place in ("annotations", ""))
+    paths = [path for found in places for path in found]
+    paths += [folder / split / _ROBOFLOW for split in folders_in(folder)]
+    return [os.path.relpath(path, folder) for path in paths if _looks_so(path)]
 
 
 def annotation_files(location: Path, notes: list[str]) -> tuple[Path, dict[str, Path]]:
@@ -194,7 +185,7 @@ def annotation_files(location: Path, notes: list[str]) -> tuple[Path, dict[str, 
     rest = {tuple(word for word in one if word not in SPLIT_WORDS) for one in found}
     if len(rest) > 1 or "" in splits or len(splits) < len(usual):
         raise SourceError(
-            f"{location}: has the annotation files {joined(files)}. Pack one of them: SOURCE "
+            f"{location}: has the annotation files {joined(files)}. Name one: SOURCE "
             f"{location / usual[0]}"
         )
     return location, {split: location / splits[split] for split in in_usual_order(splits)}

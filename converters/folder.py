@@ -2,8 +2,8 @@
 
 Classes, their numbers, the files taken and their order are torchvision's: every folder in `root`
 is a class, numbered in sorted order; below it all files with an image suffix are taken, sorted,
-links followed.  Unlike torchvision, hidden folders and files are left out, and so is a link that
-leads back to a folder above itself.
+links followed.  Unlike torchvision, hidden folders and files are left out.  A link to a folder
+above itself is refused.
 
 The folders lie on a disk, in a store, or in an archive (`archive.py`).
 `detect.py` tells which folders are classes, which are splits, and what speaks against it; such a
@@ -94,18 +94,10 @@ class FolderSource(Listing):
         for place, images, _, labels in taken:
             for name in images:
                 self.add(place + name, **labels)
-        loops = tree.loops
-        parents = {folder.path.rpartition("/")[0] for folder in layout.folders}
-        for loop in loops:
-            if os.path.dirname(os.path.relpath(loop, tree.root)) in parents:
-                raise SourceError(
-                    f"{loop} is a link to {os.path.realpath(loop)}, a folder above it, not to a "
-                    "class folder. Remove the link."
-                )
-        if loops:
-            self.notes.append(
-                f"{len(loops):,} links to a folder above left out, which would lead round in a "
-                f"circle: {joined((printable(tree.relative(loop)) for loop in loops), 5)}"
+        if tree.loops:
+            loop = tree.loops[0]
+            raise SourceError(
+                f"{loop} is a link to {os.path.realpath(loop)}, a folder above it. Remove the link"
             )
 
     def _refuse_empty(self, layout: ClassLayout, allowed: bool) -> None:

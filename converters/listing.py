@@ -55,17 +55,13 @@ class Listing(IndexedSource):
         **options: Any,
     ) -> None:
         refuse_fields(fields, self.name)
-        self.root, self.beside, self.notes = self.open_location(location), [], []
+        self.root, self.beside, self.notes = Path(location), [], []
         self._files, self._rejects = StringTable(), dict[int, str]()
         self._numbers, self._number_names = array("q"), tuple[str, ...]()
         self.num_samples = 0
         found = self.list_samples(self.root, **options)
         self.schema = Schema({"image": ImageField(channels=channels), **found})
         self._fields, self._folder = tuple(self.schema), os.fspath(self.root)
-
-    def open_location(self, location: Any) -> Path:
-        """Return the folder at a location."""
-        return Path(location)
 
     @abc.abstractmethod
     def list_samples(self, location: Path, *args: Any, **options: Any) -> Mapping[str, Field]:
@@ -120,10 +116,6 @@ class Listing(IndexedSource):
         # Without strict=, which takes twice as long.
         return dict(zip(names, self._numbers[start : start + len(names)]))  # noqa: B905
 
-    def files_of(self, names: list[str], numbers: Mapping[str, int]) -> list[str]:
-        """Return all files that a sample is made from, relative to `root`."""
-        return names
-
     def key_of(self, names: list[str], numbers: Mapping[str, int]) -> str:
         """Return the key of a sample, by its names and numbers as they were added."""
         return printable(names[0])
@@ -141,7 +133,7 @@ class Listing(IndexedSource):
         names, numbers = self.names_of(index), self.numbers_of(index)
         if index in self._rejects:
             return Reject(self.key_of(names, numbers), self._rejects[index])
-        files = [os.path.join(self._folder, name) for name in self.files_of(names, numbers)]
+        files = [os.path.join(self._folder, name) for name in names]
         return Sample(self.key_of(names, numbers), self.values(files, numbers))
 
     def key_at(self, index: int) -> str:
@@ -152,8 +144,7 @@ class Listing(IndexedSource):
 
         def parts(index: int) -> tuple[Any, ...]:
             names, numbers = self.names_of(index), self.numbers_of(index)
-            files = self.files_of(names, numbers)
-            stats = [stat_of(os.path.join(self._folder, name)) for name in files]
+            stats = [stat_of(os.path.join(self._folder, name)) for name in names]
             return *names, *numbers.values(), *(part for stat in stats for part in stat), *shared
 
         return hash_samples(self.num_samples, limit, parts)

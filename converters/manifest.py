@@ -151,7 +151,8 @@ class ManifestSource(IndexedSource):
             if label:
                 samples.schema = _short_names(samples.schema)
         else:
-            kept = [k for k, n in enumerate(names) if k in roles.used or k == image or n == "split"]
+            used = {image, *roles.boxes, *roles.size, roles.label}
+            kept = [k for k, name in enumerate(names) if k in used or name == "split"]
             self.notes += left_out("columns", [n for k, n in enumerate(names) if k not in kept])
             form = parse_boxes(boxes)
             info = info._replace(columns=[names[k] for k in kept], image=kept.index(image))
@@ -161,7 +162,7 @@ class ManifestSource(IndexedSource):
                 f"classes={classes}: the list has no field 'label' with class numbers"
             )
         title = table.titles[taken[image]]
-        if not (known or is_usual(title)) and samples.is_there(title):
+        if not (known or is_usual(title)) and samples.images.is_there(title):
             raise SourceError(
                 f"{self.path}: the first row names an image, {title!r}. Write a row "
                 "with the names of the columns above it, such as path,label"

@@ -67,8 +67,8 @@ class MaskFoldersSource(Listing):
             pairs = [_Pair(root, *pair) for pair in mask_pairs(root)[:3]]
         except SourceError:  # several folders of masks: asked for by name, it says so
             return False
-        first = (one for pair in pairs for one in itertools.islice(pair, 3))
-        looks = (_is_mask_of(root / masks[0], root / image) for image, masks in first if masks)
+        first = (one for pair in pairs for one in pair.some[:3])
+        looks = (_is_mask_of(root / mask, root / image) for image, mask in first)
         return next(looks, False) and all(looks)
 
     def list_samples(
@@ -115,7 +115,7 @@ class MaskFoldersSource(Listing):
             )
         self.notes += left_out("folders", _unused(location, found))
 
-        table = class_table(location, _masks_of_all(location, pairs), classes, self.notes)
+        table = class_table(location, self._masks_of_all(pairs), classes, self.notes)
         self.beside += [table.path] if table.path is not None else []
         self.reader = MaskReader(table.colours, len(table.names) or None)
         fields: dict[str, Field] = {
@@ -149,13 +149,15 @@ class MaskFoldersSource(Listing):
         different = max((float((shape != shapes[0]).mean()) for shape in shapes), default=1)
         return self.num_samples > 2 and different < 0.02 < float(np.mean(shapes)) < 0.98
 
-
-def _masks_of_all(root: Path, pairs: list[_Pair]) -> Iterator[Path]:
-    """Yield the masks of all splits, also those next to it, so a colour has one number in each."""
-    for place in splits_next_to(root):
-        with contextlib.suppress(SourceError):
-            pairs = [*pairs, *(_Pair(place, *pair) for pair in mask_pairs(place))]
-    yield from (pair.root / mask for pair in pairs for _, masks in pair for mask in masks)
+    def _masks_of_all(self, pairs: list[_Pair]) -> Iterator[Path]:
+        """Yield the masks of all splits, also next to this one: a colour has one number in each."""
+        for index in range(self.num_samples):
+            yield from (self.root / mask for mask in self.names_of(index)[1:])
+        others = [pair for pair in pairs if pair.split not in self.splits]
+        for place in splits_next_to(self.root):
+            with contextlib.suppress(SourceError):
+                others += [_Pair(place, *pair) for pair in mask_pairs(place)]
+        yield from (pair.root / mask for pair in others for _, masks in pair for mask in masks)
 
 
 def _labels(pairs: list[_Pair]) -> list[str]:
@@ -201,7 +203,7 @@ class _Folder:
 
     @property
     def counted(self) -> bool:
-        """Whether it is one of several pictures of a scene: ``Image1``, ``B``, ``time2``."""
+        """Whether a scene has several such pictures: ``Image1``, ``B``, ``time2``."""
         return all(w.isdigit() or len(w) == 1 for w in self.rest) and bool(self.rest)
 
 
@@ -225,7 +227,7 @@ def mask_pairs(root: Path, images: str = "", masks: str = "") -> list[FolderPair
         found += [(rank, pair._replace(split=split)) for rank, pair in inner]
     if not found:  # images and masks in one folder
         mixed = [FolderPair(s, s or ".", s or ".") for s in split_folders_in(root) or [""]]
-        return [pair for pair in mixed if _Pair(root, *pair).any]
+        return [pair for pair in mixed if _Pair(root, *pair).some]
     # If some masks are by hand, the others are something else, also if a split has only these.
     best = min(rank for rank, _ in found)
     return [pair for rank, pair in found if rank == best]
@@ -292,7 +294,7 @@ _ENDS = (
     *(("_image", "_mask"), ("_img", "_mask"), ("_image", "_label"), ("_rgb", "_mask")),
     *(("_training", "_manual1"), ("_test", "_manual1"), ("", "_1stHO")),
 )
-"""The ends of the names of images, and of those of their masks, without suffix."""
+"""How names of images end, and how names of their masks end, without suffix."""
 _LOOKED_AT, _MASKS_LOOKED_AT = 40, 500
 _FLAT = 0.7
 """Share of pixels of a mask that equal their neighbour; in a photograph few do."""
@@ -302,42 +304,51 @@ class _Pair:
     """The images of a folder, each with its masks in another folder or in the same one.
 
     The ends of names are those with masks for most of the first images.
+
+    some: some images with a mask of each.
     """
 
     def __init__(
         self, root: Path, split: str, images: str, others: str, ending: str | None = None
     ) -> None:
-        self.root, self.split, self.images, self.others = root, split, images, others
-        self.mixed = images == others
+        self.root, self.split = root, split
+        self.images, self.others = os.path.normpath(images), os.path.normpath(others)
+        self.mixed = self.images == self.others
         first = filter(is_image_name, files_below(root, images))
         names = list(itertools.islice(first, _LOOKED_AT))
         files = list(itertools.islice(files_below(root, others), _MASKS_LOOKED_AT))
         choices = _ENDS if ending is None else (("", ending), ("_leftImg8bit", ending))
-        counts = []
-        for self._ends in choices:
-            there = {self._of_mask(file) for file in files} - {""}
-            parts = map(self._of_image, filter(self._is_image, names))
-            counts.append(sum(part in there for part in parts))
-        self.any = max(counts) > 0
-        self._ends = choices[counts.index(max(counts))]
+        self.some: list[tuple[str, str]] = []
+        best = choices[0]
+        for ends in choices:
+            self._take(*ends)
+            masks = {self._of_mask(file): file for file in files}
+            parts = [(self._of_image(name), name) for name in filter(self._is_image, names)]
+            some = [(name, masks[part]) for part, name in parts if part and part in masks]
+            if len(some) > len(self.some):
+                best, self.some = ends, some
+        self._take(*best)
+
+    def _take(self, image_end: str, mask_end: str) -> None:
+        more = r"(_\d+)?" if self.mixed and mask_end else ""
+        self._end = image_end
+        self._mask = re.compile(rf"(.*){re.escape(mask_end)}{more}", re.DOTALL)
+        self._suffixes = _LOSSLESS if self.mixed and not mask_end else _SUFFIXES
 
     def _of_mask(self, name: str) -> str:
-        """Return the part of a mask's name that its image has, too; "" if it is no mask.
+        """Return the part of a mask's name that its image has, too; "" for other files.
 
         Without an ending, a JPEG is the image.  Next to an image there may be several masks:
         ``0_mask.png`` and ``0_mask_1.png`` of two objects.
         """
-        end, (stem, suffix) = self._ends[1], _stem_of(name, self.others)
-        if suffix not in (_LOSSLESS if self.mixed and not end else _SUFFIXES):
-            return ""
-        more = r"(_\d+)?" if self.mixed and end else ""
-        match = re.fullmatch(rf"(.*){re.escape(end)}{more}", stem, re.DOTALL)
+        stem, suffix = _stem_of(name, self.others)
+        match = self._mask.fullmatch(stem) if suffix in self._suffixes else None
         return match[1] if match else ""
 
     def _of_image(self, name: str) -> str:
         """Return the part of an image's name that its masks have, too; "" if it has another end."""
         stem, _ = _stem_of(name, self.images)
-        return stem.removesuffix(self._ends[0]) if stem.endswith(self._ends[0]) else ""
+        return stem.removesuffix(self._end) if stem.endswith(self._end) else ""
 
     def _is_image(self, name: str) -> bool:
         if self.mixed and (self._of_mask(name) or "_2ndHO." in name):  # by a second person
@@ -346,13 +357,16 @@ class _Pair:
 
     def __iter__(self) -> Iterator[tuple[str, list[str]]]:
         """Yield the images, each with its masks, relative to the root."""
-        masks: dict[str, list[str]] = {}
+        masks: dict[str, str] = {}  # several names with null bytes between them
         for name in files_below(self.root, self.others):
-            masks.setdefault(self._of_mask(name), []).append(name)
-        masks[""] = []
+            if part := self._of_mask(name):
+                masks[part] = f"{masks[part]}\0{name}" if part in masks else name
         for name in filter(self._is_image, files_below(self.root, self.images)):
-            found = sorted(masks.get(self._of_image(name), []), key=_order)
-            yield name, [one for one in found if _order(one)[0] == _order(found[0])[0]]
+            found = masks.get(self._of_image(name), "").split("\0")
+            if len(found) > 1:
+                found.sort(key=_order)
+                found = [one for one in found if _order(one)[0] == _order(found[0])[0]]
+            yield name, list(filter(None, found))
 
     def folder_of(self, image: str) -> str:
         """Return the name of the folder that an image is in."""
@@ -361,7 +375,7 @@ class _Pair:
 
 def _stem_of(name: str, folder: str) -> tuple[str, str]:
     """Return a file's name in a folder, composed and without suffix, and the suffix."""
-    stem, suffix = os.path.splitext(os.path.relpath(name, folder))
+    stem, suffix = os.path.splitext(name if folder == "." else name[len(folder) + 1 :])
     return normalize("NFC", stem), suffix
 
 

@@ -53,7 +53,7 @@ class MvtecSource(Listing):
                 f"{location}: no MVTec AD. Expected train/good, test/<defect> and "
                 "ground_truth/<defect> in it, or folders that have these."
             )
-        if tops == [""]:  # one category, with whose name keys begin
+        if tops == [""]:  # one category; keys begin with its name
             self.root, tops = location.resolve().parent, [location.resolve().name]
         else:
             others = [printable(name) for name in folders_in(location) if name not in tops]

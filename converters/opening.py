@@ -27,15 +27,14 @@ __all__ = ["needs_packing", "open_packed", "pack_command", "unpacked_location"]
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
-def open_packed(location: Location | Iterable[Location], **of_stores: Any) -> Dataset:
+def open_packed(location: Location | Iterable[Location]) -> Dataset:
     """Return the packed dataset at a location, or at several as one.
 
-    `of_stores` are the options of URLs, of `fastdata.open`.  Raises what that does, and
-    `OptionError` where that loads files as they lie.
+    Raises what `fastdata.open` does, and `OptionError` for files that are not packed.
     """
     locations = [location] if isinstance(location, (str, os.PathLike)) else list(location)
     try:
-        shards = open_shards(locations, check=True, **of_stores)
+        shards = open_shards(locations, check=True)
     except (DatasetNotFoundError, FormatError) as error:
         place = unpacked_location(locations, _NONE, error)
         raise needs_packing(place, pack_command(place)) from error

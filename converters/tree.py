@@ -145,10 +145,6 @@ class DiskTree(Tree):
         found.set_images(sorted(images))
         return found
 
-    def relative(self, path: str) -> str:
-        """Return a path relative to the parent of the top folder."""
-        return os.path.relpath(path, self.root.parent)
-
     def head(self, name: str, size: int) -> bytes | None:
         path = Path(self.place, name)
         data = first_bytes(path, size)

@@ -43,7 +43,7 @@ from .reading.locations import first_bytes, printable
 from .reading.named_files import find_named
 from .reading.options import AllowEmpty, CheckSize, ClassFile, OneBased, PaintedMasks, SplitOption
 from .reading.selection import joined
-from .reading.splits import FolderPair, has_images, pairs_of_splits, pairs_within, splits_next_to
+from .reading.splits import FolderPair, has_images, pairs_within, split_folders_in, splits_next_to
 from .reading.text_lines import text_lines
 
 __all__ = ["VocSource"]
@@ -189,7 +189,7 @@ class VocSource(Listing):
         for number, line in text_lines(path):
             name = unicodedata.normalize("NFC", line.strip())
             if name not in known:
-                reason = f"there is no image of that name in {self.root / _PAIR.images}"
+                reason = f"{self.root / _PAIR.images} has no image of that name"
                 self.reject(f"{name} ({path.name}, line {number})", reason)
             elif name in seen:
                 self.reject(known[name], "the list names it before")
@@ -254,7 +254,11 @@ def _is_flagged(path: Path) -> bool:
 
 def xml_folders(root: Path) -> list[FolderPair]:
     """Return the folders of images with XML files, in the same folder or in another."""
-    return _xml_beside(root, "") or pairs_of_splits(root, _xml_beside)
+    return _xml_beside(root, "") or [
+        pair._replace(split=split)
+        for split in split_folders_in(root)
+        for pair in _xml_beside(root, split)
+    ]
 
 
 def _xml_beside(root: Path, place: str) -> list[FolderPair]:
@@ -336,7 +340,7 @@ class VocReader:
         name, box = _text(element, "name"), element.find("bndbox")
         flags = _text(element, "difficult"), _text(element, "truncated")
         if name not in self.classes:
-            raise ValueError(f"its name is {name!r:.80}, which is none of the classes")
+            raise ValueError(f"no class is called {name!r:.80}")
         if not _FLAGS.keys() >= {*flags}:
             raise ValueError(f"difficult and truncated are {flags!r:.80}, not 0 or 1")
         if box is None:

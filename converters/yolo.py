@@ -152,7 +152,7 @@ class YoloSource(Listing):
         """Yield the images of a list; reject those that are missing."""
         base, leading = _relocation(self.root, path)
         for number, line in text_lines(path):
-            parts, name, problem = _parts(line), line.strip()[:200], "there is no such image"
+            parts, name, problem = _parts(line), line.strip()[:200], "the image is missing"
             try:
                 found = find_named(self.root, os.path.join(base, *(parts[leading:] or parts)))
                 name = os.path.relpath(found, self.root)
@@ -294,18 +294,18 @@ def _undescribed(folder: Path) -> dict[str, list[str]]:
             for split, place in places.items()
             if (folder / place).is_dir() and _are_labels((folder / label_of(f"{place}/0")).parent)
         }
-    one = not found and (folder / "classes.txt").is_file() and _are_labels(folder, beside=True)
+    one = not found and (folder / "classes.txt").is_file() and _are_labels(folder, next_to=True)
     return {"": ["."]} if one else found
 
 
-def _are_labels(folder: Path, beside: bool = False) -> bool:
-    """Tell whether the first text files of a folder are labels; with `beside`, next to images."""
+def _are_labels(folder: Path, next_to: bool = False) -> bool:
+    """Tell whether the first text files of a folder are labels, perhaps next to images."""
     paths = [path for path in sorted(folder.glob("*.txt")) if path.name != "classes.txt"]
     for path in paths[:_LOOKED_AT]:
         start = first_bytes(path, 1 << 12).removeprefix(b"\xef\xbb\xbf").strip()
         if start and not _LABEL.match(start.splitlines()[0]):
             return False
-        if start and (not beside or any(path.with_suffix(s).is_file() for s in SUFFIXES)):
+        if start and (not next_to or any(path.with_suffix(s).is_file() for s in SUFFIXES)):
             return True
     return False
 

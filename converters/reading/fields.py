@@ -328,8 +328,6 @@ def _size_of(image: Any) -> tuple[int, int] | None:
     from fastdata.codecs.pillow import open_image
 
     try:
-        if isinstance(image, Image.Image):
-            return image.height, image.width
         if isinstance(image, (str, os.PathLike)):
             image = read_regular(Path(image))
         if isinstance(image, (bytes, bytearray, memoryview)):

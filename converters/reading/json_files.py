@@ -77,7 +77,7 @@ def json_members(path: Path) -> Iterator[Member]:
                 return
 
 
-def json_entries(path: Path, largest: int | None = None) -> Iterator[Member]:
+def json_entries(path: Path, largest: int) -> Iterator[Member]:
     """Yield the entries of the array in a file; each has at most `largest` bytes."""
     with open(path, "rb", opener=open_regular) as file:
         yield from _entries(_Window(path, file, largest), "")
@@ -100,7 +100,7 @@ class _Window:
     JSON's own signs are ASCII, and no byte of a longer UTF-8 sequence looks like one.
     """
 
-    def __init__(self, path: Path, file: IO[bytes], largest: int | None = None) -> None:
+    def __init__(self, path: Path, file: IO[bytes], largest: int = 0) -> None:
         self._path, self._file, self._largest = path, file, largest or _LARGEST
         self._text = ""
         self._base = len(_BOM) if file.read(len(_BOM)) == _BOM else 0

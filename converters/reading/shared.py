@@ -34,6 +34,8 @@ class SharedSource(IndexedSource):
 
     def item(self, index: int) -> Deferred:
         """Return the values of a sample, which a worker loads."""
+        if index >= self.num_samples:
+            raise IndexError(f"sample {index} of {self.num_samples}")
         return _SharedItem(self._token, index)
 
     @property

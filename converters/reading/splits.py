@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
@@ -28,9 +28,7 @@ __all__ = [
     "has_images",
     "in_usual_order",
     "mixed_splits",
-    "pairs_of_splits",
     "pairs_within",
-    "split_classes",
     "split_folders_in",
     "split_of",
     "splits_next_to",
@@ -43,7 +41,6 @@ SPLIT_NAMES = ("train", "training", "val", "valid", "validation", "dev", "test",
 _SHARD = re.compile(r"(.+?)-[0-9]{5}-of-[0-9]{5}")
 _DEPTH = 3
 _LOOKED_AT = 2_000
-_MOST_CLASSES = 20
 
 
 def split_of(path: PurePath) -> str:
@@ -106,26 +103,10 @@ def pairs_within(root: Path, images: str, others: str) -> list[FolderPair]:
     return found or [FolderPair("", images, others)]
 
 
-def pairs_of_splits(
-    root: Path, pairs_in: Callable[[Path, str], list[FolderPair]]
-) -> list[FolderPair]:
-    """Return the pairs that are found in split folders of the root."""
-    return [
-        pair._replace(split=split)
-        for split in split_folders_in(root)
-        for pair in pairs_in(root, split)
-    ]
-
-
 def in_usual_order(splits: Iterable[str]) -> list[str]:
     """Return names of splits: train, validation, test, then others, sorted."""
     known = {name: number for number, name in enumerate(SPLIT_NAMES)}
     return sorted(splits, key=lambda name: (known.get(name.lower(), len(known)), name))
-
-
-def split_classes(names: Sequence[str]) -> tuple[str, ...]:
-    """Return names of splits as classes, in the usual order; () if there are too many for that."""
-    return tuple(in_usual_order(names)) if len(names) <= _MOST_CLASSES else ()
 
 
 def choose_folder(splits: Sequence[str], wanted: str | None, notes: list[str]) -> list[str]:

@@ -80,29 +80,28 @@ def text_lines(
     errors: str = "surrogateescape",
     refusal: type[FastdataError] = SourceError,
     *,
-    longest: int = MOST_IN_CELL,
     cut: bool = False,
     encoding: str = "utf-8",
 ) -> Iterator[tuple[int, str]]:
     """Yield number and text of the lines that are not empty.
 
     errors: handling of invalid UTF-8, as in `bytes.decode`.
-    refusal: the error if the file cannot be read, or if a line has more than `longest` characters;
-        OptionError if an option names the file.
+    refusal: the error if the file cannot be read or a line is too long; OptionError if an option
+        names the file.
     cut: split longer lines instead, for a first look at any file.
     """
     try:
+        number = 0
         with open(
             path, opener=open_regular, encoding=encoding, errors=errors, newline="\n"
         ) as file:
-            number = 0
-            while line := file.readline(longest + 1):
+            while line := file.readline(MOST_IN_CELL + 1):
                 number += 1
                 if number == 1:
                     line = line.removeprefix("\ufeff")  # a byte order mark
-                if len(line) > longest and not cut:
+                if len(line) > MOST_IN_CELL and not cut:
                     raise refusal(
-                        f"{path}, line {number}: more than {longest:,} characters: not a list"
+                        f"{path}, line {number}: more than {MOST_IN_CELL:,} characters: not a list"
                     )
                 if line.strip():
                     yield number, line.rstrip("\r\n")

@@ -177,14 +177,14 @@ def test_compressed_counts_of_the_specification() -> None:
         ([[0, 0, 9e6, 9e6, 0, 9e6]], "not near the picture"),
         ({"size": [6, 8], "counts": [47, 2]}, "have 49 pixels, not 48"),
         ({"size": [6, 8], "counts": [10**12, 2]}, "pixels, not 48"),
-        ({"size": [6, 8], "counts": [50, -2]}, "no run lengths"),
-        ({"size": [6, 8], "counts": [48.0]}, "no run lengths"),
+        ({"size": [6, 8], "counts": [50, -2]}, "not run lengths"),
+        ({"size": [6, 8], "counts": [48.0]}, "not run lengths"),
         ({"size": [8, 6], "counts": [48]}, r"of size \[8, 6\], and not \[6, 8\]"),
         ({"size": [10**9, 10**9], "counts": [10**18]}, "and not"),
-        ({"size": [6, 8], "counts": "é"}, "no compressed run lengths"),
-        ({"size": [6, 8], "counts": "P" * 50}, "no compressed run lengths"),
+        ({"size": [6, 8], "counts": "é"}, "not compressed run lengths"),
+        ({"size": [6, 8], "counts": "P" * 50}, "not compressed run lengths"),
         ({"size": [6, 8], "counts": "PP"}, "end too early"),
-        ({"size": [6, 8], "counts": 7}, "no run lengths"),
+        ({"size": [6, 8], "counts": 7}, "not run lengths"),
         ({}, "of size None"),
     ],
 )
@@ -286,9 +286,7 @@ def test_of_several_annotation_files_one_is_named(tmp_path: Path, pictures: list
         find_source(tmp_path)
     assert find_source(tmp_path, options={"images": "train2017"}).num_samples == 4
     (tmp_path / "annotations/instances_train2014.json").write_text(text)
-    with pytest.raises(
-        SourceError, match=r"Pack one of them: SOURCE .*/annotations/instances_train2014"
-    ):
+    with pytest.raises(SourceError, match=r"Name one: SOURCE .*/annotations/instances_train2014"):
         find_source(tmp_path)
     (tmp_path / "annotations/instances_train2014.json").rename(
         tmp_path / "annotations/instances_train2017.json"

@@ -89,7 +89,7 @@ def test_a_split_is_taken_as_it_is_listed(tmp_path: Path, pictures: list[Picture
     assert list(fastdata.open(tmp_path / "x.lmdb").keys) == ["000003.jpg", "000001.jpg"]
     assert [reject.key for reject in report.rejects] == ["000003.jpg", "000009 (val.txt, line 5)"]
     assert report.rejects[0].reason == "the list names it before"
-    assert "there is no image" in report.rejects[1].reason
+    assert "has no image" in report.rejects[1].reason
     with pytest.raises(OptionError, match=r"split=test: not in .*Main, which has train, val"):
         find_source(tmp_path, options={"split": "test"})
     with pytest.raises(OptionError, match=r"split=\.\./Main/val: not in"):
@@ -155,7 +155,7 @@ def test_classes_of_a_file_of_names(tmp_path: Path, pictures: list[Picture]) -> 
     assert data.classes == ["cat", "bee"]
     assert [s.labels.tolist() for s in data] == [[1], [0]]
     assert len(report.rejects) == 2
-    reason = "000000.xml, object 1: its name is 'ant', which is none of the classes"
+    reason = "000000.xml, object 1: no class is called 'ant'"
     assert report.rejects[0].reason == reason
 
 
@@ -168,7 +168,7 @@ def test_a_list_does_not_lead_outside(tmp_path: Path, pictures: list[Picture], n
     report = pack(tmp_path, tmp_path / "x.lmdb", source_options={"split": "train"})
     assert (report.num_samples, report.num_rejected) == (4, 1)
     assert "line 5" in report.rejects[0].key
-    assert "there is no image of that name" in report.rejects[0].reason
+    assert "has no image of that name" in report.rejects[0].reason
 
 
 # -- masks ------------------------------------------------------------------------------
@@ -252,7 +252,7 @@ BAD_FILES = [
     (f"<annotation>{thing('ant', 'nan 1 4 5')}</annotation>", "xmin of its bndbox is 'nan'"),
     (f"<annotation>{thing('ant', '1e99 1 4 5')}</annotation>", "not a number"),
     ("<annotation><object><name>ant</name></object></annotation>", "it has no bndbox"),
-    (f"<annotation>{thing('', '1 1 4 5')}</annotation>", "its name is '', which is none"),
+    (f"<annotation>{thing('', '1 1 4 5')}</annotation>", "no class is called ''"),
     (
         f"<annotation>{thing('ant', '1 1 4 5', '<difficult>7</difficult>')}</annotation>",
         r"difficult and truncated are \('7', ''\)",

@@ -237,7 +237,7 @@ def test_lists_name_images_and_lead_nowhere_else(tmp_path: Path, pictures: list[
     report = pack(root, tmp_path / "x.lmdb", source_options={"split": "valid"})
     assert report.num_samples == 1
     assert [(r.key.partition(" ")[2], r.reason[:24]) for r in report.rejects] == [
-        ("(valid.txt, line 2)", "there is no such image"),
+        ("(valid.txt, line 2)", "the image is missing"),
         ("(valid.txt, line 3)", "the file name 'obj_train"),
     ]
     both = find_source(root)

@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 _BEYOND = 0.1
-"""Part of a picture's size by which a box may exceed the picture."""
+"""Boxes may exceed the picture by this part of its size."""
 
 
 class Frame(NamedTuple):
@@ -94,7 +94,7 @@ def upright_frame_of(data: bytes) -> Frame:
 
 
 def check_parts(boxes: NDArray[Any]) -> None:
-    """Refuse boxes, N x 4 (x1, y1, x2, y2), that are no parts of a picture's width and height."""
+    """Refuse boxes, N x 4 (x1, y1, x2, y2), unless they are parts of a picture's size."""
     if boxes.size and not (boxes.min() >= -_BEYOND and boxes.max() <= 1 + _BEYOND):  # or NaN
         raise ValueError(
             f"boxes from {boxes.min():g} to {boxes.max():g}: they should be parts of the "
@@ -117,7 +117,7 @@ def _header(data: bytes) -> tuple[int, int, int]:
 
 
 _MOST_VALUES = 254
-"""Classes or instances that a mask of 8 bits holds beside 0; 255 is left to what ignores it."""
+"""Classes or instances in a mask of 8 bits; 0 is the background, and 255 is ignored."""
 
 _UPSAMPLING = 5
 _FARTHEST_SIDES = 10
@@ -185,7 +185,7 @@ def _runs(region: dict[str, Any], height: int, width: int) -> NDArray[np.int64]:
     if isinstance(counts, str):
         counts = runs_of_string(counts)
     if not isinstance(counts, list) or not all(type(c) is int and c >= 0 for c in counts):
-        raise ValueError("the counts of its segmentation are no run lengths")
+        raise ValueError("its segmentation has counts that are not run lengths")
     if sum(counts) != height * width:
         raise ValueError(
             f"the runs of its segmentation have {sum(counts):,} pixels, not {height * width:,}"
@@ -205,7 +205,7 @@ def runs_of_string(text: str) -> list[int]:
     for character in text:
         bits = ord(character) - 48
         if not 0 <= bits < 64 or shift > 60:
-            raise ValueError("the counts of its segmentation are no compressed run lengths")
+            raise ValueError("its segmentation has counts that are not compressed run lengths")
         number |= (bits & 0x1F) << shift
         shift += 5
         if bits & 0x20:
@@ -227,7 +227,7 @@ def _paint(flat: NDArray[np.uint8], turns: NDArray[np.int64], value: int) -> Non
 
 
 def _crossings(polygon: Any, height: int, width: int) -> NDArray[np.int64]:
-    """Return where, going down the columns, one goes into a polygon or out of it."""
+    """Return the places where a path down the columns enters or leaves a polygon."""
     farthest = _FARTHEST_SIDES * max(height, width)
     if not isinstance(polygon, Sequence) or len(polygon) < 6 or len(polygon) % 2:
         raise ValueError("a polygon of its segmentation has not three or more pairs of numbers")
@@ -248,7 +248,7 @@ def _crossings(polygon: Any, height: int, width: int) -> NDArray[np.int64]:
     to_x, to_y = np.where(flip, xs, x_end), np.where(flip, ys, y_end)
     slope = np.where(flat, to_y - from_y, to_x - from_x) / np.maximum(steps, 1)
 
-    # Points along the outline, 5 a pixel: edge e has steps[e] + 1 of them.
+    # Points along the outline, 5 a pixel: steps[e] + 1 on edge e.
     edge = np.repeat(np.arange(len(steps)), steps + 1)
     step = np.arange(len(edge)) - np.repeat(np.cumsum(steps + 1) - (steps + 1), steps + 1)
     step = np.where(flip[edge], steps[edge] - step, step)
@@ -257,7 +257,7 @@ def _crossings(polygon: Any, height: int, width: int) -> NDArray[np.int64]:
     u = np.where(level, step + from_x[edge], (from_x[edge] + aside).astype(np.int64))
     v = np.where(level, (from_y[edge] + aside).astype(np.int64), step + from_y[edge])
 
-    # Of these, the places where the outline goes through the middle of a column of pixels.
+    # Keep the places where the outline crosses the middle of a column of pixels.
     moved = u[1:] != u[:-1]
     before, after = u[:-1][moved], u[1:][moved]
     x = (np.minimum(before, after) + 0.5) / _UPSAMPLING - 0.5

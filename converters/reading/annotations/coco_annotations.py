@@ -1,7 +1,7 @@
 """The content of COCO files: images in little memory, and each annotation as a row of numbers.
 
-An image takes its name and 40 bytes, an annotation 57.  A row has the place of the annotation, from
-which workers read captions and regions, and the reasons why a row is damaged.
+An image takes its name and 40 bytes, an annotation 57.  A row has the annotation's place in the
+file.  Workers read captions and regions there, and the reason why a row is damaged.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class CocoIndex:
             return self._numbers.setdefault(id, -_TEXTS - len(self._numbers))
         return id
 
-    # -- what belongs to what ------------------------------------------------------------
+    # -- annotations of images -----------------------------------------------------------
 
     def _order_annotations(self) -> None:
         """Find the annotations of each image, and entries whose partner is missing or ambiguous."""

@@ -129,7 +129,7 @@ def _by_palette(image: Image.Image, colours: tuple[int, ...]) -> NDArray[np.uint
     packed = _packed(np.array([*palette, *[0] * 768][:768]).reshape(256, 3))
     numbers = np.full(256, _VOID, np.uint8)
     numbers[used] = to_numbers(packed[used], colours)
-    return numbers[indices]
+    return np.asarray(numbers[indices], np.uint8)
 
 
 def to_numbers(packed: NDArray[np.uint32], colours: tuple[int, ...]) -> NDArray[np.uint8]:
@@ -163,7 +163,7 @@ def _packed_rows(image: Image.Image) -> Iterator[tuple[slice, NDArray[np.uint32]
 def _packed(pixels: NDArray[Any]) -> NDArray[np.uint32]:
     """Return colours, [..., 3], as numbers."""
     wide = pixels.astype(np.uint32)
-    return (wide[..., 0] << 16) | (wide[..., 1] << 8) | wide[..., 2]
+    return np.asarray((wide[..., 0] << 16) | (wide[..., 1] << 8) | wide[..., 2], np.uint32)
 
 
 # -- before packing ----------------------------------------------------------------------

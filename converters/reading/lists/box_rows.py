@@ -151,12 +151,12 @@ class BoxSamples(RowSamples):
         if "split" in self.schema:
             split = rows[0][self._info.columns.index("split")]
             known["split"] = self._number_of("split", split.strip())
-        path = self._images.path(self._name(index))
+        path = self.images.path(self._name(index))
         return DeferredSample(self._reader, tuple(self.schema), [str(path)], known)
 
     def parts(self, index: int) -> tuple[Any, ...]:
         """Return the parts of a sample's fingerprint."""
-        return self._rows_of(index), self._images.stat(self._name(index))
+        return self._rows_of(index), self.images.stat(self._name(index))
 
 
 class _BoxReader(NamedTuple):

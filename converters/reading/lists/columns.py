@@ -106,10 +106,6 @@ class BoxRoles(NamedTuple):
     label: int | None
     size: list[int]  # height and width of the image, or none
 
-    @property
-    def used(self) -> set[int]:
-        return {*self.boxes, *self.size, *([] if self.label is None else [self.label])}
-
 
 def box_roles(columns: Sequence[str], form: str = "") -> BoxRoles | None:
     """Return the columns of boxes; None if there are none.

@@ -30,7 +30,7 @@ from ..class_names import classes_of_texts, numbered
 from ..fields import convert, named_field
 from ..selection import joined
 from ..small_memory import StringTable
-from ..splits import split_classes
+from ..splits import in_usual_order
 from .columns import ColumnGuess, is_label
 from .image_finder import ImageFinder
 
@@ -38,6 +38,7 @@ __all__ = ["ListInfo", "RowSamples"]
 
 _TRUTH = {"true": True, "false": False, "1": True, "0": False}
 _BATCH = 500
+_MOST_SPLITS = 20
 _LIST = "list"
 """The sign between labels if cells are lists, as JSON or Python writes them."""
 
@@ -263,8 +264,8 @@ class RowSamples:
             return StringField()
         if guess.is_float and str not in types:
             return ScalarField("int64" if guess.is_int else "float64")
-        if name == "split" and (found := split_classes(guess.classes)):
-            return ScalarField(classes=found)
+        if name == "split" and 0 < len(guess.classes) <= _MOST_SPLITS:
+            return ScalarField(classes=tuple(in_usual_order(guess.classes)))
         return StringField()
 
     def _classes(self, guess: ColumnGuess, name: str) -> tuple[str, ...]:
@@ -287,7 +288,8 @@ class RowSamples:
         return self._name(index) or f"row {index + 1}"
 
     @property
-    def _images(self) -> ImageFinder:
+    def images(self) -> ImageFinder:
+        """What finds the images of the samples."""
         return self._finders[self._info.columns[self._info.image]]
 
     def _name(self, index: int) -> str:
@@ -299,14 +301,10 @@ class RowSamples:
         row = self._row(index)
         return tuple(self._value(name, field, row[name]) for name, field in self.schema.items())
 
-    def is_there(self, name: str) -> bool:
-        """Tell whether there is an image of a name."""
-        return self._images.is_there(name)
-
     def path_at(self, index: int) -> str:
         """Return the path of the image of a sample; "" if its row does not fit."""
         with contextlib.suppress(ValueError):
-            return os.fspath(self._images.path(self._name(index)))
+            return os.fspath(self.images.path(self._name(index)))
         return ""
 
     def parts(self, index: int) -> tuple[Any, ...]:
