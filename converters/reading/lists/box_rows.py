@@ -5,7 +5,6 @@ In memory is the text of the rows, with each image's name once for every run of 
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -81,10 +80,12 @@ class BoxSamples(RowSamples):
             if self._may_be_label(column):
                 guess.see([row[column] for row in batch])
         for row in batch if not self._unit and self._largest <= _LARGEST_PART else ():
-            with contextlib.suppress(ValueError):  # such an image is rejected when it is read
+            try:
                 numbers = _numbers([row[k] for k in self._roles.boxes])
-                self._largest = max(self._largest, *map(abs, numbers))
-                self._whole = self._whole and all(map(float.is_integer, numbers))
+            except ValueError:  # such an image is rejected when it is read
+                continue
+            self._largest = max(self._largest, max(numbers), -min(numbers))
+            self._whole = self._whole and all(map(float.is_integer, numbers))
 
     def _encoded(self, row: list[str]) -> str:
         name = row[self._info.image]
@@ -190,12 +191,12 @@ def _numbers(cells: list[str]) -> list[float]:
         if len(cells) == 1:
             text = cells[0].strip()
             parts = json.loads(text) if text.startswith("[") else text.replace(",", " ").split()
-        numbers = [float(part) for part in parts]
+        numbers = list(map(float, parts))
     except (TypeError, ValueError, RecursionError):
         numbers = []
     if len(numbers) == 8 == len(cells):
         xs, ys = numbers[::2], numbers[1::2]
         numbers = [min(xs), min(ys), max(xs), max(ys)]
-    if len(numbers) != 4 or not all(abs(number) < 1e9 for number in numbers):
+    if len(numbers) != 4 or not all(-1e9 < number < 1e9 for number in numbers):
         raise ValueError(f"its box is {','.join(cells):.60}, not 4 numbers")
     return numbers
