@@ -1,7 +1,7 @@
 """The image files of a list: by path, or by name in the folders around the list.
 
-If the names in a list are not paths from its folder, some of them are looked for in the folders
-below that folder, two levels deep, and in ``../images``: with the suffixes of images, and
+If the names in a list are not paths from its folder, a sample is looked for in the folders below
+that folder, two levels deep, and in ``../images``: with the suffixes of images, and
 without the first folders of the name.  A name that is found twice is refused.
 """
 
