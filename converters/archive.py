@@ -16,17 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import SourceError
-from fastdata.schema import Field
 
 from .base import Deferred, IndexedSource, Reject, Sample
 from .detect import ClassLayout
-from .folder import EmptyClasses, FolderSource, Taken
+from .folder import FolderSource, Taken
 from .reading.compression import compression_of, inflated_start
 from .reading.exported import read_exported
 from .reading.forward_reader import ForwardReader
 from .reading.image_files import is_image_name
 from .reading.locations import files_at, first_bytes, folder_at, printable
-from .reading.options import SplitFolder
 from .reading.refusals import no_files, not_seekable
 from .reading.selection import joined
 from .reading.small_memory import KeySet
@@ -58,9 +56,7 @@ class ArchiveSource(FolderSource):
             return False
         return _may_be(files[0])
 
-    def list_samples(
-        self, location: Path, *, split: SplitFolder = "auto", empty_classes: EmptyClasses = False
-    ) -> dict[str, Field]:
+    def open_tree(self, location: Path) -> ArchiveTree:
         files = files_at(location, _SUFFIXES)
         if not files:
             raise no_files(location, "archives")
@@ -75,13 +71,10 @@ class ArchiveSource(FolderSource):
         self._kind = archive_kind(self.root)
         if not self._kind:
             raise SourceError(f"{self.root}: neither a tar file, gzip'd or not, nor a zip file")
+        tree = ArchiveTree(self.root, self._kind)
         if self._kind == "zip":
             self.reader = ZipReader(str(self.root))
-        return super().list_samples(self.root, split=split, empty_classes=empty_classes)
-
-    def open_tree(self, location: Path) -> ArchiveTree:
-        tree = ArchiveTree(location, self._kind)
-        if self._kind != "zip":
+        else:
             refuse_groups(tree.place, *tree.all_names())
         return tree
 

@@ -91,7 +91,7 @@ class RecordIOSource(ScanSource):
         beside = [path.with_suffix(".idx") for path in paths]
         indexes = {k: _read_index(path) for k, path in enumerate(beside) if path.is_file()}
         images = [_range_of_images(path, notes) for path in paths]
-        scan = Scan(paths, partial(_image_rows, indexes, images))
+        scan = Scan(paths, partial(_record_rows, indexes, images))
         first = scan.first(_first_labels, paths[0], "record with an image can be read")
         resolved: dict[str, Field] = {"image": ImageField(channels=channels)}
         rows = [row for row in first if row is not None]
@@ -133,37 +133,13 @@ class RecordReader(NamedTuple):
         return content, convert(labels[0], field, "label")
 
 
-def _image_rows(
-    indexes: Mapping[int, Sequence[int]],
-    images: Sequence[range | None],
-    input: Input,
-    start: int,
-    stop: int | None,
-) -> Iterator[Found]:
-    """Yield the records with images."""
-    rows = _record_rows(input, start, stop, indexes.get(input.number, ()))
-    numbers = images[input.number]
-    if numbers is None or stop is not None:
-        yield from rows
-        return
-    count = 0
-    for begin, end, row in rows:
-        if isinstance(row, Reject) or count in numbers:
-            yield begin, end, row
-        count += end > begin
-    if count < numbers.stop:
-        assert input.size is not None
-        reason = f"the first record says that there are {numbers.stop:,}, and {count:,} are here"
-        yield input.size, input.size, Reject(input.key(input.size), reason)
-
-
 def _range_of_images(path: Path, notes: list[str]) -> range | None:
     """Return the numbers of the records with images, if the first record has them.
 
     InsightFace's face datasets begin with a record without an image, whose first label is the
     number behind the last image; records of identities come after it.
     """
-    first = next(Scan([path], _record_rows).file(0), None)
+    first = next(Scan([path], partial(_record_rows, {}, [None])).file(0), None)
     if first is None or isinstance(first[2], Reject):
         return None
     try:
@@ -217,17 +193,25 @@ def _has_records(path: Path) -> bool:
 
 
 def _record_rows(
-    input: Input, start: int, stop: int | None, index: Sequence[int] = ()
+    indexes: Mapping[int, Sequence[int]],
+    images: Sequence[range | None],
+    input: Input,
+    start: int,
+    stop: int | None,
 ) -> Iterator[Found]:
-    """Yield the records of a file, each as one value, which `_record_of` reads.
+    """Yield the records of a file with images, each as one value, which `_record_of` reads.
 
-    index: where records begin, in ascending order.  Behind damage, reading goes on at the next.
+    indexes: by file, where records begin, in ascending order.  Behind damage, reading goes on at
+        the next.
+    images: by file, the numbers of the records with images; None for all.
     """
     assert input.size is not None
     if stop is not None:
         yield start, stop, Row(input.key(start), (input.piece(start, stop - start),))
         return
-    at, size, positions, following = start, input.size, iter(index), start
+    at, size, count, following = start, input.size, 0, start
+    index, numbers = indexes.get(input.number, ()), images[input.number]
+    positions = iter(index)
     while at < size:
         if following <= at:
             following = next((position for position in positions if position > at), size)
@@ -237,13 +221,16 @@ def _record_rows(
         if reason:
             lost = "" if following < size else f"; the rest of {input.path} is lost"
             yield at, following, Reject(input.key(at), reason + lost)
-            at = following
-        else:
+            end = following
+        elif numbers is None or count in numbers:
             yield at, end, Row(input.key(at), (input.piece(at, end - at),))
-            at = end
+        at, count = end, count + 1
     for position in index[bisect_left(index, size) :]:
         reason = "the index names a record here, and the file ends before"
         yield position, position, Reject(input.key(position), reason)
+    if numbers is not None and count < numbers.stop:
+        reason = f"the first record says that there are {numbers.stop:,}, and {count:,} are here"
+        yield size, size, Reject(input.key(size), reason)
 
 
 def _record_of(piece: FileSpan | bytes) -> bytes:

@@ -260,7 +260,7 @@ def jobs_over(data: Path) -> dict[str, Job]:
 
         def run(folder: Path) -> None:
             # A kill may have come after the end: a second run would add the samples again.
-            left = any((folder / f"{begun}.append{end}").exists() for end in ("", ".done"))
+            left = any((folder / f"{begun}.append{end}").exists() for end in ("", ".json"))
             if len(fastdata.open(folder / begun)) < 90 or left:
                 fastdata.append(folder / begun, other, num_workers=0, progress=False)
 

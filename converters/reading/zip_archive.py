@@ -111,7 +111,7 @@ def _encoding(names: list[bytes]) -> str:
 
 
 def _members(path: Path) -> Iterator[tuple[bytes, bool, ZipMember]]:
-    """Yield each member's name, whether it is told to be in UTF-8, and its place."""
+    """Yield each member's name, whether it is marked as UTF-8, and its place."""
     start, size, count, moved = _directory(path)
     end, total = start + size, path.stat().st_size
     data, begin, at, found, taken = b"", start, 0, 0, 0
@@ -136,7 +136,7 @@ def _members(path: Path) -> Iterator[tuple[bytes, bool, ZipMember]]:
             raise _damaged(path, f"a member claims {length:,} bytes, {packed:,} in the archive")
         taken += packed
         if taken > total:
-            raise _damaged(path, "its members overlap: one piece of it stands for several of them")
+            raise _damaged(path, "its members overlap: several claim the same bytes")
         method = -1 if flags & _ENCRYPTED else method
         place = ZipMember(offset + moved, packed, length, crc, method)
         yield raw, bool(flags & _UTF8), place

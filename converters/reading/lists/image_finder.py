@@ -1,9 +1,8 @@
 """The image files of a list: by path, or by name in the folders around the list.
 
-The names in a list may not be paths from its folder.  Then the finder tries a sample of them in the
-folders around the list: two levels down, and folders of images one level up.  It adds the suffixes
-of images, and leaves out the first folders of the name.
-A name that is found twice is refused.
+If the names in a list are not paths from its folder, a sample is looked for in the folders below
+that folder, two levels deep, and in ``../images``: with the suffixes of images, and
+without the first folders of the name.  A name that is found twice is refused.
 """
 
 from __future__ import annotations
