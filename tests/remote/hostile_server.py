@@ -52,6 +52,8 @@ def hostile_server(folder: Path) -> Iterator[HostileServer]:
 
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        timeout = 10.0
+        """Seconds until an idle connection is closed; obstore may keep one for 90."""
 
         def answer(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
