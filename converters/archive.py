@@ -167,7 +167,7 @@ class Places:
 class ArchiveTree(ListedTree):
     """The names in an archive.
 
-    places: where the files are, by row.
+    places: the place of each file in the archive, by row.
     problems: why images cannot be read, by row.
     """
 

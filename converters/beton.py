@@ -115,13 +115,13 @@ def _is_beton(start: bytes, size: int) -> bool:
 def _lengths_in(path: Path, start: int) -> np.ndarray[Any, Any]:
     """Return places and lengths, [2, n], of all pieces: those of JPEGs are only in this table."""
     table = np.fromfile(path, _ENTRY, offset=start)
-    # Of two pieces at one place the first is empty, as bytes may be and images are not.
+    # If two pieces begin at one place, the first is empty: bytes may be empty, images are not.
     order = np.lexsort((table["length"], table["place"]))
     return np.stack([table["place"][order], table["length"][order]])
 
 
 class _BetonColumn(ArrayColumn):
-    """The values of a field; a ValueError in the place of one says what is wrong."""
+    """The values of a field; a damaged value is a ValueError with the reason."""
 
     block = 128
 

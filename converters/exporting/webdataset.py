@@ -69,11 +69,11 @@ class WebDatasetExporter(Exporter):
     def _members(
         self, sample: PackedSample, numbers: dict[str, Any]
     ) -> Iterator[tuple[str, str, bytes | memoryview]]:
-        """Yield field, suffix and content of members; add to `numbers` what goes into JSON."""
+        """Yield field, suffix and content of members; add fields of the JSON to `numbers`."""
         stems = self._stems
         for name, field, value in sample.contents():
             if isinstance(field, ImageField):
-                # As for a key without a suffix: all of one kind are called alike.
+                # As for a key without a suffix: all images of a field have one name.
                 yield name, stems[name] + image_suffix(value, "")[1:], value
             elif name not in stems:
                 numbers[name] = value.item()
