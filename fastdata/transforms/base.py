@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from fastdata.errors import OptionError
 from fastdata.random import Draws
 from fastdata.schema import Schema
+from fastdata.transforms.fill import Fill
 from fastdata.transforms.geometry import Geometry
 
 __all__ = [
@@ -71,6 +72,15 @@ class GeometricTransform(ABC):
     def output_size(self) -> tuple[int, int] | None:
         """Height and width of every image afterwards; None where they depend on the image."""
         return None
+
+    def check_fields(self, schema: Schema) -> None:
+        """Raise `OptionError` if images, masks and boxes of these fields cannot be moved.
+
+        By default, a parameter `fill` that `fill_value` parsed is checked.
+        """
+        fill = getattr(self, "fill", None)
+        if isinstance(fill, Fill):
+            fill.check(type(self).__name__, schema)
 
     @abstractmethod
     def plan(self, geometry: Geometry, draws: Draws) -> Geometry:
