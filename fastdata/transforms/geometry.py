@@ -21,6 +21,17 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fastdata.errors import OptionError
+from fastdata.transforms.warps import (
+    Displacement,
+    Ints,
+    Matrices,
+    Warp,
+    WarpInterpolation,
+    Warps,
+    upright,
+)
+
 __all__ = [
     "Crop",
     "Geometry",
@@ -34,7 +45,6 @@ __all__ = [
     "antialiases",
 ]
 
-Ints: TypeAlias = NDArray[np.int64]
 Interpolation: TypeAlias = Literal["bilinear", "bicubic", "nearest"]
 
 REDUCTION_MARGIN = 3
@@ -44,6 +54,9 @@ A JPEG can be decoded at 1/2, 1/4 or 1/8 for less, but then means of 2 x 2, 4 x 
 are what is resized.  With this margin that is 48 dB and more from the resize of all pixels, 43 dB
 at the lowest, with 2 it is 43 to 46 dB (``docs/design/loading.md``).
 """
+
+MOST_WARPED = 32_767
+"""Pixels on a side of the largest images that OpenCV can look up."""
 
 SMALLEST_REDUCED = 8
 """Pixels on a side from which on every decoder can reduce a JPEG."""
@@ -70,7 +83,7 @@ class Scale(NamedTuple):
 class Program(NamedTuple):
     """What happens to one image: operations in order, then perhaps a flip."""
 
-    operations: tuple[Window | Scale, ...]
+    operations: tuple[Window | Scale | Warp, ...]
     flip: bool
 
 
@@ -158,7 +171,7 @@ class Geometry:
     height: Ints
     width: Ints
     flip: NDArray[np.bool_]
-    steps: tuple[Windows | Scales, ...] = ()
+    steps: tuple[Windows | Scales | Warps, ...] = ()
 
     @classmethod
     def of(cls, height: ArrayLike, width: ArrayLike) -> Geometry:
@@ -216,6 +229,50 @@ class Geometry:
     def mirror(self, which: NDArray[np.bool_]) -> Geometry:
         """Flip those images left to right for which `which`, bool [n], is true."""
         return replace(self, flip=self.flip ^ which)
+
+    def warp(
+        self,
+        matrix: Matrices,
+        which: NDArray[np.bool_],
+        height: ArrayLike,
+        width: ArrayLike,
+        *,
+        interpolation: WarpInterpolation,
+        fill: tuple[float, ...] = (0.0,),
+        mask_fill: tuple[float, ...] = (0.0,),
+        displacement: Displacement | None = None,
+        keys: NDArray[np.uint64] | None = None,
+    ) -> Geometry:
+        """Look up the images for which `which`, bool [n], is true; parameters as of `Warps`.
+
+        Raises `OptionError` if an image has too many pixels on a side.
+        """
+        if not which.any():
+            return self
+        height, width = (
+            np.where(which, np.asarray(after, np.int64), before)
+            for after, before in ((height, self.height), (width, self.width))
+        )
+        sides = np.stack([self.height, self.width, height, width])[:, which]
+        if (sides > MOST_WARPED).any():
+            raise OptionError(
+                f"images of up to {MOST_WARPED:,} pixels on a side can be turned or distorted, but "
+                f"one has {sides.max():,}; put a T.Resize or a crop before"
+            )
+        # The orientation of what is looked up becomes a part of its matrix.
+        matrix = upright(self.height, self.width, self.flip) @ matrix
+        if keys is None:
+            keys = np.zeros(len(self), np.uint64)
+        step = Warps(
+            matrix, which, height, width, interpolation, fill, mask_fill, displacement, keys
+        )
+        return replace(
+            self,
+            height=height,
+            width=width,
+            flip=self.flip & ~which,
+            steps=(*self.steps, step),
+        )
 
     @property
     def identity(self) -> bool:
@@ -285,7 +342,9 @@ class Geometry:
         target = scale.height, scale.width
         return PlainCrops(windows, PlainResize(target, part, factors, antialiased))
 
-    def _reductions(self, steps: tuple[Windows | Scales, ...], height: Ints, width: Ints) -> Ints:
+    def _reductions(
+        self, steps: tuple[Windows | Scales | Warps, ...], height: Ints, width: Ints
+    ) -> Ints:
         """Return by how much pixels of these sizes may be reduced before `steps`.
 
         As far as the first resize leaves room for, unless the user insists on a filter.
@@ -307,8 +366,10 @@ class Geometry:
 
     def programs(self) -> list[Program]:
         """Return what to do with each whole image, in order."""
-        rows = [step.rows() for step in self.steps]
-        operations = list(zip(*rows, strict=True)) if rows else [()] * len(self)
+        rows: list[Any] = [step.rows() for step in self.steps]
+        operations: list[Any] = list(zip(*rows, strict=True)) if rows else [()] * len(self)
+        if any(isinstance(step, Warps) for step in self.steps):
+            operations = [tuple(one for one in some if one is not None) for some in operations]
         return list(map(Program, operations, self.flip.tolist()))
 
 
