@@ -31,6 +31,8 @@ from fastdata.codecs.resize import resize_pixels
 from fastdata.native.library import compiled
 from fastdata.native.library import resize as resize_compiled
 from fastdata.transforms.geometry import Geometry, Ints, Program, Scale, Window, antialiases
+from fastdata.transforms.render_warp import warp_image
+from fastdata.transforms.warps import Warp
 
 __all__ = ["CHUNK_BYTES", "StackPlan", "flip_rows", "render", "render_stack", "stack_plan"]
 
@@ -63,6 +65,8 @@ def render(program: Program, image: Pixels, out: Pixels, *, mask: bool = False) 
         target = out if number == last else None
         if isinstance(operation, Window):
             image = _cut(image, operation, target)
+        elif isinstance(operation, Warp):
+            image = warp_image(image, operation, target, mask=mask)
         else:
             image = _resize(image, operation, target, mask)
     if transpose:
