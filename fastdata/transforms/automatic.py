@@ -142,8 +142,8 @@ class RandAugment(AutomaticAugment):
 
     Notes
     -----
-    For uint8 images; masks do not follow, and boxes are refused.  Draws 2k and 2k + 1 are the
-    operation of step k and its direction.
+    For uint8 images; masks and boxes are refused, as they could not follow.  Draws 2k and
+    2k + 1 are the operation of step k and its direction.
 
     Cubuk et al., "RandAugment: Practical automated data augmentation with a reduced
     search space", NeurIPS 2020.
@@ -187,8 +187,8 @@ class TrivialAugmentWide(AutomaticAugment):
 
     Notes
     -----
-    For uint8 images; masks do not follow, and boxes are refused.  Draws 0 to 2 are operation,
-    magnitude and direction.
+    For uint8 images; masks and boxes are refused, as they could not follow.  Draws 0 to 2 are
+    operation, magnitude and direction.
 
     Müller and Hutter, "TrivialAugment: Tuning-free yet state-of-the-art data augmentation",
     ICCV 2021.
