@@ -23,7 +23,9 @@ from fastdata.transforms.base import (
     Parameters,
     Shape,
     channel_numbers,
+    parse,
     positive_int,
+    warp_filter,
 )
 from fastdata.transforms.color import (
     adjust_brightness,
@@ -76,8 +78,7 @@ class AutomaticAugment(BatchTransform):
 
     def __post_init__(self) -> None:
         positive_int("num_magnitude_bins", self.num_magnitude_bins)
-        if self.interpolation not in ("nearest", "bilinear"):
-            raise OptionError(f"interpolation is nearest or bilinear, not {self.interpolation!r}")
+        parse(self, interpolation=warp_filter)
         if self.fill is not None and channel_numbers(self.fill) is None:
             raise OptionError(f"fill is a number, one a channel, or None, not {self.fill!r}")
 
@@ -138,7 +139,8 @@ class RandAugment(AutomaticAugment):
     num_magnitude_bins : int
         Steps from the weakest to the strongest.
     interpolation : {"nearest", "bilinear"}
-        Of shears, shifts and rotations.
+        Of shears, shifts and rotations.  torchvision's ``InterpolationMode`` and PIL's numbers
+        are taken, too.
     fill : float or sequence of float, optional
         What these leave empty: a number, or one a channel.
 
