@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from enum import Enum
 from typing import Any
 
 import cv2
@@ -589,6 +590,12 @@ def test_images_of_a_sample_must_agree_in_size() -> None:
         (lambda: T.RandomResizedCrop(9, scale=(0.5, 0.1)), "0 < low <= high"),
         (lambda: T.RandomResizedCrop(9, ratio=3), "ratio is a pair"),
         (lambda: T.RandomResizedCrop(9, interpolation="area"), "one of bilinear, bicubic, nearest"),
+        (lambda: T.RandomResizedCrop(9, interpolation=Image.Resampling.LANCZOS), r"not .*lanczos"),
+        (lambda: T.Resize(9, interpolation=4), r"bilinear, bicubic, nearest, not 4 \(box\)"),
+        (lambda: T.Resize(9, interpolation=6), "bilinear, bicubic, nearest, not 6"),
+        (lambda: T.Resize(9, interpolation=True), "bilinear, bicubic, nearest, not True"),
+        (lambda: T.Resize(9, interpolation=None), "bilinear, bicubic, nearest, not None"),
+        (lambda: T.RandAugment(interpolation=3), r"nearest, bilinear, not 3 \(bicubic\)"),
         (lambda: T.RandomResizedCrop(9, antialias="yes"), "antialias is True, False or None"),
         (lambda: T.CenterCrop("9"), "positive int"),
         (lambda: T.RandomCrop(9, padding=-1), "ints from 0 up"),
@@ -605,6 +612,47 @@ def test_images_of_a_sample_must_agree_in_size() -> None:
 def test_bad_options_are_refused(make: Any, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         make()
+
+
+class InterpolationMode(Enum):
+    """torchvision's enum of this name, which tests may not have."""
+
+    NEAREST = "nearest"
+    NEAREST_EXACT = "nearest-exact"
+    BILINEAR = "bilinear"
+    BICUBIC = "bicubic"
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        (InterpolationMode.NEAREST, "nearest"),
+        (InterpolationMode.NEAREST_EXACT, "nearest"),
+        (InterpolationMode.BILINEAR, "bilinear"),
+        (InterpolationMode.BICUBIC, "bicubic"),
+        (Image.Resampling.NEAREST, "nearest"),
+        (Image.Resampling.BICUBIC, "bicubic"),
+        (0, "nearest"),
+        (2, "bilinear"),
+        (3, "bicubic"),
+        ("nearest-exact", "nearest"),
+    ],
+)
+def test_filters_are_taken_as_torchvision_and_pil_name_them(given: Any, name: Any) -> None:
+    assert T.Resize(9, given) == T.Resize(9, name)
+    assert T.RandomResizedCrop(9, interpolation=given) == T.RandomResizedCrop(9, interpolation=name)
+    if name != "bicubic":
+        assert T.RandAugment(interpolation=given) == T.RandAugment(interpolation=name)
+        automatic = T.TrivialAugmentWide(interpolation=given)
+        assert automatic == T.TrivialAugmentWide(interpolation=name)
+
+
+def test_nearest_neighbour_is_that_of_pil() -> None:
+    image = photo(60, 45)
+    for size in ((23, 31), (97, 80)):
+        pixels = run(plan(T.Resize(size, Image.Resampling.NEAREST), 60, 45), image)
+        expected = Image.fromarray(image).resize(size[::-1], Image.Resampling.NEAREST)
+        np.testing.assert_array_equal(pixels, np.asarray(expected))
 
 
 @pytest.mark.parametrize(

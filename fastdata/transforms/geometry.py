@@ -22,7 +22,17 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fastdata.errors import OptionError
 from fastdata.transforms.fill import ZERO, Fill
+from fastdata.transforms.warps import (
+    Displacement,
+    Ints,
+    Matrices,
+    Warp,
+    WarpInterpolation,
+    Warps,
+    upright,
+)
 
 __all__ = [
     "Crop",
@@ -39,7 +49,6 @@ __all__ = [
     "inside_places",
 ]
 
-Ints: TypeAlias = NDArray[np.int64]
 Interpolation: TypeAlias = Literal["bilinear", "bicubic", "nearest"]
 
 PaddingMode: TypeAlias = Literal["constant", "edge", "reflect", "symmetric"]
@@ -52,6 +61,9 @@ A JPEG can be decoded at 1/2, 1/4 or 1/8 for less, but then means of 2 x 2, 4 x 
 are what is resized.  With this margin that is 48 dB and more from the resize of all pixels, 43 dB
 at the lowest, with 2 it is 43 to 46 dB (``docs/design/loading.md``).
 """
+
+MOST_WARPED = 32_767
+"""Pixels on a side of the largest images that OpenCV can look up."""
 
 SMALLEST_REDUCED = 8
 """Pixels on a side from which on every decoder can reduce a JPEG."""
@@ -83,7 +95,7 @@ class Program(NamedTuple):
     It is transposed, then mirrored left to right (`flip`) and top to bottom (`flip_rows`).
     """
 
-    operations: tuple[Window | Scale, ...]
+    operations: tuple[Window | Scale | Warp, ...]
     flip: bool
     flip_rows: bool = False
     transpose: bool = False
@@ -147,7 +159,7 @@ class Windows:
         rows = zip(*(c.tolist() for c in columns), strict=True)
         if self.zero:
             return [Window(*row) for row in rows]
-        return [Window(*row, self.fill, self.mode) for row in rows]
+        return [Window(*row)._replace(fill=self.fill, mode=self.mode) for row in rows]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -176,7 +188,7 @@ class Geometry:
         Sizes after what is planned so far.
     flip : ndarray of bool, shape [n]
         Images to be mirrored left to right, after all steps and `transpose`.
-    steps : tuple of Windows or Scales
+    steps : tuple of Windows, Scales or Warps
         In coordinates before the orientation.
     flip_rows : ndarray of bool, shape [n], or None
         Images to be mirrored top to bottom, after all steps and `transpose`; None: none is.
@@ -189,7 +201,7 @@ class Geometry:
     height: Ints
     width: Ints
     flip: NDArray[np.bool_]
-    steps: tuple[Windows | Scales, ...] = ()
+    steps: tuple[Windows | Scales | Warps, ...] = ()
     flip_rows: NDArray[np.bool_] | None = None
     transpose: NDArray[np.bool_] | None = None
 
@@ -300,6 +312,61 @@ class Geometry:
             return self.flip, rows
         return np.where(self.transpose, rows, self.flip), np.where(self.transpose, self.flip, rows)
 
+    def warp(
+        self,
+        matrix: Matrices,
+        which: NDArray[np.bool_],
+        height: ArrayLike,
+        width: ArrayLike,
+        *,
+        interpolation: WarpInterpolation,
+        fill: tuple[float, ...] = (0.0,),
+        mask_fill: tuple[float, ...] = (0.0,),
+        displacement: Displacement | None = None,
+        keys: NDArray[np.uint64] | None = None,
+    ) -> Geometry:
+        """Look up the images for which `which`, bool [n], is true; parameters as of `Warps`.
+
+        Raises `OptionError` if an image has too many pixels on a side.
+        """
+        if not which.any():
+            return self
+        height, width = (
+            np.where(which, np.asarray(after, np.int64), before)
+            for after, before in ((height, self.height), (width, self.width))
+        )
+        sides = np.stack([self.height, self.width, height, width])[:, which]
+        if (sides > MOST_WARPED).any():
+            raise OptionError(
+                f"images of up to {MOST_WARPED:,} pixels on a side can be turned or distorted, but "
+                f"one has {sides.max():,}; put a T.Resize or a crop before"
+            )
+        # The orientation of what is looked up becomes a part of its matrix.
+        turned = upright(self.height, self.width, self.flip, self.flip_rows, self.transpose)
+        size = (
+            np.where(which, after, before)
+            for after, before in zip((height, width), self.before(height, width), strict=True)
+        )
+        step = Warps(
+            turned @ matrix,
+            which,
+            *size,
+            interpolation,
+            fill,
+            mask_fill,
+            displacement,
+            np.zeros(len(self), np.uint64) if keys is None else keys,
+        )
+        return replace(
+            self,
+            height=height,
+            width=width,
+            flip=self.flip & ~which,
+            flip_rows=_remaining(self.flip_rows, which),
+            transpose=_remaining(self.transpose, which),
+            steps=(*self.steps, step),
+        )
+
     @property
     def identity(self) -> bool:
         """Whether every image stays as it is."""
@@ -385,7 +452,9 @@ class Geometry:
         target = scale.height, scale.width
         return PlainCrops(windows, PlainResize(target, part, factors, antialiased))
 
-    def _reductions(self, steps: tuple[Windows | Scales, ...], height: Ints, width: Ints) -> Ints:
+    def _reductions(
+        self, steps: tuple[Windows | Scales | Warps, ...], height: Ints, width: Ints
+    ) -> Ints:
         """Return by how much pixels of these sizes may be reduced before `steps`.
 
         As far as the first resize leaves room for, unless the user insists on a filter.
@@ -407,8 +476,10 @@ class Geometry:
 
     def programs(self) -> list[Program]:
         """Return what to do with each whole image, in order."""
-        rows = [step.rows() for step in self.steps]
-        operations = list(zip(*rows, strict=True)) if rows else [()] * len(self)
+        rows: list[Any] = [step.rows() for step in self.steps]
+        operations: list[Any] = list(zip(*rows, strict=True)) if rows else [()] * len(self)
+        if any(isinstance(step, Warps) for step in self.steps):
+            operations = [tuple(one for one in some if one is not None) for some in operations]
         turns = [self.flip]
         if self.flip_rows is not None or self.transpose is not None:
             turns += [
@@ -422,6 +493,12 @@ def _changed(before: NDArray[np.bool_] | None, which: NDArray[np.bool_]) -> Any:
     """Return `before`, None for none, with those of `which` inverted; None if none is left."""
     after = which if before is None else before ^ which
     return after if after.any() else None
+
+
+def _remaining(before: NDArray[np.bool_] | None, which: NDArray[np.bool_]) -> Any:
+    """Return `before`, None for none, without those of `which`; None if none is left."""
+    after = None if before is None else before & ~which
+    return None if after is None or not after.any() else after
 
 
 def antialiases(rows: Any, columns: Any, height: Any, width: Any) -> Any:

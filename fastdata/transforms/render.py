@@ -40,6 +40,8 @@ from fastdata.transforms.geometry import (
     antialiases,
     inside_places,
 )
+from fastdata.transforms.render_warp import warp_image
+from fastdata.transforms.warps import Warp
 
 __all__ = ["CHUNK_BYTES", "StackPlan", "flip_rows", "render", "render_stack", "stack_plan"]
 
@@ -72,6 +74,8 @@ def render(program: Program, image: Pixels, out: Pixels, *, mask: bool = False) 
         target = out if number == last else None
         if isinstance(operation, Window):
             image = _cut(image, operation, target, mask)
+        elif isinstance(operation, Warp):
+            image = warp_image(image, operation, target, mask=mask)
         else:
             image = _resize(image, operation, target, mask)
     if transpose:
