@@ -17,7 +17,9 @@
       pixels
         pixel.py             Normalize, ToDtype, and their table of 256 values
         image_tensors.py     images as tensors and arrays; what transforms of batches share
-        color.py  blur_erasing.py  automatic.py  mixing.py   transforms of whole batches
+        color.py  blur_erasing.py  mixing.py   transforms of whole batches
+        automatic.py  policies.py              automatic augmentations, of whole batches
+        distributions.py     random numbers of the beta and Dirichlet distributions
 
       callables, one sample at a time
         callables.py         what a callable is given, and what it returns
@@ -52,11 +54,14 @@ from fastdata.transforms.libraries import V2, Albumentations
 from fastdata.transforms.mixing import CutMix, MixUp
 from fastdata.transforms.pipeline import Transform, Views
 from fastdata.transforms.pixel import Normalize, ToDtype
+from fastdata.transforms.policies import AugMix, AutoAugment
 from fastdata.transforms.render_device import render_on_device
 
 __all__ = [
     "V2",
     "Albumentations",
+    "AugMix",
+    "AutoAugment",
     "BatchTransform",
     "Boxes",
     "CenterCrop",
