@@ -44,10 +44,11 @@ def _image(work: BatchWork, name: str, field: ImageField, count: int | str) -> s
     if not pipeline.direct:
         return _unknown(next(one for one in pipeline.transforms if is_callable(one)))
     height, width = _size(work, name)
-    planar = work.memory_format == torch.contiguous_format or field.channels == 1
+    channels = pipeline.schema_after.images[name].channels
+    planar = work.memory_format == torch.contiguous_format or channels == 1
     layout = "contiguous" if planar else "channels last"
     dtype = _name(torch.uint8 if field.mask else _dtype(pipeline, field.channels))
-    return f"{dtype} [{count}, {field.channels}, {height}, {width}], {layout}"
+    return f"{dtype} [{count}, {channels}, {height}, {width}], {layout}"
 
 
 def _dtype(pipeline: Pipeline, channels: int) -> torch.dtype:

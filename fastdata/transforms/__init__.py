@@ -42,7 +42,7 @@ from fastdata.transforms.base import (
 from fastdata.transforms.blur_erasing import GaussianBlur, RandomErasing
 from fastdata.transforms.boxes import Boxes, DropEmptyBoxes, move_boxes, transform_boxes
 from fastdata.transforms.callables import ImageOnly, OnPIL, PerSample
-from fastdata.transforms.color import ColorJitter, RandomGrayscale
+from fastdata.transforms.color import ColorJitter, Grayscale, RandomGrayscale
 from fastdata.transforms.geometric import (
     CenterCrop,
     RandomCrop,
@@ -70,6 +70,7 @@ __all__ = [
     "DropEmptyBoxes",
     "GaussianBlur",
     "GeometricTransform",
+    "Grayscale",
     "ImageOnly",
     "MixUp",
     "Normalize",
