@@ -46,6 +46,7 @@ from fastdata.transforms.geometric import (
     RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
+    RandomVerticalFlip,
     Resize,
 )
 from fastdata.transforms.libraries import V2, Albumentations
@@ -92,6 +93,7 @@ __all__ = [
     "RandomPosterize",
     "RandomResizedCrop",
     "RandomSolarize",
+    "RandomVerticalFlip",
     "Resize",
     "ToDtype",
     "Transform",
