@@ -118,7 +118,7 @@ class PixelTransform(ABC):
 
 
 class BatchTransform(ABC):
-    """Changes the images of a batch, each by numbers of its own; masks stay as they are.
+    """Changes the images of a batch, each by numbers of its own; masks and boxes stay.
 
     It runs where the batch has arrived.  Numbers are drawn on the CPU, so that they are the same
     on any device; what is made of them may differ in the last bits from device to device.
@@ -127,7 +127,7 @@ class BatchTransform(ABC):
     """
 
     moves_pixels: ClassVar[bool] = False
-    """Whether the content of an image may move; refused where there are boxes."""
+    """Whether the content of an image may move; refused where there are masks or boxes."""
 
     @abstractmethod
     def draw(self, draws: Draws, shape: Shape) -> Parameters:

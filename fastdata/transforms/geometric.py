@@ -43,6 +43,7 @@ __all__ = [
     "RandomCrop",
     "RandomHorizontalFlip",
     "RandomResizedCrop",
+    "RandomVerticalFlip",
     "Resize",
     "check_sizes_agree",
     "check_sizes_equal",
@@ -285,13 +286,8 @@ class Resize(_Sized):
 
 
 @dataclass(frozen=True)
-class RandomHorizontalFlip(GeometricTransform):
-    """Mirror an image left to right, with probability `p`.
-
-    Notes
-    -----
-    Draw 0, uniform in [0, 1), is compared with `p`.
-    """
+class _RandomFlip(GeometricTransform):
+    """A flip of some images, with probability `p`."""
 
     keeps_size: ClassVar[bool] = True
 
@@ -300,8 +296,31 @@ class RandomHorizontalFlip(GeometricTransform):
     def __post_init__(self) -> None:
         parse(self, p=probability)
 
+
+@dataclass(frozen=True)
+class RandomHorizontalFlip(_RandomFlip):
+    """Mirror an image left to right, with probability `p`.
+
+    Notes
+    -----
+    Draw 0, uniform in [0, 1), is compared with `p`.
+    """
+
     def plan(self, geometry: Geometry, draws: Draws) -> Geometry:
         return geometry.mirror(draws.uniform()[:, 0] < self.p)
+
+
+@dataclass(frozen=True)
+class RandomVerticalFlip(_RandomFlip):
+    """Mirror an image top to bottom, with probability `p`.
+
+    Notes
+    -----
+    Draw 0, uniform in [0, 1), is compared with `p`.
+    """
+
+    def plan(self, geometry: Geometry, draws: Draws) -> Geometry:
+        return geometry.mirror_vertically(draws.uniform()[:, 0] < self.p)
 
 
 @dataclass(frozen=True)
