@@ -23,7 +23,7 @@ from fastdata.batch_images import ShardImages, read_image
 from fastdata.codecs.decoders import JpegDecoder, jpeg_decoder
 from fastdata.errors import FormatError, OptionError, did_you_mean
 from fastdata.formats.reader import ShardReader, mean_image_bytes, spread_samples
-from fastdata.random import SampleKeys
+from fastdata.random import NO_EPOCH, SampleKeys
 from fastdata.records import RecordFormat
 from fastdata.schema import ArrayField, ImageField, ScalarField, Schema
 from fastdata.shards import ShardSet, Supplied, collect
@@ -369,7 +369,7 @@ class Dataset(TorchDataset[Any]):
         # The seed is new each time, and samples draw by their places here: the same sample
         # twice in a batch draws twice.
         seed = int(torch.empty((), dtype=torch.int64).random_())
-        keys = SampleKeys(0, np.arange(len(samples)))
+        keys = SampleKeys(NO_EPOCH, np.arange(len(samples)))
         with albumentations_seeding_allowed():
             return pipeline.run(samples, seed, keys, lambda at: self._describe_sample(places[at]))
 
