@@ -6,6 +6,7 @@ Everything here depends on its arguments alone: the same seed gives the same par
 from __future__ import annotations
 
 import math
+import numbers
 import re
 from collections.abc import Mapping
 
@@ -35,12 +36,12 @@ def part_sizes(divide: Mapping[str, float], count: int, *, grouped: bool) -> NDA
             "train=0.9,val=0.1)"
         )
     for name, size in divide.items():
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
+        if not _NAME.fullmatch(str(name)):
             raise OptionError(
-                f"divide= names a part {name!r}, which is no name for a file: use letters, digits, "
-                "'_', '-' and '.'"
+                f"divide= names a part {name!r}, and the name of a file may have only letters, "
+                "digits, '_', '-' and '.'"
             )
-        if isinstance(size, bool) or not isinstance(size, (int, float)) or not 0 < size < math.inf:
+        if not isinstance(size, numbers.Real) or not 0 < size < math.inf:
             raise OptionError(
                 f"divide= gives {name!r} the size {size!r}, which is not a number above 0"
             )
@@ -75,7 +76,7 @@ def assign_samples(sizes: NDArray[np.float64], strata: Numbers, seed: int) -> Nu
     drawn = np.random.Generator(np.random.PCG64(seed)).permutation(len(strata))
     in_order = drawn[np.argsort(strata[drawn], kind="stable")]
     parts = np.empty(len(strata), np.int64)
-    # Of each stratum in its turn, so many samples for the first part, so many for the next, ...
+    # Each stratum in turn gives its samples to the first part, then to the next ones.
     parts[in_order] = np.repeat(np.tile(np.arange(len(sizes)), len(table)), table.ravel())
     return parts
 
@@ -141,12 +142,12 @@ def _columns_of(
     groups: Numbers, strata: Numbers, every: int
 ) -> tuple[list[tuple[int, int]], list[int]]:
     """Return (stratum, samples) of all groups, one after another, and where each group begins."""
-    pairs, numbers = np.unique(groups * every + strata, return_counts=True)
-    columns = list(zip((pairs % every).tolist(), numbers.tolist(), strict=True))
+    pairs, counts = np.unique(groups * every + strata, return_counts=True)
+    columns = list(zip((pairs % every).tolist(), counts.tolist(), strict=True))
     starts = np.searchsorted(pairs, np.arange(int(groups.max(initial=-1)) + 2) * every)
     return columns, starts.tolist()
 
 
 def _added(adds: list[tuple[int, int]], found: list[int], wanted: list[float]) -> float:
-    """Return what a group adds to the sum of (found - wanted)^2 / wanted of a part."""
+    """Return the growth of a part's sum of (found - wanted)^2 / wanted by a group."""
     return sum(n * (2 * (found[c] - wanted[c]) + n) / wanted[c] for c, n in adds)

@@ -1,7 +1,7 @@
 """`subset(divide=)`: one dataset for each part of a division, such as train, val and test.
 
-The parts are packed in the folder ``divide.partial`` beside their targets.  They are moved to their
-places when all are complete.  ``state.json`` in that folder has a hash of the request and the
+The parts are packed in the folder ``divide.partial`` inside of the destination.  They are moved to
+their places when all are complete.  ``state.json`` in that folder has a hash of the request and the
 reports of the complete parts, so that the same call continues after an interruption.
 """
 
@@ -141,7 +141,7 @@ def _assigned(
 
 
 def _values(dataset: Dataset, option: str, name: str | None) -> _Values | None:
-    """Return the values of a field by which samples are stratified or grouped."""
+    """Return the values of the field for an option, ``stratify`` or ``group``."""
     if name is None:
         return None
     field = dataset.schema.get(name)
@@ -217,8 +217,8 @@ def _large_groups(
     notes = []
     if of_group[largest] > sizes[least]:
         notes.append(
-            f"{(of_group > sizes[least]).sum():,} of {len(of_group):,} groups have more samples than "
-            f"the {sizes[least]:,.0f} that {names[least]!r} is to have; the largest, {field} "
+            f"{(of_group > sizes[least]).sum():,} of {len(of_group):,} groups have more samples "
+            f"than the {sizes[least]:,.0f} that {names[least]!r} is to have; the largest, {field} "
             f"{groups.names[largest]!r}, has {of_group[largest]:,}"
         )
     if "" in groups.names:

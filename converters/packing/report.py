@@ -141,7 +141,7 @@ class PackReport:
         return "\n".join(map(printable, lines))
 
     def _contents(self, total: int) -> str:
-        """Return what a part has, of `total` samples in all parts."""
+        """Return a line on a part; `total` is the number of samples in all parts."""
         texts = [f"{self.num_samples:,} images ({self.num_samples / max(total, 1):.1%})"]
         if self.groups is not None:
             texts.append(f"{self.groups:,} groups")
