@@ -46,9 +46,10 @@ from .options import EncodeOptions
 
 __all__ = ["CHUNK_BYTES", "RECIPE", "bytes_of", "encode_chunk", "place_image"]
 
-RECIPE = 2
+RECIPE = 3
 """Increased if the same source and options give other bytes than before, so that an unfinished pack
-of another release is not continued.  2: bilinear by `resize_bilinear` instead of PyTorch."""
+of another release is not continued.  2: bilinear by `resize_bilinear` instead of PyTorch.  3: the
+orientation of XMP, and TIFFs of 2, 4 and 12 bits."""
 
 CHUNK_BYTES = 64 << 20
 """A chunk with so many bytes in memory is cut there."""

@@ -12,7 +12,7 @@ palette                looked up; in a mask the indices are the classes
 16 bits a sample       the high byte
 PGM of other ranges    its largest value is white; in a mask the values are the classes
 32 bits a sample       refused
-Exif orientation       applied
+orientation            applied, of Exif or else XMP
 =====================  ========================================================
 """
 

@@ -168,12 +168,22 @@ def _unknown(start: bytes) -> ImageError:
 def pil_orientation(image: Image.Image) -> int:
     """Return the Exif orientation that an image is still to be turned by, 1 to 8.
 
-    Pillow itself turns a TIFF as it loads it.
+    Pillow itself turns a TIFF as it loads it.  Damaged Exif counts as none, and does not cost the
+    picture.
     """
     exif = re.sub(rb"^(Exif\0\0)+", b"", image.info.get("exif", b""))
     if is_tiff(exif):
         check_tags(exif)
-    orientation = image.getexif().get(_ORIENTATION_TAG, 1)
+    try:
+        found = image.getexif()
+    except (ImageError, MemoryError):
+        raise
+    except Exception:  # Pillow raises nearly anything on damaged Exif
+        image.load()  # unless it is the picture that is damaged
+        without = Image.new("1", (1, 1))
+        without.info = {name: image.info[name] for name in image.info if "xmp" in name}
+        found = without.getexif()
+    orientation = found.get(_ORIENTATION_TAG, 1)
     return orientation if orientation in range(2, 9) else 1
 
 
@@ -185,18 +195,19 @@ def decode_with_pil(
     One copy of the pixels is taken besides what the decoder takes.
     """
     with open_image(data, max_pixels) as image:
-        turned = pil_orientation(image)
         still_webp = image.format == "WEBP" and _is_still_webp(data) and not mask
         check_memory(
             image.size[::-1],
             _WEBP_BYTES if still_webp else _bytes_a_pixel(image, data, channels),
         )
+        largest = _pgm_largest(image) if mask else None
+        turned = pil_orientation(image)  # decodes a PNG without Exif
         pixels = _decode_webp(data, image.size, channels) if still_webp else None
         left = turned
         if pixels is None:
-            largest = _pgm_largest(image) if mask else None
             image.load()
-            left = pil_orientation(image)
+            if image.format == "TIFF":
+                left = pil_orientation(image)
             pixels = to_pixels(image, channels, mask=mask, largest=largest)
     del image  # its memory
     if mask and (step := _png_grey_step(data)) > 1:
