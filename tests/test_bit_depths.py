@@ -32,7 +32,8 @@ def _tiff(values: Array, bits: int, *, photometric: int = 1, colours: Array | No
     """Return an uncompressed little-endian TIFF of one channel."""
     height, width = values.shape
     data = values.astype("<u2").tobytes() if bits == 16 else _packed_rows(values, bits)
-    tags = {256: width, 257: height, 258: bits, 259: 1, 262: photometric, 273: 0, 277: 1, 278: height}  # fmt: skip
+    tags = {256: width, 257: height, 258: bits, 259: 1, 262: photometric, 273: 0, 277: 1}
+    tags[278] = height
     tags |= {279: len(data)} | ({320: 0} if colours is not None else {})
     start = 8 + 2 + 12 * len(tags) + 4
     palette = b"" if colours is None else (colours.astype("<u2") * 257).tobytes()
@@ -125,7 +126,8 @@ def test_masks_of_few_bits_keep_their_classes(
 def test_masks_with_a_palette_keep_their_indices(tmp_path: Path, bits: int) -> None:
     classes = LEVELS % (1 << bits)
     colours = np.random.default_rng(0).integers(0, 256, (3, 1 << bits))
-    assert np.array_equal(_mask(tmp_path, _tiff(classes, bits, photometric=3, colours=colours)), classes)  # fmt: skip
+    data = _tiff(classes, bits, photometric=3, colours=colours)
+    assert np.array_equal(_mask(tmp_path, data), classes)
     palette = colours.T.astype(np.uint8).tobytes()
     assert np.array_equal(_mask(tmp_path, _png(classes, bits, 3, PLTE=palette)), classes)
 
@@ -232,9 +234,10 @@ def test_notes_on_images_outlive_an_interruption(
         taken(self, result)
 
     rows = [{"image": _png(DARK, 16)} for _ in range(40)]
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(packer.Packer, "_take", stopping)
+    monkeypatch.setattr(packer.Packer, "_take", stopping)
+    with pytest.raises(KeyboardInterrupt):
         fastdata.pack(rows, tmp_path / "a.lmdb", num_workers=0, progress=False)
+    monkeypatch.undo()
     report = fastdata.pack(rows, tmp_path / "a.lmdb", num_workers=0, progress=False)
     assert report.resumed_at == 32
     assert [note for note in report.notes if note.endswith("40 images, the first 00000000")]
