@@ -46,6 +46,7 @@ from fastdata.transforms.geometric import (
     RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
+    RandomVerticalFlip,
     Resize,
 )
 from fastdata.transforms.libraries import V2, Albumentations
@@ -78,6 +79,7 @@ __all__ = [
     "RandomGrayscale",
     "RandomHorizontalFlip",
     "RandomResizedCrop",
+    "RandomVerticalFlip",
     "Resize",
     "ToDtype",
     "Transform",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fastdata.errors import OptionError
 from fastdata.random import Draws
 from fastdata.schema import Schema
-from fastdata.transforms.geometry import Geometry
+from fastdata.transforms.geometry import Geometry, Interpolation
 
 __all__ = [
     "BatchTransform",
@@ -29,6 +29,7 @@ __all__ = [
     "SampleFunction",
     "SampleTransform",
     "Shape",
+    "antialias_choice",
     "channel_numbers",
     "kind_of",
     "name_of",
@@ -39,7 +40,9 @@ __all__ = [
     "positive_number",
     "probability",
     "range_pair",
+    "resize_filter",
     "size_pair",
+    "warp_filter",
 ]
 
 Parameters: TypeAlias = dict[str, NDArray[Any]]
@@ -55,6 +58,9 @@ SampleFunction: TypeAlias = Callable[[Sample], Sample]
 
 Describe: TypeAlias = Callable[[int], str]
 """Names the sample of an index, in errors of callables."""
+
+PIL_FILTERS = "nearest", "lanczos", "bilinear", "bicubic", "box", "hamming"
+"""The names of `PIL.Image.Resampling`, whose members are the places in this."""
 
 
 class GeometricTransform(ABC):
@@ -100,7 +106,7 @@ class PixelTransform(ABC):
 
 
 class BatchTransform(ABC):
-    """Changes the images of a batch, each by numbers of its own; masks stay as they are.
+    """Changes the images of a batch, each by numbers of its own; masks and boxes stay.
 
     It runs where the batch has arrived.  Numbers are drawn on the CPU, so that they are the same
     on any device; what is made of them may differ in the last bits from device to device.
@@ -109,7 +115,7 @@ class BatchTransform(ABC):
     """
 
     moves_pixels: ClassVar[bool] = False
-    """Whether the content of an image may move; refused where there are boxes."""
+    """Whether the content of an image may move; refused where there are masks or boxes."""
 
     @abstractmethod
     def draw(self, draws: Draws, shape: Shape) -> Parameters:
@@ -221,6 +227,38 @@ def range_pair(name: str, value: Any) -> tuple[float, float]:
     if not (0 < low <= high and math.isfinite(high)):
         raise OptionError(f"{name} is a pair with 0 < low <= high, not {value!r}")
     return low, high
+
+
+def resize_filter(name: str, value: Any) -> Interpolation:
+    """Return the filter of a resize by its name, torchvision's enum or PIL's number.
+
+    Nearest neighbour is that of pixel centres, which torchvision calls nearest-exact.
+    """
+    return _filter(name, value, ("bilinear", "bicubic", "nearest"))
+
+
+def warp_filter(name: str, value: Any) -> Literal["nearest", "bilinear"]:
+    """Return the filter of a warp, given as for `resize_filter`."""
+    return _filter(name, value, ("nearest", "bilinear"))
+
+
+def _filter(name: str, value: Any, accepted: tuple[str, ...]) -> Any:
+    found = getattr(value, "value", value)  # of torchvision's and PIL's enums
+    if type(found) is int and found in range(len(PIL_FILTERS)):
+        found = PIL_FILTERS[found]
+    if found == "nearest-exact":
+        found = "nearest"
+    if not (isinstance(found, str) and found in accepted):
+        meant = f" ({found})" if isinstance(found, str) and found != value else ""
+        raise OptionError(f"{name} is one of {', '.join(accepted)}, not {value!r}{meant}")
+    return found
+
+
+def antialias_choice(name: str, value: Any) -> bool | None:
+    """Return whether a resize is antialiased; None leaves it to fastdata."""
+    if value not in (None, True, False):
+        raise OptionError(f"{name} is True, False or None, not {value!r}")
+    return None if value is None else bool(value)
 
 
 def channel_numbers(value: Any) -> tuple[float, ...] | None:

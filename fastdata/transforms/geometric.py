@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -20,10 +20,12 @@ from fastdata.transforms.base import (
     Describe,
     GeometricTransform,
     Sample,
+    antialias_choice,
     parse,
     positive_int,
     probability,
     range_pair,
+    resize_filter,
     size_pair,
 )
 from fastdata.transforms.boxes import move_boxes
@@ -39,6 +41,7 @@ __all__ = [
     "RandomCrop",
     "RandomHorizontalFlip",
     "RandomResizedCrop",
+    "RandomVerticalFlip",
     "Resize",
     "check_sizes_agree",
     "check_sizes_equal",
@@ -80,7 +83,9 @@ class RandomResizedCrop(_Crop):
     ratio : (float, float)
         Least and greatest width / height of the crop.
     interpolation : {"bilinear", "bicubic", "nearest"}
-        Masks always take nearest neighbour.
+        torchvision's ``InterpolationMode`` and PIL's numbers are taken, too.  "nearest" is the
+        nearest of pixel centres, as in PIL; torchvision calls it "nearest-exact" on tensors.
+        Masks always take it.
     antialias : bool, optional
         None: antialiased where the crop shrinks, by fastdata's own filter and decoding JPEGs
         reduced where much room is left, which is near torchvision's pixels (45 dB and more in
@@ -103,7 +108,7 @@ class RandomResizedCrop(_Crop):
     def __post_init__(self) -> None:
         super().__post_init__()
         parse(self, scale=range_pair, ratio=range_pair)
-        check_interpolation(self.interpolation, self.antialias)
+        parse(self, interpolation=resize_filter, antialias=antialias_choice)
 
     def plan(self, geometry: Geometry, draws: Draws) -> Geometry:
         rows, columns = geometry.height, geometry.width
@@ -205,7 +210,7 @@ class Resize(GeometricTransform):
         An int is the length of the shorter side; the longer one becomes
         ``int(size * long / short)``.  A pair is (height, width).
     interpolation : {"bilinear", "bicubic", "nearest"}
-        Masks always take nearest neighbour.
+        As in `RandomResizedCrop`.
     max_size : int, optional
         Greatest length of the longer side; both shrink where it would be
         longer.  Only with an int `size`, and greater than it.
@@ -225,7 +230,7 @@ class Resize(GeometricTransform):
         exact = isinstance(size, Sequence)
         size = size_pair("size", size) if exact else positive_int("size", size)
         object.__setattr__(self, "size", size)
-        check_interpolation(self.interpolation, self.antialias)
+        parse(self, interpolation=resize_filter, antialias=antialias_choice)
         if self.max_size is None:
             return
         if exact:
@@ -262,13 +267,8 @@ class Resize(GeometricTransform):
 
 
 @dataclass(frozen=True)
-class RandomHorizontalFlip(GeometricTransform):
-    """Mirror an image left to right, with probability `p`.
-
-    Notes
-    -----
-    Draw 0, uniform in [0, 1), is compared with `p`.
-    """
+class _RandomFlip(GeometricTransform):
+    """A flip of some images, with probability `p`."""
 
     keeps_size: ClassVar[bool] = True
 
@@ -277,8 +277,31 @@ class RandomHorizontalFlip(GeometricTransform):
     def __post_init__(self) -> None:
         parse(self, p=probability)
 
+
+@dataclass(frozen=True)
+class RandomHorizontalFlip(_RandomFlip):
+    """Mirror an image left to right, with probability `p`.
+
+    Notes
+    -----
+    Draw 0, uniform in [0, 1), is compared with `p`.
+    """
+
     def plan(self, geometry: Geometry, draws: Draws) -> Geometry:
         return geometry.mirror(draws.uniform()[:, 0] < self.p)
+
+
+@dataclass(frozen=True)
+class RandomVerticalFlip(_RandomFlip):
+    """Mirror an image top to bottom, with probability `p`.
+
+    Notes
+    -----
+    Draw 0, uniform in [0, 1), is compared with `p`.
+    """
+
+    def plan(self, geometry: Geometry, draws: Draws) -> Geometry:
+        return geometry.mirror_vertically(draws.uniform()[:, 0] < self.p)
 
 
 @dataclass(frozen=True)
@@ -398,15 +421,6 @@ def check_sizes_equal(
             "(height x width). End the geometric transforms with T.RandomResizedCrop(size) or "
             'T.CenterCrop(size), or pack with resize="crop"'
         )
-
-
-def check_interpolation(interpolation: object, antialias: object) -> None:
-    """Raise `OptionError` unless the two name a filter."""
-    if interpolation not in get_args(Interpolation):
-        accepted = ", ".join(get_args(Interpolation))
-        raise OptionError(f"interpolation is one of {accepted}, not {interpolation!r}")
-    if antialias not in (None, True, False):
-        raise OptionError(f"antialias is True, False or None, not {antialias!r}")
 
 
 def padding_sides(name: str, padding: Any) -> tuple[int, int, int, int]:
