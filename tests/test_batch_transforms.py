@@ -39,6 +39,9 @@ ALL: list[T.BatchTransform] = [
     T.TrivialAugmentWide(interpolation="bilinear", fill=(1, 2, 3)),
     T.AutoAugment("svhn"),
     T.AugMix(),
+    T.RandomSolarize(100),
+    T.RandomAdjustSharpness(2.0),
+    T.RandomEqualize(),
 ]
 
 

@@ -17,8 +17,8 @@
       pixels
         pixel.py             Normalize, ToDtype, and their table of 256 values
         image_tensors.py     images as tensors and arrays; what transforms of batches share
-        color.py  blur_erasing.py  mixing.py   transforms of whole batches
-        automatic.py  policies.py              automatic augmentations, of whole batches
+        color.py  tones.py  blur_erasing.py  mixing.py   transforms of whole batches
+        automatic.py  policies.py                        automatic augmentations, of whole batches
         distributions.py     random numbers of the beta and Dirichlet distributions
 
       callables, one sample at a time
@@ -48,6 +48,7 @@ from fastdata.transforms.geometric import (
     RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
+    RandomVerticalFlip,
     Resize,
 )
 from fastdata.transforms.libraries import V2, Albumentations
@@ -56,6 +57,14 @@ from fastdata.transforms.pipeline import Transform, Views
 from fastdata.transforms.pixel import Normalize, ToDtype
 from fastdata.transforms.policies import AugMix, AutoAugment
 from fastdata.transforms.render_device import render_on_device
+from fastdata.transforms.tones import (
+    RandomAdjustSharpness,
+    RandomAutocontrast,
+    RandomEqualize,
+    RandomInvert,
+    RandomPosterize,
+    RandomSolarize,
+)
 
 __all__ = [
     "V2",
@@ -79,11 +88,18 @@ __all__ = [
     "PerSample",
     "PixelTransform",
     "RandAugment",
+    "RandomAdjustSharpness",
+    "RandomAutocontrast",
     "RandomCrop",
+    "RandomEqualize",
     "RandomErasing",
     "RandomGrayscale",
     "RandomHorizontalFlip",
+    "RandomInvert",
+    "RandomPosterize",
     "RandomResizedCrop",
+    "RandomSolarize",
+    "RandomVerticalFlip",
     "Resize",
     "ToDtype",
     "Transform",

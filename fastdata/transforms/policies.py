@@ -18,13 +18,13 @@ from fastdata.transforms.automatic import (
     OPERATIONS,
     SIGNED,
     AutomaticAugment,
-    Fill,
-    WarpInterpolation,
     magnitudes,
 )
 from fastdata.transforms.base import Parameters, Shape, parse, positive_int, positive_number
 from fastdata.transforms.distributions import BETA_DRAWS, GAMMA_DRAWS, beta, dirichlet
 from fastdata.transforms.image_tensors import per_image, to_dtype_of, to_float
+from fastdata.transforms.warping import Fill
+from fastdata.transforms.warps import WarpInterpolation
 
 __all__ = ["AugMix", "AutoAugment"]
 
