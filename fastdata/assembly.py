@@ -92,6 +92,10 @@ def packed_loader(data: PackedData, options: LoaderOptions) -> Loader:
         if not isinstance(data, Dataset):
             raise OptionError(f"max_pixels is for files of packed data, but {data!r} has none")
         data = data._limited_to(options.max_pixels)
+    if options.fields is not None:
+        if not isinstance(data, Dataset):
+            raise OptionError(f"fields selects among those of packed data, not of {data!r}")
+        data = data._with_fields(options.fields)
     transform = getattr(data, "transform", None)
     if transform is not None and options.transform is None:
         options = dataclasses.replace(options, transform=transform)
@@ -101,10 +105,10 @@ def packed_loader(data: PackedData, options: LoaderOptions) -> Loader:
             "set dataset.transform = None, or leave out transform="
         )
     own = getattr(data, "record_format", RecordFormat())
-    record = RecordFormat(
-        options.batch_format or own.batch_format,
-        own.names if options.names is None else options.names,
-    )
+    names = options.names
+    if names is None and own.names is not None:
+        names = {name: new for name, new in own.names.items() if name in data.schema}
+    record = RecordFormat(options.batch_format or own.batch_format, names)
     record.check(data.schema)
     pipeline = _pipeline(options, data.schema)
     decoder = jpeg_decoder(options.decoder)
@@ -286,6 +290,7 @@ def foreign_loader(data: Any, options: LoaderOptions) -> DataLoader[Any] | CUDAP
         "even": not options.even,
         "batch_format": options.batch_format == "dict",
         "names": options.names is not None,
+        "fields": options.fields is not None,
         "max_pixels": options.max_pixels is not None,
         "memory_format": options.memory_format != torch.contiguous_format,
         "shuffle": not isinstance(options.shuffle, bool),

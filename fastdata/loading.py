@@ -109,6 +109,7 @@ def loader(
     shuffle: bool | Literal["block", "lanes"] | BlockShuffle | None = False,
     *,
     split: str | None = None,
+    fields: Sequence[str] | None = None,
     batch_format: Literal["tuple", "dict"] | None = None,
     names: Mapping[str, str] | None = None,
     on_corrupt: OnCorrupt = "raise",
@@ -167,6 +168,9 @@ def loader(
     split : str, optional
         The split to load, ``"train"``; ``"all"`` takes all of them, with the field ``split``.
         Needed where a dataset has several splits.
+    fields : sequence of str, optional
+        The fields of a batch, in this order: ``("image", "mask")``.  Others are not read.  Default:
+        all fields.
     batch_format : {"tuple", "dict"}, optional
         Whether a batch is a named tuple of its fields or a dict.  Default: as `dataset` gives.
     names : mapping of str to str, optional

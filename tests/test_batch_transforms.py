@@ -37,6 +37,9 @@ ALL: list[T.BatchTransform] = [
     T.CutMix(num_classes=7),
     T.RandAugment(3),
     T.TrivialAugmentWide(interpolation="bilinear", fill=(1, 2, 3)),
+    T.RandomSolarize(100),
+    T.RandomAdjustSharpness(2.0),
+    T.RandomEqualize(),
 ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from enum import Enum
 from typing import Any
 
 import cv2
@@ -58,9 +59,19 @@ def run(geometry: Geometry, image: np.ndarray, *, at: int = 0, mask: bool = Fals
 def operations(draw: st.DrawFn) -> list[tuple[Any, ...]]:
     kinds = st.one_of(
         st.tuples(st.just("window"), st.integers(-9, 9), st.integers(-9, 9), sides, sides),
-        st.tuples(st.just("flip")),
+        st.sampled_from([("flip",), ("flip rows",), *(("turn", k) for k in range(-1, 5))]),
     )
     return draw(st.lists(kinds, max_size=5))
+
+
+def turned(
+    geometry: Geometry, image: np.ndarray, operation: tuple[Any, ...]
+) -> tuple[Geometry, np.ndarray]:
+    if operation[0] == "turn":
+        return geometry.turn(operation[1]), np.rot90(image, operation[1])
+    if operation[0] == "flip":
+        return geometry.mirror(np.array([True])), image[:, ::-1]
+    return geometry.mirror_vertically(np.array([True])), image[::-1]
 
 
 @given(height=sides, width=sides, todo=operations())
@@ -71,9 +82,8 @@ def test_windows_and_flips_are_exact_in_any_order(
     geometry = Geometry.of([height], [width])
     expected = image
     for operation in todo:
-        if operation[0] == "flip":
-            geometry = geometry.mirror(np.array([True]))
-            expected = expected[:, ::-1]
+        if operation[0] != "window":
+            geometry, expected = turned(geometry, expected, operation)
         else:
             _, top, left, rows, columns = operation
             geometry = geometry.window(top, left, rows, columns)
@@ -91,10 +101,10 @@ def test_windows_and_flips_are_exact_in_any_order(
 def test_region_is_all_that_is_read(height: int, width: int, todo: list[tuple[Any, ...]]) -> None:
     geometry = Geometry.of([height], [width])
     for operation in todo:
-        if operation[0] == "flip":
-            geometry = geometry.mirror(np.array([True]))
-        else:
+        if operation[0] == "window":
             geometry = geometry.window(*operation[1:])
+        else:
+            geometry, _ = turned(geometry, np.zeros((1, 1)), operation)
     top, left, rows, columns = (int(part[0]) for part in geometry.region)
     assert 0 <= top <= top + rows <= height
     assert 0 <= left <= left + columns <= width
@@ -548,6 +558,12 @@ def test_images_of_a_sample_must_agree_in_size() -> None:
         (lambda: T.RandomResizedCrop(9, scale=(0.5, 0.1)), "0 < low <= high"),
         (lambda: T.RandomResizedCrop(9, ratio=3), "ratio is a pair"),
         (lambda: T.RandomResizedCrop(9, interpolation="area"), "one of bilinear, bicubic, nearest"),
+        (lambda: T.RandomResizedCrop(9, interpolation=Image.Resampling.LANCZOS), r"not .*lanczos"),
+        (lambda: T.Resize(9, interpolation=4), r"bilinear, bicubic, nearest, not 4 \(box\)"),
+        (lambda: T.Resize(9, interpolation=6), "bilinear, bicubic, nearest, not 6"),
+        (lambda: T.Resize(9, interpolation=True), "bilinear, bicubic, nearest, not True"),
+        (lambda: T.Resize(9, interpolation=None), "bilinear, bicubic, nearest, not None"),
+        (lambda: T.RandAugment(interpolation=3), r"nearest, bilinear, not 3 \(bicubic\)"),
         (lambda: T.RandomResizedCrop(9, antialias="yes"), "antialias is True, False or None"),
         (lambda: T.CenterCrop("9"), "positive int"),
         (lambda: T.RandomCrop(9, padding=-1), "ints from 0 up"),
@@ -564,6 +580,47 @@ def test_images_of_a_sample_must_agree_in_size() -> None:
 def test_bad_options_are_refused(make: Any, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         make()
+
+
+class InterpolationMode(Enum):
+    """torchvision's enum of this name, which tests may not have."""
+
+    NEAREST = "nearest"
+    NEAREST_EXACT = "nearest-exact"
+    BILINEAR = "bilinear"
+    BICUBIC = "bicubic"
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        (InterpolationMode.NEAREST, "nearest"),
+        (InterpolationMode.NEAREST_EXACT, "nearest"),
+        (InterpolationMode.BILINEAR, "bilinear"),
+        (InterpolationMode.BICUBIC, "bicubic"),
+        (Image.Resampling.NEAREST, "nearest"),
+        (Image.Resampling.BICUBIC, "bicubic"),
+        (0, "nearest"),
+        (2, "bilinear"),
+        (3, "bicubic"),
+        ("nearest-exact", "nearest"),
+    ],
+)
+def test_filters_are_taken_as_torchvision_and_pil_name_them(given: Any, name: Any) -> None:
+    assert T.Resize(9, given) == T.Resize(9, name)
+    assert T.RandomResizedCrop(9, interpolation=given) == T.RandomResizedCrop(9, interpolation=name)
+    if name != "bicubic":
+        assert T.RandAugment(interpolation=given) == T.RandAugment(interpolation=name)
+        automatic = T.TrivialAugmentWide(interpolation=given)
+        assert automatic == T.TrivialAugmentWide(interpolation=name)
+
+
+def test_nearest_neighbour_is_that_of_pil() -> None:
+    image = photo(60, 45)
+    for size in ((23, 31), (97, 80)):
+        pixels = run(plan(T.Resize(size, Image.Resampling.NEAREST), 60, 45), image)
+        expected = Image.fromarray(image).resize(size[::-1], Image.Resampling.NEAREST)
+        np.testing.assert_array_equal(pixels, np.asarray(expected))
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,7 @@ from .plan import (
     request_of,
     shard_bounds,
 )
+from .remarks import remark_lines, with_records
 from .report import PackReport, progress_bar
 from .workers import EncodeAll
 
@@ -248,7 +249,7 @@ class Packer:
             images_per_second=(self.state.position - resumed_at) / max(seconds, 1e-9),
             resumed_at=resumed_at,
             rejects_path=rejects if num_rejected else None,
-            notes=(*self.source.notes, *self.notes),
+            notes=(*self.source.notes, *remark_lines(self.state.remarks), *self.notes),
             read_as=self.source.description,
             load_code=load_code(path),
         )
@@ -366,6 +367,7 @@ class Packer:
                 rejects.append(csv_line(index, *record))
                 state.num_rejected += 1
         writer.append([record for record in taken if isinstance(record, Record)])
+        state.remarks = with_records(state.remarks, taken)
         state.position += len(taken)
         limit = self.options.shard_bytes
         if state.position == self.bounds(state.shard) or (

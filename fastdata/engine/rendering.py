@@ -40,9 +40,9 @@ from fastdata.native.library import (
 )
 from fastdata.random import SampleKeys
 from fastdata.transforms.geometric import check_sizes_agree, check_sizes_equal
-from fastdata.transforms.geometry import Crop, Geometry, Program, Scale
+from fastdata.transforms.geometry import Crop, Geometry, Scale
 from fastdata.transforms.pixel import PixelTable
-from fastdata.transforms.render import StackPlan, render, render_stack, stack_plan
+from fastdata.transforms.render import StackPlan, flip_rows, render, render_stack, stack_plan
 
 __all__ = ["BatchPlan", "RenderTask", "plan_geometry", "plan_images", "put", "render_raw"]
 
@@ -210,7 +210,10 @@ def _render(
         if name in plan.crops:
             crops = plan.crops[name][start:stop]
             stored.verify(crops, start)
-            left = _fill_compiled(crops, output, table)
+            upside_down = None if plan.geometry is None else plan.geometry.flip_rows
+            if upside_down is not None:
+                upside_down = upside_down[start:stop]
+            left = _fill_compiled(crops, output, table, upside_down)
         if len(left):
             failed |= _fill(
                 stored, start, left, plan.programs, output, table, mask, work.on_corrupt
@@ -285,7 +288,7 @@ def render_raw(
     left = np.arange(len(output))
     crops = _crops(stored, geometry, jpeg_decoder(), mask) if compiled() else None
     if crops is not None:
-        left = _fill_compiled(crops, output, table)
+        left = _fill_compiled(crops, output, table, geometry.flip_rows)
     if len(left):
         _fill(stored, 0, left, geometry.crops(), output, table, mask, "raise")
 
@@ -318,8 +321,7 @@ def _copy(
     count, height, width, channels = output.shape
     if stack is not None:
         height, width = int(stored.heights[0]), int(stored.widths[0])
-        part = slice(start, start + count)
-        stack = stack._replace(top=stack.top[part], left=stack.left[part], flip=stack.flip[part])
+        stack = stack.part(slice(start, start + count))
     contiguous = output.flags.c_contiguous
     direct = stack is None and table is None and contiguous
     pixels = output if direct else np.empty((count, height, width, channels), np.uint8)
@@ -333,7 +335,7 @@ def _copy(
         whole = pixels
         in_place = table is None and contiguous
         pixels = output if in_place else np.empty(output.shape, np.uint8)
-        render_stack(whole, *stack, pixels)
+        render_stack(whole, stack, pixels)
     if pixels is not output:
         put(pixels, table, output)
     return failed
@@ -375,16 +377,29 @@ def _crops(
     return crops
 
 
-def _fill_compiled(crops: NDArray[Any], output: NDArray[Any], table: PixelTable | None) -> Indices:
-    """Make images of one field, [m, H, W, C], by the compiled library; return which are left."""
+def _fill_compiled(
+    crops: NDArray[Any],
+    output: NDArray[Any],
+    table: PixelTable | None,
+    upside_down: NDArray[np.bool_] | None,
+) -> Indices:
+    """Make images of one field, [m, H, W, C], by the compiled library; return which are left.
+
+    Those of `upside_down`, bool [m], are mirrored top to bottom.
+    """
     if table is None:
-        return render_crops(crops, output)
+        left = render_crops(crops, output)
+        if upside_down is not None:
+            flip_rows(output, upside_down)
+        return left
     remaining = []
     scratch = np.empty((AT_ONCE, *output.shape[1:]), np.uint8)
     for start in range(0, len(output), AT_ONCE):
         part = crops[start : start + AT_ONCE]
         pixels = scratch[: len(part)]
         remaining.append(start + render_crops(part, pixels))
+        if upside_down is not None:
+            flip_rows(pixels, upside_down[start : start + AT_ONCE])
         table.apply(pixels, output[start : start + len(part)])
     return np.concatenate(remaining) if remaining else np.empty(0, np.int64)
 
@@ -435,7 +450,7 @@ def _crop(stored: Images, at: int, crop: Crop, target: Pixels, mask: bool) -> No
             assert isinstance(scale, Scale), "only a resize leaves room for a reduction"
             size = scale.height, scale.width
             pixels = resize_reduced(pixels, window, factor, size, scale.interpolation)
-            program = Program(tuple(others), program.flip)
+            program = program._replace(operations=tuple(others))
         elif program.operations and not pixels.flags.writeable:
             # A view of the file.  Resizing reads it in an order that memory is slow at:
             # 106 us, where copying first takes 17 and then 57.

@@ -17,7 +17,7 @@
       pixels
         pixel.py             Normalize, ToDtype, and their table of 256 values
         image_tensors.py     images as tensors and arrays; what transforms of batches share
-        color.py  blur_erasing.py  automatic.py  mixing.py   transforms of whole batches
+        color.py  tones.py  blur_erasing.py  automatic.py  mixing.py   transforms of whole batches
 
       callables, one sample at a time
         callables.py         what a callable is given, and what it returns
@@ -46,6 +46,7 @@ from fastdata.transforms.geometric import (
     RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
+    RandomVerticalFlip,
     Resize,
 )
 from fastdata.transforms.libraries import V2, Albumentations
@@ -53,6 +54,14 @@ from fastdata.transforms.mixing import CutMix, MixUp
 from fastdata.transforms.pipeline import Transform, Views
 from fastdata.transforms.pixel import Normalize, ToDtype
 from fastdata.transforms.render_device import render_on_device
+from fastdata.transforms.tones import (
+    RandomAdjustSharpness,
+    RandomAutocontrast,
+    RandomEqualize,
+    RandomInvert,
+    RandomPosterize,
+    RandomSolarize,
+)
 
 __all__ = [
     "V2",
@@ -73,11 +82,18 @@ __all__ = [
     "PerSample",
     "PixelTransform",
     "RandAugment",
+    "RandomAdjustSharpness",
+    "RandomAutocontrast",
     "RandomCrop",
+    "RandomEqualize",
     "RandomErasing",
     "RandomGrayscale",
     "RandomHorizontalFlip",
+    "RandomInvert",
+    "RandomPosterize",
     "RandomResizedCrop",
+    "RandomSolarize",
+    "RandomVerticalFlip",
     "Resize",
     "ToDtype",
     "Transform",

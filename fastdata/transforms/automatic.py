@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.nn import functional
 
 from fastdata.errors import OptionError
 from fastdata.random import Draws
@@ -23,7 +22,9 @@ from fastdata.transforms.base import (
     Parameters,
     Shape,
     channel_numbers,
+    parse,
     positive_int,
+    warp_filter,
 )
 from fastdata.transforms.color import (
     adjust_brightness,
@@ -35,14 +36,11 @@ from fastdata.transforms.color import (
     posterize,
     solarize,
 )
-from fastdata.transforms.image_tensors import change_some, to_device, to_float
+from fastdata.transforms.image_tensors import change_some
+from fastdata.transforms.warping import Fill, warp
+from fastdata.transforms.warps import WarpInterpolation
 
 __all__ = ["OPERATIONS", "AutomaticAugment", "RandAugment", "TrivialAugmentWide"]
-
-Fill: TypeAlias = float | Sequence[float] | None
-"""What is beyond the image: one number, one a channel; None is 0."""
-
-WarpInterpolation: TypeAlias = Literal["nearest", "bilinear"]
 
 MOVES = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate")
 
@@ -76,8 +74,7 @@ class AutomaticAugment(BatchTransform):
 
     def __post_init__(self) -> None:
         positive_int("num_magnitude_bins", self.num_magnitude_bins)
-        if self.interpolation not in ("nearest", "bilinear"):
-            raise OptionError(f"interpolation is nearest or bilinear, not {self.interpolation!r}")
+        parse(self, interpolation=warp_filter)
         if self.fill is not None and channel_numbers(self.fill) is None:
             raise OptionError(f"fill is a number, one a channel, or None, not {self.fill!r}")
 
@@ -138,14 +135,15 @@ class RandAugment(AutomaticAugment):
     num_magnitude_bins : int
         Steps from the weakest to the strongest.
     interpolation : {"nearest", "bilinear"}
-        Of shears, shifts and rotations.
+        Of shears, shifts and rotations.  torchvision's ``InterpolationMode`` and PIL's numbers
+        are taken, too.
     fill : float or sequence of float, optional
         What these leave empty: a number, or one a channel.
 
     Notes
     -----
-    For uint8 images; masks do not follow, and boxes are refused.  Draws 2k and 2k + 1 are the
-    operation of step k and its direction.
+    For uint8 images; masks and boxes are refused, as they could not follow.  Draws 2k and
+    2k + 1 are the operation of step k and its direction.
 
     Cubuk et al., "RandAugment: Practical automated data augmentation with a reduced
     search space", NeurIPS 2020.
@@ -189,8 +187,8 @@ class TrivialAugmentWide(AutomaticAugment):
 
     Notes
     -----
-    For uint8 images; masks do not follow, and boxes are refused.  Draws 0 to 2 are operation,
-    magnitude and direction.
+    For uint8 images; masks and boxes are refused, as they could not follow.  Draws 0 to 2 are
+    operation, magnitude and direction.
 
     Müller and Hutter, "TrivialAugment: Tuning-free yet state-of-the-art data augmentation",
     ICCV 2021.
@@ -256,42 +254,3 @@ def matrices(
         matrix[:, 0, 0] = matrix[:, 1, 1] = np.cos(angle)
         matrix[:, 0, 1], matrix[:, 1, 0] = np.sin(angle), -np.sin(angle)
     return matrix.astype(np.float32)
-
-
-def warp(
-    images: torch.Tensor,
-    matrix: torch.Tensor,
-    interpolation: WarpInterpolation,
-    fill: Fill,
-) -> torch.Tensor:
-    """Return images [n, C, H, W] looked up by matrices, float32 [n, 2, 3].
-
-    As torchvision does it: a matrix about the image's centre says for each pixel of the result
-    where it is in the source, in float32 (`torchvision.transforms.v2.functional.affine`).
-
-    Nearest neighbour where a look-up falls in the middle between two pixels may take
-    the other one on another device.
-    """
-    height, width = images.shape[2:]
-    half = to_device(np.array([width / 2, height / 2], np.float32), images.device)
-    x = torch.arange(width, device=images.device) - (width - 1) / 2
-    y = torch.arange(height, device=images.device) - (height - 1) / 2
-    # No matrix product, which a GPU may be allowed to round to ten bits (TF32).
-    rows = matrix / half[:, None]
-    by_x, by_y, shift = rows[:, None, None].unbind(-1)
-    grid = x[:, None] * by_x + (y[:, None, None] * by_y + shift)
-    values = to_float(images)
-    if fill is not None:  # a channel of ones shows how much of a pixel is of the image
-        values = torch.cat([values, torch.ones_like(values[:, :1])], 1)
-    moved = functional.grid_sample(
-        values, grid.to(values.dtype), mode=interpolation, padding_mode="zeros", align_corners=False
-    )
-    if fill is not None:
-        numbers = to_device(np.array(fill, np.float32), images.device).to(moved.dtype)
-        numbers = numbers.view(1, -1, 1, 1)
-        moved, share = moved[:, :-1], moved[:, -1:]
-        if interpolation == "nearest":
-            moved = torch.where(share < 0.5, numbers, moved)
-        else:
-            moved = (moved - numbers) * share + numbers
-    return (moved if images.is_floating_point() else moved.round_()).to(images.dtype)

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
 from numpy.typing import NDArray
 
 from fastdata.errors import OptionError
-from fastdata.random import Draws
+from fastdata.random import NO_EPOCH, Draws
 from fastdata.schema import Schema
-from fastdata.transforms.geometry import Geometry
+from fastdata.transforms.geometry import Geometry, Interpolation
 
 __all__ = [
     "BatchTransform",
@@ -29,6 +30,8 @@ __all__ = [
     "SampleFunction",
     "SampleTransform",
     "Shape",
+    "SizeByEpoch",
+    "antialias_choice",
     "channel_numbers",
     "kind_of",
     "name_of",
@@ -39,7 +42,10 @@ __all__ = [
     "positive_number",
     "probability",
     "range_pair",
+    "resize_filter",
+    "size_or_schedule",
     "size_pair",
+    "warp_filter",
 ]
 
 Parameters: TypeAlias = dict[str, NDArray[Any]]
@@ -56,6 +62,9 @@ SampleFunction: TypeAlias = Callable[[Sample], Sample]
 Describe: TypeAlias = Callable[[int], str]
 """Names the sample of an index, in errors of callables."""
 
+PIL_FILTERS = "nearest", "lanczos", "bilinear", "bicubic", "box", "hamming"
+"""The names of `PIL.Image.Resampling`, whose members are the places in this."""
+
 
 class GeometricTransform(ABC):
     """Moves pixels; the same way in the image and the masks of a sample.
@@ -71,6 +80,15 @@ class GeometricTransform(ABC):
     def output_size(self) -> tuple[int, int] | None:
         """Height and width of every image afterwards; None where they depend on the image."""
         return None
+
+    @property
+    def epochs(self) -> tuple[int, ...]:
+        """First epochs of the sizes of a schedule; none if sizes are the same in all epochs."""
+        return ()
+
+    def size_in(self, epoch: int) -> tuple[int, int] | None:
+        """Return `output_size` in an epoch."""
+        return self.output_size
 
     @abstractmethod
     def plan(self, geometry: Geometry, draws: Draws) -> Geometry:
@@ -100,7 +118,7 @@ class PixelTransform(ABC):
 
 
 class BatchTransform(ABC):
-    """Changes the images of a batch, each by numbers of its own; masks stay as they are.
+    """Changes the images of a batch, each by numbers of its own; masks and boxes stay.
 
     It runs where the batch has arrived.  Numbers are drawn on the CPU, so that they are the same
     on any device; what is made of them may differ in the last bits from device to device.
@@ -109,7 +127,7 @@ class BatchTransform(ABC):
     """
 
     moves_pixels: ClassVar[bool] = False
-    """Whether the content of an image may move; refused where there are boxes."""
+    """Whether the content of an image may move; refused where there are masks or boxes."""
 
     @abstractmethod
     def draw(self, draws: Draws, shape: Shape) -> Parameters:
@@ -212,6 +230,49 @@ def size_pair(name: str, value: Any) -> tuple[int, int]:
     return side, side
 
 
+@dataclass(frozen=True)
+class SizeByEpoch:
+    """A size for each part of a training: pairs of a first epoch, from 0 on, and a size."""
+
+    sizes: tuple[tuple[int, Any], ...]
+
+    @property
+    def epochs(self) -> tuple[int, ...]:
+        """First epoch of each size, ascending."""
+        return tuple(first for first, _ in self.sizes)
+
+    def at(self, epoch: int) -> Any:
+        """Return the size in an epoch; `OptionError` for `NO_EPOCH`."""
+        if epoch >= NO_EPOCH:
+            raise OptionError(
+                f"the size {self} depends on the epoch, which a dataset does not know: give the "
+                "transform to fastdata.loader, or give one size"
+            )
+        return next(size for first, size in reversed(self.sizes) if first <= epoch)
+
+    def __repr__(self) -> str:
+        return repr(dict(self.sizes))
+
+
+def size_or_schedule(parser: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
+    """Return a parser that also takes ``{first epoch: size}``, and makes a `SizeByEpoch` of it."""
+
+    def parsed(name: str, value: Any) -> Any:
+        if isinstance(value, SizeByEpoch):
+            return value
+        if not isinstance(value, Mapping):
+            return parser(name, value)
+        epochs = list(value)
+        if any(type(epoch) is not int or epoch < 0 for epoch in epochs) or 0 not in epochs:
+            raise OptionError(
+                f"{name} by epoch is {{first epoch: size}} with epochs from 0 on, such as "
+                f"{{0: 128, 6: 160}}, not {value!r}"
+            )
+        return SizeByEpoch(tuple((epoch, parser(name, value[epoch])) for epoch in sorted(epochs)))
+
+    return parsed
+
+
 def range_pair(name: str, value: Any) -> tuple[float, float]:
     """Return a pair of finite floats 0 < low <= high."""
     try:
@@ -221,6 +282,38 @@ def range_pair(name: str, value: Any) -> tuple[float, float]:
     if not (0 < low <= high and math.isfinite(high)):
         raise OptionError(f"{name} is a pair with 0 < low <= high, not {value!r}")
     return low, high
+
+
+def resize_filter(name: str, value: Any) -> Interpolation:
+    """Return the filter of a resize by its name, torchvision's enum or PIL's number.
+
+    Nearest neighbour is that of pixel centres, which torchvision calls nearest-exact.
+    """
+    return _filter(name, value, ("bilinear", "bicubic", "nearest"))
+
+
+def warp_filter(name: str, value: Any) -> Literal["nearest", "bilinear"]:
+    """Return the filter of a warp, given as for `resize_filter`."""
+    return _filter(name, value, ("nearest", "bilinear"))
+
+
+def _filter(name: str, value: Any, accepted: tuple[str, ...]) -> Any:
+    found = getattr(value, "value", value)  # of torchvision's and PIL's enums
+    if type(found) is int and found in range(len(PIL_FILTERS)):
+        found = PIL_FILTERS[found]
+    if found == "nearest-exact":
+        found = "nearest"
+    if not (isinstance(found, str) and found in accepted):
+        meant = f" ({found})" if isinstance(found, str) and found != value else ""
+        raise OptionError(f"{name} is one of {', '.join(accepted)}, not {value!r}{meant}")
+    return found
+
+
+def antialias_choice(name: str, value: Any) -> bool | None:
+    """Return whether a resize is antialiased; None leaves it to fastdata."""
+    if value not in (None, True, False):
+        raise OptionError(f"{name} is True, False or None, not {value!r}")
+    return None if value is None else bool(value)
 
 
 def channel_numbers(value: Any) -> tuple[float, ...] | None:

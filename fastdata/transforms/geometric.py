@@ -5,9 +5,9 @@ Semantics are torchvision's (`torchvision.transforms.v2`); the random numbers ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import torch
@@ -20,10 +20,14 @@ from fastdata.transforms.base import (
     Describe,
     GeometricTransform,
     Sample,
+    SizeByEpoch,
+    antialias_choice,
     parse,
     positive_int,
     probability,
     range_pair,
+    resize_filter,
+    size_or_schedule,
     size_pair,
 )
 from fastdata.transforms.boxes import move_boxes
@@ -39,6 +43,7 @@ __all__ = [
     "RandomCrop",
     "RandomHorizontalFlip",
     "RandomResizedCrop",
+    "RandomVerticalFlip",
     "Resize",
     "check_sizes_agree",
     "check_sizes_equal",
@@ -48,18 +53,37 @@ __all__ = [
 TRIES = 10
 """Random rectangles that are tried for an image, as in torchvision."""
 
+Size: TypeAlias = int | Sequence[int] | Mapping[int, int | Sequence[int]] | SizeByEpoch
+"""A side or (height, width), or one from each of some epochs on: ``{0: 128, 6: 160}``."""
 
-class _Crop(GeometricTransform):
-    """A crop to one size: an int, for a square, or (height, width)."""
 
-    size: int | Sequence[int]
+class _Sized(GeometricTransform):
+    """A transform with a size, or with one for each part of a training."""
 
-    def __post_init__(self) -> None:
-        parse(self, size=size_pair)
+    size: Size
 
     @property
-    def output_size(self) -> tuple[int, int]:
-        return self.size  # type: ignore[return-value]  # since __post_init__
+    def output_size(self) -> tuple[int, int] | None:
+        return self.size if isinstance(self.size, tuple) else None
+
+    @property
+    def epochs(self) -> tuple[int, ...]:
+        return self.size.epochs if isinstance(self.size, SizeByEpoch) else ()
+
+    def size_in(self, epoch: int) -> tuple[int, int] | None:
+        size = self._size_in(epoch)
+        return size if isinstance(size, tuple) else None
+
+    def _size_in(self, epoch: int) -> Any:
+        """Return height and width, or a short side, in an epoch."""
+        return self.size.at(epoch) if isinstance(self.size, SizeByEpoch) else self.size
+
+
+class _Crop(_Sized):
+    """A crop to one size: an int, for a square, or (height, width); perhaps by epoch."""
+
+    def __post_init__(self) -> None:
+        parse(self, size=size_or_schedule(size_pair))
 
 
 @dataclass(frozen=True)
@@ -73,14 +97,16 @@ class RandomResizedCrop(_Crop):
 
     Parameters
     ----------
-    size : int or (int, int)
-        Output size: a square side, or (height, width).
+    size : int, (int, int) or dict
+        Output size: a square side, or (height, width); by epoch, ``{0: 128, 6: 160}``.
     scale : (float, float)
         Least and greatest share of the image's area.
     ratio : (float, float)
         Least and greatest width / height of the crop.
     interpolation : {"bilinear", "bicubic", "nearest"}
-        Masks always take nearest neighbour.
+        torchvision's ``InterpolationMode`` and PIL's numbers are taken, too.  "nearest" is the
+        nearest of pixel centres, as in PIL; torchvision calls it "nearest-exact" on tensors.
+        Masks always take it.
     antialias : bool, optional
         None: antialiased where the crop shrinks, by fastdata's own filter and decoding JPEGs
         reduced where much room is left, which is near torchvision's pixels (45 dB and more in
@@ -94,7 +120,7 @@ class RandomResizedCrop(_Crop):
     Szegedy et al., "Going deeper with convolutions", CVPR 2015.
     """
 
-    size: int | Sequence[int]
+    size: Size
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     interpolation: Interpolation = "bilinear"
@@ -103,7 +129,7 @@ class RandomResizedCrop(_Crop):
     def __post_init__(self) -> None:
         super().__post_init__()
         parse(self, scale=range_pair, ratio=range_pair)
-        check_interpolation(self.interpolation, self.antialias)
+        parse(self, interpolation=resize_filter, antialias=antialias_choice)
 
     def plan(self, geometry: Geometry, draws: Draws) -> Geometry:
         rows, columns = geometry.height, geometry.width
@@ -127,7 +153,7 @@ class RandomResizedCrop(_Crop):
         position = draws.integers(room + 1, 2, first=2 * TRIES)
         top, left = np.where(fitted[:, None], position, room // 2).T
         cropped = geometry.window(top, left, height, width)
-        return cropped.resize(*self.output_size, self.interpolation, self.antialias)
+        return cropped.resize(*self._size_in(draws.epoch), self.interpolation, self.antialias)
 
 
 @dataclass(frozen=True)
@@ -136,14 +162,14 @@ class CenterCrop(_Crop):
 
     Parameters
     ----------
-    size : int or (int, int)
-        Output size: a square side, or (height, width).
+    size : int, (int, int) or dict
+        Output size: a square side, or (height, width); by epoch, ``{0: 128, 6: 160}``.
     """
 
-    size: int | Sequence[int]
+    size: Size
 
     def plan(self, geometry: Geometry, draws: Draws) -> Geometry:
-        height, width = self.output_size
+        height, width = self._size_in(draws.epoch)
         top, left = _centred(geometry.height - height), _centred(geometry.width - width)
         return geometry.window(top, left, height, width)
 
@@ -154,8 +180,8 @@ class RandomCrop(_Crop):
 
     Parameters
     ----------
-    size : int or (int, int)
-        Output size: a square side, or (height, width).
+    size : int, (int, int) or dict
+        Output size: a square side, or (height, width); by epoch, ``{0: 128, 6: 160}``.
     padding : int, (int, int) or (int, int, int, int)
         Zeros around the image before cropping: on every side; (left and
         right, top and bottom); or (left, top, right, bottom).
@@ -170,7 +196,7 @@ class RandomCrop(_Crop):
     Draws 0 and 1 are the position.
     """
 
-    size: int | Sequence[int]
+    size: Size
     padding: int | Sequence[int] = 0
 
     def __post_init__(self) -> None:
@@ -178,7 +204,7 @@ class RandomCrop(_Crop):
         parse(self, padding=padding_sides)
 
     def plan(self, geometry: Geometry, draws: Draws) -> Geometry:
-        height, width = self.output_size
+        height, width = self._size_in(draws.epoch)
         pad_left, pad_top, pad_right, pad_bottom = self.padding  # type: ignore[misc]
         rows = geometry.height + (pad_top + pad_bottom)
         columns = geometry.width + (pad_left + pad_right)
@@ -196,16 +222,17 @@ class RandomCrop(_Crop):
 
 
 @dataclass(frozen=True)
-class Resize(GeometricTransform):
+class Resize(_Sized):
     """Resize the whole image.
 
     Parameters
     ----------
-    size : int or (int, int)
+    size : int, (int, int) or dict
         An int is the length of the shorter side; the longer one becomes
-        ``int(size * long / short)``.  A pair is (height, width).
+        ``int(size * long / short)``.  A pair is (height, width).  A dict has sizes by epoch:
+        ``{0: 128, 6: 160}`` is 128 in epochs 0 to 5, then 160.
     interpolation : {"bilinear", "bicubic", "nearest"}
-        Masks always take nearest neighbour.
+        As in `RandomResizedCrop`.
     max_size : int, optional
         Greatest length of the longer side; both shrink where it would be
         longer.  Only with an int `size`, and greater than it.
@@ -213,41 +240,38 @@ class Resize(GeometricTransform):
         As in `RandomResizedCrop`.
     """
 
-    size: int | Sequence[int]
+    size: Size
     interpolation: Interpolation = "bilinear"
     max_size: int | None = None
     antialias: bool | None = None
 
     def __post_init__(self) -> None:
-        size: Any = self.size
-        if isinstance(size, Sequence) and len(size) == 1:
-            size = size[0]
-        exact = isinstance(size, Sequence)
-        size = size_pair("size", size) if exact else positive_int("size", size)
-        object.__setattr__(self, "size", size)
-        check_interpolation(self.interpolation, self.antialias)
+        parse(
+            self,
+            size=size_or_schedule(_side_or_pair),
+            interpolation=resize_filter,
+            antialias=antialias_choice,
+        )
         if self.max_size is None:
             return
-        if exact:
-            raise OptionError(
-                f"max_size goes with a short side, an int size; with size={size} leave it out"
-            )
-        if positive_int("max_size", self.max_size) <= size:
-            raise OptionError(f"max_size {self.max_size} must be greater than size {size}")
-
-    @property
-    def output_size(self) -> tuple[int, int] | None:
-        return self.size if isinstance(self.size, tuple) else None
+        for size in map(self._size_in, self.epochs or (0,)):
+            if isinstance(size, tuple):
+                raise OptionError(
+                    f"max_size goes with a short side, an int size; with size={size} leave it out"
+                )
+            if positive_int("max_size", self.max_size) <= size:
+                raise OptionError(f"max_size {self.max_size} must be greater than size {size}")
 
     def plan(self, geometry: Geometry, draws: Draws) -> Geometry:
-        if isinstance(self.size, tuple):
-            height, width = self.size
+        size = self._size_in(draws.epoch)
+        if isinstance(size, tuple):
+            height, width = size
             return geometry.resize(height, width, self.interpolation, self.antialias)
         upright = geometry.height >= geometry.width
         short = np.minimum(geometry.height, geometry.width)
         long = np.maximum(geometry.height, geometry.width)
-        new_short = np.full_like(short, self.size)
-        new_long = (self.size * long / short).astype(np.int64)
+        new_short = np.full_like(short, size)
+        new_long = (size * long / short).astype(np.int64)
         if self.max_size is not None:
             over = new_long > self.max_size
             shrunk = (self.max_size * new_short / new_long).astype(np.int64)
@@ -262,13 +286,8 @@ class Resize(GeometricTransform):
 
 
 @dataclass(frozen=True)
-class RandomHorizontalFlip(GeometricTransform):
-    """Mirror an image left to right, with probability `p`.
-
-    Notes
-    -----
-    Draw 0, uniform in [0, 1), is compared with `p`.
-    """
+class _RandomFlip(GeometricTransform):
+    """A flip of some images, with probability `p`."""
 
     keeps_size: ClassVar[bool] = True
 
@@ -277,8 +296,31 @@ class RandomHorizontalFlip(GeometricTransform):
     def __post_init__(self) -> None:
         parse(self, p=probability)
 
+
+@dataclass(frozen=True)
+class RandomHorizontalFlip(_RandomFlip):
+    """Mirror an image left to right, with probability `p`.
+
+    Notes
+    -----
+    Draw 0, uniform in [0, 1), is compared with `p`.
+    """
+
     def plan(self, geometry: Geometry, draws: Draws) -> Geometry:
         return geometry.mirror(draws.uniform()[:, 0] < self.p)
+
+
+@dataclass(frozen=True)
+class RandomVerticalFlip(_RandomFlip):
+    """Mirror an image top to bottom, with probability `p`.
+
+    Notes
+    -----
+    Draw 0, uniform in [0, 1), is compared with `p`.
+    """
+
+    def plan(self, geometry: Geometry, draws: Draws) -> Geometry:
+        return geometry.mirror_vertically(draws.uniform()[:, 0] < self.p)
 
 
 @dataclass(frozen=True)
@@ -295,11 +337,15 @@ class GeometryStage:
         return geometry
 
     @property
-    def output_size(self) -> tuple[int, int] | None:
-        """Height and width of every image afterwards; None where they depend on the image."""
+    def epochs(self) -> set[int]:
+        """First epochs of sizes that change with the epoch."""
+        return {epoch for _, transform in self.transforms for epoch in transform.epochs}
+
+    def size_in(self, epoch: int) -> tuple[int, int] | None:
+        """Height and width of all images afterwards; None where they depend on the image."""
         for _, transform in reversed(self.transforms):
             if not transform.keeps_size:
-                return transform.output_size
+                return transform.size_in(epoch)
         return None
 
     def plan_sizes(
@@ -400,13 +446,11 @@ def check_sizes_equal(
         )
 
 
-def check_interpolation(interpolation: object, antialias: object) -> None:
-    """Raise `OptionError` unless the two name a filter."""
-    if interpolation not in get_args(Interpolation):
-        accepted = ", ".join(get_args(Interpolation))
-        raise OptionError(f"interpolation is one of {accepted}, not {interpolation!r}")
-    if antialias not in (None, True, False):
-        raise OptionError(f"antialias is True, False or None, not {antialias!r}")
+def _side_or_pair(name: str, size: Any) -> int | tuple[int, int]:
+    """Return the length of the shorter side, or (height, width)."""
+    if isinstance(size, Sequence) and len(size) == 1:
+        size = size[0]
+    return size_pair(name, size) if isinstance(size, Sequence) else positive_int(name, size)
 
 
 def padding_sides(name: str, padding: Any) -> tuple[int, int, int, int]:

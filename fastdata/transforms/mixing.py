@@ -50,7 +50,7 @@ BETA_DRAWS = 2 * (3 * BETA_TRIES + 1)
 
 @dataclass(frozen=True)
 class MixTransform(BatchTransform):
-    """The base of MixUp and CutMix: partners, shares and labels.  Boxes are refused.
+    """The base of MixUp and CutMix: partners, shares and labels.  Masks and boxes are refused.
 
     Parameters
     ----------
@@ -89,12 +89,6 @@ class MixTransform(BatchTransform):
         Raises `OptionError` if the fields are not such as can be mixed.
         """
         kind = type(self).__name__
-        masks = [name for name, field in schema.images.items() if field.mask]
-        if masks:
-            raise OptionError(
-                f"{kind} mixes class labels and cannot mix masks, but the dataset has the mask "
-                f"{masks[0]!r}; leave {kind} out"
-            )
         if not pictures_of(schema):
             raise OptionError(f"{kind} mixes images, but the dataset has none; leave it out")
         numbers = {

@@ -167,11 +167,17 @@ class ChangeStage:
         for name in self._names:
             with naming_field(name):
                 transform.check(schema.images[name].channels, floating)
-        if transform.moves_pixels and schema.boxes:
+        masks = [name for name, field in schema.images.items() if field.mask]
+        if transform.moves_pixels and (masks or schema.boxes):
             kind = type(transform).__name__
+            followers = (
+                f"the mask {masks[0]!r}" if masks else f"the boxes {next(iter(schema.boxes))!r}"
+            )
             raise OptionError(
-                f"{kind} moves what is in the images, and boxes cannot follow, but the dataset "
-                f"has the boxes {next(iter(schema.boxes))!r}; leave {kind} out"
+                f"{kind} moves what is in the images, and {'masks' if masks else 'boxes'} cannot "
+                f"follow, but the dataset has {followers}; leave {kind} out. T.RandomRotation, "
+                "T.RandomAffine, T.RandomResizedCrop and T.RandomHorizontalFlip move masks and "
+                "boxes with the images"
             )
         if isinstance(transform, MixTransform):
             self._label, self._classes = transform.label_of(schema)
