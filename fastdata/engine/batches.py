@@ -69,7 +69,6 @@ class BatchMaker:
         # and reads only its own when it plans.
         self._samples_per_task: int | None = getattr(work.dataset, "_samples_per_task", None)
         self.plans_once = plans_once and self._samples_per_task is None
-        self._sizes: dict[int, dict[str, tuple[int, int]]] = {}
 
     def prepare(self, request: Request) -> Job:
         """Return the job of a batch; `OptionError` if transforms do not fit its first sample."""
@@ -88,14 +87,12 @@ class BatchMaker:
 
     def sizes(self, request: Request, view: int = 0) -> dict[str, tuple[int, int]]:
         """Return height and width of the images of a batch, which its first sample decides."""
-        if view in self._sizes:
-            return self._sizes[view]
         work = self.work.parts[view]
         names = list(work.dataset.schema.images)
         geometry = work.pipeline.geometry
-        if geometry is not None and geometry.output_size is not None:
-            self._sizes[view] = dict.fromkeys(names, geometry.output_size)
-            return self._sizes[view]
+        size = None if geometry is None else geometry.size_in(request.epoch)
+        if size is not None:
+            return dict.fromkeys(names, size)
         first = self._first(request)
         found = {}
         for name in names:
