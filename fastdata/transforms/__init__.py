@@ -11,6 +11,7 @@
       geometry, planned for a whole batch before decoding
         geometry.py          where pixels go
         geometric.py         crops, resizes and flips
+        detection.py         RandomIoUCrop and RandomZoomOut
         render.py            carries geometry out on the CPU
         render_device.py     carries the geometry of a whole batch out, on its device
         boxes.py             boxes follow geometry, and are dropped where nothing of them is left
@@ -44,6 +45,7 @@ from fastdata.transforms.blur_erasing import GaussianBlur, RandomErasing
 from fastdata.transforms.boxes import Boxes, DropEmptyBoxes, move_boxes, transform_boxes
 from fastdata.transforms.callables import ImageOnly, OnPIL, PerSample
 from fastdata.transforms.color import ColorJitter, Grayscale, RandomGrayscale
+from fastdata.transforms.detection import RandomIoUCrop, RandomZoomOut
 from fastdata.transforms.geometric import (
     CenterCrop,
     Pad,
@@ -99,10 +101,12 @@ __all__ = [
     "RandomGrayscale",
     "RandomHorizontalFlip",
     "RandomInvert",
+    "RandomIoUCrop",
     "RandomPosterize",
     "RandomResizedCrop",
     "RandomSolarize",
     "RandomVerticalFlip",
+    "RandomZoomOut",
     "Resize",
     "ToDtype",
     "Transform",
