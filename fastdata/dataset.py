@@ -431,6 +431,11 @@ class Dataset(TorchDataset[Any]):
         values = [reader.value(name, index) for reader, index in located]
         return [v.copy() for v in values] if isinstance(field, ArrayField) else values
 
+    def _checksums(self, name: str) -> np.ndarray[Any, np.dtype[np.uint64]]:
+        """Return the checksums of a field's stored images, uint64 [n]; reads no image."""
+        located = self._shards.split(self._positions(np.arange(len(self))))
+        return collect(located, lambda reader, rows: reader.column(f"{name}.checksum")[rows])
+
     def _unreadable(self, indices: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Return which samples have a damaged value in a field without images, bool [n]."""
         located = self._shards.split(self._positions(indices))

@@ -143,7 +143,9 @@ class BatchTransform(ABC):
 
     @abstractmethod
     def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
-        """Return images [n, C, H, W] transformed: of their shape, dtype and device.
+        """Return images [n, C, H, W] transformed: of their size, dtype and device.
+
+        They have `channels_after` channels.
 
         Parameters
         ----------
@@ -159,6 +161,10 @@ class BatchTransform(ABC):
 
         `floating` says whether a transform before makes values floating.
         """
+
+    def channels_after(self, channels: int) -> int:
+        """Return how many channels, 1 or 3, images of this many channels have afterwards."""
+        return channels
 
     def check_size(self, height: int, width: int) -> None:  # noqa: B027
         """Raise `OptionError` if images of this size cannot be transformed."""

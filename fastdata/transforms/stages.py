@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -181,6 +181,7 @@ class ChangeStage:
             )
         if isinstance(transform, MixTransform):
             self._label, self._classes = transform.label_of(schema)
+        self.schema_after = _with_channels(schema, transform)
 
     def run_on_batch(self, values: dict[str, Any], seed: int, keys: SampleKeys) -> None:
         """Replace the images of a batch by changed ones, and labels that are mixed like them."""
@@ -194,6 +195,15 @@ class ChangeStage:
         if isinstance(transform, MixTransform):
             labels, first = values[self._label], next(iter(drawn.values()))
             values[self._label] = transform.mix_labels(labels, first, self._classes)
+
+
+def _with_channels(schema: Schema, transform: BatchTransform) -> Schema:
+    """Return the fields with the channels that images have behind a transform."""
+    fields = dict(schema)
+    for name in pictures_of(schema):
+        image = schema.images[name]
+        fields[name] = replace(image, channels=transform.channels_after(image.channels))
+    return Schema(fields, stored=True)
 
 
 BatchStep: TypeAlias = ChangeStage | GeometryStage | DropStage | PixelStage
