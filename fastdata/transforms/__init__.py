@@ -10,6 +10,7 @@
       geometry, planned for a whole batch before decoding
         geometry.py          where pixels go
         geometric.py         crops, resizes and flips
+        sizes.py             resizes to random sizes
         render.py            carries geometry out on the CPU
         render_device.py     carries the geometry of a whole batch out, on its device
         boxes.py             boxes follow geometry, and are dropped where nothing of them is left
@@ -57,6 +58,7 @@ from fastdata.transforms.pipeline import Transform, Views
 from fastdata.transforms.pixel import Normalize, ToDtype
 from fastdata.transforms.policies import AugMix, AutoAugment
 from fastdata.transforms.render_device import render_on_device
+from fastdata.transforms.sizes import RandomResize, RandomShortestSize, ScaleJitter
 from fastdata.transforms.tones import (
     RandomAdjustSharpness,
     RandomAutocontrast,
@@ -97,10 +99,13 @@ __all__ = [
     "RandomHorizontalFlip",
     "RandomInvert",
     "RandomPosterize",
+    "RandomResize",
     "RandomResizedCrop",
+    "RandomShortestSize",
     "RandomSolarize",
     "RandomVerticalFlip",
     "Resize",
+    "ScaleJitter",
     "ToDtype",
     "Transform",
     "TrivialAugmentWide",
