@@ -6,6 +6,7 @@
         base.py              the kinds of transform; checks of parameters
         pipeline.py          a list of transforms, checked and cut into stages; views of an image
         stages.py            what each stage does to samples, or to a whole batch
+        torchvision_names.py  what to write for names of torchvision that are not here
 
       geometry, planned for a whole batch before decoding
         geometry.py          where pixels go
@@ -31,6 +32,9 @@ depend on (seed, epoch, sample index, transform) only; see `fastdata.random`.
 """
 
 from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
 
 from fastdata.transforms.automatic import RandAugment, TrivialAugmentWide
 from fastdata.transforms.base import (
@@ -65,6 +69,7 @@ from fastdata.transforms.tones import (
     RandomPosterize,
     RandomSolarize,
 )
+from fastdata.transforms.torchvision_names import no_attribute
 
 __all__ = [
     "V2",
@@ -109,3 +114,8 @@ __all__ = [
     "render_on_device",
     "transform_boxes",
 ]
+
+if not TYPE_CHECKING:  # type checkers would take any name for one of this module
+
+    def __getattr__(name: str) -> Any:
+        raise no_attribute(sys.modules[__name__], name)
