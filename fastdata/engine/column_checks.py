@@ -170,7 +170,8 @@ def _check_sizes(
         )
         raise OptionError(
             f"a batch needs images of one size, but {of_part}{name!r} has several ({here} and "
-            f"{there}, height x width). {remedy}"
+            f"{there}, height x width). {remedy}. Or give image_lists=True for lists of images, as "
+            "detection models take them"
         )
 
 

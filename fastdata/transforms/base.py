@@ -311,12 +311,14 @@ def resize_filter(name: str, value: Any) -> Interpolation:
 
     Nearest neighbour is that of pixel centres, which torchvision calls nearest-exact.
     """
-    return _filter(name, value, ("bilinear", "bicubic", "nearest"))
+    found: Interpolation = _filter(name, value, ("bilinear", "bicubic", "nearest"))
+    return found
 
 
 def warp_filter(name: str, value: Any) -> Literal["nearest", "bilinear"]:
     """Return the filter of a warp, given as for `resize_filter`."""
-    return _filter(name, value, ("nearest", "bilinear"))
+    found: Literal["nearest", "bilinear"] = _filter(name, value, ("nearest", "bilinear"))
+    return found
 
 
 def _filter(name: str, value: Any, accepted: tuple[str, ...]) -> Any:

@@ -523,7 +523,7 @@ def check_sizes_equal(
             f"a batch needs images of one size, but {name!r} is {shape[1]} x {shape[2]} in the "
             f"first sample of this batch and {heights[at]} x {widths[at]} in sample {indices[at]} "
             "(height x width). End the geometric transforms with T.RandomResizedCrop(size) or "
-            'T.CenterCrop(size), or pack with resize="crop"'
+            'T.CenterCrop(size), or pack with resize="crop". Or give image_lists=True'
         )
 
 
