@@ -50,7 +50,7 @@ class Tone(BatchTransform):
         return {"applied": draws.uniform()[:, 0] < self.p}
 
     def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
-        """Return images, those changed for which "applied", bool [n], is true."""
+        """Return images transformed: "applied", bool [n], says which are changed."""
         if images.dtype != torch.uint8:
             raise OptionError(f"{type(self).__name__} takes uint8 images, not {images.dtype}")
         return change_some(images.clone(), parameters["applied"], self.change)
