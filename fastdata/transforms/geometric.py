@@ -155,7 +155,8 @@ class RandomResizedCrop(_Crop):
         position = draws.integers(room + 1, 2, first=2 * TRIES)
         top, left = np.where(fitted[:, None], position, room // 2).T
         cropped = geometry.window(top, left, height, width)
-        return cropped.resize(*self._size_in(draws.epoch), self.interpolation, self.antialias)
+        height, width = self._size_in(draws.epoch)
+        return cropped.resize(height, width, self.interpolation, self.antialias)
 
 
 @dataclass(frozen=True)
