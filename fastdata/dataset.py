@@ -23,7 +23,7 @@ from fastdata.batch_images import ShardImages, read_image
 from fastdata.codecs.decoders import JpegDecoder, jpeg_decoder
 from fastdata.errors import FormatError, OptionError, did_you_mean
 from fastdata.formats.reader import ShardReader, mean_image_bytes, spread_samples
-from fastdata.random import SampleKeys
+from fastdata.random import NO_EPOCH, SampleKeys
 from fastdata.records import RecordFormat
 from fastdata.schema import ArrayField, ImageField, ScalarField, Schema
 from fastdata.shards import ShardSet, Supplied, collect
@@ -369,7 +369,7 @@ class Dataset(TorchDataset[Any]):
         # The seed is new each time, and samples draw by their places here: the same sample
         # twice in a batch draws twice.
         seed = int(torch.empty((), dtype=torch.int64).random_())
-        keys = SampleKeys(0, np.arange(len(samples)))
+        keys = SampleKeys(NO_EPOCH, np.arange(len(samples)))
         with albumentations_seeding_allowed():
             return pipeline.run(samples, seed, keys, lambda at: self._describe_sample(places[at]))
 
@@ -430,6 +430,11 @@ class Dataset(TorchDataset[Any]):
         located = (self._shards.locate(int(position)) for position in positions)
         values = [reader.value(name, index) for reader, index in located]
         return [v.copy() for v in values] if isinstance(field, ArrayField) else values
+
+    def _checksums(self, name: str) -> np.ndarray[Any, np.dtype[np.uint64]]:
+        """Return the checksums of a field's stored images, uint64 [n]; reads no image."""
+        located = self._shards.split(self._positions(np.arange(len(self))))
+        return collect(located, lambda reader, rows: reader.column(f"{name}.checksum")[rows])
 
     def _unreadable(self, indices: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Return which samples have a damaged value in a field without images, bool [n]."""

@@ -44,6 +44,7 @@ from ..reading.fields import convert, pixels_of
 from ..reading.spans import FileSpan
 from .boxes import Placement, image_with_boxes, place_boxes
 from .options import EncodeOptions
+from .remarks import unless_all
 from .sizes import Sizes, resized_size
 
 __all__ = ["CHUNK_BYTES", "RECIPE", "bytes_of", "encode_chunk", "place_image"]
@@ -55,6 +56,11 @@ orientation of XMP, and TIFFs of 2, 4 and 12 bits."""
 
 CHUNK_BYTES = 64 << 20
 """A chunk with so many bytes in memory is cut there."""
+
+TWO_VALUES = (
+    "masks hold 0 and 255 alone, and losses take class numbers 0 and 1: "
+    "write (mask > 0).squeeze(1).long() in the training loop"
+)
 
 _RAW_SIDE = 64
 """Codec ``auto`` stores images up to this many pixels a side raw."""
@@ -237,7 +243,19 @@ def place_image(
         check_pixels(pixels.shape[0], pixels.shape[1], options.max_pixels)
         decoded = Decoded(pixels, pixels.shape[:2])
     pixels, placement = _resized(decoded, field, options)
+    _look_at_mask(pixels, field, notes)
     return _encode(pixels, field, options), placement
+
+
+def _look_at_mask(pixels: Pixels, field: ImageField, notes: list[str] | None) -> None:
+    """Note whether a mask holds 0 and 255 alone."""
+    if notes is None or not field.mask or not pixels.size:
+        return
+    above = int((pixels + np.uint8(1)).max())  # 255 becomes 0, and 0 becomes 1
+    if above > 1:
+        notes.append(unless_all(TWO_VALUES))
+    elif pixels.any():
+        notes.append(TWO_VALUES)
 
 
 def _unpacked(image: EncodedImage, field: ImageField) -> Any:
@@ -358,6 +376,7 @@ def _keep(
     decoded = decode_image(
         data, field.channels, mask=field.mask, max_pixels=options.max_pixels, notes=notes
     )
+    _look_at_mask(decoded.pixels, field, notes)
     height, width = orient(decoded.pixels, decoded.orientation).shape[:2]
     kept = EncodedImage(data, CODECS.index("file"), height, width, checksum(data))
     size, orientation = (height, width), max(decoded.orientation, decoded.turned)

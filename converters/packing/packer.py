@@ -59,7 +59,7 @@ from .remarks import remark_lines, with_records
 from .report import PackReport, progress_bar
 from .workers import EncodeAll
 
-__all__ = ["Packer", "checked_records", "next_chunk", "writer_of"]
+__all__ = ["Packer", "checked_records", "next_chunk", "refuse_to_replace", "writer_of"]
 
 log = logging.getLogger("fastdata")
 
@@ -129,7 +129,7 @@ class Packer:
             os.rename(replaced, destination)  # a packer died between the two renames
         exists = os.path.lexists(destination)
         if overwrite:
-            _refuse_to_replace(destination)
+            refuse_to_replace(destination)
         elif exists and not (self.directory / "job.json").exists():
             raise DestinationExistsError(
                 f"{destination} already exists. Choose another destination, or pass "
@@ -515,7 +515,7 @@ _OF_DATASET = re.compile(
 """Names that fastdata gives; LMDB's own tools add ``-lock``."""
 
 
-def _refuse_to_replace(destination: Path) -> None:
+def refuse_to_replace(destination: Path) -> None:
     """Refuse to replace anything but a dataset."""
     why = None
     if destination.is_dir():
