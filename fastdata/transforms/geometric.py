@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from fastdata.codecs.limits import MAX_PIXELS
 from fastdata.errors import OptionError
 from fastdata.random import Draws, SampleKeys
 from fastdata.schema import Schema
@@ -293,6 +294,12 @@ class Resize(_Sized):
         longer.  Only with an int `size`, and greater than it.
     antialias : bool, optional
         As in `RandomResizedCrop`.
+
+    Raises
+    ------
+    OptionError
+        From a loader, if an image would have more than 178,956,970 pixels: a thin one, whose
+        short side is enlarged.
     """
 
     size: Size
@@ -332,6 +339,14 @@ class Resize(_Sized):
             shrunk = (self.max_size * new_short / new_long).astype(np.int64)
             new_short = np.where(over, np.maximum(shrunk, 1), new_short)
             new_long = np.where(over, self.max_size, new_long)
+        if (new_long > MAX_PIXELS // np.maximum(new_short, 1)).any():
+            worst = int(new_long.argmax())
+            raise OptionError(
+                f"Resize({self.size}) makes {new_long[worst] * new_short[worst]:,} pixels of "
+                f"sample {draws.indices[worst]}, which has {geometry.height[worst]} x "
+                f"{geometry.width[worst]} (height x width): more than the limit of {MAX_PIXELS:,}. "
+                "Give max_size=, or leave this sample out"
+            )
         return geometry.resize(
             np.where(upright, new_long, new_short),
             np.where(upright, new_short, new_long),
