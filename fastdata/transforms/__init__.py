@@ -4,6 +4,7 @@
 
       from a list of transforms to a plan
         base.py              the kinds of transform; checks of parameters
+        choosing.py          RandomApply, RandomChoice, RandomOrder: their members, with gates
         pipeline.py          a list of transforms, checked and cut into stages; views of an image
         stages.py            what each stage does to samples, or to a whole batch
 
@@ -40,6 +41,7 @@ from fastdata.transforms.base import (
 from fastdata.transforms.blur_erasing import GaussianBlur, RandomErasing
 from fastdata.transforms.boxes import Boxes, DropEmptyBoxes, move_boxes, transform_boxes
 from fastdata.transforms.callables import ImageOnly, OnPIL, PerSample
+from fastdata.transforms.choosing import RandomApply, RandomChoice, RandomOrder
 from fastdata.transforms.color import ColorJitter, RandomGrayscale
 from fastdata.transforms.geometric import (
     CenterCrop,
@@ -73,10 +75,13 @@ __all__ = [
     "PerSample",
     "PixelTransform",
     "RandAugment",
+    "RandomApply",
+    "RandomChoice",
     "RandomCrop",
     "RandomErasing",
     "RandomGrayscale",
     "RandomHorizontalFlip",
+    "RandomOrder",
     "RandomResizedCrop",
     "Resize",
     "ToDtype",

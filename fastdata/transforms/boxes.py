@@ -187,6 +187,11 @@ def _motions(geometry: Geometry) -> NDArray[np.float64]:
     Pairs (across, down): times the first, plus the second, no less than the third and no
     more than the fourth.  Then whether the image is mirrored.
     """
+    if geometry.mixed:
+        motions = np.empty((len(geometry), 9))
+        for which, part in geometry.parts():
+            motions[which] = _motions(part)
+        return motions
     scale, shift = np.ones((len(geometry), 2)), np.zeros((len(geometry), 2))
     low, high = np.full_like(shift, -np.inf), np.full_like(shift, np.inf)
     size = np.stack([geometry.source_width, geometry.source_height], 1)

@@ -6,7 +6,8 @@ Semantics are torchvision's (`torchvision.transforms.v2`); the random numbers ar
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -29,6 +30,7 @@ from fastdata.transforms.base import (
     size_pair,
 )
 from fastdata.transforms.boxes import move_boxes
+from fastdata.transforms.choosing import Gate, Member, Outcome, chosen, outcomes_of
 from fastdata.transforms.geometry import Geometry, Interpolation, Ints
 from fastdata.transforms.image_tensors import as_array, one_size
 from fastdata.transforms.render import render
@@ -287,24 +289,58 @@ class RandomHorizontalFlip(GeometricTransform):
 
 @dataclass(frozen=True)
 class GeometryStage:
-    """Geometric transforms in a row, each with the number it draws under."""
+    """Geometric transforms in a row, some perhaps for some images of a batch only."""
 
     schema: Schema
-    transforms: tuple[tuple[int, GeometricTransform], ...]
+    transforms: tuple[Member, ...]
 
     def plan(self, geometry: Geometry, seed: int, keys: SampleKeys) -> Geometry:
         """Return the geometry of samples, one of `geometry` each."""
-        for operation, transform in self.transforms:
-            geometry = transform.plan(geometry, keys.draws(seed, operation))
+        for operation, transform, gates in self.transforms:
+            if not gates:
+                geometry = transform.plan(geometry, keys.draws(seed, operation))
+                continue
+            which = chosen(gates, seed, keys)
+            if which.all():
+                geometry = transform.plan(geometry, keys.draws(seed, operation))
+            elif which.any():
+                draws = keys[which].draws(seed, operation)
+                planned = transform.plan(geometry.some(which), draws)
+                geometry = planned.joined(which, geometry.some(~which))
         return geometry
 
     @property
+    def has_gates(self) -> bool:
+        """Whether some images of a batch may take other transforms than the rest."""
+        return any(member.gates for member in self.transforms)
+
+    @property
+    def size_gates(self) -> tuple[Gate, ...]:
+        """The gates that the sizes of images depend on."""
+        return tuple(gate for member in self._sizing for gate in member.gates)
+
+    @property
+    def _sizing(self) -> list[Member]:
+        return [member for member in self.transforms if not member.transform.keeps_size]
+
+    def given(self, outcome: Outcome) -> GeometryStage:
+        """Return the stage as it changes the sizes of images with this outcome of choices."""
+        if not self.has_gates:
+            return self
+        happening = [one._replace(gates=()) for one in self.transforms if one.happens(outcome)]
+        return replace(self, transforms=tuple(happening))
+
+    @cached_property
     def output_size(self) -> tuple[int, int] | None:
         """Height and width of every image afterwards; None where they depend on the image."""
-        for _, transform in reversed(self.transforms):
-            if not transform.keeps_size:
-                return transform.output_size
-        return None
+        sizing = self._sizing
+        always = [at for at, member in enumerate(sizing) if not member.gates]
+        sizing = sizing[always[-1] if always else 0 :]
+        sizes = set()
+        for outcome in outcomes_of(gate for member in sizing for gate in member.gates) or ():
+            happening = [member for member in sizing if member.happens(outcome)]
+            sizes.add(happening[-1].transform.output_size if happening else None)
+        return sizes.pop() if len(sizes) == 1 else None
 
     def plan_sizes(
         self, height: Ints, width: Ints, seed: int, keys: SampleKeys
@@ -347,7 +383,7 @@ class GeometryStage:
         image = getattr(sample, name)
         if not (isinstance(image, torch.Tensor) and image.ndim == 3 and image.dtype == torch.uint8):
             kind = getattr(image, "dtype", type(image).__name__)
-            transform = type(self.transforms[0][1]).__name__
+            transform = type(self.transforms[0].transform).__name__
             raise OptionError(
                 f"{transform} takes uint8 images [C, H, W], but the callable before it made "
                 f"{name!r} {kind}; put {transform} before it"
@@ -359,7 +395,7 @@ class GeometryStage:
         sizes = {tuple(values[name].shape[2:]) for name in self.schema.images}
         if not sizes:
             return
-        height, width = one_size(type(self.transforms[0][1]).__name__, sizes)
+        height, width = one_size(type(self.transforms[0].transform).__name__, sizes)
         start = Geometry.of([height] * len(keys), [width] * len(keys))
         geometry = self.plan(start, seed, keys)
         for name, field in self.schema.images.items():

@@ -15,7 +15,8 @@ which `fastdata.transforms.render` carries out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import cache
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -139,6 +140,9 @@ class Scales:
         return [Scale(*size, self.interpolation, self.antialias) for size in sizes]
 
 
+Step: TypeAlias = Windows | Scales
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Geometry:
     """Planned geometry of n images; every method returns a new one.
@@ -159,6 +163,8 @@ class Geometry:
     width: Ints
     flip: NDArray[np.bool_]
     steps: tuple[Windows | Scales, ...] = ()
+    mixed: bool = False
+    """Whether images may take some of the steps only, the others leaving them as they are."""
 
     @classmethod
     def of(cls, height: ArrayLike, width: ArrayLike) -> Geometry:
@@ -217,6 +223,71 @@ class Geometry:
         """Flip those images left to right for which `which`, bool [n], is true."""
         return replace(self, flip=self.flip ^ which)
 
+    def some(self, which: NDArray[np.bool_]) -> Geometry:
+        """Return the geometry of the images for which `which`, bool [n], is true.
+
+        It has no step that leaves all of these as they are.
+        """
+        columns = {name: values[which] for name, values in _columns(self).items()}
+        height, width = columns["source_height"], columns["source_width"]
+        steps: list[Step] = []
+        for whole in self.steps:
+            step = replace(whole, **{name: v[which] for name, v in _columns(whole).items()})
+            if not _is_idle(step, height, width).all():
+                steps[-1:] = _folded(steps[-1], step) if steps else [step]
+            height, width = _size_after(step, height, width)
+        return replace(self, steps=tuple(steps), **columns)
+
+    def joined(self, which: NDArray[np.bool_], others: Geometry) -> Geometry:
+        """Return the geometry of a batch of two kinds of images.
+
+        `which`, bool [n], says which images take this geometry; the rest takes `others`.  A step
+        that only one of them has leaves the images of the other as they are.
+        """
+
+        def join(mine: Any, theirs: Any) -> Any:
+            if mine is None and theirs is None:
+                return None
+            mine, theirs = (
+                np.zeros(count, other.dtype) if part is None else part
+                for part, other, count in (
+                    (mine, theirs, len(self)),
+                    (theirs, mine, len(others)),
+                )
+            )
+            values = np.empty((len(which), *mine.shape[1:]), mine.dtype)
+            values[which], values[~which] = mine, theirs
+            return values
+
+        steps = []
+        sizes = self.source_height, self.source_width
+        other_sizes = others.source_height, others.source_width
+        pairs = _aligned(self.steps, others.steps)
+        for mine, theirs in pairs:
+            step, other = mine or _idle(theirs, *sizes), theirs or _idle(mine, *other_sizes)
+            there = _columns(other)
+            columns = {name: join(here, there[name]) for name, here in _columns(step).items()}
+            steps.append(replace(step, **columns))
+            sizes, other_sizes = _size_after(step, *sizes), _size_after(other, *other_sizes)
+        names = (field.name for field in fields(self) if field.name not in ("steps", "mixed"))
+        columns = {name: join(getattr(self, name), getattr(others, name)) for name in names}
+        mixed = self.mixed or others.mixed or any(None in pair for pair in pairs)
+        return replace(self, steps=tuple(steps), mixed=mixed, **columns)
+
+    def parts(self) -> list[tuple[Any, Geometry]]:
+        """Return the places of images that take the same steps, and their geometry, by kind."""
+        if not self.mixed:
+            return [(slice(None), self)]
+        kinds = np.zeros(len(self), np.int64)
+        height, width = self.source_height, self.source_width
+        for step in self.steps:
+            kinds = 2 * kinds + _is_idle(step, height, width)
+            height, width = _size_after(step, height, width)
+        return [
+            (np.flatnonzero(kinds == kind), replace(self.some(kinds == kind), mixed=False))
+            for kind in np.unique(kinds)
+        ]
+
     @property
     def identity(self) -> bool:
         """Whether every image stays as it is."""
@@ -240,6 +311,11 @@ class Geometry:
 
     def crops(self) -> list[Crop]:
         """Return what to read of each image, and what to do with it, in order."""
+        if self.mixed:
+            found: dict[int, Crop] = {}
+            for which, part in self.parts():
+                found |= zip(which.tolist(), part.crops(), strict=True)
+            return [found[at] for at in range(len(self))]
         steps = self.steps
         region = self.region
         if steps and isinstance(steps[0], Windows):
@@ -312,13 +388,79 @@ class Geometry:
         return list(map(Program, operations, self.flip.tolist()))
 
 
+def _columns(value: Any) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a `Geometry` or of a step, one value an image, by name."""
+    every = ((field.name, getattr(value, field.name)) for field in fields(value))
+    return {name: part for name, part in every if isinstance(part, np.ndarray)}
+
+
+def _size_after(step: Step, height: Ints, width: Ints) -> tuple[Ints, Ints]:
+    """Return heights and widths after a step, from those before."""
+    return step.height, step.width
+
+
+def _idle(step: Any, height: Ints, width: Ints) -> Any:
+    """Return a step of the kind of `step` that leaves images of these sizes as they are."""
+    sizes = {"height": height, "width": width}
+    columns = {
+        name: sizes.get(name, np.zeros((len(height), *values.shape[1:]), values.dtype))
+        for name, values in _columns(step).items()
+    }
+    return replace(step, **columns)
+
+
+def _is_idle(step: Step, height: Ints, width: Ints) -> NDArray[np.bool_]:
+    """Return which images, of these sizes, a step leaves as they are."""
+    idle = _columns(_idle(step, height, width))
+    return np.logical_and.reduce([idle[name] == v for name, v in _columns(step).items()])
+
+
+def _folded(first: Step, second: Step) -> list[Step]:
+    """Return two steps as one where they are windows within windows, else both."""
+    if not (isinstance(first, Windows) and isinstance(second, Windows)):
+        return [first, second]
+    if not _is_inside(second, first):
+        return [first, second]
+    return [replace(second, top=first.top + second.top, left=first.left + second.left)]
+
+
+def _aligned(some: tuple[Step, ...], others: tuple[Step, ...]) -> list[tuple[Any, Any]]:
+    """Return pairs of steps of one kind, in order; None for a step that has no like.
+
+    As few as possible.  A window that comes first stays first, as it says what is read of a file.
+    """
+
+    def kind(step: Step) -> list[Any]:
+        arrays = _columns(step)
+        names = (field.name for field in fields(step) if field.name not in arrays)
+        return [type(step), *(getattr(step, name) for name in names)]
+
+    @cache
+    def pairs(mine: int, theirs: int) -> list[tuple[Any, Any]]:
+        if mine == len(some):
+            return [(None, step) for step in others[theirs:]]
+        if theirs == len(others):
+            return [(step, None) for step in some[mine:]]
+        here, there = some[mine], others[theirs]
+        if kind(here) == kind(there):
+            return [(here, there), *pairs(mine + 1, theirs + 1)]
+        first = [(here, None), *pairs(mine + 1, theirs)]
+        second = [(None, there), *pairs(mine, theirs + 1)]
+        if isinstance(there, Windows):
+            first, second = second, first
+        leading = mine == theirs == 0 and isinstance(here, Windows) != isinstance(there, Windows)
+        return first if leading or len(first) <= len(second) else second
+
+    return pairs(0, 0)
+
+
 def antialiases(rows: Any, columns: Any, height: Any, width: Any) -> Any:
     """Return where ``antialias=None`` antialiases: where rows x columns shrink in a direction."""
     return (rows > height) | (columns > width)
 
 
-def _is_inside(window: Windows, scale: Scales) -> bool:
-    """Return whether windows are inside of what images were resized to."""
+def _is_inside(window: Windows, before: Step) -> bool:
+    """Return whether windows are inside of what a step made of the images."""
     low = np.minimum(window.top, window.left)
     bottom, right = window.top + window.height, window.left + window.width
-    return bool(((low >= 0) & (bottom <= scale.height) & (right <= scale.width)).all())
+    return bool(((low >= 0) & (bottom <= before.height) & (right <= before.width)).all())
