@@ -34,7 +34,7 @@ def crop(size: Any, **options: Any) -> T.RandomResizedCrop:
 
 
 class Odd(GeometricTransform):
-    """Geometry of many steps, any of them: windows inside and beyond, resizes, flips."""
+    """Geometry of many steps, any of them: windows inside and beyond, resizes, flips, turns."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -48,7 +48,7 @@ class Odd(GeometricTransform):
         for step in range(4):
             part = draws.integers(1000, 5, first=5 * step) / 1000
             height, width = geometry.height, geometry.width
-            kind = random.integers(3)
+            kind = random.integers(5)
             if kind == 0:
                 rows = np.rint(height * (0.6 + 0.7 * part[:, 0])).astype(np.int64)
                 columns = np.rint(width * (0.6 + 0.7 * part[:, 1])).astype(np.int64)
@@ -58,8 +58,12 @@ class Odd(GeometricTransform):
             elif kind == 1:
                 rows, columns = random.integers(60, 140, 2)
                 geometry = geometry.resize(rows, columns, "nearest")
-            else:
+            elif kind == 2:
                 geometry = geometry.mirror(part[:, 4] < 0.5)
+            elif kind == 3:
+                geometry = geometry.mirror_vertically(part[:, 4] < 0.5)
+            else:
+                geometry = geometry.turn((part[:, 4] * 4).astype(np.int64))
         return geometry.resize(70, 65, "nearest")
 
 
@@ -70,6 +74,7 @@ GEOMETRIES: dict[str, list[Any]] = {
     "resize and centre": [T.Resize(50, "nearest"), T.CenterCrop((50, 44)), FLIP],
     "centre with padding": [T.CenterCrop((150, 90)), FLIP],
     "random crop with padding": [FLIP, T.RandomCrop((60, 50), padding=(3, 9, 5, 2))],
+    "vertical flips": [crop((48, 56)), T.RandomVerticalFlip(), FLIP],
     "many": [T.RandomCrop((50, 48)), FLIP, crop((64, 60)), T.RandomCrop((50, 62), padding=4), FLIP],
     **{f"odd {seed}": [Odd(seed)] for seed in range(6)},
 }

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from memory_data import MemoryData
-from worker_helpers import damage_image, no_workers_soon, workers
+from worker_helpers import TurnByIndex, damage_image, no_workers_soon, workers
 
 import fastdata
 from fastdata import transforms as T  # noqa: N812
@@ -32,6 +32,8 @@ MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.3, 0.25)
 EXACT: dict[str, list[Any]] = {
     "crop": [T.CenterCrop(16)],
     "padding": [T.RandomCrop(24, padding=4), T.RandomHorizontalFlip()],
+    "upside down": [T.RandomCrop(24, padding=4), T.RandomVerticalFlip(), T.Normalize(MEAN, STD)],
+    "turned": [T.RandomCrop(20), TurnByIndex(), T.RandomHorizontalFlip()],
     "normalised": [T.RandomCrop(15), T.RandomHorizontalFlip(), T.Normalize(MEAN, STD)],
     "half": [T.RandomCrop(15), T.ToDtype(torch.bfloat16)],
     "batch": [

@@ -19,7 +19,10 @@ from fastdata import transforms as T  # noqa: N812
 from fastdata.errors import OptionError
 from fastdata.random import Draws, operation_id
 from fastdata.schema import ImageField, ScalarField
+from fastdata.transforms.boxes import transform_boxes
 from fastdata.transforms.color import to_grayscale
+from fastdata.transforms.geometry import Geometry
+from fastdata.transforms.joining import joined
 
 COUNT, SEED = 24, 3
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -315,11 +318,8 @@ FLIP = T.RandomHorizontalFlip(1.0)
 
 def test_boxes_beyond_an_image_are_left_where_nothing_is_cut() -> None:
     """A crop cuts boxes off at its edges, but only those of the images that it is for."""
-    from fastdata.transforms.boxes import transform_boxes
-    from fastdata.transforms.geometry import Geometry
-
-    geometry, which = Geometry.of([50, 50], [60, 60]), np.array([True, False])
-    cropped = geometry.some(which).window(0, 0, 40, 40).joined(which, geometry.some(~which))
+    whole, which = Geometry.of([50], [60]), np.array([True, False])
+    cropped = joined(which, whole.window(0, 0, 40, 40), whole)
     moved = transform_boxes(cropped, [[-5, 3, 90, 20], [-5, 3, 90, 20]], [1, 1])
     assert moved.boxes.tolist() == [[0, 3, 40, 20], [-5, 3, 90, 20]]
 

@@ -13,7 +13,17 @@ from boxed import boxed_shard
 from dali_helpers import by_cpu, by_dali, without_pixels
 from memory_data import MemoryData, digest
 from samples import EVERY_KIND, decoded, encode, make_records, mask, photo, psnr, write_shard
-from worker_helpers import MEAN, PICTURES, RRC, STD, WindowByIndex, invert, kept, pictures
+from worker_helpers import (
+    MEAN,
+    PICTURES,
+    RRC,
+    STD,
+    TurnByIndex,
+    WindowByIndex,
+    invert,
+    kept,
+    pictures,
+)
 
 import fastdata
 from fastdata import transforms as T  # noqa: N812
@@ -81,6 +91,7 @@ def decibels(path: Path, transform: Any, **options: Any) -> list[float]:
         ([T.RandomResizedCrop(112, interpolation="bicubic")], 49, 53),
         ([T.Resize(128), T.CenterCrop(112)], 47, 48),
         ([T.Resize(300), T.RandomHorizontalFlip()], 71, 72),
+        ([T.RandomResizedCrop(224), T.RandomVerticalFlip(), TurnByIndex()], 67, 70),
     ],
     ids=str,
 )
@@ -102,6 +113,8 @@ def test_a_resized_crop_is_that_of_the_cpu(
         [T.RandomCrop(100), T.RandomHorizontalFlip()],
         [T.RandomCrop(260, padding=9), T.RandomHorizontalFlip()],
         T.RandomHorizontalFlip(1.0),
+        T.RandomVerticalFlip(),
+        [T.CenterCrop(200), TurnByIndex(), T.RandomVerticalFlip()],
         [T.RandomHorizontalFlip(), T.CenterCrop((99, 101))],
     ],
     ids=str,

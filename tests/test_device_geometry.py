@@ -64,8 +64,12 @@ def test_windows_and_flips_are_those_of_the_cpu(
     geometry = Geometry.of([shape[1]] * shape[0], [shape[2]] * shape[0])
     for height, width in windows:
         geometry = geometry.mirror(rng.random(shape[0]) < 0.5)
+        geometry = geometry.mirror_vertically(rng.random(shape[0]) < rng.integers(2) / 2)
+        geometry = geometry.turn(rng.integers(0, 4, shape[0]) * rng.integers(2))
         top, left = rng.integers(-14, 14, (2, shape[0]))
         geometry = geometry.window(top, left, height, width)
+    if windows:
+        geometry = geometry.turn(rng.integers(0, 2, shape[0]) * 2)
     np.testing.assert_array_equal(ours(geometry, images), by_render(geometry, images))
 
 
@@ -77,7 +81,8 @@ def test_mild_resizes_are_those_of_the_cpu(interpolation: Any, antialias: bool |
     top, left = np.array([[0, 3, -4, 9, 20, -30], [0, 5, -7, 0, 25, -30]])
     geometry = geometry.window(top, left, [49, 41, 47, 45, 31, 43], [59, 31, 43, 59, 37, 43])
     geometry = geometry.resize(48, 52, interpolation, antialias)
-    geometry = geometry.mirror(np.arange(6) % 2 == 1).window(2, -3, 44, 55)
+    geometry = geometry.mirror(np.arange(6) % 2 == 1).window(2, -3, 44, 44)
+    geometry = geometry.turn(np.arange(6) % 4)
     difference = np.abs(ours(geometry, images).astype(int) - by_render(geometry, images))
     assert difference.max() <= {"nearest": 0, "bilinear": 1, "bicubic": 1}[interpolation]
 

@@ -14,7 +14,7 @@ from fastdata import transforms as T  # noqa: N812
 from fastdata.random import Draws
 from fastdata.transforms import render as render_module
 from fastdata.transforms.geometry import Geometry
-from fastdata.transforms.render import render, render_stack, stack_plan
+from fastdata.transforms.render import StackPlan, render, render_stack, stack_plan
 
 sides = st.integers(1, 9)
 
@@ -56,7 +56,7 @@ def test_pixels_are_those_of_a_loop_and_of_render(
     out = np.full((count, *size, channels), 77, np.uint8)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(render_module, "CHUNK_BYTES", chunk)
-        render_stack(images, top, left, size, flip, out)
+        render_stack(images, StackPlan(top, left, size, flip), out)
     geometry = Geometry.of(np.full(count, rows), np.full(count, columns))
     # Flips come last, as in a geometry.
     programs = geometry.window(top, left, *size).mirror(flip).programs()
@@ -71,7 +71,8 @@ def test_pixels_are_those_of_a_loop_and_of_render(
 def test_nothing_beside_the_output_is_written() -> None:
     out = np.full((6, 5, 4, 3), 77, np.uint8)
     zeros = np.zeros(4, np.int64)
-    render_stack(noise(4, 5, 4, 3), zeros, zeros, (5, 4), np.ones(4, np.bool_), out[1:5])
+    plan = StackPlan(zeros, zeros, (5, 4), np.ones(4, np.bool_))
+    render_stack(noise(4, 5, 4, 3), plan, out[1:5])
     assert (out[[0, 5]] == 77).all()
     np.testing.assert_array_equal(out[1:5], noise(4, 5, 4, 3)[:, :, ::-1])
 
@@ -79,7 +80,7 @@ def test_nothing_beside_the_output_is_written() -> None:
 def test_no_images_are_no_work() -> None:
     none = np.empty(0, np.int64)
     out = np.empty((0, 4, 4, 3), np.uint8)
-    render_stack(noise(0, 8, 8, 3), none, none, (4, 4), none.astype(np.bool_), out)
+    render_stack(noise(0, 8, 8, 3), StackPlan(none, none, (4, 4), none.astype(np.bool_)), out)
 
 
 def test_threads_do_not_share_scratch() -> None:
@@ -92,7 +93,8 @@ def test_threads_do_not_share_scratch() -> None:
     def work(number: int) -> None:
         for _ in range(5):
             turn = np.arange(600) if number % 2 else np.arange(600)[::-1]
-            render_stack(images[turn], top[turn], left[turn], (16, 16), flip[turn], outs[number])
+            plan = StackPlan(top[turn], left[turn], (16, 16), flip[turn])
+            render_stack(images[turn], plan, outs[number])
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
     for thread in threads:
@@ -116,8 +118,9 @@ FLIP = np.arange(20) % 3 == 0
         SQUARES.window(np.arange(20) - 4, np.arange(20) - 4, 32, 40).mirror(FLIP),
         SQUARES.mirror(FLIP).window(np.arange(20), 3, 8, 9),
         SQUARES.window(1, 2, 20, 20).window(3, np.arange(20) % 4, 9, 7),
+        SQUARES.mirror(FLIP).mirror_vertically(~FLIP).window(-2, np.arange(20), 9, 7),
     ],
-    ids=["identity", "flip", "padded", "flip-first", "folded"],
+    ids=["identity", "flip", "padded", "flip-first", "folded", "both-flips"],
 )
 def test_a_stackable_geometry_renders_as_its_programs(geometry: Geometry) -> None:
     images = noise(20, 32, 40, 3)
@@ -125,7 +128,7 @@ def test_a_stackable_geometry_renders_as_its_programs(geometry: Geometry) -> Non
     assert found is not None
     assert found.size == (geometry.height[0], geometry.width[0])
     out = np.zeros((20, *found.size, 3), np.uint8)
-    render_stack(images, *found, out)
+    render_stack(images, found, out)
     for program, image, row in zip(geometry.programs(), images, out, strict=True):
         one = np.zeros_like(row)
         render(program, image, one)
@@ -155,6 +158,7 @@ def test_the_crop_of_cifar_training_is_stackable() -> None:
         Geometry.of([32, 32, 32], [32, 32, 31]),
         Geometry.of([32, 32, 31], [32, 32, 32]).window(0, 0, 8, 8),
         Geometry.of([32, 32, 32], [32, 32, 31]).window(0, 0, 8, 8),
+        SQUARES.turn(np.arange(20) % 2),
         Geometry.of([], []),
     ],
     ids=lambda geometry: f"{len(geometry)}-{len(geometry.steps)}",

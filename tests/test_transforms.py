@@ -59,9 +59,19 @@ def run(geometry: Geometry, image: np.ndarray, *, at: int = 0, mask: bool = Fals
 def operations(draw: st.DrawFn) -> list[tuple[Any, ...]]:
     kinds = st.one_of(
         st.tuples(st.just("window"), st.integers(-9, 9), st.integers(-9, 9), sides, sides),
-        st.tuples(st.just("flip")),
+        st.sampled_from([("flip",), ("flip rows",), *(("turn", k) for k in range(-1, 5))]),
     )
     return draw(st.lists(kinds, max_size=5))
+
+
+def turned(
+    geometry: Geometry, image: np.ndarray, operation: tuple[Any, ...]
+) -> tuple[Geometry, np.ndarray]:
+    if operation[0] == "turn":
+        return geometry.turn(operation[1]), np.rot90(image, operation[1])
+    if operation[0] == "flip":
+        return geometry.mirror(np.array([True])), image[:, ::-1]
+    return geometry.mirror_vertically(np.array([True])), image[::-1]
 
 
 @given(height=sides, width=sides, todo=operations())
@@ -72,9 +82,8 @@ def test_windows_and_flips_are_exact_in_any_order(
     geometry = Geometry.of([height], [width])
     expected = image
     for operation in todo:
-        if operation[0] == "flip":
-            geometry = geometry.mirror(np.array([True]))
-            expected = expected[:, ::-1]
+        if operation[0] != "window":
+            geometry, expected = turned(geometry, expected, operation)
         else:
             _, top, left, rows, columns = operation
             geometry = geometry.window(top, left, rows, columns)
@@ -92,10 +101,10 @@ def test_windows_and_flips_are_exact_in_any_order(
 def test_region_is_all_that_is_read(height: int, width: int, todo: list[tuple[Any, ...]]) -> None:
     geometry = Geometry.of([height], [width])
     for operation in todo:
-        if operation[0] == "flip":
-            geometry = geometry.mirror(np.array([True]))
-        else:
+        if operation[0] == "window":
             geometry = geometry.window(*operation[1:])
+        else:
+            geometry, _ = turned(geometry, np.zeros((1, 1)), operation)
     top, left, rows, columns = (int(part[0]) for part in geometry.region)
     assert 0 <= top <= top + rows <= height
     assert 0 <= left <= left + columns <= width

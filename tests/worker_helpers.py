@@ -205,6 +205,15 @@ class WindowByIndex(GeometricTransform):
 # -- who is alive -----------------------------------------------------------------------
 
 
+class TurnByIndex(GeometricTransform):
+    """Each image in the orientation of its index: quarter turns, then perhaps a flip."""
+
+    keeps_size = True  # where they are square
+
+    def plan(self, geometry: Geometry, draws: Any) -> Geometry:
+        return geometry.turn(draws.indices).mirror(draws.indices // 4 % 2 == 1)
+
+
 def worker_threads() -> list[str]:
     """Return the names of fastdata's worker threads."""
     return [t.name for t in threading.enumerate() if t.name.startswith(THREAD_NAME)]

@@ -132,7 +132,7 @@ class ImageStore:
         if steps and isinstance(steps[0], Windows):
             top, left, rows, columns = steps[0].top, steps[0].left, steps[0].height, steps[0].width
             steps = steps[1:]
-        plain = not steps  # nothing but a window and a flip
+        plain = not steps and geometry.transpose is None  # nothing but a window and flips
         # Windows of several sizes are gathered with what is beside the smaller ones.  Each
         # size of all takes a kernel of its own to be compiled: few, then, but where it is
         # that of the batch.
@@ -155,6 +155,9 @@ class ImageStore:
         fused = plain and lookup is not None and has_kernels(self._device)
         table = lookup.on_device(self.channels, self._device) if fused and lookup else None
         pixels = gather_windows(store, device_plan, size, table)
+        if plain and geometry.flip_rows is not None:
+            flipped = to_device(np.flatnonzero(geometry.flip_rows), self._device)
+            pixels[flipped] = pixels[flipped].flip(1)
         if not plain:
             remaining = replace(geometry, source_height=rows, source_width=columns, steps=steps)
             pixels = render_canvas(remaining, pixels, mask=mask)

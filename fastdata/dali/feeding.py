@@ -32,8 +32,8 @@ from fastdata.dali.graph import (
     Arguments,
     FieldGraph,
     arguments_of,
+    graph_of,
     regions_of,
-    steps_of,
 )
 from fastdata.engine.batches import BatchMaker
 from fastdata.engine.contracts import Images, Request
@@ -113,8 +113,9 @@ class FeedJob:
         for number, (name, kind) in enumerate(self._maker.work.dataset.schema.images.items()):
             images = [image for loaded in results for image in loaded.images[name]]
             encoded = any(image.data.ndim == 1 for image in images)
-            steps, flips = steps_of(geometry, mask=kind.mask)
-            graph.append(FieldGraph(kind.channels, encoded, steps, flips))
+            graph.append(
+                graph_of(geometry, channels=kind.channels, encoded=encoded, mask=kind.mask)
+            )
             prefix = f"f{number}."
             arguments[prefix + "data"] = [
                 as_file(data) if encoded and data.ndim == 3 else data for data, _, _ in images

@@ -43,9 +43,9 @@ __all__ = [
     "Resize",
     "Slice",
     "arguments_of",
+    "graph_of",
     "import_dali",
     "regions_of",
-    "steps_of",
 ]
 
 FAILURES = (RuntimeError, ValueError)
@@ -81,19 +81,20 @@ class FieldGraph:
     """What happens to the images of one field, of 3 or 1 channels.
 
     Files are fed where it is `encoded`, else pixels.  `flips`: whether some images are mirrored at
-    the end, by a step of its own.
+    the end, by a step of its own; `transposes`: whether some are transposed after that.
     """
 
     channels: int
     encoded: bool
     steps: tuple[Slice | Resize, ...] = ()
     flips: bool = False
+    transposes: bool = False
 
 
-def steps_of(geometry: Geometry | None, *, mask: bool) -> tuple[tuple[Slice | Resize, ...], bool]:
-    """Return the steps of a graph, and whether it flips at the end."""
+def graph_of(geometry: Geometry | None, *, channels: int, encoded: bool, mask: bool) -> FieldGraph:
+    """Return the graph of a field with these images."""
     if geometry is None:
-        return (), False
+        return FieldGraph(channels, encoded)
     steps: list[Slice | Resize] = []
     for step in geometry.steps:
         if isinstance(step, Windows):
@@ -103,11 +104,11 @@ def steps_of(geometry: Geometry | None, *, mask: bool) -> tuple[tuple[Slice | Re
         else:
             steps.append(Resize(step.interpolation, step.antialias))
     last = steps[-1] if steps else None
-    flips = bool(geometry.flip.any())
+    flips = bool(geometry.flip.any()) or geometry.flip_rows is not None
     if flips and isinstance(last, Resize) and last.interpolation != "nearest":
         steps[-1] = Resize(last.interpolation, last.antialias, mirrors=True)
         flips = False
-    return tuple(steps), flips
+    return FieldGraph(channels, encoded, tuple(steps), flips, geometry.transpose is not None)
 
 
 def regions_of(geometry: Geometry | None) -> tuple[Ints, Ints, Ints, Ints] | None:
@@ -127,6 +128,7 @@ def arguments_of(
     """
     arguments: Arguments = {}
     height, width = geometry.source_height, geometry.source_width
+    flip, upside_down = geometry.flips_before
     for number, (step, kind) in enumerate(zip(geometry.steps, graph.steps, strict=True)):
         name = f"{prefix}{number}."
         if isinstance(step, Windows):
@@ -140,14 +142,18 @@ def arguments_of(
             arguments[name + "size"] = _pairs(step.height, step.width, np.float32)
             if kind.mirrors:
                 zero = np.zeros_like(width)
-                first, last = np.where(geometry.flip, (width, zero), (zero, width))
-                arguments[name + "from"] = _pairs(zero, first, np.float32)
-                arguments[name + "to"] = _pairs(height, last, np.float32)
+                left, right = np.where(flip, (width, zero), (zero, width))
+                upper, lower = np.where(upside_down, (height, zero), (zero, height))
+                arguments[name + "from"] = _pairs(upper, left, np.float32)
+                arguments[name + "to"] = _pairs(lower, right, np.float32)
             if kind.antialias is None:
                 arguments[name + "smooth"] = antialiases(height, width, step.height, step.width)
         height, width = step.height, step.width
     if graph.flips:
-        arguments[prefix + "flip"] = geometry.flip.astype(np.int32)
+        arguments[prefix + "flip"] = flip.astype(np.int32)
+        arguments[prefix + "flip_rows"] = upside_down.astype(np.int32)
+    if geometry.transpose is not None:
+        arguments[prefix + "transpose"] = geometry.transpose
     return arguments
 
 
@@ -336,7 +342,17 @@ def _define(fields: tuple[FieldGraph, ...], on_gpu: bool) -> Any:
                     fill_values=0,
                 )
         if field.flips:
-            images = fn.flip(images, horizontal=numbers(prefix + "flip", types.INT32, 0))
+            images = fn.flip(
+                images,
+                horizontal=numbers(prefix + "flip", types.INT32, 0),
+                vertical=numbers(prefix + "flip_rows", types.INT32, 0),
+            )
+        if field.transposes:
+            if numbers(prefix + "transpose", types.BOOL, 0):
+                turned = fn.transpose(images, perm=[1, 0, 2], transpose_layout=False)
+            else:
+                turned = images
+            images = turned
         return images
 
     def graph() -> Any:

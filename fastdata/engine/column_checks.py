@@ -42,11 +42,18 @@ def check_columns(
     parts: list[Pipeline] = list(pipeline.views or [pipeline])
     if any(isinstance(stage, GeometryStage) for part in parts for stage in _before_calls(part)):
         _check_images_agree(data, decoder, some)
-    parts = [part for part in parts if _depends_on_sizes(part, one_size)]
+    parts = [
+        part
+        for part in parts
+        if any(_depends_on_sizes(part, one_size, epoch) for epoch in _epochs(part))
+    ]
     for name in data.schema.images if parts else ():
         sizes = _sizes(data, name, decoder, some)
         for part in parts:
-            _check_sizes(data, name, decoder, part, sizes, one_size=one_size and part.direct)
+            for epoch in _epochs(part):
+                _check_sizes(
+                    data, name, decoder, part, sizes, epoch, one_size=one_size and part.direct
+                )
     _check_labels(data, pipeline, some)
 
 
@@ -63,7 +70,7 @@ def _before_calls(part: Pipeline) -> list[object]:
 
 
 def sizes_after(
-    stages: Sequence[object], indices: Indices, heights: Indices, widths: Indices
+    stages: Sequence[object], epoch: int, indices: Indices, heights: Indices, widths: Indices
 ) -> tuple[Indices, Indices]:
     """Return heights and widths after some stages; `OptionError` if one cannot be applied.
 
@@ -72,7 +79,7 @@ def sizes_after(
     """
     gates = [gate for one in stages if isinstance(one, GeometryStage) for gate in one.size_gates]
     found = [(heights[:0], widths[:0])]
-    keys = SampleKeys(0, indices)
+    keys = SampleKeys(epoch, indices)
     for outcome in outcomes_of(gates) or ():
         rows, columns = heights, widths
         for stage in stages:
@@ -91,26 +98,27 @@ def _all_stages(part: Pipeline) -> list[object]:
     return [*_before_calls(part), *of_batch]
 
 
-def _depends_on_sizes(part: Pipeline, one_size: bool) -> bool:
+def _epochs(part: Pipeline) -> list[int]:
+    """Return the first epochs of the sizes of a part; 0 alone if they do not change."""
+    stages = [stage for stage in _all_stages(part) if isinstance(stage, GeometryStage)]
+    return sorted({0}.union(*(stage.epochs for stage in stages)))
+
+
+def _depends_on_sizes(part: Pipeline, one_size: bool, epoch: int) -> bool:
     """Return whether a part suits images of some sizes only."""
     try:
         # A crop that is larger than an image refuses the third one, at the latest.
         heights, widths = np.array([500, 700, 1]), np.array([700, 600, 1])
-        sizes_after(_all_stages(part), np.arange(3), heights, widths)
+        sizes_after(_all_stages(part), epoch, np.arange(3), heights, widths)
     except OptionError:
         return True
-    return (
-        one_size
-        and part.direct
-        and any(
-            _other_size(*sizes_after(stages, np.arange(2), heights[:2], widths[:2])) is not None
-            for stages in _batches_after(part)
-        )
-    )
+    two = epoch, np.arange(2), heights[:2], widths[:2]
+    after = (sizes_after(stages, *two) for stages in _in_one_tensor(part))
+    return one_size and part.direct and any(_other_size(*sizes) is not None for sizes in after)
 
 
-def _batches_after(part: Pipeline) -> list[list[object]]:
-    """Return the stages after which images lie in one tensor."""
+def _in_one_tensor(part: Pipeline) -> list[list[object]]:
+    """Return the stages behind which images lie in one tensor: those of samples, and all."""
     before = _before_calls(part)
     return [before] if part.batch is None else [before, _all_stages(part)]
 
@@ -121,6 +129,7 @@ def _check_sizes(
     decoder: JpegDecoder,
     part: Pipeline,
     sizes: tuple[Indices, Indices, Indices],
+    epoch: int,
     *,
     one_size: bool,
 ) -> None:
@@ -128,7 +137,7 @@ def _check_sizes(
 
     def refuses(count: int) -> bool:
         try:
-            sizes_after(stages, *(values[:count] for values in sizes))
+            sizes_after(stages, epoch, *(values[:count] for values in sizes))
         except OptionError:
             return True
         return False
@@ -141,10 +150,10 @@ def _check_sizes(
     if refuses(count):
         first = bisect_left(range(1, count + 1), True, key=refuses)
         if not is_wrong([first]):
-            sizes_after(stages, *(values[: first + 1] for values in sizes))
+            sizes_after(stages, epoch, *(values[: first + 1] for values in sizes))
         return
-    for stages in _batches_after(part) if one_size else ():
-        after = sizes_after(stages, *sizes)
+    for stages in _in_one_tensor(part) if one_size else ():
+        after = sizes_after(stages, epoch, *sizes)
         other = _other_size(*after)
         if other is None or is_wrong([0, other % count]):
             continue
@@ -154,15 +163,14 @@ def _check_sizes(
             raise OptionError(
                 f"a batch needs images of one size, but {chooser} makes several of {name!r} "
                 f"({here} and {there}, height x width): put T.RandomResizedCrop(size) or "
-                f"T.CenterCrop(size) behind {chooser}"
+                f"T.CenterCrop(size) behind {chooser}, or give image_lists=True"
             )
         moving = _geometric(part)
         resize = next((one for one in moving if isinstance(one, Resize)), None)
         of_part = "after the transforms " if moving else ""
         remedy = (
             f"Resize({resize.size}) scales the short side only: add T.CenterCrop({resize.size}) or "
-            f"T.RandomCrop({resize.size}) behind it, or give T.Resize(({resize.size}, "
-            f"{resize.size}))"
+            f"T.RandomCrop({resize.size}) behind it, or give T.Resize a pair (height, width)"
             if resize is not None
             else "Give a transform that makes one, after `from fastdata import transforms as T`: "
             "transform=[T.RandomResizedCrop(224), T.RandomHorizontalFlip()] for training, "
@@ -171,7 +179,8 @@ def _check_sizes(
         )
         raise OptionError(
             f"a batch needs images of one size, but {of_part}{name!r} has several ({here} and "
-            f"{there}, height x width). {remedy}"
+            f"{there}, height x width). {remedy}. Or give image_lists=True for lists of images, as "
+            "detection models take them"
         )
 
 

@@ -15,7 +15,7 @@ compressed              each decoded as far as the crop needs, then resized and 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -40,9 +40,10 @@ from fastdata.native.library import (
 )
 from fastdata.random import SampleKeys
 from fastdata.transforms.geometric import check_sizes_agree, check_sizes_equal
-from fastdata.transforms.geometry import Crop, Geometry, Program, Scale
+from fastdata.transforms.geometry import Crop, Geometry, Scale
+from fastdata.transforms.joining import crops_of
 from fastdata.transforms.pixel import PixelTable
-from fastdata.transforms.render import StackPlan, render, render_stack, stack_plan
+from fastdata.transforms.render import StackPlan, flip_rows, render, render_stack, stack_plan
 
 __all__ = ["BatchPlan", "RenderTask", "plan_geometry", "plan_images", "put", "render_raw"]
 
@@ -75,12 +76,16 @@ class BatchPlan:
         """Return the plan of each view; `OptionError` if the transforms do not fit the images."""
         with self._lock:
             if not self._views:
-                shapes: list[dict[str, tuple[int, ...]]] = [{} for _ in work.parts]
-                for layout in self.layouts:
-                    shapes[layout.view][layout.name] = layout.shape
-                pairs = zip(work.parts, shapes, strict=True)
+                pairs = zip(work.parts, self.shapes(work), strict=True)
                 self._views = [_plan_view(part, self.keys, of_view) for part, of_view in pairs]
             return self._views
+
+    def shapes(self, work: BatchWork) -> Sequence[Mapping[str, tuple[int, ...] | None]]:
+        """Return the shapes of the batch's images by field, [N, H, W, C], for each view."""
+        shapes: list[dict[str, tuple[int, ...]]] = [{} for _ in work.parts]
+        for layout in self.layouts:
+            shapes[layout.view][layout.name] = layout.shape
+        return shapes
 
     @property
     def geometry(self) -> Geometry | None:
@@ -107,7 +112,7 @@ class RenderTask:
         done = Done()
         failed = work.unreadable(keys.indices)
         for plan, (part, outputs) in zip(self.plan.views(work), views, strict=True):
-            failed |= _render(part, plan, self.start, outputs, done)
+            failed |= render_view(part, plan, self.start, outputs, done)
         for at, error in failed.items():
 
             def make(index: int, at: int = at) -> None:
@@ -118,7 +123,7 @@ class RenderTask:
                     one = {name: output[at : at + 1] for name, output in outputs.items()}
                     key = keys[at : at + 1].replaced(np.array([index]))
                     plan = _plan_view(part, key, {name: out.shape for name, out in one.items()})
-                    failures = _render(part, plan, 0, one, done)
+                    failures = render_view(part, plan, 0, one, done)
                     if failures:
                         raise failures[0]
 
@@ -163,11 +168,11 @@ class ViewPlan:
     @cached_property
     def _programs(self) -> list[Crop]:
         assert self.geometry is not None, "pixels move"
-        return self.geometry.crops()
+        return crops_of(self.geometry)
 
 
 def _plan_view(
-    work: BatchWork, keys: SampleKeys, shapes: Mapping[str, tuple[int, ...]]
+    work: BatchWork, keys: SampleKeys, shapes: Mapping[str, tuple[int, ...] | None]
 ) -> ViewPlan:
     """Return the plan of one view of some samples; `shapes` as of `plan_images`."""
     images = {name: work.dataset._images(name, keys.indices, work.decoder) for name in shapes}
@@ -190,7 +195,7 @@ def _plan_view(
     return ViewPlan(images, geometry, moving is None or stack is not None, stack, crops)
 
 
-def _render(
+def render_view(
     work: BatchWork,
     plan: ViewPlan,
     start: int,
@@ -210,7 +215,10 @@ def _render(
         if name in plan.crops:
             crops = plan.crops[name][start:stop]
             stored.verify(crops, start)
-            left = _fill_compiled(crops, output, table)
+            upside_down = None if plan.geometry is None else plan.geometry.flip_rows
+            if upside_down is not None:
+                upside_down = upside_down[start:stop]
+            left = _fill_compiled(crops, output, table, upside_down)
         if len(left):
             failed |= _fill(
                 stored, start, left, plan.programs, output, table, mask, work.on_corrupt
@@ -222,14 +230,14 @@ def plan_images(
     work: BatchWork,
     keys: SampleKeys,
     images: Mapping[str, StoredImages],
-    shapes: Mapping[str, tuple[int, ...]],
+    shapes: Mapping[str, tuple[int, ...] | None],
 ) -> Geometry | None:
     """Return the geometry of some samples; None if no transform moves pixels.
 
     `images` are their images by field; `shapes` are those of the batch's images, [N, H, W, C],
-    as the first sample decided.  The geometry of refused images is arbitrary: reading them raises
-    the error.  Raises `OptionError` if the images of a sample differ in size, or those of the batch
-    differ afterwards.
+    as the first sample decided, or None if sizes may differ.  The geometry of refused images is
+    arbitrary: reading them raises the error.  Raises `OptionError` if the images of a sample
+    differ in size, or those of the batch differ afterwards.
     """
     try:
         return _plan_images(work, keys, images, shapes)
@@ -244,7 +252,7 @@ def _plan_images(
     work: BatchWork,
     keys: SampleKeys,
     images: Mapping[str, StoredImages],
-    shapes: Mapping[str, tuple[int, ...]],
+    shapes: Mapping[str, tuple[int, ...] | None],
 ) -> Geometry | None:
     if not images:
         return None
@@ -259,13 +267,15 @@ def _plan_images(
     if work.pipeline.geometry is None:
         for number, (name, shape) in enumerate(shapes.items()):
             rows, columns = heights[number][sound], widths[number][sound]
-            check_sizes_equal(name, rows, columns, shape, indices[sound])
+            if shape is not None:
+                check_sizes_equal(name, rows, columns, shape, indices[sound])
         return None
     check_sizes_agree(list(images), heights, widths, indices)
     geometry = plan_geometry(work, keys, heights[0], widths[0])
     for name, shape in shapes.items():
         rows, columns = geometry.height[sound], geometry.width[sound]
-        check_sizes_equal(name, rows, columns, shape, indices[sound])
+        if shape is not None:
+            check_sizes_equal(name, rows, columns, shape, indices[sound])
     return geometry
 
 
@@ -285,9 +295,9 @@ def render_raw(
     left = np.arange(len(output))
     crops = _crops(stored, geometry, jpeg_decoder(), mask) if compiled() else None
     if crops is not None:
-        left = _fill_compiled(crops, output, table)
+        left = _fill_compiled(crops, output, table, geometry.flip_rows)
     if len(left):
-        _fill(stored, 0, left, geometry.crops(), output, table, mask, "raise")
+        _fill(stored, 0, left, crops_of(geometry), output, table, mask, "raise")
 
 
 def plan_geometry(work: BatchWork, keys: SampleKeys, heights: Indices, widths: Indices) -> Geometry:
@@ -318,8 +328,7 @@ def _copy(
     count, height, width, channels = output.shape
     if stack is not None:
         height, width = int(stored.heights[0]), int(stored.widths[0])
-        part = slice(start, start + count)
-        stack = stack._replace(top=stack.top[part], left=stack.left[part], flip=stack.flip[part])
+        stack = stack.part(slice(start, start + count))
     contiguous = output.flags.c_contiguous
     direct = stack is None and table is None and contiguous
     pixels = output if direct else np.empty((count, height, width, channels), np.uint8)
@@ -333,7 +342,7 @@ def _copy(
         whole = pixels
         in_place = table is None and contiguous
         pixels = output if in_place else np.empty(output.shape, np.uint8)
-        render_stack(whole, *stack, pixels)
+        render_stack(whole, stack, pixels)
     if pixels is not output:
         put(pixels, table, output)
     return failed
@@ -375,16 +384,29 @@ def _crops(
     return crops
 
 
-def _fill_compiled(crops: NDArray[Any], output: NDArray[Any], table: PixelTable | None) -> Indices:
-    """Make images of one field, [m, H, W, C], by the compiled library; return which are left."""
+def _fill_compiled(
+    crops: NDArray[Any],
+    output: NDArray[Any],
+    table: PixelTable | None,
+    upside_down: NDArray[np.bool_] | None,
+) -> Indices:
+    """Make images of one field, [m, H, W, C], by the compiled library; return which are left.
+
+    Those of `upside_down`, bool [m], are mirrored top to bottom.
+    """
     if table is None:
-        return render_crops(crops, output)
+        left = render_crops(crops, output)
+        if upside_down is not None:
+            flip_rows(output, upside_down)
+        return left
     remaining = []
     scratch = np.empty((AT_ONCE, *output.shape[1:]), np.uint8)
     for start in range(0, len(output), AT_ONCE):
         part = crops[start : start + AT_ONCE]
         pixels = scratch[: len(part)]
         remaining.append(start + render_crops(part, pixels))
+        if upside_down is not None:
+            flip_rows(pixels, upside_down[start : start + AT_ONCE])
         table.apply(pixels, output[start : start + len(part)])
     return np.concatenate(remaining) if remaining else np.empty(0, np.int64)
 
@@ -435,7 +457,7 @@ def _crop(stored: Images, at: int, crop: Crop, target: Pixels, mask: bool) -> No
             assert isinstance(scale, Scale), "only a resize leaves room for a reduction"
             size = scale.height, scale.width
             pixels = resize_reduced(pixels, window, factor, size, scale.interpolation)
-            program = Program(tuple(others), program.flip)
+            program = program._replace(operations=tuple(others))
         elif program.operations and not pixels.flags.writeable:
             # A view of the file.  Resizing reads it in an order that memory is slow at:
             # 106 us, where copying first takes 17 and then 57.

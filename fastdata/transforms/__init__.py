@@ -18,7 +18,9 @@
       pixels
         pixel.py             Normalize, ToDtype, and their table of 256 values
         image_tensors.py     images as tensors and arrays; what transforms of batches share
-        color.py  blur_erasing.py  automatic.py  mixing.py   transforms of whole batches
+        color.py  tones.py  blur_erasing.py  mixing.py   transforms of whole batches
+        automatic.py  policies.py                        automatic augmentations, of whole batches
+        distributions.py     random numbers of the beta and Dirichlet distributions
 
       callables, one sample at a time
         callables.py         what a callable is given, and what it returns
@@ -42,23 +44,35 @@ from fastdata.transforms.blur_erasing import GaussianBlur, RandomErasing
 from fastdata.transforms.boxes import Boxes, DropEmptyBoxes, move_boxes, transform_boxes
 from fastdata.transforms.callables import ImageOnly, OnPIL, PerSample
 from fastdata.transforms.choosing import RandomApply, RandomChoice, RandomOrder
-from fastdata.transforms.color import ColorJitter, RandomGrayscale
+from fastdata.transforms.color import ColorJitter, Grayscale, RandomGrayscale
 from fastdata.transforms.geometric import (
     CenterCrop,
     RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
+    RandomVerticalFlip,
     Resize,
 )
 from fastdata.transforms.libraries import V2, Albumentations
 from fastdata.transforms.mixing import CutMix, MixUp
 from fastdata.transforms.pipeline import Transform, Views
 from fastdata.transforms.pixel import Normalize, ToDtype
+from fastdata.transforms.policies import AugMix, AutoAugment
 from fastdata.transforms.render_device import render_on_device
+from fastdata.transforms.tones import (
+    RandomAdjustSharpness,
+    RandomAutocontrast,
+    RandomEqualize,
+    RandomInvert,
+    RandomPosterize,
+    RandomSolarize,
+)
 
 __all__ = [
     "V2",
     "Albumentations",
+    "AugMix",
+    "AutoAugment",
     "BatchTransform",
     "Boxes",
     "CenterCrop",
@@ -67,6 +81,7 @@ __all__ = [
     "DropEmptyBoxes",
     "GaussianBlur",
     "GeometricTransform",
+    "Grayscale",
     "ImageOnly",
     "MixUp",
     "Normalize",
@@ -75,14 +90,21 @@ __all__ = [
     "PerSample",
     "PixelTransform",
     "RandAugment",
+    "RandomAdjustSharpness",
     "RandomApply",
+    "RandomAutocontrast",
     "RandomChoice",
     "RandomCrop",
+    "RandomEqualize",
     "RandomErasing",
     "RandomGrayscale",
     "RandomHorizontalFlip",
+    "RandomInvert",
     "RandomOrder",
+    "RandomPosterize",
     "RandomResizedCrop",
+    "RandomSolarize",
+    "RandomVerticalFlip",
     "Resize",
     "ToDtype",
     "Transform",

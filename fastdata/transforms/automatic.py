@@ -1,20 +1,19 @@
 """RandAugment and TrivialAugmentWide: operations chosen at random for each image.
 
-The operations, their ranges and the order they are counted in are torchvision's.  Images
-of a batch that drew one operation go through it together; all shears, shifts and
-rotations are one look-up by as many matrices (`warp`).
+The operations, their ranges and the order they are counted in are torchvision's.  `AutoAugment`
+and `AugMix` (policies.py) carry them out, too.  Images of a batch that drew one operation go
+through it together; all shears, shifts and rotations are one look-up by as many matrices (`warp`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.nn import functional
 
 from fastdata.errors import OptionError
 from fastdata.random import Draws
@@ -37,14 +36,20 @@ from fastdata.transforms.color import (
     posterize,
     solarize,
 )
-from fastdata.transforms.image_tensors import change_some, to_device, to_float
+from fastdata.transforms.image_tensors import change_some
+from fastdata.transforms.warping import Fill, warp
+from fastdata.transforms.warps import WarpInterpolation
 
-__all__ = ["OPERATIONS", "AutomaticAugment", "RandAugment", "TrivialAugmentWide"]
-
-Fill: TypeAlias = float | Sequence[float] | None
-"""What is beyond the image: one number, one a channel; None is 0."""
-
-WarpInterpolation: TypeAlias = Literal["nearest", "bilinear"]
+__all__ = [
+    "BLENDED",
+    "MOVES",
+    "OPERATIONS",
+    "SIGNED",
+    "AutomaticAugment",
+    "RandAugment",
+    "TrivialAugmentWide",
+    "magnitudes",
+]
 
 MOVES = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate")
 
@@ -57,10 +62,14 @@ CHANGES: dict[str, Callable[..., torch.Tensor]] = {
     "Solarize": solarize,
     "AutoContrast": lambda images, by: autocontrast(images),
     "Equalize": lambda images, by: equalize(images),
+    "Invert": lambda images, by: 255 - images,
 }
 
 OPERATIONS = ("Identity", *MOVES, *CHANGES)
 """All operations by name; parameters have their places in this."""
+
+DRAWN = OPERATIONS[:-1]
+"""Those that RandAugment and TrivialAugmentWide draw: all except "Invert"."""
 
 BLENDED = ("Brightness", "Color", "Contrast", "Sharpness")
 
@@ -72,17 +81,20 @@ class AutomaticAugment(BatchTransform):
     """Carries out the operations that the automatic augmentations draw."""
 
     moves_pixels: ClassVar[bool] = True
-    num_magnitude_bins: int
     interpolation: WarpInterpolation
     fill: Fill
 
     def __post_init__(self) -> None:
-        positive_int("num_magnitude_bins", self.num_magnitude_bins)
         parse(self, interpolation=warp_filter)
         if self.fill is not None and channel_numbers(self.fill) is None:
             raise OptionError(f"fill is a number, one a channel, or None, not {self.fill!r}")
 
     def check(self, channels: int, floating: bool) -> None:
+        if self.fill is not None and len(channel_numbers(self.fill) or ()) not in (1, channels):
+            raise OptionError(
+                f"fill is one number or one a channel, and images have {channels} channel(s), not "
+                f"{self.fill!r}"
+            )
         if floating:
             raise OptionError(
                 f"{type(self).__name__} takes uint8 images; put it before Normalize and ToDtype"
@@ -146,8 +158,8 @@ class RandAugment(AutomaticAugment):
 
     Notes
     -----
-    For uint8 images; masks do not follow, and boxes are refused.  Draws 2k and 2k + 1 are the
-    operation of step k and its direction.
+    For uint8 images; masks and boxes are refused, as they could not follow.  Draws 2k and
+    2k + 1 are the operation of step k and its direction.
 
     Cubuk et al., "RandAugment: Practical automated data augmentation with a reduced
     search space", NeurIPS 2020.
@@ -161,7 +173,7 @@ class RandAugment(AutomaticAugment):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive_int("num_ops", self.num_ops)
+        parse(self, num_ops=positive_int, num_magnitude_bins=positive_int)
         if self.magnitude not in range(self.num_magnitude_bins):
             raise OptionError(
                 f"magnitude is an int from 0 to num_magnitude_bins - 1 = "
@@ -171,8 +183,8 @@ class RandAugment(AutomaticAugment):
     def draw(self, draws: Draws, shape: Shape) -> Parameters:
         height, width = shape[2:]
         moves = 0.3, 0.3, 150 / 331 * width, 150 / 331 * height, 30.0
-        table = _magnitudes(self.num_magnitude_bins, moves, 0.9, 4)[:, self.magnitude]
-        operation = draws.integers(len(OPERATIONS), 2 * self.num_ops)[:, ::2]
+        table = magnitudes(self.num_magnitude_bins, moves, 0.9, (8, 4))[:, self.magnitude]
+        operation = draws.integers(len(DRAWN), 2 * self.num_ops)[:, ::2]
         back = draws.uniform(2 * self.num_ops)[:, 1::2] < 0.5
         magnitude = table[operation] * np.where(back & SIGNED[operation], -1, 1)
         return {"operation": operation, "magnitude": magnitude}
@@ -191,8 +203,8 @@ class TrivialAugmentWide(AutomaticAugment):
 
     Notes
     -----
-    For uint8 images; masks do not follow, and boxes are refused.  Draws 0 to 2 are operation,
-    magnitude and direction.
+    For uint8 images; masks and boxes are refused, as they could not follow.  Draws 0 to 2 are
+    operation, magnitude and direction.
 
     Müller and Hutter, "TrivialAugment: Tuning-free yet state-of-the-art data augmentation",
     ICCV 2021.
@@ -202,22 +214,27 @@ class TrivialAugmentWide(AutomaticAugment):
     interpolation: WarpInterpolation = "nearest"
     fill: Fill = None
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        parse(self, num_magnitude_bins=positive_int)
+
     def draw(self, draws: Draws, shape: Shape) -> Parameters:
         moves = 0.99, 0.99, 32.0, 32.0, 135.0
-        table = _magnitudes(self.num_magnitude_bins, moves, 0.99, 6)
-        operation = draws.integers(len(OPERATIONS))
+        table = magnitudes(self.num_magnitude_bins, moves, 0.99, (8, 2))
+        operation = draws.integers(len(DRAWN))
         step = draws.integers(self.num_magnitude_bins, first=1)
         back = draws.uniform(first=2) < 0.5
         magnitude = table[operation, step] * np.where(back & SIGNED[operation], -1, 1)
         return {"operation": operation, "magnitude": magnitude}
 
 
-def _magnitudes(
-    bins: int, moves: Sequence[float], blend: float, posterized: int
+def magnitudes(
+    bins: int, moves: Sequence[float], blend: float, bits: tuple[int, int]
 ) -> NDArray[np.float64]:
     """Return the magnitude of each operation at each bin, float64 [operations, bins].
 
-    Given are the greatest ones of `MOVES` and `BLENDED`, and the bits that are lost at most.
+    Given are the greatest ones of `MOVES` and `BLENDED`, and the bits that "Posterize" leaves,
+    from the most to the fewest.
     Computed by torch in float32, as torchvision does it: shifts and bits are cut off to
     whole numbers, so the last bit can matter.
     """
@@ -225,8 +242,8 @@ def _magnitudes(
     table = torch.zeros(len(OPERATIONS), bins, dtype=torch.float64)
     for row, name in enumerate(OPERATIONS):
         if name == "Posterize":
-            fall = torch.arange(bins) / (max(bins - 1, 1) / posterized)
-            table[row] = (8 - fall).round()
+            fall = torch.arange(bins) / (max(bins - 1, 1) / (bits[0] - bits[1]))
+            table[row] = (bits[0] - fall).round()
         elif name == "Solarize":
             table[row] = torch.linspace(1.0, 0.0, bins)
         elif name in ranges:
@@ -258,42 +275,3 @@ def matrices(
         matrix[:, 0, 0] = matrix[:, 1, 1] = np.cos(angle)
         matrix[:, 0, 1], matrix[:, 1, 0] = np.sin(angle), -np.sin(angle)
     return matrix.astype(np.float32)
-
-
-def warp(
-    images: torch.Tensor,
-    matrix: torch.Tensor,
-    interpolation: WarpInterpolation,
-    fill: Fill,
-) -> torch.Tensor:
-    """Return images [n, C, H, W] looked up by matrices, float32 [n, 2, 3].
-
-    As torchvision does it: a matrix about the image's centre says for each pixel of the result
-    where it is in the source, in float32 (`torchvision.transforms.v2.functional.affine`).
-
-    Nearest neighbour where a look-up falls in the middle between two pixels may take
-    the other one on another device.
-    """
-    height, width = images.shape[2:]
-    half = to_device(np.array([width / 2, height / 2], np.float32), images.device)
-    x = torch.arange(width, device=images.device) - (width - 1) / 2
-    y = torch.arange(height, device=images.device) - (height - 1) / 2
-    # No matrix product, which a GPU may be allowed to round to ten bits (TF32).
-    rows = matrix / half[:, None]
-    by_x, by_y, shift = rows[:, None, None].unbind(-1)
-    grid = x[:, None] * by_x + (y[:, None, None] * by_y + shift)
-    values = to_float(images)
-    if fill is not None:  # a channel of ones shows how much of a pixel is of the image
-        values = torch.cat([values, torch.ones_like(values[:, :1])], 1)
-    moved = functional.grid_sample(
-        values, grid.to(values.dtype), mode=interpolation, padding_mode="zeros", align_corners=False
-    )
-    if fill is not None:
-        numbers = to_device(np.array(fill, np.float32), images.device).to(moved.dtype)
-        numbers = numbers.view(1, -1, 1, 1)
-        moved, share = moved[:, :-1], moved[:, -1:]
-        if interpolation == "nearest":
-            moved = torch.where(share < 0.5, numbers, moved)
-        else:
-            moved = (moved - numbers) * share + numbers
-    return (moved if images.is_floating_point() else moved.round_()).to(images.dtype)

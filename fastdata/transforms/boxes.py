@@ -26,6 +26,7 @@ from fastdata.schema import ArrayField, Schema
 from fastdata.transforms.base import Sample, kind_of, names_tuple, positive_number
 from fastdata.transforms.geometry import Geometry, Ints, Windows
 from fastdata.transforms.image_tensors import to_device
+from fastdata.transforms.joining import parts
 
 __all__ = [
     "BoundDrop",
@@ -174,23 +175,30 @@ def _moved(geometry: Geometry, boxes: torch.Tensor, images: Ints) -> torch.Tenso
     """Return boxes, float64 [m, 4], after `geometry`; `images`, int64 [m], says whose they are."""
     numbers = to_device(_motions(geometry)[images], boxes.device)
     scale, shift, low, high = numbers[:, :8].view(-1, 4, 1, 2).unbind(1)
-    corners = boxes.view(-1, 2, 2) * scale + shift
+    corners = boxes.view(-1, 2, 2)
+    if geometry.transpose is not None:
+        corners = torch.where(numbers[:, 10, None, None] > 0, corners.flip(2), corners)
+    corners = corners * scale + shift
     corners = torch.minimum(torch.maximum(corners, low), high)
     # What was the right edge of a mirrored image is now its left one.
-    across = torch.where(numbers[:, 8:] > 0, corners[:, :, 0].flip(1), corners[:, :, 0])
-    return torch.stack([across, corners[:, :, 1]], 2).view(-1, 4)
+    across = torch.where(numbers[:, 8:9] > 0, corners[:, :, 0].flip(1), corners[:, :, 0])
+    down = corners[:, :, 1]
+    if numbers.shape[1] > 9:
+        down = torch.where(numbers[:, 9:10] > 0, down.flip(1), down)
+    return torch.stack([across, down], 2).view(-1, 4)
 
 
 def _motions(geometry: Geometry) -> NDArray[np.float64]:
-    """Return what happens to places in each image: float64 [n, 9].
+    """Return what happens to places in each image: float64 [n, 9] or [n, 11].
 
     Pairs (across, down): times the first, plus the second, no less than the third and no
-    more than the fourth.  Then whether the image is mirrored.
+    more than the fourth.  Then whether the image is mirrored left to right; and, if any image is
+    mirrored top to bottom or transposed, whether each of these is.
     """
     if geometry.mixed:
         motions = np.empty((len(geometry), 9))
-        for which, part in geometry.parts():
-            motions[which] = _motions(part)
+        for places, part in parts(geometry):
+            motions[places] = _motions(part)
         return motions
     scale, shift = np.ones((len(geometry), 2)), np.zeros((len(geometry), 2))
     low, high = np.full_like(shift, -np.inf), np.full_like(shift, np.inf)
@@ -205,11 +213,21 @@ def _motions(geometry: Geometry) -> NDArray[np.float64]:
             factor = after / size
             scale, shift, low, high = (part * factor for part in (scale, shift, low, high))
         size = after
-    flip, width = geometry.flip, geometry.width[geometry.flip]
-    scale[flip, 0] *= -1
-    shift[flip, 0] = width - shift[flip, 0]
-    low[flip, 0], high[flip, 0] = width - high[flip, 0], width - low[flip, 0]
-    return np.concatenate([scale, shift, low, high, flip[:, None]], 1)
+    flips = [geometry.flip]
+    if geometry.flip_rows is not None or geometry.transpose is not None:
+        none = np.zeros_like(geometry.flip)
+        turned = none if geometry.transpose is None else geometry.transpose
+        for part in (scale, shift, low, high):
+            part[turned] = part[turned, ::-1]
+        flips += [none if geometry.flip_rows is None else geometry.flip_rows, turned]
+    for axis, (flip, length) in enumerate(
+        zip(flips[:2], (geometry.width, geometry.height), strict=False)
+    ):
+        length = length[flip]
+        scale[flip, axis] *= -1
+        shift[flip, axis] = length - shift[flip, axis]
+        low[flip, axis], high[flip, axis] = length - high[flip, axis], length - low[flip, axis]
+    return np.concatenate([scale, shift, low, high, *(part[:, None] for part in flips)], 1)
 
 
 def restored_boxes(boxes: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

@@ -5,10 +5,9 @@ Semantics are torchvision's (`torchvision.transforms.v2`); the random numbers ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import torch
@@ -21,18 +20,21 @@ from fastdata.transforms.base import (
     Describe,
     GeometricTransform,
     Sample,
+    SizeByEpoch,
     antialias_choice,
     parse,
     positive_int,
     probability,
     range_pair,
     resize_filter,
+    size_or_schedule,
     size_pair,
 )
 from fastdata.transforms.boxes import move_boxes
 from fastdata.transforms.choosing import Gate, Member, Outcome, chosen, outcomes_of
 from fastdata.transforms.geometry import Geometry, Interpolation, Ints
 from fastdata.transforms.image_tensors import as_array, one_size
+from fastdata.transforms.joining import joined, some
 from fastdata.transforms.render import render
 from fastdata.transforms.render_device import render_on_device
 
@@ -43,6 +45,7 @@ __all__ = [
     "RandomCrop",
     "RandomHorizontalFlip",
     "RandomResizedCrop",
+    "RandomVerticalFlip",
     "Resize",
     "check_sizes_agree",
     "check_sizes_equal",
@@ -52,18 +55,37 @@ __all__ = [
 TRIES = 10
 """Random rectangles that are tried for an image, as in torchvision."""
 
+Size: TypeAlias = int | Sequence[int] | Mapping[int, int | Sequence[int]] | SizeByEpoch
+"""A side or (height, width), or one from each of some epochs on: ``{0: 128, 6: 160}``."""
 
-class _Crop(GeometricTransform):
-    """A crop to one size: an int, for a square, or (height, width)."""
 
-    size: int | Sequence[int]
+class _Sized(GeometricTransform):
+    """A transform with a size, or with one for each part of a training."""
 
-    def __post_init__(self) -> None:
-        parse(self, size=size_pair)
+    size: Size
 
     @property
-    def output_size(self) -> tuple[int, int]:
-        return self.size  # type: ignore[return-value]  # since __post_init__
+    def output_size(self) -> tuple[int, int] | None:
+        return self.size if isinstance(self.size, tuple) else None
+
+    @property
+    def epochs(self) -> tuple[int, ...]:
+        return self.size.epochs if isinstance(self.size, SizeByEpoch) else ()
+
+    def size_in(self, epoch: int) -> tuple[int, int] | None:
+        size = self._size_in(epoch)
+        return size if isinstance(size, tuple) else None
+
+    def _size_in(self, epoch: int) -> Any:
+        """Return height and width, or a short side, in an epoch."""
+        return self.size.at(epoch) if isinstance(self.size, SizeByEpoch) else self.size
+
+
+class _Crop(_Sized):
+    """A crop to one size: an int, for a square, or (height, width); perhaps by epoch."""
+
+    def __post_init__(self) -> None:
+        parse(self, size=size_or_schedule(size_pair))
 
 
 @dataclass(frozen=True)
@@ -77,8 +99,8 @@ class RandomResizedCrop(_Crop):
 
     Parameters
     ----------
-    size : int or (int, int)
-        Output size: a square side, or (height, width).
+    size : int, (int, int) or dict
+        Output size: a square side, or (height, width); by epoch, ``{0: 128, 6: 160}``.
     scale : (float, float)
         Least and greatest share of the image's area.
     ratio : (float, float)
@@ -100,7 +122,7 @@ class RandomResizedCrop(_Crop):
     Szegedy et al., "Going deeper with convolutions", CVPR 2015.
     """
 
-    size: int | Sequence[int]
+    size: Size
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     interpolation: Interpolation = "bilinear"
@@ -133,7 +155,7 @@ class RandomResizedCrop(_Crop):
         position = draws.integers(room + 1, 2, first=2 * TRIES)
         top, left = np.where(fitted[:, None], position, room // 2).T
         cropped = geometry.window(top, left, height, width)
-        return cropped.resize(*self.output_size, self.interpolation, self.antialias)
+        return cropped.resize(*self._size_in(draws.epoch), self.interpolation, self.antialias)
 
 
 @dataclass(frozen=True)
@@ -142,14 +164,14 @@ class CenterCrop(_Crop):
 
     Parameters
     ----------
-    size : int or (int, int)
-        Output size: a square side, or (height, width).
+    size : int, (int, int) or dict
+        Output size: a square side, or (height, width); by epoch, ``{0: 128, 6: 160}``.
     """
 
-    size: int | Sequence[int]
+    size: Size
 
     def plan(self, geometry: Geometry, draws: Draws) -> Geometry:
-        height, width = self.output_size
+        height, width = self._size_in(draws.epoch)
         top, left = _centred(geometry.height - height), _centred(geometry.width - width)
         return geometry.window(top, left, height, width)
 
@@ -160,8 +182,8 @@ class RandomCrop(_Crop):
 
     Parameters
     ----------
-    size : int or (int, int)
-        Output size: a square side, or (height, width).
+    size : int, (int, int) or dict
+        Output size: a square side, or (height, width); by epoch, ``{0: 128, 6: 160}``.
     padding : int, (int, int) or (int, int, int, int)
         Zeros around the image before cropping: on every side; (left and
         right, top and bottom); or (left, top, right, bottom).
@@ -176,7 +198,7 @@ class RandomCrop(_Crop):
     Draws 0 and 1 are the position.
     """
 
-    size: int | Sequence[int]
+    size: Size
     padding: int | Sequence[int] = 0
 
     def __post_init__(self) -> None:
@@ -184,7 +206,7 @@ class RandomCrop(_Crop):
         parse(self, padding=padding_sides)
 
     def plan(self, geometry: Geometry, draws: Draws) -> Geometry:
-        height, width = self.output_size
+        height, width = self._size_in(draws.epoch)
         pad_left, pad_top, pad_right, pad_bottom = self.padding  # type: ignore[misc]
         rows = geometry.height + (pad_top + pad_bottom)
         columns = geometry.width + (pad_left + pad_right)
@@ -202,14 +224,15 @@ class RandomCrop(_Crop):
 
 
 @dataclass(frozen=True)
-class Resize(GeometricTransform):
+class Resize(_Sized):
     """Resize the whole image.
 
     Parameters
     ----------
-    size : int or (int, int)
+    size : int, (int, int) or dict
         An int is the length of the shorter side; the longer one becomes
-        ``int(size * long / short)``.  A pair is (height, width).
+        ``int(size * long / short)``.  A pair is (height, width).  A dict has sizes by epoch:
+        ``{0: 128, 6: 160}`` is 128 in epochs 0 to 5, then 160.
     interpolation : {"bilinear", "bicubic", "nearest"}
         As in `RandomResizedCrop`.
     max_size : int, optional
@@ -219,41 +242,38 @@ class Resize(GeometricTransform):
         As in `RandomResizedCrop`.
     """
 
-    size: int | Sequence[int]
+    size: Size
     interpolation: Interpolation = "bilinear"
     max_size: int | None = None
     antialias: bool | None = None
 
     def __post_init__(self) -> None:
-        size: Any = self.size
-        if isinstance(size, Sequence) and len(size) == 1:
-            size = size[0]
-        exact = isinstance(size, Sequence)
-        size = size_pair("size", size) if exact else positive_int("size", size)
-        object.__setattr__(self, "size", size)
-        parse(self, interpolation=resize_filter, antialias=antialias_choice)
+        parse(
+            self,
+            size=size_or_schedule(_side_or_pair),
+            interpolation=resize_filter,
+            antialias=antialias_choice,
+        )
         if self.max_size is None:
             return
-        if exact:
-            raise OptionError(
-                f"max_size goes with a short side, an int size; with size={size} leave it out"
-            )
-        if positive_int("max_size", self.max_size) <= size:
-            raise OptionError(f"max_size {self.max_size} must be greater than size {size}")
-
-    @property
-    def output_size(self) -> tuple[int, int] | None:
-        return self.size if isinstance(self.size, tuple) else None
+        for size in map(self._size_in, self.epochs or (0,)):
+            if isinstance(size, tuple):
+                raise OptionError(
+                    f"max_size goes with a short side, an int size; with size={size} leave it out"
+                )
+            if positive_int("max_size", self.max_size) <= size:
+                raise OptionError(f"max_size {self.max_size} must be greater than size {size}")
 
     def plan(self, geometry: Geometry, draws: Draws) -> Geometry:
-        if isinstance(self.size, tuple):
-            height, width = self.size
+        size = self._size_in(draws.epoch)
+        if isinstance(size, tuple):
+            height, width = size
             return geometry.resize(height, width, self.interpolation, self.antialias)
         upright = geometry.height >= geometry.width
         short = np.minimum(geometry.height, geometry.width)
         long = np.maximum(geometry.height, geometry.width)
-        new_short = np.full_like(short, self.size)
-        new_long = (self.size * long / short).astype(np.int64)
+        new_short = np.full_like(short, size)
+        new_long = (size * long / short).astype(np.int64)
         if self.max_size is not None:
             over = new_long > self.max_size
             shrunk = (self.max_size * new_short / new_long).astype(np.int64)
@@ -268,13 +288,8 @@ class Resize(GeometricTransform):
 
 
 @dataclass(frozen=True)
-class RandomHorizontalFlip(GeometricTransform):
-    """Mirror an image left to right, with probability `p`.
-
-    Notes
-    -----
-    Draw 0, uniform in [0, 1), is compared with `p`.
-    """
+class _RandomFlip(GeometricTransform):
+    """A flip of some images, with probability `p`."""
 
     keeps_size: ClassVar[bool] = True
 
@@ -283,8 +298,31 @@ class RandomHorizontalFlip(GeometricTransform):
     def __post_init__(self) -> None:
         parse(self, p=probability)
 
+
+@dataclass(frozen=True)
+class RandomHorizontalFlip(_RandomFlip):
+    """Mirror an image left to right, with probability `p`.
+
+    Notes
+    -----
+    Draw 0, uniform in [0, 1), is compared with `p`.
+    """
+
     def plan(self, geometry: Geometry, draws: Draws) -> Geometry:
         return geometry.mirror(draws.uniform()[:, 0] < self.p)
+
+
+@dataclass(frozen=True)
+class RandomVerticalFlip(_RandomFlip):
+    """Mirror an image top to bottom, with probability `p`.
+
+    Notes
+    -----
+    Draw 0, uniform in [0, 1), is compared with `p`.
+    """
+
+    def plan(self, geometry: Geometry, draws: Draws) -> Geometry:
+        return geometry.mirror_vertically(draws.uniform()[:, 0] < self.p)
 
 
 @dataclass(frozen=True)
@@ -305,8 +343,8 @@ class GeometryStage:
                 geometry = transform.plan(geometry, keys.draws(seed, operation))
             elif which.any():
                 draws = keys[which].draws(seed, operation)
-                planned = transform.plan(geometry.some(which), draws)
-                geometry = planned.joined(which, geometry.some(~which))
+                planned = transform.plan(some(geometry, which), draws)
+                geometry = joined(which, planned, some(geometry, ~which))
         return geometry
 
     @property
@@ -330,16 +368,20 @@ class GeometryStage:
         happening = [one._replace(gates=()) for one in self.transforms if one.happens(outcome)]
         return replace(self, transforms=tuple(happening))
 
-    @cached_property
-    def output_size(self) -> tuple[int, int] | None:
-        """Height and width of every image afterwards; None where they depend on the image."""
+    @property
+    def epochs(self) -> set[int]:
+        """First epochs of sizes that change with the epoch."""
+        return {epoch for member in self.transforms for epoch in member.transform.epochs}
+
+    def size_in(self, epoch: int) -> tuple[int, int] | None:
+        """Height and width of all images afterwards; None where they depend on the image."""
         sizing = self._sizing
         always = [at for at, member in enumerate(sizing) if not member.gates]
-        sizing = sizing[always[-1] if always else 0 :]
+        sizing = sizing[always[-1] if always else 0 :]  # none before has a say
         sizes = set()
         for outcome in outcomes_of(gate for member in sizing for gate in member.gates) or ():
             happening = [member for member in sizing if member.happens(outcome)]
-            sizes.add(happening[-1].transform.output_size if happening else None)
+            sizes.add(happening[-1].transform.size_in(epoch) if happening else None)
         return sizes.pop() if len(sizes) == 1 else None
 
     def plan_sizes(
@@ -436,8 +478,15 @@ def check_sizes_equal(
             f"a batch needs images of one size, but {name!r} is {shape[1]} x {shape[2]} in the "
             f"first sample of this batch and {heights[at]} x {widths[at]} in sample {indices[at]} "
             "(height x width). End the geometric transforms with T.RandomResizedCrop(size) or "
-            'T.CenterCrop(size), or pack with resize="crop"'
+            'T.CenterCrop(size), or pack with resize="crop". Or give image_lists=True'
         )
+
+
+def _side_or_pair(name: str, size: Any) -> int | tuple[int, int]:
+    """Return the length of the shorter side, or (height, width)."""
+    if isinstance(size, Sequence) and len(size) == 1:
+        size = size[0]
+    return size_pair(name, size) if isinstance(size, Sequence) else positive_int(name, size)
 
 
 def padding_sides(name: str, padding: Any) -> tuple[int, int, int, int]:

@@ -5,7 +5,7 @@ batch, before any image is decoded.  Three facts keep it small:
 
 - Cropping and padding are one operation, a *window*: a rectangle that may
   reach beyond the image, where it is zero.  Windows on windows fold into one.
-- Flips are kept apart and done last; later windows are mirrored instead.
+- Flips and transpositions are kept apart and done last; later steps are turned instead.
 - The first window is in coordinates of the source image, so `region` tells
   which pixels of each file matter before it is opened.
 
@@ -15,12 +15,22 @@ which `fastdata.transforms.render` carries out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from functools import cache
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from fastdata.errors import OptionError
+from fastdata.transforms.warps import (
+    Displacement,
+    Ints,
+    Matrices,
+    Warp,
+    WarpInterpolation,
+    Warps,
+    upright,
+)
 
 __all__ = [
     "Crop",
@@ -35,7 +45,6 @@ __all__ = [
     "antialiases",
 ]
 
-Ints: TypeAlias = NDArray[np.int64]
 Interpolation: TypeAlias = Literal["bilinear", "bicubic", "nearest"]
 
 REDUCTION_MARGIN = 3
@@ -45,6 +54,9 @@ A JPEG can be decoded at 1/2, 1/4 or 1/8 for less, but then means of 2 x 2, 4 x 
 are what is resized.  With this margin that is 48 dB and more from the resize of all pixels, 43 dB
 at the lowest, with 2 it is 43 to 46 dB (``docs/design/loading.md``).
 """
+
+MOST_WARPED = 32_767
+"""Pixels on a side of the largest images that OpenCV can look up."""
 
 SMALLEST_REDUCED = 8
 """Pixels on a side from which on every decoder can reduce a JPEG."""
@@ -69,10 +81,15 @@ class Scale(NamedTuple):
 
 
 class Program(NamedTuple):
-    """What happens to one image: operations in order, then perhaps a flip."""
+    """What happens to one image: operations in order, then its orientation.
 
-    operations: tuple[Window | Scale, ...]
+    It is transposed, then mirrored left to right (`flip`) and top to bottom (`flip_rows`).
+    """
+
+    operations: tuple[Window | Scale | Warp, ...]
     flip: bool
+    flip_rows: bool = False
+    transpose: bool = False
 
 
 class Crop(NamedTuple):
@@ -102,7 +119,7 @@ class PlainResize(NamedTuple):
 
 
 class PlainCrops(NamedTuple):
-    """Images that are cut to a window, resized, cut and flipped, no more.
+    """Images that are cut to a window, resized, cut and mirrored, no more.
 
     `windows` are (top, left, height, width), int64 [n] each, and may reach beyond the image.
     `resize` is None where none is resized.
@@ -140,9 +157,6 @@ class Scales:
         return [Scale(*size, self.interpolation, self.antialias) for size in sizes]
 
 
-Step: TypeAlias = Windows | Scales
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Geometry:
     """Planned geometry of n images; every method returns a new one.
@@ -154,7 +168,15 @@ class Geometry:
     height, width : ndarray of int64, shape [n]
         Sizes after what is planned so far.
     flip : ndarray of bool, shape [n]
-        Images to be mirrored after all steps.
+        Images to be mirrored left to right, after all steps and `transpose`.
+    steps : tuple of Windows, Scales or Warps
+        In coordinates before the orientation.
+    flip_rows : ndarray of bool, shape [n], or None
+        Images to be mirrored top to bottom, after all steps and `transpose`; None: none is.
+    transpose : ndarray of bool, shape [n], or None
+        Images whose rows become columns, after all steps; None: none is transposed.
+    mixed : bool
+        Whether some steps are for some images only (`fastdata.transforms.joining`).
     """
 
     source_height: Ints
@@ -162,9 +184,10 @@ class Geometry:
     height: Ints
     width: Ints
     flip: NDArray[np.bool_]
-    steps: tuple[Windows | Scales, ...] = ()
+    steps: tuple[Windows | Scales | Warps, ...] = ()
+    flip_rows: NDArray[np.bool_] | None = None
+    transpose: NDArray[np.bool_] | None = None
     mixed: bool = False
-    """Whether images may take some of the steps only, the others leaving them as they are."""
 
     @classmethod
     def of(cls, height: ArrayLike, width: ArrayLike) -> Geometry:
@@ -187,21 +210,25 @@ class Geometry:
             np.broadcast_to(np.asarray(a, np.int64), self.height.shape)
             for a in (top, left, height, width)
         )
-        # Flips come last, so a rectangle of a mirrored image is taken from
+        # The orientation comes last, so a rectangle of a mirrored image is taken from
         # the other side.
+        size = height, width
         left = np.where(self.flip, self.width - left - width, left)
+        if self.flip_rows is not None:
+            top = np.where(self.flip_rows, self.height - top - height, top)
         within = (
             (top >= 0) & (left >= 0) & (top + height <= self.height) & (left + width <= self.width)
         ).all()
+        (top, left), (height, width) = self.before(top, left), self.before(height, width)
         steps = self.steps
         if steps and isinstance(steps[-1], Windows) and within:
             # A rectangle within the rectangle before: one of their source.
             top, left = steps[-1].top + top, steps[-1].left + left
             steps = steps[:-1]
-        elif within and (height == self.height).all() and (width == self.width).all():
+        elif within and (size[0] == self.height).all() and (size[1] == self.width).all():
             return self
         step = Windows(top, left, height, width)
-        return replace(self, height=height, width=width, steps=(*steps, step))
+        return replace(self, height=size[0], width=size[1], steps=(*steps, step))
 
     def resize(
         self,
@@ -216,82 +243,107 @@ class Geometry:
         )
         if (height == self.height).all() and (width == self.width).all():
             return self
-        step = Scales(height, width, interpolation, antialias)
+        step = Scales(*self.before(height, width), interpolation, antialias)
         return replace(self, height=height, width=width, steps=(*self.steps, step))
 
     def mirror(self, which: NDArray[np.bool_]) -> Geometry:
         """Flip those images left to right for which `which`, bool [n], is true."""
         return replace(self, flip=self.flip ^ which)
 
-    def some(self, which: NDArray[np.bool_]) -> Geometry:
-        """Return the geometry of the images for which `which`, bool [n], is true.
+    def mirror_vertically(self, which: NDArray[np.bool_]) -> Geometry:
+        """Flip those images top to bottom for which `which`, bool [n], is true."""
+        return replace(self, flip_rows=_changed(self.flip_rows, which))
 
-        It has no step that leaves all of these as they are.
+    def turn(self, quarters: ArrayLike) -> Geometry:
+        """Turn images counter-clockwise by quarter turns, int or int [n]; exact."""
+        turns = np.broadcast_to(np.asarray(quarters, np.int64) % 4, self.height.shape)
+        odd = turns % 2 == 1
+        flip_rows = np.zeros_like(odd) if self.flip_rows is None else self.flip_rows
+        # The transpose of a mirrored image is mirrored the other way.
+        return replace(
+            self,
+            height=np.where(odd, self.width, self.height),
+            width=np.where(odd, self.height, self.width),
+            flip=np.where(odd, flip_rows, self.flip) ^ (turns >= 2),
+            flip_rows=_changed(np.where(odd, self.flip, flip_rows), (turns == 1) | (turns == 2)),
+            transpose=_changed(self.transpose, odd),
+        )
+
+    def before(self, rows: Ints, columns: Ints) -> tuple[Ints, Ints]:
+        """Return numbers of rows and columns, int64 [n], as they are before `transpose`."""
+        if self.transpose is None:
+            return rows, columns
+        swapped = np.where(self.transpose, columns, rows), np.where(self.transpose, rows, columns)
+        return swapped
+
+    @property
+    def flips_before(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Which images to mirror left to right, and top to bottom, if `transpose` comes last."""
+        rows = np.zeros_like(self.flip) if self.flip_rows is None else self.flip_rows
+        if self.transpose is None:
+            return self.flip, rows
+        return np.where(self.transpose, rows, self.flip), np.where(self.transpose, self.flip, rows)
+
+    def warp(
+        self,
+        matrix: Matrices,
+        which: NDArray[np.bool_],
+        height: ArrayLike,
+        width: ArrayLike,
+        *,
+        interpolation: WarpInterpolation,
+        fill: tuple[float, ...] = (0.0,),
+        mask_fill: tuple[float, ...] = (0.0,),
+        displacement: Displacement | None = None,
+        keys: NDArray[np.uint64] | None = None,
+    ) -> Geometry:
+        """Look up the images for which `which`, bool [n], is true; parameters as of `Warps`.
+
+        Raises `OptionError` if an image has too many pixels on a side.
         """
-        columns = {name: values[which] for name, values in _columns(self).items()}
-        height, width = columns["source_height"], columns["source_width"]
-        steps: list[Step] = []
-        for whole in self.steps:
-            step = replace(whole, **{name: v[which] for name, v in _columns(whole).items()})
-            if not _is_idle(step, height, width).all():
-                steps[-1:] = _folded(steps[-1], step) if steps else [step]
-            height, width = _size_after(step, height, width)
-        return replace(self, steps=tuple(steps), **columns)
-
-    def joined(self, which: NDArray[np.bool_], others: Geometry) -> Geometry:
-        """Return the geometry of a batch of two kinds of images.
-
-        `which`, bool [n], says which images take this geometry; the rest takes `others`.  A step
-        that only one of them has leaves the images of the other as they are.
-        """
-
-        def join(mine: Any, theirs: Any) -> Any:
-            if mine is None and theirs is None:
-                return None
-            mine, theirs = (
-                np.zeros(count, other.dtype) if part is None else part
-                for part, other, count in (
-                    (mine, theirs, len(self)),
-                    (theirs, mine, len(others)),
-                )
+        if not which.any():
+            return self
+        height, width = (
+            np.where(which, np.asarray(after, np.int64), before)
+            for after, before in ((height, self.height), (width, self.width))
+        )
+        sides = np.stack([self.height, self.width, height, width])[:, which]
+        if (sides > MOST_WARPED).any():
+            raise OptionError(
+                f"images of up to {MOST_WARPED:,} pixels on a side can be turned or distorted, but "
+                f"one has {sides.max():,}; put a T.Resize or a crop before"
             )
-            values = np.empty((len(which), *mine.shape[1:]), mine.dtype)
-            values[which], values[~which] = mine, theirs
-            return values
-
-        steps = []
-        sizes = self.source_height, self.source_width
-        other_sizes = others.source_height, others.source_width
-        pairs = _aligned(self.steps, others.steps)
-        for mine, theirs in pairs:
-            step, other = mine or _idle(theirs, *sizes), theirs or _idle(mine, *other_sizes)
-            there = _columns(other)
-            columns = {name: join(here, there[name]) for name, here in _columns(step).items()}
-            steps.append(replace(step, **columns))
-            sizes, other_sizes = _size_after(step, *sizes), _size_after(other, *other_sizes)
-        names = (field.name for field in fields(self) if field.name not in ("steps", "mixed"))
-        columns = {name: join(getattr(self, name), getattr(others, name)) for name in names}
-        mixed = self.mixed or others.mixed or any(None in pair for pair in pairs)
-        return replace(self, steps=tuple(steps), mixed=mixed, **columns)
-
-    def parts(self) -> list[tuple[Any, Geometry]]:
-        """Return the places of images that take the same steps, and their geometry, by kind."""
-        if not self.mixed:
-            return [(slice(None), self)]
-        kinds = np.zeros(len(self), np.int64)
-        height, width = self.source_height, self.source_width
-        for step in self.steps:
-            kinds = 2 * kinds + _is_idle(step, height, width)
-            height, width = _size_after(step, height, width)
-        return [
-            (np.flatnonzero(kinds == kind), replace(self.some(kinds == kind), mixed=False))
-            for kind in np.unique(kinds)
-        ]
+        # The orientation of what is looked up becomes a part of its matrix.
+        turned = upright(self.height, self.width, self.flip, self.flip_rows, self.transpose)
+        size = (
+            np.where(which, after, before)
+            for after, before in zip((height, width), self.before(height, width), strict=True)
+        )
+        step = Warps(
+            turned @ matrix,
+            which,
+            *size,
+            interpolation,
+            fill,
+            mask_fill,
+            displacement,
+            np.zeros(len(self), np.uint64) if keys is None else keys,
+        )
+        return replace(
+            self,
+            height=height,
+            width=width,
+            flip=self.flip & ~which,
+            flip_rows=_remaining(self.flip_rows, which),
+            transpose=_remaining(self.transpose, which),
+            steps=(*self.steps, step),
+        )
 
     @property
     def identity(self) -> bool:
         """Whether every image stays as it is."""
-        return not self.steps and not self.flip.any()
+        turned = self.flip_rows is not None or self.transpose is not None
+        return not (self.steps or turned or self.flip.any())
 
     @property
     def region(self) -> tuple[Ints, Ints, Ints, Ints]:
@@ -311,11 +363,6 @@ class Geometry:
 
     def crops(self) -> list[Crop]:
         """Return what to read of each image, and what to do with it, in order."""
-        if self.mixed:
-            found: dict[int, Crop] = {}
-            for which, part in self.parts():
-                found |= zip(which.tolist(), part.crops(), strict=True)
-            return [found[at] for at in range(len(self))]
         steps = self.steps
         region = self.region
         if steps and isinstance(steps[0], Windows):
@@ -337,6 +384,8 @@ class Geometry:
 
         None if there is more, or ``antialias=True`` asks for another library's pixels.
         """
+        if self.transpose is not None:
+            return None
         steps = self.steps
         top = left = np.zeros_like(self.source_height)
         windows = top, left, self.source_height, self.source_width
@@ -361,7 +410,9 @@ class Geometry:
         target = scale.height, scale.width
         return PlainCrops(windows, PlainResize(target, part, factors, antialiased))
 
-    def _reductions(self, steps: tuple[Windows | Scales, ...], height: Ints, width: Ints) -> Ints:
+    def _reductions(
+        self, steps: tuple[Windows | Scales | Warps, ...], height: Ints, width: Ints
+    ) -> Ints:
         """Return by how much pixels of these sizes may be reduced before `steps`.
 
         As far as the first resize leaves room for, unless the user insists on a filter.
@@ -383,75 +434,29 @@ class Geometry:
 
     def programs(self) -> list[Program]:
         """Return what to do with each whole image, in order."""
-        rows = [step.rows() for step in self.steps]
-        operations = list(zip(*rows, strict=True)) if rows else [()] * len(self)
-        return list(map(Program, operations, self.flip.tolist()))
+        rows: list[Any] = [step.rows() for step in self.steps]
+        operations: list[Any] = list(zip(*rows, strict=True)) if rows else [()] * len(self)
+        if any(isinstance(step, Warps) for step in self.steps):
+            operations = [tuple(one for one in some if one is not None) for some in operations]
+        turns = [self.flip]
+        if self.flip_rows is not None or self.transpose is not None:
+            turns += [
+                np.zeros_like(self.flip) if part is None else part
+                for part in (self.flip_rows, self.transpose)
+            ]
+        return list(map(Program, operations, *(part.tolist() for part in turns)))
 
 
-def _columns(value: Any) -> dict[str, NDArray[Any]]:
-    """Return the arrays of a `Geometry` or of a step, one value an image, by name."""
-    every = ((field.name, getattr(value, field.name)) for field in fields(value))
-    return {name: part for name, part in every if isinstance(part, np.ndarray)}
+def _changed(before: NDArray[np.bool_] | None, which: NDArray[np.bool_]) -> Any:
+    """Return `before`, None for none, with those of `which` inverted; None if none is left."""
+    after = which if before is None else before ^ which
+    return after if after.any() else None
 
 
-def _size_after(step: Step, height: Ints, width: Ints) -> tuple[Ints, Ints]:
-    """Return heights and widths after a step, from those before."""
-    return step.height, step.width
-
-
-def _idle(step: Any, height: Ints, width: Ints) -> Any:
-    """Return a step of the kind of `step` that leaves images of these sizes as they are."""
-    sizes = {"height": height, "width": width}
-    columns = {
-        name: sizes.get(name, np.zeros((len(height), *values.shape[1:]), values.dtype))
-        for name, values in _columns(step).items()
-    }
-    return replace(step, **columns)
-
-
-def _is_idle(step: Step, height: Ints, width: Ints) -> NDArray[np.bool_]:
-    """Return which images, of these sizes, a step leaves as they are."""
-    idle = _columns(_idle(step, height, width))
-    return np.logical_and.reduce([idle[name] == v for name, v in _columns(step).items()])
-
-
-def _folded(first: Step, second: Step) -> list[Step]:
-    """Return two steps as one where they are windows within windows, else both."""
-    if not (isinstance(first, Windows) and isinstance(second, Windows)):
-        return [first, second]
-    if not _is_inside(second, first):
-        return [first, second]
-    return [replace(second, top=first.top + second.top, left=first.left + second.left)]
-
-
-def _aligned(some: tuple[Step, ...], others: tuple[Step, ...]) -> list[tuple[Any, Any]]:
-    """Return pairs of steps of one kind, in order; None for a step that has no like.
-
-    As few as possible.  A window that comes first stays first, as it says what is read of a file.
-    """
-
-    def kind(step: Step) -> list[Any]:
-        arrays = _columns(step)
-        names = (field.name for field in fields(step) if field.name not in arrays)
-        return [type(step), *(getattr(step, name) for name in names)]
-
-    @cache
-    def pairs(mine: int, theirs: int) -> list[tuple[Any, Any]]:
-        if mine == len(some):
-            return [(None, step) for step in others[theirs:]]
-        if theirs == len(others):
-            return [(step, None) for step in some[mine:]]
-        here, there = some[mine], others[theirs]
-        if kind(here) == kind(there):
-            return [(here, there), *pairs(mine + 1, theirs + 1)]
-        first = [(here, None), *pairs(mine + 1, theirs)]
-        second = [(None, there), *pairs(mine, theirs + 1)]
-        if isinstance(there, Windows):
-            first, second = second, first
-        leading = mine == theirs == 0 and isinstance(here, Windows) != isinstance(there, Windows)
-        return first if leading or len(first) <= len(second) else second
-
-    return pairs(0, 0)
+def _remaining(before: NDArray[np.bool_] | None, which: NDArray[np.bool_]) -> Any:
+    """Return `before`, None for none, without those of `which`; None if none is left."""
+    after = None if before is None else before & ~which
+    return None if after is None or not after.any() else after
 
 
 def antialiases(rows: Any, columns: Any, height: Any, width: Any) -> Any:
@@ -459,8 +464,8 @@ def antialiases(rows: Any, columns: Any, height: Any, width: Any) -> Any:
     return (rows > height) | (columns > width)
 
 
-def _is_inside(window: Windows, before: Step) -> bool:
-    """Return whether windows are inside of what a step made of the images."""
+def _is_inside(window: Windows, scale: Scales) -> bool:
+    """Return whether windows are inside of what images were resized to."""
     low = np.minimum(window.top, window.left)
     bottom, right = window.top + window.height, window.left + window.width
-    return bool(((low >= 0) & (bottom <= before.height) & (right <= before.width)).all())
+    return bool(((low >= 0) & (bottom <= scale.height) & (right <= scale.width)).all())

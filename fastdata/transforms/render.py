@@ -1,7 +1,7 @@
 """Carry out planned geometry on the CPU, into memory that the caller owns.
 
 `render` carries out any geometry, one image after another.  `render_stack` takes windows and
-flips of many small raw images at once.
+flips of many small raw images at once.  `flip_rows` is for images that are otherwise made.
 
 Bilinear resizes are fastdata's own, where its library was compiled (`fastdata.native`).  Without
 it, an enlargement is done by OpenCV, bilinear by IPP where OpenCV was built with it; what shrinks,
@@ -21,7 +21,7 @@ nothing: 224 x 224 of 256 x 256 takes 29 µs in a stack, 21 µs by itself.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
@@ -31,8 +31,10 @@ from fastdata.codecs.resize import resize_pixels
 from fastdata.native.library import compiled
 from fastdata.native.library import resize as resize_compiled
 from fastdata.transforms.geometry import Geometry, Ints, Program, Scale, Window, antialiases
+from fastdata.transforms.render_warp import warp_image
+from fastdata.transforms.warps import Warp
 
-__all__ = ["CHUNK_BYTES", "StackPlan", "render", "render_stack", "stack_plan"]
+__all__ = ["CHUNK_BYTES", "StackPlan", "flip_rows", "render", "render_stack", "stack_plan"]
 
 CHUNK_BYTES = 1 << 19
 """Source pixels that are worked on at a time.
@@ -57,16 +59,22 @@ def render(program: Program, image: Pixels, out: Pixels, *, mask: bool = False) 
     The last operation writes to `out` and a flip happens there, while the pixels are in the
     cache: 6 µs for 224 x 224 x 3, where a second buffer would cost 38 µs.
     """
-    operations, flip = program
-    last = len(operations) - 1
+    operations, flip, upside_down, transpose = program
+    last = -1 if transpose else len(operations) - 1
     for number, operation in enumerate(operations):
         target = out if number == last else None
         if isinstance(operation, Window):
             image = _cut(image, operation, target)
+        elif isinstance(operation, Warp):
+            image = warp_image(image, operation, target, mask=mask)
         else:
             image = _resize(image, operation, target, mask)
-    if flip:
-        cv2.flip(image, 1, dst=out)  # swaps pixels, so image may be out
+    if transpose:
+        cv2.transpose(image, dst=out)
+        image = out
+    if flip or upside_down:
+        code = -1 if flip and upside_down else int(flip)
+        cv2.flip(image, code, dst=out)  # swaps pixels, so image may be out
     elif image is not out:
         np.copyto(out, image)
 
@@ -137,6 +145,18 @@ def _resize_linear(image: Pixels, out: Pixels) -> None:
         _IPP.setUseIPP_NotExact(False)
 
 
+def flip_rows(images: NDArray[Any], which: NDArray[np.bool_]) -> None:
+    """Mirror some of the images [n, H, W, C] top to bottom, in place, for `which`, bool [n].
+
+    Of any dtype, in contiguous memory or that of contiguous planes.  Thread-safe.
+    """
+    planes = images[:, None] if images.flags.c_contiguous else images.transpose(0, 3, 1, 2)
+    planes = planes.reshape(*planes.shape[:3], -1).view(np.uint8)  # rows of bytes
+    for at in np.flatnonzero(which).tolist():
+        for plane in planes[at]:
+            cv2.flip(plane, 0, dst=plane)
+
+
 class StackPlan(NamedTuple):
     """The windows and flips of n images, as `render_stack` takes them: int64 [n], bool [n]."""
 
@@ -144,12 +164,19 @@ class StackPlan(NamedTuple):
     left: Ints
     size: tuple[int, int]
     flip: NDArray[np.bool_]
+    flip_rows: NDArray[np.bool_] | None = None
+
+    def part(self, some: slice) -> StackPlan:
+        """Return the plan of some of the images."""
+        upside_down = None if self.flip_rows is None else self.flip_rows[some]
+        return StackPlan(self.top[some], self.left[some], self.size, self.flip[some], upside_down)
 
 
 def stack_plan(geometry: Geometry) -> StackPlan | None:
     """Return what `render_stack` needs to carry out a geometry, None if it cannot.
 
-    It can where all images are of one size, and are at most cut to windows of one size and flipped.
+    It can where all images are of one size, and are at most cut to windows of one size and
+    mirrored.
     """
     plain = geometry.plain_crops
     if plain is None or plain.resize or len(geometry) == 0:
@@ -158,18 +185,12 @@ def stack_plan(geometry: Geometry) -> StackPlan | None:
     for sizes in (geometry.source_height, geometry.source_width, height, width):
         if (sizes != sizes[0]).any():
             return None
-    return StackPlan(top, left, (int(height[0]), int(width[0])), geometry.flip)
+    size = int(height[0]), int(width[0])
+    return StackPlan(top, left, size, geometry.flip, geometry.flip_rows)
 
 
-def render_stack(
-    images: NDArray[np.uint8],
-    top: Ints,
-    left: Ints,
-    size: tuple[int, int],
-    flip: NDArray[np.bool_],
-    out: NDArray[np.uint8],
-) -> None:
-    """Write a window of each image, mirrored left to right where `flip` is true, to `out`.
+def render_stack(images: NDArray[np.uint8], plan: StackPlan, out: NDArray[np.uint8]) -> None:
+    """Write a window of each image, mirrored as `plan` says, to `out`.
 
     `images` are [n, H, W, C], C-contiguous, with 4 channels at most, and never written to; `out`
     is [n, *size, C] and no part of them.  A window may reach beyond its image, where it is zero.
@@ -177,6 +198,7 @@ def render_stack(
     takes with its windows.
     """
     count, rows, columns, channels = images.shape
+    top, left, size, flip, upside_down = plan
     height, width = size
     if count == 0:
         return
@@ -209,6 +231,8 @@ def render_stack(
             tall = windows[: len(flipped)].reshape(-1, width, channels)
             cv2.flip(tall, 1, dst=tall)
         out[part][order] = windows
+        if upside_down is not None:
+            flip_rows(out[part], upside_down[part])
 
 
 def _windows(images: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:

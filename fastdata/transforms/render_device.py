@@ -92,9 +92,19 @@ def render_canvas(geometry: Geometry, pixels: torch.Tensor, *, mask: bool = Fals
                 "output size is the same for all, as T.RandomResizedCrop(size)"
             )
     plan = _passes(geometry)
+    no_flips = np.zeros(len(geometry), np.bool_)
     for number, step in enumerate(plan):
-        flip = geometry.flip if number == len(plan) - 1 else np.zeros(len(geometry), np.bool_)
-        pixels = _render(step, pixels, flip, mask)
+        last = number == len(plan) - 1
+        flips = geometry.flips_before if last else (no_flips, no_flips)
+        pixels = _render(step, pixels, flips, mask)
+    if geometry.transpose is not None:
+        # Of a mixed batch, images are in the corners of a canvas that has both orientations.
+        height, width = int(geometry.height[0]), int(geometry.width[0])
+        turned = to_device(geometry.transpose, pixels.device)[:, None, None, None]
+        across = pixels.transpose(1, 2)[:, :height, :width]
+        if not geometry.transpose.all():
+            across = torch.where(turned, across, pixels[:, :height, :width])
+        pixels = across
     return pixels.contiguous()
 
 
@@ -152,8 +162,14 @@ def _passes(geometry: Geometry) -> list[_Pass]:
     return passes
 
 
-def _render(step: _Pass, pixels: torch.Tensor, flip: NDArray[np.bool_], mask: bool) -> torch.Tensor:
-    """Return images [n, H, W, C] after one pass."""
+def _render(
+    step: _Pass,
+    pixels: torch.Tensor,
+    flips: tuple[NDArray[np.bool_], NDArray[np.bool_]],
+    mask: bool,
+) -> torch.Tensor:
+    """Return images [n, H, W, C] after one pass; `flips` are left to right and top to bottom."""
+    flip, upside_down = flips
     rows, columns = step.axes
     interpolation = "nearest" if mask else step.interpolation
     if step.antialias is None:
@@ -163,7 +179,7 @@ def _render(step: _Pass, pixels: torch.Tensor, flip: NDArray[np.bool_], mask: bo
     batch = torch.arange(len(pixels), device=pixels.device)[:, None]
     across = torch.arange(int(rows.size.max()), device=pixels.device)[:, None]
 
-    at, weights = _taps(rows, np.zeros_like(flip), smooth, interpolation, pixels.device)
+    at, weights = _taps(rows, upside_down, smooth, interpolation, pixels.device)
     tall = _sum_of_taps(
         (pixels[batch, at[:, tap]] for tap in range(at.shape[1])),
         weights[:, :, :, None, None],

@@ -1,0 +1,135 @@
+"""Warp images on the CPU, by OpenCV.
+
+Pixels are looked up in bands that are too small for OpenCV to start threads of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from fastdata.transforms.displacement import field
+from fastdata.transforms.warps import Warp
+
+__all__ = ["warp_image"]
+
+BAND_PIXELS = 1 << 16
+"""Pixels that OpenCV looks up at a time; with half as many more it takes a second thread."""
+
+CHANNELS_AT_ONCE = 4
+"""As many as OpenCV has a border colour for."""
+
+Pixels = NDArray[np.uint8]
+Floats = NDArray[np.float32]
+
+
+def warp_image(image: Pixels, warp: Warp, out: Pixels | None, *, mask: bool) -> Pixels:
+    """Return an image, uint8 [H, W, C], looked up as `warp` says, in `out` where given.
+
+    A `mask` is looked up by nearest neighbour.  Thread-safe.
+    """
+    channels = image.shape[2]
+    if out is None:
+        out = np.empty((warp.height, warp.width, channels), np.uint8)
+    nearest = mask or warp.interpolation == "nearest"
+    fill = np.resize(np.asarray(warp.mask_fill if mask else warp.fill, np.float64), channels)
+    moved = None
+    if warp.displacement is not None:
+        moved = field(warp.key, warp.height, warp.width, warp.displacement)
+    at_once = max(BAND_PIXELS // warp.width, 1)
+    for start in range(0, warp.height, at_once):
+        stop = min(start + at_once, warp.height)
+        x, y = _places(warp, image.shape, start, stop, moved)
+        band = out[start:stop]
+        for first in range(0, channels, CHANNELS_AT_ONCE):
+            some = slice(first, first + CHANNELS_AT_ONCE)
+            _look_up(image, x, y, band, some, fill, nearest=nearest)
+        if not nearest:
+            _blend_edges(band, x, y, image.shape, fill)
+    return out
+
+
+def _places(
+    warp: Warp, shape: tuple[int, ...], start: int, stop: int, moved: Floats | None
+) -> tuple[Floats, Floats]:
+    """Return for each pixel of some rows where it is in the image, from the first pixel's centre.
+
+    float32 [rows, W], across and down.
+    """
+    kind = np.float64 if moved is None else np.float32
+    x = np.arange(0.5, warp.width, dtype=kind)
+    y = np.arange(start + 0.5, stop, dtype=kind)[:, None]
+    if moved is not None:
+        x, y = x + moved[start:stop, :, 0], y + moved[start:stop, :, 1]
+    (xx, xy, x_shift), (yx, yy, y_shift), (zx, zy, z_shift) = warp.matrix.tolist()
+    if zx == zy == 0:
+        return _sum(x, y, xx, xy, x_shift - 0.5), _sum(x, y, yx, yy, y_shift - 0.5)
+    depth = zx * x + (zy * y + z_shift)
+    depth[depth == 0] = 1e-30
+    places = (xx * x + (xy * y + x_shift)) / depth, (yx * x + (yy * y + y_shift)) / depth
+    # What is far beyond is beyond, however OpenCV rounds it.
+    across, down = (
+        np.clip(part - 0.5, -9, length + 9).astype(np.float32)
+        for part, length in zip(places, (shape[1], shape[0]), strict=True)
+    )
+    return across, down
+
+
+def _sum(x: Any, y: Any, by_x: float, by_y: float, shift: float) -> Floats:
+    """Return by_x * x + by_y * y + shift, whose parts are rounded to float32 before the sum."""
+    if x.ndim == 2 and 0 in (by_x, by_y):
+        part: Floats = by_x * x if by_x else by_y * y
+        return np.add(part, shift, out=part)
+    return (by_x * x).astype(np.float32) + (by_y * y + shift).astype(np.float32)
+
+
+def _look_up(
+    image: Pixels,
+    x: Floats,
+    y: Floats,
+    out: Pixels,
+    some: slice,
+    fill: NDArray[np.float64],
+    *,
+    nearest: bool,
+) -> None:
+    """Look up some channels."""
+    part = image[..., some]
+    whole = part.shape == image.shape
+    made = cv2.remap(
+        part if whole else np.ascontiguousarray(part),
+        x,
+        y,
+        cv2.INTER_NEAREST if nearest else cv2.INTER_LINEAR,
+        dst=out if whole else None,
+        borderMode=cv2.BORDER_CONSTANT,
+        borderValue=fill[some].tolist(),
+    )
+    if not whole:
+        out[..., some] = made.reshape(*out.shape[:2], -1)
+
+
+def _blend_edges(
+    out: Pixels, x: Floats, y: Floats, shape: tuple[int, ...], fill: NDArray[np.float64]
+) -> None:
+    """Blend the pixels at the image's edges with `fill` once more, as torchvision does.
+
+    There the image, zero beyond its edges, is weighed once more by the share of a pixel that is
+    inside: of v = share * image + (1 - share) * fill it makes share * v + (1 - share)**2 * fill.
+    """
+    share = np.minimum(_share(x, shape[1]), _share(y, shape[0]))
+    at = np.flatnonzero((share > 0) & (share < 1))
+    if not len(at):
+        return
+    flat = out.reshape(-1, out.shape[2])
+    share = _share(x.ravel()[at], shape[1]).clip(0, 1) * _share(y.ravel()[at], shape[0]).clip(0, 1)
+    share = share[:, None]
+    flat[at] = np.rint(share * flat[at] + (1 - share) ** 2 * fill)
+
+
+def _share(at: Floats, length: int) -> Floats:
+    """Return how far places are inside an axis: from 0 at a pixel beyond to 1 at the first one."""
+    return np.minimum(at + 1, length - at)
