@@ -23,6 +23,7 @@ from fastdata.transforms.boxes import transform_boxes
 from fastdata.transforms.color import to_grayscale
 from fastdata.transforms.geometry import Geometry
 from fastdata.transforms.joining import joined
+from fastdata.transforms.warps import shifts
 
 COUNT, SEED = 24, 3
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -60,6 +61,25 @@ class Double(T.BatchTransform):
         return images * 2
 
 
+class Turn(T.GeometricTransform):
+    """Turns each image by one to three quarters."""
+
+    def plan(self, geometry: Geometry, draws: Draws) -> Geometry:
+        return geometry.turn(draws.integers(3)[:, 0] + 1)
+
+
+class Shift(T.GeometricTransform):
+    """Shifts each image by parts of a pixel, which is a warp."""
+
+    keeps_size = True
+
+    def plan(self, geometry: Geometry, draws: Draws) -> Geometry:
+        x, y = draws.uniform(2).T * 9
+        every = np.ones(len(geometry), np.bool_)
+        height, width = geometry.height, geometry.width
+        return geometry.warp(shifts(x, y), every, height, width, interpolation="bilinear")
+
+
 CROP = T.RandomResizedCrop(24)
 
 MEMBERS: dict[str, Callable[[Any], list[Any]]] = {
@@ -70,6 +90,11 @@ MEMBERS: dict[str, Callable[[Any], list[Any]]] = {
     "resized first": lambda one: [one(T.Resize(200)), CROP],
     "cubic": lambda one: [one(T.Resize((90, 70), "bicubic")), T.RandomResizedCrop(24)],
     "then cubic": lambda one: [one(T.RandomCrop(120)), T.RandomResizedCrop(24, antialias=True)],
+    "flip down": lambda one: [CROP, one(T.RandomVerticalFlip(1.0)), T.RandomHorizontalFlip()],
+    "turned": lambda one: [CROP, one(Turn()), T.RandomCrop(20)],
+    "turned first": lambda one: [T.RandomHorizontalFlip(), one(Turn()), CROP],
+    "warped": lambda one: [CROP, one(Shift())],
+    "warped first": lambda one: [T.RandomHorizontalFlip(), one(Shift()), CROP],
     "colours": lambda one: [CROP, one(T.ColorJitter(0.5, 0.5, 0.5, 0.2))],
     "erasing": lambda one: [CROP, T.Normalize(MEAN, STD), one(T.RandomErasing(1.0))],
     "geometry on batches": lambda one: [
@@ -167,6 +192,7 @@ CHOICES: dict[str, tuple[list[Any], list[Any]]] = {
         [],
     ),
     "filters": ([T.RandomResizedCrop(24, interpolation="bicubic"), CROP, T.Resize((24, 24))], []),
+    "warps and turns": ([Shift(), Turn(), T.RandomVerticalFlip(1.0)], [CROP]),
     "colours": ([T.ColorJitter(0.5), T.GaussianBlur(3), T.RandomGrayscale(1.0)], [CROP]),
     "kinds": ([T.RandomHorizontalFlip(1.0), T.ColorJitter(0.5), invert], [CROP]),
 }
@@ -636,3 +662,38 @@ def test_data_with_masks(tmp_path: Path) -> None:
     same = (made.mask == plain.mask).flatten(1).all(1).numpy()
     assert (same == ~which).all()
     assert set(FIELDS) == set(made._fields)
+
+
+# -- what looks at pipelines -------------------------------------------------------------------
+
+
+def test_dali_takes_choices_on_batches_and_refuses_those_of_geometry(stored: Path) -> None:
+    pytest.importorskip("nvidia.dali")
+    options: dict[str, Any] = {"batch_size": 8, "backend": "dali", "num_workers": 1}
+    with pytest.raises(OptionError, match="RandomOrder of geometric transforms, but DALI"):
+        fastdata.loader(stored, transform=[CROP, T.RandomApply([FLIP])], **options)
+    with pytest.raises(OptionError, match="transform has invert, a callable"):
+        fastdata.loader(stored, transform=[CROP, T.RandomApply([invert])], **options)
+    transform = [T.CenterCrop(90), T.RandomChoice([T.RandomGrayscale(1.0), T.ColorJitter(0.4)])]
+    made = images(stored, transform, backend="dali", num_workers=1)
+    assert (made.int() - images(stored, transform).int()).abs().float().mean() < 2
+
+
+def test_a_profile_tells_transforms_of_batches_before_callables(stored: Path) -> None:
+    transform = [CROP, T.ColorJitter(0.4), T.RandomApply([T.GaussianBlur(3), invert])]
+    with fastdata.loader(stored, batch_size=8, transform=transform, num_workers=0) as it:
+        report = fastdata.profile(it, seconds=1.0)
+    assert "augment" in [stage.name for stage in report.stages]
+
+
+def test_processes_are_sent_them_and_lists_of_images_have_their_own_sizes(stored: Path) -> None:
+    transform = [T.RandomApply([T.CenterCrop(50)]), T.RandomApply([T.RandomGrayscale(1.0)])]
+    options: dict[str, Any] = {"batch_size": 8, "seed": SEED, "image_lists": True}
+    with fastdata.loader(stored, transform=transform, num_workers=0, **options) as it:
+        made = [image for batch in it for image in batch.image]
+    which = uniform(0, "RandomApply")[:, 0] < 0.5
+    assert [tuple(image.shape[1:]) == (50, 50) for image in made] == which.tolist()
+    options |= {"num_workers": 1, "multiprocessing_context": "spawn", "worker_method": "process"}
+    with fastdata.loader(stored, transform=transform, **options) as it:
+        again = [image for batch in it for image in batch.image]
+    assert all(torch.equal(*pair) for pair in zip(made, again, strict=True))

@@ -26,7 +26,6 @@ from fastdata.schema import ArrayField, Schema
 from fastdata.transforms.base import Sample, kind_of, names_tuple, positive_number
 from fastdata.transforms.geometry import Geometry, Ints, Windows
 from fastdata.transforms.image_tensors import to_device
-from fastdata.transforms.joining import parts
 
 __all__ = [
     "BoundDrop",
@@ -195,11 +194,6 @@ def _motions(geometry: Geometry) -> NDArray[np.float64]:
     more than the fourth.  Then whether the image is mirrored left to right; and, if any image is
     mirrored top to bottom or transposed, whether each of these is.
     """
-    if geometry.mixed:
-        motions = np.empty((len(geometry), 9))
-        for places, part in parts(geometry):
-            motions[places] = _motions(part)
-        return motions
     scale, shift = np.ones((len(geometry), 2)), np.zeros((len(geometry), 2))
     low, high = np.full_like(shift, -np.inf), np.full_like(shift, np.inf)
     size = np.stack([geometry.source_width, geometry.source_height], 1)
@@ -208,7 +202,10 @@ def _motions(geometry: Geometry) -> NDArray[np.float64]:
         if isinstance(step, Windows):
             corner = np.stack([step.left, step.top], 1)
             shift -= corner
-            low, high = np.clip(low - corner, 0, after), np.clip(high - corner, 0, after)
+            cut = np.ones((len(corner), 1), np.bool_)
+            if geometry.mixed:  # the window may be for other images
+                cut = ((corner != 0) | (after != size)).any(1, keepdims=True)
+            low, high = (np.where(cut, np.clip(end - corner, 0, after), end) for end in (low, high))
         else:
             factor = after / size
             scale, shift, low, high = (part * factor for part in (scale, shift, low, high))

@@ -54,17 +54,15 @@ Outcome: TypeAlias = Mapping[int, tuple[int, ...]]
 class Chooser(ABC):
     """The base of RandomApply, RandomChoice and RandomOrder: one decision for each image."""
 
-    transforms: Sequence[Any]
+    transforms: Sequence[Any] | torch.nn.ModuleList
 
     def __post_init__(self) -> None:
-        name = type(self).__name__
-        if not isinstance(self.transforms, (Sequence, torch.nn.ModuleList)) or isinstance(
-            self.transforms, str
-        ):
-            raise OptionError(f"{name} takes a list of transforms, not {self.transforms!r}")
-        if not len(self.transforms):
+        name, given = type(self).__name__, self.transforms
+        if isinstance(given, str) or not isinstance(given, (Sequence, torch.nn.ModuleList)):
+            raise OptionError(f"{name} takes a list of transforms, not {given!r}")
+        if not len(given):
             raise OptionError(f"{name} takes one transform at least, and its list is empty")
-        object.__setattr__(self, "transforms", tuple(self.transforms))
+        object.__setattr__(self, "transforms", tuple(given))
 
     @abstractmethod
     def choices(self, draws: Draws) -> NDArray[np.int64]:

@@ -121,7 +121,10 @@ def _is_idle(step: Step, height: Ints, width: Ints) -> NDArray[np.bool_]:
     if isinstance(step, Warps):
         return ~step.applied
     idle = _columns(_idle(step, height, width))
-    return np.logical_and.reduce([idle[name] == v for name, v in _columns(step).items()])
+    same: NDArray[np.bool_] = np.logical_and.reduce(
+        [idle[name] == values for name, values in _columns(step).items()]
+    )
+    return same
 
 
 def _folded(first: Step, second: Step) -> list[Step]:

@@ -146,7 +146,7 @@ class CallStage:
         self, samples: list[Sample], seed: int, keys: SampleKeys, describe: Describe
     ) -> list[Sample]:
         """Return the callables' result for each sample; their errors name the sample."""
-        made = []
+        made: list[Sample] = []
         functions = self.functions
         which = None
         if any(self.gates):
