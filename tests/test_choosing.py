@@ -91,6 +91,9 @@ MEMBERS: dict[str, Callable[[Any], list[Any]]] = {
     "cubic": lambda one: [one(T.Resize((90, 70), "bicubic")), T.RandomResizedCrop(24)],
     "then cubic": lambda one: [one(T.RandomCrop(120)), T.RandomResizedCrop(24, antialias=True)],
     "flip down": lambda one: [CROP, one(T.RandomVerticalFlip(1.0)), T.RandomHorizontalFlip()],
+    "filled": lambda one: [one(T.Pad((9, 30), fill=(9, 99, 199))), T.Resize((50, 50)), CROP],
+    "reflected": lambda one: [CROP, one(T.Pad(7, padding_mode="reflect")), T.CenterCrop(38)],
+    "zoomed out": lambda one: [one(T.RandomZoomOut(fill=9, p=1.0)), T.Resize((40, 40))],
     "turned": lambda one: [CROP, one(Turn()), T.RandomCrop(20)],
     "turned first": lambda one: [T.RandomHorizontalFlip(), one(Turn()), CROP],
     "warped": lambda one: [CROP, one(Shift())],
@@ -340,6 +343,35 @@ def test_masks_and_boxes_move_with_the_member_of_their_image(tmp_path: Path) -> 
 
 
 FLIP = T.RandomHorizontalFlip(1.0)
+
+
+def test_random_iou_crop_of_some_images_is_that_of_a_plain_loop(tmp_path: Path) -> None:
+    path = boxed_shard(tmp_path / "boxed.lmdb", 32)
+
+    def run(p: float, **options: Any) -> list[Any]:
+        crop = T.RandomApply([T.RandomIoUCrop(sampler_options=[0.3, 0.7])], p=p)
+        transform = [T.RandomHorizontalFlip(), crop, T.Resize((60, 60))]
+        options = {"batch_size": 8, "seed": SEED, "num_workers": 0, **options}
+        with fastdata.loader(path, transform=transform, **options) as it:
+            batches = list(it)
+        return [
+            {name: getattr(batch, name)[at] for name in ("image", "mask", "boxes", "first")}
+            for batch in batches
+            for at in range(len(batch.image))
+        ]
+
+    made, applied, left = run(0.5), run(1.0), run(0.0)
+    which = uniform(1, "RandomApply", 32)[:, 0] < 0.5
+    assert which.any()
+    assert not which.all()
+    for at in range(32):
+        expected = applied[at] if which[at] else left[at]
+        for name, value in expected.items():
+            assert torch.equal(made[at][name], value), (at, name)
+    again = run(0.5, batch_size=32, num_workers=2, worker_method="process")
+    for here, there in zip(made, again, strict=True):
+        assert torch.equal(here["image"], there["image"])
+        assert torch.equal(here["boxes"], there["boxes"])
 
 
 def test_boxes_beyond_an_image_are_left_where_nothing_is_cut() -> None:

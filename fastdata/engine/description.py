@@ -83,6 +83,8 @@ def _size(work: BatchWork, name: str, epoch: int) -> tuple[int | str, int | str]
         if sizes is None:
             return "H", "W"
         height, width = sizes
+    if any(stage.random_size(epoch) for stage in moving):
+        return "H", "W"
     try:
         height, width = sizes_after(moving, epoch, np.arange(len(height)), height, width)
     except OptionError:  # such as of a crop that is larger than an image

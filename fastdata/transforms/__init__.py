@@ -5,12 +5,16 @@
       from a list of transforms to a plan
         base.py              the kinds of transform; checks of parameters
         choosing.py          RandomApply, RandomChoice, RandomOrder: their members, with gates
+        fill.py              what is beyond an image, of images and masks
         pipeline.py          a list of transforms, checked and cut into stages; views of an image
         stages.py            what each stage does to samples, or to a whole batch
+        torchvision_names.py  what to write for names of torchvision that are not here
 
       geometry, planned for a whole batch before decoding
         geometry.py          where pixels go
         geometric.py         crops, resizes and flips
+        detection.py         RandomIoUCrop and RandomZoomOut
+        sizes.py             resizes to random sizes
         render.py            carries geometry out on the CPU
         render_device.py     carries the geometry of a whole batch out, on its device
         boxes.py             boxes follow geometry, and are dropped where nothing of them is left
@@ -33,6 +37,9 @@ depend on (seed, epoch, sample index, transform) only; see `fastdata.random`.
 
 from __future__ import annotations
 
+import sys
+from typing import TYPE_CHECKING, Any
+
 from fastdata.transforms.automatic import RandAugment, TrivialAugmentWide
 from fastdata.transforms.base import (
     BatchTransform,
@@ -45,8 +52,10 @@ from fastdata.transforms.boxes import Boxes, DropEmptyBoxes, move_boxes, transfo
 from fastdata.transforms.callables import ImageOnly, OnPIL, PerSample
 from fastdata.transforms.choosing import RandomApply, RandomChoice, RandomOrder
 from fastdata.transforms.color import ColorJitter, Grayscale, RandomGrayscale
+from fastdata.transforms.detection import RandomIoUCrop, RandomZoomOut
 from fastdata.transforms.geometric import (
     CenterCrop,
+    Pad,
     RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
@@ -59,6 +68,7 @@ from fastdata.transforms.pipeline import Transform, Views
 from fastdata.transforms.pixel import Normalize, ToDtype
 from fastdata.transforms.policies import AugMix, AutoAugment
 from fastdata.transforms.render_device import render_on_device
+from fastdata.transforms.sizes import RandomResize, RandomShortestSize, ScaleJitter
 from fastdata.transforms.tones import (
     RandomAdjustSharpness,
     RandomAutocontrast,
@@ -67,6 +77,7 @@ from fastdata.transforms.tones import (
     RandomPosterize,
     RandomSolarize,
 )
+from fastdata.transforms.torchvision_names import no_attribute
 
 __all__ = [
     "V2",
@@ -86,6 +97,7 @@ __all__ = [
     "MixUp",
     "Normalize",
     "OnPIL",
+    "Pad",
     "Parameters",
     "PerSample",
     "PixelTransform",
@@ -100,12 +112,17 @@ __all__ = [
     "RandomGrayscale",
     "RandomHorizontalFlip",
     "RandomInvert",
+    "RandomIoUCrop",
     "RandomOrder",
     "RandomPosterize",
+    "RandomResize",
     "RandomResizedCrop",
+    "RandomShortestSize",
     "RandomSolarize",
     "RandomVerticalFlip",
+    "RandomZoomOut",
     "Resize",
+    "ScaleJitter",
     "ToDtype",
     "Transform",
     "TrivialAugmentWide",
@@ -114,3 +131,8 @@ __all__ = [
     "render_on_device",
     "transform_boxes",
 ]
+
+if not TYPE_CHECKING:  # type checkers would take any name for one of this module
+
+    def __getattr__(name: str) -> Any:
+        raise no_attribute(sys.modules[__name__], name)

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fastdata.transforms.geometry import Crop, Geometry, Ints, Scales, Windows
+from fastdata.transforms.geometry import CentreCut, Crop, Geometry, Ints, Scales, Windows
 from fastdata.transforms.warps import Warps
 
 __all__ = ["crops_of", "joined", "parts", "some"]
@@ -39,7 +39,17 @@ def some(geometry: Geometry, which: NDArray[Any]) -> Geometry:
         if not _is_idle(step, height, width).all():
             steps[-1:] = _folded(steps[-1], step) if steps else [step]
         height, width = step.height, step.width
-    return replace(geometry, steps=tuple(steps), **columns)
+    numbers = np.full(len(geometry), -1)
+    numbers[which] = np.arange(len(height))
+    centred = tuple(_renumbered(cut, numbers) for cut in geometry.centred)
+    return replace(geometry, steps=tuple(steps), centred=centred, **columns)
+
+
+def _renumbered(cut: CentreCut, numbers: Ints) -> CentreCut:
+    """Return a cut with other numbers of its images; without those of number -1."""
+    images = numbers[cut.images]
+    here = images >= 0
+    return CentreCut(images[here], cut.rows[here], cut.before, cut.windows[here])
 
 
 def joined(which: NDArray[np.bool_], chosen: Geometry, others: Geometry) -> Geometry:
@@ -68,10 +78,16 @@ def joined(which: NDArray[np.bool_], chosen: Geometry, others: Geometry) -> Geom
         together = {name: join(values, columns[name]) for name, values in _columns(step).items()}
         steps.append(replace(step, **together))
         sizes, other_sizes = (step.height, step.width), (other.height, other.width)
-    names = [field.name for field in fields(chosen) if field.name not in ("steps", "mixed")]
+    others_too = ("steps", "mixed", "centred")
+    names = [field.name for field in fields(chosen) if field.name not in others_too]
     together = {name: join(getattr(chosen, name), getattr(others, name)) for name in names}
     mixed = chosen.mixed or others.mixed or any(None in pair for pair in pairs)
-    return replace(chosen, steps=tuple(steps), mixed=mixed, **together)
+    centred = tuple(
+        _renumbered(cut, np.flatnonzero(places))
+        for places, part in ((which, chosen), (~which, others))
+        for cut in part.centred
+    )
+    return replace(chosen, steps=tuple(steps), mixed=mixed, centred=centred, **together)
 
 
 def parts(geometry: Geometry) -> Iterator[tuple[Ints, Geometry]]:

@@ -33,6 +33,7 @@ from fastdata.transforms.callables import adapt
 from fastdata.transforms.choosing import Chooser, Member, innermost, members_of
 from fastdata.transforms.geometric import GeometryStage
 from fastdata.transforms.mixing import MixTransform
+from fastdata.transforms.pixel import Normalize, ToDtype
 from fastdata.transforms.stages import (
     BatchStage,
     BatchStep,
@@ -245,6 +246,7 @@ class _Cut:
         self._pixelwise: list[PixelTransform] = []
         # Since the beginning:
         self._floating: PixelTransform | None = None
+        self._in_0_to_1 = True  # whether values are so once they are floating
 
     def add(self, member: Member) -> None:
         """Add a transform."""
@@ -288,6 +290,7 @@ class _Cut:
 
     def _add_geometric(self, member: Member) -> None:
         name = _name(member.transform)
+        member.transform.check_fields(self._schema)
         if self._floating is not None:
             raise OptionError(
                 f"{name} comes after {_name(self._floating)}, but "
@@ -307,6 +310,9 @@ class _Cut:
         for name in pictures_of(self.schema_of_batch):
             with naming_field(name):
                 transform.check_channels(self.schema_of_batch.images[name].channels)
+        if isinstance(transform, Normalize) and self._in_0_to_1:
+            transform.warn_of_levels()
+        self._in_0_to_1 &= isinstance(transform, ToDtype) and transform.scale
         self._floating = transform
         if self.batch_steps:
             self._add_step(PixelStage(self.schema_of_batch, (transform,)))
