@@ -529,7 +529,7 @@ def test_repr_says_what_is_known(stored: Path, tmp_path: Path) -> None:
         (lambda: T.RandomApply([CROP], p=1.5), "p is a probability from 0 to 1, not 1.5"),
         (lambda: T.RandomChoice([CROP, CROP], p=[1]), r"weight .* for each of 2 .*not \[1\]"),
         (lambda: T.RandomChoice([CROP], p=[-1]), "a weight from 0 up"),
-        (lambda: T.RandomChoice([CROP], p=[0]), "not all of them 0"),
+        (lambda: T.RandomChoice([CROP], p=[0]), "and one above 0"),
         (lambda: T.RandomChoice([CROP], p=["x"]), "a weight from 0 up"),  # type: ignore[list-item]
         (lambda: T.RandomChoice([CROP], p=[float("nan")]), "a weight from 0 up"),
     ],

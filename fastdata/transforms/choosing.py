@@ -1,8 +1,8 @@
 """RandomApply, RandomChoice and RandomOrder: transforms of some images of a batch.
 
 A pipeline does not run these classes.  `members_of` takes their members out: each becomes a
-transform of its own, with *gates*.  A gate says what was chosen for an image, and a member changes
-the images for which all its gates hold:
+transform of its own, with *gates*.  A gate compares the choice of an image with one value, and a
+member changes an image if all its gates hold:
 
     RandomApply([a, b])      a and b where the images are chosen
     RandomChoice([a, b])     a where the choice is 0, b where it is 1
@@ -66,7 +66,7 @@ class Chooser(ABC):
 
     @abstractmethod
     def choices(self, draws: Draws) -> NDArray[np.int64]:
-        """Return what is chosen for each of n images: int64 [n, places]."""
+        """Return the choices of n images: int64 [n, places]."""
 
     @abstractmethod
     def outcomes(self) -> Iterator[tuple[int, ...]]:
@@ -91,7 +91,7 @@ class RandomApply(Chooser):
     Raises
     ------
     OptionError
-        If `transforms` is no list, or empty; if `p` is not from 0 to 1; from a loader, for a
+        If `transforms` is not a list, or empty; if `p` is not from 0 to 1; from a loader, for a
         member that it refuses.
 
     Notes
@@ -140,8 +140,8 @@ class RandomChoice(Chooser):
     Raises
     ------
     OptionError
-        If `transforms` is no list, or empty; if `p` does not fit it; from a loader, for a member
-        that it refuses.
+        If `transforms` is not a list, or empty; if `p` does not fit it; from a loader, for a
+        member that it refuses.
 
     Notes
     -----
@@ -168,7 +168,7 @@ class RandomChoice(Chooser):
         sound = all(weight >= 0 for weight in weights) and 0 < total < math.inf
         if len(weights) != count or not sound:
             raise OptionError(
-                f"p has a weight from 0 up for each of {count} transforms, not all of them 0, not "
+                f"p has a weight from 0 up for each of {count} transforms, and one above 0, not "
                 f"{self.p!r}"
             )
         object.__setattr__(self, "p", tuple(weight / total for weight in weights))
@@ -203,7 +203,7 @@ class RandomOrder(Chooser):
     Raises
     ------
     OptionError
-        If `transforms` is no list, or empty; from a loader, for a member that it refuses.
+        If `transforms` is not a list, or empty; from a loader, for a member that it refuses.
 
     Notes
     -----
@@ -239,7 +239,7 @@ class Gate(NamedTuple):
 
 
 class Member(NamedTuple):
-    """A transform that is no chooser, the number of its draws, and all gates that must hold."""
+    """One transform, the number of its draws, and its gates, which must all hold."""
 
     operation: int
     transform: Any
@@ -254,10 +254,10 @@ class Member(NamedTuple):
 
 
 def members_of(position: int, path: str, transform: Any) -> Iterator[Member]:
-    """Yield the transforms that a transform of a list consists of, in order: itself, or members.
+    """Yield the members of a chooser, and of its members, in order; or the transform itself.
 
-    It draws under ``operation_id(position, path)``; a member of it under the same path and
-    ``/number/class`` behind it.
+    A transform draws under ``operation_id(position, path)``.  The path of a member is
+    ``path/number/class``.
     """
     operation = operation_id(position, path)
     if not isinstance(transform, Chooser):
@@ -272,7 +272,7 @@ def members_of(position: int, path: str, transform: Any) -> Iterator[Member]:
 
 
 def innermost(transforms: Iterable[Any]) -> Iterator[Any]:
-    """Yield transforms, and the members of choosers in place of these."""
+    """Yield transforms; for a chooser, its members."""
     for transform in transforms:
         if isinstance(transform, Chooser):
             yield from innermost(transform.transforms)
@@ -281,7 +281,7 @@ def innermost(transforms: Iterable[Any]) -> Iterator[Any]:
 
 
 def chosen(gates: Iterable[Gate], seed: int, keys: SampleKeys) -> NDArray[np.bool_]:
-    """Return the samples for which all gates hold, bool [n]."""
+    """Return whether all gates hold, for each sample: bool [n]."""
     which = np.ones(len(keys), np.bool_)
     for gate in gates:
         choices = gate.chooser.choices(keys.draws(seed, gate.operation))

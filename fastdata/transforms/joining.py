@@ -29,7 +29,7 @@ Step: TypeAlias = Windows | Scales | Warps
 def some(geometry: Geometry, which: NDArray[Any]) -> Geometry:
     """Return the geometry of some of n images: bool [n], or their places.
 
-    It has no step that leaves all of these as they are.
+    Steps that change none of these images are left out.
     """
     columns = {name: values[which] for name, values in _columns(geometry).items()}
     height, width = columns["source_height"], columns["source_width"]
@@ -53,10 +53,7 @@ def _renumbered(cut: CentreCut, numbers: Ints) -> CentreCut:
 
 
 def joined(which: NDArray[np.bool_], chosen: Geometry, others: Geometry) -> Geometry:
-    """Return the geometry of n images: `chosen` is that of those of `which`, bool [n], in order.
-
-    `others` is that of the rest.
-    """
+    """Return the geometry of n images: `chosen` for those in `which`, bool [n], else `others`."""
 
     def join(here: Any, there: Any) -> Any:
         if here is None and there is None:
@@ -122,7 +119,7 @@ def _columns(value: Any) -> dict[str, NDArray[Any]]:
 
 
 def _idle(step: Any, height: Ints, width: Ints) -> Any:
-    """Return a step of the kind of `step` that leaves images of these sizes as they are."""
+    """Return a step like `step` that does not change images of these sizes."""
     columns: dict[str, NDArray[Any]] = {
         name: np.zeros((len(height), *values.shape[1:]), values.dtype)
         for name, values in _columns(step).items()
@@ -133,7 +130,7 @@ def _idle(step: Any, height: Ints, width: Ints) -> Any:
 
 
 def _is_idle(step: Step, height: Ints, width: Ints) -> NDArray[np.bool_]:
-    """Return which images, of these sizes, a step leaves as they are."""
+    """Return the images that a step does not change: bool [n]; these are their sizes."""
     if isinstance(step, Warps):
         return ~step.applied
     idle = _columns(_idle(step, height, width))
@@ -157,7 +154,8 @@ def _folded(first: Step, second: Step) -> list[Step]:
 def _aligned(some: tuple[Step, ...], others: tuple[Step, ...]) -> list[tuple[Any, Any]]:
     """Return pairs of steps of one kind, in order; None for a step that has no like.
 
-    As few as possible.  A window that comes first stays first, as it says what is read of a file.
+    As few as possible.  A window at the beginning stays there, since it decides how much of a file
+    is read.
     """
 
     def kind(step: Step) -> list[Any]:

@@ -172,7 +172,7 @@ class CallStage:
 class ChangeStage:
     """One batch transform, on all images except masks, with the same draws, and on labels.
 
-    With gates, on the images for which they hold: these are a batch of their own.
+    With gates, these are the images of a batch that passed all of them.
     """
 
     def __init__(self, member: Member, schema: Schema, *, floating: bool) -> None:
@@ -279,7 +279,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _image(name: str, value: Any, dimensions: int) -> torch.Tensor:
-    """Return an image or batch of these dimensions; `OptionError` for anything else."""
+    """Return the image or batch if it has so many dimensions; else raise `OptionError`."""
     if not (isinstance(value, torch.Tensor) and value.ndim == dimensions):
         shape = "[C, H, W]" if dimensions == 3 else "as one tensor [N, C, H, W]"
         raise OptionError(
@@ -296,8 +296,8 @@ def _written(
     if some.dtype != whole.dtype or some.shape[1:] != whole.shape[1:]:
         raise OptionError(
             f"{type(transform).__name__} makes {some.dtype} {tuple(some.shape[1:])} of "
-            f"{whole.dtype} {tuple(whole.shape[1:])}, so it cannot be applied to some images of a "
-            "batch only, which is one tensor; put it into the list of transforms itself"
+            f"{whole.dtype} {tuple(whole.shape[1:])}, but all images of a batch are in one "
+            "tensor; put it into the list of transforms itself"
         )
     whole = whole.clone()
     whole[to_device(at, whole.device)] = some
