@@ -6,9 +6,9 @@ Everything here depends on its arguments alone: the same seed gives the same par
 from __future__ import annotations
 
 import math
-import numbers
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,13 +35,14 @@ def part_sizes(divide: Mapping[str, float], count: int, *, grouped: bool) -> NDA
             "two parts or more are needed: divide={'train': 0.9, 'val': 0.1} (--divide "
             "train=0.9,val=0.1)"
         )
-    for name, size in divide.items():
+    given: Mapping[Any, Any] = divide
+    for name, size in given.items():
         if not _NAME.fullmatch(str(name)):
             raise OptionError(
                 f"divide= names a part {name!r}, and the name of a file may have only letters, "
                 "digits, '_', '-' and '.'"
             )
-        if not isinstance(size, numbers.Real) or not 0 < size < math.inf:
+        if not isinstance(size, (int, float)) or not 0 < size < math.inf:
             raise OptionError(
                 f"divide= gives {name!r} the size {size!r}, which is not a number above 0"
             )

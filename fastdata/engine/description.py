@@ -52,6 +52,8 @@ def _image(work: BatchWork, name: str, field: ImageField, count: int | str, epoc
     planar = work.memory_format == torch.contiguous_format or channels == 1
     layout = "contiguous" if planar else "channels last"
     dtype = _name(torch.uint8 if field.mask else _dtype(pipeline, field.channels))
+    if work.image_lists:
+        return f"list of {count} tensors, {dtype} [{channels}, {height}, {width}]{later}"
     return f"{dtype} [{count}, {channels}, {height}, {width}], {layout}{later}"
 
 
@@ -82,6 +84,8 @@ def _size(work: BatchWork, name: str, epoch: int) -> tuple[int | str, int | str]
         if sizes is None:
             return "H", "W"
         height, width = sizes
+    if any(stage.random_size(epoch) for stage in moving):
+        return "H", "W"
     keys = SampleKeys(epoch, np.arange(len(height)))
     try:
         for stage in moving:

@@ -4,6 +4,7 @@
 
       from a list of transforms to a plan
         base.py              the kinds of transform; checks of parameters
+        fill.py              what is beyond an image, of images and masks
         pipeline.py          a list of transforms, checked and cut into stages; views of an image
         stages.py            what each stage does to samples, or to a whole batch
         torchvision_names.py  what to write for names of torchvision that are not here
@@ -11,6 +12,8 @@
       geometry, planned for a whole batch before decoding
         geometry.py          where pixels go
         geometric.py         crops, resizes and flips
+        detection.py         RandomIoUCrop and RandomZoomOut
+        sizes.py             resizes to random sizes
         render.py            carries geometry out on the CPU
         render_device.py     carries the geometry of a whole batch out, on its device
         boxes.py             boxes follow geometry, and are dropped where nothing of them is left
@@ -47,8 +50,10 @@ from fastdata.transforms.blur_erasing import GaussianBlur, RandomErasing
 from fastdata.transforms.boxes import Boxes, DropEmptyBoxes, move_boxes, transform_boxes
 from fastdata.transforms.callables import ImageOnly, OnPIL, PerSample
 from fastdata.transforms.color import ColorJitter, Grayscale, RandomGrayscale
+from fastdata.transforms.detection import RandomIoUCrop, RandomZoomOut
 from fastdata.transforms.geometric import (
     CenterCrop,
+    Pad,
     RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
@@ -61,6 +66,7 @@ from fastdata.transforms.pipeline import Transform, Views
 from fastdata.transforms.pixel import Normalize, ToDtype
 from fastdata.transforms.policies import AugMix, AutoAugment
 from fastdata.transforms.render_device import render_on_device
+from fastdata.transforms.sizes import RandomResize, RandomShortestSize, ScaleJitter
 from fastdata.transforms.tones import (
     RandomAdjustSharpness,
     RandomAutocontrast,
@@ -89,6 +95,7 @@ __all__ = [
     "MixUp",
     "Normalize",
     "OnPIL",
+    "Pad",
     "Parameters",
     "PerSample",
     "PixelTransform",
@@ -101,11 +108,16 @@ __all__ = [
     "RandomGrayscale",
     "RandomHorizontalFlip",
     "RandomInvert",
+    "RandomIoUCrop",
     "RandomPosterize",
+    "RandomResize",
     "RandomResizedCrop",
+    "RandomShortestSize",
     "RandomSolarize",
     "RandomVerticalFlip",
+    "RandomZoomOut",
     "Resize",
+    "ScaleJitter",
     "ToDtype",
     "Transform",
     "TrivialAugmentWide",

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from fastdata.errors import OptionError
 from fastdata.random import NO_EPOCH, Draws
 from fastdata.schema import Schema
+from fastdata.transforms.fill import Fill
 from fastdata.transforms.geometry import Geometry, Interpolation
 
 __all__ = [
@@ -76,6 +77,12 @@ class GeometricTransform(ABC):
     keeps_size: ClassVar[bool] = False
     """Whether images are as large afterwards as they were."""
 
+    random_size: ClassVar[bool] = False
+    """Whether images of one size may be of several sizes afterwards."""
+
+    needs_boxes: ClassVar[bool] = False
+    """Whether the plan depends on the boxes of the images (`Geometry.boxes`)."""
+
     @property
     def output_size(self) -> tuple[int, int] | None:
         """Height and width of every image afterwards; None where they depend on the image."""
@@ -89,6 +96,15 @@ class GeometricTransform(ABC):
     def size_in(self, epoch: int) -> tuple[int, int] | None:
         """Return `output_size` in an epoch."""
         return self.output_size
+
+    def check_fields(self, schema: Schema) -> None:
+        """Raise `OptionError` if images, masks and boxes of these fields cannot be moved.
+
+        By default, a parameter `fill` that `fill_value` parsed is checked.
+        """
+        fill = getattr(self, "fill", None)
+        if isinstance(fill, Fill):
+            fill.check(type(self).__name__, schema)
 
     @abstractmethod
     def plan(self, geometry: Geometry, draws: Draws) -> Geometry:

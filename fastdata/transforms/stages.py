@@ -224,6 +224,13 @@ class BatchStage:
         transform does not take.
         """
         values = dict(zip(self.schema, batch, strict=True))
+        if any(isinstance(values[name], list) for name in self.schema.images):
+            return batch._make(self._run_each(values, seed, keys).values())
+        self._run(values, seed, keys)
+        return batch._make(values.values())
+
+    def _run(self, values: dict[str, Any], seed: int, keys: SampleKeys) -> None:
+        """Transform the fields of a batch in place."""
         for name in self.schema.images:
             if not (isinstance(values[name], torch.Tensor) and values[name].ndim == 4):
                 raise OptionError(
@@ -232,7 +239,22 @@ class BatchStage:
                 )
         for step in self.steps:
             step.run_on_batch(values, seed, keys)
-        return batch._make(values.values())
+
+    def _run_each(self, values: dict[str, Any], seed: int, keys: SampleKeys) -> dict[str, Any]:
+        """Return the fields of a batch with lists of images, each transformed as a batch of one."""
+        made: dict[str, list[Any]] = {name: [] for name in values}
+        for at in range(len(keys)):
+            one = {name: value[at : at + 1] for name, value in values.items()}
+            for name in self.schema.images:
+                if isinstance(values[name][at], torch.Tensor):
+                    one[name] = values[name][at][None]
+            self._run(one, seed, keys[at : at + 1])
+            for name, value in one.items():
+                made[name].append(value[0])
+        return {
+            name: torch.stack(rows) if isinstance(values[name], torch.Tensor) else rows
+            for name, rows in made.items()
+        }
 
 
 @contextmanager
