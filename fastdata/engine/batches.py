@@ -106,7 +106,10 @@ class BatchMaker:
         found = {}
         for name in names:
             height, width = image_sizes(work.dataset, name, first.indices, work.decoder)
-            if geometry is not None:
+            if geometry is not None and geometry.needs_boxes:
+                planned = plan_geometry(work, first, height, width)
+                height, width = planned.height, planned.width
+            elif geometry is not None:
                 height, width = geometry.plan_sizes(height, width, work.seed, first)
             found[name] = int(height[0]), int(width[0])
         return found
