@@ -28,9 +28,15 @@ from fastdata.codecs.image import Decoded, dct_scale, decode_image, decode_jpeg
 from fastdata.codecs.image_header import is_stored_as_jpeg
 from fastdata.codecs.jpeg import JpegHeader, check_scans, is_jpeg, read_jpeg_header
 from fastdata.codecs.limits import check_pixels
+from fastdata.codecs.lossy_masks import (
+    THRESHOLD_NOTE,
+    ClassNumbersLostError,
+    took_threshold,
+    without_loss,
+)
 from fastdata.codecs.pillow import orient
 from fastdata.codecs.resize import centre_crop, centre_of, resize_pixels, target_size
-from fastdata.errors import ImageError
+from fastdata.errors import ImageError, SourceError
 from fastdata.formats.layout import CODECS, checksum
 from fastdata.formats.writer import EncodedImage, Record
 from fastdata.native.library import compiled, decode_resized
@@ -44,7 +50,7 @@ from ..reading.spans import FileSpan
 from .boxes import Placement, image_with_boxes, place_boxes
 from .options import EncodeOptions
 
-__all__ = ["CHUNK_BYTES", "RECIPE", "bytes_of", "encode_chunk", "place_image"]
+__all__ = ["CHUNK_BYTES", "RECIPE", "Note", "bytes_of", "encode_chunk", "place_image"]
 
 RECIPE = 3
 """Increased if the same source and options give other bytes than before, so that an unfinished pack
@@ -58,19 +64,27 @@ _RAW_SIDE = 64
 """Codec ``auto`` stores images up to this many pixels a side raw."""
 
 
+class Note(NamedTuple):
+    """A remark of a worker for the report of the pack."""
+
+    text: str
+
+
 def encode_chunk(
     samples: Sequence[Sample | Reject],
     schema: Schema,
     options: EncodeOptions,
     box_forms: Mapping[str, BoxNumbers] = MappingProxyType({}),
-) -> list[Record | Reject]:
-    """Read, decode, resize and encode some samples; return the result of each.
+) -> list[Record | Reject | Note]:
+    """Read, decode, resize and encode some samples; return the result of each, and notes.
 
     box_forms: what boxes are of fields that have no corners in pixels, as `Source.box_forms`.
     A sample that cannot be encoded becomes a `Reject`.  Errors with another cause are
-    raised: `StorageError` if a store does not answer, else `MachineError`.
+    raised: `StorageError` if a store does not answer, `SourceError` if a mask shows that the class
+    numbers of all masks have been lost, else `MachineError`.
     """
-    results: list[Record | Reject] = []
+    results: list[Record | Reject | Note] = []
+    took_threshold()  # by an earlier call of this thread
     plan = _Plan.of(schema, box_forms)
     for sample in samples:
         if isinstance(sample, Reject):
@@ -78,8 +92,12 @@ def encode_chunk(
             continue
         try:
             results.append(_encode_sample(sample, plan, options))
+        except ClassNumbersLostError as error:
+            raise SourceError(f"{sample.key}: {error}") from error
         except Exception as error:  # a bad sample, or a user's Dataset, may raise anything
             results.append(Reject.of(sample.key, error))
+    if took_threshold():
+        results.append(Note(THRESHOLD_NOTE))
     return results
 
 
@@ -179,7 +197,7 @@ def place_image(
             return value, Placement(size, 1, size)
         value = _unpacked(value, field)
     if isinstance(value, (bytes, bytearray, memoryview)):
-        data = bytes(value)
+        data = without_loss(bytes(value), options.max_pixels) if field.mask else bytes(value)
         header = read_jpeg_header(data) if is_jpeg(data) else None
         if header is not None:
             size = header.height, header.width
