@@ -122,6 +122,7 @@ def loader(
     transform: Transform | Sequence[Transform] | None = None,
     dtype: torch.dtype | None = None,
     memory_format: torch.memory_format = torch.contiguous_format,
+    image_lists: bool = False,
     decoder: DecoderName = "auto",
     backend: Literal["auto", "cpu", "dali"] = "auto",
     num_workers: int | Literal["auto"] = "auto",
@@ -199,6 +200,9 @@ def loader(
         A floating dtype for images: uint8 values become 0 to 1, after all transforms.
     memory_format : torch.contiguous_format or torch.channels_last
         Memory format of images [N, C, H, W].
+    image_lists : bool
+        Whether images of a batch are a list of N tensors [C, H, W], which may differ in size, as
+        torchvision's detection models take them.
     decoder : {"auto", "native", "simplejpeg", "jpeg4py", "opencv", "pil"}
         What decodes JPEGs.  "auto": the fastest that is installed.
     backend : {"auto", "cpu", "dali"}

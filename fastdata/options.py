@@ -69,6 +69,7 @@ class LoaderOptions:
     names: Mapping[str, str] | None
     memory_format: torch.memory_format
     fields: Sequence[str] | None = None
+    image_lists: bool = False
     max_pixels: int | None = None
     dataloader_options: dict[str, Any] = field(default_factory=dict)
 
@@ -90,7 +91,7 @@ class LoaderOptions:
         formats = (torch.contiguous_format, torch.channels_last)
         _check_choice("memory_format", self.memory_format, formats)
         context_of(self.multiprocessing_context)
-        for name in ("drop_last", "even"):
+        for name in ("drop_last", "even", "image_lists"):
             _check_choice(name, getattr(self, name), (True, False))
         for name in ("rank", "world_size"):
             value = getattr(self, name)
@@ -195,6 +196,16 @@ class LoaderOptions:
 
     def _check_cache(self) -> None:
         """Raise `OptionError` for options that a cache or DALI does not support."""
+        if self.image_lists and self.backend == "dali":
+            raise OptionError(
+                "image_lists: DALI makes images of one size; leave one of them out, or use "
+                'backend="cpu"'
+            )
+        if self.image_lists and self.cache == "device":
+            raise OptionError(
+                'image_lists: cache="device" makes images of one size; leave one of them out, or '
+                'use cache="ram"'
+            )
         orders = self.sampler, self.batch_sampler, self.weights
         if self.cache_scope == "rank" and self.cache is None:
             raise OptionError(

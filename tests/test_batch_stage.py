@@ -176,6 +176,8 @@ def test_masks_are_left_as_they_are() -> None:
         T.CutMix(num_classes=9),
         T.RandAugment(),
         T.TrivialAugmentWide(),
+        T.AutoAugment(),
+        T.AugMix(),
     ],
     ids=lambda transform: type(transform).__name__,
 )
@@ -339,6 +341,8 @@ def test_a_gpu_makes_the_batches_of_the_cpu(cuda: torch.device) -> None:
         T.RandomErasing(value=(1, 2, 3)),
         T.RandAugment(interpolation="bilinear"),
         T.TrivialAugmentWide(interpolation="bilinear"),
+        T.AutoAugment("svhn", interpolation="bilinear"),
+        T.AugMix(),
         T.MixUp(),
         T.CutMix(),
         T.RandomCrop(14, padding=2),

@@ -30,7 +30,7 @@ from fastdata.storage.local import tag_of
 from fastdata.summary import load_code
 
 from ..base import IndexedSource, Reject, Sample, Source
-from .chunk import CHUNK_BYTES, Note, bytes_of
+from .chunk import CHUNK_BYTES, bytes_of
 from .job import (
     OURS,
     Sealed,
@@ -260,7 +260,8 @@ class Packer:
         results = encode(self._chunks())
         try:
             for result in results:
-                bar.update(self._take(result))
+                self._take(result)
+                bar.update(len(result))
                 if self.state.num_rejected:
                     bar.set_postfix(rejected=self.state.num_rejected, refresh=False)
             self.source.check_store()
@@ -353,8 +354,8 @@ class Packer:
             self._writer = kind(directory, self.source.schema, self.state.writer)
         return self._writer
 
-    def _take(self, result: Sequence[Record | Reject | Note]) -> int:
-        """Append a chunk's records; commit or seal the shard if it is due; return the samples."""
+    def _take(self, result: Sequence[Record | Reject]) -> None:
+        """Append a chunk's records; commit or seal the shard if it is due."""
         taken = checked_records(result, self.source, self.stop_on_error)
         self.consistent = False
         state, writer, rejects = self.state, self._open_writer(), self._rejects
@@ -379,7 +380,6 @@ class Packer:
         ):
             self._commit()
         self.consistent = True
-        return len(taken)
 
     def _commit(self) -> None:
         """Make all data durable, and then the state that refers to them."""
@@ -468,21 +468,14 @@ class Packer:
 
 
 def checked_records(
-    result: Sequence[Record | Reject | Note], source: Source, stop_on_error: bool
+    result: Sequence[Record | Reject], source: Source, stop_on_error: bool
 ) -> list[Record | Reject]:
-    """Return the records of a chunk; raise `RejectedError` at a bad sample if that is wanted.
-
-    Notes become notes of the source.
-    """
+    """Return the records of a chunk; raise `RejectedError` at a bad sample if that is wanted."""
     source.check_store()  # before samples are rejected because of a failed store
-    taken: list[Record | Reject] = []
-    for record in result:
-        if isinstance(record, Reject):
-            taken.append(Reject(*map(with_urls, record)))
-        elif isinstance(record, Record):
-            taken.append(record)
-        elif record.text not in source.notes:
-            source.notes.append(record.text)
+    taken = [
+        Reject(*map(with_urls, record)) if isinstance(record, Reject) else record
+        for record in result
+    ]
     bad = next((record for record in taken if isinstance(record, Reject)), None)
     if bad is not None and stop_on_error:
         raise RejectedError(

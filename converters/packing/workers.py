@@ -36,7 +36,7 @@ from fastdata.waits import wait_until
 
 from ..base import Deferred, Reject, Sample, Source
 from ..reading.python_samples import own_copy
-from .chunk import CHUNK_BYTES, Note, bytes_of, encode_chunk
+from .chunk import CHUNK_BYTES, bytes_of, encode_chunk
 from .options import EncodeOptions
 
 __all__ = [
@@ -48,7 +48,7 @@ __all__ = [
     "start_workers",
 ]
 
-_Records: TypeAlias = "list[Record | Reject | Note]"
+_Records: TypeAlias = "list[Record | Reject]"
 EncodeAll: TypeAlias = Callable[[Iterable[Any]], Generator[_Records, None, None]]
 """Turns chunks into results, in their order."""
 

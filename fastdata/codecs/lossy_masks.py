@@ -1,15 +1,16 @@
 """Masks in files whose compression changes pixels: JPEG, lossy WebP, AVIF, JPEG 2000.
 
-Class numbers do not survive it: 0, 1, 2 and 11 become 0, 1, 2, 4, 7 and 11.  A JPEG of a mask with
-two values, 0 and 255, can be told, and a threshold gives both back.  Everything else is refused.
+Class numbers do not survive it: 0, 1, 2 and 11 become 0, 1, 2, 4, 7 and 11.  Such files are
+refused, except JPEGs of masks with two values, 0 and 255: a threshold restores these.
 
-A JPEG counts as a mask of two values if
+A JPEG has two values if all of this is true:
 
-* blocks of 8 x 8 pixels without contrast have the value that 0 or 255 gets by its quantisation;
-* at most 1 pixel in 20 is between 32 and 223;
-* of the other pixels near 0 a third is 0, of those near 255 a third is 255, and so it is, for a
-  fifth, of the pixels near 0 that a border of 255 encloses.  Noise around 0 is cut off at 0; around
-  other values it is not.
+* Blocks of 8 x 8 pixels without contrast have the value that quantisation makes of 0 or of 255.
+* At most 1 pixel in 20 is between 32 and 223.
+* In blocks with contrast, a third of the pixels near 0 is exactly 0, and a third of those near 255
+  is exactly 255.  The decoder clips noise around 0 and 255, and does not clip noise around class
+  numbers.
+* In each dark area inside a border of 255, a fifth of the pixels is exactly 0.
 """
 
 from __future__ import annotations
@@ -38,9 +39,7 @@ __all__ = [
     "without_loss",
 ]
 
-THRESHOLD_NOTE = (
-    "masks are JPEGs of two values: pixels of 128 and more are 255, all others 0 (a threshold)"
-)
+THRESHOLD_NOTE = "a JPEG of two values as a mask: pixels of 128 and more became 255, all others 0"
 
 _REMEDY = (
     "Save the masks as PNG, from their original files; JPEGs are read only if they have the two "
@@ -49,7 +48,7 @@ _REMEDY = (
 
 _COMPRESSION = 259
 _TIFF_KINDS = {6: "JPEG", 7: "JPEG", 34712: "JPEG 2000", 50001: "WebP"}
-"""Compressions of TIFF that may lose something, of those that Pillow reads."""
+"""Compressions of TIFF that Pillow reads and that may change pixels."""
 
 _NEAR = 32
 _MOST_BETWEEN = 0.05
@@ -142,7 +141,7 @@ def _luma_step(image: Image.Image) -> int:
 
 
 def _two_valued(pixels: Pixels, step: int) -> Pixels:
-    """Return 0 and 255, H x W x 1, for the decoded RGB pixels of a JPEG of these values."""
+    """Return the mask, H x W x 1, with 0 and 255 alone; `pixels` are the RGB pixels of a JPEG."""
     if int((pixels.max(axis=2) - pixels.min(axis=2)).max()) > _MOST_COLOUR:
         raise ImageError(f"a mask as JPEG with colours, which JPEG changes. {_REMEDY}")
     grey: NDArray[np.uint8] = np.ascontiguousarray(pixels[:, :, 1])
@@ -167,7 +166,7 @@ def _two_valued(pixels: Pixels, step: int) -> Pixels:
 
 
 def _stored(value: int, step: int) -> int:
-    """Return what an area of this value becomes by its quantisation (ITU-T T.81, A.3.4)."""
+    """Return the decoded value of an area after quantisation (ITU-T T.81, A.3.4)."""
     level = round((value - 128) * 8 / step) * step / 8 + 128
     return int(min(max(np.floor(level + 0.5), 0), 255))
 
@@ -196,4 +195,4 @@ def _has_noise_of_two_values(
     pixels = np.bincount(areas.ravel(), minlength=count)
     exactly = np.bincount(areas[grey <= black], minlength=count)
     doubtful = (pixels >= _LEAST_PIXELS) & (exactly < _LEAST_ENCLOSED * pixels)
-    return not bool(doubtful[1:].any())  # area 0 is what is bright
+    return not bool(doubtful[1:].any())  # area 0 is all bright pixels

@@ -30,8 +30,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fastdata.errors import MissingExtraError
+from fastdata.errors import MissingExtraError, OptionError
 from fastdata.installing import install_line
+from fastdata.transforms.fill import ZERO
 from fastdata.transforms.geometry import Geometry, Interpolation, Ints, Windows, antialiases
 
 __all__ = [
@@ -61,7 +62,9 @@ Arguments: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Take a rectangle, zero beyond the image.  Fed: ``start``, ``shape``."""
+    """Take a rectangle, `fill` beyond the image, one a channel.  Fed: ``start``, ``shape``."""
+
+    fill: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +101,12 @@ def graph_of(geometry: Geometry | None, *, channels: int, encoded: bool, mask: b
     steps: list[Slice | Resize] = []
     for step in geometry.steps:
         if isinstance(step, Windows):
-            steps.append(Slice())
+            if step.mode != "constant":
+                raise OptionError(
+                    f"padding_mode={step.mode!r} is not for DALI, which pads with numbers only: "
+                    'use backend="cpu", or padding_mode="constant"'
+                )
+            steps.append(Slice(tuple((step.fill or ZERO).values(channels, mask=mask).tolist())))
         elif mask or step.interpolation == "nearest":
             steps.append(Resize("nearest", False))
         else:
@@ -339,7 +347,7 @@ def _define(fields: tuple[FieldGraph, ...], on_gpu: bool) -> Any:
                     shape=numbers(inputs + "shape", types.INT32),
                     axes=[0, 1],
                     out_of_bounds_policy="pad",
-                    fill_values=0,
+                    fill_values=step.fill,
                 )
         if field.flips:
             images = fn.flip(

@@ -18,6 +18,13 @@ import torch
 
 from fastdata.engine.buffers import BufferPool, Slot, TensorLayout, lay_out
 from fastdata.engine.contracts import Job, Request, StoredImages, image_sizes
+from fastdata.engine.image_lists import (
+    ListPlan,
+    ListTask,
+    lay_out_lists,
+    list_task,
+    sizes_in_files,
+)
 from fastdata.engine.rendering import BatchPlan, RenderTask, plan_geometry
 from fastdata.engine.samples import SampleTask, collate_field
 from fastdata.engine.work import BatchWork, Done
@@ -72,7 +79,9 @@ class BatchMaker:
 
     def prepare(self, request: Request) -> Job:
         """Return the job of a batch; `OptionError` if transforms do not fit its first sample."""
-        return (RenderJob if self.work.pipeline.direct else _SampleJob)(self, request)
+        if not self.work.pipeline.direct:
+            return _SampleJob(self, request)
+        return (_ListJob if self.work.image_lists else RenderJob)(self, request)
 
     def cut(self, count: int, pixels: int | None = None) -> list[tuple[int, int]]:
         """Return (start, stop) of each task for a batch of `count` samples and `pixels`."""
@@ -97,7 +106,10 @@ class BatchMaker:
         found = {}
         for name in names:
             height, width = image_sizes(work.dataset, name, first.indices, work.decoder)
-            if geometry is not None:
+            if geometry is not None and geometry.needs_boxes:
+                planned = plan_geometry(work, first, height, width)
+                height, width = planned.height, planned.width
+            elif geometry is not None:
                 height, width = geometry.plan_sizes(height, width, work.seed, first)
             found[name] = int(height[0]), int(width[0])
         return found
@@ -149,7 +161,7 @@ class RenderJob:
         self.layouts, nbytes = lay_out(fields, planar=maker.work.planar)
         self._pixels = sum(math.prod(shape) for _, shape, *_ in fields)
         self.slot = maker.buffers.take(nbytes) if fields else None
-        self._plan = BatchPlan(request, 0, self.layouts)
+        self._plan: BatchPlan = BatchPlan(request, 0, self.layouts)
 
     def tasks(self) -> Sequence[RenderTask]:
         if self.slot is None:
@@ -170,7 +182,7 @@ class RenderJob:
         for done in results:
             for at, index, _ in done.replaced:
                 indices[at] = index
-        tensors = _tensors(self.layouts, self.slot)
+        tensors = self._tensors(results)
         images = {
             name: _of_views(self._maker.work, [t for (n, _), t in tensors.items() if n == name])
             for name in self._maker.work.dataset.schema.images
@@ -178,6 +190,45 @@ class RenderJob:
         replaced = any(done.replaced for done in results)
         geometry = None if replaced else self._plan.geometry
         return batch_of(self._maker.work, images, self._request.replaced(indices), geometry)
+
+    def _tensors(self, results: Sequence[Done]) -> dict[tuple[str, int], Any]:
+        """Return the images in memory, by field and view."""
+        return _tensors(self.layouts, self.slot)
+
+
+class _ListJob(RenderJob):
+    """A batch whose images are rendered directly into its memory, each in its own size."""
+
+    def __init__(self, maker: BatchMaker, request: Request) -> None:
+        self._maker = maker
+        self._request = request
+        work = maker.work
+        self._plan = self._own_plan = ListPlan(request)
+        in_files = getattr(work.dataset, "_image_sizes", None) is not None
+        sizes = sizes_in_files(work, request) if in_files else self._own_plan.sizes(work)
+        self._layouts, nbytes = lay_out_lists(work, sizes)
+        self._pixels = nbytes
+        self.slot = maker.buffers.take(nbytes) if self._layouts else None
+
+    def tasks(self) -> Sequence[Any]:
+        if self.slot is None:
+            return ()
+        keys, layouts = self._request, self._layouts
+        bounds = self._maker.cut(len(keys), self._pixels)
+        if self._maker.plans_once:
+            return [ListTask(self._own_plan, start, stop, layouts) for start, stop in bounds]
+        return [list_task(keys[start:stop], start, layouts) for start, stop in bounds]
+
+    def _tensors(self, results: Sequence[Done]) -> dict[tuple[str, int], Any]:
+        made = {}
+        for layout in self._layouts:
+            assert self.slot is not None, "a batch of images has a slot"
+            key = layout.name, layout.view
+            made[key] = layout.tensors(self.slot.tensor)
+            for done in results:
+                for place, images in done.substitutes.items():
+                    made[key][place] = images[key]
+        return made
 
 
 def batch_of(
@@ -255,7 +306,7 @@ class _SampleJob:
         bounds = self._maker.cut(len(self._request.indices))
         values = []
         for name, field in schema.items():
-            views = []
+            views: list[Any] = []
             for view in range(len(work.parts) if isinstance(field, ImageField) else 1):
                 key = name, view
                 if key in images and not any(key in column for column in columns):
@@ -264,6 +315,9 @@ class _SampleJob:
                 samples: list[Any] = []
                 for (start, stop), column in zip(bounds, columns, strict=True):
                     samples += column[key] if key in column else images[key][start:stop]
+                if work.image_lists and isinstance(field, ImageField):
+                    views.append(samples)
+                    continue
                 views.append(collate_field(name, field, samples, planar=work.planar))
                 self._learn(key, field, views[-1])
             values.append(_of_views(work, views) if isinstance(field, ImageField) else views[0])

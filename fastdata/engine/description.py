@@ -48,10 +48,13 @@ def _image(work: BatchWork, name: str, field: ImageField, count: int | str, epoc
     epochs = {first for stage in _moving(pipeline) for first in stage.epochs}
     for first in sorted(one for one in epochs if one > epoch):
         later += ", {} x {} from epoch {}".format(*_size(work, name, first), first)
-    planar = work.memory_format == torch.contiguous_format or field.channels == 1
+    channels = pipeline.schema_after.images[name].channels
+    planar = work.memory_format == torch.contiguous_format or channels == 1
     layout = "contiguous" if planar else "channels last"
     dtype = _name(torch.uint8 if field.mask else _dtype(pipeline, field.channels))
-    return f"{dtype} [{count}, {field.channels}, {height}, {width}], {layout}{later}"
+    if work.image_lists:
+        return f"list of {count} tensors, {dtype} [{channels}, {height}, {width}]{later}"
+    return f"{dtype} [{count}, {channels}, {height}, {width}], {layout}{later}"
 
 
 def _dtype(pipeline: Pipeline, channels: int) -> torch.dtype:
@@ -81,6 +84,8 @@ def _size(work: BatchWork, name: str, epoch: int) -> tuple[int | str, int | str]
         if sizes is None:
             return "H", "W"
         height, width = sizes
+    if any(stage.random_size(epoch) for stage in moving):
+        return "H", "W"
     keys = SampleKeys(epoch, np.arange(len(height)))
     try:
         for stage in moving:

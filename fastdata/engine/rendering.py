@@ -15,12 +15,13 @@ compressed              each decoded as far as the crop needs, then resized and 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from fastdata.codecs import Pixels
@@ -39,12 +40,21 @@ from fastdata.native.library import (
     render_crops,
 )
 from fastdata.random import SampleKeys
+from fastdata.transforms.boxes import boxes_by_image
 from fastdata.transforms.geometric import check_sizes_agree, check_sizes_equal
 from fastdata.transforms.geometry import Crop, Geometry, Scale
 from fastdata.transforms.pixel import PixelTable
 from fastdata.transforms.render import StackPlan, flip_rows, render, render_stack, stack_plan
 
-__all__ = ["BatchPlan", "RenderTask", "plan_geometry", "plan_images", "put", "render_raw"]
+__all__ = [
+    "BatchPlan",
+    "RenderTask",
+    "plan_geometry",
+    "plan_images",
+    "put",
+    "read_boxes",
+    "render_raw",
+]
 
 MAX_SIDE = 1 << 24
 """Pixels; with more, areas would no longer be exact."""
@@ -75,12 +85,16 @@ class BatchPlan:
         """Return the plan of each view; `OptionError` if the transforms do not fit the images."""
         with self._lock:
             if not self._views:
-                shapes: list[dict[str, tuple[int, ...]]] = [{} for _ in work.parts]
-                for layout in self.layouts:
-                    shapes[layout.view][layout.name] = layout.shape
-                pairs = zip(work.parts, shapes, strict=True)
+                pairs = zip(work.parts, self.shapes(work), strict=True)
                 self._views = [_plan_view(part, self.keys, of_view) for part, of_view in pairs]
             return self._views
+
+    def shapes(self, work: BatchWork) -> Sequence[Mapping[str, tuple[int, ...] | None]]:
+        """Return the shapes of the batch's images by field, [N, H, W, C], for each view."""
+        shapes: list[dict[str, tuple[int, ...]]] = [{} for _ in work.parts]
+        for layout in self.layouts:
+            shapes[layout.view][layout.name] = layout.shape
+        return shapes
 
     @property
     def geometry(self) -> Geometry | None:
@@ -107,7 +121,7 @@ class RenderTask:
         done = Done()
         failed = work.unreadable(keys.indices)
         for plan, (part, outputs) in zip(self.plan.views(work), views, strict=True):
-            failed |= _render(part, plan, self.start, outputs, done)
+            failed |= render_view(part, plan, self.start, outputs, done)
         for at, error in failed.items():
 
             def make(index: int, at: int = at) -> None:
@@ -118,7 +132,7 @@ class RenderTask:
                     one = {name: output[at : at + 1] for name, output in outputs.items()}
                     key = keys[at : at + 1].replaced(np.array([index]))
                     plan = _plan_view(part, key, {name: out.shape for name, out in one.items()})
-                    failures = _render(part, plan, 0, one, done)
+                    failures = render_view(part, plan, 0, one, done)
                     if failures:
                         raise failures[0]
 
@@ -167,7 +181,7 @@ class ViewPlan:
 
 
 def _plan_view(
-    work: BatchWork, keys: SampleKeys, shapes: Mapping[str, tuple[int, ...]]
+    work: BatchWork, keys: SampleKeys, shapes: Mapping[str, tuple[int, ...] | None]
 ) -> ViewPlan:
     """Return the plan of one view of some samples; `shapes` as of `plan_images`."""
     images = {name: work.dataset._images(name, keys.indices, work.decoder) for name in shapes}
@@ -190,7 +204,7 @@ def _plan_view(
     return ViewPlan(images, geometry, moving is None or stack is not None, stack, crops)
 
 
-def _render(
+def render_view(
     work: BatchWork,
     plan: ViewPlan,
     start: int,
@@ -225,14 +239,14 @@ def plan_images(
     work: BatchWork,
     keys: SampleKeys,
     images: Mapping[str, StoredImages],
-    shapes: Mapping[str, tuple[int, ...]],
+    shapes: Mapping[str, tuple[int, ...] | None],
 ) -> Geometry | None:
     """Return the geometry of some samples; None if no transform moves pixels.
 
     `images` are their images by field; `shapes` are those of the batch's images, [N, H, W, C],
-    as the first sample decided.  The geometry of refused images is arbitrary: reading them raises
-    the error.  Raises `OptionError` if the images of a sample differ in size, or those of the batch
-    differ afterwards.
+    as the first sample decided, or None if sizes may differ.  The geometry of refused images is
+    arbitrary: reading them raises the error.  Raises `OptionError` if the images of a sample
+    differ in size, or those of the batch differ afterwards.
     """
     try:
         return _plan_images(work, keys, images, shapes)
@@ -247,7 +261,7 @@ def _plan_images(
     work: BatchWork,
     keys: SampleKeys,
     images: Mapping[str, StoredImages],
-    shapes: Mapping[str, tuple[int, ...]],
+    shapes: Mapping[str, tuple[int, ...] | None],
 ) -> Geometry | None:
     if not images:
         return None
@@ -262,13 +276,15 @@ def _plan_images(
     if work.pipeline.geometry is None:
         for number, (name, shape) in enumerate(shapes.items()):
             rows, columns = heights[number][sound], widths[number][sound]
-            check_sizes_equal(name, rows, columns, shape, indices[sound])
+            if shape is not None:
+                check_sizes_equal(name, rows, columns, shape, indices[sound])
         return None
     check_sizes_agree(list(images), heights, widths, indices)
     geometry = plan_geometry(work, keys, heights[0], widths[0])
     for name, shape in shapes.items():
         rows, columns = geometry.height[sound], geometry.width[sound]
-        check_sizes_equal(name, rows, columns, shape, indices[sound])
+        if shape is not None:
+            check_sizes_equal(name, rows, columns, shape, indices[sound])
     return geometry
 
 
@@ -298,7 +314,23 @@ def plan_geometry(work: BatchWork, keys: SampleKeys, heights: Indices, widths: I
     assert work.pipeline.geometry is not None, "there is something to plan"
     # Impossible sizes are planned like others; reading raises the error.
     geometry = Geometry.of(heights.clip(1, MAX_SIDE), widths.clip(1, MAX_SIDE))
+    if work.pipeline.geometry.needs_boxes:
+        geometry = geometry.with_boxes(read_boxes(work, keys.indices))
     return work.pipeline.geometry.plan(geometry, work.seed, keys)
+
+
+def read_boxes(work: BatchWork, indices: Indices) -> list[NDArray[np.float64]]:
+    """Return the boxes of some samples, float64 [k, 4] each; none for those that are skipped."""
+    skipped = work.unreadable(indices)
+    sound = np.delete(indices, list(skipped))
+    columns = {}
+    for name in work.dataset.schema.boxes:
+        column = work.dataset._gather(name, sound)
+        columns[name] = [torch.from_numpy(array) for array in column]
+    boxes = boxes_by_image(columns, len(sound))
+    for at in sorted(skipped):
+        boxes.insert(at, np.empty((0, 4)))
+    return boxes
 
 
 def _is_small(stored: StoredImages) -> bool:

@@ -4,12 +4,16 @@
 
       from a list of transforms to a plan
         base.py              the kinds of transform; checks of parameters
+        fill.py              what is beyond an image, of images and masks
         pipeline.py          a list of transforms, checked and cut into stages; views of an image
         stages.py            what each stage does to samples, or to a whole batch
+        torchvision_names.py  what to write for names of torchvision that are not here
 
       geometry, planned for a whole batch before decoding
         geometry.py          where pixels go
         geometric.py         crops, resizes and flips
+        detection.py         RandomIoUCrop and RandomZoomOut
+        sizes.py             resizes to random sizes
         render.py            carries geometry out on the CPU
         render_device.py     carries the geometry of a whole batch out, on its device
         boxes.py             boxes follow geometry, and are dropped where nothing of them is left
@@ -17,7 +21,9 @@
       pixels
         pixel.py             Normalize, ToDtype, and their table of 256 values
         image_tensors.py     images as tensors and arrays; what transforms of batches share
-        color.py  tones.py  blur_erasing.py  automatic.py  mixing.py   transforms of whole batches
+        color.py  tones.py  blur_erasing.py  mixing.py   transforms of whole batches
+        automatic.py  policies.py                        automatic augmentations, of whole batches
+        distributions.py     random numbers of the beta and Dirichlet distributions
 
       callables, one sample at a time
         callables.py         what a callable is given, and what it returns
@@ -30,6 +36,9 @@ depend on (seed, epoch, sample index, transform) only; see `fastdata.random`.
 
 from __future__ import annotations
 
+import sys
+from typing import TYPE_CHECKING, Any
+
 from fastdata.transforms.automatic import RandAugment, TrivialAugmentWide
 from fastdata.transforms.base import (
     BatchTransform,
@@ -40,9 +49,11 @@ from fastdata.transforms.base import (
 from fastdata.transforms.blur_erasing import GaussianBlur, RandomErasing
 from fastdata.transforms.boxes import Boxes, DropEmptyBoxes, move_boxes, transform_boxes
 from fastdata.transforms.callables import ImageOnly, OnPIL, PerSample
-from fastdata.transforms.color import ColorJitter, RandomGrayscale
+from fastdata.transforms.color import ColorJitter, Grayscale, RandomGrayscale
+from fastdata.transforms.detection import RandomIoUCrop, RandomZoomOut
 from fastdata.transforms.geometric import (
     CenterCrop,
+    Pad,
     RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
@@ -53,7 +64,9 @@ from fastdata.transforms.libraries import V2, Albumentations
 from fastdata.transforms.mixing import CutMix, MixUp
 from fastdata.transforms.pipeline import Transform, Views
 from fastdata.transforms.pixel import Normalize, ToDtype
+from fastdata.transforms.policies import AugMix, AutoAugment
 from fastdata.transforms.render_device import render_on_device
+from fastdata.transforms.sizes import RandomResize, RandomShortestSize, ScaleJitter
 from fastdata.transforms.tones import (
     RandomAdjustSharpness,
     RandomAutocontrast,
@@ -62,10 +75,13 @@ from fastdata.transforms.tones import (
     RandomPosterize,
     RandomSolarize,
 )
+from fastdata.transforms.torchvision_names import no_attribute
 
 __all__ = [
     "V2",
     "Albumentations",
+    "AugMix",
+    "AutoAugment",
     "BatchTransform",
     "Boxes",
     "CenterCrop",
@@ -74,10 +90,12 @@ __all__ = [
     "DropEmptyBoxes",
     "GaussianBlur",
     "GeometricTransform",
+    "Grayscale",
     "ImageOnly",
     "MixUp",
     "Normalize",
     "OnPIL",
+    "Pad",
     "Parameters",
     "PerSample",
     "PixelTransform",
@@ -90,11 +108,16 @@ __all__ = [
     "RandomGrayscale",
     "RandomHorizontalFlip",
     "RandomInvert",
+    "RandomIoUCrop",
     "RandomPosterize",
+    "RandomResize",
     "RandomResizedCrop",
+    "RandomShortestSize",
     "RandomSolarize",
     "RandomVerticalFlip",
+    "RandomZoomOut",
     "Resize",
+    "ScaleJitter",
     "ToDtype",
     "Transform",
     "TrivialAugmentWide",
@@ -103,3 +126,8 @@ __all__ = [
     "render_on_device",
     "transform_boxes",
 ]
+
+if not TYPE_CHECKING:  # type checkers would take any name for one of this module
+
+    def __getattr__(name: str) -> Any:
+        raise no_attribute(sys.modules[__name__], name)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from fastdata.errors import OptionError
 from fastdata.random import NO_EPOCH, Draws
 from fastdata.schema import Schema
+from fastdata.transforms.fill import Fill
 from fastdata.transforms.geometry import Geometry, Interpolation
 
 __all__ = [
@@ -76,6 +77,12 @@ class GeometricTransform(ABC):
     keeps_size: ClassVar[bool] = False
     """Whether images are as large afterwards as they were."""
 
+    random_size: ClassVar[bool] = False
+    """Whether images of one size may be of several sizes afterwards."""
+
+    needs_boxes: ClassVar[bool] = False
+    """Whether the plan depends on the boxes of the images (`Geometry.boxes`)."""
+
     @property
     def output_size(self) -> tuple[int, int] | None:
         """Height and width of every image afterwards; None where they depend on the image."""
@@ -89,6 +96,15 @@ class GeometricTransform(ABC):
     def size_in(self, epoch: int) -> tuple[int, int] | None:
         """Return `output_size` in an epoch."""
         return self.output_size
+
+    def check_fields(self, schema: Schema) -> None:
+        """Raise `OptionError` if images, masks and boxes of these fields cannot be moved.
+
+        By default, a parameter `fill` that `fill_value` parsed is checked.
+        """
+        fill = getattr(self, "fill", None)
+        if isinstance(fill, Fill):
+            fill.check(type(self).__name__, schema)
 
     @abstractmethod
     def plan(self, geometry: Geometry, draws: Draws) -> Geometry:
@@ -143,7 +159,9 @@ class BatchTransform(ABC):
 
     @abstractmethod
     def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
-        """Return images [n, C, H, W] transformed: of their shape, dtype and device.
+        """Return images [n, C, H, W] transformed: of their size, dtype and device.
+
+        They have `channels_after` channels.
 
         Parameters
         ----------
@@ -159,6 +177,10 @@ class BatchTransform(ABC):
 
         `floating` says whether a transform before makes values floating.
         """
+
+    def channels_after(self, channels: int) -> int:
+        """Return how many channels, 1 or 3, images of this many channels have afterwards."""
+        return channels
 
     def check_size(self, height: int, width: int) -> None:  # noqa: B027
         """Raise `OptionError` if images of this size cannot be transformed."""
@@ -289,12 +311,14 @@ def resize_filter(name: str, value: Any) -> Interpolation:
 
     Nearest neighbour is that of pixel centres, which torchvision calls nearest-exact.
     """
-    return _filter(name, value, ("bilinear", "bicubic", "nearest"))
+    found: Interpolation = _filter(name, value, ("bilinear", "bicubic", "nearest"))
+    return found
 
 
 def warp_filter(name: str, value: Any) -> Literal["nearest", "bilinear"]:
     """Return the filter of a warp, given as for `resize_filter`."""
-    return _filter(name, value, ("nearest", "bilinear"))
+    found: Literal["nearest", "bilinear"] = _filter(name, value, ("nearest", "bilinear"))
+    return found
 
 
 def _filter(name: str, value: Any, accepted: tuple[str, ...]) -> Any:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, get_args
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from fastdata.codecs.limits import MAX_PIXELS
 from fastdata.errors import OptionError
 from fastdata.random import Draws, SampleKeys
 from fastdata.schema import Schema
@@ -30,8 +31,9 @@ from fastdata.transforms.base import (
     size_or_schedule,
     size_pair,
 )
-from fastdata.transforms.boxes import move_boxes
-from fastdata.transforms.geometry import Geometry, Interpolation, Ints
+from fastdata.transforms.boxes import boxes_by_image, move_boxes
+from fastdata.transforms.fill import fill_value
+from fastdata.transforms.geometry import Geometry, Interpolation, Ints, PaddingMode
 from fastdata.transforms.image_tensors import as_array, one_size
 from fastdata.transforms.render import render
 from fastdata.transforms.render_device import render_on_device
@@ -40,6 +42,7 @@ __all__ = [
     "TRIES",
     "CenterCrop",
     "GeometryStage",
+    "Pad",
     "RandomCrop",
     "RandomHorizontalFlip",
     "RandomResizedCrop",
@@ -153,7 +156,8 @@ class RandomResizedCrop(_Crop):
         position = draws.integers(room + 1, 2, first=2 * TRIES)
         top, left = np.where(fitted[:, None], position, room // 2).T
         cropped = geometry.window(top, left, height, width)
-        return cropped.resize(*self._size_in(draws.epoch), self.interpolation, self.antialias)
+        height, width = self._size_in(draws.epoch)
+        return cropped.resize(height, width, self.interpolation, self.antialias)
 
 
 @dataclass(frozen=True)
@@ -176,15 +180,19 @@ class CenterCrop(_Crop):
 
 @dataclass(frozen=True)
 class RandomCrop(_Crop):
-    """Crop at a random place, of the image padded with zeros.
+    """Crop at a random place of the padded image.
 
     Parameters
     ----------
     size : int, (int, int) or dict
         Output size: a square side, or (height, width); by epoch, ``{0: 128, 6: 160}``.
-    padding : int, (int, int) or (int, int, int, int)
-        Zeros around the image before cropping: on every side; (left and
+    padding : int, (int, int) or (int, int, int, int), optional
+        Pixels around the image before cropping: on every side; (left and
         right, top and bottom); or (left, top, right, bottom).
+    pad_if_needed : bool
+        Whether an image that is then too small is padded by what is missing, on both sides.
+    fill, padding_mode
+        What is beyond the image, as in `Pad`.
 
     Raises
     ------
@@ -197,28 +205,76 @@ class RandomCrop(_Crop):
     """
 
     size: Size
-    padding: int | Sequence[int] = 0
+    padding: int | Sequence[int] | None = None
+    pad_if_needed: bool = False
+    fill: Any = 0
+    padding_mode: PaddingMode = "constant"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        parse(self, padding=padding_sides)
+        if self.padding is None:
+            object.__setattr__(self, "padding", 0)
+        parse(self, padding=padding_sides, fill=fill_value, padding_mode=padding_mode)
 
     def plan(self, geometry: Geometry, draws: Draws) -> Geometry:
         height, width = self._size_in(draws.epoch)
         pad_left, pad_top, pad_right, pad_bottom = self.padding  # type: ignore[misc]
         rows = geometry.height + (pad_top + pad_bottom)
         columns = geometry.width + (pad_left + pad_right)
+        if self.pad_if_needed:
+            more_rows, more_columns = np.maximum(height - rows, 0), np.maximum(width - columns, 0)
+            pad_top, rows = pad_top + more_rows, rows + 2 * more_rows
+            pad_left, columns = pad_left + more_columns, columns + 2 * more_columns
         small = np.flatnonzero((rows < height) | (columns < width))
         if small.size:
             worst = small[0]
             raise OptionError(
                 f"RandomCrop takes {height} x {width} pixels, but sample {draws.indices[worst]} "
                 f"has {rows[worst]} x {columns[worst]} with its padding (height x width); "
-                "crop less, pad more, or put a Resize before it"
+                "crop less, pad more (pad_if_needed=True), or put a Resize before it"
             )
         room = np.stack([rows - height, columns - width], axis=1)
         top, left = draws.integers(room + 1, 2).T
-        return geometry.window(top - pad_top, left - pad_left, height, width)
+        top, left = top - pad_top, left - pad_left
+        return geometry.window(top, left, height, width, fill=self.fill, mode=self.padding_mode)
+
+
+@dataclass(frozen=True)
+class Pad(GeometricTransform):
+    """Add pixels around each image.
+
+    Parameters
+    ----------
+    padding : int, (int, int) or (int, int, int, int)
+        Pixels on every side; (left and right, top and bottom); or (left, top, right, bottom).
+    fill : int, sequence of int or dict
+        Values from 0 to 255, for ``padding_mode="constant"``: one, or one for each channel.  A
+        dict has those of images and of masks apart, ``{"image": 0, "mask": 255}``; torchvision's
+        classes `Image` and `Mask` are keys as well.
+    padding_mode : {"constant", "edge", "reflect", "symmetric"}
+        As of `numpy.pad`.
+
+    Raises
+    ------
+    OptionError
+        For other values; from a loader, if `fill` does not suit the channels.
+
+    Notes
+    -----
+    Boxes are only shifted: those of reflected content are not added.
+    """
+
+    padding: int | Sequence[int]
+    fill: Any = 0
+    padding_mode: PaddingMode = "constant"
+
+    def __post_init__(self) -> None:
+        parse(self, padding=padding_sides, fill=fill_value, padding_mode=padding_mode)
+
+    def plan(self, geometry: Geometry, draws: Draws) -> Geometry:
+        left, top, right, bottom = self.padding  # type: ignore[misc]
+        size = geometry.height + (top + bottom), geometry.width + (left + right)
+        return geometry.window(-top, -left, *size, fill=self.fill, mode=self.padding_mode)
 
 
 @dataclass(frozen=True)
@@ -238,6 +294,12 @@ class Resize(_Sized):
         longer.  Only with an int `size`, and greater than it.
     antialias : bool, optional
         As in `RandomResizedCrop`.
+
+    Raises
+    ------
+    OptionError
+        From a loader, if an image would have more than 178,956,970 pixels: a thin one, whose
+        short side is enlarged.
     """
 
     size: Size
@@ -277,6 +339,14 @@ class Resize(_Sized):
             shrunk = (self.max_size * new_short / new_long).astype(np.int64)
             new_short = np.where(over, np.maximum(shrunk, 1), new_short)
             new_long = np.where(over, self.max_size, new_long)
+        if (new_long > MAX_PIXELS // np.maximum(new_short, 1)).any():
+            worst = int(new_long.argmax())
+            raise OptionError(
+                f"Resize({self.size}) makes {new_long[worst] * new_short[worst]:,} pixels of "
+                f"sample {draws.indices[worst]}, which has {geometry.height[worst]} x "
+                f"{geometry.width[worst]} (height x width): more than the limit of {MAX_PIXELS:,}. "
+                "Give max_size=, or leave this sample out"
+            )
         return geometry.resize(
             np.where(upright, new_long, new_short),
             np.where(upright, new_short, new_long),
@@ -331,7 +401,10 @@ class GeometryStage:
     transforms: tuple[tuple[int, GeometricTransform], ...]
 
     def plan(self, geometry: Geometry, seed: int, keys: SampleKeys) -> Geometry:
-        """Return the geometry of samples, one of `geometry` each."""
+        """Return the geometry of samples, one of `geometry` each.
+
+        It has their boxes if the stage `needs_boxes`.
+        """
         for operation, transform in self.transforms:
             geometry = transform.plan(geometry, keys.draws(seed, operation))
         return geometry
@@ -348,12 +421,37 @@ class GeometryStage:
                 return transform.size_in(epoch)
         return None
 
+    @property
+    def needs_boxes(self) -> bool:
+        """Whether the plan depends on the boxes of the images."""
+        return any(transform.needs_boxes for _, transform in self.transforms)
+
+    def random_size(self, epoch: int) -> bool:
+        """Return whether images of one size may be of several sizes afterwards."""
+        for _, transform in reversed(self.transforms):
+            if transform.random_size or transform.size_in(epoch) is not None:
+                return transform.random_size
+        return False
+
     def plan_sizes(
         self, height: Ints, width: Ints, seed: int, keys: SampleKeys
     ) -> tuple[Ints, Ints]:
-        """Return what becomes of these heights and widths, int64 [n] each."""
-        geometry = self.plan(Geometry.of(height, width), seed, keys)
+        """Return what becomes of these heights and widths, int64 [n] each.
+
+        Where sizes depend on boxes, it is that of images without any.
+        """
+        geometry = self._start(height, width, {})
+        geometry = self.plan(geometry, seed, keys)
         return geometry.height, geometry.width
+
+    def _start(self, height: ArrayLike, width: ArrayLike, boxes: Mapping[str, Any]) -> Geometry:
+        """Return the geometry to begin with; `boxes` by field, without any: no image has one."""
+        geometry = Geometry.of(height, width)
+        if not self.needs_boxes:
+            return geometry
+        if not boxes:
+            return geometry.with_boxes([np.empty((0, 4))] * len(geometry))
+        return geometry.with_boxes(boxes_by_image(boxes, len(geometry)))
 
     def run(
         self, samples: list[Sample], seed: int, keys: SampleKeys, describe: Describe
@@ -367,12 +465,10 @@ class GeometryStage:
         )
         check_sizes_agree(names, shapes[..., 0].T, shapes[..., 1].T, keys.indices)
         height, width = shapes[:, 0].T
-        geometry = self.plan(Geometry.of(height, width), seed, keys)
+        boxes = {name: [getattr(sample, name) for sample in samples] for name in self.schema.boxes}
+        geometry = self.plan(self._start(height, width, boxes), seed, keys)
         sizes = zip(geometry.height.tolist(), geometry.width.tolist(), strict=True)
-        columns = {
-            name: move_boxes(geometry, [getattr(sample, name) for sample in samples], name)
-            for name in self.schema.boxes
-        }
+        columns = {name: move_boxes(geometry, some, name) for name, some in boxes.items()}
         made = []
         rows = zip(samples, geometry.programs(), sizes, strict=True)
         for at, (sample, program, size) in enumerate(rows):
@@ -402,7 +498,8 @@ class GeometryStage:
         if not sizes:
             return
         height, width = one_size(type(self.transforms[0][1]).__name__, sizes)
-        start = Geometry.of([height] * len(keys), [width] * len(keys))
+        boxes = {name: values[name] for name in self.schema.boxes}
+        start = self._start([height] * len(keys), [width] * len(keys), boxes)
         geometry = self.plan(start, seed, keys)
         for name, field in self.schema.images.items():
             values[name] = render_on_device(geometry, values[name], mask=field.mask)
@@ -442,7 +539,7 @@ def check_sizes_equal(
             f"a batch needs images of one size, but {name!r} is {shape[1]} x {shape[2]} in the "
             f"first sample of this batch and {heights[at]} x {widths[at]} in sample {indices[at]} "
             "(height x width). End the geometric transforms with T.RandomResizedCrop(size) or "
-            'T.CenterCrop(size), or pack with resize="crop"'
+            'T.CenterCrop(size), or pack with resize="crop". Or give image_lists=True'
         )
 
 
@@ -462,6 +559,13 @@ def padding_sides(name: str, padding: Any) -> tuple[int, int, int, int]:
         raise OptionError(f"{name} is an int, a pair or four ints, not {padding!r}")
     left, top, right, bottom = sides * (4 // len(sides))
     return left, top, right, bottom
+
+
+def padding_mode(name: str, mode: Any) -> PaddingMode:
+    """Return a mode of padding that is known."""
+    if mode not in get_args(PaddingMode):
+        raise OptionError(f"{name} is one of {', '.join(get_args(PaddingMode))}, not {mode!r}")
+    return mode  # type: ignore[no-any-return]
 
 
 def random_rectangles(

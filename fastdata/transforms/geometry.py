@@ -4,7 +4,8 @@ Geometric transforms build up a `Geometry` with array operations, one call a
 batch, before any image is decoded.  Three facts keep it small:
 
 - Cropping and padding are one operation, a *window*: a rectangle that may
-  reach beyond the image, where it is zero.  Windows on windows fold into one.
+  reach beyond the image, where it is zero unless a fill or a mode says otherwise.  Windows within
+  windows fold into one.
 - Flips and transpositions are kept apart and done last; later steps are turned instead.
 - The first window is in coordinates of the source image, so `region` tells
   which pixels of each file matter before it is opened.
@@ -15,6 +16,7 @@ which `fastdata.transforms.render` carries out.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -22,6 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fastdata.errors import OptionError
+from fastdata.transforms.fill import ZERO, Fill
 from fastdata.transforms.warps import (
     Displacement,
     Ints,
@@ -33,19 +36,25 @@ from fastdata.transforms.warps import (
 )
 
 __all__ = [
+    "CentreCut",
     "Crop",
     "Geometry",
     "Interpolation",
     "Ints",
+    "PaddingMode",
     "Program",
     "Scale",
     "Scales",
     "Window",
     "Windows",
     "antialiases",
+    "inside_places",
 ]
 
 Interpolation: TypeAlias = Literal["bilinear", "bicubic", "nearest"]
+
+PaddingMode: TypeAlias = Literal["constant", "edge", "reflect", "symmetric"]
+"""What lies beyond an image: as of `numpy.pad`, for any distance."""
 
 REDUCTION_MARGIN = 3
 """How many times its target a picture must still be, in both directions, to be decoded reduced.
@@ -63,12 +72,14 @@ SMALLEST_REDUCED = 8
 
 
 class Window(NamedTuple):
-    """Take a rectangle; what lies outside the image is zero."""
+    """Take a rectangle; what lies outside the image is zero, `fill`, or as `mode` says."""
 
     top: int
     left: int
     height: int
     width: int
+    fill: Fill | None = None
+    mode: PaddingMode = "constant"
 
 
 class Scale(NamedTuple):
@@ -131,16 +142,26 @@ class PlainCrops(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Windows:
-    """One window an image, int64 [n] each."""
+    """One window an image, int64 [n] each; beyond the images as in `Window`."""
 
     top: Ints
     left: Ints
     height: Ints
     width: Ints
+    fill: Fill | None = None
+    mode: PaddingMode = "constant"
+
+    @property
+    def zero(self) -> bool:
+        """Whether what lies beyond the images is zero."""
+        return self.fill is None and self.mode == "constant"
 
     def rows(self) -> list[Window]:
         columns = (self.top, self.left, self.height, self.width)
-        return [Window(*row) for row in zip(*(c.tolist() for c in columns), strict=True)]
+        rows = zip(*(c.tolist() for c in columns), strict=True)
+        if self.zero:
+            return [Window(*row) for row in rows]
+        return [Window(*row)._replace(fill=self.fill, mode=self.mode) for row in rows]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -155,6 +176,19 @@ class Scales:
     def rows(self) -> list[Scale]:
         sizes = zip(self.height.tolist(), self.width.tolist(), strict=True)
         return [Scale(*size, self.interpolation, self.antialias) for size in sizes]
+
+
+class CentreCut(NamedTuple):
+    """A crop that boxes with a centre outside do not survive.
+
+    `images` are the images that are cropped, `rows` their numbers in the geometry `before` the
+    crop, and `windows` their rectangles in its coordinates: int64 [m], [m] and [m, 4].
+    """
+
+    images: Ints
+    rows: Ints
+    before: Geometry
+    windows: Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -175,6 +209,10 @@ class Geometry:
         Images to be mirrored top to bottom, after all steps and `transpose`; None: none is.
     transpose : ndarray of bool, shape [n], or None
         Images whose rows become columns, after all steps; None: none is transposed.
+    boxes : ndarray of object, shape [n], or None
+        The boxes of each stored image, float64 [k, 4], if a transform needs them.
+    centred : tuple of CentreCut
+        Crops that set boxes with a centre outside to zero.
     """
 
     source_height: Ints
@@ -185,6 +223,8 @@ class Geometry:
     steps: tuple[Windows | Scales | Warps, ...] = ()
     flip_rows: NDArray[np.bool_] | None = None
     transpose: NDArray[np.bool_] | None = None
+    boxes: NDArray[np.object_] | None = None
+    centred: tuple[CentreCut, ...] = ()
 
     @classmethod
     def of(cls, height: ArrayLike, width: ArrayLike) -> Geometry:
@@ -195,18 +235,40 @@ class Geometry:
     def __len__(self) -> int:
         return len(self.height)
 
+    def with_boxes(self, boxes: Sequence[NDArray[np.float64]]) -> Geometry:
+        """Tell transforms the boxes of the n images as they are stored, float64 [k, 4] each."""
+        column = np.empty(len(self), np.object_)
+        for at, some in enumerate(boxes):
+            column[at] = some
+        return replace(self, boxes=column)
+
     def window(
-        self, top: ArrayLike, left: ArrayLike, height: ArrayLike, width: ArrayLike
+        self,
+        top: ArrayLike,
+        left: ArrayLike,
+        height: ArrayLike,
+        width: ArrayLike,
+        *,
+        fill: Fill | None = None,
+        mode: PaddingMode = "constant",
+        centres: NDArray[np.bool_] | None = None,
     ) -> Geometry:
         """Take a rectangle of each image as it is now; each argument is int or int [n].
 
         The rectangle may reach beyond the image on any side; pixels there are
-        zero.
+        zero, or `fill`, or with another `mode` those of the image.  Of images of which `centres`,
+        bool [n], is true, boxes become empty whose centre is not inside the rectangle.
         """
         top, left, height, width = (
             np.broadcast_to(np.asarray(a, np.int64), self.height.shape)
             for a in (top, left, height, width)
         )
+        if centres is not None and centres.any():
+            rows = np.flatnonzero(centres)
+            windows = np.stack([top, left, height, width], 1)[rows]
+            cut = CentreCut(rows, rows, replace(self, centred=()), windows)
+            cropped = self.window(top, left, height, width, fill=fill, mode=mode)
+            return replace(cropped, centred=(*self.centred, cut))
         # The orientation comes last, so a rectangle of a mirrored image is taken from
         # the other side.
         size = height, width
@@ -218,13 +280,18 @@ class Geometry:
         ).all()
         (top, left), (height, width) = self.before(top, left), self.before(height, width)
         steps = self.steps
-        if steps and isinstance(steps[-1], Windows) and within:
+        last = steps[-1] if steps else None
+        if isinstance(last, Windows) and within:
             # A rectangle within the rectangle before: one of their source.
-            top, left = steps[-1].top + top, steps[-1].left + left
+            top, left, fill, mode = last.top + top, last.left + left, last.fill, last.mode
             steps = steps[:-1]
         elif within and (size[0] == self.height).all() and (size[1] == self.width).all():
             return self
-        step = Windows(top, left, height, width)
+        elif within:
+            fill, mode = None, "constant"
+        elif fill == ZERO or mode != "constant":
+            fill = None
+        step = Windows(top, left, height, width, fill, mode)
         return replace(self, height=size[0], width=size[1], steps=(*steps, step))
 
     def resize(
@@ -352,6 +419,17 @@ class Geometry:
             zeros = np.zeros_like(self.source_height)
             return zeros, zeros, self.source_height, self.source_width
         first = self.steps[0]
+        if first.mode != "constant":
+            beyond = (first.top < 0) | (first.left < 0)
+            beyond |= first.top + first.height > self.source_height
+            beyond |= first.left + first.width > self.source_width
+            inside = np.where(beyond, 0, (first.top, first.left, first.height, first.width))
+            return (
+                inside[0],
+                inside[1],
+                np.where(beyond, self.source_height, inside[2]),
+                np.where(beyond, self.source_width, inside[3]),
+            )
         top = np.clip(first.top, 0, self.source_height)
         left = np.clip(first.left, 0, self.source_width)
         bottom = np.clip(first.top + first.height, top, self.source_height)
@@ -365,7 +443,8 @@ class Geometry:
         if steps and isinstance(steps[0], Windows):
             first = steps[0]
             top, left, height, width = region
-            if (first.height == height).all() and (first.width == width).all():
+            same = first.mode == "constant" or ((first.top == top) & (first.left == left)).all()
+            if same and (first.height == height).all() and (first.width == width).all():
                 steps = steps[1:]  # inside the image: what is read is the window
             else:
                 moved = replace(first, top=first.top - top, left=first.left - left)
@@ -388,6 +467,8 @@ class Geometry:
         windows = top, left, self.source_height, self.source_width
         if steps and isinstance(steps[0], Windows):
             first, steps = steps[0], steps[1:]
+            if not first.zero:
+                return None
             windows = first.top, first.left, first.height, first.width
         if not steps:
             return PlainCrops(windows, None)
@@ -459,6 +540,22 @@ def _remaining(before: NDArray[np.bool_] | None, which: NDArray[np.bool_]) -> An
 def antialiases(rows: Any, columns: Any, height: Any, width: Any) -> Any:
     """Return where ``antialias=None`` antialiases: where rows x columns shrink in a direction."""
     return (rows > height) | (columns > width)
+
+
+def inside_places(at: Any, length: Any, mode: PaddingMode) -> Any:
+    """Return for places on an axis, perhaps beyond `length`, the places that they are like.
+
+    Arrays or tensors of int64; `length` is from 1 up.
+    """
+    if mode == "edge":
+        at = at.clip(0)
+        return at - (at >= length) * (at - length + 1)
+    if mode == "reflect":
+        period = 2 * (length - 1)
+        at = at % (period + (period == 0)) * (period > 0)  # one pixel is all there is
+        return at + (at >= length) * (period - 2 * at)
+    at = at % (2 * length)
+    return at + (at >= length) * (2 * length - 1 - 2 * at)
 
 
 def _is_inside(window: Windows, scale: Scales) -> bool:
