@@ -134,7 +134,8 @@ def _check_random_sizes(part: Pipeline) -> None:
                 names = [type(one).__name__ for one in _geometric(part) if one.random_size]
                 raise OptionError(
                     f"a batch needs images of one size, but {names[-1]} makes several: put "
-                    "T.Resize((height, width)) behind it"
+                    "T.Resize((height, width)) behind it, or give image_lists=True for lists of "
+                    "images"
                 )
 
 
