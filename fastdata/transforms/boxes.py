@@ -239,7 +239,10 @@ def _motions(geometry: Geometry) -> NDArray[np.float64]:
         if isinstance(step, Windows):
             corner = np.stack([step.left, step.top], 1)
             shift -= corner
-            low, high = np.clip(low - corner, 0, after), np.clip(high - corner, 0, after)
+            cut = np.ones((len(corner), 1), np.bool_)
+            if geometry.mixed:  # the window may be for other images
+                cut = ((corner != 0) | (after != size)).any(1, keepdims=True)
+            low, high = (np.where(cut, np.clip(end - corner, 0, after), end) for end in (low, high))
         else:
             factor = after / size
             scale, shift, low, high = (part * factor for part in (scale, shift, low, high))
