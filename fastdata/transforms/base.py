@@ -77,6 +77,12 @@ class GeometricTransform(ABC):
     keeps_size: ClassVar[bool] = False
     """Whether images are as large afterwards as they were."""
 
+    random_size: ClassVar[bool] = False
+    """Whether images of one size may be of several sizes afterwards."""
+
+    needs_boxes: ClassVar[bool] = False
+    """Whether the plan depends on the boxes of the images (`Geometry.boxes`)."""
+
     @property
     def output_size(self) -> tuple[int, int] | None:
         """Height and width of every image afterwards; None where they depend on the image."""

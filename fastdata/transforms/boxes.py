@@ -13,7 +13,7 @@ images, unless boxes are moved on a device before.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -24,13 +24,14 @@ from numpy.typing import ArrayLike, NDArray
 from fastdata.errors import OptionError
 from fastdata.schema import ArrayField, Schema
 from fastdata.transforms.base import Sample, kind_of, names_tuple, positive_number
-from fastdata.transforms.geometry import Geometry, Ints, Windows
+from fastdata.transforms.geometry import CentreCut, Geometry, Ints, Windows
 from fastdata.transforms.image_tensors import to_device
 
 __all__ = [
     "BoundDrop",
     "Boxes",
     "DropEmptyBoxes",
+    "boxes_by_image",
     "check_entries",
     "move_boxes",
     "restored_boxes",
@@ -139,7 +140,7 @@ def move_boxes(geometry: Geometry, boxes: Any, name: str = "boxes") -> Any:
     Thread-safe.  Computed in float64; a device is not waited for.
     """
     _check(boxes, len(geometry), name)
-    if geometry.identity or not len(geometry):
+    if (geometry.identity and not geometry.centred) or not len(geometry):
         return boxes
     if isinstance(boxes, torch.Tensor):
         flat = boxes.reshape(-1, 4)
@@ -184,7 +185,43 @@ def _moved(geometry: Geometry, boxes: torch.Tensor, images: Ints) -> torch.Tenso
     down = corners[:, :, 1]
     if numbers.shape[1] > 9:
         down = torch.where(numbers[:, 9:10] > 0, down.flip(1), down)
-    return torch.stack([across, down], 2).view(-1, 4)
+    moved = torch.stack([across, down], 2).view(-1, 4)
+    for cut in geometry.centred:
+        moved.masked_fill_(_cut_away(cut, boxes, images, len(geometry))[:, None], 0)
+    return moved
+
+
+def _cut_away(cut: CentreCut, boxes: torch.Tensor, images: Ints, count: int) -> torch.Tensor:
+    """Return which boxes, [m], have a centre outside the crop of their image, bool [m]."""
+    place = np.full(count, -1)
+    place[cut.images] = np.arange(len(cut.images))
+    own = np.flatnonzero(place[images] >= 0)
+    rows = to_device(own, boxes.device)
+    crops = place[images[own]]
+    before = _moved(cut.before, boxes[rows], cut.rows[crops])
+    windows = to_device(cut.windows[crops], boxes.device)
+    centres = (before[:, :2] + before[:, 2:]) / 2
+    low = windows[:, :2].flip(1)
+    inside = (centres > low) & (centres < low + windows[:, 2:].flip(1))
+    gone = torch.zeros(len(boxes), dtype=torch.bool, device=boxes.device)
+    gone[rows] = ~inside.all(1)
+    return gone
+
+
+def boxes_by_image(columns: Mapping[str, Any], count: int) -> list[NDArray[np.float64]]:
+    """Return the boxes of each of n images, float64 [k, 4], those of all fields together.
+
+    `columns` are fields of boxes as `move_boxes` takes them.
+    """
+    fields = []
+    for name, boxes in columns.items():
+        _check(boxes, count, name)
+        parts = [some.reshape(-1, 4) for some in boxes]
+        flat = torch.cat(parts).double().cpu().numpy() if parts else np.empty((0, 4))
+        fields.append(np.split(flat, np.cumsum([len(part) for part in parts])[:-1]))
+    if len(fields) == 1:
+        return fields[0][:count]
+    return [np.concatenate(parts) for parts in zip(*fields, strict=True)][:count]
 
 
 def _motions(geometry: Geometry) -> NDArray[np.float64]:
@@ -202,7 +239,10 @@ def _motions(geometry: Geometry) -> NDArray[np.float64]:
         if isinstance(step, Windows):
             corner = np.stack([step.left, step.top], 1)
             shift -= corner
-            low, high = np.clip(low - corner, 0, after), np.clip(high - corner, 0, after)
+            cut = np.ones((len(corner), 1), np.bool_)
+            if geometry.mixed:  # the window may be for other images
+                cut = ((corner != 0) | (after != size)).any(1, keepdims=True)
+            low, high = (np.where(cut, np.clip(end - corner, 0, after), end) for end in (low, high))
         else:
             factor = after / size
             scale, shift, low, high = (part * factor for part in (scale, shift, low, high))

@@ -6,7 +6,7 @@ Semantics are torchvision's (`torchvision.transforms.v2`); the random numbers ar
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeAlias, get_args
 
 import numpy as np
@@ -31,10 +31,12 @@ from fastdata.transforms.base import (
     size_or_schedule,
     size_pair,
 )
-from fastdata.transforms.boxes import move_boxes
+from fastdata.transforms.boxes import boxes_by_image, move_boxes
+from fastdata.transforms.choosing import Gate, Member, Outcome, chosen, outcomes_of
 from fastdata.transforms.fill import fill_value
 from fastdata.transforms.geometry import Geometry, Interpolation, Ints, PaddingMode
 from fastdata.transforms.image_tensors import as_array, one_size
+from fastdata.transforms.joining import joined, some
 from fastdata.transforms.render import render
 from fastdata.transforms.render_device import render_on_device
 
@@ -156,7 +158,8 @@ class RandomResizedCrop(_Crop):
         position = draws.integers(room + 1, 2, first=2 * TRIES)
         top, left = np.where(fitted[:, None], position, room // 2).T
         cropped = geometry.window(top, left, height, width)
-        return cropped.resize(*self._size_in(draws.epoch), self.interpolation, self.antialias)
+        height, width = self._size_in(draws.epoch)
+        return cropped.resize(height, width, self.interpolation, self.antialias)
 
 
 @dataclass(frozen=True)
@@ -394,35 +397,108 @@ class RandomVerticalFlip(_RandomFlip):
 
 @dataclass(frozen=True)
 class GeometryStage:
-    """Geometric transforms in a row, each with the number it draws under."""
+    """Geometric transforms in a row, some perhaps for some images of a batch only."""
 
     schema: Schema
-    transforms: tuple[tuple[int, GeometricTransform], ...]
+    transforms: tuple[Member, ...]
 
     def plan(self, geometry: Geometry, seed: int, keys: SampleKeys) -> Geometry:
-        """Return the geometry of samples, one of `geometry` each."""
-        for operation, transform in self.transforms:
-            geometry = transform.plan(geometry, keys.draws(seed, operation))
+        """Return the geometry of samples, one of `geometry` each.
+
+        It has their boxes if the stage `needs_boxes`.
+        """
+        for operation, transform, gates in self.transforms:
+            if not gates:
+                geometry = transform.plan(geometry, keys.draws(seed, operation))
+                continue
+            which = chosen(gates, seed, keys)
+            if which.all():
+                geometry = transform.plan(geometry, keys.draws(seed, operation))
+            elif which.any():
+                draws = keys[which].draws(seed, operation)
+                planned = transform.plan(some(geometry, which), draws)
+                geometry = joined(which, planned, some(geometry, ~which))
         return geometry
+
+    @property
+    def has_gates(self) -> bool:
+        """Whether some images of a batch may take other transforms than the rest."""
+        return any(member.gates for member in self.transforms)
+
+    @property
+    def size_gates(self) -> tuple[Gate, ...]:
+        """The gates that the sizes of images depend on."""
+        return tuple(gate for member in self._sizing for gate in member.gates)
+
+    @property
+    def _sizing(self) -> list[Member]:
+        return [member for member in self.transforms if not member.transform.keeps_size]
+
+    def given(self, outcome: Outcome) -> GeometryStage:
+        """Return the stage as it changes the sizes of images with this outcome of choices."""
+        if not self.has_gates:
+            return self
+        happening = [one._replace(gates=()) for one in self.transforms if one.happens(outcome)]
+        return replace(self, transforms=tuple(happening))
 
     @property
     def epochs(self) -> set[int]:
         """First epochs of sizes that change with the epoch."""
-        return {epoch for _, transform in self.transforms for epoch in transform.epochs}
+        return {epoch for member in self.transforms for epoch in member.transform.epochs}
 
     def size_in(self, epoch: int) -> tuple[int, int] | None:
         """Height and width of all images afterwards; None where they depend on the image."""
-        for _, transform in reversed(self.transforms):
-            if not transform.keeps_size:
-                return transform.size_in(epoch)
-        return None
+        sizing = self._sizing
+        always = [at for at, member in enumerate(sizing) if not member.gates]
+        sizing = sizing[always[-1] if always else 0 :]  # none before has a say
+        sizes = set()
+        for outcome in outcomes_of(gate for member in sizing for gate in member.gates) or ():
+            happening = [member for member in sizing if member.happens(outcome)]
+            sizes.add(happening[-1].transform.size_in(epoch) if happening else None)
+        return sizes.pop() if len(sizes) == 1 else None
+
+    @property
+    def needs_boxes(self) -> bool:
+        """Whether the plan depends on the boxes of the images."""
+        return any(member.transform.needs_boxes for member in self.transforms)
+
+    def random_size(self, epoch: int) -> bool:
+        """Return whether images of one size may be of several sizes afterwards.
+
+        Apart from what random choices make of them.
+        """
+        return any(
+            self.given(outcome)._last_is_random(epoch)
+            for outcome in outcomes_of(self.size_gates) or ()
+        )
+
+    def _last_is_random(self, epoch: int) -> bool:
+        for member in reversed(self.transforms):
+            transform = member.transform
+            if transform.random_size or transform.size_in(epoch) is not None:
+                random: bool = transform.random_size
+                return random
+        return False
 
     def plan_sizes(
         self, height: Ints, width: Ints, seed: int, keys: SampleKeys
     ) -> tuple[Ints, Ints]:
-        """Return what becomes of these heights and widths, int64 [n] each."""
-        geometry = self.plan(Geometry.of(height, width), seed, keys)
+        """Return what becomes of these heights and widths, int64 [n] each.
+
+        Where sizes depend on boxes, it is that of images without any.
+        """
+        geometry = self._start(height, width, {})
+        geometry = self.plan(geometry, seed, keys)
         return geometry.height, geometry.width
+
+    def _start(self, height: ArrayLike, width: ArrayLike, boxes: Mapping[str, Any]) -> Geometry:
+        """Return the geometry to begin with; `boxes` by field, without any: no image has one."""
+        geometry = Geometry.of(height, width)
+        if not self.needs_boxes:
+            return geometry
+        if not boxes:
+            return geometry.with_boxes([np.empty((0, 4))] * len(geometry))
+        return geometry.with_boxes(boxes_by_image(boxes, len(geometry)))
 
     def run(
         self, samples: list[Sample], seed: int, keys: SampleKeys, describe: Describe
@@ -436,12 +512,10 @@ class GeometryStage:
         )
         check_sizes_agree(names, shapes[..., 0].T, shapes[..., 1].T, keys.indices)
         height, width = shapes[:, 0].T
-        geometry = self.plan(Geometry.of(height, width), seed, keys)
+        boxes = {name: [getattr(sample, name) for sample in samples] for name in self.schema.boxes}
+        geometry = self.plan(self._start(height, width, boxes), seed, keys)
         sizes = zip(geometry.height.tolist(), geometry.width.tolist(), strict=True)
-        columns = {
-            name: move_boxes(geometry, [getattr(sample, name) for sample in samples], name)
-            for name in self.schema.boxes
-        }
+        columns = {name: move_boxes(geometry, some, name) for name, some in boxes.items()}
         made = []
         rows = zip(samples, geometry.programs(), sizes, strict=True)
         for at, (sample, program, size) in enumerate(rows):
@@ -458,7 +532,7 @@ class GeometryStage:
         image = getattr(sample, name)
         if not (isinstance(image, torch.Tensor) and image.ndim == 3 and image.dtype == torch.uint8):
             kind = getattr(image, "dtype", type(image).__name__)
-            transform = type(self.transforms[0][1]).__name__
+            transform = type(self.transforms[0].transform).__name__
             raise OptionError(
                 f"{transform} takes uint8 images [C, H, W], but the callable before it made "
                 f"{name!r} {kind}; put {transform} before it"
@@ -470,8 +544,9 @@ class GeometryStage:
         sizes = {tuple(values[name].shape[2:]) for name in self.schema.images}
         if not sizes:
             return
-        height, width = one_size(type(self.transforms[0][1]).__name__, sizes)
-        start = Geometry.of([height] * len(keys), [width] * len(keys))
+        height, width = one_size(type(self.transforms[0].transform).__name__, sizes)
+        boxes = {name: values[name] for name in self.schema.boxes}
+        start = self._start([height] * len(keys), [width] * len(keys), boxes)
         geometry = self.plan(start, seed, keys)
         for name, field in self.schema.images.items():
             values[name] = render_on_device(geometry, values[name], mask=field.mask)

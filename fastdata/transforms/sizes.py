@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,8 @@ __all__ = ["RandomResize", "RandomShortestSize", "ScaleJitter"]
 
 class _RandomScale(GeometricTransform):
     """Resizes each image by a random factor."""
+
+    random_size: ClassVar[bool] = True
 
     interpolation: Interpolation
     antialias: bool | None
@@ -159,9 +162,9 @@ class RandomResize(_RandomScale):
         return factor
 
 
-def _sizes(name: str, value: int | Sequence[int]) -> tuple[int, ...]:
+def _sizes(name: str, value: Any) -> tuple[int, ...]:
     """Return the sizes that may be drawn."""
-    found = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
+    found = tuple(value) if isinstance(value, (list, tuple)) else (value,)
     if not found:
         raise OptionError(f"{name} is an int or a list of int, not {value!r}")
     return tuple(positive_int(name, one) for one in found)
