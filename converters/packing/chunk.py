@@ -12,10 +12,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import cv2
 import numpy as np
 
 from fastdata.codecs import Pixels
-from fastdata.codecs.bilinear import resize_bilinear
+from fastdata.codecs.bilinear import resize_bilinear, resize_bilinear_window
 from fastdata.codecs.blobs import (
     check_header,
     decode_stored,
@@ -25,12 +26,18 @@ from fastdata.codecs.blobs import (
     transcode_jpeg,
 )
 from fastdata.codecs.image import Decoded, dct_scale, decode_image, decode_jpeg
-from fastdata.codecs.image_header import is_stored_as_jpeg
+from fastdata.codecs.image_header import is_stored_as_jpeg, size_of
 from fastdata.codecs.jpeg import JpegHeader, check_scans, is_jpeg, read_jpeg_header
 from fastdata.codecs.limits import check_pixels
-from fastdata.codecs.pillow import orient
-from fastdata.codecs.resize import centre_crop, centre_of, resize_pixels, target_size
-from fastdata.errors import ImageError
+from fastdata.codecs.lossy_masks import (
+    THRESHOLD_NOTE,
+    ClassNumbersLostError,
+    took_threshold,
+    without_loss,
+)
+from fastdata.codecs.pillow import orient, unoriented
+from fastdata.codecs.resize import centre_crop, centre_of, resize_pixels, resize_window
+from fastdata.errors import ImageError, SourceError, is_of_machine
 from fastdata.formats.layout import CODECS, checksum
 from fastdata.formats.writer import EncodedImage, Record
 from fastdata.native.library import compiled, decode_resized
@@ -44,6 +51,7 @@ from ..reading.spans import FileSpan
 from .boxes import Placement, image_with_boxes, place_boxes
 from .options import EncodeOptions
 from .remarks import unless_all
+from .sizes import Sizes, resized_size
 
 __all__ = ["CHUNK_BYTES", "RECIPE", "bytes_of", "encode_chunk", "place_image"]
 
@@ -63,6 +71,9 @@ TWO_VALUES = (
 _RAW_SIDE = 64
 """Codec ``auto`` stores images up to this many pixels a side raw."""
 
+_LARGE_PIXELS = 1 << 24
+"""From this size on an image is the cause if memory is not enough for it, not the machine."""
+
 
 def encode_chunk(
     samples: Sequence[Sample | Reject],
@@ -74,7 +85,8 @@ def encode_chunk(
 
     box_forms: what boxes are of fields that have no corners in pixels, as `Source.box_forms`.
     A sample that cannot be encoded becomes a `Reject`.  Errors with another cause are
-    raised: `StorageError` if a store does not answer, else `MachineError`.
+    raised: `StorageError` if a store does not answer, `SourceError` if a mask shows that the class
+    numbers of all masks are lost, else `MachineError`.
     """
     results: list[Record | Reject] = []
     plan = _Plan.of(schema, box_forms)
@@ -84,6 +96,10 @@ def encode_chunk(
             continue
         try:
             results.append(_encode_sample(sample, plan, options))
+        except ClassNumbersLostError as error:
+            raise SourceError(
+                f"{sample.key}: {error}. Then start again with overwrite=True (--overwrite)"
+            ) from error
         except Exception as error:  # a bad sample, or a user's Dataset, may raise anything
             results.append(Reject.of(sample.key, error))
     return results
@@ -126,6 +142,8 @@ class _Plan(NamedTuple):
 
 def _encode_sample(sample: Sample, plan: _Plan, options: EncodeOptions) -> Record:
     key, given = sample
+    if plan.masks:
+        took_threshold()  # for the sample before
     if isinstance(given, Deferred):
         loaded = given.load()
         key = key if given.stored_key is None else given.stored_key
@@ -141,14 +159,35 @@ def _encode_sample(sample: Sample, plan: _Plan, options: EncodeOptions) -> Recor
             value = read_regular(value)
         elif isinstance(value, FileSpan):
             value = value.read()
-        image, placements[name] = place_image(value, field, options, notes)
+        try:
+            image, placements[name] = place_image(value, field, options, notes)
+        except (MemoryError, cv2.error) as error:
+            raise (_too_large(value, options, error) or error) from None
         values.append(image)
     if plan.masks:
         _check_masks(values, plan)
+        notes += [THRESHOLD_NOTE] * took_threshold()
     for at, form in plan.boxes:
         values[at] = place_boxes(values[at], placements[plan.picture], form)
     key.encode()  # UnicodeEncodeError, a ValueError, if it is not text
     return Record(key, tuple(values), tuple(dict.fromkeys(notes)))
+
+
+def _too_large(value: Any, options: EncodeOptions, error: Exception) -> ImageError | None:
+    """Return why an image is rejected for which memory was not enough; None if it is small."""
+    if not is_of_machine(error):
+        return None
+    try:
+        size = size_of(value) if isinstance(value, bytes) else np.shape(value)[:2]
+        target = resized_size(*size, options)
+    except Exception:  # not even its size can be read
+        return None
+    if max(size[0] * size[1], target[0] * target[1]) < _LARGE_PIXELS:
+        return None
+    return ImageError(
+        f"there is not enough memory for it: {size[1]} x {size[0]} pixels, which become "
+        f"{target[1]} x {target[0]}"
+    )
 
 
 def _check_masks(values: Sequence[Any], plan: _Plan) -> None:
@@ -185,7 +224,7 @@ def place_image(
             return value, Placement(size, 1, size)
         value = _unpacked(value, field)
     if isinstance(value, (bytes, bytearray, memoryview)):
-        data = bytes(value)
+        data = without_loss(bytes(value), options.max_pixels) if field.mask else bytes(value)
         header = read_jpeg_header(data) if is_jpeg(data) else None
         if header is not None:
             size = header.height, header.width
@@ -200,7 +239,9 @@ def place_image(
             return made
 
         def scale(height: int, width: int) -> int:
-            return dct_scale(height, width, _target(height, width, options), options.dct_margin)
+            return dct_scale(
+                height, width, resized_size(height, width, options), options.dct_margin
+            )
 
         decoded = decode_image(
             data,
@@ -239,10 +280,6 @@ def _unpacked(image: EncodedImage, field: ImageField) -> Any:
     return decode_stored(memoryview(image.data), "raw", shape)
 
 
-def _target(height: int, width: int, options: EncodeOptions) -> tuple[int, int]:
-    return target_size(height, width, options.size, options.resize, options.enlarge)
-
-
 def _compiled(
     data: bytes, header: JpegHeader, field: ImageField, options: EncodeOptions
 ) -> tuple[EncodedImage, Placement] | None:
@@ -253,7 +290,10 @@ def _compiled(
     if field.mask or options.filter != "bilinear" or not compiled():
         return None
     whole = header.height, header.width
-    sizes = _Sizes.of(whole, header.orientation, options)
+    sizes = Sizes.of(whole, header.orientation, options)
+    if sizes.is_thin(options):
+        return None
+    sizes.check(options, field.channels)
     factor = dct_scale(*sizes.upright, sizes.target, options.dct_margin)
     upright = header.orientation == 1 and options.resize != "crop"
     if upright and _codec_of(sizes.wanted, field, options) == "jpeg":
@@ -269,28 +309,15 @@ def _compiled(
     return _encode(pixels, field, options), placement
 
 
-class _Sizes(NamedTuple):
-    """Heights and widths of an image on its way into a shard."""
-
-    upright: tuple[int, int]
-    target: tuple[int, int]
-    """Upright and resized."""
-    wanted: tuple[int, int]
-    """Resized, and not upright yet: the other way round would turn more pixels."""
-
-    @classmethod
-    def of(cls, size: tuple[int, int], orientation: int, options: EncodeOptions) -> _Sizes:
-        upright = size[::-1] if orientation >= 5 else size
-        target = _target(*upright, options)
-        return cls(upright, target, target[::-1] if orientation >= 5 else target)
-
-
 def _resized(
     decoded: Decoded, field: ImageField, options: EncodeOptions
 ) -> tuple[Pixels, Placement]:
     """Resize, and turn upright."""
-    sizes = _Sizes.of(decoded.size, decoded.orientation, options)
+    sizes = Sizes.of(decoded.size, decoded.orientation, options)
     filter = "nearest" if field.mask else options.filter
+    if sizes.is_thin(options):
+        return _cropped(decoded, sizes, filter, options)
+    sizes.check(options, field.channels)
     if filter == "bilinear":
         pixels = resize_bilinear(decoded.pixels, sizes.wanted, decoded.size, decoded.factor)
     else:
@@ -298,8 +325,25 @@ def _resized(
     return _upright(pixels, sizes, decoded.orientation, decoded.turned, options)
 
 
+def _cropped(
+    decoded: Decoded, sizes: Sizes, filter: str, options: EncodeOptions
+) -> tuple[Pixels, Placement]:
+    """Resize only what the crop of a thin picture needs, and turn it upright."""
+    window = (*centre_of(sizes.target, options.size), *options.size)
+    before = unoriented(window, sizes.target, decoded.orientation)
+    if filter == "bilinear":
+        pixels = resize_bilinear_window(
+            decoded.pixels, sizes.wanted, before, decoded.size, decoded.factor
+        )
+    else:
+        pixels = resize_window(decoded.pixels, sizes.wanted, before, filter, decoded.extent)
+    orientation = max(decoded.orientation, decoded.turned)
+    placement = Placement(sizes.upright, orientation, sizes.target, window)
+    return orient(pixels, decoded.orientation), placement
+
+
 def _upright(
-    pixels: Pixels, sizes: _Sizes, orientation: int, turned: int, options: EncodeOptions
+    pixels: Pixels, sizes: Sizes, orientation: int, turned: int, options: EncodeOptions
 ) -> tuple[Pixels, Placement]:
     """Turn resized pixels upright, and crop them."""
     if orientation != 1:
@@ -354,7 +398,7 @@ def _keep(
 
 
 def _final(size: tuple[int, int], options: EncodeOptions) -> tuple[int, int]:
-    return options.size if options.resize == "crop" else _target(*size, options)
+    return options.size if options.resize == "crop" else resized_size(*size, options)
 
 
 def _codec_of(size: tuple[int, int], field: ImageField, options: EncodeOptions) -> str:
