@@ -30,12 +30,14 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fastdata.errors import MissingExtraError
+from fastdata.errors import MissingExtraError, OptionError
 from fastdata.installing import install_line
 from fastdata.transforms.geometry import Geometry, Interpolation, Ints, Windows, antialiases
+from fastdata.transforms.warps import Warps
 
 __all__ = [
     "FAILURES",
+    "NO_WARPS",
     "Arguments",
     "FieldGraph",
     "Graph",
@@ -91,14 +93,22 @@ class FieldGraph:
     transposes: bool = False
 
 
+NO_WARPS = (
+    "transform has rotations or distortions, which this backend does not have; leave them out, "
+    'or use backend="cpu"'
+)
+
+
 def graph_of(geometry: Geometry | None, *, channels: int, encoded: bool, mask: bool) -> FieldGraph:
-    """Return the graph of a field with these images."""
+    """Return the graph of a field with these images; `OptionError` if they are warped."""
     if geometry is None:
         return FieldGraph(channels, encoded)
     steps: list[Slice | Resize] = []
     for step in geometry.steps:
         if isinstance(step, Windows):
             steps.append(Slice())
+        elif isinstance(step, Warps):
+            raise OptionError(NO_WARPS)
         elif mask or step.interpolation == "nearest":
             steps.append(Resize("nearest", False))
         else:

@@ -41,6 +41,12 @@ from fastdata.transforms.blur_erasing import GaussianBlur, RandomErasing
 from fastdata.transforms.boxes import Boxes, DropEmptyBoxes, move_boxes, transform_boxes
 from fastdata.transforms.callables import ImageOnly, OnPIL, PerSample
 from fastdata.transforms.color import ColorJitter, RandomGrayscale
+from fastdata.transforms.distortions import (
+    ElasticTransform,
+    RandomAffine,
+    RandomPerspective,
+    RandomRotation,
+)
 from fastdata.transforms.geometric import (
     CenterCrop,
     RandomCrop,
@@ -64,6 +70,7 @@ __all__ = [
     "ColorJitter",
     "CutMix",
     "DropEmptyBoxes",
+    "ElasticTransform",
     "GaussianBlur",
     "GeometricTransform",
     "ImageOnly",
@@ -74,11 +81,14 @@ __all__ = [
     "PerSample",
     "PixelTransform",
     "RandAugment",
+    "RandomAffine",
     "RandomCrop",
     "RandomErasing",
     "RandomGrayscale",
     "RandomHorizontalFlip",
+    "RandomPerspective",
     "RandomResizedCrop",
+    "RandomRotation",
     "RandomVerticalFlip",
     "Resize",
     "ToDtype",

@@ -66,7 +66,7 @@ def fields(
         across, down = (to_device(part, device) for part in _kernels(displacement, axis))
         reach = len(across) // 2
         frame = (rows + 2 * reach) * (columns + 2 * reach)
-        for part in torch.arange(len(keys), device=device).split(max(NUMBERS_AT_ONCE // frame, 1)):
+        for part in torch.arange(len(keys), device=device).split(max(NUMBERS_AT_ONCE // frame, 1)):  # type: ignore[no-untyped-call]
             high, wide = heights[part, None], widths[part, None]
             y = _reflected(_framed(every[0], reach), high)[:, :, None]
             x = _reflected(_framed(every[1], reach), wide)[:, None]
@@ -96,7 +96,7 @@ def at_places(
         reach = len(across) // 2
         around = torch.arange(-reach, reach + 1, device=device)
         at_once = max(NUMBERS_AT_ONCE // len(around) ** 2, 1)
-        for part in torch.arange(len(places), device=device).split(at_once):
+        for part in torch.arange(len(places), device=device).split(at_once):  # type: ignore[no-untyped-call]
             high, wide = heights[part, None], widths[part, None]
             x, y = places[part, :1] + around, places[part, 1:] + around
             x, y = _reflected(x, wide)[:, None], _reflected(y, high)[:, :, None]

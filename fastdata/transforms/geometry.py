@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fastdata.errors import OptionError
+from fastdata.transforms.fill import ZERO, Fill
 from fastdata.transforms.warps import (
     Displacement,
     Ints,
@@ -289,8 +290,7 @@ class Geometry:
         width: ArrayLike,
         *,
         interpolation: WarpInterpolation,
-        fill: tuple[float, ...] = (0.0,),
-        mask_fill: tuple[float, ...] = (0.0,),
+        fill: Fill = ZERO,
         displacement: Displacement | None = None,
         keys: NDArray[np.uint64] | None = None,
     ) -> Geometry:
@@ -312,17 +312,14 @@ class Geometry:
             )
         # The orientation of what is looked up becomes a part of its matrix.
         turned = upright(self.height, self.width, self.flip, self.flip_rows, self.transpose)
-        size = (
-            np.where(which, after, before)
-            for after, before in zip((height, width), self.before(height, width), strict=True)
-        )
+        rows, columns = self.before(height, width)
         step = Warps(
             turned @ matrix,
             which,
-            *size,
+            np.where(which, height, rows),
+            np.where(which, width, columns),
             interpolation,
             fill,
-            mask_fill,
             displacement,
             np.zeros(len(self), np.uint64) if keys is None else keys,
         )

@@ -35,7 +35,7 @@ def warp_image(image: Pixels, warp: Warp, out: Pixels | None, *, mask: bool) -> 
     if out is None:
         out = np.empty((warp.height, warp.width, channels), np.uint8)
     nearest = mask or warp.interpolation == "nearest"
-    fill = np.resize(np.asarray(warp.mask_fill if mask else warp.fill, np.float64), channels)
+    fill = warp.fill.values(channels, mask=mask)
     moved = None
     if warp.displacement is not None:
         moved = field(warp.key, warp.height, warp.width, warp.displacement)
@@ -82,8 +82,10 @@ def _sum(x: Any, y: Any, by_x: float, by_y: float, shift: float) -> Floats:
     """Return by_x * x + by_y * y + shift, whose parts are rounded to float32 before the sum."""
     if x.ndim == 2 and 0 in (by_x, by_y):
         part: Floats = by_x * x if by_x else by_y * y
-        return np.add(part, shift, out=part)
-    return (by_x * x).astype(np.float32) + (by_y * y + shift).astype(np.float32)
+        part += shift
+        return part
+    total: Floats = (by_x * x).astype(np.float32) + (by_y * y + shift).astype(np.float32)
+    return total
 
 
 def _look_up(
@@ -92,7 +94,7 @@ def _look_up(
     y: Floats,
     out: Pixels,
     some: slice,
-    fill: NDArray[np.float64],
+    fill: Pixels,
     *,
     nearest: bool,
 ) -> None:
@@ -112,9 +114,7 @@ def _look_up(
         out[..., some] = made.reshape(*out.shape[:2], -1)
 
 
-def _blend_edges(
-    out: Pixels, x: Floats, y: Floats, shape: tuple[int, ...], fill: NDArray[np.float64]
-) -> None:
+def _blend_edges(out: Pixels, x: Floats, y: Floats, shape: tuple[int, ...], fill: Pixels) -> None:
     """Blend the pixels at the image's edges with `fill` once more, as torchvision does.
 
     There the image, zero beyond its edges, is weighed once more by the share of a pixel that is

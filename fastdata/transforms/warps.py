@@ -14,6 +14,8 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from fastdata.transforms.fill import Fill
+
 __all__ = [
     "Displacement",
     "Matrices",
@@ -31,9 +33,6 @@ Matrices: TypeAlias = NDArray[np.float64]
 """Projective maps of places (x, y, 1), float64 [n, 3, 3]."""
 
 WarpInterpolation: TypeAlias = Literal["nearest", "bilinear"]
-
-Colour: TypeAlias = tuple[float, ...]
-"""One number, or one a channel."""
 
 
 class Displacement(NamedTuple):
@@ -56,8 +55,7 @@ class Warp(NamedTuple):
     height: int
     width: int
     interpolation: WarpInterpolation
-    fill: Colour
-    mask_fill: Colour
+    fill: Fill
     displacement: Displacement | None
     key: int
 
@@ -76,14 +74,13 @@ class Warps:
     height: Ints
     width: Ints
     interpolation: WarpInterpolation
-    fill: Colour
-    mask_fill: Colour
+    fill: Fill
     displacement: Displacement | None
     keys: NDArray[np.uint64]
 
     def rows(self) -> list[Warp | None]:
         """Return the warp of each image; None for those that stay."""
-        others = self.interpolation, self.fill, self.mask_fill, self.displacement
+        others = self.interpolation, self.fill, self.displacement
         columns = (part.tolist() for part in (self.applied, self.height, self.width, self.keys))
         return [
             Warp(matrix, height, width, *others, key) if applied else None
