@@ -33,20 +33,21 @@ def kernel_size(sigma: float) -> int:
     return int(8 * sigma + 1) // 2 * 2 + 1
 
 
-def field(key: int, height: int, width: int, displacement: Displacement) -> NDArray[np.float32]:
-    """Return how far each pixel is displaced, (across, down), float32 [H, W, 2], in pixels."""
+def field(
+    key: int, height: int, width: int, displacement: Displacement
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return how far each pixel is displaced, across and down, float32 [H, W], in pixels."""
     count = -(-height * width // 2)
     words = _mix(_start(np.array([key], np.uint64)) + np.arange(1, count + 1) * _signed(GOLDEN))
     noise = words.astype("<i8", copy=False).view("<i2")[: 2 * height * width]
     noise = noise.reshape(height, width, 2)
-    across, down = (_kernels(displacement, axis) for axis in (0, 1))
-    if across is down:
-        return cv2.sepFilter2D(noise, cv2.CV_32F, *across)  # type: ignore[return-value]
-    planes = [
-        cv2.sepFilter2D(np.ascontiguousarray(noise[..., axis]), cv2.CV_32F, *kernels)
-        for axis, kernels in enumerate((across, down))
-    ]
-    return np.stack(planes, -1)
+    across, down = (
+        cv2.sepFilter2D(
+            np.ascontiguousarray(noise[..., axis]), cv2.CV_32F, *_kernels(displacement, axis)
+        )
+        for axis in (0, 1)
+    )
+    return across, down  # type: ignore[return-value]
 
 
 def fields(
@@ -108,7 +109,7 @@ def at_places(
 def _kernels(
     displacement: Displacement, axis: int
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return the weights across and down of one axis; the same objects for the same numbers."""
+    """Return the weights across and down of one axis of a field."""
     size = kernel_size(displacement.sigma[axis])
     return _weights(size, displacement.sigma, displacement.alpha[axis])
 
