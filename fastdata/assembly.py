@@ -48,8 +48,10 @@ from fastdata.sampling import (
     part_of_rank,
 )
 from fastdata.schema import Schema
+from fastdata.transforms.mixing import MixTransform
 from fastdata.transforms.pipeline import Pipeline, as_tuple
 from fastdata.transforms.pixel import ToDtype
+from fastdata.transforms.stages import ChangeStage
 from fastdata.tuned_settings.key import resolve_auto_settings
 
 __all__ = ["foreign_loader", "packed_loader"]
@@ -69,8 +71,8 @@ that are opened for that."""
 _REFUSED_OPTIONS: dict[str, tuple[tuple[Any, ...], str]] = {
     "collate_fn": (
         (None,),
-        "batches are made whole; batch_format= and names= change their form, and a BatchTransform "
-        "changes them",
+        "batches are made whole; batch_format=, names= and image_lists= change their form, and a "
+        "BatchTransform changes them",
     ),
     "timeout": ((0, None), "a worker that dies is noticed at once; leave it out"),
     "worker_init_fn": ((None,), "workers have nothing to be initialised; leave it out"),
@@ -92,6 +94,10 @@ def packed_loader(data: PackedData, options: LoaderOptions) -> Loader:
         if not isinstance(data, Dataset):
             raise OptionError(f"max_pixels is for files of packed data, but {data!r} has none")
         data = data._limited_to(options.max_pixels)
+    if options.fields is not None:
+        if not isinstance(data, Dataset):
+            raise OptionError(f"fields selects among those of packed data, not of {data!r}")
+        data = data._with_fields(options.fields)
     transform = getattr(data, "transform", None)
     if transform is not None and options.transform is None:
         options = dataclasses.replace(options, transform=transform)
@@ -101,19 +107,21 @@ def packed_loader(data: PackedData, options: LoaderOptions) -> Loader:
             "set dataset.transform = None, or leave out transform="
         )
     own = getattr(data, "record_format", RecordFormat())
-    record = RecordFormat(
-        options.batch_format or own.batch_format,
-        own.names if options.names is None else options.names,
-    )
+    names = options.names
+    if names is None and own.names is not None:
+        names = {name: new for name, new in own.names.items() if name in data.schema}
+    record = RecordFormat(options.batch_format or own.batch_format, names)
     record.check(data.schema)
     pipeline = _pipeline(options, data.schema)
+    if options.image_lists:
+        _check_not_mixed(pipeline)
     decoder = jpeg_decoder(options.decoder)
     # Who gives samples or batches may leave some out, and give those of one size together.
     if options.sampler is None and options.batch_sampler is None:
         some = np.arange(len(data))
         if options.weights is not None:
             some = _weighted(options, len(data), 0).possible
-        one_size = options.batch_size > 1
+        one_size = options.batch_size > 1 and not options.image_lists
         check_columns(data, pipeline, decoder, some[:MOST_CHECKED], one_size=one_size)
     assemble = partial(_assemble, data, options, pipeline, decoder)
     return Loader(data, options, assemble, record)
@@ -143,6 +151,7 @@ def _assemble(
         part=part,
         memory_format=options.memory_format,
         planar=_makes_planes(options, pipeline),
+        image_lists=options.image_lists,
     )
     backend = _backend(options, work, part)
     if options.batch_sampler is not None:
@@ -242,6 +251,16 @@ def _pipeline(options: LoaderOptions, schema: Schema) -> Pipeline:
     return Pipeline(transforms, schema)
 
 
+def _check_not_mixed(pipeline: Pipeline) -> None:
+    """Raise `OptionError` if images of a batch, which may differ in size, are to be mixed."""
+    for step in pipeline.batch.steps if pipeline.batch is not None else ():
+        if isinstance(step, ChangeStage) and isinstance(step.transform, MixTransform):
+            raise OptionError(
+                f"image_lists: {type(step.transform).__name__} mixes the images of a batch, which "
+                "must have one size; leave one of them out"
+            )
+
+
 def _order(options: LoaderOptions, data: PackedData, seed: int, batch: int) -> Order:
     """Return the order of an epoch's samples, over all ranks, whose batches have so many."""
     count = len(data)
@@ -286,6 +305,8 @@ def foreign_loader(data: Any, options: LoaderOptions) -> DataLoader[Any] | CUDAP
         "even": not options.even,
         "batch_format": options.batch_format == "dict",
         "names": options.names is not None,
+        "fields": options.fields is not None,
+        "image_lists": options.image_lists,
         "max_pixels": options.max_pixels is not None,
         "memory_format": options.memory_format != torch.contiguous_format,
         "shuffle": not isinstance(options.shuffle, bool),

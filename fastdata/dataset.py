@@ -21,9 +21,9 @@ from torch.utils.data import Dataset as TorchDataset
 
 from fastdata.batch_images import ShardImages, read_image
 from fastdata.codecs.decoders import JpegDecoder, jpeg_decoder
-from fastdata.errors import FormatError, OptionError
+from fastdata.errors import FormatError, OptionError, did_you_mean
 from fastdata.formats.reader import ShardReader, mean_image_bytes, spread_samples
-from fastdata.random import SampleKeys
+from fastdata.random import NO_EPOCH, SampleKeys
 from fastdata.records import RecordFormat
 from fastdata.schema import ArrayField, ImageField, ScalarField, Schema
 from fastdata.shards import ShardSet, Supplied, collect
@@ -216,14 +216,12 @@ class Dataset(TorchDataset[Any]):
 
         It does not depend on the container or on the number of shards.  For
         several datasets opened as one, it is computed at the first call; for
-        a subset, derived from the digest of the whole and the indices.
+        a subset, derived from the digest of the whole and the indices.  Hidden fields, as with
+        ``split=`` and with ``fields=`` of a loader, do not change it.
         """
-        hides_fields = self.schema != self._shards.schema
-        if not self.is_subset and not hides_fields:
+        if not self.is_subset:
             return self._shards.digest
         shown = _as_array(self._indices).tobytes()
-        if hides_fields:
-            shown += ",".join(self.schema).encode()
         return hashlib.blake2b(self._shards.digest.encode() + shown, digest_size=16).hexdigest()
 
     @property
@@ -371,7 +369,7 @@ class Dataset(TorchDataset[Any]):
         # The seed is new each time, and samples draw by their places here: the same sample
         # twice in a batch draws twice.
         seed = int(torch.empty((), dtype=torch.int64).random_())
-        keys = SampleKeys(0, np.arange(len(samples)))
+        keys = SampleKeys(NO_EPOCH, np.arange(len(samples)))
         with albumentations_seeding_allowed():
             return pipeline.run(samples, seed, keys, lambda at: self._describe_sample(places[at]))
 
@@ -433,6 +431,11 @@ class Dataset(TorchDataset[Any]):
         values = [reader.value(name, index) for reader, index in located]
         return [v.copy() for v in values] if isinstance(field, ArrayField) else values
 
+    def _checksums(self, name: str) -> np.ndarray[Any, np.dtype[np.uint64]]:
+        """Return the checksums of a field's stored images, uint64 [n]; reads no image."""
+        located = self._shards.split(self._positions(np.arange(len(self))))
+        return collect(located, lambda reader, rows: reader.column(f"{name}.checksum")[rows])
+
     def _unreadable(self, indices: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Return which samples have a damaged value in a field without images, bool [n]."""
         located = self._shards.split(self._positions(indices))
@@ -463,6 +466,24 @@ class Dataset(TorchDataset[Any]):
         return self._with(
             shards=self._shards.limited_to(max_pixels), source_datasets=self._source_datasets
         )
+
+    def _with_fields(self, names: Sequence[str]) -> Dataset:
+        """Return the same dataset with these fields only, in this order."""
+        for name in names:
+            if name not in self.schema:
+                raise OptionError(
+                    f"fields: there is no field {name!r}; the fields are "
+                    f"{', '.join(self.schema)}.{did_you_mean(name, self.schema)}"
+                )
+        fields = {name: self.schema[name] for name in names}
+        boxes = [name for name in names if name in self.schema.boxes]
+        if boxes and not any(name in self.schema.images for name in names):
+            raise OptionError(
+                f"fields has the boxes {boxes[0]!r} without their images: add "
+                f"{next(iter(self.schema.images))!r}"
+            )
+        schema = Schema(fields, stored=True)
+        return self._with(schema=schema, source_datasets=self._source_datasets)
 
     def _with_cached(self, held: Any) -> Dataset:
         """Return the same dataset, read from memory; None: from the files.

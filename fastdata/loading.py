@@ -109,6 +109,7 @@ def loader(
     shuffle: bool | Literal["block", "lanes"] | BlockShuffle | None = False,
     *,
     split: str | None = None,
+    fields: Sequence[str] | None = None,
     batch_format: Literal["tuple", "dict"] | None = None,
     names: Mapping[str, str] | None = None,
     on_corrupt: OnCorrupt = "raise",
@@ -121,6 +122,7 @@ def loader(
     transform: Transform | Sequence[Transform] | None = None,
     dtype: torch.dtype | None = None,
     memory_format: torch.memory_format = torch.contiguous_format,
+    image_lists: bool = False,
     decoder: DecoderName = "auto",
     backend: Literal["auto", "cpu", "dali"] = "auto",
     num_workers: int | Literal["auto"] = "auto",
@@ -167,6 +169,9 @@ def loader(
     split : str, optional
         The split to load, ``"train"``; ``"all"`` takes all of them, with the field ``split``.
         Needed where a dataset has several splits.
+    fields : sequence of str, optional
+        The fields of a batch, in this order: ``("image", "mask")``.  Others are not read.  Default:
+        all fields.
     batch_format : {"tuple", "dict"}, optional
         Whether a batch is a named tuple of its fields or a dict.  Default: as `dataset` gives.
     names : mapping of str to str, optional
@@ -195,6 +200,9 @@ def loader(
         A floating dtype for images: uint8 values become 0 to 1, after all transforms.
     memory_format : torch.contiguous_format or torch.channels_last
         Memory format of images [N, C, H, W].
+    image_lists : bool
+        Whether images of a batch are a list of N tensors [C, H, W], which may differ in size, as
+        torchvision's detection models take them.
     decoder : {"auto", "native", "simplejpeg", "jpeg4py", "opencv", "pil"}
         What decodes JPEGs.  "auto": the fastest that is installed.
     backend : {"auto", "cpu", "dali"}

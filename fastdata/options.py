@@ -22,6 +22,7 @@ from fastdata.prefetch.streams import streams_of
 from fastdata.processes.resources import default_workers
 from fastdata.processes.starting import context_of
 from fastdata.sampling import BlockShuffle
+from fastdata.transforms.base import names_tuple
 from fastdata.transforms.pipeline import Transform
 
 __all__ = ["OF_OPENING", "OF_STORES", "LoaderOptions"]
@@ -67,6 +68,8 @@ class LoaderOptions:
     batch_format: Literal["tuple", "dict"] | None
     names: Mapping[str, str] | None
     memory_format: torch.memory_format
+    fields: Sequence[str] | None = None
+    image_lists: bool = False
     max_pixels: int | None = None
     dataloader_options: dict[str, Any] = field(default_factory=dict)
 
@@ -78,6 +81,7 @@ class LoaderOptions:
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
         self._check_names()
+        self._check_fields()
         _check_choice("worker_method", self.worker_method, ("auto", "thread", "process"))
         _check_choice("backend", self.backend, ("auto", "cpu", "dali"))
         _check_choice("cache", self.cache, (None, "ram", "device"))
@@ -87,7 +91,7 @@ class LoaderOptions:
         formats = (torch.contiguous_format, torch.channels_last)
         _check_choice("memory_format", self.memory_format, formats)
         context_of(self.multiprocessing_context)
-        for name in ("drop_last", "even"):
+        for name in ("drop_last", "even", "image_lists"):
             _check_choice(name, getattr(self, name), (True, False))
         for name in ("rank", "world_size"):
             value = getattr(self, name)
@@ -157,6 +161,21 @@ class LoaderOptions:
                 near = did_you_mean(name, [*sorted(own), *OF_OPENING, *of_torch])
                 raise OptionError(f"fastdata.loader has no option {name!r}.{near}")
 
+    def _check_fields(self) -> None:
+        """Make `fields` a tuple; raise `OptionError` unless it has names, each once."""
+        given: Any = self.fields
+        if given is None:
+            return
+        names = names_tuple(given) if isinstance(given, (str, Sequence)) else ()
+        if not names or not all(isinstance(name, str) for name in names):
+            hint = "; give kinds of fields to fastdata.open" if isinstance(given, Mapping) else ""
+            raise OptionError(
+                f'fields is a list of names, such as ("image", "label"), not {given!r}{hint}'
+            )
+        if len(set(names)) < len(names):
+            raise OptionError(f"fields has a name twice: {', '.join(names)}")
+        object.__setattr__(self, "fields", names)
+
     def _check_order(self) -> None:
         """Raise `OptionError` unless one thing decides the order."""
         deciding = {
@@ -177,6 +196,16 @@ class LoaderOptions:
 
     def _check_cache(self) -> None:
         """Raise `OptionError` for options that a cache or DALI does not support."""
+        if self.image_lists and self.backend == "dali":
+            raise OptionError(
+                "image_lists: DALI makes images of one size; leave one of them out, or use "
+                'backend="cpu"'
+            )
+        if self.image_lists and self.cache == "device":
+            raise OptionError(
+                'image_lists: cache="device" makes images of one size; leave one of them out, or '
+                'use cache="ram"'
+            )
         orders = self.sampler, self.batch_sampler, self.weights
         if self.cache_scope == "rank" and self.cache is None:
             raise OptionError(

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["STAFFORD_13", "Draws", "SampleKeys", "operation_id"]
+__all__ = ["NO_EPOCH", "STAFFORD_13", "Draws", "SampleKeys", "operation_id"]
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 """2**64 divided by the golden ratio: the step of SplitMix64."""
@@ -31,6 +31,9 @@ STAFFORD_13 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 """The two multipliers of SplitMix64's finaliser."""
 
 WORD = 2**64 - 1
+
+NO_EPOCH = 2**64
+"""Epoch of samples that are read without a loader; the draws are those of epoch 0."""
 
 
 def operation_id(position: int, name: str) -> int:

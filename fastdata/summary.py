@@ -17,7 +17,7 @@ from fastdata.shards import open_shards
 from fastdata.splits import SPLIT, count_splits, split_names
 from fastdata.storage import is_url
 
-__all__ = ["field_texts", "load_code", "size_text", "summarise"]
+__all__ = ["classes_text", "field_texts", "load_code", "size_text", "summarise"]
 
 CROP = 224
 _MOST_NAMED = 8
@@ -125,11 +125,11 @@ def field_texts(path: str | os.PathLike[str]) -> dict[str, str]:
             smaller = f"; {small:,} smaller than {least}, not enlarged (--enlarge)" if small else ""
             texts[name] = size_text(counts["height"], counts["width"]) + smaller
         elif isinstance(field, ScalarField) and field.classes:
-            texts[name] = _classes_text(field.classes, counts["class_counts"])
+            texts[name] = classes_text(field.classes, counts["class_counts"])
     return texts
 
 
-def _classes_text(classes: Sequence[str], counts: Sequence[int]) -> str:
+def classes_text(classes: Sequence[str], counts: Sequence[int]) -> str:
     """Return how many samples each class has; the range of many classes."""
     if len(classes) <= _MOST_NAMED:
         return ", ".join(f"{name} {n:,}" for name, n in zip(classes, counts, strict=True))

@@ -164,12 +164,28 @@ def test_a_batch_transform_of_ones_own() -> None:
 
 def test_masks_are_left_as_they_are() -> None:
     data = MemoryData(8, fields=WITH_MASK)
-    transforms = [T.ColorJitter(0.5), T.RandomErasing(1.0), T.RandAugment(), T.Normalize(MEAN, STD)]
+    transforms = [T.ColorJitter(0.5), T.RandomErasing(1.0), T.Normalize(MEAN, STD)]
     made = batches(*transforms, data=data)
     assert torch.equal(made[0].mask, batches(data=data)[0].mask)
-    for kind in (T.MixUp, T.CutMix):
-        with pytest.raises(OptionError, match=r"cannot mix masks.*'mask'"):
-            batches(kind(num_classes=9), data=data)
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        T.MixUp(num_classes=9),
+        T.CutMix(num_classes=9),
+        T.RandAugment(),
+        T.TrivialAugmentWide(),
+        T.AutoAugment(),
+        T.AugMix(),
+    ],
+    ids=lambda transform: type(transform).__name__,
+)
+def test_masks_that_could_not_follow_are_refused(transform: T.BatchTransform) -> None:
+    data = MemoryData(8, fields=WITH_MASK)
+    message = r"masks cannot follow, .* the mask 'mask'; leave .* T.RandomRotation, .* move masks"
+    with pytest.raises(OptionError, match=message):
+        batches(transform, data=data)
 
 
 def test_images_of_a_sample_get_the_same_draws() -> None:
@@ -325,6 +341,8 @@ def test_a_gpu_makes_the_batches_of_the_cpu(cuda: torch.device) -> None:
         T.RandomErasing(value=(1, 2, 3)),
         T.RandAugment(interpolation="bilinear"),
         T.TrivialAugmentWide(interpolation="bilinear"),
+        T.AutoAugment("svhn", interpolation="bilinear"),
+        T.AugMix(),
         T.MixUp(),
         T.CutMix(),
         T.RandomCrop(14, padding=2),

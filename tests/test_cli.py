@@ -398,7 +398,10 @@ def test_wrong_options_are_exit_code_2(
         ("pack IMAGES a.lmdb --plan", "give --shard-size 1GB or --shards N\n"),
         ("view PACKED --per-class 0", "error: --per-class 0 is not a number from 1 to 1,000"),
         ("export PACKED out --shard-size 3", "--format folder has no shards: omit --shard-size\n"),
-        ("subset PACKED a.lmdb", "give --split, --class, --where, --indices or --fraction\n"),
+        (
+            "subset PACKED a.lmdb",
+            "give --split, --class, --where, --indices, --fraction or --divide\n",
+        ),
         (
             "subset PACKED a.lmdb --class cta",
             "no value 'cta'; its classes are cat, dog. Did you mean",

@@ -72,6 +72,11 @@ KINDS: dict[str, dict[str, Any]] = {
         "memory_format": torch.channels_last,
     },
     "a batch transform": {"transform": [CROP, T.ColorJitter(0.4), NORMALIZE]},
+    "grey": {
+        "transform": [CROP, NORMALIZE, T.Grayscale(), T.Normalize([0.5], [0.2])],
+        "memory_format": torch.channels_last,
+    },
+    "a view of grey": {"transform": T.Views((2, [CROP]), (1, [CROP, T.Grayscale()]))},
     "mixed labels": {"transform": [CROP, T.MixUp(num_classes=40)]},
     "a crop of a batch": {"transform": [CROP, T.RandomErasing(), T.CenterCrop(9)]},
     "a resize of a batch": {"transform": [CROP, T.RandomErasing(), T.Resize(12)]},

@@ -90,9 +90,10 @@ def test_views_are_rendered_as_planned() -> None:
     data = MemoryData(COUNT)
     for number, batch in enumerate(batches(data, [T.CenterCrop(40), PAIR])):
         indices = batch.label.numpy() // 3
+        draws = Draws(3, number // 3, 0, indices)
         for view in range(2):
             heights, widths = data.size_of(indices)
-            geometry = T.CenterCrop(40).plan(Geometry.of(heights, widths), None)  # type: ignore[arg-type]
+            geometry = T.CenterCrop(40).plan(Geometry.of(heights, widths), draws)
             for place, one in enumerate((CROP, FLIP)):
                 operation = operation_id(1, f"view {view}/{place}/{type(one).__name__}")
                 geometry = one.plan(geometry, Draws(3, number // 3, operation, indices))

@@ -6,7 +6,8 @@ Both pack the samples of an open dataset; images keep their bytes.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -21,6 +22,8 @@ from ..packing.driver import pack
 from ..packing.options import Container
 from ..packing.report import PackReport
 from ..reading.class_names import numbered
+from .dividing import Division
+from .dividing import divide as divided
 
 __all__ = ["merge", "subset"]
 
@@ -108,6 +111,9 @@ def subset(
     fraction: float | None = None,
     seed: int = 0,
     invert: bool = False,
+    divide: Mapping[str, float] | None = None,
+    stratify: str | None = None,
+    group: str | None = None,
     container: Container | None = None,
     shards: int = 1,
     shard_size: int | str | None = None,
@@ -139,10 +145,21 @@ def subset(
         Draw this share of the samples that meet the other conditions, at least one sample; the
         order stays.
     seed : int
-        Seed for `fraction` (NumPy's PCG64) and `shuffle`.
+        Seed for `fraction` and `divide` (NumPy's PCG64), and `shuffle`.
     invert : bool
-        Take all other samples instead: ``fraction=0.9``, without and with ``invert=True``, divides
-        a dataset.
+        Take all other samples instead.
+    divide : mapping of str to float or int, optional
+        Divide the samples at random into parts: ``{"train": 0.8, "val": 0.1, "test": 0.1}``.  Each
+        part becomes a dataset of its own in the folder `destination`: ``train.lmdb``, ``val.lmdb``
+        and ``test.lmdb``; with several shards, the folders ``train``, ``val`` and ``test``.  Shares
+        add up to 1; whole numbers count samples.
+    stratify : str, optional
+        With `divide`: a field of class numbers or text.  Each part gets its share of each class,
+        rounded up or down.
+    group : str, optional
+        With `divide`: a field of numbers or text, such as the patient.  All samples of one value
+        come into one part.  The largest groups are placed first, each where sizes and classes fit
+        best (greedy, as scikit-learn's ``StratifiedGroupKFold``), so shares are met roughly.
     container, shards, shard_size, shuffle, overwrite, progress
         As in `fastdata.pack`.
     on_error : {"stop", "report"}
@@ -151,30 +168,37 @@ def subset(
     Returns
     -------
     PackReport
+        With `divide`, its `parts` are the reports of the parts.
 
     Raises
     ------
     OptionError
-        If a class, field or sample does not exist, or no sample meets the conditions.
+        If a class, field or sample does not exist, no sample meets the conditions, shares do not
+        add up to 1, or a part would be empty.
     DatasetNotFoundError, ShardCorruptError, DestinationExistsError, DiskFullError, RejectedError
         As in `fastdata.pack` and `fastdata.open`.
 
     Notes
     -----
     Without a copy: ``fastdata.open(path)[indices]`` shows a part of a dataset, to a loader
-    too.
+    too.  The parts of `divide` appear when all are complete.
 
     Examples
     --------
     >>> fastdata.subset("all.lmdb", "train.lmdb", split="train")         # doctest: +SKIP
     >>> fastdata.subset("train.lmdb", "cats.lmdb", classes=["cat"])      # doctest: +SKIP
-    >>> fastdata.subset("all.lmdb", "val.lmdb", fraction=0.1)            # doctest: +SKIP
+    >>> fastdata.subset("all.lmdb", "small.lmdb", fraction=0.1)          # doctest: +SKIP
+    >>> fastdata.subset("all.lmdb", "parts", divide={"train": 0.9, "val": 0.1})  # doctest: +SKIP
     """
     opened = dataset if isinstance(dataset, Dataset) else open_packed(dataset)
     if split is not None:
         opened = select_split(opened, split)
-    elif classes is None and not where and indices is None and fraction is None:
-        raise OptionError("choose samples: give split=, classes=, where=, indices= or fraction=")
+    elif classes is None and not where and indices is None and fraction is None and divide is None:
+        raise OptionError(
+            "choose samples: give split=, classes=, where=, indices=, fraction= or divide="
+        )
+    if divide is None and (stratify is not None or group is not None):
+        raise OptionError("stratify= and group= say how divide= divides: give divide=, too")
     conditions = dict(where or {})
     if classes is not None:
         label = _label_of(opened)
@@ -190,7 +214,12 @@ def subset(
         taken = np.setdiff1d(np.arange(len(opened)), taken)
     if len(taken) == 0:
         raise OptionError(f"none of the {len(opened):,} samples meets the conditions")
-    return _copy(
+    copy: Callable[..., PackReport] = _copy
+    if divide is not None:
+        if len(np.unique(taken)) < len(taken):
+            raise OptionError("indices: with divide= give each sample once: parts share none")
+        copy = partial(divided, division=Division(divide, stratify, group, seed), copy=_copy)
+    return copy(
         opened[taken],
         destination,
         container=container,

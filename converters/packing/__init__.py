@@ -4,5 +4,5 @@
 ``packer`` together; ``chunk`` turns samples into encoded records in the workers,
 ``boxes`` moves boxes with their image; ``job`` describes the files of an unfinished
 pack, ``parts`` a ``plan`` of shards that any machine packs, which ``engines`` run, and
-``report`` what was packed.
+``report`` what was packed; ``remarks`` counts what decoders say of images.
 """

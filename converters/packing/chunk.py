@@ -46,9 +46,10 @@ from .options import EncodeOptions
 
 __all__ = ["CHUNK_BYTES", "RECIPE", "bytes_of", "encode_chunk", "place_image"]
 
-RECIPE = 2
+RECIPE = 3
 """Increased if the same source and options give other bytes than before, so that an unfinished pack
-of another release is not continued.  2: bilinear by `resize_bilinear` instead of PyTorch."""
+of another release is not continued.  2: bilinear by `resize_bilinear` instead of PyTorch.  3: the
+orientation of XMP, and TIFFs of 2, 4 and 12 bits."""
 
 CHUNK_BYTES = 64 << 20
 """A chunk with so many bytes in memory is cut there."""
@@ -125,6 +126,7 @@ def _encode_sample(sample: Sample, plan: _Plan, options: EncodeOptions) -> Recor
         given = loaded
     values: list[Any] = []
     placements: dict[str, Placement] = {}
+    notes: list[str] = []
     for value, (name, field) in zip(given, plan.fields, strict=True):
         if not isinstance(field, ImageField):
             values.append(convert(value, field, name))
@@ -133,14 +135,14 @@ def _encode_sample(sample: Sample, plan: _Plan, options: EncodeOptions) -> Recor
             value = read_regular(value)
         elif isinstance(value, FileSpan):
             value = value.read()
-        image, placements[name] = place_image(value, field, options)
+        image, placements[name] = place_image(value, field, options, notes)
         values.append(image)
     if plan.masks:
         _check_masks(values, plan)
     for at, form in plan.boxes:
         values[at] = place_boxes(values[at], placements[plan.picture], form)
     key.encode()  # UnicodeEncodeError, a ValueError, if it is not text
-    return Record(key, tuple(values))
+    return Record(key, tuple(values), tuple(dict.fromkeys(notes)))
 
 
 def _check_masks(values: Sequence[Any], plan: _Plan) -> None:
@@ -157,9 +159,11 @@ def _check_masks(values: Sequence[Any], plan: _Plan) -> None:
 
 
 def place_image(
-    value: Any, field: ImageField, options: EncodeOptions
+    value: Any, field: ImageField, options: EncodeOptions, notes: list[str] | None = None
 ) -> tuple[EncodedImage, Placement]:
     """Bring one image into the form in which it is stored, and return where its pixels went.
+
+    Remarks on it are added to `notes`.
 
     `value` is an image file as bytes; or pixels in memory, as `pixels_of` takes them; or an
     `EncodedImage`, as it lies in a shard, which codec ``keep`` takes over.
@@ -181,7 +185,7 @@ def place_image(
             size = header.height, header.width
             check_pixels(*size, options.max_pixels)
             check_scans(data, size, options.max_pixels, header)
-        kept = _keep(data, header, field, options)
+        kept = _keep(data, header, field, options, notes)
         if kept is not None:
             return kept
 
@@ -199,6 +203,7 @@ def place_image(
             max_pixels=options.max_pixels,
             header=header,
             scale=scale,
+            notes=notes,
         )
     else:
         pixels = pixels_of(value, field)
@@ -290,7 +295,11 @@ def _upright(
 
 
 def _keep(
-    data: bytes, header: JpegHeader | None, field: ImageField, options: EncodeOptions
+    data: bytes,
+    header: JpegHeader | None,
+    field: ImageField,
+    options: EncodeOptions,
+    notes: list[str] | None,
 ) -> tuple[EncodedImage, Placement] | None:
     """Return a file unchanged, with ``codec="keep"``, or a JPEG of the right size; else None.
 
@@ -316,7 +325,9 @@ def _keep(
             return kept, Placement(size, 1, size, window)
     if not keep:
         return None
-    decoded = decode_image(data, field.channels, mask=field.mask, max_pixels=options.max_pixels)
+    decoded = decode_image(
+        data, field.channels, mask=field.mask, max_pixels=options.max_pixels, notes=notes
+    )
     height, width = orient(decoded.pixels, decoded.orientation).shape[:2]
     kept = EncodedImage(data, CODECS.index("file"), height, width, checksum(data))
     size, orientation = (height, width), max(decoded.orientation, decoded.turned)

@@ -42,6 +42,7 @@ from .job import dataset_at
 from .options import Container, EncodeOptions, PackOptions, parse_shard_size
 from .packer import Packer
 from .parts import REJECTS, Parts, Receipt, share_of
+from .remarks import Remarks, remark_lines, with_remarks
 from .report import PackReport, progress_bar, say_what_is_read
 from .workers import start_workers
 
@@ -351,6 +352,10 @@ def _pack_in_parts(
             notes.append("it was complete already")
     else:
         notes.append(f"{len(parts.done()):,} of {len(parts.plan):,} parts are done")
+    remarks: Remarks = {}
+    for receipt in receipts:
+        remarks = with_remarks(remarks, receipt.remarks)
+    notes += remark_lines(remarks)
     num_rejected = sum(len(receipt.rejects) for receipt in receipts)
     if digest and not receipts:
         num_rejected = parts.num_rejected()

@@ -46,6 +46,7 @@ from fastdata.own_files import (
 from fastdata.regular_files import open_regular
 
 from ..base import Reject
+from .remarks import Remarks
 
 __all__ = [
     "OURS",
@@ -81,6 +82,8 @@ class Start:
     """Number of the shard; empty shards count too."""
     rejects: SpoolState = (0, "")
     num_rejected: int = 0
+    remarks: Remarks = field(default_factory=dict)
+    """Replaced, never changed: copies of the progress share it."""
 
 
 @dataclass(slots=True)

@@ -55,10 +55,11 @@ from .plan import (
     request_of,
     shard_bounds,
 )
+from .remarks import remark_lines, with_records
 from .report import PackReport, progress_bar
 from .workers import EncodeAll
 
-__all__ = ["Packer", "checked_records", "next_chunk", "writer_of"]
+__all__ = ["Packer", "checked_records", "next_chunk", "refuse_to_replace", "writer_of"]
 
 log = logging.getLogger("fastdata")
 
@@ -128,7 +129,7 @@ class Packer:
             os.rename(replaced, destination)  # a packer died between the two renames
         exists = os.path.lexists(destination)
         if overwrite:
-            _refuse_to_replace(destination)
+            refuse_to_replace(destination)
         elif exists and not (self.directory / "job.json").exists():
             raise DestinationExistsError(
                 f"{destination} already exists. Choose another destination, or pass "
@@ -248,7 +249,7 @@ class Packer:
             images_per_second=(self.state.position - resumed_at) / max(seconds, 1e-9),
             resumed_at=resumed_at,
             rejects_path=rejects if num_rejected else None,
-            notes=(*self.source.notes, *self.notes),
+            notes=(*self.source.notes, *remark_lines(self.state.remarks), *self.notes),
             read_as=self.source.description,
             load_code=load_code(path),
         )
@@ -366,6 +367,7 @@ class Packer:
                 rejects.append(csv_line(index, *record))
                 state.num_rejected += 1
         writer.append([record for record in taken if isinstance(record, Record)])
+        state.remarks = with_records(state.remarks, taken)
         state.position += len(taken)
         limit = self.options.shard_bytes
         if state.position == self.bounds(state.shard) or (
@@ -513,7 +515,7 @@ _OF_DATASET = re.compile(
 """Names that fastdata gives; LMDB's own tools add ``-lock``."""
 
 
-def _refuse_to_replace(destination: Path) -> None:
+def refuse_to_replace(destination: Path) -> None:
     """Refuse to replace anything but a dataset."""
     why = None
     if destination.is_dir():

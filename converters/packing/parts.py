@@ -27,7 +27,7 @@ import tempfile
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,7 @@ from .job import (
 from .options import PackOptions
 from .packer import CHUNK_SAMPLES, checked_records, next_chunk, writer_of
 from .plan import Plan, nothing_packed, order_of, packed_with, request_of
+from .remarks import Remarks, with_records, with_remarks
 from .workers import start_workers
 
 __all__ = ["Parts", "Receipt", "share_of"]
@@ -91,6 +92,7 @@ class Receipt:
     shard: ShardEntry | None
     rejects: list[tuple[int, str, str]]
     """Position in the part, key and reason."""
+    remarks: Remarks = field(default_factory=dict)
 
     @property
     def num_samples(self) -> int:
@@ -105,7 +107,8 @@ class Receipt:
             shard = ShardEntry(**body["shard"]) if body["shard"] else None
             if shard is not None:
                 shard.check()
-            return cls(int(body["part"]), shard, [(int(n), *why) for n, *why in body["rejects"]])
+            rejects = [(int(n), *why) for n, *why in body["rejects"]]
+            return cls(int(body["part"]), shard, rejects, with_remarks({}, body["remarks"]))
         except (LookupError, TypeError, ValueError, RecursionError) as error:
             raise FormatError(
                 f"{place} is not a valid receipt: {error!r}. Remove it, and pack that part again"
@@ -222,6 +225,7 @@ class Parts:
         """Pack a part, upload its shard and put its receipt; return the receipt that counts."""
         plan, options = self.plan, self._options
         position = 0
+        remarks: Remarks = {}
         rejects: list[tuple[int, str, str]] = []
         shard = None
         with ExitStack() as stack:
@@ -242,6 +246,7 @@ class Parts:
                     if isinstance(record, Reject):
                         rejects.append((index, *record))
                 writer.append([record for record in records if isinstance(record, Record)])
+                remarks = with_records(remarks, records)
                 position += len(records)
             self._source.check_store()
             planned = plan.samples_in(part)
@@ -256,7 +261,7 @@ class Parts:
                 shard = entry_of(path)
                 with said_while(f"the upload of {self.store.url_of(path.name)}"):
                     self.store.put(path.name, path)
-        return self._put(Receipt(part, shard, rejects))
+        return self._put(Receipt(part, shard, rejects, remarks))
 
     def pack_all(self, parts: Sequence[int], **options: Any) -> Generator[Receipt, None, None]:
         """Pack some parts, one after another."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
 from fastdata.printable import printable
-from fastdata.summary import field_texts
+from fastdata.summary import classes_text, field_texts
 
 from ..base import Reject, Source
 from .job import read_rejects
@@ -70,6 +71,12 @@ class PackReport:
         What the source was understood to be: format, samples, classes, fields.
     load_code : str
         Python code that makes a loader of the dataset; "" where only a part of a pack was done.
+    parts : dict of str to PackReport
+        With ``subset(divide=)``: the report of each part.  Else empty.
+    groups : int or None
+        Of such a part, with ``group=``: how many groups it has.
+    classes : dict of str to int, or None
+        Of such a part: its samples of each class of the field ``stratify=``, else of the label.
     """
 
     path: Path | str
@@ -85,6 +92,9 @@ class PackReport:
     notes: tuple[str, ...] = ()
     read_as: str = ""
     load_code: str = ""
+    parts: Mapping[str, PackReport] = field(default_factory=dict)
+    groups: int | None = None
+    classes: Mapping[str, int] | None = None
 
     @property
     def rejects(self) -> list[Reject]:
@@ -92,9 +102,15 @@ class PackReport:
         return read_rejects(self.rejects_path) if self.rejects_path else []
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as a JSON object."""
+        """Return the report as a JSON object, without empty `parts`, `groups` and `classes`."""
+        given = asdict(self)
+        for name in ("parts", "groups", "classes"):
+            if not given[name]:
+                del given[name]
+        if self.parts:
+            given["parts"] = {name: part.to_json() for name, part in self.parts.items()}
         return {
-            **asdict(self),
+            **given,
             "path": str(self.path),
             "seconds": round(self.seconds, 3),
             "images_per_second": round(self.images_per_second, 1),
@@ -110,13 +126,25 @@ class PackReport:
             f"{self.file_bytes / 1e6:,.1f} MB, "
             f"{rate}{self.num_rejected:,} rejected"
         ]
-        if self.digest:
+        for part in self.parts.values():
+            lines.append(f"{Path(part.path).name}: {part._contents(self.num_samples)}")
+        if self.digest and not self.parts:
             lines += [f"{name}: {text}" for name, text in field_texts(self.path).items()]
         if self.read_as:
             lines.append(self.read_as)
         lines += [f"note: {note}" for note in self.notes]
-        if self.rejects_path:
-            lines.append(f"rejected images and reasons: {self.rejects_path}")
+        for one in (self, *self.parts.values()):
+            if one.rejects_path:
+                lines.append(f"rejected images and reasons: {one.rejects_path}")
         if self.load_code:
             lines += ["load it:", *(f"  {line}" for line in self.load_code.splitlines())]
         return "\n".join(map(printable, lines))
+
+    def _contents(self, total: int) -> str:
+        """Return a line on a part; `total` is the number of samples in all parts."""
+        texts = [f"{self.num_samples:,} images ({self.num_samples / max(total, 1):.1%})"]
+        if self.groups is not None:
+            texts.append(f"{self.groups:,} groups")
+        if self.classes:
+            texts.append(classes_text(list(self.classes), list(self.classes.values())))
+        return ", ".join(texts)

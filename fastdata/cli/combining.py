@@ -63,18 +63,35 @@ def merge_command(
     return print_report(report, as_json=as_json, quiet=quiet)
 
 
+def parse_shares(value: str | dict[str, float]) -> dict[str, float]:
+    """Parse ``train=0.8,val=0.2``; numbers without a point are counts."""
+    if isinstance(value, dict):
+        return value  # click converts twice
+    shares: dict[str, float] = {}
+    for part in value.split(","):
+        name, size = parse_option(part.strip())
+        try:
+            number = int(size) if re.fullmatch(r"\d+", size) else float(size)
+        except ValueError:
+            raise click.BadParameter(f"{part!r} is not NAME=SHARE, e.g. train=0.8.") from None
+        if name in shares:
+            raise click.BadParameter(f"there are two parts {name!r}.")
+        shares[name] = number
+    return shares
+
+
 _SUBSET_EPILOG = """\b
 Examples:
   fastdata subset train.lmdb pets.lmdb --class cat --class dog
   fastdata subset all.lmdb train.lmdb --split train
-  fastdata subset all.lmdb train.lmdb --fraction 0.9
-  fastdata subset all.lmdb val.lmdb --fraction 0.9 --invert
+  fastdata subset all.lmdb parts/ --divide train=0.8,val=0.1,test=0.1 --stratify label
+  fastdata subset all.lmdb small.lmdb --fraction 0.1
   fastdata subset all.lmdb some.lmdb --indices 0:1000,5000,-1
 
 \b
 Images are copied byte for byte, and classes keep their numbers.  A sample must meet all
-conditions; --fraction draws from the samples that meet the others.  If the command is
-interrupted, run it again: it continues.
+conditions; --fraction draws from the samples that meet the others, and --divide divides
+what remains.  If the command is interrupted, run it again: it continues.
 
 \b
 Exit codes: 0 done; 1 failed; 2 wrong usage; 3 done, without damaged samples;
@@ -86,6 +103,7 @@ Exit codes: 0 done; 1 failed; 2 wrong usage; 3 done, without damaged samples;
     cls=Command,
     groups={
         "Which samples": "class split where indices fraction invert shuffle seed on-error",
+        "Division": "divide stratify group",
         **_OUTPUT,
     },
     epilog=_SUBSET_EPILOG,
@@ -117,8 +135,25 @@ Exit codes: 0 done; 1 failed; 2 wrong usage; 3 done, without damaged samples;
     "--fraction", type=float, metavar="0-1", help="Draw this share of the samples at random."
 )
 @click.option("--invert", is_flag=True, help="Take all other samples instead.")
+@click.option(
+    "--divide",
+    type=parse_shares,
+    metavar="NAME=SHARE,...",
+    help="Write a dataset for each part into the folder DESTINATION: train=0.8,val=0.2. Whole "
+    "numbers count samples.",
+)
+@click.option(
+    "--stratify",
+    metavar="FIELD",
+    help="Give each part its share of each class or value of this field.",
+)
+@click.option(
+    "--group",
+    metavar="FIELD",
+    help="Keep samples with one value of this field together, e.g. of one patient.",
+)
 @copy_options
-@seed_option("--fraction and --shuffle")
+@seed_option("--fraction, --divide and --shuffle")
 @store_options
 @output_options
 def subset_command(
@@ -132,7 +167,10 @@ def subset_command(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Copy the samples of DATASET that meet the conditions to the new dataset DESTINATION."""
+    """Copy the samples of DATASET that meet the conditions to the new dataset DESTINATION.
+
+    With --divide, DESTINATION is a folder for the parts.
+    """
     import fastdata
     from fastdata.splits import select_split
 

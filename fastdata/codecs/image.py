@@ -8,11 +8,12 @@ CMYK, YCCK, odd JPEG   PIL's conversion to RGB; also samplings without a name
 all else               PIL, first frame or page
 alpha                  dropped, as ``Image.convert("RGB")`` does
 palette                looked up; in a mask the indices are the classes
-1 bit                  0 and 255; in a mask 0 and 1
-16 bits a sample       the high byte
+1, 2, 4 bits           0 to 255, evenly; in a mask the values are the classes
+12 bits (TIFF)         the high 8
+16 bits a sample       the high 8
 PGM of other ranges    its largest value is white; in a mask the values are the classes
 32 bits a sample       refused
-Exif orientation       applied
+orientation            applied, of Exif or else XMP
 =====================  ========================================================
 """
 
@@ -86,6 +87,7 @@ def decode_image(
     claimed_pixels: int | None = None,
     header: JpegHeader | None = None,
     scale: Callable[[int, int], int] | None = None,
+    notes: list[str] | None = None,
 ) -> Decoded:
     """Decode a whole image file to RGB (3 channels) or grey (1); `ImageError` says why not.
 
@@ -93,7 +95,8 @@ def decode_image(
     refused before they are decoded, and JPEGs with too many scans of so many.  More pixels than
     `claimed_pixels`, which the columns of a shard say, are refused too.  `header` is of a JPEG,
     where it has been read already.  `scale` returns, given oriented height and width, 1, 2, 4 or
-    8: by how much a JPEG may be reduced while it is decoded.
+    8: by how much a JPEG may be reduced while it is decoded.  Remarks for the user are added to
+    `notes`.
     """
     if len(data) == 0:
         raise ImageError("the file is empty")
@@ -112,7 +115,7 @@ def decode_image(
         # PIL refuses pictures whose metadata is broken, so it does not see any.
         pixels, _ = decode_with_pil(tidy_jpeg(data), channels, mask=mask, max_pixels=max_pixels)
         return Decoded(pixels, pixels.shape[:2], orientation=header.orientation)
-    pixels, turned = decode_with_pil(data, channels, mask=mask, max_pixels=limit)
+    pixels, turned = decode_with_pil(data, channels, mask=mask, max_pixels=limit, notes=notes)
     return Decoded(pixels, pixels.shape[:2], turned=turned)
 
 

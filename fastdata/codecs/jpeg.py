@@ -2,7 +2,7 @@
 
 Needed before any decoder is called: to refuse absurd sizes, to choose a
 decoder and a DCT scale, and to know whether the file can be kept as it is.
-Markers and their contents: ITU-T T.81 (JPEG), annex B; Exif 2.3, 4.6.4.
+Markers and their contents: ITU-T T.81 (JPEG), annex B; Exif 2.3, 4.6.4; XMP, part 3, 1.1.3.
 """
 
 from __future__ import annotations
@@ -27,6 +27,10 @@ __all__ = [
 _FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _WITHOUT_LENGTH = frozenset({0x01, *range(0xD0, 0xD8)})
 _ORIENTATION_TAG = 0x0112
+_XMP = b"http://ns.adobe.com/xap/1.0/\0"
+_XMP_ORIENTATION = re.compile(rb'tiff:Orientation(?:="|>)([0-9])')
+"""Pillow's pattern, so that it and this see the same orientation."""
+
 _INTEGERS = {1: "B", 3: "H", 4: "I"}
 """TIFF's types BYTE, SHORT and LONG."""
 
@@ -51,7 +55,7 @@ class JpegHeader:
     frame: int  # SOF marker's second byte: 0xC0 baseline, 0xC1 extended, 0xC2 progressive
     restart_interval: int  # MCUs between restart markers, 0 for none
     adobe_transform: int | None  # of the Adobe segment: 0 RGB or CMYK, 1 YCbCr, 2 YCCK
-    orientation: int  # of Exif, 1 to 8; 1 where there is none
+    orientation: int  # of Exif, else of XMP, 1 to 8; 1 where there is none
     scan_components: int  # colour components of the first scan
     frame_offset: int  # where the frame header (SOF) begins, with its length, behind the marker
     scan_offset: int  # where the first scan's entropy-coded bytes begin
@@ -151,7 +155,7 @@ def _parse(data: bytes | memoryview) -> JpegHeader:
     if bytes(data[:2]) != b"\xff\xd8":
         raise ValueError("it does not begin with SOI")
     frame: tuple[int, int, int, int, tuple[tuple[int, int], ...], int] | None = None
-    restart_interval, adobe, orientation = 0, None, 1
+    restart_interval, adobe, exif, xmp = 0, None, b"", b""
     for marker, position, end in _segments(data):
         body = position + 2
         if marker in _FRAME_MARKERS:
@@ -167,7 +171,10 @@ def _parse(data: bytes | memoryview) -> JpegHeader:
         elif marker == 0xEE and bytes(data[body : body + 5]) == b"Adobe" and end - position >= 14:
             adobe = data[body + 11]
         elif marker == 0xE1 and bytes(data[body : body + 6]) == b"Exif\0\0":
-            orientation = _orientation(bytes(data[body:end]))
+            # Pillow reads several as one, so the first directory counts.
+            exif += bytes(data[body + 6 : end])
+        elif marker == 0xE1 and bytes(data[body : body + len(_XMP)]) == _XMP:
+            xmp = bytes(data[body + len(_XMP) : end])
         elif marker == 0xDA:
             if frame is None:
                 raise ValueError("a scan comes before the frame header")
@@ -184,7 +191,7 @@ def _parse(data: bytes | memoryview) -> JpegHeader:
                 frame=kind,
                 restart_interval=restart_interval,
                 adobe_transform=adobe,
-                orientation=orientation,
+                orientation=_orientation(exif, xmp) if exif or xmp else 1,
                 scan_components=data[body],
                 frame_offset=start,
                 scan_offset=end,
@@ -237,23 +244,24 @@ def tidy_jpeg(data: bytes) -> bytes:
     return b"".join((*pieces, data[scan:]))
 
 
-def _orientation(exif: bytes) -> int:
-    """Return the orientation tag of an Exif segment, 1 where it is absent or absurd.
+def _orientation(exif: bytes, xmp: bytes) -> int:
+    """Return the orientation of Exif, or of XMP if Exif has none; 1 if it is absent or absurd.
 
     Not by ``PIL.Image.Exif``, which warns of damage that does not concern us.
     """
-    order = {b"II": "<", b"MM": ">"}.get(exif[6:8])
-    orientation = 1
+    found: int | None = None
+    order = {b"II": "<", b"MM": ">"}.get(exif[:2])
     if order is not None:
-        # Offsets count from the byte order mark, which follows "Exif\0\0".
         try:
-            (directory,) = struct.unpack_from(f"{order}I", exif, 6 + 4)
-            (entries,) = struct.unpack_from(f"{order}H", exif, 6 + directory)
+            (directory,) = struct.unpack_from(f"{order}I", exif, 4)
+            (entries,) = struct.unpack_from(f"{order}H", exif, directory)
             for entry in range(entries):
-                at = 6 + directory + 2 + 12 * entry
+                at = directory + 2 + 12 * entry
                 tag, kind, count = struct.unpack_from(f"{order}HHI", exif, at)
                 if tag == _ORIENTATION_TAG and kind in _INTEGERS and count == 1:
-                    (orientation,) = struct.unpack_from(f"{order}{_INTEGERS[kind]}", exif, at + 8)
+                    (found,) = struct.unpack_from(f"{order}{_INTEGERS[kind]}", exif, at + 8)
         except struct.error:
             pass  # it ends within its directory; the entries before are used
-    return orientation if 1 <= orientation <= 8 else 1
+    if found is None and (match := _XMP_ORIENTATION.search(xmp)):
+        found = int(match[1])
+    return found if found is not None and 1 <= found <= 8 else 1

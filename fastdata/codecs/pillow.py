@@ -59,6 +59,11 @@ _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _ORIENTATION_TAG = 0x0112
 """Exif 2.3, 4.6.4 A."""
 
+_BITS_TAG, _PHOTOMETRIC_TAG = 258, 262
+"""TIFF 6.0, section 8."""
+
+_FIRST_FRAME = "only the first frame or page of an animation or a file of several pages is packed"
+
 _PLAIN_PNM = re.compile(rb"P[123]\s")
 _COMMENT = re.compile(rb"(?:#[^\r\n]*[\r\n]?)+")
 
@@ -168,39 +173,58 @@ def _unknown(start: bytes) -> ImageError:
 def pil_orientation(image: Image.Image) -> int:
     """Return the Exif orientation that an image is still to be turned by, 1 to 8.
 
-    Pillow itself turns a TIFF as it loads it.
+    Pillow itself turns a TIFF as it loads it.  Damaged Exif counts as none, and does not cost the
+    picture.
     """
     exif = re.sub(rb"^(Exif\0\0)+", b"", image.info.get("exif", b""))
     if is_tiff(exif):
         check_tags(exif)
-    orientation = image.getexif().get(_ORIENTATION_TAG, 1)
+    try:
+        found = image.getexif()
+    except (ImageError, MemoryError):
+        raise
+    except Exception:  # Pillow raises nearly anything on damaged Exif
+        image.load()  # unless it is the picture that is damaged
+        without = Image.new("1", (1, 1))
+        without.info = {name: image.info[name] for name in image.info if "xmp" in name}
+        found = without.getexif()
+    orientation = found.get(_ORIENTATION_TAG, 1)
     return orientation if orientation in range(2, 9) else 1
 
 
 def decode_with_pil(
-    data: bytes, channels: int, *, mask: bool = False, max_pixels: int
+    data: bytes,
+    channels: int,
+    *,
+    mask: bool = False,
+    max_pixels: int,
+    notes: list[str] | None = None,
 ) -> tuple[Pixels, int]:
     """Return upright pixels, and the orientation by which they were turned.
 
-    One copy of the pixels is taken besides what the decoder takes.
+    One copy of the pixels is taken besides what the decoder takes.  Remarks are added to `notes`.
     """
     with open_image(data, max_pixels) as image:
-        turned = pil_orientation(image)
         still_webp = image.format == "WEBP" and _is_still_webp(data) and not mask
         check_memory(
             image.size[::-1],
             _WEBP_BYTES if still_webp else _bytes_a_pixel(image, data, channels),
         )
+        largest = _pgm_largest(image) if mask else None
+        bits = data[24] if image.format == "PNG" else _tiff_bits(image)
+        if notes is not None and _has_frames(image, data):
+            notes.append(_FIRST_FRAME)
+        turned = pil_orientation(image)  # decodes a PNG without Exif
         pixels = _decode_webp(data, image.size, channels) if still_webp else None
         left = turned
         if pixels is None:
-            largest = _pgm_largest(image) if mask else None
             image.load()
-            left = pil_orientation(image)
-            pixels = to_pixels(image, channels, mask=mask, largest=largest)
+            if image.format == "TIFF":
+                left = pil_orientation(image)
+            pixels = to_pixels(image, channels, mask=mask, largest=largest, bits=bits)
+        if notes is not None and bits == 16 and not mask:
+            notes += _depth_notes(image, data, pixels)
     del image  # its memory
-    if mask and (step := _png_grey_step(data)) > 1:
-        pixels //= step
     return (pixels if left == 1 else orient(pixels, left)), turned
 
 
@@ -266,11 +290,37 @@ def _pgm_largest(image: Image.Image) -> int | None:
     return arguments[-1] if decoder.startswith("ppm") and isinstance(arguments, tuple) else None
 
 
-def _png_grey_step(data: bytes) -> int:
-    """Return by how much Pillow multiplies values of a grey PNG of 2 or 4 bits to fill 8."""
-    if not data.startswith(b"\x89PNG") or len(data) < 26 or data[25] != 0:
-        return 1
-    return {2: 85, 4: 17}.get(data[24], 1)
+def _tiff_bits(image: Image.Image) -> int:
+    """Return the bits a sample of an opened TIFF; 8 for other images."""
+    return int(max(getattr(image, "tag_v2", {}).get(_BITS_TAG, (8,))))
+
+
+def _has_frames(image: Any, data: bytes) -> bool:
+    if image.format != "GIF":
+        return bool(getattr(image, "is_animated", False))
+    # Pillow looks for a second frame by going there.
+    with contextlib.suppress(ImageError), open_image(data) as again:
+        return bool(getattr(again, "is_animated", False))
+    return False
+
+
+def _depth_notes(image: Any, data: bytes, pixels: Pixels) -> list[str]:
+    """Return the remarks on a PNG or TIFF of 16 bits a sample, of which `pixels` are the high 8."""
+    found, used = [], 12
+    at = data.find(b"sBIT", 8, data.find(b"IDAT")) if image.format == "PNG" else -1
+    if at > 0:  # PNG 1.2, 4.2.6
+        used = max(data[at + 4 : at + 4 + int.from_bytes(data[at - 4 : at], "big")], default=used)
+    if used < 16 and pixels.max() < 1 << max(0, used - 8):
+        found.append(
+            f"of 16 bits a sample only the lower {used} are used, and the high 8 are packed, so "
+            f"the picture is dark; multiply the values by {1 << (16 - used)} first"
+        )
+    if image.format == "TIFF" and image.tag_v2.get(_PHOTOMETRIC_TAG) == 0:
+        found.append(
+            "a TIFF of 16 bits says that 0 is white, and 0 is packed as black, as Pillow and "
+            "OpenCV read it; invert the values first"
+        )
+    return found
 
 
 # -- pixels ------------------------------------------------------------------------------
@@ -290,20 +340,27 @@ def row_bands(image: Image.Image) -> Iterator[tuple[slice, Image.Image]]:
 
 
 def to_pixels(
-    image: Image.Image, channels: int, *, mask: bool = False, largest: int | None = None
+    image: Image.Image,
+    channels: int,
+    *,
+    mask: bool = False,
+    largest: int | None = None,
+    bits: int | None = None,
 ) -> Pixels:
     """Convert a PIL image to uint8, H x W x C, by the table of `fastdata.codecs.image`.
 
-    `largest` is the value of a PGM's white, where it is a mask.
+    `largest` is the value of a PGM's white, where it is a mask.  `bits` is the bits a sample of its
+    file; without it, those of an opened TIFF.
     """
     pixels = np.empty((image.height, image.width, channels), np.uint8)
+    bits = _tiff_bits(image) if bits is None else bits
     for rows, band in row_bands(image):
-        pixels[rows] = _converted(band, image.format, channels, mask, largest)
+        pixels[rows] = _converted(band, image.format, channels, mask, largest, bits)
     return pixels
 
 
 def _converted(
-    image: Image.Image, kind: str | None, channels: int, mask: bool, largest: int | None
+    image: Image.Image, kind: str | None, channels: int, mask: bool, largest: int | None, bits: int
 ) -> Pixels:
     """Convert some rows; `kind` is the format of the file that they are of."""
     mode = image.mode
@@ -315,13 +372,16 @@ def _converted(
             values = np.rint(values * (largest / white)).astype(np.int64)
         if mask and values.max(initial=0) > 255:
             raise ImageError(f"mask values up to {values.max()} do not fit 8 bits")
-        return (values if mask else values >> 8).astype(np.uint8)[:, :, None]
+        return (values if mask else values >> (4 if bits == 12 else 8)).astype(np.uint8)[:, :, None]
     if mode in ("I", "F"):
         raise ImageError(f"mode {mode!r} (32 bits a sample) has no defined range of brightness")
     if mask:
         if mode not in ("P", "L", "1"):
             raise ImageError(f"a mask has one channel of class numbers; this has mode {mode!r}")
-        return np.array(image, dtype=np.uint8)[:, :, None]
+        numbers = np.array(image, dtype=np.uint8)[:, :, None]
+        if mode == "L" and bits in (2, 4):  # Pillow makes 255 of the largest
+            numbers //= 255 // ((1 << bits) - 1)
+        return numbers
     if mode in ("P", "PA") and "transparency" in image.info:
         image = image.convert("RGBA")
     converted = image.convert("RGB" if channels == 3 else "L")

@@ -18,6 +18,13 @@ import torch
 
 from fastdata.engine.buffers import BufferPool, Slot, TensorLayout, lay_out
 from fastdata.engine.contracts import Job, Request, StoredImages, image_sizes
+from fastdata.engine.image_lists import (
+    ListPlan,
+    ListTask,
+    lay_out_lists,
+    list_task,
+    sizes_in_files,
+)
 from fastdata.engine.rendering import BatchPlan, RenderTask, plan_geometry
 from fastdata.engine.samples import SampleTask, collate_field
 from fastdata.engine.work import BatchWork, Done
@@ -69,11 +76,12 @@ class BatchMaker:
         # and reads only its own when it plans.
         self._samples_per_task: int | None = getattr(work.dataset, "_samples_per_task", None)
         self.plans_once = plans_once and self._samples_per_task is None
-        self._sizes: dict[int, dict[str, tuple[int, int]]] = {}
 
     def prepare(self, request: Request) -> Job:
         """Return the job of a batch; `OptionError` if transforms do not fit its first sample."""
-        return (RenderJob if self.work.pipeline.direct else _SampleJob)(self, request)
+        if not self.work.pipeline.direct:
+            return _SampleJob(self, request)
+        return (_ListJob if self.work.image_lists else RenderJob)(self, request)
 
     def cut(self, count: int, pixels: int | None = None) -> list[tuple[int, int]]:
         """Return (start, stop) of each task for a batch of `count` samples and `pixels`."""
@@ -88,14 +96,12 @@ class BatchMaker:
 
     def sizes(self, request: Request, view: int = 0) -> dict[str, tuple[int, int]]:
         """Return height and width of the images of a batch, which its first sample decides."""
-        if view in self._sizes:
-            return self._sizes[view]
         work = self.work.parts[view]
         names = list(work.dataset.schema.images)
         geometry = work.pipeline.geometry
-        if geometry is not None and geometry.output_size is not None:
-            self._sizes[view] = dict.fromkeys(names, geometry.output_size)
-            return self._sizes[view]
+        size = None if geometry is None else geometry.size_in(request.epoch)
+        if size is not None:
+            return dict.fromkeys(names, size)
         first = self._first(request)
         found = {}
         for name in names:
@@ -173,7 +179,7 @@ class RenderJob:
         for done in results:
             for at, index, _ in done.replaced:
                 indices[at] = index
-        tensors = _tensors(self.layouts, self.slot)
+        tensors = self._tensors(results)
         images = {
             name: _of_views(self._maker.work, [t for (n, _), t in tensors.items() if n == name])
             for name in self._maker.work.dataset.schema.images
@@ -181,6 +187,45 @@ class RenderJob:
         replaced = any(done.replaced for done in results)
         geometry = None if replaced else self._plan.geometry
         return batch_of(self._maker.work, images, self._request.replaced(indices), geometry)
+
+    def _tensors(self, results: Sequence[Done]) -> dict[tuple[str, int], Any]:
+        """Return the images in memory, by field and view."""
+        return _tensors(self.layouts, self.slot)
+
+
+class _ListJob(RenderJob):
+    """A batch whose images are rendered directly into its memory, each in its own size."""
+
+    def __init__(self, maker: BatchMaker, request: Request) -> None:
+        self._maker = maker
+        self._request = request
+        work = maker.work
+        self._plan = plan = ListPlan(request)
+        in_files = getattr(work.dataset, "_image_sizes", None) is not None
+        sizes = sizes_in_files(work, request) if in_files else plan.sizes(work)
+        self._layouts, nbytes = lay_out_lists(work, sizes)
+        self._pixels = nbytes
+        self.slot = maker.buffers.take(nbytes) if self._layouts else None
+
+    def tasks(self) -> Sequence[Any]:
+        if self.slot is None:
+            return ()
+        keys, layouts = self._request, self._layouts
+        bounds = self._maker.cut(len(keys), self._pixels)
+        if self._maker.plans_once:
+            return [ListTask(self._plan, start, stop, layouts) for start, stop in bounds]
+        return [list_task(keys[start:stop], start, layouts) for start, stop in bounds]
+
+    def _tensors(self, results: Sequence[Done]) -> dict[tuple[str, int], Any]:
+        made = {}
+        for layout in self._layouts:
+            assert self.slot is not None, "a batch of images has a slot"
+            key = layout.name, layout.view
+            made[key] = layout.tensors(self.slot.tensor)
+            for done in results:
+                for place, images in done.substitutes.items():
+                    made[key][place] = images[key]
+        return made
 
 
 def batch_of(
@@ -267,6 +312,9 @@ class _SampleJob:
                 samples: list[Any] = []
                 for (start, stop), column in zip(bounds, columns, strict=True):
                     samples += column[key] if key in column else images[key][start:stop]
+                if work.image_lists and isinstance(field, ImageField):
+                    views.append(samples)
+                    continue
                 views.append(collate_field(name, field, samples, planar=work.planar))
                 self._learn(key, field, views[-1])
             values.append(_of_views(work, views) if isinstance(field, ImageField) else views[0])

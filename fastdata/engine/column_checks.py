@@ -41,11 +41,18 @@ def check_columns(
     parts: list[Pipeline] = list(pipeline.views or [pipeline])
     if any(isinstance(stage, GeometryStage) for part in parts for stage in _before_calls(part)):
         _check_images_agree(data, decoder, some)
-    parts = [part for part in parts if _depends_on_sizes(part, one_size)]
+    parts = [
+        part
+        for part in parts
+        if any(_depends_on_sizes(part, one_size, epoch) for epoch in _epochs(part))
+    ]
     for name in data.schema.images if parts else ():
         sizes = _sizes(data, name, decoder, some)
         for part in parts:
-            _check_sizes(data, name, decoder, part, sizes, one_size=one_size and part.direct)
+            for epoch in _epochs(part):
+                _check_sizes(
+                    data, name, decoder, part, sizes, epoch, one_size=one_size and part.direct
+                )
     _check_labels(data, pipeline, some)
 
 
@@ -62,10 +69,10 @@ def _before_calls(part: Pipeline) -> list[object]:
 
 
 def _sizes_after(
-    stages: Sequence[object], indices: Indices, heights: Indices, widths: Indices
+    stages: Sequence[object], epoch: int, indices: Indices, heights: Indices, widths: Indices
 ) -> tuple[Indices, Indices]:
     """Return heights and widths after some stages; `OptionError` if one cannot be applied."""
-    keys = SampleKeys(0, indices)
+    keys = SampleKeys(epoch, indices)
     for stage in stages:
         if isinstance(stage, GeometryStage):
             heights, widths = stage.plan_sizes(heights, widths, 0, keys)
@@ -81,15 +88,23 @@ def _all_stages(part: Pipeline) -> list[object]:
     return [*_before_calls(part), *of_batch]
 
 
-def _depends_on_sizes(part: Pipeline, one_size: bool) -> bool:
+def _epochs(part: Pipeline) -> list[int]:
+    """Return the first epochs of the sizes of a part; 0 alone if they do not change."""
+    stages = [stage for stage in _all_stages(part) if isinstance(stage, GeometryStage)]
+    return sorted({0}.union(*(stage.epochs for stage in stages)))
+
+
+def _depends_on_sizes(part: Pipeline, one_size: bool, epoch: int) -> bool:
     """Return whether a part suits images of some sizes only."""
     try:
         # A crop that is larger than an image refuses the third one, at the latest.
         heights, widths = np.array([500, 700, 1]), np.array([700, 600, 1])
-        _sizes_after(_all_stages(part), np.arange(3), heights, widths)
+        _sizes_after(_all_stages(part), epoch, np.arange(3), heights, widths)
     except OptionError:
         return True
-    heights, widths = _sizes_after(_before_calls(part), np.arange(2), heights[:2], widths[:2])
+    heights, widths = _sizes_after(
+        _before_calls(part), epoch, np.arange(2), heights[:2], widths[:2]
+    )
     return one_size and part.direct and _other_size(heights, widths) is not None
 
 
@@ -99,6 +114,7 @@ def _check_sizes(
     decoder: JpegDecoder,
     part: Pipeline,
     sizes: tuple[Indices, Indices, Indices],
+    epoch: int,
     *,
     one_size: bool,
 ) -> None:
@@ -106,7 +122,7 @@ def _check_sizes(
 
     def refuses(count: int) -> bool:
         try:
-            _sizes_after(stages, *(values[:count] for values in sizes))
+            _sizes_after(stages, epoch, *(values[:count] for values in sizes))
         except OptionError:
             return True
         return False
@@ -119,9 +135,9 @@ def _check_sizes(
     if refuses(count):
         first = bisect_left(range(1, count + 1), True, key=refuses)
         if not is_wrong([first]):
-            _sizes_after(stages, *(values[: first + 1] for values in sizes))
+            _sizes_after(stages, epoch, *(values[: first + 1] for values in sizes))
         return
-    after = _sizes_after(_before_calls(part), *sizes)
+    after = _sizes_after(_before_calls(part), epoch, *sizes)
     other = _other_size(*after) if one_size else None
     if other is not None and not is_wrong([0, other]):
         here, there = (f"{after[0][place]} x {after[1][place]}" for place in (0, other))
@@ -130,8 +146,7 @@ def _check_sizes(
         of_part = "after the transforms " if moving else ""
         remedy = (
             f"Resize({resize.size}) scales the short side only: add T.CenterCrop({resize.size}) or "
-            f"T.RandomCrop({resize.size}) behind it, or give T.Resize(({resize.size}, "
-            f"{resize.size}))"
+            f"T.RandomCrop({resize.size}) behind it, or give T.Resize a pair (height, width)"
             if resize is not None
             else "Give a transform that makes one, after `from fastdata import transforms as T`: "
             "transform=[T.RandomResizedCrop(224), T.RandomHorizontalFlip()] for training, "
@@ -140,7 +155,8 @@ def _check_sizes(
         )
         raise OptionError(
             f"a batch needs images of one size, but {of_part}{name!r} has several ({here} and "
-            f"{there}, height x width). {remedy}"
+            f"{there}, height x width). {remedy}. Or give image_lists=True for lists of images, as "
+            "detection models take them"
         )
 
 

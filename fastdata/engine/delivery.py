@@ -33,7 +33,8 @@ def deliver(stream: BatchStream, work: BatchWork, device: torch.device | None) -
     moves = device is not None and device.type != "cpu"
     one_channel = any(field.channels == 1 for field in work.pipeline.schema.images.values())
     contiguous = work.memory_format == torch.contiguous_format or one_channel
-    changes = contiguous and not work.planar
+    by_sample = work.image_lists and not work.pipeline.direct  # in any format
+    changes = by_sample or (contiguous and not work.planar)
     if moves or changes or has_batch_stage(work.pipeline):
         return Delivery(stream, work, device if moves else None)
     return stream
@@ -117,11 +118,11 @@ def _hand_out(work: BatchWork, request: Request, batch: Any) -> Any:
 
     def lay_out(pipeline: Pipeline, batch: Any) -> Any:
         images = {name: getattr(batch, name) for name in pipeline.schema.images}
-        changed = {
-            name: in_memory_format(image, work.memory_format)
-            for name, image in images.items()
-            if isinstance(image, torch.Tensor) and image.ndim == 4
-        }
+
+        def change(images: torch.Tensor) -> torch.Tensor:
+            return in_memory_format(images, work.memory_format)
+
+        changed = {name: _each_image(change, image) for name, image in images.items()}
         return batch._replace(**changed)
 
     return _each_view(work.pipeline, finish(batch, request, work.pipeline, work.seed), lay_out)
@@ -147,11 +148,23 @@ def _look_up(pipeline: Pipeline, batch: Any) -> Any:
     if pipeline.pixels is None:
         return batch
     changed = {
-        name: pipeline.pixels.lookup(getattr(batch, name))
+        name: _each_image(pipeline.pixels.lookup, getattr(batch, name))
         for name, field in pipeline.schema.images.items()
         if not field.mask
     }
     return batch._replace(**changed)
+
+
+def _each_image(change: Callable[[torch.Tensor], torch.Tensor], images: Any) -> Any:
+    """Return images [N, C, H, W], or those of a list [C, H, W], changed; others as they are."""
+    if isinstance(images, torch.Tensor) and images.ndim == 4:
+        return change(images)
+    if not isinstance(images, list):
+        return images
+    return [
+        change(one[None])[0] if isinstance(one, torch.Tensor) and one.ndim == 3 else one
+        for one in images
+    ]
 
 
 def _each_view(pipeline: Pipeline, batch: Any, change: Callable[[Pipeline, Any], Any]) -> Any:

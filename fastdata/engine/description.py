@@ -27,27 +27,34 @@ from fastdata.transforms.stages import ChangeStage, PixelStage
 __all__ = ["describe_fields"]
 
 
-def describe_fields(work: BatchWork, count: int | str) -> Iterator[tuple[str, str]]:
-    """Yield each field of a batch of `count` samples, and its description."""
+def describe_fields(work: BatchWork, count: int | str, epoch: int = 0) -> Iterator[tuple[str, str]]:
+    """Yield each field of a batch of `count` samples of an epoch, and its description."""
     for name, field in work.dataset.schema.items():
         if isinstance(field, ImageField):
-            views = [_image(part, name, field, count) for part in work.parts]
+            views = [_image(part, name, field, count, epoch) for part in work.parts]
             yield name, _joined(views) if work.pipeline.views else views[0]
             continue
         changing = [one for one in work.pipeline.transforms if _may_change_all(one)]
         yield name, _unknown(changing[0]) if changing else _column(work, name, field, count)
 
 
-def _image(work: BatchWork, name: str, field: ImageField, count: int | str) -> str:
-    """Return the description of the images of one view."""
+def _image(work: BatchWork, name: str, field: ImageField, count: int | str, epoch: int) -> str:
+    """Return the description of the images of one view, with the sizes of later epochs."""
     pipeline = work.pipeline
     if not pipeline.direct:
         return _unknown(next(one for one in pipeline.transforms if is_callable(one)))
-    height, width = _size(work, name)
-    planar = work.memory_format == torch.contiguous_format or field.channels == 1
+    height, width = _size(work, name, epoch)
+    later = ""
+    epochs = {first for stage in _moving(pipeline) for first in stage.epochs}
+    for first in sorted(one for one in epochs if one > epoch):
+        later += ", {} x {} from epoch {}".format(*_size(work, name, first), first)
+    channels = pipeline.schema_after.images[name].channels
+    planar = work.memory_format == torch.contiguous_format or channels == 1
     layout = "contiguous" if planar else "channels last"
     dtype = _name(torch.uint8 if field.mask else _dtype(pipeline, field.channels))
-    return f"{dtype} [{count}, {field.channels}, {height}, {width}], {layout}"
+    if work.image_lists:
+        return f"list of {count} tensors, {dtype} [{channels}, {height}, {width}]{later}"
+    return f"{dtype} [{count}, {channels}, {height}, {width}], {layout}{later}"
 
 
 def _dtype(pipeline: Pipeline, channels: int) -> torch.dtype:
@@ -59,21 +66,25 @@ def _dtype(pipeline: Pipeline, channels: int) -> torch.dtype:
     return values.dtype
 
 
-def _size(work: BatchWork, name: str) -> tuple[int | str, int | str]:
-    """Return height and width of the images of a direct pipeline; "H" and "W" where they vary."""
-    pipeline = work.pipeline
+def _moving(pipeline: Pipeline) -> list[GeometryStage]:
+    """Return the geometry stages of a direct pipeline."""
     stages = [pipeline.geometry, *(pipeline.batch.steps if pipeline.batch else ())]
-    moving = [stage for stage in stages if isinstance(stage, GeometryStage)]
-    fixed = [at for at, stage in enumerate(moving) if stage.output_size is not None]
+    return [stage for stage in stages if isinstance(stage, GeometryStage)]
+
+
+def _size(work: BatchWork, name: str, epoch: int) -> tuple[int | str, int | str]:
+    """Return height and width of the images of a direct pipeline; "H" and "W" where they vary."""
+    moving = _moving(work.pipeline)
+    fixed = [at for at, stage in enumerate(moving) if stage.size_in(epoch) is not None]
     if fixed:
-        height, width = (np.array([side]) for side in moving[fixed[-1]].output_size or ())
+        height, width = (np.array([side]) for side in moving[fixed[-1]].size_in(epoch) or ())
         moving = moving[fixed[-1] + 1 :]
     else:
         sizes = known_sizes(work.dataset, name, work.decoder)
         if sizes is None:
             return "H", "W"
         height, width = sizes
-    keys = SampleKeys(0, np.arange(len(height)))
+    keys = SampleKeys(epoch, np.arange(len(height)))
     try:
         for stage in moving:
             height, width = stage.plan_sizes(height, width, work.seed, keys)

@@ -423,7 +423,7 @@ class Loader(DataLoaderSurface):
             parts.append("as dicts")
         first = "N" if size is None or samples is None else min(size, samples)
         names = self._record.names or {}
-        fields = describe_fields(self.backend.work, first)
+        fields = describe_fields(self.backend.work, first, self.epoch)
         lines = [f"  {names.get(name, name)}: {what}" for name, what in fields]
         of = repr(self._dataset).partition("\n")[0]
         return "\n".join([f"Loader({', '.join(parts)})", *lines, f"  from {of}"])

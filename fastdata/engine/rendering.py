@@ -15,7 +15,7 @@ compressed              each decoded as far as the crop needs, then resized and 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -75,12 +75,16 @@ class BatchPlan:
         """Return the plan of each view; `OptionError` if the transforms do not fit the images."""
         with self._lock:
             if not self._views:
-                shapes: list[dict[str, tuple[int, ...]]] = [{} for _ in work.parts]
-                for layout in self.layouts:
-                    shapes[layout.view][layout.name] = layout.shape
-                pairs = zip(work.parts, shapes, strict=True)
+                pairs = zip(work.parts, self.shapes(work), strict=True)
                 self._views = [_plan_view(part, self.keys, of_view) for part, of_view in pairs]
             return self._views
+
+    def shapes(self, work: BatchWork) -> Sequence[Mapping[str, tuple[int, ...] | None]]:
+        """Return the shapes of the batch's images by field, [N, H, W, C], for each view."""
+        shapes: list[dict[str, tuple[int, ...]]] = [{} for _ in work.parts]
+        for layout in self.layouts:
+            shapes[layout.view][layout.name] = layout.shape
+        return shapes
 
     @property
     def geometry(self) -> Geometry | None:
@@ -107,7 +111,7 @@ class RenderTask:
         done = Done()
         failed = work.unreadable(keys.indices)
         for plan, (part, outputs) in zip(self.plan.views(work), views, strict=True):
-            failed |= _render(part, plan, self.start, outputs, done)
+            failed |= render_view(part, plan, self.start, outputs, done)
         for at, error in failed.items():
 
             def make(index: int, at: int = at) -> None:
@@ -118,7 +122,7 @@ class RenderTask:
                     one = {name: output[at : at + 1] for name, output in outputs.items()}
                     key = keys[at : at + 1].replaced(np.array([index]))
                     plan = _plan_view(part, key, {name: out.shape for name, out in one.items()})
-                    failures = _render(part, plan, 0, one, done)
+                    failures = render_view(part, plan, 0, one, done)
                     if failures:
                         raise failures[0]
 
@@ -167,7 +171,7 @@ class ViewPlan:
 
 
 def _plan_view(
-    work: BatchWork, keys: SampleKeys, shapes: Mapping[str, tuple[int, ...]]
+    work: BatchWork, keys: SampleKeys, shapes: Mapping[str, tuple[int, ...] | None]
 ) -> ViewPlan:
     """Return the plan of one view of some samples; `shapes` as of `plan_images`."""
     images = {name: work.dataset._images(name, keys.indices, work.decoder) for name in shapes}
@@ -190,7 +194,7 @@ def _plan_view(
     return ViewPlan(images, geometry, moving is None or stack is not None, stack, crops)
 
 
-def _render(
+def render_view(
     work: BatchWork,
     plan: ViewPlan,
     start: int,
@@ -225,14 +229,14 @@ def plan_images(
     work: BatchWork,
     keys: SampleKeys,
     images: Mapping[str, StoredImages],
-    shapes: Mapping[str, tuple[int, ...]],
+    shapes: Mapping[str, tuple[int, ...] | None],
 ) -> Geometry | None:
     """Return the geometry of some samples; None if no transform moves pixels.
 
     `images` are their images by field; `shapes` are those of the batch's images, [N, H, W, C],
-    as the first sample decided.  The geometry of refused images is arbitrary: reading them raises
-    the error.  Raises `OptionError` if the images of a sample differ in size, or those of the batch
-    differ afterwards.
+    as the first sample decided, or None if sizes may differ.  The geometry of refused images is
+    arbitrary: reading them raises the error.  Raises `OptionError` if the images of a sample
+    differ in size, or those of the batch differ afterwards.
     """
     try:
         return _plan_images(work, keys, images, shapes)
@@ -247,7 +251,7 @@ def _plan_images(
     work: BatchWork,
     keys: SampleKeys,
     images: Mapping[str, StoredImages],
-    shapes: Mapping[str, tuple[int, ...]],
+    shapes: Mapping[str, tuple[int, ...] | None],
 ) -> Geometry | None:
     if not images:
         return None
@@ -262,13 +266,15 @@ def _plan_images(
     if work.pipeline.geometry is None:
         for number, (name, shape) in enumerate(shapes.items()):
             rows, columns = heights[number][sound], widths[number][sound]
-            check_sizes_equal(name, rows, columns, shape, indices[sound])
+            if shape is not None:
+                check_sizes_equal(name, rows, columns, shape, indices[sound])
         return None
     check_sizes_agree(list(images), heights, widths, indices)
     geometry = plan_geometry(work, keys, heights[0], widths[0])
     for name, shape in shapes.items():
         rows, columns = geometry.height[sound], geometry.width[sound]
-        check_sizes_equal(name, rows, columns, shape, indices[sound])
+        if shape is not None:
+            check_sizes_equal(name, rows, columns, shape, indices[sound])
     return geometry
 
 

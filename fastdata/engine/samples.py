@@ -151,7 +151,7 @@ def _stack_images(name: str, images: list[torch.Tensor], planar: bool) -> torch.
             raise OptionError(
                 f"{name!r} of this batch has images of {_kind(first)} and {_kind(image)}; a batch "
                 "needs one shape and dtype: end the transforms with one that fixes them, such as "
-                "fastdata.transforms.CenterCrop(224)"
+                "fastdata.transforms.CenterCrop(224), or give image_lists=True"
             )
     if first.ndim != 3:
         return torch.stack(images)

@@ -4,6 +4,7 @@ A `Task` is picklable.  It runs with a `BatchWork`, which has data, transforms a
 the memory of its batch:
 
     RenderTask   (rendering.py)   decode -> geometry -> [pixel table] -> the sample's place
+    ListTask     (image_lists.py) the same, images of any sizes
     SampleTask   (samples.py)     decode -> stages, one after another -> its place, if it fits
     ReadAheadTask                 stored bytes -> the page cache
 
@@ -64,12 +65,14 @@ class Done:
 
     `nbytes` are the stored bytes of the images read.  `replaced` are corrupt samples: place in the
     batch, index of the substitute, reason.  `columns`, of a `SampleTask`, are the values that are
-    not in memory, by field and view.
+    not in memory, by field and view.  `substitutes`, of a `ListTask`, are images [C, H, W] that
+    take the place of corrupt ones, by place in the batch, and by field and view.
     """
 
     nbytes: int = 0
     replaced: list[tuple[int, int, str]] = field(default_factory=list)
     columns: dict[tuple[str, int], list[Any]] | None = None
+    substitutes: dict[int, dict[tuple[str, int], torch.Tensor]] = field(default_factory=dict)
 
 
 @dataclass
@@ -125,7 +128,8 @@ class BatchWork:
     [n], are the samples that may take the place of corrupt ones; all by default.
 
     `memory_format` is that of delivered batches.  If `planar`, images are made as contiguous
-    planes, [N, C, H, W]; else channels last, which `fastdata.engine.delivery` may change.
+    planes, [N, C, H, W]; else channels last, which `fastdata.engine.delivery` may change.  With
+    `image_lists` they are lists of images [C, H, W] of any sizes.
     """
 
     dataset: PackedData
@@ -138,6 +142,7 @@ class BatchWork:
     part: Indices | None = None
     memory_format: torch.memory_format = torch.contiguous_format
     planar: bool = False
+    image_lists: bool = False
     read_ahead: ReadAhead = field(default_factory=ReadAhead, init=False, repr=False)
 
     def __call__(self, task: Task, memory: NDArray[np.uint8] | None) -> Any:

@@ -72,11 +72,12 @@ class Record(NamedTuple):
     """An encoded sample.
 
     `values` are in the schema's order: `EncodedImage` for an image, else the
-    number, string, bytes or array.
+    number, string, bytes or array.  `notes` are remarks for the report, and not stored.
     """
 
     key: str
     values: tuple[Any, ...]
+    notes: tuple[str, ...] = ()
 
 
 class ShardDamagedError(FastdataError, RuntimeError):

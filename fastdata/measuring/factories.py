@@ -206,6 +206,7 @@ class PackedLoaderFactory(LoaderFactory):
         self._given = options
         self._options = dataclasses.replace(options, cache=None, cache_scope="all")
         self._probe = packed_loader(data, self._options_with(Settings(0)))
+        self._data = self._probe.dataset  # with the fields that were asked for
         self.store = store_info(data)
         supplies = [one.supply for one in getattr(data, "_supplied", ())]
         self.supplies = sorted(supplies, key=lambda supply: -supply.num_samples)
@@ -218,6 +219,7 @@ class PackedLoaderFactory(LoaderFactory):
             and options.decoder == "auto"
             and options.worker_method != "process"
             and options.cache is None  # which DALI does not go with
+            and not options.image_lists
             and not isinstance(data, UnpackedDataset)
         )
         if options.cache is not None:

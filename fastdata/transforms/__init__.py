@@ -17,7 +17,9 @@
       pixels
         pixel.py             Normalize, ToDtype, and their table of 256 values
         image_tensors.py     images as tensors and arrays; what transforms of batches share
-        color.py  blur_erasing.py  automatic.py  mixing.py   transforms of whole batches
+        color.py  tones.py  blur_erasing.py  mixing.py   transforms of whole batches
+        automatic.py  policies.py                        automatic augmentations, of whole batches
+        distributions.py     random numbers of the beta and Dirichlet distributions
 
       callables, one sample at a time
         callables.py         what a callable is given, and what it returns
@@ -40,7 +42,7 @@ from fastdata.transforms.base import (
 from fastdata.transforms.blur_erasing import GaussianBlur, RandomErasing
 from fastdata.transforms.boxes import Boxes, DropEmptyBoxes, move_boxes, transform_boxes
 from fastdata.transforms.callables import ImageOnly, OnPIL, PerSample
-from fastdata.transforms.color import ColorJitter, RandomGrayscale
+from fastdata.transforms.color import ColorJitter, Grayscale, RandomGrayscale
 from fastdata.transforms.distortions import (
     ElasticTransform,
     RandomAffine,
@@ -59,11 +61,22 @@ from fastdata.transforms.libraries import V2, Albumentations
 from fastdata.transforms.mixing import CutMix, MixUp
 from fastdata.transforms.pipeline import Transform, Views
 from fastdata.transforms.pixel import Normalize, ToDtype
+from fastdata.transforms.policies import AugMix, AutoAugment
 from fastdata.transforms.render_device import render_on_device
+from fastdata.transforms.tones import (
+    RandomAdjustSharpness,
+    RandomAutocontrast,
+    RandomEqualize,
+    RandomInvert,
+    RandomPosterize,
+    RandomSolarize,
+)
 
 __all__ = [
     "V2",
     "Albumentations",
+    "AugMix",
+    "AutoAugment",
     "BatchTransform",
     "Boxes",
     "CenterCrop",
@@ -73,6 +86,7 @@ __all__ = [
     "ElasticTransform",
     "GaussianBlur",
     "GeometricTransform",
+    "Grayscale",
     "ImageOnly",
     "MixUp",
     "Normalize",
@@ -81,14 +95,20 @@ __all__ = [
     "PerSample",
     "PixelTransform",
     "RandAugment",
+    "RandomAdjustSharpness",
     "RandomAffine",
+    "RandomAutocontrast",
     "RandomCrop",
+    "RandomEqualize",
     "RandomErasing",
     "RandomGrayscale",
     "RandomHorizontalFlip",
+    "RandomInvert",
     "RandomPerspective",
+    "RandomPosterize",
     "RandomResizedCrop",
     "RandomRotation",
+    "RandomSolarize",
     "RandomVerticalFlip",
     "Resize",
     "ToDtype",

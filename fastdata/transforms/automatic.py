@@ -1,8 +1,8 @@
 """RandAugment and TrivialAugmentWide: operations chosen at random for each image.
 
-The operations, their ranges and the order they are counted in are torchvision's.  Images
-of a batch that drew one operation go through it together; all shears, shifts and
-rotations are one look-up by as many matrices (`warp`).
+The operations, their ranges and the order they are counted in are torchvision's.  `AutoAugment`
+and `AugMix` (policies.py) carry them out, too.  Images of a batch that drew one operation go
+through it together; all shears, shifts and rotations are one look-up by as many matrices (`warp`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,16 @@ from fastdata.transforms.image_tensors import change_some
 from fastdata.transforms.warping import Fill, warp
 from fastdata.transforms.warps import WarpInterpolation
 
-__all__ = ["OPERATIONS", "AutomaticAugment", "RandAugment", "TrivialAugmentWide"]
+__all__ = [
+    "BLENDED",
+    "MOVES",
+    "OPERATIONS",
+    "SIGNED",
+    "AutomaticAugment",
+    "RandAugment",
+    "TrivialAugmentWide",
+    "magnitudes",
+]
 
 MOVES = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate")
 
@@ -53,10 +62,14 @@ CHANGES: dict[str, Callable[..., torch.Tensor]] = {
     "Solarize": solarize,
     "AutoContrast": lambda images, by: autocontrast(images),
     "Equalize": lambda images, by: equalize(images),
+    "Invert": lambda images, by: 255 - images,
 }
 
 OPERATIONS = ("Identity", *MOVES, *CHANGES)
 """All operations by name; parameters have their places in this."""
+
+DRAWN = OPERATIONS[:-1]
+"""Those that RandAugment and TrivialAugmentWide draw: all except "Invert"."""
 
 BLENDED = ("Brightness", "Color", "Contrast", "Sharpness")
 
@@ -68,17 +81,20 @@ class AutomaticAugment(BatchTransform):
     """Carries out the operations that the automatic augmentations draw."""
 
     moves_pixels: ClassVar[bool] = True
-    num_magnitude_bins: int
     interpolation: WarpInterpolation
     fill: Fill
 
     def __post_init__(self) -> None:
-        positive_int("num_magnitude_bins", self.num_magnitude_bins)
         parse(self, interpolation=warp_filter)
         if self.fill is not None and channel_numbers(self.fill) is None:
             raise OptionError(f"fill is a number, one a channel, or None, not {self.fill!r}")
 
     def check(self, channels: int, floating: bool) -> None:
+        if self.fill is not None and len(channel_numbers(self.fill) or ()) not in (1, channels):
+            raise OptionError(
+                f"fill is one number or one a channel, and images have {channels} channel(s), not "
+                f"{self.fill!r}"
+            )
         if floating:
             raise OptionError(
                 f"{type(self).__name__} takes uint8 images; put it before Normalize and ToDtype"
@@ -142,8 +158,8 @@ class RandAugment(AutomaticAugment):
 
     Notes
     -----
-    For uint8 images; masks do not follow, and boxes are refused.  Draws 2k and 2k + 1 are the
-    operation of step k and its direction.
+    For uint8 images; masks and boxes are refused, as they could not follow.  Draws 2k and
+    2k + 1 are the operation of step k and its direction.
 
     Cubuk et al., "RandAugment: Practical automated data augmentation with a reduced
     search space", NeurIPS 2020.
@@ -157,7 +173,7 @@ class RandAugment(AutomaticAugment):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive_int("num_ops", self.num_ops)
+        parse(self, num_ops=positive_int, num_magnitude_bins=positive_int)
         if self.magnitude not in range(self.num_magnitude_bins):
             raise OptionError(
                 f"magnitude is an int from 0 to num_magnitude_bins - 1 = "
@@ -167,8 +183,8 @@ class RandAugment(AutomaticAugment):
     def draw(self, draws: Draws, shape: Shape) -> Parameters:
         height, width = shape[2:]
         moves = 0.3, 0.3, 150 / 331 * width, 150 / 331 * height, 30.0
-        table = _magnitudes(self.num_magnitude_bins, moves, 0.9, 4)[:, self.magnitude]
-        operation = draws.integers(len(OPERATIONS), 2 * self.num_ops)[:, ::2]
+        table = magnitudes(self.num_magnitude_bins, moves, 0.9, (8, 4))[:, self.magnitude]
+        operation = draws.integers(len(DRAWN), 2 * self.num_ops)[:, ::2]
         back = draws.uniform(2 * self.num_ops)[:, 1::2] < 0.5
         magnitude = table[operation] * np.where(back & SIGNED[operation], -1, 1)
         return {"operation": operation, "magnitude": magnitude}
@@ -187,8 +203,8 @@ class TrivialAugmentWide(AutomaticAugment):
 
     Notes
     -----
-    For uint8 images; masks do not follow, and boxes are refused.  Draws 0 to 2 are operation,
-    magnitude and direction.
+    For uint8 images; masks and boxes are refused, as they could not follow.  Draws 0 to 2 are
+    operation, magnitude and direction.
 
     Müller and Hutter, "TrivialAugment: Tuning-free yet state-of-the-art data augmentation",
     ICCV 2021.
@@ -198,22 +214,27 @@ class TrivialAugmentWide(AutomaticAugment):
     interpolation: WarpInterpolation = "nearest"
     fill: Fill = None
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        parse(self, num_magnitude_bins=positive_int)
+
     def draw(self, draws: Draws, shape: Shape) -> Parameters:
         moves = 0.99, 0.99, 32.0, 32.0, 135.0
-        table = _magnitudes(self.num_magnitude_bins, moves, 0.99, 6)
-        operation = draws.integers(len(OPERATIONS))
+        table = magnitudes(self.num_magnitude_bins, moves, 0.99, (8, 2))
+        operation = draws.integers(len(DRAWN))
         step = draws.integers(self.num_magnitude_bins, first=1)
         back = draws.uniform(first=2) < 0.5
         magnitude = table[operation, step] * np.where(back & SIGNED[operation], -1, 1)
         return {"operation": operation, "magnitude": magnitude}
 
 
-def _magnitudes(
-    bins: int, moves: Sequence[float], blend: float, posterized: int
+def magnitudes(
+    bins: int, moves: Sequence[float], blend: float, bits: tuple[int, int]
 ) -> NDArray[np.float64]:
     """Return the magnitude of each operation at each bin, float64 [operations, bins].
 
-    Given are the greatest ones of `MOVES` and `BLENDED`, and the bits that are lost at most.
+    Given are the greatest ones of `MOVES` and `BLENDED`, and the bits that "Posterize" leaves,
+    from the most to the fewest.
     Computed by torch in float32, as torchvision does it: shifts and bits are cut off to
     whole numbers, so the last bit can matter.
     """
@@ -221,8 +242,8 @@ def _magnitudes(
     table = torch.zeros(len(OPERATIONS), bins, dtype=torch.float64)
     for row, name in enumerate(OPERATIONS):
         if name == "Posterize":
-            fall = torch.arange(bins) / (max(bins - 1, 1) / posterized)
-            table[row] = (8 - fall).round()
+            fall = torch.arange(bins) / (max(bins - 1, 1) / (bits[0] - bits[1]))
+            table[row] = (bits[0] - fall).round()
         elif name == "Solarize":
             table[row] = torch.linspace(1.0, 0.0, bins)
         elif name in ranges:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
 from numpy.typing import NDArray
 
 from fastdata.errors import OptionError
-from fastdata.random import Draws
+from fastdata.random import NO_EPOCH, Draws
 from fastdata.schema import Schema
 from fastdata.transforms.geometry import Geometry, Interpolation
 
@@ -29,6 +30,7 @@ __all__ = [
     "SampleFunction",
     "SampleTransform",
     "Shape",
+    "SizeByEpoch",
     "antialias_choice",
     "channel_numbers",
     "kind_of",
@@ -41,6 +43,7 @@ __all__ = [
     "probability",
     "range_pair",
     "resize_filter",
+    "size_or_schedule",
     "size_pair",
     "warp_filter",
 ]
@@ -78,6 +81,15 @@ class GeometricTransform(ABC):
         """Height and width of every image afterwards; None where they depend on the image."""
         return None
 
+    @property
+    def epochs(self) -> tuple[int, ...]:
+        """First epochs of the sizes of a schedule; none if sizes are the same in all epochs."""
+        return ()
+
+    def size_in(self, epoch: int) -> tuple[int, int] | None:
+        """Return `output_size` in an epoch."""
+        return self.output_size
+
     @abstractmethod
     def plan(self, geometry: Geometry, draws: Draws) -> Geometry:
         """Return `geometry` with this transform appended, for n images at once.
@@ -106,7 +118,7 @@ class PixelTransform(ABC):
 
 
 class BatchTransform(ABC):
-    """Changes the images of a batch, each by numbers of its own; masks stay as they are.
+    """Changes the images of a batch, each by numbers of its own; masks and boxes stay.
 
     It runs where the batch has arrived.  Numbers are drawn on the CPU, so that they are the same
     on any device; what is made of them may differ in the last bits from device to device.
@@ -115,7 +127,7 @@ class BatchTransform(ABC):
     """
 
     moves_pixels: ClassVar[bool] = False
-    """Whether the content of an image may move; refused where there are boxes."""
+    """Whether the content of an image may move; refused where there are masks or boxes."""
 
     @abstractmethod
     def draw(self, draws: Draws, shape: Shape) -> Parameters:
@@ -131,7 +143,9 @@ class BatchTransform(ABC):
 
     @abstractmethod
     def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
-        """Return images [n, C, H, W] transformed: of their shape, dtype and device.
+        """Return images [n, C, H, W] transformed: of their size, dtype and device.
+
+        They have `channels_after` channels.
 
         Parameters
         ----------
@@ -147,6 +161,10 @@ class BatchTransform(ABC):
 
         `floating` says whether a transform before makes values floating.
         """
+
+    def channels_after(self, channels: int) -> int:
+        """Return how many channels, 1 or 3, images of this many channels have afterwards."""
+        return channels
 
     def check_size(self, height: int, width: int) -> None:  # noqa: B027
         """Raise `OptionError` if images of this size cannot be transformed."""
@@ -216,6 +234,49 @@ def size_pair(name: str, value: Any) -> tuple[int, int]:
         return positive_int(name, value[0]), positive_int(name, value[-1])
     side = positive_int(name, value)
     return side, side
+
+
+@dataclass(frozen=True)
+class SizeByEpoch:
+    """A size for each part of a training: pairs of a first epoch, from 0 on, and a size."""
+
+    sizes: tuple[tuple[int, Any], ...]
+
+    @property
+    def epochs(self) -> tuple[int, ...]:
+        """First epoch of each size, ascending."""
+        return tuple(first for first, _ in self.sizes)
+
+    def at(self, epoch: int) -> Any:
+        """Return the size in an epoch; `OptionError` for `NO_EPOCH`."""
+        if epoch >= NO_EPOCH:
+            raise OptionError(
+                f"the size {self} depends on the epoch, which a dataset does not know: give the "
+                "transform to fastdata.loader, or give one size"
+            )
+        return next(size for first, size in reversed(self.sizes) if first <= epoch)
+
+    def __repr__(self) -> str:
+        return repr(dict(self.sizes))
+
+
+def size_or_schedule(parser: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
+    """Return a parser that also takes ``{first epoch: size}``, and makes a `SizeByEpoch` of it."""
+
+    def parsed(name: str, value: Any) -> Any:
+        if isinstance(value, SizeByEpoch):
+            return value
+        if not isinstance(value, Mapping):
+            return parser(name, value)
+        epochs = list(value)
+        if any(type(epoch) is not int or epoch < 0 for epoch in epochs) or 0 not in epochs:
+            raise OptionError(
+                f"{name} by epoch is {{first epoch: size}} with epochs from 0 on, such as "
+                f"{{0: 128, 6: 160}}, not {value!r}"
+            )
+        return SizeByEpoch(tuple((epoch, parser(name, value[epoch])) for epoch in sorted(epochs)))
+
+    return parsed
 
 
 def range_pair(name: str, value: Any) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Colours and tones of whole batches: operations on them, `ColorJitter` and `RandomGrayscale`.
+"""Colours and tones of whole batches: operations on them, and the transforms made of them.
 
 Functions take images [n, C, H, W] and one number an image, [n, 1, 1, 1], and compute
 what torchvision's functions of the same names compute image by image
@@ -17,11 +17,19 @@ from torch.nn import functional
 
 from fastdata.errors import OptionError
 from fastdata.random import Draws
-from fastdata.transforms.base import BatchTransform, Parameters, Shape, parse, probability
+from fastdata.transforms.base import (
+    BatchTransform,
+    Parameters,
+    Shape,
+    parse,
+    positive_int,
+    probability,
+)
 from fastdata.transforms.image_tensors import change_some, max_value, to_dtype_of, to_float
 
 __all__ = [
     "ColorJitter",
+    "Grayscale",
     "RandomGrayscale",
     "adjust_brightness",
     "adjust_contrast",
@@ -223,6 +231,48 @@ class ColorJitter(BatchTransform):
                     now = (parameters["order"][:, step] == number) & parameters["applied"]
                     images = change_some(images, now, adjust, parameters[name])
         return images
+
+
+@dataclass(frozen=True)
+class Grayscale(BatchTransform):
+    """Take the colour out of all images.
+
+    Parameters
+    ----------
+    num_output_channels : {1, 3}
+        Channels of the result; three are equal.
+
+    Raises
+    ------
+    OptionError
+        From a loader, if a callable made images of neither 1 nor 3 channels.
+
+    Notes
+    -----
+    Transforms behind it, such as `Normalize`, meet images of this many channels.
+    """
+
+    num_output_channels: int = 1
+
+    def __post_init__(self) -> None:
+        parse(self, num_output_channels=positive_int)
+        if self.num_output_channels not in (1, 3):
+            raise OptionError(f"num_output_channels is 1 or 3, not {self.num_output_channels}")
+
+    def channels_after(self, channels: int) -> int:
+        return self.num_output_channels
+
+    def draw(self, draws: Draws, shape: Shape) -> Parameters:
+        return {}
+
+    def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
+        """Return the grey of images."""
+        if images.shape[1] not in (1, 3):
+            raise OptionError(
+                f"Grayscale takes images of 3 channels or 1, not of {images.shape[1]}"
+            )
+        grey = images if images.shape[1] == 1 else _grey(images).to(images.dtype)
+        return grey.expand(-1, self.num_output_channels, -1, -1).contiguous()
 
 
 @dataclass(frozen=True)

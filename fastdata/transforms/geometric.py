@@ -5,9 +5,9 @@ Semantics are torchvision's (`torchvision.transforms.v2`); the random numbers ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import torch
@@ -20,12 +20,14 @@ from fastdata.transforms.base import (
     Describe,
     GeometricTransform,
     Sample,
+    SizeByEpoch,
     antialias_choice,
     parse,
     positive_int,
     probability,
     range_pair,
     resize_filter,
+    size_or_schedule,
     size_pair,
 )
 from fastdata.transforms.boxes import move_boxes
@@ -51,18 +53,37 @@ __all__ = [
 TRIES = 10
 """Random rectangles that are tried for an image, as in torchvision."""
 
+Size: TypeAlias = int | Sequence[int] | Mapping[int, int | Sequence[int]] | SizeByEpoch
+"""A side or (height, width), or one from each of some epochs on: ``{0: 128, 6: 160}``."""
 
-class _Crop(GeometricTransform):
-    """A crop to one size: an int, for a square, or (height, width)."""
 
-    size: int | Sequence[int]
+class _Sized(GeometricTransform):
+    """A transform with a size, or with one for each part of a training."""
 
-    def __post_init__(self) -> None:
-        parse(self, size=size_pair)
+    size: Size
 
     @property
-    def output_size(self) -> tuple[int, int]:
-        return self.size  # type: ignore[return-value]  # since __post_init__
+    def output_size(self) -> tuple[int, int] | None:
+        return self.size if isinstance(self.size, tuple) else None
+
+    @property
+    def epochs(self) -> tuple[int, ...]:
+        return self.size.epochs if isinstance(self.size, SizeByEpoch) else ()
+
+    def size_in(self, epoch: int) -> tuple[int, int] | None:
+        size = self._size_in(epoch)
+        return size if isinstance(size, tuple) else None
+
+    def _size_in(self, epoch: int) -> Any:
+        """Return height and width, or a short side, in an epoch."""
+        return self.size.at(epoch) if isinstance(self.size, SizeByEpoch) else self.size
+
+
+class _Crop(_Sized):
+    """A crop to one size: an int, for a square, or (height, width); perhaps by epoch."""
+
+    def __post_init__(self) -> None:
+        parse(self, size=size_or_schedule(size_pair))
 
 
 @dataclass(frozen=True)
@@ -76,8 +97,8 @@ class RandomResizedCrop(_Crop):
 
     Parameters
     ----------
-    size : int or (int, int)
-        Output size: a square side, or (height, width).
+    size : int, (int, int) or dict
+        Output size: a square side, or (height, width); by epoch, ``{0: 128, 6: 160}``.
     scale : (float, float)
         Least and greatest share of the image's area.
     ratio : (float, float)
@@ -99,7 +120,7 @@ class RandomResizedCrop(_Crop):
     Szegedy et al., "Going deeper with convolutions", CVPR 2015.
     """
 
-    size: int | Sequence[int]
+    size: Size
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     interpolation: Interpolation = "bilinear"
@@ -132,7 +153,7 @@ class RandomResizedCrop(_Crop):
         position = draws.integers(room + 1, 2, first=2 * TRIES)
         top, left = np.where(fitted[:, None], position, room // 2).T
         cropped = geometry.window(top, left, height, width)
-        return cropped.resize(*self.output_size, self.interpolation, self.antialias)
+        return cropped.resize(*self._size_in(draws.epoch), self.interpolation, self.antialias)
 
 
 @dataclass(frozen=True)
@@ -141,14 +162,14 @@ class CenterCrop(_Crop):
 
     Parameters
     ----------
-    size : int or (int, int)
-        Output size: a square side, or (height, width).
+    size : int, (int, int) or dict
+        Output size: a square side, or (height, width); by epoch, ``{0: 128, 6: 160}``.
     """
 
-    size: int | Sequence[int]
+    size: Size
 
     def plan(self, geometry: Geometry, draws: Draws) -> Geometry:
-        height, width = self.output_size
+        height, width = self._size_in(draws.epoch)
         top, left = _centred(geometry.height - height), _centred(geometry.width - width)
         return geometry.window(top, left, height, width)
 
@@ -159,8 +180,8 @@ class RandomCrop(_Crop):
 
     Parameters
     ----------
-    size : int or (int, int)
-        Output size: a square side, or (height, width).
+    size : int, (int, int) or dict
+        Output size: a square side, or (height, width); by epoch, ``{0: 128, 6: 160}``.
     padding : int, (int, int) or (int, int, int, int)
         Zeros around the image before cropping: on every side; (left and
         right, top and bottom); or (left, top, right, bottom).
@@ -175,7 +196,7 @@ class RandomCrop(_Crop):
     Draws 0 and 1 are the position.
     """
 
-    size: int | Sequence[int]
+    size: Size
     padding: int | Sequence[int] = 0
 
     def __post_init__(self) -> None:
@@ -183,7 +204,7 @@ class RandomCrop(_Crop):
         parse(self, padding=padding_sides)
 
     def plan(self, geometry: Geometry, draws: Draws) -> Geometry:
-        height, width = self.output_size
+        height, width = self._size_in(draws.epoch)
         pad_left, pad_top, pad_right, pad_bottom = self.padding  # type: ignore[misc]
         rows = geometry.height + (pad_top + pad_bottom)
         columns = geometry.width + (pad_left + pad_right)
@@ -201,14 +222,15 @@ class RandomCrop(_Crop):
 
 
 @dataclass(frozen=True)
-class Resize(GeometricTransform):
+class Resize(_Sized):
     """Resize the whole image.
 
     Parameters
     ----------
-    size : int or (int, int)
+    size : int, (int, int) or dict
         An int is the length of the shorter side; the longer one becomes
-        ``int(size * long / short)``.  A pair is (height, width).
+        ``int(size * long / short)``.  A pair is (height, width).  A dict has sizes by epoch:
+        ``{0: 128, 6: 160}`` is 128 in epochs 0 to 5, then 160.
     interpolation : {"bilinear", "bicubic", "nearest"}
         As in `RandomResizedCrop`.
     max_size : int, optional
@@ -218,41 +240,38 @@ class Resize(GeometricTransform):
         As in `RandomResizedCrop`.
     """
 
-    size: int | Sequence[int]
+    size: Size
     interpolation: Interpolation = "bilinear"
     max_size: int | None = None
     antialias: bool | None = None
 
     def __post_init__(self) -> None:
-        size: Any = self.size
-        if isinstance(size, Sequence) and len(size) == 1:
-            size = size[0]
-        exact = isinstance(size, Sequence)
-        size = size_pair("size", size) if exact else positive_int("size", size)
-        object.__setattr__(self, "size", size)
-        parse(self, interpolation=resize_filter, antialias=antialias_choice)
+        parse(
+            self,
+            size=size_or_schedule(_side_or_pair),
+            interpolation=resize_filter,
+            antialias=antialias_choice,
+        )
         if self.max_size is None:
             return
-        if exact:
-            raise OptionError(
-                f"max_size goes with a short side, an int size; with size={size} leave it out"
-            )
-        if positive_int("max_size", self.max_size) <= size:
-            raise OptionError(f"max_size {self.max_size} must be greater than size {size}")
-
-    @property
-    def output_size(self) -> tuple[int, int] | None:
-        return self.size if isinstance(self.size, tuple) else None
+        for size in map(self._size_in, self.epochs or (0,)):
+            if isinstance(size, tuple):
+                raise OptionError(
+                    f"max_size goes with a short side, an int size; with size={size} leave it out"
+                )
+            if positive_int("max_size", self.max_size) <= size:
+                raise OptionError(f"max_size {self.max_size} must be greater than size {size}")
 
     def plan(self, geometry: Geometry, draws: Draws) -> Geometry:
-        if isinstance(self.size, tuple):
-            height, width = self.size
+        size = self._size_in(draws.epoch)
+        if isinstance(size, tuple):
+            height, width = size
             return geometry.resize(height, width, self.interpolation, self.antialias)
         upright = geometry.height >= geometry.width
         short = np.minimum(geometry.height, geometry.width)
         long = np.maximum(geometry.height, geometry.width)
-        new_short = np.full_like(short, self.size)
-        new_long = (self.size * long / short).astype(np.int64)
+        new_short = np.full_like(short, size)
+        new_long = (size * long / short).astype(np.int64)
         if self.max_size is not None:
             over = new_long > self.max_size
             shrunk = (self.max_size * new_short / new_long).astype(np.int64)
@@ -318,11 +337,15 @@ class GeometryStage:
         return geometry
 
     @property
-    def output_size(self) -> tuple[int, int] | None:
-        """Height and width of every image afterwards; None where they depend on the image."""
+    def epochs(self) -> set[int]:
+        """First epochs of sizes that change with the epoch."""
+        return {epoch for _, transform in self.transforms for epoch in transform.epochs}
+
+    def size_in(self, epoch: int) -> tuple[int, int] | None:
+        """Height and width of all images afterwards; None where they depend on the image."""
         for _, transform in reversed(self.transforms):
             if not transform.keeps_size:
-                return transform.output_size
+                return transform.size_in(epoch)
         return None
 
     def plan_sizes(
@@ -419,8 +442,15 @@ def check_sizes_equal(
             f"a batch needs images of one size, but {name!r} is {shape[1]} x {shape[2]} in the "
             f"first sample of this batch and {heights[at]} x {widths[at]} in sample {indices[at]} "
             "(height x width). End the geometric transforms with T.RandomResizedCrop(size) or "
-            'T.CenterCrop(size), or pack with resize="crop"'
+            'T.CenterCrop(size), or pack with resize="crop". Or give image_lists=True'
         )
+
+
+def _side_or_pair(name: str, size: Any) -> int | tuple[int, int]:
+    """Return the length of the shorter side, or (height, width)."""
+    if isinstance(size, Sequence) and len(size) == 1:
+        size = size[0]
+    return size_pair(name, size) if isinstance(size, Sequence) else positive_int(name, size)
 
 
 def padding_sides(name: str, padding: Any) -> tuple[int, int, int, int]:

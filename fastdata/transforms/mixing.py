@@ -28,6 +28,7 @@ from fastdata.transforms.base import (
     positive_number,
     probability,
 )
+from fastdata.transforms.distributions import BETA_DRAWS, beta
 from fastdata.transforms.image_tensors import (
     inside_boxes,
     per_image,
@@ -36,21 +37,15 @@ from fastdata.transforms.image_tensors import (
     to_float,
 )
 
-__all__ = ["CutMix", "MixTransform", "MixUp", "beta"]
+__all__ = ["CutMix", "MixTransform", "MixUp"]
 
 FIRST_OF_BETA = 2
 """Draws 0 and 1 are the ring and the choice of images; those of the share begin here."""
 
-BETA_TRIES = 8
-"""Proposals a number; each is refused with a chance of 5% at most, all of them with 4e-11."""
-
-BETA_DRAWS = 2 * (3 * BETA_TRIES + 1)
-"""Draws that one number of the beta distribution takes."""
-
 
 @dataclass(frozen=True)
 class MixTransform(BatchTransform):
-    """The base of MixUp and CutMix: partners, shares and labels.  Boxes are refused.
+    """The base of MixUp and CutMix: partners, shares and labels.  Masks and boxes are refused.
 
     Parameters
     ----------
@@ -89,12 +84,6 @@ class MixTransform(BatchTransform):
         Raises `OptionError` if the fields are not such as can be mixed.
         """
         kind = type(self).__name__
-        masks = [name for name, field in schema.images.items() if field.mask]
-        if masks:
-            raise OptionError(
-                f"{kind} mixes class labels and cannot mix masks, but the dataset has the mask "
-                f"{masks[0]!r}; leave {kind} out"
-            )
         if not pictures_of(schema):
             raise OptionError(f"{kind} mixes images, but the dataset has none; leave it out")
         numbers = {
@@ -223,35 +212,3 @@ class CutMix(MixTransform):
         inside = inside_boxes(parameters["box"], images)
         partner = to_device(parameters["partner"], images.device)
         return torch.where(inside, images[partner], images)
-
-
-def beta(draws: Draws, alpha: float, *, first: int = 0) -> NDArray[np.float64]:
-    """Return a number of Beta(alpha, alpha) for each sample, float64 [n], of `BETA_DRAWS` draws.
-
-    X / (X + Y) for two numbers of the gamma distribution, by their logarithms, so that
-    none underflows however small `alpha` is.
-    """
-    half = BETA_DRAWS // 2
-    uniform = 1 - draws.uniform(BETA_DRAWS, first=first)  # in (0, 1]: their logarithms are wanted
-    x, y = (_log_gamma(part, alpha) for part in (uniform[:, :half], uniform[:, half:]))
-    share: NDArray[np.float64] = (1 + np.tanh((x - y) / 2)) / 2
-    return share
-
-
-def _log_gamma(uniform: NDArray[np.float64], alpha: float) -> NDArray[np.float64]:
-    """Return logarithms of numbers of Gamma(alpha), of 3 * BETA_TRIES + 1 uniform ones each.
-
-    Marsaglia and Tsang, "A simple method for generating gamma variables", ACM TOMS 26,
-    2000, with normal numbers by Box and Muller's method.
-    """
-    radius, angle, accept = (uniform[:, k : 3 * BETA_TRIES : 3] for k in range(3))
-    normal = np.sqrt(-2 * np.log(radius)) * np.cos(2 * np.pi * angle)
-    d = (alpha if alpha >= 1 else alpha + 1) - 1 / 3
-    cube = np.maximum(1 + normal / np.sqrt(9 * d), 0) ** 3
-    v = np.where(cube > 0, cube, 1)  # refused below where it was not
-    taken = (cube > 0) & (np.log(accept) < normal**2 / 2 + d - d * v + d * np.log(v))
-    log_gamma: NDArray[np.float64] = np.log(d) + np.log(v[np.arange(len(v)), taken.argmax(axis=1)])
-    if alpha < 1:
-        # Gamma(alpha) is Gamma(alpha + 1) times a uniform number to the power of 1 / alpha.
-        log_gamma = log_gamma + np.log(uniform[:, -1]) / alpha
-    return log_gamma

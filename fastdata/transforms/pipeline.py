@@ -131,7 +131,8 @@ class Pipeline:
 
     `stages` run sample by sample, except without callables (`direct`): then there are only
     `geometry`, `drop` and `pixels`, each a stage or None.  `batch` is the later stage for whole
-    batches.  `views` has the complete pipeline of each view.
+    batches, and `schema_after` says how many channels images have behind it.  `views` has the
+    complete pipeline of each view.
     """
 
     def __init__(
@@ -159,6 +160,7 @@ class Pipeline:
         cut.end_of_samples()
         self.stages: tuple[Stage, ...] = tuple(cut.stages)
         self.batch = BatchStage(schema, tuple(cut.batch_steps)) if cut.batch_steps else None
+        self.schema_after: Schema = cut.schema_of_batch
         calls = any(isinstance(stage, CallStage) for stage in self.stages)
         self.direct: bool = not calls and all(view.direct for view in self.views)
         self.geometry = self._only(GeometryStage)
@@ -234,6 +236,8 @@ class _Cut:
         self.stages: list[Stage] = []
         self.batch_steps: list[BatchStep] = []
         self._schema = schema
+        self.schema_of_batch = schema
+        """The fields as the next transform of whole batches meets them."""
         # Since the last callable:
         self._geometric: list[tuple[int, GeometricTransform]] = []
         self._drops: list[BoundDrop] = []
@@ -258,8 +262,9 @@ class _Cut:
         elif isinstance(transform, BatchTransform):
             self._first_of_batch = self._first_of_batch or transform
             floating = self._floating is not None
-            step = ChangeStage(operation, transform, self._schema, floating=floating)
+            step = ChangeStage(operation, transform, self.schema_of_batch, floating=floating)
             self.batch_steps.append(step)
+            self.schema_of_batch = step.schema_after
         elif isinstance(transform, DropEmptyBoxes):
             drop = transform.bind(self._schema)
             if any(isinstance(step, GeometryStage) for step in self.batch_steps):
@@ -286,7 +291,7 @@ class _Cut:
                 "moves uint8 pixels: put geometric transforms before those of pixel values"
             )
         if self.batch_steps:
-            self._add_step(GeometryStage(self._schema, ((operation, transform),)))
+            self._add_step(GeometryStage(self.schema_of_batch, ((operation, transform),)))
             return
         if self._drops:
             raise OptionError(
@@ -296,12 +301,12 @@ class _Cut:
         self._geometric.append((operation, transform))
 
     def _add_pixelwise(self, transform: PixelTransform) -> None:
-        for name in pictures_of(self._schema):
+        for name in pictures_of(self.schema_of_batch):
             with naming_field(name):
-                transform.check_channels(self._schema.images[name].channels)
+                transform.check_channels(self.schema_of_batch.images[name].channels)
         self._floating = transform
         if self.batch_steps:
-            self._add_step(PixelStage(self._schema, (transform,)))
+            self._add_step(PixelStage(self.schema_of_batch, (transform,)))
         else:
             self._pixelwise.append(transform)
 

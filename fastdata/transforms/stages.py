@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -167,14 +167,21 @@ class ChangeStage:
         for name in self._names:
             with naming_field(name):
                 transform.check(schema.images[name].channels, floating)
-        if transform.moves_pixels and schema.boxes:
+        masks = [name for name, field in schema.images.items() if field.mask]
+        if transform.moves_pixels and (masks or schema.boxes):
             kind = type(transform).__name__
+            followers = (
+                f"the mask {masks[0]!r}" if masks else f"the boxes {next(iter(schema.boxes))!r}"
+            )
             raise OptionError(
-                f"{kind} moves what is in the images, and boxes cannot follow, but the dataset "
-                f"has the boxes {next(iter(schema.boxes))!r}; leave {kind} out"
+                f"{kind} moves what is in the images, and {'masks' if masks else 'boxes'} cannot "
+                f"follow, but the dataset has {followers}; leave {kind} out. T.RandomRotation, "
+                "T.RandomAffine, T.RandomResizedCrop and T.RandomHorizontalFlip move masks and "
+                "boxes with the images"
             )
         if isinstance(transform, MixTransform):
             self._label, self._classes = transform.label_of(schema)
+        self.schema_after = _with_channels(schema, transform)
 
     def run_on_batch(self, values: dict[str, Any], seed: int, keys: SampleKeys) -> None:
         """Replace the images of a batch by changed ones, and labels that are mixed like them."""
@@ -188,6 +195,15 @@ class ChangeStage:
         if isinstance(transform, MixTransform):
             labels, first = values[self._label], next(iter(drawn.values()))
             values[self._label] = transform.mix_labels(labels, first, self._classes)
+
+
+def _with_channels(schema: Schema, transform: BatchTransform) -> Schema:
+    """Return the fields with the channels that images have behind a transform."""
+    fields = dict(schema)
+    for name in pictures_of(schema):
+        image = schema.images[name]
+        fields[name] = replace(image, channels=transform.channels_after(image.channels))
+    return Schema(fields, stored=True)
 
 
 BatchStep: TypeAlias = ChangeStage | GeometryStage | DropStage | PixelStage
@@ -208,6 +224,13 @@ class BatchStage:
         transform does not take.
         """
         values = dict(zip(self.schema, batch, strict=True))
+        if any(isinstance(values[name], list) for name in self.schema.images):
+            return batch._make(self._run_each(values, seed, keys).values())
+        self._run(values, seed, keys)
+        return batch._make(values.values())
+
+    def _run(self, values: dict[str, Any], seed: int, keys: SampleKeys) -> None:
+        """Transform the fields of a batch in place."""
         for name in self.schema.images:
             if not (isinstance(values[name], torch.Tensor) and values[name].ndim == 4):
                 raise OptionError(
@@ -216,7 +239,22 @@ class BatchStage:
                 )
         for step in self.steps:
             step.run_on_batch(values, seed, keys)
-        return batch._make(values.values())
+
+    def _run_each(self, values: dict[str, Any], seed: int, keys: SampleKeys) -> dict[str, Any]:
+        """Return the fields of a batch with lists of images, each transformed as a batch of one."""
+        made: dict[str, list[Any]] = {name: [] for name in values}
+        for at in range(len(keys)):
+            one = {name: value[at : at + 1] for name, value in values.items()}
+            for name in self.schema.images:
+                if isinstance(values[name][at], torch.Tensor):
+                    one[name] = values[name][at][None]
+            self._run(one, seed, keys[at : at + 1])
+            for name, value in one.items():
+                made[name].append(value[0])
+        return {
+            name: torch.stack(rows) if isinstance(values[name], torch.Tensor) else rows
+            for name, rows in made.items()
+        }
 
 
 @contextmanager

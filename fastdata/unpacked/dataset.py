@@ -49,7 +49,10 @@ class UnpackedDataset(Dataset):
         super().__init__(cast(ShardSet, listing), indices, transform, record_format, schema)
         self._listing = listing
         self._latest = threading.local()
-        self._sizes = SizeTable(listing)
+        self._names = tuple(self._schema.images)
+        # Boxes are turned upright with their image, which may be hidden.
+        of_boxes = (image_with_boxes(listing.schema),) if self._schema.boxes else ()
+        self._sizes = SizeTable(listing, (*self._names, *of_boxes))
 
     @property
     def shards(self) -> NoReturn:
@@ -82,7 +85,7 @@ class UnpackedDataset(Dataset):
         latest: FileBatch | None = getattr(self._latest, "batch", None)
         if latest is not None and np.array_equal(latest.positions, positions):
             return latest
-        batch = FileBatch(self._listing, positions)
+        batch = FileBatch(self._listing, positions, self._names)
         if len(positions) <= _MAX_REMEMBERED:
             self._latest.batch = batch
         return batch
@@ -132,13 +135,13 @@ class UnpackedDataset(Dataset):
         self, name: str, positions: NDArray[np.int64], boxes: list[Any]
     ) -> list[Any]:
         """Return boxes where they are once decoding has turned their images upright."""
-        sizes = self._sizes.sizes(image_with_boxes(self.schema), positions).tolist()
+        sizes = self._sizes.sizes(image_with_boxes(self._listing.schema), positions).tolist()
         placements = [Placement((h, w), turned, (h, w)) for h, w, turned in sizes]
         form = self._listing.sources[0].box_forms.get(name)
         return [place_boxes(some, how, form) for some, how in zip(boxes, placements, strict=True)]
 
     def _read_sample(self, position: int) -> Any:
-        batch = FileBatch(self._listing, np.array([position]))
+        batch = FileBatch(self._listing, np.array([position]), self._names)
         files, values = batch.files[0], batch.values[0]
         if isinstance(files, FileCorruptError):
             raise files

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -44,14 +44,15 @@ class _Files(NamedTuple):
 
 
 class FileBatch:
-    """Some samples of a listing, read lazily.
+    """Some samples of a listing, read lazily; `names` are the image fields to read.
 
     For one thread at a time.
     """
 
-    def __init__(self, listing: Listing, positions: Indices) -> None:
+    def __init__(self, listing: Listing, positions: Indices, names: Collection[str]) -> None:
         self.listing = listing
         self.positions = positions
+        self.names = names
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -82,6 +83,8 @@ class FileBatch:
         name, path = "", Path()
         try:
             for number, (name, field) in enumerate(self.listing.schema.images.items()):
+                if name not in self.names:
+                    continue
                 path = values[name]
                 data[name] = self._read(number * len(self.listing) + position, path)
                 headers[name] = read_image_header(
@@ -112,7 +115,7 @@ class FileBatch:
 
         An unreadable sample has the size of a later one, so that the others can be planned.
         """
-        sizes = {name: np.ones((2, len(self)), np.int64) for name in self.listing.schema.images}
+        sizes = {name: np.ones((2, len(self)), np.int64) for name in self.names}
         for place, files in enumerate(self.files):
             if isinstance(files, FileCorruptError):
                 size = self._size_behind(int(self.positions[place]))
@@ -137,11 +140,12 @@ class FileBatch:
 class SizeTable:
     """Sizes of images by the headers of their files; each header is read once.
 
-    Thread-safe: two threads may read the same header.
+    `names` are the image fields to read.  Thread-safe: two threads may read the same header.
     """
 
-    def __init__(self, listing: Listing) -> None:
+    def __init__(self, listing: Listing, names: Collection[str]) -> None:
         self._listing = listing
+        self._fields = {n: field for n, field in listing.schema.images.items() if n in names}
         self._tables: dict[str, NDArray[np.int32]] = {}
         """Height, width and orientation of each image field, [n, 3]; zeros before reading."""
 
@@ -151,8 +155,8 @@ class SizeTable:
         A sample that cannot be read has the size that `FileBatch` gives it.
         """
         if not self._tables:
-            names = self._listing.schema.images
-            self._tables = {name: np.zeros((len(self._listing), 3), np.int32) for name in names}
+            count = len(self._listing)
+            self._tables = {name: np.zeros((count, 3), np.int32) for name in self._fields}
         table = self._tables[name]
         for position in positions[table[positions, 0] == 0].tolist():
             self._fill(position)
@@ -167,12 +171,12 @@ class SizeTable:
                 name: (read_image_header if type(values[name]) is bytes else read_image_header_of)(
                     values[name], field.channels, mask=field.mask, max_pixels=listing.max_pixels
                 )
-                for name, field in listing.schema.images.items()
+                for name, field in self._fields.items()
             }
             _check_masks(listing.schema, headers)
             rows = {name: header[1:] for name, header in headers.items()}
         except (OSError, ValueError):
-            sizes = FileBatch(listing, np.array([position])).sizes
+            sizes = FileBatch(listing, np.array([position]), self._fields).sizes
             rows = {name: (*size[:, 0].tolist(), 1) for name, size in sizes.items()}
         for name, row in rows.items():
             self._tables[name][position] = row
@@ -180,7 +184,7 @@ class SizeTable:
 
 def _check_masks(schema: Schema, headers: Mapping[str, ImageHeader]) -> None:
     """Refuse a mask of another size than the image, the first field without `mask`."""
-    fields = schema.images
+    fields = {name: field for name, field in schema.images.items() if name in headers}
     image = next((headers[name] for name, field in fields.items() if not field.mask), None)
     for name, field in fields.items():
         mask = headers[name]

@@ -21,6 +21,7 @@ Nearly everything is derived from one folder of original JPEG files:
     raw.beton      the same pixels
     squares.lmdb   the originals, raw, all of one size
     squares.h5
+    crops.lmdb     frames, raw, all of one size; crops.npy has the same pixels
     noise.lmdb     50,000 raw images of 32 x 32 pixels, of no photographs
     noise.h5
     pixels/        50,000 files of 32 x 32 pixels, seeded noise in ten class folders; the peers'
@@ -211,6 +212,22 @@ class Datasets:
         return self.made(
             f"squares{suffix}", settings, lambda to: fastdata.pack(originals, to, **settings)
         )
+
+    def crops(self, side: int) -> tuple[Path, Path]:
+        """Return squares of the images, packed raw, and the same pixels as an array of NumPy."""
+        import fastdata
+
+        settings: dict[str, Any] = {"codec": "raw", "resize": "crop", "size": side}
+        settings |= {"enlarge": True, "limit": self.samples}
+        pack = self.made(
+            "crops.lmdb", settings, lambda to: fastdata.pack(self.images, to, **settings)
+        )
+
+        def write(path: Path) -> None:
+            images = [sample[0].permute(1, 2, 0).numpy() for sample in fastdata.open(pack)]
+            np.save(path, np.stack(images))
+
+        return pack, self.made("crops.npy", settings, write)
 
     def noise(self, suffix: str) -> Path:
         """Return 50,000 images of CIFAR's size, raw: seeded noise, as pixels are only moved."""

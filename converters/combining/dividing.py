@@ -1,0 +1,343 @@
+"""`subset(divide=)`: one dataset for each part of a division, such as train, val and test.
+
+The parts are packed in the folder ``divide.partial`` inside of the destination.  They are moved to
+their places when all are complete.  ``state.json`` in that folder has a hash of the request and the
+reports of the complete parts, so that the same call continues after an interruption.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fastdata.dataset import Dataset
+from fastdata.errors import (
+    DestinationExistsError,
+    OptionError,
+    did_you_mean,
+    full_disk_explained,
+)
+from fastdata.own_files import make_own_folder, remove_own, sync_directory
+from fastdata.schema import ScalarField, StringField
+from fastdata.splits import check_one_split
+from fastdata.storage import is_url
+from fastdata.summary import load_code
+
+from ..base import hash_fields
+from ..packing.job import read_state, rejects_path, replace_state
+from ..packing.lock import DirectoryLock
+from ..packing.packer import refuse_to_replace
+from ..packing.report import PackReport
+from .assignment import Numbers, assign_groups, assign_samples, part_sizes
+
+__all__ = ["Division", "divide"]
+
+_MAKE_ROOM = "Make room and run the same command again: complete parts are kept."
+_LOCK = "lock"
+_MOST_NAMED = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Division:
+    """How a dataset is divided: the arguments of `subset` with these names."""
+
+    divide: Mapping[str, float]
+    stratify: str | None
+    group: str | None
+    seed: int
+
+
+class _Values(NamedTuple):
+    """A field as numbers from 0 on, [n], and the name of each number."""
+
+    numbers: Numbers
+    names: list[str]
+
+
+def divide(
+    dataset: Dataset,
+    destination: str | os.PathLike[str],
+    division: Division,
+    copy: Callable[..., PackReport],
+    **options: Any,
+) -> PackReport:
+    """Copy each part of a dataset into a dataset of its own in the folder `destination`.
+
+    `copy` copies an open dataset to a path; `options` are those of `pack`, for each part.
+    """
+    if is_url(destination):
+        raise OptionError(f"{destination} is a URL, and divide= writes to a folder")
+    check_one_split(dataset, "split='{split}'")
+    sizes = part_sizes(division.divide, len(dataset), grouped=division.group is not None)
+    strata = _values(dataset, "stratify", division.stratify)
+    groups = _values(dataset, "group", division.group)
+    parts = _assigned(sizes, strata, groups, division)
+    names = list(division.divide)
+    notes = [
+        *_missing_classes(strata, parts, names),
+        *_large_groups(groups, sizes, names, division.group),
+        *_same_images(dataset, parts, names),
+    ]
+    classes = strata or _classes_of(dataset)
+    reports = _write(dataset, Path(destination), parts, division, copy, options)
+    for number, (name, report) in enumerate(reports.items()):
+        mine = parts == number
+        reports[name] = dataclasses.replace(
+            report,
+            groups=None if groups is None else len(np.unique(groups.numbers[mine])),
+            classes=None if classes is None else _counts(classes, mine),
+        )
+    done = list(reports.values())
+    return PackReport(
+        path=Path(destination),
+        digest=f"{hash_fields(*(one.digest for one in done)):016x}",
+        num_samples=sum(one.num_samples for one in done),
+        num_rejected=sum(one.num_rejected for one in done),
+        num_shards=sum(one.num_shards for one in done),
+        file_bytes=sum(one.file_bytes for one in done),
+        seconds=sum(one.seconds for one in done),
+        resumed_at=sum(one.resumed_at for one in done),
+        notes=tuple(notes),
+        load_code=load_code(done[0].path),
+        parts=reports,
+    )
+
+
+# -- which samples -----------------------------------------------------------------------
+
+
+def _assigned(
+    sizes: np.ndarray[Any, Any],
+    strata: _Values | None,
+    groups: _Values | None,
+    division: Division,
+) -> Numbers:
+    """Return the part of each sample; `OptionError` if a part would be empty."""
+    count = int(sizes.sum().round())
+    rows = np.zeros(count, np.int64) if strata is None else strata.numbers
+    if groups is not None and len(groups.names) < len(sizes):
+        raise OptionError(
+            f"group={division.group!r}: {len(groups.names)} groups are fewer than the "
+            f"{len(sizes)} parts"
+        )
+    if groups is None:
+        parts = assign_samples(sizes, rows, division.seed)
+    else:
+        parts = assign_groups(sizes, rows, groups.numbers, division.seed)
+    found = np.bincount(parts, minlength=len(sizes))
+    for name, wanted, number in zip(division.divide, sizes, found, strict=True):
+        if not number:
+            raise OptionError(
+                f"divide= would leave {name!r} empty: it is to have {wanted:.3g} of {count:,} "
+                "samples"
+            )
+    return parts
+
+
+def _values(dataset: Dataset, option: str, name: str | None) -> _Values | None:
+    """Return the values of the field for an option, ``stratify`` or ``group``."""
+    if name is None:
+        return None
+    field = dataset.schema.get(name)
+    if field is None:
+        raise OptionError(
+            f"{option}={name!r}: the dataset has no such field; it has "
+            f"{', '.join(dataset.schema)}.{did_you_mean(name, dataset.schema)}"
+        )
+    if not isinstance(field, (ScalarField, StringField)):
+        raise OptionError(f"{option}={name!r}: this field holds neither numbers nor text")
+    values = dataset._gather(name, np.arange(len(dataset)))
+    if isinstance(field, StringField):
+        texts = sorted(set(values))
+        number_of = {text: number for number, text in enumerate(texts)}
+        return _Values(np.array([number_of[text] for text in values], np.int64), texts)
+    if "float" in field.dtype:
+        if option == "stratify":
+            raise OptionError(f"stratify={name!r}: this field holds fractions, not classes")
+        if np.isnan(values).any():
+            at = int(np.isnan(values).argmax())
+            raise OptionError(f"group={name!r}: sample {at} is in no group: its value is NaN")
+    found, numbers = np.unique(values, return_inverse=True)
+    known = field.classes or ()
+    names = [
+        known[value] if 0 <= value < len(known) else str(value)
+        for value in (found.tolist() if not known else found.astype(np.int64).tolist())
+    ]
+    return _Values(numbers.reshape(-1).astype(np.int64), names)
+
+
+def _classes_of(dataset: Dataset) -> _Values | None:
+    """Return the classes of a dataset whose label is one number a sample."""
+    label = dataset.schema.label
+    field = dataset.schema.get(label or "")
+    named = isinstance(field, ScalarField) and field.classes is not None
+    return _values(dataset, "stratify", label) if named else None
+
+
+def _counts(values: _Values, chosen: np.ndarray[Any, Any]) -> dict[str, int]:
+    """Return how many of the chosen samples have each value."""
+    counts = np.bincount(values.numbers[chosen], minlength=len(values.names))
+    return dict(zip(values.names, counts.tolist(), strict=True))
+
+
+# -- notes -------------------------------------------------------------------------------
+
+
+def _missing_classes(strata: _Values | None, parts: Numbers, names: list[str]) -> list[str]:
+    """Return a note on the classes that a part has no sample of."""
+    if strata is None:
+        return []
+    counts = np.zeros((len(strata.names), len(names)), np.int64)
+    np.add.at(counts, (strata.numbers, parts), 1)
+    few = np.flatnonzero((counts == 0).any(axis=1)).tolist()
+    said = [
+        f"{strata.names[row]!r} ({counts[row].sum():,}) is not in "
+        + " and ".join(name for name, n in zip(names, counts[row], strict=True) if not n)
+        for row in few[:_MOST_NAMED]
+    ]
+    more = ", ..." if len(few) > _MOST_NAMED else ""
+    start = f"{len(few):,} of {len(counts):,} classes have too few samples for all parts: "
+    return [start + ", ".join(said) + more] if few else []
+
+
+def _large_groups(
+    groups: _Values | None, sizes: np.ndarray[Any, Any], names: list[str], field: str | None
+) -> list[str]:
+    """Return notes on groups that are larger than a part is to be, or that have no name."""
+    if groups is None:
+        return []
+    of_group = np.bincount(groups.numbers)
+    least, largest = int(sizes.argmin()), int(of_group.argmax())
+    notes = []
+    if of_group[largest] > sizes[least]:
+        notes.append(
+            f"{(of_group > sizes[least]).sum():,} of {len(of_group):,} groups have more samples "
+            f"than the {sizes[least]:,.0f} that {names[least]!r} is to have; the largest, {field} "
+            f"{groups.names[largest]!r}, has {of_group[largest]:,}"
+        )
+    if "" in groups.names:
+        nameless = of_group[groups.names.index("")]
+        notes.append(f"{nameless:,} samples with an empty {field!r} count as one group")
+    return notes
+
+
+def _same_images(dataset: Dataset, parts: Numbers, names: list[str]) -> list[str]:
+    """Return a note on stored images that are in two parts, by their checksums."""
+    image = next((n for n, field in dataset.schema.images.items() if not field.mask), None)
+    if image is None:
+        return []
+    sums = dataset._checksums(image)
+    _, numbers = np.unique(sums, return_inverse=True)
+    pairs = np.unique(numbers.reshape(-1).astype(np.int64) * len(names) + parts)
+    images = np.bincount(pairs // len(names))
+    twice = int((images > 1).sum())
+    return [f"{twice:,} images are in more than one part, byte for byte"] if twice else []
+
+
+# -- writing -----------------------------------------------------------------------------
+
+
+def _write(
+    dataset: Dataset,
+    folder: Path,
+    parts: Numbers,
+    division: Division,
+    copy: Callable[..., PackReport],
+    options: dict[str, Any],
+) -> dict[str, PackReport]:
+    """Pack all parts, move them to their places, and return their reports."""
+    overwrite = options.pop("overwrite")
+    asked = _identity(dataset, parts, division, options)
+    many = options["shards"] != 1 or options["shard_size"] is not None
+    suffix = "" if many else ".h5" if options["container"] == "hdf5" else ".lmdb"
+    targets = {name: folder / f"{name}{suffix}" for name in division.divide}
+    workplace = folder / "divide.partial"
+    with full_disk_explained(folder, _MAKE_ROOM), contextlib.ExitStack() as stack:
+        make_own_folder(folder)
+        lock = DirectoryLock(workplace, lambda name: name != _LOCK, "dividing")
+        stack.callback(lock.release)
+        state = _read_state(workplace)
+        if state.get("asked") != asked:
+            state = {"asked": asked, "done": {}}
+            for name in os.listdir(workplace):
+                if name != _LOCK:
+                    remove_own(workplace / name)
+        done = state["done"]
+        for name, target in targets.items():
+            moved = name in done and not os.path.lexists(workplace / target.name)
+            if os.path.lexists(target) and not moved:
+                _check_target(target, overwrite)
+        replace_state(workplace / "state.json", state)
+        for number, (name, target) in enumerate(targets.items()):
+            if name in done:
+                continue
+            part = dataset[np.flatnonzero(parts == number)]
+            report = copy(part, workplace / target.name, overwrite=True, **options)
+            done[name] = dataclasses.asdict(report) | {"path": None, "rejects_path": None}
+            replace_state(workplace / "state.json", state)
+        for target in targets.values():
+            _move(workplace / target.name, target)
+        sync_directory(folder)
+        remove_own(workplace / "state.json")
+    return {name: _report(done[name], target) for name, target in targets.items()}
+
+
+def _identity(
+    dataset: Dataset, parts: Numbers, division: Division, options: Mapping[str, Any]
+) -> str:
+    """Return a hash of the samples, the parts and the options that the copies depend on."""
+    kept = {name: options[name] for name in sorted(options) if name != "progress"}
+    return f"{hash_fields(dataset.digest, parts.tobytes(), list(division.divide), kept):016x}"
+
+
+def _read_state(workplace: Path) -> dict[str, Any]:
+    """Return the state of an unfinished division; {} if there is none, or it is damaged."""
+    try:
+        state: dict[str, Any] = read_state(workplace / "state.json")
+    except (FileNotFoundError, ValueError):
+        return {}
+    return state
+
+
+def _check_target(target: Path, overwrite: bool) -> None:
+    if not overwrite:
+        raise DestinationExistsError(
+            f"{target} already exists. Choose another destination, or pass overwrite=True "
+            "(--overwrite) to replace it once all parts are complete."
+        )
+    refuse_to_replace(target)
+
+
+def _move(staged: Path, target: Path) -> None:
+    """Move a complete dataset with its list of rejects, unless an earlier run has done so."""
+    if not os.path.lexists(staged):
+        return
+    if rejects_path(staged).exists():
+        os.replace(rejects_path(staged), rejects_path(target))
+    else:
+        rejects_path(target).unlink(missing_ok=True)
+    replaced = staged.with_name("replaced")
+    if os.path.lexists(target) and (staged.is_dir() or target.is_dir()):
+        remove_own(replaced)
+        os.rename(target, replaced)
+    os.replace(staged, target)
+    remove_own(replaced)
+
+
+def _report(done: dict[str, Any], target: Path) -> PackReport:
+    rejects = rejects_path(target) if done["num_rejected"] else None
+    return PackReport(
+        **{
+            **done,
+            "path": target,
+            "rejects_path": rejects,
+            "notes": tuple(done["notes"]),
+            "load_code": load_code(target),
+        }
+    )

@@ -1,0 +1,156 @@
+"""Tones of whole uint8 batches: each transform changes an image with probability `p`.
+
+The results are those of torchvision's transforms of the same names: bit for bit, except
+`RandomAdjustSharpness` and `RandomAutocontrast`, whose values are within 1.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from fastdata.errors import OptionError
+from fastdata.random import Draws
+from fastdata.transforms.base import BatchTransform, Parameters, Shape, parse, probability
+from fastdata.transforms.color import adjust_sharpness, autocontrast, equalize
+from fastdata.transforms.image_tensors import change_some
+
+__all__ = [
+    "RandomAdjustSharpness",
+    "RandomAutocontrast",
+    "RandomEqualize",
+    "RandomInvert",
+    "RandomPosterize",
+    "RandomSolarize",
+]
+
+
+class Tone(BatchTransform):
+    """Changes uint8 images, each with probability `p`.  Draw 0 is compared with `p`."""
+
+    p: float
+
+    def __post_init__(self) -> None:
+        parse(self, p=probability)
+
+    @abstractmethod
+    def change(self, images: torch.Tensor) -> torch.Tensor:
+        """Return the change of images, uint8 [n, C, H, W], which are not written to."""
+
+    def check(self, channels: int, floating: bool) -> None:
+        if floating:
+            raise OptionError(
+                f"{type(self).__name__} takes uint8 images; put it before Normalize and ToDtype"
+            )
+
+    def draw(self, draws: Draws, shape: Shape) -> Parameters:
+        return {"applied": draws.uniform()[:, 0] < self.p}
+
+    def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
+        """Return images, those changed for which "applied", bool [n], is true."""
+        if images.dtype != torch.uint8:
+            raise OptionError(f"{type(self).__name__} takes uint8 images, not {images.dtype}")
+        return change_some(images.clone(), parameters["applied"], self.change)
+
+
+@dataclass(frozen=True)
+class RandomInvert(Tone):
+    """Invert the values of an image, with probability `p`.
+
+    For uint8 images; masks and boxes stay.
+    """
+
+    p: float = 0.5
+
+    def change(self, images: torch.Tensor) -> torch.Tensor:
+        return 255 - images
+
+
+@dataclass(frozen=True)
+class RandomPosterize(Tone):
+    """Keep the highest `bits`, 0 to 8, of each value of an image, with probability `p`.
+
+    For uint8 images; masks and boxes stay.
+    """
+
+    bits: int
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.bits, int) or self.bits not in range(9):
+            raise OptionError(f"bits is an int from 0 to 8, not {self.bits!r}")
+
+    def change(self, images: torch.Tensor) -> torch.Tensor:
+        return images & (255 << (8 - self.bits) & 255)
+
+
+@dataclass(frozen=True)
+class RandomSolarize(Tone):
+    """Invert the values of an image from `threshold`, 0 to 255, on, with probability `p`.
+
+    For uint8 images; masks and boxes stay.
+    """
+
+    threshold: float
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_number("threshold", self.threshold, 255)
+
+    def change(self, images: torch.Tensor) -> torch.Tensor:
+        return torch.where(images >= self.threshold, 255 - images, images)
+
+
+@dataclass(frozen=True)
+class RandomAdjustSharpness(Tone):
+    """Sharpen an image by a factor, with probability `p`: 0 is smooth, 1 leaves it.
+
+    For uint8 images; masks and boxes stay.
+    """
+
+    sharpness_factor: float
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_number("sharpness_factor", self.sharpness_factor, np.finfo(np.float32).max)
+
+    def change(self, images: torch.Tensor) -> torch.Tensor:
+        return adjust_sharpness(images, torch.tensor(self.sharpness_factor))
+
+
+@dataclass(frozen=True)
+class RandomAutocontrast(Tone):
+    """Stretch each channel of an image to 0 to 255, with probability `p`.
+
+    For uint8 images; masks and boxes stay.
+    """
+
+    p: float = 0.5
+
+    def change(self, images: torch.Tensor) -> torch.Tensor:
+        return autocontrast(images)
+
+
+@dataclass(frozen=True)
+class RandomEqualize(Tone):
+    """Make the histogram of each channel of an image as even as possible, with probability `p`.
+
+    For uint8 images; masks and boxes stay.
+    """
+
+    p: float = 0.5
+
+    def change(self, images: torch.Tensor) -> torch.Tensor:
+        return equalize(images)
+
+
+def _check_number(name: str, value: object, greatest: float) -> None:
+    """Raise `OptionError` unless `value` is a number from 0 to `greatest`."""
+    if not (isinstance(value, (int, float)) and 0 <= value <= greatest):
+        raise OptionError(f"{name} is a number from 0 to {greatest:g}, not {value!r}")

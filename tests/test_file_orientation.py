@@ -1,0 +1,174 @@
+"""The orientation of image files in Exif and XMP: the one that PIL applies, damaged or not."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image, ImageOps
+from samples import photo
+
+import fastdata
+
+PICTURE = photo(24, 40)
+
+
+def _exif(orientation: int | None) -> bytes:
+    """Return Exif as a TIFF, with the make of a camera and perhaps an orientation."""
+    exif = Image.Exif()
+    exif[0x010F] = "camera"
+    if orientation is not None:
+        exif[0x0112] = orientation
+    return exif.tobytes().removeprefix(b"Exif\0\0")
+
+
+def _xmp(orientation: int, *, as_element: bool = False) -> bytes:
+    if as_element:
+        inside = f"><tiff:Orientation>{orientation}</tiff:Orientation></rdf:Description>"
+    else:
+        inside = f' tiff:Orientation="{orientation}"/>'
+    return f"<x:xmpmeta><rdf:Description{inside}</x:xmpmeta>".encode()
+
+
+def _jpeg(*bodies: bytes, mode: str = "RGB", **options: Any) -> bytes:
+    """Return a JPEG with APP1 segments of these bodies, before the JFIF segment."""
+    file = io.BytesIO()
+    Image.fromarray(PICTURE).convert(mode).save(file, "JPEG", quality=95, **options)
+    data = file.getvalue()
+    segments = b"".join(b"\xff\xe1" + struct.pack(">H", len(b) + 2) + b for b in bodies)
+    return data[:2] + segments + data[2:]
+
+
+def _in_exif(orientation: int | None) -> bytes:
+    return b"Exif\0\0" + _exif(orientation)
+
+
+def _in_xmp(orientation: int, **options: Any) -> bytes:
+    return b"http://ns.adobe.com/xap/1.0/\0" + _xmp(orientation, **options)
+
+
+def _png(*chunks: tuple[bytes, bytes]) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(PICTURE).save(file, "PNG")
+    data = file.getvalue()
+    added = b"".join(
+        struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+        for name, body in chunks
+    )
+    return data[:33] + added + data[33:]
+
+
+def _webp(**options: Any) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(PICTURE).save(file, "WEBP", lossless=True, **options)
+    return file.getvalue()
+
+
+def _packed(folder: Path, data: bytes, **options: Any) -> np.ndarray[Any, Any]:
+    """Pack one file without loss; return its pixels."""
+    path = folder / "packed.lmdb"
+    report = fastdata.pack(
+        [{"image": data}], path, num_workers=0, progress=False, resize="none", overwrite=True,
+        **{"codec": "raw", **options},
+    )  # fmt: skip
+    assert not report.rejects, report.rejects
+    return np.asarray(fastdata.open(path)[0].image.permute(1, 2, 0).numpy())
+
+
+TURNED = {
+    "two Exif segments": _jpeg(_in_exif(6), _in_exif(3)),
+    "the second Exif segment alone has one": _jpeg(_in_exif(None), _in_exif(3)),
+    "XMP": _jpeg(_in_xmp(6)),
+    "XMP with an element": _jpeg(_in_xmp(8, as_element=True)),
+    "XMP of a CMYK picture": _jpeg(_in_xmp(6), mode="CMYK"),
+    "XMP of a progressive picture": _jpeg(_in_xmp(6), progressive=True),
+    "Exif before XMP": _jpeg(_in_xmp(6), _in_exif(3)),
+    "Exif without one, and XMP": _jpeg(_in_exif(None), _in_xmp(6)),
+    "Exif that says upright, and XMP": _jpeg(_in_exif(1), _in_xmp(6)),
+    "Exif with an absurd one, and XMP": _jpeg(_in_exif(9), _in_xmp(6)),
+    "XMP with an absurd one": _jpeg(_in_xmp(9)),
+    "PNG with XMP": _png((b"iTXt", b"XML:com.adobe.xmp\0\0\0\0\0" + _xmp(6))),
+    "PNG with Exif": _png((b"eXIf", _exif(6))),
+    "WebP with XMP": _webp(xmp=_xmp(6)),
+    "WebP with Exif": _webp(exif=_exif(6)),
+}
+
+
+@pytest.mark.parametrize("codec", ["raw", "keep"])
+@pytest.mark.parametrize("name", TURNED)
+def test_the_orientation_is_the_one_that_pil_applies(tmp_path: Path, name: str, codec: str) -> None:
+    with Image.open(io.BytesIO(TURNED[name])) as image:
+        expected = np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
+    found = _packed(tmp_path, TURNED[name], codec=codec)
+    assert found.shape == expected.shape
+    assert np.array_equal(found, expected)
+
+
+def test_a_folder_is_loaded_with_the_orientation_of_xmp(tmp_path: Path) -> None:
+    for number, name in enumerate(("two Exif segments", "XMP", "PNG with XMP")):
+        (tmp_path / f"class {number}").mkdir()
+        (tmp_path / f"class {number}" / "a.png").write_bytes(TURNED[name])
+    with fastdata.loader(tmp_path, batch_size=1, num_workers=0) as loader:
+        for batch in loader:
+            assert tuple(batch.image[0].shape) == (3, 40, 24)
+
+
+_CUT = b"II*\0\x08\0\0\0\x05\0\x12\x01"
+"""A directory of five tags that ends in the first."""
+
+DAMAGED = {
+    "no TIFF": b"no Exif at all, but text",
+    "too short": b"II",
+    "empty": b"",
+    "a directory that is cut off": _CUT,
+    "a directory outside the file": b"MM\0*\xff\xff\xff\xff",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WebP"])
+@pytest.mark.parametrize("codec", ["raw", "keep"])
+def test_damaged_exif_does_not_lose_the_picture(
+    tmp_path: Path, kind: str, damage: str, codec: str
+) -> None:
+    exif = DAMAGED[damage]
+    data = {
+        "JPEG": lambda: _jpeg(b"Exif\0\0" + exif),
+        "PNG": lambda: _png((b"eXIf", exif)),
+        "WebP": lambda: _webp(exif=exif),
+    }[kind]()
+    with Image.open(io.BytesIO(_jpeg() if kind == "JPEG" else _png())) as image:
+        expected = np.asarray(image)
+    assert np.array_equal(_packed(tmp_path, data, codec=codec), expected)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WebP"])
+def test_xmp_counts_where_exif_is_damaged(tmp_path: Path, kind: str) -> None:
+    exif, xmp = DAMAGED["no TIFF"], _xmp(6)
+    data = {
+        "JPEG": lambda: _jpeg(b"Exif\0\0" + exif, _in_xmp(6)),
+        "PNG": lambda: _png((b"eXIf", exif), (b"iTXt", b"XML:com.adobe.xmp\0\0\0\0\0" + xmp)),
+        "WebP": lambda: _webp(exif=exif, xmp=xmp),
+    }[kind]()
+    with Image.open(io.BytesIO(_jpeg() if kind == "JPEG" else _png())) as image:
+        expected = np.asarray(image.transpose(Image.Transpose.ROTATE_270))
+    assert np.array_equal(_packed(tmp_path, data), expected)
+
+
+def test_a_damaged_raw_profile_does_not_lose_a_png(tmp_path: Path) -> None:
+    data = _png((b"tEXt", b"Raw profile type exif\0\nexif\n  8\nnot hexadecimal\n"))
+    assert np.array_equal(_packed(tmp_path, data), PICTURE)
+
+
+def test_a_damaged_picture_is_still_rejected(tmp_path: Path) -> None:
+    for data in (_png((b"eXIf", b"nothing"))[:-200], _webp(exif=b"nothing")[:400]):
+        report = fastdata.pack(
+            [{"image": PICTURE}, {"image": data}], tmp_path / "a.lmdb",
+            num_workers=0, progress=False, overwrite=True,
+        )  # fmt: skip
+        assert report.num_rejected == 1
