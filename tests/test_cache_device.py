@@ -33,6 +33,7 @@ EXACT: dict[str, list[Any]] = {
     "crop": [T.CenterCrop(16)],
     "padding": [T.RandomCrop(24, padding=4), T.RandomHorizontalFlip()],
     "upside down": [T.RandomCrop(24, padding=4), T.RandomVerticalFlip(), T.Normalize(MEAN, STD)],
+    "filled": [T.RandomCrop(24, 4, fill=(7, 8, 9)), T.Pad(2, padding_mode="reflect")],
     "turned": [T.RandomCrop(20), TurnByIndex(), T.RandomHorizontalFlip()],
     "normalised": [T.RandomCrop(15), T.RandomHorizontalFlip(), T.Normalize(MEAN, STD)],
     "half": [T.RandomCrop(15), T.ToDtype(torch.bfloat16)],

@@ -114,6 +114,8 @@ def test_a_resized_crop_is_that_of_the_cpu(
         [T.RandomCrop(260, padding=9), T.RandomHorizontalFlip()],
         T.RandomHorizontalFlip(1.0),
         T.RandomVerticalFlip(),
+        T.RandomCrop(300, 9, pad_if_needed=True, fill=(1, 2, 3)),
+        [T.Pad((1, 2, 3, 4), fill={"image": 255}), T.RandomVerticalFlip()],
         [T.CenterCrop(200), TurnByIndex(), T.RandomVerticalFlip()],
         [T.RandomHorizontalFlip(), T.CenterCrop((99, 101))],
     ],
@@ -122,6 +124,14 @@ def test_a_resized_crop_is_that_of_the_cpu(
 def test_without_a_resize_pixels_are_equal(photos: Path, transform: Any) -> None:
     with by_cpu(photos, transform=transform) as cpu, by_dali(photos, transform=transform) as dali:
         assert digest(dali) == digest(cpu)
+
+
+def test_reflected_pixels_are_refused(photos: Path) -> None:
+    with (
+        pytest.raises(OptionError, match="padding_mode='reflect' is not for DALI"),
+        by_dali(photos, transform=T.Pad(3, padding_mode="reflect")) as dali,
+    ):
+        next(iter(dali))
 
 
 def _anywhere(index: int, height: int, width: int) -> tuple[int, int, int, int]:

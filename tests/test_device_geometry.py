@@ -15,11 +15,18 @@ from samples import photo, psnr
 from fastdata import transforms as T  # noqa: N812
 from fastdata.errors import OptionError
 from fastdata.random import Draws
+from fastdata.transforms.fill import Fill
 from fastdata.transforms.geometry import Geometry
 from fastdata.transforms.render import render
 from fastdata.transforms.render_device import render_on_device
 
 sides = st.integers(1, 12)
+
+BEYOND: list[dict[str, Any]] = [
+    {"fill": Fill((1, 2, 3), (9,))},
+    {"fill": Fill((7,), (9,))},
+    *({"mode": mode} for mode in ("edge", "reflect", "symmetric")),
+]
 
 
 def draws_for(count: int) -> Draws:
@@ -67,10 +74,24 @@ def test_windows_and_flips_are_those_of_the_cpu(
         geometry = geometry.mirror_vertically(rng.random(shape[0]) < rng.integers(2) / 2)
         geometry = geometry.turn(rng.integers(0, 4, shape[0]) * rng.integers(2))
         top, left = rng.integers(-14, 14, (2, shape[0]))
-        geometry = geometry.window(top, left, height, width)
+        beyond: Any = rng.choice(np.array([{}, *BEYOND[images.shape[3] == 1 :]]))
+        geometry = geometry.window(top, left, height, width, **beyond)
     if windows:
         geometry = geometry.turn(rng.integers(0, 2, shape[0]) * 2)
-    np.testing.assert_array_equal(ours(geometry, images), by_render(geometry, images))
+    mask = bool(seed % 2) and images.shape[3] == 1
+    made = ours(geometry, images, mask)
+    np.testing.assert_array_equal(made, by_render(geometry, images, mask))
+
+
+@pytest.mark.parametrize("beyond", BEYOND)
+@pytest.mark.parametrize("antialias", [False, None])
+def test_what_is_beyond_is_resized_as_by_the_cpu(beyond: Any, antialias: bool | None) -> None:
+    images = photos(6, 50, 60)
+    geometry = Geometry.of([50] * 6, [60] * 6).window(1, 2, 45, 55)
+    geometry = geometry.window(np.arange(6) - 3, -4, 52, 62, **beyond)
+    geometry = geometry.resize(48, 52, "bilinear", antialias).turn([0, 2, 0, 2, 0, 2])
+    difference = np.abs(ours(geometry, images).astype(int) - by_render(geometry, images))
+    assert difference.max() <= 1
 
 
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear", "bicubic"])

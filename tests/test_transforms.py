@@ -22,6 +22,7 @@ from fastdata.errors import OptionError
 from fastdata.random import Draws, SampleKeys
 from fastdata.schema import ArrayField, ImageField, ScalarField, Schema
 from fastdata.transforms import render as render_module
+from fastdata.transforms.fill import Fill
 from fastdata.transforms.geometry import Geometry, Window
 from fastdata.transforms.pipeline import Pipeline
 from fastdata.transforms.pixel import PixelTable, as_words
@@ -32,6 +33,13 @@ WITH_MASK = Schema({"image": ImageField(), "mask": ImageField(channels=1, mask=T
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 sides = st.integers(1, 40)
+
+BEYOND: list[dict[str, Any]] = [
+    {"fill": Fill((7,), (9,))},
+    {"fill": Fill((1, 2, 3), (9,))},
+    *({"mode": mode} for mode in ("edge", "reflect", "symmetric")),
+]
+"""What windows find beyond an image, besides zero."""
 
 
 def draws_for(count: int = 1, seed: int = 0) -> Draws:
@@ -58,10 +66,33 @@ def run(geometry: Geometry, image: np.ndarray, *, at: int = 0, mask: bool = Fals
 @st.composite
 def operations(draw: st.DrawFn) -> list[tuple[Any, ...]]:
     kinds = st.one_of(
-        st.tuples(st.just("window"), st.integers(-9, 9), st.integers(-9, 9), sides, sides),
+        st.tuples(
+            st.just("window"),
+            st.integers(-9, 9),
+            st.integers(-9, 9),
+            sides,
+            sides,
+            st.sampled_from([{}, *BEYOND]),
+        ),
         st.sampled_from([("flip",), ("flip rows",), *(("turn", k) for k in range(-1, 5))]),
     )
     return draw(st.lists(kinds, max_size=5))
+
+
+def padded_window(
+    image: np.ndarray, top: int, left: int, rows: int, columns: int, beyond: dict[str, Any]
+) -> np.ndarray:
+    """A window of the image as `numpy.pad` makes it larger."""
+    sides = [(60, 60), (60, 60), (0, 0)]
+    mode = beyond.get("mode", "constant")
+    if mode == "constant":
+        fill = beyond.get("fill", Fill()).image
+        padded = np.stack([np.pad(image[..., 0], sides[:2])] * 3, -1)
+        padded[:] = fill
+        padded[60:-60, 60:-60] = image
+    else:
+        padded = np.pad(image, sides, mode)
+    return padded[top + 60 : top + 60 + rows, left + 60 : left + 60 + columns]
 
 
 def turned(
@@ -85,15 +116,9 @@ def test_windows_and_flips_are_exact_in_any_order(
         if operation[0] != "window":
             geometry, expected = turned(geometry, expected, operation)
         else:
-            _, top, left, rows, columns = operation
-            geometry = geometry.window(top, left, rows, columns)
-            # One pixel after another: the definition.
-            cut = np.zeros((rows, columns, 3), np.uint8)
-            for y in range(rows):
-                for x in range(columns):
-                    if 0 <= top + y < expected.shape[0] and 0 <= left + x < expected.shape[1]:
-                        cut[y, x] = expected[top + y, left + x]
-            expected = cut
+            _, top, left, rows, columns, beyond = operation
+            geometry = geometry.window(top, left, rows, columns, **beyond)
+            expected = padded_window(expected, top, left, rows, columns, beyond)
     np.testing.assert_array_equal(run(geometry, image), expected)
 
 
@@ -102,7 +127,7 @@ def test_region_is_all_that_is_read(height: int, width: int, todo: list[tuple[An
     geometry = Geometry.of([height], [width])
     for operation in todo:
         if operation[0] == "window":
-            geometry = geometry.window(*operation[1:])
+            geometry = geometry.window(*operation[1:5], **operation[5])
         else:
             geometry, _ = turned(geometry, np.zeros((1, 1)), operation)
     top, left, rows, columns = (int(part[0]) for part in geometry.region)
@@ -125,6 +150,13 @@ def test_nothing_to_do_is_no_operation() -> None:
     geometry = Geometry.of([50, 50], [70, 70])
     assert geometry.window(0, 0, 50, 70).resize(50, 70).identity
     assert not geometry.mirror(np.array([False, True])).identity
+
+
+def test_windows_within_reflected_ones_fold_into_them() -> None:
+    geometry = Geometry.of([50], [70]).window(-4, -4, 58, 78, mode="reflect").window(1, 2, 30, 30)
+    assert geometry.programs()[0].operations == (Window(-3, -2, 30, 30, mode="reflect"),)
+    inside = Geometry.of([50], [70]).window(1, 2, 30, 30, mode="edge", fill=Fill((3,)))
+    assert inside.programs()[0].operations == (Window(1, 2, 30, 30),)
 
 
 # -- random resized crop ------------------------------------------------------------

@@ -129,7 +129,7 @@ class ImageStore:
         top = left = np.zeros_like(height)
         steps = geometry.steps
         rows, columns = height, width
-        if steps and isinstance(steps[0], Windows):
+        if steps and isinstance(steps[0], Windows) and steps[0].zero:
             top, left, rows, columns = steps[0].top, steps[0].left, steps[0].height, steps[0].width
             steps = steps[1:]
         plain = not steps and geometry.transpose is None  # nothing but a window and flips

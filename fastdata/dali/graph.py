@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 
 from fastdata.errors import MissingExtraError, OptionError
 from fastdata.installing import install_line
+from fastdata.transforms.fill import ZERO
 from fastdata.transforms.geometry import Geometry, Interpolation, Ints, Windows, antialiases
 from fastdata.transforms.warps import Warps
 
@@ -63,7 +64,9 @@ Arguments: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Take a rectangle, zero beyond the image.  Fed: ``start``, ``shape``."""
+    """Take a rectangle, `fill` beyond the image, one a channel.  Fed: ``start``, ``shape``."""
+
+    fill: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +109,12 @@ def graph_of(geometry: Geometry | None, *, channels: int, encoded: bool, mask: b
     steps: list[Slice | Resize] = []
     for step in geometry.steps:
         if isinstance(step, Windows):
-            steps.append(Slice())
+            if step.mode != "constant":
+                raise OptionError(
+                    f"padding_mode={step.mode!r} is not for DALI, which pads with numbers only: "
+                    'use backend="cpu", or padding_mode="constant"'
+                )
+            steps.append(Slice(tuple((step.fill or ZERO).values(channels, mask=mask).tolist())))
         elif isinstance(step, Warps):
             raise OptionError(NO_WARPS)
         elif mask or step.interpolation == "nearest":
@@ -349,7 +357,7 @@ def _define(fields: tuple[FieldGraph, ...], on_gpu: bool) -> Any:
                     shape=numbers(inputs + "shape", types.INT32),
                     axes=[0, 1],
                     out_of_bounds_policy="pad",
-                    fill_values=0,
+                    fill_values=step.fill,
                 )
         if field.flips:
             images = fn.flip(

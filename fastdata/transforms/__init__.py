@@ -4,6 +4,7 @@
 
       from a list of transforms to a plan
         base.py              the kinds of transform; checks of parameters
+        fill.py              what is beyond an image, of images and masks
         pipeline.py          a list of transforms, checked and cut into stages; views of an image
         stages.py            what each stage does to samples, or to a whole batch
 
@@ -51,6 +52,7 @@ from fastdata.transforms.distortions import (
 )
 from fastdata.transforms.geometric import (
     CenterCrop,
+    Pad,
     RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
@@ -91,6 +93,7 @@ __all__ = [
     "MixUp",
     "Normalize",
     "OnPIL",
+    "Pad",
     "Parameters",
     "PerSample",
     "PixelTransform",

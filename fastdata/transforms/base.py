@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from fastdata.errors import OptionError
 from fastdata.random import NO_EPOCH, Draws
 from fastdata.schema import Schema
+from fastdata.transforms.fill import Fill
 from fastdata.transforms.geometry import Geometry, Interpolation
 
 __all__ = [
@@ -89,6 +90,15 @@ class GeometricTransform(ABC):
     def size_in(self, epoch: int) -> tuple[int, int] | None:
         """Return `output_size` in an epoch."""
         return self.output_size
+
+    def check_fields(self, schema: Schema) -> None:
+        """Raise `OptionError` if images, masks and boxes of these fields cannot be moved.
+
+        By default, a parameter `fill` that `fill_value` parsed is checked.
+        """
+        fill = getattr(self, "fill", None)
+        if isinstance(fill, Fill):
+            fill.check(type(self).__name__, schema)
 
     @abstractmethod
     def plan(self, geometry: Geometry, draws: Draws) -> Geometry:

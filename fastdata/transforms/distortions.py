@@ -97,7 +97,7 @@ class RandomRotation(Warping):
             geometry = geometry.turn(np.where(exact, angle // 90, 0).astype(np.int64))
             if not self.expand:
                 top, left = (geometry.height - height) // 2, (geometry.width - width) // 2
-                geometry = geometry.window(top, left, height, width)
+                geometry = geometry.window(top, left, height, width, fill=self.fill)
         zeros = np.zeros(len(geometry))
         center = _from_middle(self.center, height, width)
         matrix = inverse_affine_matrices(center, -angle, (zeros, zeros), zeros + 1, (zeros, zeros))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -31,7 +31,8 @@ from fastdata.transforms.base import (
     size_pair,
 )
 from fastdata.transforms.boxes import move_boxes
-from fastdata.transforms.geometry import Geometry, Interpolation, Ints
+from fastdata.transforms.fill import fill_value
+from fastdata.transforms.geometry import Geometry, Interpolation, Ints, PaddingMode
 from fastdata.transforms.image_tensors import as_array, one_size
 from fastdata.transforms.render import render
 from fastdata.transforms.render_device import render_on_device
@@ -40,6 +41,7 @@ __all__ = [
     "TRIES",
     "CenterCrop",
     "GeometryStage",
+    "Pad",
     "RandomCrop",
     "RandomHorizontalFlip",
     "RandomResizedCrop",
@@ -176,15 +178,19 @@ class CenterCrop(_Crop):
 
 @dataclass(frozen=True)
 class RandomCrop(_Crop):
-    """Crop at a random place, of the image padded with zeros.
+    """Crop at a random place of the padded image.
 
     Parameters
     ----------
     size : int, (int, int) or dict
         Output size: a square side, or (height, width); by epoch, ``{0: 128, 6: 160}``.
-    padding : int, (int, int) or (int, int, int, int)
-        Zeros around the image before cropping: on every side; (left and
+    padding : int, (int, int) or (int, int, int, int), optional
+        Pixels around the image before cropping: on every side; (left and
         right, top and bottom); or (left, top, right, bottom).
+    pad_if_needed : bool
+        Whether an image that is then too small is padded by what is missing, on both sides.
+    fill, padding_mode
+        What is beyond the image, as in `Pad`.
 
     Raises
     ------
@@ -197,28 +203,76 @@ class RandomCrop(_Crop):
     """
 
     size: Size
-    padding: int | Sequence[int] = 0
+    padding: int | Sequence[int] | None = None
+    pad_if_needed: bool = False
+    fill: Any = 0
+    padding_mode: PaddingMode = "constant"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        parse(self, padding=padding_sides)
+        if self.padding is None:
+            object.__setattr__(self, "padding", 0)
+        parse(self, padding=padding_sides, fill=fill_value, padding_mode=padding_mode)
 
     def plan(self, geometry: Geometry, draws: Draws) -> Geometry:
         height, width = self._size_in(draws.epoch)
         pad_left, pad_top, pad_right, pad_bottom = self.padding  # type: ignore[misc]
         rows = geometry.height + (pad_top + pad_bottom)
         columns = geometry.width + (pad_left + pad_right)
+        if self.pad_if_needed:
+            more_rows, more_columns = np.maximum(height - rows, 0), np.maximum(width - columns, 0)
+            pad_top, rows = pad_top + more_rows, rows + 2 * more_rows
+            pad_left, columns = pad_left + more_columns, columns + 2 * more_columns
         small = np.flatnonzero((rows < height) | (columns < width))
         if small.size:
             worst = small[0]
             raise OptionError(
                 f"RandomCrop takes {height} x {width} pixels, but sample {draws.indices[worst]} "
                 f"has {rows[worst]} x {columns[worst]} with its padding (height x width); "
-                "crop less, pad more, or put a Resize before it"
+                "crop less, pad more (pad_if_needed=True), or put a Resize before it"
             )
         room = np.stack([rows - height, columns - width], axis=1)
         top, left = draws.integers(room + 1, 2).T
-        return geometry.window(top - pad_top, left - pad_left, height, width)
+        top, left = top - pad_top, left - pad_left
+        return geometry.window(top, left, height, width, fill=self.fill, mode=self.padding_mode)
+
+
+@dataclass(frozen=True)
+class Pad(GeometricTransform):
+    """Add pixels around each image.
+
+    Parameters
+    ----------
+    padding : int, (int, int) or (int, int, int, int)
+        Pixels on every side; (left and right, top and bottom); or (left, top, right, bottom).
+    fill : int, sequence of int or dict
+        Values from 0 to 255, for ``padding_mode="constant"``: one, or one for each channel.  A
+        dict has those of images and of masks apart, ``{"image": 0, "mask": 255}``; torchvision's
+        classes `Image` and `Mask` are keys as well.
+    padding_mode : {"constant", "edge", "reflect", "symmetric"}
+        As of `numpy.pad`.
+
+    Raises
+    ------
+    OptionError
+        For other values; from a loader, if `fill` does not suit the channels.
+
+    Notes
+    -----
+    Boxes are only shifted: those of reflected content are not added.
+    """
+
+    padding: int | Sequence[int]
+    fill: Any = 0
+    padding_mode: PaddingMode = "constant"
+
+    def __post_init__(self) -> None:
+        parse(self, padding=padding_sides, fill=fill_value, padding_mode=padding_mode)
+
+    def plan(self, geometry: Geometry, draws: Draws) -> Geometry:
+        left, top, right, bottom = self.padding  # type: ignore[misc]
+        size = geometry.height + (top + bottom), geometry.width + (left + right)
+        return geometry.window(-top, -left, *size, fill=self.fill, mode=self.padding_mode)
 
 
 @dataclass(frozen=True)
@@ -462,6 +516,13 @@ def padding_sides(name: str, padding: Any) -> tuple[int, int, int, int]:
         raise OptionError(f"{name} is an int, a pair or four ints, not {padding!r}")
     left, top, right, bottom = sides * (4 // len(sides))
     return left, top, right, bottom
+
+
+def padding_mode(name: str, mode: Any) -> PaddingMode:
+    """Return a mode of padding that is known."""
+    if mode not in get_args(PaddingMode):
+        raise OptionError(f"{name} is one of {', '.join(get_args(PaddingMode))}, not {mode!r}")
+    return mode  # type: ignore[no-any-return]
 
 
 def random_rectangles(

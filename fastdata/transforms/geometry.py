@@ -4,7 +4,8 @@ Geometric transforms build up a `Geometry` with array operations, one call a
 batch, before any image is decoded.  Three facts keep it small:
 
 - Cropping and padding are one operation, a *window*: a rectangle that may
-  reach beyond the image, where it is zero.  Windows on windows fold into one.
+  reach beyond the image, where it is zero unless a fill or a mode says otherwise.  Windows within
+  windows fold into one.
 - Flips and transpositions are kept apart and done last; later steps are turned instead.
 - The first window is in coordinates of the source image, so `region` tells
   which pixels of each file matter before it is opened.
@@ -38,15 +39,20 @@ __all__ = [
     "Geometry",
     "Interpolation",
     "Ints",
+    "PaddingMode",
     "Program",
     "Scale",
     "Scales",
     "Window",
     "Windows",
     "antialiases",
+    "inside_places",
 ]
 
 Interpolation: TypeAlias = Literal["bilinear", "bicubic", "nearest"]
+
+PaddingMode: TypeAlias = Literal["constant", "edge", "reflect", "symmetric"]
+"""What lies beyond an image: as of `numpy.pad`, for any distance."""
 
 REDUCTION_MARGIN = 3
 """How many times its target a picture must still be, in both directions, to be decoded reduced.
@@ -64,12 +70,14 @@ SMALLEST_REDUCED = 8
 
 
 class Window(NamedTuple):
-    """Take a rectangle; what lies outside the image is zero."""
+    """Take a rectangle; what lies outside the image is zero, `fill`, or as `mode` says."""
 
     top: int
     left: int
     height: int
     width: int
+    fill: Fill | None = None
+    mode: PaddingMode = "constant"
 
 
 class Scale(NamedTuple):
@@ -132,16 +140,26 @@ class PlainCrops(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Windows:
-    """One window an image, int64 [n] each."""
+    """One window an image, int64 [n] each; beyond the images as in `Window`."""
 
     top: Ints
     left: Ints
     height: Ints
     width: Ints
+    fill: Fill | None = None
+    mode: PaddingMode = "constant"
+
+    @property
+    def zero(self) -> bool:
+        """Whether what lies beyond the images is zero."""
+        return self.fill is None and self.mode == "constant"
 
     def rows(self) -> list[Window]:
         columns = (self.top, self.left, self.height, self.width)
-        return [Window(*row) for row in zip(*(c.tolist() for c in columns), strict=True)]
+        rows = zip(*(c.tolist() for c in columns), strict=True)
+        if self.zero:
+            return [Window(*row) for row in rows]
+        return [Window(*row)._replace(fill=self.fill, mode=self.mode) for row in rows]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -197,12 +215,19 @@ class Geometry:
         return len(self.height)
 
     def window(
-        self, top: ArrayLike, left: ArrayLike, height: ArrayLike, width: ArrayLike
+        self,
+        top: ArrayLike,
+        left: ArrayLike,
+        height: ArrayLike,
+        width: ArrayLike,
+        *,
+        fill: Fill | None = None,
+        mode: PaddingMode = "constant",
     ) -> Geometry:
         """Take a rectangle of each image as it is now; each argument is int or int [n].
 
         The rectangle may reach beyond the image on any side; pixels there are
-        zero.
+        zero, or `fill`, or with another `mode` those of the image.
         """
         top, left, height, width = (
             np.broadcast_to(np.asarray(a, np.int64), self.height.shape)
@@ -219,13 +244,18 @@ class Geometry:
         ).all()
         (top, left), (height, width) = self.before(top, left), self.before(height, width)
         steps = self.steps
-        if steps and isinstance(steps[-1], Windows) and within:
+        last = steps[-1] if steps else None
+        if isinstance(last, Windows) and within:
             # A rectangle within the rectangle before: one of their source.
-            top, left = steps[-1].top + top, steps[-1].left + left
+            top, left, fill, mode = last.top + top, last.left + left, last.fill, last.mode
             steps = steps[:-1]
         elif within and (size[0] == self.height).all() and (size[1] == self.width).all():
             return self
-        step = Windows(top, left, height, width)
+        elif within:
+            fill, mode = None, "constant"
+        elif fill == ZERO or mode != "constant":
+            fill = None
+        step = Windows(top, left, height, width, fill, mode)
         return replace(self, height=size[0], width=size[1], steps=(*steps, step))
 
     def resize(
@@ -349,6 +379,17 @@ class Geometry:
             zeros = np.zeros_like(self.source_height)
             return zeros, zeros, self.source_height, self.source_width
         first = self.steps[0]
+        if first.mode != "constant":
+            beyond = (first.top < 0) | (first.left < 0)
+            beyond |= first.top + first.height > self.source_height
+            beyond |= first.left + first.width > self.source_width
+            inside = np.where(beyond, 0, (first.top, first.left, first.height, first.width))
+            return (
+                inside[0],
+                inside[1],
+                np.where(beyond, self.source_height, inside[2]),
+                np.where(beyond, self.source_width, inside[3]),
+            )
         top = np.clip(first.top, 0, self.source_height)
         left = np.clip(first.left, 0, self.source_width)
         bottom = np.clip(first.top + first.height, top, self.source_height)
@@ -362,7 +403,8 @@ class Geometry:
         if steps and isinstance(steps[0], Windows):
             first = steps[0]
             top, left, height, width = region
-            if (first.height == height).all() and (first.width == width).all():
+            same = first.mode == "constant" or ((first.top == top) & (first.left == left)).all()
+            if same and (first.height == height).all() and (first.width == width).all():
                 steps = steps[1:]  # inside the image: what is read is the window
             else:
                 moved = replace(first, top=first.top - top, left=first.left - left)
@@ -385,6 +427,8 @@ class Geometry:
         windows = top, left, self.source_height, self.source_width
         if steps and isinstance(steps[0], Windows):
             first, steps = steps[0], steps[1:]
+            if not first.zero:
+                return None
             windows = first.top, first.left, first.height, first.width
         if not steps:
             return PlainCrops(windows, None)
@@ -456,6 +500,22 @@ def _remaining(before: NDArray[np.bool_] | None, which: NDArray[np.bool_]) -> An
 def antialiases(rows: Any, columns: Any, height: Any, width: Any) -> Any:
     """Return where ``antialias=None`` antialiases: where rows x columns shrink in a direction."""
     return (rows > height) | (columns > width)
+
+
+def inside_places(at: Any, length: Any, mode: PaddingMode) -> Any:
+    """Return for places on an axis, perhaps beyond `length`, the places that they are like.
+
+    Arrays or tensors of int64; `length` is from 1 up.
+    """
+    if mode == "edge":
+        at = at.clip(0)
+        return at - (at >= length) * (at - length + 1)
+    if mode == "reflect":
+        period = 2 * (length - 1)
+        at = at % (period + (period == 0)) * (period > 0)  # one pixel is all there is
+        return at + (at >= length) * (period - 2 * at)
+    at = at % (2 * length)
+    return at + (at >= length) * (2 * length - 1 - 2 * at)
 
 
 def _is_inside(window: Windows, scale: Scales) -> bool:

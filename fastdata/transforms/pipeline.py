@@ -285,6 +285,7 @@ class _Cut:
         self._geometric, self._drops, self._pixelwise = [], [], []
 
     def _add_geometric(self, operation: int, transform: GeometricTransform) -> None:
+        transform.check_fields(self._schema)
         if self._floating is not None:
             raise OptionError(
                 f"{type(transform).__name__} comes after {type(self._floating).__name__}, but "

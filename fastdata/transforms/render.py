@@ -30,7 +30,16 @@ from numpy.typing import NDArray
 from fastdata.codecs.resize import resize_pixels
 from fastdata.native.library import compiled
 from fastdata.native.library import resize as resize_compiled
-from fastdata.transforms.geometry import Geometry, Ints, Program, Scale, Window, antialiases
+from fastdata.transforms.geometry import (
+    Geometry,
+    Ints,
+    PaddingMode,
+    Program,
+    Scale,
+    Window,
+    antialiases,
+    inside_places,
+)
 from fastdata.transforms.render_warp import warp_image
 from fastdata.transforms.warps import Warp
 
@@ -64,7 +73,7 @@ def render(program: Program, image: Pixels, out: Pixels, *, mask: bool = False) 
     for number, operation in enumerate(operations):
         target = out if number == last else None
         if isinstance(operation, Window):
-            image = _cut(image, operation, target)
+            image = _cut(image, operation, target, mask)
         elif isinstance(operation, Warp):
             image = warp_image(image, operation, target, mask=mask)
         else:
@@ -79,20 +88,37 @@ def render(program: Program, image: Pixels, out: Pixels, *, mask: bool = False) 
         np.copyto(out, image)
 
 
-def _cut(image: Pixels, window: Window, out: Pixels | None) -> Pixels:
+def _cut(image: Pixels, window: Window, out: Pixels | None, mask: bool) -> Pixels:
     """Return the window: a view where it lies inside the image, else padded."""
     rows, columns, channels = image.shape
-    top, left, height, width = window
+    top, left, height, width, fill, mode = window
     bottom, right = top + height, left + width
     if top >= 0 and left >= 0 and bottom <= rows and right <= columns:
         return image[top:bottom, left:right]
     padded = np.empty((height, width, channels), np.uint8) if out is None else out
-    padded.fill(0)
+    if mode != "constant":
+        _mirror(image, top, left, padded, mode)
+        return padded
+    if fill is None:
+        padded.fill(0)
+    else:
+        padded[:] = fill.values(channels, mask=mask)
     part = image[max(top, 0) : max(bottom, 0), max(left, 0) : max(right, 0)]
     if part.size:
         y, x = max(-top, 0), max(-left, 0)
         padded[y : y + part.shape[0], x : x + part.shape[1]] = part
     return padded
+
+
+def _mirror(image: Pixels, top: int, left: int, out: Pixels, mode: PaddingMode) -> None:
+    """Write the window that begins at top and left to `out`, with the image's pixels beyond it."""
+    (rows, columns, _), (height, width, _) = image.shape, out.shape
+    down = inside_places(np.arange(top, top + height), rows, mode)
+    across = inside_places(np.arange(left, left + width), columns, mode)
+    first, end = np.clip((-top, rows - top), 0, height)
+    out[first:end] = image[first + top : end + top, across]
+    for part in (slice(0, first), slice(end, height)):
+        out[part] = image[down[part, None], across]
 
 
 def _resize(image: Pixels, scale: Scale, out: Pixels | None, mask: bool) -> Pixels:

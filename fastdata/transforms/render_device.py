@@ -8,7 +8,7 @@ draws; only its numbers (a few an image) go to the device.
 A `Geometry` does the same to all rows and the same to all columns.  So each
 axis of the output gets *taps*: which source pixels it is made of, and how much of each.
 Rows are gathered first, then columns.  The taps are those of the CPU: half-pixel
-centres, edges repeated, nearest neighbour for masks, zero beyond the image, and a filter
+centres, edges repeated, nearest neighbour for masks, zero or a fill beyond the image, and a filter
 as wide as the resize shrinks where the CPU antialiases.
 
 Against the CPU's pixels: windows and flips are equal, and so is nearest neighbour but
@@ -31,7 +31,16 @@ import torch
 from numpy.typing import NDArray
 
 from fastdata.errors import OptionError
-from fastdata.transforms.geometry import Geometry, Interpolation, Ints, Windows, antialiases
+from fastdata.transforms.fill import Fill
+from fastdata.transforms.geometry import (
+    Geometry,
+    Interpolation,
+    Ints,
+    PaddingMode,
+    Windows,
+    antialiases,
+    inside_places,
+)
 from fastdata.transforms.image_tensors import to_device
 from fastdata.transforms.warping import warp_canvas
 from fastdata.transforms.warps import Warps
@@ -117,7 +126,7 @@ def render_canvas(geometry: Geometry, pixels: torch.Tensor, *, mask: bool = Fals
 class _Axis:
     """The window and the resize along rows, or columns, of each image: int64 [n] each.
 
-    `start` and `length` are of the window, `low` and `high` between which it is not zero;
+    `start` and `length` are of the window, `low` and `high` between which there is an image;
     all in source pixels.  `size` is that of the output.
     """
 
@@ -127,9 +136,11 @@ class _Axis:
     high: Ints
     size: Ints
 
-    def window(self, start: Ints, length: Ints) -> _Axis:
-        """Take a window of the window."""
+    def window(self, start: Ints, length: Ints, mode: PaddingMode) -> _Axis:
+        """Take a window of the window; with a mode, of a whole image."""
         start = self.start + start
+        if mode != "constant":
+            return _Axis(start, length, self.low, self.high, length)
         low, high = np.maximum(self.low, start), np.minimum(self.high, start + length)
         return _Axis(start, length, low, high, length)
 
@@ -140,6 +151,8 @@ class _Pass(NamedTuple):
     axes: tuple[_Axis, _Axis]
     interpolation: Interpolation
     antialias: bool | None
+    fill: Fill | None
+    mode: PaddingMode
 
 
 class _WarpPass(NamedTuple):
@@ -162,26 +175,34 @@ def _passes(geometry: Geometry) -> list[_Pass | _WarpPass]:
     passes: list[_Pass | _WarpPass] = []
     rows, columns = whole(geometry.source_height), whole(geometry.source_width)
     pending = not geometry.steps
+    beyond: tuple[Fill | None, PaddingMode] = None, "constant"
     for step in geometry.steps:
         if isinstance(step, Windows):
+            if pending and (beyond != (None, "constant") or not step.zero):
+                # What this window finds beyond an image is another thing.
+                passes.append(_Pass((rows, columns), "nearest", False, *beyond))
+                rows, columns = whole(rows.size), whole(columns.size)
+            beyond = step.fill, step.mode
             rows, columns = (
-                rows.window(step.top, step.height),
-                columns.window(step.left, step.width),
+                rows.window(step.top, step.height, step.mode),
+                columns.window(step.left, step.width, step.mode),
             )
             pending = True
             continue
         if isinstance(step, Warps):
             if pending:
-                passes.append(_Pass((rows, columns), "nearest", False))
+                passes.append(_Pass((rows, columns), "nearest", False, *beyond))
+            beyond = None, "constant"
             passes.append(_WarpPass(step, rows.size, columns.size))
             rows, columns = whole(step.height), whole(step.width)
             pending = step is geometry.steps[-1] and any(map(np.any, geometry.flips_before))
             continue
         axes = replace(rows, size=step.height), replace(columns, size=step.width)
-        passes.append(_Pass(axes, step.interpolation, step.antialias))
+        passes.append(_Pass(axes, step.interpolation, step.antialias, *beyond))
         rows, columns, pending = whole(step.height), whole(step.width), False
+        beyond = None, "constant"
     if pending:
-        passes.append(_Pass((rows, columns), "nearest", False))
+        passes.append(_Pass((rows, columns), "nearest", False, *beyond))
     return passes
 
 
@@ -202,18 +223,26 @@ def _render(
     batch = torch.arange(len(pixels), device=pixels.device)[:, None]
     across = torch.arange(int(rows.size.max()), device=pixels.device)[:, None]
 
-    at, weights = _taps(rows, upside_down, smooth, interpolation, pixels.device)
+    device = pixels.device
+    at, down = _taps(rows, upside_down, smooth, interpolation, step.mode, device)
     tall = _sum_of_taps(
         (pixels[batch, at[:, tap]] for tap in range(at.shape[1])),
-        weights[:, :, :, None, None],
+        down[:, :, :, None, None],
         interpolation,
     )
-    at, weights = _taps(columns, flip, smooth, interpolation, pixels.device)
+    at, over = _taps(columns, flip, smooth, interpolation, step.mode, device)
     total = _sum_of_taps(
         (tall[batch[:, :, None], across, at[:, tap, None]] for tap in range(at.shape[1])),
-        weights[:, :, None, :, None],
+        over[:, :, None, :, None],
         interpolation,
     )
+    if step.fill is not None:
+        fill = to_device(step.fill.values(pixels.shape[3], mask=mask).copy(), device)
+        share = (down.sum(1)[:, :, None] * over.sum(1)[:, None])[..., None]
+        if interpolation == "nearest":
+            total = torch.where(share > 0, total, fill.to(total.dtype))
+        else:
+            total = total.add_((1 - share) * fill)
     if interpolation == "nearest" or pixels.is_floating_point():
         return total.to(pixels.dtype)
     return total.add_(0.5).floor_().clamp_(0, 255).to(pixels.dtype)
@@ -240,6 +269,7 @@ def _taps(
     flip: NDArray[np.bool_],
     smooth: NDArray[np.bool_],
     interpolation: Interpolation,
+    mode: PaddingMode,
     device: torch.device,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return indices, int64 [n, taps, size], and weights, float32, of an axis.
@@ -260,6 +290,8 @@ def _taps(
     if interpolation == "nearest":
         offset = (2 * place + 1) * length // (2 * size)  # in whole numbers: the same anywhere
         position = torch.minimum(offset.clamp(0), length - 1) + start
+        if mode != "constant":
+            position = inside_places(position, high, mode)
         inside = (position >= low) & (position < high)
         return _bounded(position, low, high), inside.float()
 
@@ -279,6 +311,8 @@ def _taps(
     weights = torch.where(tensor(smooth) & beyond, 0, weights)
     weights = weights / weights.sum(1, keepdim=True)
     position = torch.minimum(offset.clamp(0), length - 1).long() + start  # edges are repeated
+    if mode != "constant":
+        position = inside_places(position, high, mode)
     weights = torch.where((position >= low) & (position < high), weights, 0)
     return _bounded(position, low, high), weights.float()
 
