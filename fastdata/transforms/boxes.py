@@ -197,8 +197,8 @@ def _warped(step: Warps, boxes: torch.Tensor, images: Ints) -> torch.Tensor:
     corners = torch.stack([some[:, [0, 2, 2, 0]], some[:, [1, 1, 3, 3]], torch.ones_like(some)], 2)
     depth = (corners * depth_by).sum(2)
     x, y = (corners * x_by).sum(2) / depth, (corners * y_by).sum(2) / depth
-    # What reaches beyond the horizon of a perspective may be anywhere.
-    beyond = ((depth > 0).any(1) & (depth < 0).any(1))[:, None]
+    # What reaches to the horizon of a perspective may be anywhere.
+    beyond = ~((depth > 0).all(1) | (depth < 0).all(1))[:, None]
     height, width = (to_device(part[images], device)[:, None] for part in (step.height, step.width))
     if step.displacement is not None:
         # As torchvision does it: no inverse of the field, but near it where the field is smooth.
