@@ -41,6 +41,8 @@ _PUBLIC = {
     "view": "fastdata.viewing.page",
 }
 
+_MODULES = "integrations", "transforms"
+
 __all__ = [
     "BlockShuffle",
     "CUDAPrefetcher",
@@ -64,6 +66,8 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from fastdata import integrations as integrations
+    from fastdata import transforms as transforms
     from fastdata.converters.combining.append import append
     from fastdata.converters.combining.copying import merge, subset
     from fastdata.converters.exporting.export import export
@@ -88,8 +92,10 @@ def __getattr__(name: str) -> Any:
         value = getattr(import_module(_PUBLIC[name]), name)
         globals()[name] = value
         return value
+    if name in _MODULES:
+        return import_module(f"fastdata.{name}")
     raise AttributeError(f"module 'fastdata' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_PUBLIC})
+    return sorted({*globals(), *_PUBLIC, *_MODULES})

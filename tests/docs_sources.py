@@ -336,6 +336,8 @@ SOURCES: dict[str, Callable[[Path, Sequence[Picture]], Any]] = {
 }  # fmt: skip
 
 SOURCES["docs/recipes/datasets.md"] = _recipes
+SOURCES["docs/recipes/segmentation.md"] = _masks
+SOURCES["docs/recipes/detection.md"] = _coco
 
 for here, source in (("ffcv", "beton"), ("webdataset", "webdataset"), ("litdata", "litdata")):
     SOURCES[f"docs/moving/{here}.md"] = SOURCES[f"docs/converters/{source}.md"]

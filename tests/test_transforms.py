@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from typing import Any
@@ -14,9 +15,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from memory_data import MemoryData
 from PIL import Image
 from samples import photo, psnr
 
+from fastdata import loader
 from fastdata import transforms as T  # noqa: N812
 from fastdata.errors import OptionError
 from fastdata.random import Draws, SampleKeys
@@ -471,6 +474,41 @@ def test_normalize_takes_uint8_as_zero_to_one() -> None:
         expected[:, channel] = (expected[:, channel] - MEAN[channel]) / STD[channel]
     assert result.dtype == torch.float32
     torch.testing.assert_close(result, expected.float(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "transforms",
+    [
+        [T.Normalize((123.7, 116.3, 103.5), (58.4, 57.1, 57.4))],
+        [T.Normalize((0.0,), (255.0,))],
+        [T.ColorJitter(), T.Normalize((127.5,), (127.5,))],
+        [T.ToDtype(torch.float16), T.Normalize((127.5,), (127.5,))],
+        [T.Views(2, [T.Normalize((127.5,), (127.5,))])],
+    ],
+)
+def test_normalize_warns_once_of_numbers_for_values_up_to_255(transforms: Any) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        with loader(MemoryData(9, size=(8, 8)), batch_size=4, transform=transforms) as it:
+            list(it)
+            list(it)
+    (warning,) = caught
+    assert warning.category is UserWarning
+    assert "mean and std are in 0..1" in str(warning.message)
+    assert "divide mean and std by 255, too" in str(warning.message)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "transforms",
+    [
+        [T.Normalize((1.0, 0.0, -3.0), (1.0, 0.2, 0.2))],
+        [T.ToDtype(torch.float32, scale=False), T.Normalize((127.5,), (127.5,))],
+        [T.Normalize(MEAN, STD), T.Normalize((2.0,), (3.0,))],
+    ],
+)
+def test_normalize_does_not_warn_where_numbers_may_be_right(transforms: Any) -> None:
+    Pipeline(transforms, SCHEMA)
 
 
 def test_to_dtype_scales_uint8_only() -> None:

@@ -2,7 +2,8 @@
 
 ``driver.pack`` checks its ``options`` and brings a source, ``workers`` and the
 ``packer`` together; ``chunk`` turns samples into encoded records in the workers,
-``boxes`` moves boxes with their image; ``job`` describes the files of an unfinished
-pack, ``parts`` a ``plan`` of shards that any machine packs, which ``engines`` run, and
-``report`` what was packed; ``remarks`` counts what decoders say of images.
+``sizes`` says how large an image becomes, ``boxes`` moves boxes with it; ``job``
+describes the files of an unfinished pack, ``parts`` a ``plan`` of shards that any
+machine packs, which ``engines`` run, and ``report`` what was packed; ``remarks`` counts
+what decoders say of images.
 """

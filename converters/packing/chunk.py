@@ -12,10 +12,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import cv2
 import numpy as np
 
 from fastdata.codecs import Pixels
-from fastdata.codecs.bilinear import resize_bilinear
+from fastdata.codecs.bilinear import resize_bilinear, resize_bilinear_window
 from fastdata.codecs.blobs import (
     check_header,
     decode_stored,
@@ -25,12 +26,12 @@ from fastdata.codecs.blobs import (
     transcode_jpeg,
 )
 from fastdata.codecs.image import Decoded, dct_scale, decode_image, decode_jpeg
-from fastdata.codecs.image_header import is_stored_as_jpeg
+from fastdata.codecs.image_header import is_stored_as_jpeg, size_of
 from fastdata.codecs.jpeg import JpegHeader, check_scans, is_jpeg, read_jpeg_header
 from fastdata.codecs.limits import check_pixels
-from fastdata.codecs.pillow import orient
-from fastdata.codecs.resize import centre_crop, centre_of, resize_pixels, target_size
-from fastdata.errors import ImageError
+from fastdata.codecs.pillow import orient, unoriented
+from fastdata.codecs.resize import centre_crop, centre_of, resize_pixels, resize_window
+from fastdata.errors import ImageError, is_of_machine
 from fastdata.formats.layout import CODECS, checksum
 from fastdata.formats.writer import EncodedImage, Record
 from fastdata.native.library import compiled, decode_resized
@@ -43,6 +44,8 @@ from ..reading.fields import convert, pixels_of
 from ..reading.spans import FileSpan
 from .boxes import Placement, image_with_boxes, place_boxes
 from .options import EncodeOptions
+from .remarks import unless_all
+from .sizes import Sizes, resized_size
 
 __all__ = ["CHUNK_BYTES", "RECIPE", "bytes_of", "encode_chunk", "place_image"]
 
@@ -54,8 +57,16 @@ orientation of XMP, and TIFFs of 2, 4 and 12 bits."""
 CHUNK_BYTES = 64 << 20
 """A chunk with so many bytes in memory is cut there."""
 
+TWO_VALUES = (
+    "masks hold 0 and 255 alone, and losses take class numbers 0 and 1: "
+    "write (mask > 0).squeeze(1).long() in the training loop"
+)
+
 _RAW_SIDE = 64
 """Codec ``auto`` stores images up to this many pixels a side raw."""
+
+_LARGE_PIXELS = 1 << 24
+"""From this size on an image is the cause if memory is not enough for it, not the machine."""
 
 
 def encode_chunk(
@@ -135,7 +146,10 @@ def _encode_sample(sample: Sample, plan: _Plan, options: EncodeOptions) -> Recor
             value = read_regular(value)
         elif isinstance(value, FileSpan):
             value = value.read()
-        image, placements[name] = place_image(value, field, options, notes)
+        try:
+            image, placements[name] = place_image(value, field, options, notes)
+        except (MemoryError, cv2.error) as error:
+            raise (_too_large(value, options, error) or error) from None
         values.append(image)
     if plan.masks:
         _check_masks(values, plan)
@@ -143,6 +157,23 @@ def _encode_sample(sample: Sample, plan: _Plan, options: EncodeOptions) -> Recor
         values[at] = place_boxes(values[at], placements[plan.picture], form)
     key.encode()  # UnicodeEncodeError, a ValueError, if it is not text
     return Record(key, tuple(values), tuple(dict.fromkeys(notes)))
+
+
+def _too_large(value: Any, options: EncodeOptions, error: Exception) -> ImageError | None:
+    """Return why an image is rejected for which memory was not enough; None if it is small."""
+    if not is_of_machine(error):
+        return None
+    try:
+        size = size_of(value) if isinstance(value, bytes) else np.shape(value)[:2]
+        target = resized_size(*size, options)
+    except Exception:  # not even its size can be read
+        return None
+    if max(size[0] * size[1], target[0] * target[1]) < _LARGE_PIXELS:
+        return None
+    return ImageError(
+        f"there is not enough memory for it: {size[1]} x {size[0]} pixels, which become "
+        f"{target[1]} x {target[0]}"
+    )
 
 
 def _check_masks(values: Sequence[Any], plan: _Plan) -> None:
@@ -194,7 +225,9 @@ def place_image(
             return made
 
         def scale(height: int, width: int) -> int:
-            return dct_scale(height, width, _target(height, width, options), options.dct_margin)
+            return dct_scale(
+                height, width, resized_size(height, width, options), options.dct_margin
+            )
 
         decoded = decode_image(
             data,
@@ -210,7 +243,19 @@ def place_image(
         check_pixels(pixels.shape[0], pixels.shape[1], options.max_pixels)
         decoded = Decoded(pixels, pixels.shape[:2])
     pixels, placement = _resized(decoded, field, options)
+    _look_at_mask(pixels, field, notes)
     return _encode(pixels, field, options), placement
+
+
+def _look_at_mask(pixels: Pixels, field: ImageField, notes: list[str] | None) -> None:
+    """Note whether a mask holds 0 and 255 alone."""
+    if notes is None or not field.mask or not pixels.size:
+        return
+    above = int((pixels + np.uint8(1)).max())  # 255 becomes 0, and 0 becomes 1
+    if above > 1:
+        notes.append(unless_all(TWO_VALUES))
+    elif pixels.any():
+        notes.append(TWO_VALUES)
 
 
 def _unpacked(image: EncodedImage, field: ImageField) -> Any:
@@ -219,10 +264,6 @@ def _unpacked(image: EncodedImage, field: ImageField) -> Any:
         return image.data
     shape = image.height, image.width, field.channels
     return decode_stored(memoryview(image.data), "raw", shape)
-
-
-def _target(height: int, width: int, options: EncodeOptions) -> tuple[int, int]:
-    return target_size(height, width, options.size, options.resize, options.enlarge)
 
 
 def _compiled(
@@ -235,7 +276,10 @@ def _compiled(
     if field.mask or options.filter != "bilinear" or not compiled():
         return None
     whole = header.height, header.width
-    sizes = _Sizes.of(whole, header.orientation, options)
+    sizes = Sizes.of(whole, header.orientation, options)
+    if sizes.is_thin(options):
+        return None
+    sizes.check(options, field.channels)
     factor = dct_scale(*sizes.upright, sizes.target, options.dct_margin)
     upright = header.orientation == 1 and options.resize != "crop"
     if upright and _codec_of(sizes.wanted, field, options) == "jpeg":
@@ -251,28 +295,15 @@ def _compiled(
     return _encode(pixels, field, options), placement
 
 
-class _Sizes(NamedTuple):
-    """Heights and widths of an image on its way into a shard."""
-
-    upright: tuple[int, int]
-    target: tuple[int, int]
-    """Upright and resized."""
-    wanted: tuple[int, int]
-    """Resized, and not upright yet: the other way round would turn more pixels."""
-
-    @classmethod
-    def of(cls, size: tuple[int, int], orientation: int, options: EncodeOptions) -> _Sizes:
-        upright = size[::-1] if orientation >= 5 else size
-        target = _target(*upright, options)
-        return cls(upright, target, target[::-1] if orientation >= 5 else target)
-
-
 def _resized(
     decoded: Decoded, field: ImageField, options: EncodeOptions
 ) -> tuple[Pixels, Placement]:
     """Resize, and turn upright."""
-    sizes = _Sizes.of(decoded.size, decoded.orientation, options)
+    sizes = Sizes.of(decoded.size, decoded.orientation, options)
     filter = "nearest" if field.mask else options.filter
+    if sizes.is_thin(options):
+        return _cropped(decoded, sizes, filter, options)
+    sizes.check(options, field.channels)
     if filter == "bilinear":
         pixels = resize_bilinear(decoded.pixels, sizes.wanted, decoded.size, decoded.factor)
     else:
@@ -280,8 +311,25 @@ def _resized(
     return _upright(pixels, sizes, decoded.orientation, decoded.turned, options)
 
 
+def _cropped(
+    decoded: Decoded, sizes: Sizes, filter: str, options: EncodeOptions
+) -> tuple[Pixels, Placement]:
+    """Resize only what the crop of a thin picture needs, and turn it upright."""
+    window = (*centre_of(sizes.target, options.size), *options.size)
+    before = unoriented(window, sizes.target, decoded.orientation)
+    if filter == "bilinear":
+        pixels = resize_bilinear_window(
+            decoded.pixels, sizes.wanted, before, decoded.size, decoded.factor
+        )
+    else:
+        pixels = resize_window(decoded.pixels, sizes.wanted, before, filter, decoded.extent)
+    orientation = max(decoded.orientation, decoded.turned)
+    placement = Placement(sizes.upright, orientation, sizes.target, window)
+    return orient(pixels, decoded.orientation), placement
+
+
 def _upright(
-    pixels: Pixels, sizes: _Sizes, orientation: int, turned: int, options: EncodeOptions
+    pixels: Pixels, sizes: Sizes, orientation: int, turned: int, options: EncodeOptions
 ) -> tuple[Pixels, Placement]:
     """Turn resized pixels upright, and crop them."""
     if orientation != 1:
@@ -328,6 +376,7 @@ def _keep(
     decoded = decode_image(
         data, field.channels, mask=field.mask, max_pixels=options.max_pixels, notes=notes
     )
+    _look_at_mask(decoded.pixels, field, notes)
     height, width = orient(decoded.pixels, decoded.orientation).shape[:2]
     kept = EncodedImage(data, CODECS.index("file"), height, width, checksum(data))
     size, orientation = (height, width), max(decoded.orientation, decoded.turned)
@@ -335,7 +384,7 @@ def _keep(
 
 
 def _final(size: tuple[int, int], options: EncodeOptions) -> tuple[int, int]:
-    return options.size if options.resize == "crop" else _target(*size, options)
+    return options.size if options.resize == "crop" else resized_size(*size, options)
 
 
 def _codec_of(size: tuple[int, int], field: ImageField, options: EncodeOptions) -> str:

@@ -11,10 +11,13 @@ from typing import Any, TypeAlias
 
 from fastdata.formats.writer import Record
 
-__all__ = ["Remarks", "remark_lines", "with_records", "with_remarks"]
+__all__ = ["Remarks", "remark_lines", "unless_all", "with_records", "with_remarks"]
 
 Remarks: TypeAlias = Mapping[str, Sequence[Any]]
 """By their text, the number of samples, and the key of the first one."""
+
+_NOT = "not: "
+"""Begins a remark that contradicts another, and is not shown."""
 
 
 def with_records(remarks: Remarks, records: Iterable[Any]) -> Remarks:
@@ -36,8 +39,14 @@ def with_remarks(first: Remarks, then: Remarks) -> Remarks:
 
 
 def remark_lines(remarks: Remarks) -> list[str]:
-    """Return the lines of a report."""
+    """Return the lines of a report; remarks that an image contradicts are left out."""
     return [
         f"{text}: {count:,} {'image' if count == 1 else 'images, the first'} {key}"
         for text, (count, key) in remarks.items()
+        if not text.startswith(_NOT) and _NOT + text not in remarks
     ]
+
+
+def unless_all(text: str) -> str:
+    """Return the remark of an image that contradicts the remark `text` on others."""
+    return _NOT + text

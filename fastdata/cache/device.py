@@ -27,6 +27,7 @@ from fastdata.engine.batches import BatchMaker, collate_column
 from fastdata.engine.buffers import BufferPool
 from fastdata.engine.contracts import BatchStream, PackedData, Request, image_sizes
 from fastdata.engine.delivery import deliver
+from fastdata.engine.rendering import read_boxes
 from fastdata.engine.stream import Stream
 from fastdata.engine.work import BatchWork, Done
 from fastdata.engine.workers import WorkerOptions
@@ -338,6 +339,8 @@ class DeviceCache:
             heights, widths = (np.stack(sides) for sides in zip(*sizes, strict=True))
             check_sizes_agree(names, heights, widths, indices)
             start = Geometry.of(heights[0], widths[0])
+            if stage.needs_boxes:
+                start = start.with_boxes(read_boxes(self.work, indices))
             shared = stage.plan(start, self.work.seed, request.replaced(indices))
             planned = dict.fromkeys(names, shared)
         for name, geometry in planned.items():

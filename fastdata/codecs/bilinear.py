@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fastdata.codecs import Pixels
 from fastdata.native.library import loaded_library, resize
 
-__all__ = ["resize_bilinear"]
+__all__ = ["resize_bilinear", "resize_bilinear_window"]
 
 _Integers: TypeAlias = NDArray[Any]
 
@@ -42,19 +42,43 @@ def resize_bilinear(
     return out if made else _resize(pixels, size, whole, factor)
 
 
+def resize_bilinear_window(
+    pixels: Pixels,
+    size: tuple[int, int],
+    window: tuple[int, int, int, int],
+    whole: tuple[int, int],
+    factor: int = 1,
+) -> Pixels:
+    """Return a window (top, left, height, width) of what `resize_bilinear` makes; bit for bit.
+
+    Only the window is made, of the pixels that it needs.
+    """
+    top, left, height, width = window
+    rows = _filter(whole[0], size[0], factor, top, height)
+    columns = _filter(whole[1], size[1], factor, left, width)
+    above, before = int(rows[0][0]), int(columns[0][0])
+    below, behind = (int(first[-1]) + weights.shape[1] for first, weights in (rows, columns))
+    turned = np.ascontiguousarray(pixels[above:below, before:behind].swapaxes(0, 1))
+    middle = _apply(turned, (columns[0] - before, columns[1]), _WEIGHT_BITS - _MIDDLE_BITS)
+    cut = np.ascontiguousarray(middle.swapaxes(0, 1))
+    return _apply(cut, (rows[0] - above, rows[1]), _WEIGHT_BITS + _MIDDLE_BITS).astype(np.uint8)
+
+
 def _resize(pixels: Pixels, size: tuple[int, int], whole: tuple[int, int], factor: int) -> Pixels:
     """Do what the compiled library does."""
     # Whole rows are what NumPy gathers fast, so columns become rows for a while.
     turned = np.ascontiguousarray(pixels.swapaxes(0, 1))
-    middle = _apply(turned, whole[1], size[1], factor, _WEIGHT_BITS - _MIDDLE_BITS)
+    columns = _filter(whole[1], size[1], factor, 0, size[1])
+    middle = _apply(turned, columns, _WEIGHT_BITS - _MIDDLE_BITS)
     rows = np.ascontiguousarray(middle.swapaxes(0, 1))
-    return _apply(rows, whole[0], size[0], factor, _WEIGHT_BITS + _MIDDLE_BITS).astype(np.uint8)
+    filter = _filter(whole[0], size[0], factor, 0, size[0])
+    return _apply(rows, filter, _WEIGHT_BITS + _MIDDLE_BITS).astype(np.uint8)
 
 
-def _apply(lines: _Integers, length: int, target: int, factor: int, shift: int) -> _Integers:
-    """Make `target` lines of those given, and round sums to `shift` bits less."""
-    first, weights = _filter(length, target, factor)
-    total = np.full((target, *lines.shape[1:]), 1 << (shift - 1), np.int32)
+def _apply(lines: _Integers, filter: tuple[_Integers, _Integers], shift: int) -> _Integers:
+    """Make a line for each start of the filter, and round sums to `shift` bits less."""
+    first, weights = filter
+    total = np.full((len(first), *lines.shape[1:]), 1 << (shift - 1), np.int32)
     for tap in range(weights.shape[1]):
         at = np.minimum(first + tap, len(lines) - 1)  # beyond, weights are zero
         total += lines[at] * weights[:, tap, None, None]
@@ -62,17 +86,20 @@ def _apply(lines: _Integers, length: int, target: int, factor: int, shift: int) 
     return total
 
 
-def _filter(length: int, target: int, factor: int) -> tuple[_Integers, _Integers]:
-    """Return where the filter of each of `target` pixels begins, and its weights [target, taps].
+def _filter(
+    length: int, target: int, factor: int, begin: int, size: int
+) -> tuple[_Integers, _Integers]:
+    """Return where the filter of each pixel begins, and its weights [size, taps].
 
-    The source is `length` units long, a pixel `factor` of them; all is counted in units times
-    2 * target, so that centres are whole numbers.
+    The pixels are the `size` from `begin` on of `target` ones.  The source is `length` units long,
+    a pixel `factor` of them; all is counted in units times 2 * target, so that centres are whole
+    numbers.
     """
     count = -(-length // factor)
     last_part = length - (count - 1) * factor
     step = 2 * target * factor
     support = 2 * max(length, target * factor)
-    centres = (2 * np.arange(target, dtype=np.int64) + 1) * length
+    centres = (2 * np.arange(begin, begin + size, dtype=np.int64) + 1) * length
     taps = min(-(-2 * support // step), count)
     # The first pixel whose centre, (pixel + 1/2) * step, is less than `support` away.
     first = np.maximum((centres - support - step // 2) // step + 1, 0)

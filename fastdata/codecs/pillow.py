@@ -35,6 +35,7 @@ __all__ = [
     "reduced_by_pil",
     "row_bands",
     "to_pixels",
+    "unoriented",
 ]
 
 _PLUGINS = {
@@ -397,3 +398,18 @@ def orient(pixels: Pixels, orientation: int) -> Pixels:
     if orientation in (2, 3, 6, 7):
         pixels = pixels[:, ::-1]
     return np.ascontiguousarray(pixels)
+
+
+def unoriented(
+    window: tuple[int, int, int, int], size: tuple[int, int], orientation: int
+) -> tuple[int, int, int, int]:
+    """Return where a window (top, left, height, width) of an upright picture was before `orient`.
+
+    `size` is the height and width of the upright picture.
+    """
+    top, left, height, width = window
+    if orientation in (2, 3, 6, 7):
+        left = size[1] - left - width
+    if orientation in (3, 4, 7, 8):
+        top = size[0] - top - height
+    return (top, left, height, width) if orientation < 5 else (left, top, width, height)

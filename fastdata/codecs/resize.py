@@ -23,6 +23,7 @@ __all__ = [
     "centre_of",
     "resize_pixels",
     "resize_reduced",
+    "resize_window",
     "target_size",
 ]
 
@@ -99,6 +100,25 @@ def resize_pixels(
     resized = image.resize((size[1], size[0]), _PIL_FILTERS[filter], box=box)
     np.copyto(result, np.asarray(resized).reshape(*size, channels))
     return result
+
+
+def resize_window(
+    pixels: Pixels,
+    size: tuple[int, int],
+    window: tuple[int, int, int, int],
+    filter: str,
+    extent: tuple[float, float],
+) -> Pixels:
+    """Return a window (top, left, height, width) of an image that is resized to `size`, by PIL.
+
+    Only the window is made; `pixels` and `extent` are as for `resize_pixels`.
+    """
+    top, left, height, width = window
+    down, right = extent[0] / size[0], extent[1] / size[1]
+    box = (left * right, top * down, (left + width) * right, (top + height) * down)
+    image = Image.fromarray(pixels if pixels.shape[2] == 3 else pixels[:, :, 0])
+    resized = image.resize((width, height), _PIL_FILTERS[filter], box=box)
+    return np.asarray(resized).reshape(height, width, pixels.shape[2])
 
 
 def _weigh_edges(pixels: Pixels, box: tuple[float, float, float, float]) -> Pixels:

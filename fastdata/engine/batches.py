@@ -106,7 +106,10 @@ class BatchMaker:
         found = {}
         for name in names:
             height, width = image_sizes(work.dataset, name, first.indices, work.decoder)
-            if geometry is not None:
+            if geometry is not None and geometry.needs_boxes:
+                planned = plan_geometry(work, first, height, width)
+                height, width = planned.height, planned.width
+            elif geometry is not None:
                 height, width = geometry.plan_sizes(height, width, work.seed, first)
             found[name] = int(height[0]), int(width[0])
         return found
@@ -158,7 +161,7 @@ class RenderJob:
         self.layouts, nbytes = lay_out(fields, planar=maker.work.planar)
         self._pixels = sum(math.prod(shape) for _, shape, *_ in fields)
         self.slot = maker.buffers.take(nbytes) if fields else None
-        self._plan = BatchPlan(request, 0, self.layouts)
+        self._plan: BatchPlan = BatchPlan(request, 0, self.layouts)
 
     def tasks(self) -> Sequence[RenderTask]:
         if self.slot is None:
@@ -200,9 +203,9 @@ class _ListJob(RenderJob):
         self._maker = maker
         self._request = request
         work = maker.work
-        self._plan = plan = ListPlan(request)
+        self._plan = self._own_plan = ListPlan(request)
         in_files = getattr(work.dataset, "_image_sizes", None) is not None
-        sizes = sizes_in_files(work, request) if in_files else plan.sizes(work)
+        sizes = sizes_in_files(work, request) if in_files else self._own_plan.sizes(work)
         self._layouts, nbytes = lay_out_lists(work, sizes)
         self._pixels = nbytes
         self.slot = maker.buffers.take(nbytes) if self._layouts else None
@@ -213,7 +216,7 @@ class _ListJob(RenderJob):
         keys, layouts = self._request, self._layouts
         bounds = self._maker.cut(len(keys), self._pixels)
         if self._maker.plans_once:
-            return [ListTask(self._plan, start, stop, layouts) for start, stop in bounds]
+            return [ListTask(self._own_plan, start, stop, layouts) for start, stop in bounds]
         return [list_task(keys[start:stop], start, layouts) for start, stop in bounds]
 
     def _tensors(self, results: Sequence[Done]) -> dict[tuple[str, int], Any]:
@@ -303,7 +306,7 @@ class _SampleJob:
         bounds = self._maker.cut(len(self._request.indices))
         values = []
         for name, field in schema.items():
-            views = []
+            views: list[Any] = []
             for view in range(len(work.parts) if isinstance(field, ImageField) else 1):
                 key = name, view
                 if key in images and not any(key in column for column in columns):

@@ -16,6 +16,7 @@ from fastdata.codecs.decoders import JpegDecoder
 from fastdata.engine.contracts import Indices, PackedData, image_sizes
 from fastdata.errors import FastdataError, OptionError
 from fastdata.random import SampleKeys
+from fastdata.transforms.base import GeometricTransform
 from fastdata.transforms.geometric import GeometryStage, Resize, check_sizes_agree
 from fastdata.transforms.mixing import MixTransform
 from fastdata.transforms.pipeline import Pipeline
@@ -41,6 +42,8 @@ def check_columns(
     parts: list[Pipeline] = list(pipeline.views or [pipeline])
     if any(isinstance(stage, GeometryStage) for part in parts for stage in _before_calls(part)):
         _check_images_agree(data, decoder, some)
+    for part in parts if one_size else ():
+        _check_random_sizes(part)
     parts = [
         part
         for part in parts
@@ -108,6 +111,18 @@ def _depends_on_sizes(part: Pipeline, one_size: bool, epoch: int) -> bool:
     return one_size and part.direct and _other_size(heights, widths) is not None
 
 
+def _check_random_sizes(part: Pipeline) -> None:
+    """Raise `OptionError` if images of a batch have random sizes in the end."""
+    if part.direct and part.geometry is not None:
+        for epoch in _epochs(part):
+            if part.geometry.random_size(epoch):
+                names = [type(one).__name__ for one in _geometric(part) if one.random_size]
+                raise OptionError(
+                    f"a batch needs images of one size, but {names[-1]} makes several: put "
+                    "T.Resize((height, width)) behind it"
+                )
+
+
 def _check_sizes(
     data: PackedData,
     name: str,
@@ -160,7 +175,7 @@ def _check_sizes(
         )
 
 
-def _geometric(part: Pipeline) -> list[object]:
+def _geometric(part: Pipeline) -> list[GeometricTransform]:
     """Return the geometric transforms before the first callable."""
     stages = [stage for stage in _before_calls(part) if isinstance(stage, GeometryStage)]
     return [transform for stage in stages for _, transform in stage.transforms]

@@ -84,6 +84,8 @@ def _size(work: BatchWork, name: str, epoch: int) -> tuple[int | str, int | str]
         if sizes is None:
             return "H", "W"
         height, width = sizes
+    if any(stage.random_size(epoch) for stage in moving):
+        return "H", "W"
     keys = SampleKeys(epoch, np.arange(len(height)))
     try:
         for stage in moving:

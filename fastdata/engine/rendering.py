@@ -21,6 +21,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from fastdata.codecs import Pixels
@@ -39,12 +40,21 @@ from fastdata.native.library import (
     render_crops,
 )
 from fastdata.random import SampleKeys
+from fastdata.transforms.boxes import boxes_by_image
 from fastdata.transforms.geometric import check_sizes_agree, check_sizes_equal
 from fastdata.transforms.geometry import Crop, Geometry, Scale
 from fastdata.transforms.pixel import PixelTable
 from fastdata.transforms.render import StackPlan, flip_rows, render, render_stack, stack_plan
 
-__all__ = ["BatchPlan", "RenderTask", "plan_geometry", "plan_images", "put", "render_raw"]
+__all__ = [
+    "BatchPlan",
+    "RenderTask",
+    "plan_geometry",
+    "plan_images",
+    "put",
+    "read_boxes",
+    "render_raw",
+]
 
 MAX_SIDE = 1 << 24
 """Pixels; with more, areas would no longer be exact."""
@@ -304,7 +314,23 @@ def plan_geometry(work: BatchWork, keys: SampleKeys, heights: Indices, widths: I
     assert work.pipeline.geometry is not None, "there is something to plan"
     # Impossible sizes are planned like others; reading raises the error.
     geometry = Geometry.of(heights.clip(1, MAX_SIDE), widths.clip(1, MAX_SIDE))
+    if work.pipeline.geometry.needs_boxes:
+        geometry = geometry.with_boxes(read_boxes(work, keys.indices))
     return work.pipeline.geometry.plan(geometry, work.seed, keys)
+
+
+def read_boxes(work: BatchWork, indices: Indices) -> list[NDArray[np.float64]]:
+    """Return the boxes of some samples, float64 [k, 4] each; none for those that are skipped."""
+    skipped = work.unreadable(indices)
+    sound = np.delete(indices, list(skipped))
+    columns = {}
+    for name in work.dataset.schema.boxes:
+        column = work.dataset._gather(name, sound)
+        columns[name] = [torch.from_numpy(array) for array in column]
+    boxes = boxes_by_image(columns, len(sound))
+    for at in sorted(skipped):
+        boxes.insert(at, np.empty((0, 4)))
+    return boxes
 
 
 def _is_small(stored: StoredImages) -> bool:

@@ -7,10 +7,13 @@
         fill.py              what is beyond an image, of images and masks
         pipeline.py          a list of transforms, checked and cut into stages; views of an image
         stages.py            what each stage does to samples, or to a whole batch
+        torchvision_names.py  what to write for names of torchvision that are not here
 
       geometry, planned for a whole batch before decoding
         geometry.py          where pixels go
         geometric.py         crops, resizes and flips
+        detection.py         RandomIoUCrop and RandomZoomOut
+        sizes.py             resizes to random sizes
         render.py            carries geometry out on the CPU
         render_device.py     carries the geometry of a whole batch out, on its device
         boxes.py             boxes follow geometry, and are dropped where nothing of them is left
@@ -33,6 +36,9 @@ depend on (seed, epoch, sample index, transform) only; see `fastdata.random`.
 
 from __future__ import annotations
 
+import sys
+from typing import TYPE_CHECKING, Any
+
 from fastdata.transforms.automatic import RandAugment, TrivialAugmentWide
 from fastdata.transforms.base import (
     BatchTransform,
@@ -44,6 +50,7 @@ from fastdata.transforms.blur_erasing import GaussianBlur, RandomErasing
 from fastdata.transforms.boxes import Boxes, DropEmptyBoxes, move_boxes, transform_boxes
 from fastdata.transforms.callables import ImageOnly, OnPIL, PerSample
 from fastdata.transforms.color import ColorJitter, Grayscale, RandomGrayscale
+from fastdata.transforms.detection import RandomIoUCrop, RandomZoomOut
 from fastdata.transforms.distortions import (
     ElasticTransform,
     RandomAffine,
@@ -65,6 +72,7 @@ from fastdata.transforms.pipeline import Transform, Views
 from fastdata.transforms.pixel import Normalize, ToDtype
 from fastdata.transforms.policies import AugMix, AutoAugment
 from fastdata.transforms.render_device import render_on_device
+from fastdata.transforms.sizes import RandomResize, RandomShortestSize, ScaleJitter
 from fastdata.transforms.tones import (
     RandomAdjustSharpness,
     RandomAutocontrast,
@@ -73,6 +81,7 @@ from fastdata.transforms.tones import (
     RandomPosterize,
     RandomSolarize,
 )
+from fastdata.transforms.torchvision_names import no_attribute
 
 __all__ = [
     "V2",
@@ -107,13 +116,18 @@ __all__ = [
     "RandomGrayscale",
     "RandomHorizontalFlip",
     "RandomInvert",
+    "RandomIoUCrop",
     "RandomPerspective",
     "RandomPosterize",
+    "RandomResize",
     "RandomResizedCrop",
     "RandomRotation",
+    "RandomShortestSize",
     "RandomSolarize",
     "RandomVerticalFlip",
+    "RandomZoomOut",
     "Resize",
+    "ScaleJitter",
     "ToDtype",
     "Transform",
     "TrivialAugmentWide",
@@ -122,3 +136,8 @@ __all__ = [
     "render_on_device",
     "transform_boxes",
 ]
+
+if not TYPE_CHECKING:  # type checkers would take any name for one of this module
+
+    def __getattr__(name: str) -> Any:
+        raise no_attribute(sys.modules[__name__], name)

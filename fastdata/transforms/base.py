@@ -77,6 +77,12 @@ class GeometricTransform(ABC):
     keeps_size: ClassVar[bool] = False
     """Whether images are as large afterwards as they were."""
 
+    random_size: ClassVar[bool] = False
+    """Whether images of one size may be of several sizes afterwards."""
+
+    needs_boxes: ClassVar[bool] = False
+    """Whether the plan depends on the boxes of the images (`Geometry.boxes`)."""
+
     @property
     def output_size(self) -> tuple[int, int] | None:
         """Height and width of every image afterwards; None where they depend on the image."""
@@ -305,12 +311,14 @@ def resize_filter(name: str, value: Any) -> Interpolation:
 
     Nearest neighbour is that of pixel centres, which torchvision calls nearest-exact.
     """
-    return _filter(name, value, ("bilinear", "bicubic", "nearest"))
+    found: Interpolation = _filter(name, value, ("bilinear", "bicubic", "nearest"))
+    return found
 
 
 def warp_filter(name: str, value: Any) -> Literal["nearest", "bilinear"]:
     """Return the filter of a warp, given as for `resize_filter`."""
-    return _filter(name, value, ("nearest", "bilinear"))
+    found: Literal["nearest", "bilinear"] = _filter(name, value, ("nearest", "bilinear"))
+    return found
 
 
 def _filter(name: str, value: Any, accepted: tuple[str, ...]) -> Any:

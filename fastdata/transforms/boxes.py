@@ -14,7 +14,7 @@ images, unless boxes are moved on a device before.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ from fastdata.errors import OptionError
 from fastdata.schema import ArrayField, Schema
 from fastdata.transforms.base import Sample, kind_of, names_tuple, positive_number
 from fastdata.transforms.displacement import at_places
-from fastdata.transforms.geometry import Geometry, Ints, Scales, Windows
+from fastdata.transforms.geometry import CentreCut, Geometry, Ints, Scales, Windows
 from fastdata.transforms.image_tensors import to_device
 from fastdata.transforms.warps import Warps, adjugates
 
@@ -34,6 +34,7 @@ __all__ = [
     "BoundDrop",
     "Boxes",
     "DropEmptyBoxes",
+    "boxes_by_image",
     "check_entries",
     "move_boxes",
     "restored_boxes",
@@ -142,7 +143,7 @@ def move_boxes(geometry: Geometry, boxes: Any, name: str = "boxes") -> Any:
     Thread-safe.  Computed in float64; a device is not waited for.
     """
     _check(boxes, len(geometry), name)
-    if geometry.identity or not len(geometry):
+    if (geometry.identity and not geometry.centred) or not len(geometry):
         return boxes
     if isinstance(boxes, torch.Tensor):
         flat = boxes.reshape(-1, 4)
@@ -175,16 +176,21 @@ def _check(boxes: Any, count: int, name: str) -> None:
 
 def _moved(geometry: Geometry, boxes: torch.Tensor, images: Ints) -> torch.Tensor:
     """Return boxes, float64 [m, 4], after `geometry`; `images`, int64 [m], says whose they are."""
-    height, width, start = geometry.source_height, geometry.source_width, 0
-    for at, step in enumerate(geometry.steps):
+    moved, rest = boxes, geometry
+    for step in geometry.steps:
         if isinstance(step, Warps):
-            before = replace(Geometry.of(height, width), steps=geometry.steps[start:at])
-            boxes = _warped(step, _stretched(before, boxes, images), images)
-            height, width, start = step.height, step.width, at + 1
-    if start:
-        steps = geometry.steps[start:]
-        geometry = replace(geometry, source_height=height, source_width=width, steps=steps)
-    return _stretched(geometry, boxes, images)
+            at = rest.steps.index(step)
+            before = Geometry.of(rest.source_height, rest.source_width)
+            moved = _stretched(replace(before, steps=rest.steps[:at]), moved, images)
+            moved = _warped(step, moved, images)
+            size = step.height, step.width
+            rest = replace(
+                rest, source_height=size[0], source_width=size[1], steps=rest.steps[at + 1 :]
+            )
+    moved = _stretched(rest, moved, images)
+    for cut in geometry.centred:
+        moved.masked_fill_(_cut_away(cut, boxes, images, len(geometry))[:, None], 0)
+    return moved
 
 
 def _warped(step: Warps, boxes: torch.Tensor, images: Ints) -> torch.Tensor:
@@ -236,6 +242,39 @@ def _stretched(geometry: Geometry, boxes: torch.Tensor, images: Ints) -> torch.T
     if numbers.shape[1] > 9:
         down = torch.where(numbers[:, 9:10] > 0, down.flip(1), down)
     return torch.stack([across, down], 2).view(-1, 4)
+
+
+def _cut_away(cut: CentreCut, boxes: torch.Tensor, images: Ints, count: int) -> torch.Tensor:
+    """Return which boxes, [m], have a centre outside the crop of their image, bool [m]."""
+    place = np.full(count, -1)
+    place[cut.images] = np.arange(len(cut.images))
+    own = np.flatnonzero(place[images] >= 0)
+    rows = to_device(own, boxes.device)
+    crops = place[images[own]]
+    before = _moved(cut.before, boxes[rows], cut.rows[crops])
+    windows = to_device(cut.windows[crops], boxes.device)
+    centres = (before[:, :2] + before[:, 2:]) / 2
+    low = windows[:, :2].flip(1)
+    inside = (centres > low) & (centres < low + windows[:, 2:].flip(1))
+    gone = torch.zeros(len(boxes), dtype=torch.bool, device=boxes.device)
+    gone[rows] = ~inside.all(1)
+    return gone
+
+
+def boxes_by_image(columns: Mapping[str, Any], count: int) -> list[NDArray[np.float64]]:
+    """Return the boxes of each of n images, float64 [k, 4], those of all fields together.
+
+    `columns` are fields of boxes as `move_boxes` takes them.
+    """
+    fields = []
+    for name, boxes in columns.items():
+        _check(boxes, count, name)
+        parts = [some.reshape(-1, 4) for some in boxes]
+        flat = torch.cat(parts).double().cpu().numpy() if parts else np.empty((0, 4))
+        fields.append(np.split(flat, np.cumsum([len(part) for part in parts])[:-1]))
+    if len(fields) == 1:
+        return fields[0][:count]
+    return [np.concatenate(parts) for parts in zip(*fields, strict=True)][:count]
 
 
 def _motions(geometry: Geometry) -> NDArray[np.float64]:

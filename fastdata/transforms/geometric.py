@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from fastdata.codecs.limits import MAX_PIXELS
 from fastdata.errors import OptionError
 from fastdata.random import Draws, SampleKeys
 from fastdata.schema import Schema
@@ -30,7 +31,7 @@ from fastdata.transforms.base import (
     size_or_schedule,
     size_pair,
 )
-from fastdata.transforms.boxes import move_boxes
+from fastdata.transforms.boxes import boxes_by_image, move_boxes
 from fastdata.transforms.fill import fill_value
 from fastdata.transforms.geometry import Geometry, Interpolation, Ints, PaddingMode
 from fastdata.transforms.image_tensors import as_array, one_size
@@ -155,7 +156,8 @@ class RandomResizedCrop(_Crop):
         position = draws.integers(room + 1, 2, first=2 * TRIES)
         top, left = np.where(fitted[:, None], position, room // 2).T
         cropped = geometry.window(top, left, height, width)
-        return cropped.resize(*self._size_in(draws.epoch), self.interpolation, self.antialias)
+        height, width = self._size_in(draws.epoch)
+        return cropped.resize(height, width, self.interpolation, self.antialias)
 
 
 @dataclass(frozen=True)
@@ -292,6 +294,12 @@ class Resize(_Sized):
         longer.  Only with an int `size`, and greater than it.
     antialias : bool, optional
         As in `RandomResizedCrop`.
+
+    Raises
+    ------
+    OptionError
+        From a loader, if an image would have more than 178,956,970 pixels: a thin one, whose
+        short side is enlarged.
     """
 
     size: Size
@@ -331,6 +339,14 @@ class Resize(_Sized):
             shrunk = (self.max_size * new_short / new_long).astype(np.int64)
             new_short = np.where(over, np.maximum(shrunk, 1), new_short)
             new_long = np.where(over, self.max_size, new_long)
+        if (new_long > MAX_PIXELS // np.maximum(new_short, 1)).any():
+            worst = int(new_long.argmax())
+            raise OptionError(
+                f"Resize({self.size}) makes {new_long[worst] * new_short[worst]:,} pixels of "
+                f"sample {draws.indices[worst]}, which has {geometry.height[worst]} x "
+                f"{geometry.width[worst]} (height x width): more than the limit of {MAX_PIXELS:,}. "
+                "Give max_size=, or leave this sample out"
+            )
         return geometry.resize(
             np.where(upright, new_long, new_short),
             np.where(upright, new_short, new_long),
@@ -385,7 +401,10 @@ class GeometryStage:
     transforms: tuple[tuple[int, GeometricTransform], ...]
 
     def plan(self, geometry: Geometry, seed: int, keys: SampleKeys) -> Geometry:
-        """Return the geometry of samples, one of `geometry` each."""
+        """Return the geometry of samples, one of `geometry` each.
+
+        It has their boxes if the stage `needs_boxes`.
+        """
         for operation, transform in self.transforms:
             geometry = transform.plan(geometry, keys.draws(seed, operation))
         return geometry
@@ -402,12 +421,37 @@ class GeometryStage:
                 return transform.size_in(epoch)
         return None
 
+    @property
+    def needs_boxes(self) -> bool:
+        """Whether the plan depends on the boxes of the images."""
+        return any(transform.needs_boxes for _, transform in self.transforms)
+
+    def random_size(self, epoch: int) -> bool:
+        """Return whether images of one size may be of several sizes afterwards."""
+        for _, transform in reversed(self.transforms):
+            if transform.random_size or transform.size_in(epoch) is not None:
+                return transform.random_size
+        return False
+
     def plan_sizes(
         self, height: Ints, width: Ints, seed: int, keys: SampleKeys
     ) -> tuple[Ints, Ints]:
-        """Return what becomes of these heights and widths, int64 [n] each."""
-        geometry = self.plan(Geometry.of(height, width), seed, keys)
+        """Return what becomes of these heights and widths, int64 [n] each.
+
+        Where sizes depend on boxes, it is that of images without any.
+        """
+        geometry = self._start(height, width, {})
+        geometry = self.plan(geometry, seed, keys)
         return geometry.height, geometry.width
+
+    def _start(self, height: ArrayLike, width: ArrayLike, boxes: Mapping[str, Any]) -> Geometry:
+        """Return the geometry to begin with; `boxes` by field, without any: no image has one."""
+        geometry = Geometry.of(height, width)
+        if not self.needs_boxes:
+            return geometry
+        if not boxes:
+            return geometry.with_boxes([np.empty((0, 4))] * len(geometry))
+        return geometry.with_boxes(boxes_by_image(boxes, len(geometry)))
 
     def run(
         self, samples: list[Sample], seed: int, keys: SampleKeys, describe: Describe
@@ -421,12 +465,10 @@ class GeometryStage:
         )
         check_sizes_agree(names, shapes[..., 0].T, shapes[..., 1].T, keys.indices)
         height, width = shapes[:, 0].T
-        geometry = self.plan(Geometry.of(height, width), seed, keys)
+        boxes = {name: [getattr(sample, name) for sample in samples] for name in self.schema.boxes}
+        geometry = self.plan(self._start(height, width, boxes), seed, keys)
         sizes = zip(geometry.height.tolist(), geometry.width.tolist(), strict=True)
-        columns = {
-            name: move_boxes(geometry, [getattr(sample, name) for sample in samples], name)
-            for name in self.schema.boxes
-        }
+        columns = {name: move_boxes(geometry, some, name) for name, some in boxes.items()}
         made = []
         rows = zip(samples, geometry.programs(), sizes, strict=True)
         for at, (sample, program, size) in enumerate(rows):
@@ -456,7 +498,8 @@ class GeometryStage:
         if not sizes:
             return
         height, width = one_size(type(self.transforms[0][1]).__name__, sizes)
-        start = Geometry.of([height] * len(keys), [width] * len(keys))
+        boxes = {name: values[name] for name in self.schema.boxes}
+        start = self._start([height] * len(keys), [width] * len(keys), boxes)
         geometry = self.plan(start, seed, keys)
         for name, field in self.schema.images.items():
             values[name] = render_on_device(geometry, values[name], mask=field.mask)

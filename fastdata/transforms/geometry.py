@@ -16,6 +16,7 @@ which `fastdata.transforms.render` carries out.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -35,6 +36,7 @@ from fastdata.transforms.warps import (
 )
 
 __all__ = [
+    "CentreCut",
     "Crop",
     "Geometry",
     "Interpolation",
@@ -176,6 +178,19 @@ class Scales:
         return [Scale(*size, self.interpolation, self.antialias) for size in sizes]
 
 
+class CentreCut(NamedTuple):
+    """A crop that boxes with a centre outside do not survive.
+
+    `images` are the images that are cropped, `rows` their numbers in the geometry `before` the
+    crop, and `windows` their rectangles in its coordinates: int64 [m], [m] and [m, 4].
+    """
+
+    images: Ints
+    rows: Ints
+    before: Geometry
+    windows: Ints
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Geometry:
     """Planned geometry of n images; every method returns a new one.
@@ -194,6 +209,10 @@ class Geometry:
         Images to be mirrored top to bottom, after all steps and `transpose`; None: none is.
     transpose : ndarray of bool, shape [n], or None
         Images whose rows become columns, after all steps; None: none is transposed.
+    boxes : ndarray of object, shape [n], or None
+        The boxes of each stored image, float64 [k, 4], if a transform needs them.
+    centred : tuple of CentreCut
+        Crops that set boxes with a centre outside to zero.
     """
 
     source_height: Ints
@@ -204,6 +223,8 @@ class Geometry:
     steps: tuple[Windows | Scales | Warps, ...] = ()
     flip_rows: NDArray[np.bool_] | None = None
     transpose: NDArray[np.bool_] | None = None
+    boxes: NDArray[np.object_] | None = None
+    centred: tuple[CentreCut, ...] = ()
 
     @classmethod
     def of(cls, height: ArrayLike, width: ArrayLike) -> Geometry:
@@ -214,6 +235,13 @@ class Geometry:
     def __len__(self) -> int:
         return len(self.height)
 
+    def with_boxes(self, boxes: Sequence[NDArray[np.float64]]) -> Geometry:
+        """Tell transforms the boxes of the n images as they are stored, float64 [k, 4] each."""
+        column = np.empty(len(self), np.object_)
+        for at, some in enumerate(boxes):
+            column[at] = some
+        return replace(self, boxes=column)
+
     def window(
         self,
         top: ArrayLike,
@@ -223,16 +251,24 @@ class Geometry:
         *,
         fill: Fill | None = None,
         mode: PaddingMode = "constant",
+        centres: NDArray[np.bool_] | None = None,
     ) -> Geometry:
         """Take a rectangle of each image as it is now; each argument is int or int [n].
 
         The rectangle may reach beyond the image on any side; pixels there are
-        zero, or `fill`, or with another `mode` those of the image.
+        zero, or `fill`, or with another `mode` those of the image.  Of images of which `centres`,
+        bool [n], is true, boxes become empty whose centre is not inside the rectangle.
         """
         top, left, height, width = (
             np.broadcast_to(np.asarray(a, np.int64), self.height.shape)
             for a in (top, left, height, width)
         )
+        if centres is not None and centres.any():
+            rows = np.flatnonzero(centres)
+            windows = np.stack([top, left, height, width], 1)[rows]
+            cut = CentreCut(rows, rows, replace(self, centred=()), windows)
+            cropped = self.window(top, left, height, width, fill=fill, mode=mode)
+            return replace(cropped, centred=(*self.centred, cut))
         # The orientation comes last, so a rectangle of a mirrored image is taken from
         # the other side.
         size = height, width

@@ -32,6 +32,7 @@ from fastdata.transforms.boxes import BoundDrop, DropEmptyBoxes
 from fastdata.transforms.callables import adapt
 from fastdata.transforms.geometric import GeometryStage
 from fastdata.transforms.mixing import MixTransform
+from fastdata.transforms.pixel import Normalize, ToDtype
 from fastdata.transforms.stages import (
     BatchStage,
     BatchStep,
@@ -244,6 +245,7 @@ class _Cut:
         self._pixelwise: list[PixelTransform] = []
         # Since the beginning:
         self._floating: PixelTransform | None = None
+        self._in_0_to_1 = True  # whether values are so once they are floating
         self._first_of_batch: BatchTransform | None = None
 
     def add(self, operation: int, transform: Transform) -> None:
@@ -305,6 +307,9 @@ class _Cut:
         for name in pictures_of(self.schema_of_batch):
             with naming_field(name):
                 transform.check_channels(self.schema_of_batch.images[name].channels)
+        if isinstance(transform, Normalize) and self._in_0_to_1:
+            transform.warn_of_levels()
+        self._in_0_to_1 &= isinstance(transform, ToDtype) and transform.scale
         self._floating = transform
         if self.batch_steps:
             self._add_step(PixelStage(self.schema_of_batch, (transform,)))

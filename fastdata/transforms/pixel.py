@@ -10,6 +10,7 @@ arithmetic would skip the rounding between steps.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -78,6 +79,12 @@ class Normalize(PixelTransform):
     mean, std : sequence of float
         One number a channel, for values from 0 to 1; no `std` is zero.
 
+    Warns
+    -----
+    UserWarning
+        From a loader, if a number is above 1, unless ``ToDtype(..., scale=False)`` before it keeps
+        values up to 255.
+
     Notes
     -----
     uint8 images become float32 from 0 to 1 first, as by
@@ -97,6 +104,15 @@ class Normalize(PixelTransform):
             )
         if not all(self.std):
             raise OptionError(f"std {self.std} has a zero: Normalize divides by it")
+
+    def warn_of_levels(self) -> None:
+        """Warn of numbers for values up to 255 if they are for values from 0 to 1."""
+        if max(*self.mean, *self.std) > 1:
+            warnings.warn(
+                f"Normalize(mean={self.mean}, std={self.std}): mean and std are in 0..1, as uint8 "
+                "images are divided by 255 first; divide mean and std by 255, too",
+                stacklevel=2,
+            )
 
     def check_channels(self, channels: int) -> None:
         if len(self.mean) not in (1, channels):

@@ -217,7 +217,7 @@ class AugMix(AutomaticAugment):
         parse(self, mixture_width=positive_int, alpha=positive_number)
         if self.severity not in range(1, BINS + 1):
             raise OptionError(f"severity is an int from 1 to {BINS}, not {self.severity!r}")
-        if not isinstance(self.chain_depth, int) or isinstance(self.chain_depth, bool):
+        if type(self.chain_depth) is not int:
             raise OptionError(
                 f"chain_depth is an int, -1 for a random one, not {self.chain_depth!r}"
             )

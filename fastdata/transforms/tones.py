@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
-import numpy as np
 import torch
 
 from fastdata.errors import OptionError
@@ -50,7 +51,7 @@ class Tone(BatchTransform):
         return {"applied": draws.uniform()[:, 0] < self.p}
 
     def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
-        """Return images, those changed for which "applied", bool [n], is true."""
+        """Return images transformed: "applied", bool [n], says which are changed."""
         if images.dtype != torch.uint8:
             raise OptionError(f"{type(self).__name__} takes uint8 images, not {images.dtype}")
         return change_some(images.clone(), parameters["applied"], self.change)
@@ -81,8 +82,7 @@ class RandomPosterize(Tone):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.bits, int) or self.bits not in range(9):
-            raise OptionError(f"bits is an int from 0 to 8, not {self.bits!r}")
+        parse(self, bits=_bits)
 
     def change(self, images: torch.Tensor) -> torch.Tensor:
         return images & (255 << (8 - self.bits) & 255)
@@ -100,7 +100,7 @@ class RandomSolarize(Tone):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_number("threshold", self.threshold, 255)
+        parse(self, threshold=partial(_number, greatest=255))
 
     def change(self, images: torch.Tensor) -> torch.Tensor:
         return torch.where(images >= self.threshold, 255 - images, images)
@@ -118,7 +118,7 @@ class RandomAdjustSharpness(Tone):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_number("sharpness_factor", self.sharpness_factor, np.finfo(np.float32).max)
+        parse(self, sharpness_factor=partial(_number, greatest=1e9))
 
     def change(self, images: torch.Tensor) -> torch.Tensor:
         return adjust_sharpness(images, torch.tensor(self.sharpness_factor))
@@ -150,7 +150,15 @@ class RandomEqualize(Tone):
         return equalize(images)
 
 
-def _check_number(name: str, value: object, greatest: float) -> None:
-    """Raise `OptionError` unless `value` is a number from 0 to `greatest`."""
+def _bits(name: str, value: Any) -> int:
+    """Return a number of bits."""
+    if not isinstance(value, int) or value not in range(9):
+        raise OptionError(f"{name} is an int from 0 to 8, not {value!r}")
+    return value
+
+
+def _number(name: str, value: Any, greatest: float) -> float:
+    """Return a number from 0 to `greatest`."""
     if not (isinstance(value, (int, float)) and 0 <= value <= greatest):
         raise OptionError(f"{name} is a number from 0 to {greatest:g}, not {value!r}")
+    return float(value)

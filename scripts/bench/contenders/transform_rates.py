@@ -32,7 +32,7 @@ class Images(Dataset[Any]):
     """Images in memory, put through a list of transforms one by one."""
 
     def __init__(self, library: str, images: np.ndarray[Any, Any], steps: list[Any]) -> None:
-        self.images = images
+        self.images: Any = images
         self.of_arrays = library == "albumentations"
         if not self.of_arrays:
             self.images = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()
