@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -151,6 +152,7 @@ def splitmix(word: int) -> int:
     return word ^ (word >> 31)
 
 
+@functools.cache
 def noise_of(key: int, height: int, width: int) -> np.ndarray:
     """Return uniform noise in -1..1: four numbers of 16 bits from each word; [2, H, W]."""
     state, numbers = splitmix(key), []
@@ -295,6 +297,14 @@ def test_expanded_images_are_as_large_as_torchvisions() -> None:
             return inner(x - w / 2 + 35.5, y - h / 2 + 25)
 
         check(made, looked_up(image, (height, width), places, False), False)
+
+
+def test_expanded_images_of_many_sizes_need_a_crop(shard: Path) -> None:
+    transform = T.RandomRotation(45, expand=True)
+    with pytest.raises(OptionError, match=r"CenterCrop|Resize"):
+        batch_of(shard, transform)
+    batch = batch_of(shard, [transform, T.CenterCrop(40)])
+    assert batch.image.shape == (COUNT, 3, 40, 40)
 
 
 # -- exact ones ------------------------------------------------------------------------

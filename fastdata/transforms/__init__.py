@@ -14,8 +14,10 @@
         geometric.py         crops, resizes and flips
         detection.py         RandomIoUCrop and RandomZoomOut
         sizes.py             resizes to random sizes
-        render.py            carries geometry out on the CPU
-        render_device.py     carries the geometry of a whole batch out, on its device
+        distortions.py       rotations, affine, perspective and elastic distortions
+        warps.py             places that these look up; displacement.py: those of elastic ones
+        render.py            carries geometry out on the CPU; render_warp.py: its warps
+        render_device.py     carries the geometry of a whole batch out, on its device; warping.py
         boxes.py             boxes follow geometry, and are dropped where nothing of them is left
 
       pixels

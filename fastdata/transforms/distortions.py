@@ -83,6 +83,11 @@ class RandomRotation(Warping):
     def keeps_size(self) -> bool:  # type: ignore[override]  # of a class here, of an object there
         return not self.expand
 
+    @property
+    def random_size(self) -> bool:  # type: ignore[override]  # as above
+        low, high = self.degrees  # type: ignore[misc]  # since __post_init__
+        return self.expand and low < high
+
     def plan(self, geometry: Geometry, draws: Draws) -> Geometry:
         low, high = self.degrees  # type: ignore[misc]  # since __post_init__
         angle = (low + (high - low) * draws.uniform()[:, 0]) % 360

@@ -152,7 +152,7 @@ def _blend_edges(out: Pixels, x: Floats, y: Floats, shape: tuple[int, ...], fill
 def _beyond(at: Floats, length: int) -> Floats:
     """Return how far places are beyond an axis: 0 at its first and last pixel, 1 at the next."""
     middle = (length - 1) / 2
-    far = at - np.float32(middle)
+    far: Floats = at - np.float32(middle)
     np.abs(far, out=far)
     far -= np.float32(middle)
     return far
