@@ -360,7 +360,7 @@ class Geometry:
         displacement: Displacement | None = None,
         keys: NDArray[np.uint64] | None = None,
     ) -> Geometry:
-        """Look up the images for which `which`, bool [n], is true; parameters as of `Warps`.
+        """Look up the images selected by `which`, bool [n]; parameters as of `Warps`.
 
         Raises `OptionError` if an image has too many pixels on a side.
         """
@@ -376,7 +376,7 @@ class Geometry:
                 f"images of up to {MOST_WARPED:,} pixels on a side can be turned or distorted, but "
                 f"one has {sides.max():,}; put a T.Resize or a crop before"
             )
-        # The orientation of what is looked up becomes a part of its matrix.
+        # The matrix takes the orientation in.
         turned = upright(self.height, self.width, self.flip, self.flip_rows, self.transpose)
         rows, columns = self.before(height, width)
         step = Warps(

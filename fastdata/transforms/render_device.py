@@ -156,7 +156,7 @@ class _Pass(NamedTuple):
 
 
 class _WarpPass(NamedTuple):
-    """Warps of images of these sizes, int64 [n] each."""
+    """Warps, and the sizes of the images before, int64 [n]."""
 
     warps: Warps
     height: Ints

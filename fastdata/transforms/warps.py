@@ -3,7 +3,7 @@
 A warp is a matrix from places in the result to places in the image, and perhaps a field of
 displacements that is added before.  Places are continuous, as those of boxes: (x, y) from the top
 left corner, with the centre of the first pixel at (0.5, 0.5).  `Warps` holds the warps of a whole
-batch; `Warp` is what one image needs.
+batch, `Warp` that of one image.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ WarpInterpolation: TypeAlias = Literal["nearest", "bilinear"]
 
 
 class Displacement(NamedTuple):
-    """Uniform noise in -1..1, blurred and multiplied, of which a field in pixels is made.
+    """A field in pixels: uniform noise in -1..1, blurred and multiplied.
 
     `alpha` is the factor and `sigma` the deviation of the blur, both (across, down).
     """
