@@ -574,6 +574,17 @@ def test_boxes_are_where_images_and_masks_show_them(boxes: Path, transform: Any,
     assert len(set(places)) == 12 or isinstance(transform, T.RandomRotation)
 
 
+def test_boxes_of_images_that_are_left_out_stay(boxes: Path) -> None:
+    turn = T.RandomApply([T.RandomRotation((30, 30)), T.CenterCrop((90, 120))], 0.5)
+    transforms = [turn, T.CenterCrop((80, 110))]
+    batch = batch_of(boxes, transforms, batch_size=12)
+    turned = 0
+    for image, moved in zip(batch.image, batch.boxes, strict=True):
+        np.testing.assert_allclose(moved[0], visible(image[0].numpy()), atol=1.5)
+        turned += bool((moved[0] != torch.tensor([35.0, 30, 70, 50])).any())
+    assert 0 < turned < 12
+
+
 def test_boxes_follow_into_an_expanded_image(boxes: Path) -> None:
     transform = T.RandomRotation((25, 25), expand=True)
     batch = batch_of(boxes, transform, batch_size=12)

@@ -181,7 +181,8 @@ def _moved(geometry: Geometry, boxes: torch.Tensor, images: Ints) -> torch.Tenso
         if isinstance(step, Warps):
             at = rest.steps.index(step)
             before = Geometry.of(rest.source_height, rest.source_width)
-            moved = _stretched(replace(before, steps=rest.steps[:at]), moved, images)
+            before = replace(before, steps=rest.steps[:at], mixed=rest.mixed)
+            moved = _stretched(before, moved, images)
             moved = _warped(step, moved, images)
             size = step.height, step.width
             rest = replace(
@@ -292,7 +293,11 @@ def _motions(geometry: Geometry) -> NDArray[np.float64]:
         if isinstance(step, Windows):
             corner = np.stack([step.left, step.top], 1)
             shift -= corner
-            low, high = np.clip(low - corner, 0, after), np.clip(high - corner, 0, after)
+            cut = np.clip(low - corner, 0, after), np.clip(high - corner, 0, after)
+            if geometry.mixed:  # the window may be for other images
+                here = ((corner != 0) | (after != size)).any(1, keepdims=True)
+                cut = np.where(here, cut[0], low), np.where(here, cut[1], high)
+            low, high = cut
         elif isinstance(step, Scales):
             factor = after / size
             scale, shift, low, high = (part * factor for part in (scale, shift, low, high))

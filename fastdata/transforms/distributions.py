@@ -14,7 +14,7 @@ from fastdata.random import Draws
 __all__ = ["BETA_DRAWS", "GAMMA_DRAWS", "beta", "dirichlet"]
 
 GAMMA_TRIES = 8
-"""Proposals a number; each is refused with a chance of 5% at most, all of them with 4e-11."""
+"""Proposals for a number.  One is refused with a probability of 5% at most, all with 4e-11."""
 
 GAMMA_DRAWS = 3 * GAMMA_TRIES + 1
 """Draws that one number of the gamma distribution takes."""

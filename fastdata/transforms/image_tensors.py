@@ -123,9 +123,16 @@ def change_some(
         return images
     if which.all():
         return change(images, *(per_image(value, images) for value in values))
-    at = to_device(np.flatnonzero(which), images.device)
-    some = images[at]
-    images[at] = change(some, *(per_image(value[which], some) for value in values))
+    places = np.flatnonzero(which)
+    at = to_device(places, images.device)
+    if images.device.type != "cpu" or not images.is_contiguous():
+        some = images[at]
+        images[at] = change(some, *(per_image(value[which], some) for value in values))
+        return images
+    some = images.index_select(0, at)
+    made = change(some, *(per_image(value[which], some) for value in values))
+    for place, one in zip(places.tolist(), made, strict=True):
+        images[place] = one  # copies memory; an assignment by index goes value by value
     return images
 
 

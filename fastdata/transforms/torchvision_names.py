@@ -65,7 +65,7 @@ _REMEDIES = {
 
 
 def no_attribute(module: object, name: str) -> AttributeError:
-    """Return the error for a name that a module lacks, with what to write instead."""
+    """Return the error for a missing name of a module; it says what to write instead."""
     message = f"module 'fastdata.transforms' has no attribute {name!r}"
     if name in _REMEDIES:
         message += f": {_REMEDIES[name].format(name)}"
