@@ -143,7 +143,7 @@ def _check(work: BatchWork, workers: WorkerOptions, device: torch.device | None)
                 f"out, {remedy}"
             )
     geometry = work.pipeline.geometry
-    if geometry and any(isinstance(transform, Warping) for _, transform in geometry.transforms):
+    if geometry and any(isinstance(one[1], Warping) for one in geometry.transforms):
         raise OptionError(NO_WARPS)
 
 
