@@ -26,7 +26,7 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from fastdata.dali.feeding import Feed, FeedJob
-from fastdata.dali.graph import FAILURES, Graph, Graphs, import_dali
+from fastdata.dali.graph import FAILURES, NO_WARPS, Graph, Graphs, import_dali
 from fastdata.engine.backend import (
     SPARE_BUFFERS,
     Backend,
@@ -45,6 +45,7 @@ from fastdata.prefetch.ahead import Ahead, Background
 from fastdata.prefetch.streams import DeviceStreams, streams_of
 from fastdata.transforms.base import BatchTransform, GeometricTransform, PixelTransform
 from fastdata.transforms.boxes import DropEmptyBoxes
+from fastdata.transforms.distortions import Warping
 
 __all__ = ["DaliBackend"]
 
@@ -141,6 +142,9 @@ def _check(work: BatchWork, workers: WorkerOptions, device: torch.device | None)
                 f"transform has {name}, a callable on one sample, which DALI cannot run; leave it "
                 f"out, {remedy}"
             )
+    geometry = work.pipeline.geometry
+    if geometry and any(isinstance(one[1], Warping) for one in geometry.transforms):
+        raise OptionError(NO_WARPS)
 
 
 # -- streams -----------------------------------------------------------------------------

@@ -34,9 +34,11 @@ from fastdata.errors import MissingExtraError, OptionError
 from fastdata.installing import install_line
 from fastdata.transforms.fill import ZERO
 from fastdata.transforms.geometry import Geometry, Interpolation, Ints, Windows, antialiases
+from fastdata.transforms.warps import Warps
 
 __all__ = [
     "FAILURES",
+    "NO_WARPS",
     "Arguments",
     "FieldGraph",
     "Graph",
@@ -94,8 +96,14 @@ class FieldGraph:
     transposes: bool = False
 
 
+NO_WARPS = (
+    "transform has rotations or distortions, which this backend does not have; leave them out, "
+    'or use backend="cpu"'
+)
+
+
 def graph_of(geometry: Geometry | None, *, channels: int, encoded: bool, mask: bool) -> FieldGraph:
-    """Return the graph of a field with these images."""
+    """Return the graph of a field with these images; `OptionError` if they are warped."""
     if geometry is None:
         return FieldGraph(channels, encoded)
     steps: list[Slice | Resize] = []
@@ -107,6 +115,8 @@ def graph_of(geometry: Geometry | None, *, channels: int, encoded: bool, mask: b
                     'use backend="cpu", or padding_mode="constant"'
                 )
             steps.append(Slice(tuple((step.fill or ZERO).values(channels, mask=mask).tolist())))
+        elif isinstance(step, Warps):
+            raise OptionError(NO_WARPS)
         elif mask or step.interpolation == "nearest":
             steps.append(Resize("nearest", False))
         else:

@@ -16,8 +16,10 @@
         geometric.py         crops, resizes and flips
         detection.py         RandomIoUCrop and RandomZoomOut
         sizes.py             resizes to random sizes
-        render.py            carries geometry out on the CPU
-        render_device.py     carries the geometry of a whole batch out, on its device
+        distortions.py       rotations, affine, perspective and elastic distortions
+        warps.py             places that these look up; displacement.py: those of elastic ones
+        render.py            carries geometry out on the CPU; render_warp.py: its warps
+        render_device.py     carries the geometry of a whole batch out, on its device; warping.py
         boxes.py             boxes follow geometry, and are dropped where nothing of them is left
 
       pixels
@@ -54,6 +56,12 @@ from fastdata.transforms.callables import ImageOnly, OnPIL, PerSample
 from fastdata.transforms.choosing import RandomApply, RandomChoice, RandomOrder
 from fastdata.transforms.color import ColorJitter, Grayscale, RandomGrayscale
 from fastdata.transforms.detection import RandomIoUCrop, RandomZoomOut
+from fastdata.transforms.distortions import (
+    ElasticTransform,
+    RandomAffine,
+    RandomPerspective,
+    RandomRotation,
+)
 from fastdata.transforms.geometric import (
     CenterCrop,
     Pad,
@@ -91,6 +99,7 @@ __all__ = [
     "ColorJitter",
     "CutMix",
     "DropEmptyBoxes",
+    "ElasticTransform",
     "GaussianBlur",
     "GeometricTransform",
     "Grayscale",
@@ -104,6 +113,7 @@ __all__ = [
     "PixelTransform",
     "RandAugment",
     "RandomAdjustSharpness",
+    "RandomAffine",
     "RandomApply",
     "RandomAutocontrast",
     "RandomChoice",
@@ -115,9 +125,11 @@ __all__ = [
     "RandomInvert",
     "RandomIoUCrop",
     "RandomOrder",
+    "RandomPerspective",
     "RandomPosterize",
     "RandomResize",
     "RandomResizedCrop",
+    "RandomRotation",
     "RandomShortestSize",
     "RandomSolarize",
     "RandomVerticalFlip",

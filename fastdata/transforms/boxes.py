@@ -3,7 +3,8 @@
 Along each axis, whatever a `Geometry` does to a place is one stretch, one shift and one
 cut: windows cut to an interval, and an interval that is stretched, shifted and cut is one
 again.  So a batch has a few numbers an image, however many steps were planned, and its boxes
-are moved all at once, on the device where they are.
+are moved all at once, on the device where they are.  A warp moves the four corners of a box, and
+what is around them is the box from then on.
 
 Boxes stay in line with their labels: a crop that misses one leaves it with a height or
 width of 0.  `DropEmptyBoxes` drops such boxes.  How many are left is known only when they are
@@ -14,7 +15,7 @@ images, unless boxes are moved on a device before.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,8 +25,10 @@ from numpy.typing import ArrayLike, NDArray
 from fastdata.errors import OptionError
 from fastdata.schema import ArrayField, Schema
 from fastdata.transforms.base import Sample, kind_of, names_tuple, positive_number
-from fastdata.transforms.geometry import CentreCut, Geometry, Ints, Windows
+from fastdata.transforms.displacement import at_places
+from fastdata.transforms.geometry import CentreCut, Geometry, Ints, Scales, Windows
 from fastdata.transforms.image_tensors import to_device
+from fastdata.transforms.warps import Warps, adjugates
 
 __all__ = [
     "BoundDrop",
@@ -173,6 +176,60 @@ def _check(boxes: Any, count: int, name: str) -> None:
 
 def _moved(geometry: Geometry, boxes: torch.Tensor, images: Ints) -> torch.Tensor:
     """Return boxes, float64 [m, 4], after `geometry`; `images`, int64 [m], says whose they are."""
+    moved, rest = boxes, geometry
+    for step in geometry.steps:
+        if isinstance(step, Warps):
+            at = rest.steps.index(step)
+            before = Geometry.of(rest.source_height, rest.source_width)
+            before = replace(before, steps=rest.steps[:at], mixed=rest.mixed)
+            moved = _stretched(before, moved, images)
+            moved = _warped(step, moved, images)
+            size = step.height, step.width
+            rest = replace(
+                rest, source_height=size[0], source_width=size[1], steps=rest.steps[at + 1 :]
+            )
+    moved = _stretched(rest, moved, images)
+    for cut in geometry.centred:
+        moved.masked_fill_(_cut_away(cut, boxes, images, len(geometry))[:, None], 0)
+    return moved
+
+
+def _warped(step: Warps, boxes: torch.Tensor, images: Ints) -> torch.Tensor:
+    """Return boxes around where a warp moves the corners of `boxes`, cut off at the edges."""
+    device = boxes.device
+    moves = np.flatnonzero(step.applied[images])
+    at, images = to_device(moves, device), images[moves]
+    x_by, y_by, depth_by = to_device(adjugates(step.matrix)[images], device)[:, :, None].unbind(1)
+    some = boxes[at]
+    corners = torch.stack([some[:, [0, 2, 2, 0]], some[:, [1, 1, 3, 3]], torch.ones_like(some)], 2)
+    depth = (corners * depth_by).sum(2)
+    x, y = (corners * x_by).sum(2) / depth, (corners * y_by).sum(2) / depth
+    # What reaches to the horizon of a perspective may be anywhere.
+    beyond = ~((depth > 0).all(1) | (depth < 0).all(1))[:, None]
+    height, width = (to_device(part[images], device)[:, None] for part in (step.height, step.width))
+    if step.displacement is not None:
+        # As torchvision does it: no inverse of the field, but near it where the field is smooth.
+        pixels = torch.stack([x.ceil().clamp(min=0), y.ceil().clamp(min=0)], 2).long()
+        pixels = torch.minimum(pixels, torch.stack([width, height], 2) - 1).view(-1, 2)
+        of = np.repeat(images, 4)
+        moved = at_places(
+            step.keys[of], step.height[of], step.width[of], pixels, step.displacement
+        ).view(-1, 4, 2)
+        x, y = x - moved[..., 0], y - moved[..., 1]
+    sides = []
+    for places, length in ((x, width), (y, height)):
+        low = torch.where(beyond, 0, places.amin(1, keepdim=True))
+        high = torch.where(beyond, length, places.amax(1, keepdim=True))
+        sides += [torch.minimum(side.clamp(min=0), length) for side in (low, high)]
+    left, right, top, bottom = sides
+    # A box of which nothing was left to see stays so.
+    empty = ((some[:, 2:] - some[:, :2]) <= 0).any(1, keepdim=True)
+    right, bottom = torch.where(empty, left, right), torch.where(empty, top, bottom)
+    return boxes.index_copy(0, at, torch.cat([left, top, right, bottom], 1))
+
+
+def _stretched(geometry: Geometry, boxes: torch.Tensor, images: Ints) -> torch.Tensor:
+    """Return boxes after a geometry without warps, as of `_moved`."""
     numbers = to_device(_motions(geometry)[images], boxes.device)
     scale, shift, low, high = numbers[:, :8].view(-1, 4, 1, 2).unbind(1)
     corners = boxes.view(-1, 2, 2)
@@ -185,10 +242,7 @@ def _moved(geometry: Geometry, boxes: torch.Tensor, images: Ints) -> torch.Tenso
     down = corners[:, :, 1]
     if numbers.shape[1] > 9:
         down = torch.where(numbers[:, 9:10] > 0, down.flip(1), down)
-    moved = torch.stack([across, down], 2).view(-1, 4)
-    for cut in geometry.centred:
-        moved.masked_fill_(_cut_away(cut, boxes, images, len(geometry))[:, None], 0)
-    return moved
+    return torch.stack([across, down], 2).view(-1, 4)
 
 
 def _cut_away(cut: CentreCut, boxes: torch.Tensor, images: Ints, count: int) -> torch.Tensor:
@@ -244,7 +298,7 @@ def _motions(geometry: Geometry) -> NDArray[np.float64]:
                 here = ((corner != 0) | (after != size)).any(1, keepdims=True)
                 cut = np.where(here, cut[0], low), np.where(here, cut[1], high)
             low, high = cut
-        else:
+        elif isinstance(step, Scales):
             factor = after / size
             scale, shift, low, high = (part * factor for part in (scale, shift, low, high))
         size = after

@@ -15,6 +15,7 @@ import cv2
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn import functional
 
 from fastdata.random import GOLDEN, STAFFORD_13
 from fastdata.transforms.image_tensors import to_device
@@ -33,20 +34,21 @@ def kernel_size(sigma: float) -> int:
     return int(8 * sigma + 1) // 2 * 2 + 1
 
 
-def field(key: int, height: int, width: int, displacement: Displacement) -> NDArray[np.float32]:
-    """Return how far each pixel is displaced, (across, down), float32 [H, W, 2], in pixels."""
+def field(
+    key: int, height: int, width: int, displacement: Displacement
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return how far each pixel is displaced, across and down, float32 [H, W], in pixels."""
     count = -(-height * width // 2)
     words = _mix(_start(np.array([key], np.uint64)) + np.arange(1, count + 1) * _signed(GOLDEN))
     noise = words.astype("<i8", copy=False).view("<i2")[: 2 * height * width]
     noise = noise.reshape(height, width, 2)
-    across, down = (_kernels(displacement, axis) for axis in (0, 1))
-    if across is down:
-        return cv2.sepFilter2D(noise, cv2.CV_32F, *across)  # type: ignore[return-value]
-    planes = [
-        cv2.sepFilter2D(np.ascontiguousarray(noise[..., axis]), cv2.CV_32F, *kernels)
-        for axis, kernels in enumerate((across, down))
-    ]
-    return np.stack(planes, -1)
+    across, down = (
+        cv2.sepFilter2D(np.ascontiguousarray(plane), cv2.CV_32F, *kernels)
+        for plane, kernels in zip(
+            noise.transpose(2, 0, 1), _kernels(displacement).transpose(1, 0, 2), strict=True
+        )
+    )
+    return across, down  # type: ignore[return-value]
 
 
 def fields(
@@ -59,22 +61,18 @@ def fields(
 ) -> torch.Tensor:
     """Return fields of images of these sizes, float32 [n, H, W, 2], in the corners of `size`."""
     rows, columns = size
-    every = torch.arange(rows, device=device), torch.arange(columns, device=device)
-    made = torch.empty(len(keys), rows, columns, 2, device=device)
-    heights, widths, starts = (to_device(part, device) for part in (height, width, _start(keys)))
-    for axis in (0, 1):
-        across, down = (to_device(part, device) for part in _kernels(displacement, axis))
-        reach = len(across) // 2
-        frame = (rows + 2 * reach) * (columns + 2 * reach)
-        for part in torch.arange(len(keys), device=device).split(max(NUMBERS_AT_ONCE // frame, 1)):
-            high, wide = heights[part, None], widths[part, None]
-            y = _reflected(_framed(every[0], reach), high)[:, :, None]
-            x = _reflected(_framed(every[1], reach), wide)[:, None]
-            noise = _noise(starts[part, None, None], y * wide[:, None] + x, axis)[:, None]
-            noise = torch.nn.functional.conv2d(noise, across[None, None, None])
-            noise = torch.nn.functional.conv2d(noise, down[None, None, :, None])
-            made[part, ..., axis] = noise[:, 0]
-    return made
+    kernels = _kernels(displacement)
+    across, down = (to_device(part, device) for part in kernels)
+    reach = kernels.shape[2] // 2
+    x, y = (torch.arange(-reach, side + reach, device=device)[None] for side in (columns, rows))
+    at_once = max(NUMBERS_AT_ONCE // (x.numel() * y.numel()), 1)
+    made = []
+    for start in range(0, len(keys), at_once):
+        some = slice(start, start + at_once)
+        noise = _noise(keys[some], height[some], width[some], x, y)
+        noise = functional.conv2d(noise, across[:, None, None], groups=2)
+        made.append(functional.conv2d(noise, down[:, None, :, None], groups=2))
+    return torch.cat(made).permute(0, 2, 3, 1)
 
 
 def at_places(
@@ -88,43 +86,36 @@ def at_places(
 
     `keys`, `height` and `width`, [m], are of the image of each place.
     """
-    device = places.device
-    heights, widths, starts = (to_device(part, device) for part in (height, width, _start(keys)))
-    made = torch.empty(places.shape, dtype=torch.float64, device=device)
-    for axis in (0, 1):
-        across, down = (to_device(part, device) for part in _kernels(displacement, axis))
-        reach = len(across) // 2
-        around = torch.arange(-reach, reach + 1, device=device)
-        at_once = max(NUMBERS_AT_ONCE // len(around) ** 2, 1)
-        for part in torch.arange(len(places), device=device).split(at_once):
-            high, wide = heights[part, None], widths[part, None]
-            x, y = places[part, :1] + around, places[part, 1:] + around
-            x, y = _reflected(x, wide)[:, None], _reflected(y, high)[:, :, None]
-            noise = _noise(starts[part, None, None], y * wide[:, None] + x, axis).double()
-            made[part, axis] = ((noise * across).sum(2) * down).sum(1)
-    return made
+    kernels = _kernels(displacement)
+    across, down = (to_device(part, places.device) for part in kernels)
+    reach = kernels.shape[2] // 2
+    around = torch.arange(-reach, reach + 1, device=places.device)
+    at_once = NUMBERS_AT_ONCE // len(around) ** 2 + 1
+    made = [places.new_empty(0, 2, dtype=torch.float64)]
+    for start in range(0, len(places), at_once):
+        some = slice(start, start + at_once)
+        x, y = (places[some, axis, None] + around for axis in (0, 1))
+        noise = _noise(keys[some], height[some], width[some], x, y)
+        made.append(((noise * across[:, None]).sum(3) * down).sum(2).double())
+    return torch.cat(made)
 
 
-def _kernels(
-    displacement: Displacement, axis: int
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return the weights across and down of one axis; the same objects for the same numbers."""
-    size = kernel_size(displacement.sigma[axis])
-    return _weights(size, displacement.sigma, displacement.alpha[axis])
+@lru_cache(maxsize=8)
+def _kernels(displacement: Displacement) -> NDArray[np.float32]:
+    """Return weights across and down, [2, 2, size]: of each, those of both parts of a field.
 
-
-@lru_cache(maxsize=64)
-def _weights(
-    size: int, sigma: tuple[float, float], alpha: float
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return weights across and down, which also make pixels of numbers of 16 bits.
-
-    torchvision's fields are fractions of half a side, so pixels are half of `alpha` times them.
+    They also make pixels of numbers of 16 bits.  torchvision's fields are fractions of half a side,
+    so pixels are half of `alpha` times them.
     """
-    at = np.arange(size) - size // 2
-    across, down = (np.exp(-0.5 * (at / (one or 1)) ** 2) for one in sigma)
-    down *= alpha / 2 / 2**15 / down.sum()
-    return (across / across.sum()).astype(np.float32), down.astype(np.float32)
+    sizes = [kernel_size(one) for one in displacement.sigma]
+    at = np.arange(max(sizes)) - max(sizes) // 2
+    kernels = np.empty((2, 2, len(at)))
+    for part, size in enumerate(sizes):
+        for direction, sigma in enumerate(displacement.sigma):
+            weights = np.exp(-0.5 * (at / (sigma or 1)) ** 2) * (np.abs(at) <= size // 2)
+            kernels[direction, part] = weights / weights.sum()
+        kernels[1, part] *= displacement.alpha[part] / 2 / 2**15
+    return kernels.astype(np.float32)
 
 
 def _start(keys: NDArray[np.uint64]) -> NDArray[np.int64]:
@@ -132,15 +123,20 @@ def _start(keys: NDArray[np.uint64]) -> NDArray[np.int64]:
     return _mix(np.asarray(keys).view(np.int64))
 
 
-def _noise(starts: torch.Tensor, pixels: torch.Tensor, axis: int) -> torch.Tensor:
-    """Return numbers of 16 bits for pixels by number, as float32."""
-    words = _mix(starts + ((pixels >> 1) + 1) * _signed(GOLDEN))
-    return ((words << (48 - 16 * axis - 32 * (pixels & 1))) >> 48).float()
+def _noise(
+    keys: NDArray[np.uint64], height: Ints, width: Ints, x: torch.Tensor, y: torch.Tensor
+) -> torch.Tensor:
+    """Return noise of images, in 16 bits, at all pairs of places: float32 [n, 2, rows, columns].
 
-
-def _framed(places: torch.Tensor, reach: int) -> torch.Tensor:
-    """Return places 0, 1, ... with `reach` more before and behind."""
-    return torch.arange(-reach, len(places) + reach, device=places.device)
+    `x` and `y` are int64 [n or 1, columns or rows].  Beyond an image it is mirrored.
+    """
+    starts, high, wide = (
+        to_device(part, x.device)[:, None] for part in (_start(keys), height, width)
+    )
+    pixels = _reflected(y, high)[:, :, None] * wide[:, None] + _reflected(x, wide)[:, None]
+    words = _mix(starts[:, None] + ((pixels >> 1) + 1) * _signed(GOLDEN))
+    words = words << (32 - 32 * (pixels & 1))
+    return torch.stack([(words << 16) >> 48, words >> 48], 1).float()
 
 
 def _reflected(places: torch.Tensor, length: torch.Tensor) -> torch.Tensor:

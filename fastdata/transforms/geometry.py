@@ -359,12 +359,11 @@ class Geometry:
         width: ArrayLike,
         *,
         interpolation: WarpInterpolation,
-        fill: tuple[float, ...] = (0.0,),
-        mask_fill: tuple[float, ...] = (0.0,),
+        fill: Fill = ZERO,
         displacement: Displacement | None = None,
         keys: NDArray[np.uint64] | None = None,
     ) -> Geometry:
-        """Look up the images for which `which`, bool [n], is true; parameters as of `Warps`.
+        """Look up the images selected by `which`, bool [n]; parameters as of `Warps`.
 
         Raises `OptionError` if an image has too many pixels on a side.
         """
@@ -380,19 +379,16 @@ class Geometry:
                 f"images of up to {MOST_WARPED:,} pixels on a side can be turned or distorted, but "
                 f"one has {sides.max():,}; put a T.Resize or a crop before"
             )
-        # The orientation of what is looked up becomes a part of its matrix.
+        # The matrix takes the orientation in.
         turned = upright(self.height, self.width, self.flip, self.flip_rows, self.transpose)
-        size = (
-            np.where(which, after, before)
-            for after, before in zip((height, width), self.before(height, width), strict=True)
-        )
+        rows, columns = self.before(height, width)
         step = Warps(
             turned @ matrix,
             which,
-            *size,
+            np.where(which, height, rows),
+            np.where(which, width, columns),
             interpolation,
             fill,
-            mask_fill,
             displacement,
             np.zeros(len(self), np.uint64) if keys is None else keys,
         )

@@ -42,6 +42,8 @@ from fastdata.transforms.geometry import (
     inside_places,
 )
 from fastdata.transforms.image_tensors import to_device
+from fastdata.transforms.warping import warp_canvas
+from fastdata.transforms.warps import Warps
 
 __all__ = ["render_canvas", "render_on_device"]
 
@@ -105,7 +107,10 @@ def render_canvas(geometry: Geometry, pixels: torch.Tensor, *, mask: bool = Fals
     for number, step in enumerate(plan):
         last = number == len(plan) - 1
         flips = geometry.flips_before if last else (no_flips, no_flips)
-        pixels = _render(step, pixels, flips, mask)
+        if isinstance(step, _Pass):
+            pixels = _render(step, pixels, flips, mask)
+        else:
+            pixels = warp_canvas(step.warps, pixels, step.height, step.width, mask=mask)
     if geometry.transpose is not None:
         # Of a mixed batch, images are in the corners of a canvas that has both orientations.
         height, width = int(geometry.height[0]), int(geometry.width[0])
@@ -150,13 +155,24 @@ class _Pass(NamedTuple):
     mode: PaddingMode
 
 
-def _passes(geometry: Geometry) -> list[_Pass]:
-    """Return the steps of a geometry, windows joined to the resize that follows them."""
+class _WarpPass(NamedTuple):
+    """Warps, and the sizes of the images before, int64 [n]."""
+
+    warps: Warps
+    height: Ints
+    width: Ints
+
+
+def _passes(geometry: Geometry) -> list[_Pass | _WarpPass]:
+    """Return the steps of a geometry, windows joined to the resize that follows them.
+
+    The last one can mirror images, unless none is mirrored.
+    """
 
     def whole(length: Ints) -> _Axis:
         return _Axis(np.zeros_like(length), length, np.zeros_like(length), length, length)
 
-    passes = []
+    passes: list[_Pass | _WarpPass] = []
     rows, columns = whole(geometry.source_height), whole(geometry.source_width)
     pending = not geometry.steps
     beyond: tuple[Fill | None, PaddingMode] = None, "constant"
@@ -172,6 +188,14 @@ def _passes(geometry: Geometry) -> list[_Pass]:
                 columns.window(step.left, step.width, step.mode),
             )
             pending = True
+            continue
+        if isinstance(step, Warps):
+            if pending:
+                passes.append(_Pass((rows, columns), "nearest", False, *beyond))
+            beyond = None, "constant"
+            passes.append(_WarpPass(step, rows.size, columns.size))
+            rows, columns = whole(step.height), whole(step.width)
+            pending = step is geometry.steps[-1] and any(map(np.any, geometry.flips_before))
             continue
         axes = replace(rows, size=step.height), replace(columns, size=step.width)
         passes.append(_Pass(axes, step.interpolation, step.antialias, *beyond))

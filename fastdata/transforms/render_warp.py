@@ -22,6 +22,9 @@ BAND_PIXELS = 1 << 16
 CHANNELS_AT_ONCE = 4
 """As many as OpenCV has a border colour for."""
 
+EDGE = 1e-6
+"""Less of a pixel beyond an edge changes no value."""
+
 Pixels = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 
@@ -35,14 +38,14 @@ def warp_image(image: Pixels, warp: Warp, out: Pixels | None, *, mask: bool) -> 
     if out is None:
         out = np.empty((warp.height, warp.width, channels), np.uint8)
     nearest = mask or warp.interpolation == "nearest"
-    fill = np.resize(np.asarray(warp.mask_fill if mask else warp.fill, np.float64), channels)
+    fill = warp.fill.values(channels, mask=mask)
     moved = None
     if warp.displacement is not None:
         moved = field(warp.key, warp.height, warp.width, warp.displacement)
     at_once = max(BAND_PIXELS // warp.width, 1)
     for start in range(0, warp.height, at_once):
         stop = min(start + at_once, warp.height)
-        x, y = _places(warp, image.shape, start, stop, moved)
+        x, y = _places(warp, image.shape, start, stop, moved, nearest=nearest)
         band = out[start:stop]
         for first in range(0, channels, CHANNELS_AT_ONCE):
             some = slice(first, first + CHANNELS_AT_ONCE)
@@ -53,37 +56,52 @@ def warp_image(image: Pixels, warp: Warp, out: Pixels | None, *, mask: bool) -> 
 
 
 def _places(
-    warp: Warp, shape: tuple[int, ...], start: int, stop: int, moved: Floats | None
+    warp: Warp,
+    shape: tuple[int, ...],
+    start: int,
+    stop: int,
+    moved: tuple[Floats, Floats] | None,
+    *,
+    nearest: bool,
 ) -> tuple[Floats, Floats]:
     """Return for each pixel of some rows where it is in the image, from the first pixel's centre.
 
     float32 [rows, W], across and down.
     """
+    across, down, depth = warp.matrix.tolist()
+    # From the centre of a pixel there to that of one here.
+    across, down = (
+        [one - 0.5 * far for one, far in zip(row, depth, strict=True)] for row in (across, down)
+    )
     kind = np.float64 if moved is None else np.float32
     x = np.arange(0.5, warp.width, dtype=kind)
     y = np.arange(start + 0.5, stop, dtype=kind)[:, None]
     if moved is not None:
-        x, y = x + moved[start:stop, :, 0], y + moved[start:stop, :, 1]
-    (xx, xy, x_shift), (yx, yy, y_shift), (zx, zy, z_shift) = warp.matrix.tolist()
-    if zx == zy == 0:
-        return _sum(x, y, xx, xy, x_shift - 0.5), _sum(x, y, yx, yy, y_shift - 0.5)
-    depth = zx * x + (zy * y + z_shift)
-    depth[depth == 0] = 1e-30
-    places = (xx * x + (xy * y + x_shift)) / depth, (yx * x + (yy * y + y_shift)) / depth
-    # What is far beyond is beyond, however OpenCV rounds it.
-    across, down = (
-        np.clip(part - 0.5, -9, length + 9).astype(np.float32)
-        for part, length in zip(places, (shape[1], shape[0]), strict=True)
-    )
-    return across, down
+        x, y = x + moved[0][start:stop], y + moved[1][start:stop]
+    if depth[:2] == [0, 0]:
+        return _sum(x, y, *across), _sum(x, y, *down)
+    # A quotient that float32 rounds to a half may be another pixel's.
+    kind = np.float64 if nearest else np.float32
+    far = _sum(x, y, *depth, kind=kind)
+    far[far == 0] = 1e-30
+    places = [_sum(x, y, *row, kind=kind) for row in (across, down)]
+    for part, length in zip(places, (shape[1], shape[0]), strict=True):
+        part /= far
+        # What is far beyond is beyond, however OpenCV rounds it.
+        np.clip(part, -9, length + 9, out=part)
+    return places[0].astype(np.float32, copy=False), places[1].astype(np.float32, copy=False)
 
 
-def _sum(x: Any, y: Any, by_x: float, by_y: float, shift: float) -> Floats:
-    """Return by_x * x + by_y * y + shift, whose parts are rounded to float32 before the sum."""
+def _sum(
+    x: Any, y: Any, by_x: float, by_y: float, shift: float, *, kind: Any = np.float32
+) -> Floats:
+    """Return by_x * x + by_y * y + shift, whose two parts are rounded to `kind` before the sum."""
     if x.ndim == 2 and 0 in (by_x, by_y):
         part: Floats = by_x * x if by_x else by_y * y
-        return np.add(part, shift, out=part)
-    return (by_x * x).astype(np.float32) + (by_y * y + shift).astype(np.float32)
+        part += shift
+        return part
+    total: Floats = (by_x * x).astype(kind) + (by_y * y + shift).astype(kind)
+    return total
 
 
 def _look_up(
@@ -92,7 +110,7 @@ def _look_up(
     y: Floats,
     out: Pixels,
     some: slice,
-    fill: NDArray[np.float64],
+    fill: Pixels,
     *,
     nearest: bool,
 ) -> None:
@@ -112,24 +130,29 @@ def _look_up(
         out[..., some] = made.reshape(*out.shape[:2], -1)
 
 
-def _blend_edges(
-    out: Pixels, x: Floats, y: Floats, shape: tuple[int, ...], fill: NDArray[np.float64]
-) -> None:
+def _blend_edges(out: Pixels, x: Floats, y: Floats, shape: tuple[int, ...], fill: Pixels) -> None:
     """Blend the pixels at the image's edges with `fill` once more, as torchvision does.
 
     There the image, zero beyond its edges, is weighed once more by the share of a pixel that is
     inside: of v = share * image + (1 - share) * fill it makes share * v + (1 - share)**2 * fill.
     """
-    share = np.minimum(_share(x, shape[1]), _share(y, shape[0]))
-    at = np.flatnonzero((share > 0) & (share < 1))
+    beyond = _beyond(x, shape[1])
+    np.maximum(beyond, _beyond(y, shape[0]), out=beyond)
+    at = np.flatnonzero((beyond > EDGE) & (beyond < 1 - EDGE))
     if not len(at):
         return
-    flat = out.reshape(-1, out.shape[2])
-    share = _share(x.ravel()[at], shape[1]).clip(0, 1) * _share(y.ravel()[at], shape[0]).clip(0, 1)
+    share = np.ones(len(at), np.float32)
+    for part, length in ((x, shape[1]), (y, shape[0])):
+        share *= 1 - _beyond(part.ravel()[at], length).clip(min=0)
     share = share[:, None]
+    flat = out.reshape(-1, out.shape[2])
     flat[at] = np.rint(share * flat[at] + (1 - share) ** 2 * fill)
 
 
-def _share(at: Floats, length: int) -> Floats:
-    """Return how far places are inside an axis: from 0 at a pixel beyond to 1 at the first one."""
-    return np.minimum(at + 1, length - at)
+def _beyond(at: Floats, length: int) -> Floats:
+    """Return how far places are beyond an axis: 0 at its first and last pixel, 1 at the next."""
+    middle = (length - 1) / 2
+    far: Floats = at - np.float32(middle)
+    np.abs(far, out=far)
+    far -= np.float32(middle)
+    return far

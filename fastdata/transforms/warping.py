@@ -114,7 +114,7 @@ def warp_canvas(
         pixels[at].permute(0, 3, 1, 2),
         to_device(matrix.astype(np.float32), device),
         interpolation,
-        step.mask_fill if mask else step.fill,
+        step.fill.values(pixels.shape[3], mask=mask).tolist(),
         size=size,
         displacement=displacement,
         inside=inside,

@@ -3,7 +3,7 @@
 A warp is a matrix from places in the result to places in the image, and perhaps a field of
 displacements that is added before.  Places are continuous, as those of boxes: (x, y) from the top
 left corner, with the centre of the first pixel at (0.5, 0.5).  `Warps` holds the warps of a whole
-batch; `Warp` is what one image needs.
+batch, `Warp` that of one image.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fastdata.transforms.fill import Fill
 
 __all__ = [
     "Displacement",
@@ -32,12 +34,9 @@ Matrices: TypeAlias = NDArray[np.float64]
 
 WarpInterpolation: TypeAlias = Literal["nearest", "bilinear"]
 
-Colour: TypeAlias = tuple[float, ...]
-"""One number, or one a channel."""
-
 
 class Displacement(NamedTuple):
-    """Uniform noise in -1..1, blurred and multiplied, of which a field in pixels is made.
+    """A field in pixels: uniform noise in -1..1, blurred and multiplied.
 
     `alpha` is the factor and `sigma` the deviation of the blur, both (across, down).
     """
@@ -56,8 +55,7 @@ class Warp(NamedTuple):
     height: int
     width: int
     interpolation: WarpInterpolation
-    fill: Colour
-    mask_fill: Colour
+    fill: Fill
     displacement: Displacement | None
     key: int
 
@@ -76,14 +74,13 @@ class Warps:
     height: Ints
     width: Ints
     interpolation: WarpInterpolation
-    fill: Colour
-    mask_fill: Colour
+    fill: Fill
     displacement: Displacement | None
     keys: NDArray[np.uint64]
 
     def rows(self) -> list[Warp | None]:
         """Return the warp of each image; None for those that stay."""
-        others = self.interpolation, self.fill, self.mask_fill, self.displacement
+        others = self.interpolation, self.fill, self.displacement
         columns = (part.tolist() for part in (self.applied, self.height, self.width, self.keys))
         return [
             Warp(matrix, height, width, *others, key) if applied else None
