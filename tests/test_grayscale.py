@@ -93,7 +93,8 @@ def test_transforms_behind_meet_the_new_number_of_channels() -> None:
     rest = [
         T.ColorJitter(0.3, hue=0.1),
         T.RandAugment(fill=3),
-        T.CenterCrop(12),
+        T.CenterCrop(10),
+        T.Pad(1, fill=(7,)),
         T.Normalize((0.5,), (0.2,)),
         T.RandomErasing(1.0, value=(7.5,)),
     ]
@@ -113,6 +114,7 @@ def test_transforms_behind_meet_the_new_number_of_channels() -> None:
         (T.Normalize((0.5,) * 3, (0.2,) * 3), "'image': Normalize has 3 means, .* 1 channel"),
         (T.RandomErasing(value=(1, 2, 3)), "'image': .*1 channel"),
         (T.RandAugment(fill=(1, 2, 3)), "'image': fill .* 1 channel"),
+        (T.Pad(2, fill=(1, 2, 3)), "fill has 3 numbers, but 'image' has 1"),
     ],
 )
 def test_transforms_behind_that_want_three_channels_are_refused(

@@ -287,7 +287,7 @@ class _Cut:
         self._geometric, self._drops, self._pixelwise = [], [], []
 
     def _add_geometric(self, operation: int, transform: GeometricTransform) -> None:
-        transform.check_fields(self._schema)
+        transform.check_fields(self.schema_of_batch)
         if self._floating is not None:
             raise OptionError(
                 f"{type(transform).__name__} comes after {type(self._floating).__name__}, but "
