@@ -61,9 +61,9 @@ _ANNOTATIONS = (
     ),
 )
 _NO_TEXT = (
-    *(".zip", ".tar", ".gz", ".tgz", ".7z", ".rar", ".gif", ".mp4", ".avi", ".mov", ".wav", ".svg"),
+    *(".zip", ".tar", ".gz", ".tgz", ".7z", ".rar", ".mp4", ".avi", ".mov", ".wav", ".svg"),
     *(".pth", ".ckpt", ".onnx", ".tfrecord", ".pdf", ".psd", ".bak", ".tmp", ".md5", ".xmp"),
-    *(".aae", ".cr2", ".nef", ".arw", ".dng", ".thm"),
+    *(".aae", ".cr2", ".nef", ".arw", ".dng", ".thm", ".heic", ".heif", ".jxl"),
 )
 _LABELS = {
     *("label", "labels", "annotation", "annotations", "target", "targets", "gt", "metadata"),

@@ -16,7 +16,7 @@ from fastdata.errors import SourceError
 from fastdata.schema import Field
 
 from .listing import Listing
-from .reading.image_files import has_own_images, ignored_files, suffix_of
+from .reading.image_files import has_own_images, ignored_files, suffix_of, unopened_files
 from .reading.lists.list_files import list_of_folder, lists_of_folder, unknown_files
 from .reading.locations import folders_in, printable
 from .reading.options import Option, SplitOption
@@ -69,14 +69,15 @@ class FlatSource(Listing):
         for part, path in taken:
             for name in tree.folder(path).images:
                 self.add(join(path, name), **self.split_number(part))
+        others = Counter(suffix_of(name) for _, path in taken for name in tree.folder(path).others)
         if not self.num_samples:
+            unopened = unopened_files(others)
             raise SourceError(
                 f"{location}: no images directly in this folder (--option recursive=true takes "
                 "those in folders below, without classes)"
+                + (f". There are {unopened}" if unopened else "")
             )
-        self.notes += ignored_files(
-            Counter(suffix_of(name) for _, path in taken for name in tree.folder(path).others)
-        )
+        self.notes += ignored_files(others)
         left = [join(path, name) for _, path in taken for name in tree.folder(path).folders]
         if left and not recursive:
             self.notes.append(

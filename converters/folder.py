@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -24,7 +24,7 @@ from fastdata.schema import Field, ScalarField
 from .detect import ClassLayout, class_layout, unread_lists
 from .listing import Listing
 from .reading.class_names import numbered
-from .reading.image_files import SUFFIXES, ignored_files, suffix_of
+from .reading.image_files import SUFFIXES, ignored_files, suffix_of, unopened_files
 from .reading.locations import printable
 from .reading.options import Option, SplitFolder
 from .reading.selection import joined
@@ -112,10 +112,12 @@ class FolderSource(Listing):
             )
         if not empty or (allowed and len(empty) < len(layout.folders)):
             return
+        unopened = unopened_files(_other_files(tree, empty))
         reason = (
             f"no image in {joined(map(printable, empty), 5)}"
-            f"{f'; and {layout.doubt.reason}' if layout.doubt else ''}. Images have one of the "
-            f"suffixes {', '.join(SUFFIXES)}"
+            f"{f'; and {layout.doubt.reason}' if layout.doubt else ''}. "
+            f"{f'There are {unopened}. ' if unopened else ''}"
+            f"Images have one of the suffixes {', '.join(SUFFIXES)}"
         )
         options = f"--format {self.name} --option empty_classes=true"
         way = Way("", options, "these folders are classes without images")
@@ -138,16 +140,19 @@ class FolderSource(Listing):
             shown = joined(map(printable, lists), 5)
             most = shown if len(lists) <= 5 else f"{len(lists):,} files, the first {shown},"
             self.notes.append(f"{most} not read: the folders are the classes")
-        counts = Counter(
-            suffix_of(name) for path in tree.below("") for name in tree.folder(path).others
-        )
-        self.notes += layout.notes + ignored_files(counts)
+        self.notes += layout.notes + ignored_files(_other_files(tree, [""]))
         if tree.hidden:
             names = joined(map(printable, tree.hidden), 5)
             self.notes.append(
                 f"{tree.hidden.total():,} hidden files and folders left out ({names}); "
                 "torchvision's ImageFolder takes hidden folders for classes"
             )
+
+
+def _other_files(tree: Tree, folders: Iterable[str]) -> Counter[str]:
+    """Return how many files that are no images are in some folders and below, by suffix."""
+    below = (path for folder in folders for path in tree.below(folder))
+    return Counter(suffix_of(name) for path in below for name in tree.folder(path).others)
 
 
 def _taken(tree: Tree, layout: ClassLayout) -> Iterator[Taken]:

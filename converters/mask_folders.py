@@ -273,8 +273,7 @@ def _pairs_in(root: Path, place: str) -> list[tuple[int, FolderPair]]:
 
 
 def _has_pictures(root: Path, place: str, folder: str) -> bool:
-    files = files_below(root, os.path.join(place, folder))
-    return any(file.endswith(_SUFFIXES) for file in files)
+    return any(map(is_image_name, files_below(root, os.path.join(place, folder))))
 
 
 def _unused(root: Path, pairs: list[FolderPair]) -> list[str]:

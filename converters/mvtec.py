@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.codecs.image import decode_image
+from fastdata.codecs.lossy_masks import without_loss
 from fastdata.errors import SourceError
 from fastdata.regular_files import read_regular
 from fastdata.schema import Field, ImageField, ScalarField
@@ -110,7 +111,7 @@ class MvtecReader:
         frame = frame_of(data, None)
         mask = frame.mask(frame.blank())
         for path in masks:
-            found = decode_image(read_regular(path), 1, mask=True).pixels[:, :, 0]
+            found = decode_image(without_loss(read_regular(path)), 1, mask=True).pixels[:, :, 0]
             if found.shape != mask.shape:
                 raise SourceError(f"its mask {path} has {found.shape}, the image {mask.shape}")
             mask[found > 0] = 255

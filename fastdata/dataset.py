@@ -360,7 +360,7 @@ class Dataset(TorchDataset[Any]):
         for part in (pipeline, *pipeline.views):
             if part.batch is None:
                 continue
-            whole = next(t for t in part.transforms if isinstance(t, BatchTransform))
+            whole = [one for one in part.members if isinstance(one, BatchTransform)][-1]
             raise OptionError(
                 f"{type(whole).__name__} takes whole batches, so it cannot be applied to a sample "
                 "of a dataset. Read it with fastdata.loader(dataset, ...), or take the transform "

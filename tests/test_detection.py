@@ -295,6 +295,25 @@ def test_sizes_without_a_resize_are_refused(shard: Path) -> None:
     assert len(sizes) > 10
 
 
+@pytest.mark.parametrize("library", ["compiled", "python"])
+@pytest.mark.parametrize("options", [{}, WAYS["threads"][1], WAYS["processes"][1]])
+def test_images_of_many_sizes_are_lists(
+    shard: Path, library: str, options: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if library == "python":
+        monkeypatch.setattr(rendering, "compiled", lambda: False)
+    transform = LISTS["ssd"][:-1]
+    made = batches(shard, transform, image_lists=True, **options)
+    samples = [sample for batch in made for sample in samples_of(batch)]
+    assert seen_with_centre(samples, 1.0) > 20
+    assert len({sample.image.shape for sample in samples}) > 20
+    single = batches(shard, transform, batch_size=1)
+    for sample, batch in zip(samples, single, strict=True):
+        assert torch.equal(sample.image, batch.image[0])
+        assert torch.equal(sample.mask, batch.mask[0])
+        assert torch.equal(sample.boxes, batch.boxes[0])
+
+
 def test_single_samples_are_cropped_by_their_boxes(shard: Path) -> None:
     dataset = fastdata.open(shard, transform=[T.RandomIoUCrop(), RESIZE])
     torch.manual_seed(1)

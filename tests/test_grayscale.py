@@ -155,10 +155,14 @@ def two_channels(image: torch.Tensor) -> torch.Tensor:
     return image[:2]
 
 
-def test_callables_come_before() -> None:
+def test_callables_come_before_or_behind() -> None:
     made = batches(CROP, darker, T.Grayscale())
     for before, after in zip(batches(CROP, darker), made, strict=True):
         assert (after.image - grey_of(before.image)).abs().max() <= 1
+    for before, after in zip(made, batches(CROP, T.Grayscale(), darker), strict=True):
+        assert (after.image.int() - before.image.int()).abs().max() <= 1
+        assert after.image.shape == before.image.shape
+        assert after.image.is_contiguous()
     with pytest.raises(OptionError, match="Grayscale takes images of 3 channels or 1, not of 2"):
         batches(CROP, two_channels, T.Grayscale())
 

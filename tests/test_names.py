@@ -67,9 +67,6 @@ PENDING = {
     "RandomAffine",
     "RandomPerspective",
     "ElasticTransform",
-    "RandomApply",
-    "RandomChoice",
-    "RandomOrder",
 }
 
 

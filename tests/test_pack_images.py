@@ -754,7 +754,7 @@ def test_a_mask_of_one_bit_has_the_classes_0_and_1(tmp_path: Path) -> None:
 def test_what_is_no_mask_is_refused(tmp_path: Path) -> None:
     wrong = [
         (pil_file(COLOUR, "PNG"), "class numbers; this has mode 'RGB'"),
-        (pil_file(COLOUR, "JPEG"), "class numbers; this has mode 'RGB'"),
+        (pil_file(COLOUR, "JPEG"), "a mask as JPEG with colours"),
         (deep_png(DEEP[:, :, 0]), "do not fit 8 bits"),
         (COLOUR, "has neither 1 channel nor one for a class"),
     ]

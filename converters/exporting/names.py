@@ -18,13 +18,16 @@ from ..reading.image_files import kind_of_image
 __all__ = ["FileNames", "folder_names", "image_suffix", "split_key"]
 
 _KINDS: dict[str, tuple[str, ...]] = {
-    "jpeg": (".jpg", ".jpeg"),
-    "png": (".png",),
+    "jpeg": (".jpg", ".jpeg", ".jfif", ".jpe", ".mpo"),
+    "png": (".png", ".apng"),
     "gif": (".gif",),
-    "bmp": (".bmp",),
+    "bmp": (".bmp", ".dib"),
     "webp": (".webp",),
     "tiff": (".tif", ".tiff"),
-    "pnm": (".ppm", ".pgm"),
+    "pnm": (".ppm", ".pgm", ".pbm", ".pnm"),
+    "avif": (".avif",),
+    "jp2": (".jp2", ".j2k", ".jpx"),
+    "tga": (".tga",),
 }
 """The suffixes of a kind of file, first the one it gets where its key has none of them."""
 

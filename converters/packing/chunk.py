@@ -29,9 +29,15 @@ from fastdata.codecs.image import Decoded, dct_scale, decode_image, decode_jpeg
 from fastdata.codecs.image_header import is_stored_as_jpeg, size_of
 from fastdata.codecs.jpeg import JpegHeader, check_scans, is_jpeg, read_jpeg_header
 from fastdata.codecs.limits import check_pixels
+from fastdata.codecs.lossy_masks import (
+    THRESHOLD_NOTE,
+    ClassNumbersLostError,
+    took_threshold,
+    without_loss,
+)
 from fastdata.codecs.pillow import orient, unoriented
 from fastdata.codecs.resize import centre_crop, centre_of, resize_pixels, resize_window
-from fastdata.errors import ImageError, is_of_machine
+from fastdata.errors import ImageError, SourceError, is_of_machine
 from fastdata.formats.layout import CODECS, checksum
 from fastdata.formats.writer import EncodedImage, Record
 from fastdata.native.library import compiled, decode_resized
@@ -79,7 +85,8 @@ def encode_chunk(
 
     box_forms: what boxes are of fields that have no corners in pixels, as `Source.box_forms`.
     A sample that cannot be encoded becomes a `Reject`.  Errors with another cause are
-    raised: `StorageError` if a store does not answer, else `MachineError`.
+    raised: `StorageError` if a store does not answer, `SourceError` if a mask shows that the class
+    numbers of all masks are lost, else `MachineError`.
     """
     results: list[Record | Reject] = []
     plan = _Plan.of(schema, box_forms)
@@ -89,6 +96,10 @@ def encode_chunk(
             continue
         try:
             results.append(_encode_sample(sample, plan, options))
+        except ClassNumbersLostError as error:
+            raise SourceError(
+                f"{sample.key}: {error}. Then start again with overwrite=True (--overwrite)"
+            ) from error
         except Exception as error:  # a bad sample, or a user's Dataset, may raise anything
             results.append(Reject.of(sample.key, error))
     return results
@@ -131,6 +142,8 @@ class _Plan(NamedTuple):
 
 def _encode_sample(sample: Sample, plan: _Plan, options: EncodeOptions) -> Record:
     key, given = sample
+    if plan.masks:
+        took_threshold()  # for the sample before
     if isinstance(given, Deferred):
         loaded = given.load()
         key = key if given.stored_key is None else given.stored_key
@@ -153,6 +166,7 @@ def _encode_sample(sample: Sample, plan: _Plan, options: EncodeOptions) -> Recor
         values.append(image)
     if plan.masks:
         _check_masks(values, plan)
+        notes += [THRESHOLD_NOTE] * took_threshold()
     for at, form in plan.boxes:
         values[at] = place_boxes(values[at], placements[plan.picture], form)
     key.encode()  # UnicodeEncodeError, a ValueError, if it is not text
@@ -210,7 +224,7 @@ def place_image(
             return value, Placement(size, 1, size)
         value = _unpacked(value, field)
     if isinstance(value, (bytes, bytearray, memoryview)):
-        data = bytes(value)
+        data = without_loss(bytes(value), options.max_pixels) if field.mask else bytes(value)
         header = read_jpeg_header(data) if is_jpeg(data) else None
         if header is not None:
             size = header.height, header.width

@@ -352,9 +352,12 @@ def pixels_of(value: Any, field: ImageField) -> Pixels:
     """
     # They need OpenCV, 20 MB that opening a source of files does not.
     from fastdata.codecs.image import contiguous
+    from fastdata.codecs.lossy_masks import thresholded
     from fastdata.codecs.pillow import to_pixels
 
     if isinstance(value, Image.Image):
+        if field.mask and (pixels := thresholded(value)) is not None:
+            return pixels
         return to_pixels(value, field.channels, mask=field.mask)
     array = to_numpy(value)
     shape = array.shape

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
+from fastdata.codecs.kinds import UNOPENED, advice_for
+
 __all__ = [
     "BOTH_CASES",
     "SUFFIXES",
@@ -20,10 +22,17 @@ __all__ = [
     "kind_of_image",
     "reraise",
     "suffix_of",
+    "unopened_files",
 ]
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-"""``torchvision.datasets.folder.IMG_EXTENSIONS``."""
+SUFFIXES = (
+    # ``torchvision.datasets.folder.IMG_EXTENSIONS``
+    *(".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"),
+    # others of the formats that `fastdata.codecs.pillow` opens
+    *(".gif", ".jfif", ".jpe", ".mpo", ".apng", ".avif", ".jp2", ".j2k", ".jpx"),
+    *(".pbm", ".pnm", ".dib", ".tga"),
+)
+"""Suffixes of image files; the one list for all formats of sources."""
 
 BOTH_CASES = (*SUFFIXES, *(suffix.upper() for suffix in SUFFIXES))
 """The same, as files have them: ``.JPEG`` in ImageNet."""
@@ -35,13 +44,15 @@ _STARTS: tuple[tuple[bytes, str], ...] = (
     (b"BM", "bmp"),
     (b"II*\0", "tiff"),
     (b"MM\0*", "tiff"),
+    (b"\0\0\0\x0cjP  \r\n", "jp2"),
+    (b"\xff\x4f\xff\x51", "jp2"),
     (b"P5", "pnm"),
     (b"P6", "pnm"),
 )
 
 
 def is_image_name(name: str) -> bool:
-    """Tell whether torchvision would take a file of this name for an image."""
+    """Tell whether a file of this name is taken for an image."""
     return name.lower().endswith(SUFFIXES)
 
 
@@ -92,12 +103,27 @@ def reraise(error: OSError) -> NoReturn:
 
 
 def ignored_files(counts: Counter[str]) -> list[str]:
-    """Return the note on files that are no images, in a list; empty if there are none.
+    """Return the notes on files that are no images; empty if there are none.
 
     counts: how many there are, by `suffix_of`.
     """
-    kinds = ", ".join(f"{count} {suffix}" for suffix, count in counts.most_common(5))
-    return [f"{counts.total()} files without an image suffix left out: {kinds}"] * bool(counts)
+    unopened = Counter({s: n for s, n in counts.items() if s.lower() in UNOPENED})
+    others = counts - unopened
+    kinds = ", ".join(f"{count} {suffix}" for suffix, count in others.most_common(5))
+    notes = [f"{others.total()} files without an image suffix left out: {kinds}"] * bool(others)
+    return [f"left out: {unopened_files(counts)}"] * bool(unopened) + notes
+
+
+def unopened_files(counts: Counter[str]) -> str:
+    """Return which pictures are of formats that are not opened, and what to do; "" for none."""
+    found = [(n, s, UNOPENED[s.lower()]) for s, n in counts.most_common() if s.lower() in UNOPENED]
+    if not found:
+        return ""
+    kinds = ", ".join(f"{n:,} {suffix} ({name})" for n, suffix, name in found[:5])
+    advice = advice_for(found[0][1].lower())
+    return (
+        f"pictures of formats that fastdata does not open: {kinds}; convert them, e.g. `{advice}`"
+    )
 
 
 def kind_of_image(data: bytes | bytearray | memoryview) -> str:
@@ -105,11 +131,13 @@ def kind_of_image(data: bytes | bytearray | memoryview) -> str:
     start = bytes(data[:12])
     if start[:4] == b"RIFF" and start[8:] == b"WEBP":
         return "webp"
+    if start[4:] in (b"ftypavif", b"ftypavis"):
+        return "avif"
     return next((kind for magic, kind in _STARTS if start.startswith(magic)), "")
 
 
 def is_image_bytes(value: Any) -> bool:
-    """Tell whether these are bytes, and begin as a JPEG, PNG, WebP, GIF, BMP or TIFF does."""
+    """Tell whether these are bytes, and begin as an image file does, but for PNM."""
     if not isinstance(value, (bytes, bytearray, memoryview)):
         return False
     return kind_of_image(value) not in ("", "pnm")

@@ -145,6 +145,8 @@ def read_jpeg_header(data: bytes | memoryview) -> JpegHeader:
     """Parse the markers of a JPEG up to its first scan; `ImageError` if it breaks before that."""
     try:
         return _parse(data)
+    except ImageError:
+        raise
     except IndexError as error:
         raise ImageError("broken JPEG header (a segment is shorter than what it has)") from error
     except ValueError as error:
@@ -175,6 +177,8 @@ def _parse(data: bytes | memoryview) -> JpegHeader:
             exif += bytes(data[body + 6 : end])
         elif marker == 0xE1 and bytes(data[body : body + len(_XMP)]) == _XMP:
             xmp = bytes(data[body + len(_XMP) : end])
+        elif marker == 0xF7:
+            raise ImageError("JPEG-LS; convert it to PNG, e.g. `ffmpeg -i IN.jls OUT.png`")
         elif marker == 0xDA:
             if frame is None:
                 raise ValueError("a scan comes before the frame header")

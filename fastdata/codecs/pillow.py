@@ -22,6 +22,7 @@ from PIL import Image, UnidentifiedImageError
 
 from fastdata.codecs import Pixels
 from fastdata.codecs.jpeg import check_scans, is_jpeg, read_jpeg_header
+from fastdata.codecs.kinds import odd_kind
 from fastdata.codecs.limits import MAX_PIXELS, check_memory, check_pixels
 from fastdata.codecs.tiff import check_tags, check_tiff, is_tiff
 from fastdata.errors import ImageError
@@ -158,16 +159,21 @@ def open_image(data: bytes | memoryview, max_pixels: int | None = None) -> Itera
     except (ImageError, MemoryError):
         raise
     except UnidentifiedImageError:  # whose text has the address of an object
-        raise _unknown(bytes(data[: len(_LFS_POINTER)])) from None
+        raise _unknown(data) from None
     except Image.DecompressionBombError as error:
         raise ImageError(str(error)) from error
     except Exception as error:  # Pillow's plugins raise nearly anything on damaged files
-        raise ImageError(f"cannot be decoded: {type(error).__name__}: {error}") from error
+        kind = odd_kind(data) if is_jpeg(data) else ""
+        what = f"not decoded, {kind}" if kind else "cannot be decoded"
+        raise ImageError(f"{what}: {type(error).__name__}: {error}") from error
 
 
-def _unknown(start: bytes) -> ImageError:
+def _unknown(data: bytes | memoryview) -> ImageError:
+    start = bytes(data[: len(_LFS_POINTER)])
     if start == _LFS_POINTER:
         return ImageError("a Git LFS pointer, not the file itself; `git lfs pull` brings it")
+    if kind := odd_kind(data):
+        return ImageError(f"not an image of a known format but {kind}")
     return ImageError(f"not an image of a known format: it begins with {start[:8]!r}")
 
 

@@ -129,7 +129,12 @@ def _check(work: BatchWork, workers: WorkerOptions, device: torch.device | None)
             f"transform has Views, but DALI makes one view of an image; leave them out, {remedy}"
         )
     known = GeometricTransform, PixelTransform, BatchTransform, DropEmptyBoxes
-    for transform in work.pipeline.transforms:
+    if work.pipeline.geometry is not None and work.pipeline.geometry.has_gates:
+        raise OptionError(
+            "transform has RandomApply, RandomChoice or RandomOrder of geometric transforms, but "
+            f"DALI does the same steps to all images of a batch; leave them out, {remedy}"
+        )
+    for transform in work.pipeline.members:
         if not isinstance(transform, known):
             name = getattr(transform, "__qualname__", type(transform).__qualname__)
             raise OptionError(

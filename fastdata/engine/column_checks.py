@@ -17,12 +17,13 @@ from fastdata.engine.contracts import Indices, PackedData, image_sizes
 from fastdata.errors import FastdataError, OptionError
 from fastdata.random import SampleKeys
 from fastdata.transforms.base import GeometricTransform
+from fastdata.transforms.choosing import outcomes_of
 from fastdata.transforms.geometric import GeometryStage, Resize, check_sizes_agree
 from fastdata.transforms.mixing import MixTransform
 from fastdata.transforms.pipeline import Pipeline
 from fastdata.transforms.stages import CallStage, ChangeStage
 
-__all__ = ["check_columns", "known_sizes"]
+__all__ = ["check_columns", "known_sizes", "sizes_after"]
 
 SAMPLES_AT_ONCE = 1 << 16
 
@@ -71,18 +72,27 @@ def _before_calls(part: Pipeline) -> list[object]:
     return list(itertools.takewhile(lambda stage: not isinstance(stage, CallStage), part.stages))
 
 
-def _sizes_after(
+def sizes_after(
     stages: Sequence[object], epoch: int, indices: Indices, heights: Indices, widths: Indices
 ) -> tuple[Indices, Indices]:
-    """Return heights and widths after some stages; `OptionError` if one cannot be applied."""
+    """Return heights and widths after some stages; `OptionError` if one cannot be applied.
+
+    Where they depend on random choices, those of one outcome come after those of another; none if
+    there are too many outcomes to look at.
+    """
+    gates = [gate for one in stages if isinstance(one, GeometryStage) for gate in one.size_gates]
+    found = [(heights[:0], widths[:0])]
     keys = SampleKeys(epoch, indices)
-    for stage in stages:
-        if isinstance(stage, GeometryStage):
-            heights, widths = stage.plan_sizes(heights, widths, 0, keys)
-        elif isinstance(stage, ChangeStage):
-            for height, width in set(zip(heights.tolist(), widths.tolist(), strict=True)):
-                stage.transform.check_size(height, width)
-    return heights, widths
+    for outcome in outcomes_of(gates) or ():
+        rows, columns = heights, widths
+        for stage in stages:
+            if isinstance(stage, GeometryStage):
+                rows, columns = stage.given(outcome).plan_sizes(rows, columns, 0, keys)
+            elif isinstance(stage, ChangeStage):
+                for height, width in set(zip(rows.tolist(), columns.tolist(), strict=True)):
+                    stage.transform.check_size(height, width)
+        found.append((rows, columns))
+    return np.concatenate([rows for rows, _ in found]), np.concatenate([c for _, c in found])
 
 
 def _all_stages(part: Pipeline) -> list[object]:
@@ -102,13 +112,18 @@ def _depends_on_sizes(part: Pipeline, one_size: bool, epoch: int) -> bool:
     try:
         # A crop that is larger than an image refuses the third one, at the latest.
         heights, widths = np.array([500, 700, 1]), np.array([700, 600, 1])
-        _sizes_after(_all_stages(part), epoch, np.arange(3), heights, widths)
+        sizes_after(_all_stages(part), epoch, np.arange(3), heights, widths)
     except OptionError:
         return True
-    heights, widths = _sizes_after(
-        _before_calls(part), epoch, np.arange(2), heights[:2], widths[:2]
-    )
-    return one_size and part.direct and _other_size(heights, widths) is not None
+    two = epoch, np.arange(2), heights[:2], widths[:2]
+    after = (sizes_after(stages, *two) for stages in _in_one_tensor(part))
+    return one_size and part.direct and any(_other_size(*sizes) is not None for sizes in after)
+
+
+def _in_one_tensor(part: Pipeline) -> list[list[object]]:
+    """Return the stages behind which images lie in one tensor: those of samples, and all."""
+    before = _before_calls(part)
+    return [before] if part.batch is None else [before, _all_stages(part)]
 
 
 def _check_random_sizes(part: Pipeline) -> None:
@@ -119,7 +134,8 @@ def _check_random_sizes(part: Pipeline) -> None:
                 names = [type(one).__name__ for one in _geometric(part) if one.random_size]
                 raise OptionError(
                     f"a batch needs images of one size, but {names[-1]} makes several: put "
-                    "T.Resize((height, width)) behind it"
+                    "T.Resize((height, width)) behind it, or give image_lists=True for lists of "
+                    "images"
                 )
 
 
@@ -137,7 +153,7 @@ def _check_sizes(
 
     def refuses(count: int) -> bool:
         try:
-            _sizes_after(stages, epoch, *(values[:count] for values in sizes))
+            sizes_after(stages, epoch, *(values[:count] for values in sizes))
         except OptionError:
             return True
         return False
@@ -150,12 +166,21 @@ def _check_sizes(
     if refuses(count):
         first = bisect_left(range(1, count + 1), True, key=refuses)
         if not is_wrong([first]):
-            _sizes_after(stages, epoch, *(values[: first + 1] for values in sizes))
+            sizes_after(stages, epoch, *(values[: first + 1] for values in sizes))
         return
-    after = _sizes_after(_before_calls(part), epoch, *sizes)
-    other = _other_size(*after) if one_size else None
-    if other is not None and not is_wrong([0, other]):
+    for stages in _in_one_tensor(part) if one_size else ():
+        after = sizes_after(stages, epoch, *sizes)
+        other = _other_size(*after)
+        if other is None or is_wrong([0, other % count]):
+            continue
         here, there = (f"{after[0][place]} x {after[1][place]}" for place in (0, other))
+        if other >= count:
+            chooser = _first_chooser(part)
+            raise OptionError(
+                f"a batch needs images of one size, but {chooser} makes several of {name!r} "
+                f"({here} and {there}, height x width): put T.RandomResizedCrop(size) or "
+                f"T.CenterCrop(size) behind {chooser}, or give image_lists=True"
+            )
         moving = _geometric(part)
         resize = next((one for one in moving if isinstance(one, Resize)), None)
         of_part = "after the transforms " if moving else ""
@@ -178,7 +203,13 @@ def _check_sizes(
 def _geometric(part: Pipeline) -> list[GeometricTransform]:
     """Return the geometric transforms before the first callable."""
     stages = [stage for stage in _before_calls(part) if isinstance(stage, GeometryStage)]
-    return [transform for stage in stages for _, transform in stage.transforms]
+    return [member.transform for stage in stages for member in stage.transforms]
+
+
+def _first_chooser(part: Pipeline) -> str:
+    """Return the name of the first of RandomApply and the like that sizes depend on."""
+    stages = [stage for stage in _all_stages(part) if isinstance(stage, GeometryStage)]
+    return next(type(gate.chooser).__name__ for stage in stages for gate in stage.size_gates)
 
 
 def _other_size(heights: Indices, widths: Indices) -> int | None:

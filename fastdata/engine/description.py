@@ -11,10 +11,9 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from fastdata.engine.column_checks import known_sizes
+from fastdata.engine.column_checks import known_sizes, sizes_after
 from fastdata.engine.work import BatchWork
 from fastdata.errors import OptionError
-from fastdata.random import SampleKeys
 from fastdata.schema import ArrayField, Field, ImageField, ScalarField
 from fastdata.transforms.base import SampleTransform, name_of
 from fastdata.transforms.callables import ImageOnly, OnPIL
@@ -34,7 +33,7 @@ def describe_fields(work: BatchWork, count: int | str, epoch: int = 0) -> Iterat
             views = [_image(part, name, field, count, epoch) for part in work.parts]
             yield name, _joined(views) if work.pipeline.views else views[0]
             continue
-        changing = [one for one in work.pipeline.transforms if _may_change_all(one)]
+        changing = [one for one in work.pipeline.members if _may_change_all(one)]
         yield name, _unknown(changing[0]) if changing else _column(work, name, field, count)
 
 
@@ -42,7 +41,7 @@ def _image(work: BatchWork, name: str, field: ImageField, count: int | str, epoc
     """Return the description of the images of one view, with the sizes of later epochs."""
     pipeline = work.pipeline
     if not pipeline.direct:
-        return _unknown(next(one for one in pipeline.transforms if is_callable(one)))
+        return _unknown(next(one for one in pipeline.members if is_callable(one)))
     height, width = _size(work, name, epoch)
     later = ""
     epochs = {first for stage in _moving(pipeline) for first in stage.epochs}
@@ -86,10 +85,8 @@ def _size(work: BatchWork, name: str, epoch: int) -> tuple[int | str, int | str]
         height, width = sizes
     if any(stage.random_size(epoch) for stage in moving):
         return "H", "W"
-    keys = SampleKeys(epoch, np.arange(len(height)))
     try:
-        for stage in moving:
-            height, width = stage.plan_sizes(height, width, work.seed, keys)
+        height, width = sizes_after(moving, epoch, np.arange(len(height)), height, width)
     except OptionError:  # such as of a crop that is larger than an image
         return "H", "W"
     sides = [np.unique(side) for side in (height, width)]

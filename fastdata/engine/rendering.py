@@ -43,6 +43,7 @@ from fastdata.random import SampleKeys
 from fastdata.transforms.boxes import boxes_by_image
 from fastdata.transforms.geometric import check_sizes_agree, check_sizes_equal
 from fastdata.transforms.geometry import Crop, Geometry, Scale
+from fastdata.transforms.joining import crops_of
 from fastdata.transforms.pixel import PixelTable
 from fastdata.transforms.render import StackPlan, flip_rows, render, render_stack, stack_plan
 
@@ -177,7 +178,7 @@ class ViewPlan:
     @cached_property
     def _programs(self) -> list[Crop]:
         assert self.geometry is not None, "pixels move"
-        return self.geometry.crops()
+        return crops_of(self.geometry)
 
 
 def _plan_view(
@@ -306,7 +307,7 @@ def render_raw(
     if crops is not None:
         left = _fill_compiled(crops, output, table, geometry.flip_rows)
     if len(left):
-        _fill(stored, 0, left, geometry.crops(), output, table, mask, "raise")
+        _fill(stored, 0, left, crops_of(geometry), output, table, mask, "raise")
 
 
 def plan_geometry(work: BatchWork, keys: SampleKeys, heights: Indices, widths: Indices) -> Geometry:

@@ -45,7 +45,7 @@ from fastdata.profiling.lines import LineSampler, heaviest_lines
 from fastdata.profiling.model import Cost, LoaderCosts, hand_over_costs
 from fastdata.profiling.recorder import Recorder, Times, recording, stage_costs
 from fastdata.steps.meter import Meter
-from fastdata.transforms.stages import CallStage, PixelStage
+from fastdata.transforms.stages import CallStage, ChangeStage, PixelStage
 from fastdata.waits import wait_until
 
 __all__ = ["RecordedResult", "RecordedWork", "make_batch", "measure_packed", "requests_of"]
@@ -304,7 +304,7 @@ class _RecordedPipeline:
             with recording(self._recorder, "augment"):
                 return self._pipeline.run(samples, seed, keys, describe)
         for stage in self._pipeline.stages:
-            augments = isinstance(stage, (CallStage, PixelStage))
+            augments = isinstance(stage, (CallStage, ChangeStage, PixelStage))
             with recording(self._recorder, "augment" if augments else "sample"):
                 samples = stage.run(samples, seed, keys, describe)
         return samples

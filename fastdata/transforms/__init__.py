@@ -4,6 +4,7 @@
 
       from a list of transforms to a plan
         base.py              the kinds of transform; checks of parameters
+        choosing.py          RandomApply, RandomChoice, RandomOrder: their members, with gates
         fill.py              what is beyond an image, of images and masks
         pipeline.py          a list of transforms, checked and cut into stages; views of an image
         stages.py            what each stage does to samples, or to a whole batch
@@ -11,6 +12,7 @@
 
       geometry, planned for a whole batch before decoding
         geometry.py          where pixels go
+        joining.py           images of a batch that take different transforms
         geometric.py         crops, resizes and flips
         detection.py         RandomIoUCrop and RandomZoomOut
         sizes.py             resizes to random sizes
@@ -49,6 +51,7 @@ from fastdata.transforms.base import (
 from fastdata.transforms.blur_erasing import GaussianBlur, RandomErasing
 from fastdata.transforms.boxes import Boxes, DropEmptyBoxes, move_boxes, transform_boxes
 from fastdata.transforms.callables import ImageOnly, OnPIL, PerSample
+from fastdata.transforms.choosing import RandomApply, RandomChoice, RandomOrder
 from fastdata.transforms.color import ColorJitter, Grayscale, RandomGrayscale
 from fastdata.transforms.detection import RandomIoUCrop, RandomZoomOut
 from fastdata.transforms.geometric import (
@@ -101,7 +104,9 @@ __all__ = [
     "PixelTransform",
     "RandAugment",
     "RandomAdjustSharpness",
+    "RandomApply",
     "RandomAutocontrast",
+    "RandomChoice",
     "RandomCrop",
     "RandomEqualize",
     "RandomErasing",
@@ -109,6 +114,7 @@ __all__ = [
     "RandomHorizontalFlip",
     "RandomInvert",
     "RandomIoUCrop",
+    "RandomOrder",
     "RandomPosterize",
     "RandomResize",
     "RandomResizedCrop",

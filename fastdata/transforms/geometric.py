@@ -6,7 +6,7 @@ Semantics are torchvision's (`torchvision.transforms.v2`); the random numbers ar
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeAlias, get_args
 
 import numpy as np
@@ -32,9 +32,11 @@ from fastdata.transforms.base import (
     size_pair,
 )
 from fastdata.transforms.boxes import boxes_by_image, move_boxes
+from fastdata.transforms.choosing import Gate, Member, Outcome, chosen, outcomes_of
 from fastdata.transforms.fill import fill_value
 from fastdata.transforms.geometry import Geometry, Interpolation, Ints, PaddingMode
 from fastdata.transforms.image_tensors import as_array, one_size
+from fastdata.transforms.joining import joined, some
 from fastdata.transforms.render import render
 from fastdata.transforms.render_device import render_on_device
 
@@ -395,42 +397,91 @@ class RandomVerticalFlip(_RandomFlip):
 
 @dataclass(frozen=True)
 class GeometryStage:
-    """Geometric transforms in a row, each with the number it draws under."""
+    """Geometric transforms in a row, some perhaps for some images of a batch only."""
 
     schema: Schema
-    transforms: tuple[tuple[int, GeometricTransform], ...]
+    transforms: tuple[Member, ...]
 
     def plan(self, geometry: Geometry, seed: int, keys: SampleKeys) -> Geometry:
         """Return the geometry of samples, one of `geometry` each.
 
         It has their boxes if the stage `needs_boxes`.
         """
-        for operation, transform in self.transforms:
-            geometry = transform.plan(geometry, keys.draws(seed, operation))
+        for operation, transform, gates in self.transforms:
+            if not gates:
+                geometry = transform.plan(geometry, keys.draws(seed, operation))
+                continue
+            which = chosen(gates, seed, keys)
+            if which.all():
+                geometry = transform.plan(geometry, keys.draws(seed, operation))
+            elif which.any():
+                draws = keys[which].draws(seed, operation)
+                planned = transform.plan(some(geometry, which), draws)
+                geometry = joined(which, planned, some(geometry, ~which))
         return geometry
+
+    @property
+    def has_gates(self) -> bool:
+        """Whether some images of a batch may take other transforms than the rest."""
+        return any(member.gates for member in self.transforms)
+
+    @property
+    def size_gates(self) -> tuple[Gate, ...]:
+        """The gates that the sizes of images depend on."""
+        return tuple(gate for member in self._sizing for gate in member.gates)
+
+    @property
+    def _sizing(self) -> list[Member]:
+        return [member for member in self.transforms if not member.transform.keeps_size]
+
+    def given(self, outcome: Outcome) -> GeometryStage:
+        """Return the stage as it changes the sizes of images with this outcome of choices."""
+        if not self.has_gates:
+            return self
+        happening = [one._replace(gates=()) for one in self.transforms if one.happens(outcome)]
+        return replace(self, transforms=tuple(happening))
 
     @property
     def epochs(self) -> set[int]:
         """First epochs of sizes that change with the epoch."""
-        return {epoch for _, transform in self.transforms for epoch in transform.epochs}
+        return {epoch for member in self.transforms for epoch in member.transform.epochs}
 
     def size_in(self, epoch: int) -> tuple[int, int] | None:
         """Height and width of all images afterwards; None where they depend on the image."""
-        for _, transform in reversed(self.transforms):
-            if not transform.keeps_size:
-                return transform.size_in(epoch)
-        return None
+        last: list[Member] = []  # the last that is for all images, and what comes behind it
+        for member in reversed(self.transforms):
+            if member.transform.keeps_size:
+                continue
+            last.append(member)
+            if not member.gates:
+                break
+        sizes = set()
+        for outcome in outcomes_of(gate for member in last for gate in member.gates) or ():
+            size = (one.transform.size_in(epoch) for one in last if one.happens(outcome))
+            sizes.add(next(size, None))
+        return sizes.pop() if len(sizes) == 1 else None
 
     @property
     def needs_boxes(self) -> bool:
         """Whether the plan depends on the boxes of the images."""
-        return any(transform.needs_boxes for _, transform in self.transforms)
+        return any(member.transform.needs_boxes for member in self.transforms)
 
     def random_size(self, epoch: int) -> bool:
-        """Return whether images of one size may be of several sizes afterwards."""
-        for _, transform in reversed(self.transforms):
+        """Return whether images of one size may be of several sizes afterwards.
+
+        Apart from what random choices make of them.
+        """
+        return any(
+            self.given(outcome)._last_is_random(epoch)
+            for outcome in outcomes_of(self.size_gates) or ()
+        )
+
+    def _last_is_random(self, epoch: int) -> bool:
+        for member in reversed(self.transforms):
+            transform = member.transform
             if transform.random_size or transform.size_in(epoch) is not None:
-                return transform.random_size
+                random: bool = transform.random_size
+                return random
         return False
 
     def plan_sizes(
@@ -485,7 +536,7 @@ class GeometryStage:
         image = getattr(sample, name)
         if not (isinstance(image, torch.Tensor) and image.ndim == 3 and image.dtype == torch.uint8):
             kind = getattr(image, "dtype", type(image).__name__)
-            transform = type(self.transforms[0][1]).__name__
+            transform = type(self.transforms[0].transform).__name__
             raise OptionError(
                 f"{transform} takes uint8 images [C, H, W], but the callable before it made "
                 f"{name!r} {kind}; put {transform} before it"
@@ -497,7 +548,7 @@ class GeometryStage:
         sizes = {tuple(values[name].shape[2:]) for name in self.schema.images}
         if not sizes:
             return
-        height, width = one_size(type(self.transforms[0][1]).__name__, sizes)
+        height, width = one_size(type(self.transforms[0].transform).__name__, sizes)
         boxes = {name: values[name] for name in self.schema.boxes}
         start = self._start([height] * len(keys), [width] * len(keys), boxes)
         geometry = self.plan(start, seed, keys)

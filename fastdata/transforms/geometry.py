@@ -209,6 +209,8 @@ class Geometry:
         Images to be mirrored top to bottom, after all steps and `transpose`; None: none is.
     transpose : ndarray of bool, shape [n], or None
         Images whose rows become columns, after all steps; None: none is transposed.
+    mixed : bool
+        Whether some steps are for some images only (`fastdata.transforms.joining`).
     boxes : ndarray of object, shape [n], or None
         The boxes of each stored image, float64 [k, 4], if a transform needs them.
     centred : tuple of CentreCut
@@ -223,6 +225,7 @@ class Geometry:
     steps: tuple[Windows | Scales | Warps, ...] = ()
     flip_rows: NDArray[np.bool_] | None = None
     transpose: NDArray[np.bool_] | None = None
+    mixed: bool = False
     boxes: NDArray[np.object_] | None = None
     centred: tuple[CentreCut, ...] = ()
 

@@ -135,19 +135,27 @@ class MixTransform(BatchTransform):
                 f"{low if low < 0 else high}; labels go from 0 to num_classes - 1"
             )
 
+    def shares_of(self, labels: torch.Tensor, num_classes: int) -> torch.Tensor:
+        """Return labels as shares of classes, float [n, num_classes].
+
+        `labels` are class numbers, int [n], or shares already.  Raises `OptionError` if a label is
+        no class number.
+        """
+        if labels.ndim != 1:
+            return labels
+        if labels.device.type == "cpu":  # elsewhere it would be a wait
+            self.check_labels(labels, num_classes)
+        classes = torch.arange(num_classes, device=labels.device)
+        return (labels[:, None] == classes).float()
+
     def mix_labels(
         self, labels: torch.Tensor, parameters: Parameters, num_classes: int
     ) -> torch.Tensor:
-        """Return labels as shares of classes, float [n, num_classes].
+        """Return labels as shares of classes, mixed as the images are: float [n, num_classes].
 
-        `labels` are class numbers, int [n], or shares already, float [n, num_classes].  Raises
-        `OptionError` if a label is no class number.
+        `labels` and errors are as for `shares_of`.
         """
-        if labels.ndim == 1:
-            if labels.device.type == "cpu":  # elsewhere it would be a wait
-                self.check_labels(labels, num_classes)
-            classes = torch.arange(num_classes, device=labels.device)
-            labels = (labels[:, None] == classes).float()
+        labels = self.shares_of(labels, num_classes)
         share = per_image(parameters["share"], labels)[:, :, 0, 0].to(labels.dtype)
         partner = to_device(parameters["partner"], labels.device)
         return labels * share + labels[partner] * (1 - share)

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar
 
 from fastdata.errors import OptionError
-from fastdata.random import SampleKeys, operation_id
+from fastdata.random import SampleKeys
 from fastdata.schema import ImageField, Schema
 from fastdata.transforms.base import (
     BatchTransform,
@@ -30,6 +30,7 @@ from fastdata.transforms.base import (
 )
 from fastdata.transforms.boxes import BoundDrop, DropEmptyBoxes
 from fastdata.transforms.callables import adapt
+from fastdata.transforms.choosing import Chooser, Member, innermost, members_of
 from fastdata.transforms.geometric import GeometryStage
 from fastdata.transforms.mixing import MixTransform
 from fastdata.transforms.pixel import Normalize, ToDtype
@@ -119,8 +120,11 @@ Transform: TypeAlias = (
     | DropEmptyBoxes
     | SampleTransform
     | Views
+    | Chooser
     | Callable[..., Any]
 )
+
+OWN = GeometricTransform, PixelTransform, BatchTransform, DropEmptyBoxes, Views
 
 StageT = TypeVar("StageT", bound=Stage)
 
@@ -128,7 +132,7 @@ StageT = TypeVar("StageT", bound=Stage)
 class Pipeline:
     """Transforms, checked against the fields they will meet.
 
-    `operations` are the numbers of the transforms' draws, by default from place and class.
+    `members` are those that run, with the numbers of their draws, by default from place and class.
 
     `stages` run sample by sample, except without callables (`direct`): then there are only
     `geometry`, `drop` and `pixels`, each a stage or None.  `batch` is the later stage for whole
@@ -141,23 +145,21 @@ class Pipeline:
         transforms: Transform | Sequence[Transform] | None,
         schema: Schema,
         *,
-        operations: Sequence[int] | None = None,
+        members: Sequence[Member] | None = None,
     ) -> None:
         self.transforms = as_tuple(transforms)
         self.schema = schema
         self.views = tuple(
-            Pipeline([one for _, one in numbered], schema, operations=[n for n, _ in numbered])
-            for numbered in _lists_of_views(self.transforms, schema) or []
+            Pipeline([one.transform for one in members], schema, members=members)
+            for members in _members_of_views(self.transforms, schema) or []
         )
-        if operations is None:
-            operations = [
-                operation_id(position, type(transform).__name__)
-                for position, transform in enumerate(self.transforms)
-            ]
+        if members is None:
+            members = _members(list(enumerate(self.transforms)))
+        self.members = tuple(member.transform for member in members)
         cut = _Cut(schema)
         if not self.views:
-            for operation, transform in zip(operations, self.transforms, strict=True):
-                cut.add(operation, transform)
+            for member in members:
+                cut.add(member)
         cut.end_of_samples()
         self.stages: tuple[Stage, ...] = tuple(cut.stages)
         self.batch = BatchStage(schema, tuple(cut.batch_steps)) if cut.batch_steps else None
@@ -213,14 +215,13 @@ def as_tuple(transforms: Any) -> tuple[Transform, ...]:
 
 
 def is_callable(transform: object) -> bool:
-    """Return whether a transform is called with one sample after another."""
-    own = GeometricTransform, PixelTransform, BatchTransform, DropEmptyBoxes, Views
-    return not isinstance(transform, own)
+    """Return whether a transform, none that chooses, is called with one sample after another."""
+    return not isinstance(transform, OWN)
 
 
 def _refuse_class(transform: object) -> None:
     """Raise `OptionError` for the class of a transform in place of one of its objects."""
-    own = GeometricTransform, PixelTransform, BatchTransform, DropEmptyBoxes, SampleTransform, Views
+    own = (*OWN, SampleTransform, Chooser)
     if isinstance(transform, type) and (
         issubclass(transform, own) or any("__call__" in vars(base) for base in transform.__mro__)
     ):
@@ -240,16 +241,18 @@ class _Cut:
         self.schema_of_batch = schema
         """The fields as the next transform of whole batches meets them."""
         # Since the last callable:
-        self._geometric: list[tuple[int, GeometricTransform]] = []
+        self._geometric: list[Member] = []
         self._drops: list[BoundDrop] = []
         self._pixelwise: list[PixelTransform] = []
         # Since the beginning:
         self._floating: PixelTransform | None = None
         self._in_0_to_1 = True  # whether values are so once they are floating
-        self._first_of_batch: BatchTransform | None = None
 
-    def add(self, operation: int, transform: Transform) -> None:
-        """Add a transform, with the number that it draws under."""
+    def add(self, member: Member) -> None:
+        """Add a transform."""
+        transform = member.transform
+        if member.gates:
+            _check_member(member)
         others = BatchTransform, DropEmptyBoxes, SampleTransform
         if not self._schema.images and not isinstance(transform, others):
             raise OptionError(
@@ -258,13 +261,12 @@ class _Cut:
                 '--field NAME=image, fields={NAME: "image"}'
             )
         if isinstance(transform, GeometricTransform):
-            self._add_geometric(operation, transform)
+            self._add_geometric(member)
         elif isinstance(transform, PixelTransform):
             self._add_pixelwise(transform)
         elif isinstance(transform, BatchTransform):
-            self._first_of_batch = self._first_of_batch or transform
             floating = self._floating is not None
-            step = ChangeStage(operation, transform, self.schema_of_batch, floating=floating)
+            step = ChangeStage(member, self.schema_of_batch, floating=floating)
             self.batch_steps.append(step)
             self.schema_of_batch = step.schema_after
         elif isinstance(transform, DropEmptyBoxes):
@@ -274,7 +276,7 @@ class _Cut:
             else:  # all other steps on batches leave boxes alone
                 self._drops.append(drop)
         else:
-            self._add_callable(operation, transform)
+            self._add_callable(member)
 
     def end_of_samples(self) -> None:
         """Make stages of the transforms of samples since the last callable."""
@@ -286,22 +288,23 @@ class _Cut:
             self.stages.append(PixelStage(self._schema, tuple(self._pixelwise)))
         self._geometric, self._drops, self._pixelwise = [], [], []
 
-    def _add_geometric(self, operation: int, transform: GeometricTransform) -> None:
-        transform.check_fields(self.schema_of_batch)
+    def _add_geometric(self, member: Member) -> None:
+        name = _name(member.transform)
+        member.transform.check_fields(self.schema_of_batch)
         if self._floating is not None:
             raise OptionError(
-                f"{type(transform).__name__} comes after {type(self._floating).__name__}, but "
+                f"{name} comes after {_name(self._floating)}, but "
                 "moves uint8 pixels: put geometric transforms before those of pixel values"
             )
         if self.batch_steps:
-            self._add_step(GeometryStage(self.schema_of_batch, ((operation, transform),)))
+            self._add_step(GeometryStage(self.schema_of_batch, (member,)))
             return
         if self._drops:
             raise OptionError(
-                f"{type(transform).__name__} comes after DropEmptyBoxes, but moves boxes: put "
+                f"{name} comes after DropEmptyBoxes, but moves boxes: put "
                 "DropEmptyBoxes behind the geometric transforms"
             )
-        self._geometric.append((operation, transform))
+        self._geometric.append(member)
 
     def _add_pixelwise(self, transform: PixelTransform) -> None:
         for name in pictures_of(self.schema_of_batch):
@@ -324,21 +327,47 @@ class _Cut:
             step = replace(last, transforms=(*last.transforms, *step.transforms))
         self.batch_steps.append(step)
 
-    def _add_callable(self, operation: int, transform: Transform) -> None:
-        if self._first_of_batch is not None:
-            raise OptionError(
-                f"{name_of(transform)} is called with one sample after another, but comes after "
-                f"{type(self._first_of_batch).__name__}, which takes whole batches: put callables "
-                "before"
-            )
+    def _add_callable(self, member: Member) -> None:
+        transform = member.transform
         _refuse_class(transform)
         self.end_of_samples()
-        function = adapt(transform, self._schema)  # type: ignore[arg-type]
+        self._take_batch_steps(transform)
+        function = adapt(transform, self._schema)
         last = self.stages[-1] if self.stages else None
         if isinstance(last, CallStage):
-            self.stages[-1] = CallStage((*last.functions, function), last.operation)
+            self.stages[-1] = last.followed_by(function, member.gates)
         else:
-            self.stages.append(CallStage((function,), operation))
+            self.stages.append(CallStage((function,), member.operation, (member.gates,)))
+
+    def _take_batch_steps(self, function: object) -> None:
+        """Make the steps on batches stages of samples, as `function` takes samples after them."""
+        for step in self.batch_steps:
+            if isinstance(step, ChangeStage) and isinstance(step.transform, MixTransform):
+                raise OptionError(
+                    f"{name_of(function)} is called with one sample after another, but comes "
+                    f"after {_name(step.transform)}, which mixes the images of a whole batch: put "
+                    f"{_name(step.transform)} behind all callables"
+                )
+        self.stages += self.batch_steps
+        self.batch_steps = []
+        self._schema = self.schema_of_batch
+
+
+def _check_member(member: Member) -> None:
+    """Raise `OptionError` for a transform that cannot be of some images of a batch only."""
+    chooser, transform = _name(member.gates[-1].chooser), member.transform
+    what = None
+    if isinstance(transform, PixelTransform):
+        what = "the images of a batch are of one dtype and range"
+    elif isinstance(transform, DropEmptyBoxes):
+        what = "boxes are dropped by one rule"
+    elif isinstance(transform, Views):
+        what = "all images of a batch have the same views"
+    if what is not None:
+        raise OptionError(
+            f"{_name(transform)} cannot be in {chooser}, since {what}: put it into the list of "
+            f"transforms itself, before or behind {chooser}"
+        )
 
 
 def _joined(schema: Schema, sample: Sample, views: list[Sample]) -> Sample:
@@ -355,13 +384,19 @@ def _joined(schema: Schema, sample: Sample, views: list[Sample]) -> Sample:
     return sample._replace(**{n: [getattr(view, n) for view in views] for n in names})
 
 
-def _lists_of_views(
-    transforms: Sequence[Any], schema: Schema
-) -> list[list[tuple[int, Any]]] | None:
+def _members(transforms: Sequence[tuple[int, Any]], path: str = "") -> list[Member]:
+    """Return what transforms of a list consist of; each comes with its place there."""
+    return [
+        member
+        for position, one in transforms
+        for member in members_of(position, path + _name(one), one)
+    ]
+
+
+def _members_of_views(transforms: Sequence[Any], schema: Schema) -> list[list[Member]] | None:
     """Return the whole list of transforms of each view; None where there are no `Views`.
 
-    Each transform comes with the number that it draws under.  Raises `OptionError` if `Views` do
-    not fit the other transforms, or the fields.
+    Raises `OptionError` if `Views` do not fit the other transforms, or the fields.
     """
     positions = [at for at, one in enumerate(transforms) if isinstance(one, Views)]
     if not positions:
@@ -369,33 +404,32 @@ def _lists_of_views(
     at = positions[0]
     views = transforms[at]
     _check_views(views, transforms, at, len(positions), schema)
-    before = [(operation_id(n, _name(one)), one) for n, one in enumerate(transforms[:at])]
+    numbered = list(enumerate(transforms))
     lists = []
     for view, inner in enumerate(views.lists):
         own = [
-            (operation_id(at, f"view {view}/{n}/{_name(one)}"), one) for n, one in enumerate(inner)
+            member
+            for n, one in enumerate(inner)
+            for member in members_of(at, f"view {view}/{n}/{_name(one)}", one)
         ]
-        behind = [
-            (operation_id(n, f"view {view}/{_name(one)}"), one)
-            for n, one in enumerate(transforms[at + 1 :], at + 1)
-        ]
-        lists.append([*before, *own, *behind])
+        behind = _members(numbered[at + 1 :], f"view {view}/")
+        lists.append([*_members(numbered[:at]), *own, *behind])
     return lists
 
 
 def _check_views(
     views: Views, transforms: Sequence[Any], at: int, count: int, schema: Schema
 ) -> None:
-    inner = [one for _, some in views.groups for one in some]
+    inner = list(innermost(one for _, some in views.groups for one in some))
     if count > 1 or any(isinstance(one, Views) for one in inner):
         raise OptionError("there are Views among Views: name all views in one, as pairs")
-    for one in transforms[:at]:
+    for one in innermost(transforms[:at]):
         if not isinstance(one, (GeometricTransform, PixelTransform)):
             raise OptionError(
                 f"{_name(one)} comes before Views, where only geometry and pixel transforms may "
                 "be; put it into the lists of the views, or behind"
             )
-    for one in (*inner, *transforms):
+    for one in (*inner, *innermost(transforms)):
         if isinstance(one, MixTransform):
             raise OptionError(
                 f"{_name(one)} mixes labels, which all views share, by shares that it draws for "

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,8 @@ __all__ = ["RandomResize", "RandomShortestSize", "ScaleJitter"]
 
 class _RandomScale(GeometricTransform):
     """Resizes each image by a random factor."""
+
+    random_size: ClassVar[bool] = True
 
     interpolation: Interpolation
     antialias: bool | None

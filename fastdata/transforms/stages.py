@@ -6,14 +6,16 @@ Stages of samples run while a batch is made:
 - `DropStage`: drops empty boxes.
 - `PixelStage`: pixel transforms, one pass over the values.
 - `CallStage`: callables, sample by sample.
+- `ChangeStage`: a batch transform before a callable, sample by sample.
 
-From the first `BatchTransform` of a list on, everything is one `BatchStage`: it runs on a whole
-delivered batch, on a device or on the CPU in the caller's thread.  Its steps are `ChangeStage`, for
-batch transforms, and stages of the first three kinds (`run_on_batch`).
+From the first `BatchTransform` behind all callables on, everything is one `BatchStage`: it runs on
+a whole delivered batch, on a device or on the CPU in the caller's thread.  Its steps are
+`ChangeStage` and stages of the first three kinds (`run_on_batch`).
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -37,8 +39,10 @@ from fastdata.transforms.base import (
     pictures_of,
 )
 from fastdata.transforms.boxes import BoundDrop
+from fastdata.transforms.choosing import Gate, Member, chosen
 from fastdata.transforms.generators import albumentations_in, seeding
 from fastdata.transforms.geometric import GeometryStage
+from fastdata.transforms.image_tensors import to_device
 from fastdata.transforms.mixing import MixTransform
 from fastdata.transforms.pixel import PixelLookup, PixelTable, one_after_another
 
@@ -127,6 +131,12 @@ class CallStage:
 
     functions: tuple[SampleFunction, ...]
     operation: int
+    gates: tuple[tuple[Gate, ...], ...]
+    """For each function, the gates that hold for the samples that it is called with."""
+
+    def followed_by(self, function: SampleFunction, gates: tuple[Gate, ...]) -> CallStage:
+        """Return the stage with one more function."""
+        return CallStage((*self.functions, function), self.operation, (*self.gates, gates))
 
     @cached_property
     def _albumentations(self) -> list[Any]:
@@ -136,14 +146,21 @@ class CallStage:
         self, samples: list[Sample], seed: int, keys: SampleKeys, describe: Describe
     ) -> list[Sample]:
         """Return the callables' result for each sample; their errors name the sample."""
-        made = []
+        made: list[Sample] = []
+        functions = self.functions
+        which = None
+        if any(self.gates):
+            which = [chosen(gates, seed, keys).tolist() for gates in self.gates]
         with seeding(self._albumentations) as seeds:
             words = keys.draws(seed, self.operation).bits()[:, 0].tolist()
             for sample, index, word in zip(samples, keys.indices.tolist(), words, strict=True):
                 if seeds is not None:
                     seeds(word)
+                if which is not None:
+                    called = (rows[len(made)] for rows in which)
+                    functions = tuple(itertools.compress(self.functions, called))
                 try:
-                    for function in self.functions:
+                    for function in functions:
                         sample = function(sample)
                 except Exception as error:
                     add_note(error, f"fastdata: in a transform of {describe(index)}")
@@ -152,17 +169,17 @@ class CallStage:
         return made
 
 
-Stage: TypeAlias = GeometryStage | DropStage | PixelStage | CallStage
-
-
 class ChangeStage:
-    """One batch transform, on all images except masks, with the same draws, and on labels."""
+    """One batch transform, on all images except masks, with the same draws, and on labels.
 
-    def __init__(
-        self, operation: int, transform: BatchTransform, schema: Schema, *, floating: bool
-    ) -> None:
+    With gates, it changes the images that pass every gate, as a separate batch.
+    """
+
+    def __init__(self, member: Member, schema: Schema, *, floating: bool) -> None:
         """Check a transform against the fields; `floating` says whether images are so before."""
-        self.operation, self.transform = operation, transform
+        self.operation, self.gates = member.operation, member.gates
+        self.transform: BatchTransform = member.transform
+        transform = self.transform
         self._names = pictures_of(schema)
         for name in self._names:
             with naming_field(name):
@@ -182,9 +199,35 @@ class ChangeStage:
         if isinstance(transform, MixTransform):
             self._label, self._classes = transform.label_of(schema)
         self.schema_after = _with_channels(schema, transform)
+        if self.gates and self.schema_after != schema:
+            kind, chooser = type(transform).__name__, type(self.gates[-1].chooser).__name__
+            raise OptionError(
+                f"{kind} cannot be in {chooser}, since it changes the number of channels, and the "
+                f"images of a batch have the same: put it into the list of transforms itself, or "
+                "take T.Grayscale(num_output_channels=3)"
+            )
 
     def run_on_batch(self, values: dict[str, Any], seed: int, keys: SampleKeys) -> None:
         """Replace the images of a batch by changed ones, and labels that are mixed like them."""
+        if not self.gates:
+            self._change(values, seed, keys)
+            return
+        names = list(self._names)
+        if isinstance(self.transform, MixTransform):
+            names.append(self._label)
+            labels = values[self._label]
+            values[self._label] = self.transform.shares_of(labels, self._classes)
+        which = chosen(self.gates, seed, keys)
+        if not which.any():
+            return
+        at = np.flatnonzero(which)
+        some = {name: values[name][to_device(at, values[name].device)] for name in names}
+        self._change(some, seed, keys[which])
+        for name in names:
+            values[name] = _written(values[name], at, some[name], self.transform)
+
+    def _change(self, values: dict[str, Any], seed: int, keys: SampleKeys) -> None:
+        """Change all images of a batch, and their labels."""
         transform, draws = self.transform, keys.draws(seed, self.operation)
         drawn: dict[Shape, Any] = {}
         for name in self._names:
@@ -196,6 +239,21 @@ class ChangeStage:
             labels, first = values[self._label], next(iter(drawn.values()))
             values[self._label] = transform.mix_labels(labels, first, self._classes)
 
+    def run(
+        self, samples: list[Sample], seed: int, keys: SampleKeys, describe: Describe
+    ) -> list[Sample]:
+        """Return samples with their images changed, each as a batch of one."""
+        made = []
+        which = chosen(self.gates, seed, keys).tolist()
+        with _one_thread():
+            for at, sample in enumerate(samples):
+                if which[at]:
+                    images = {n: _image(n, getattr(sample, n), 3)[None] for n in self._names}
+                    self._change(images, seed, keys[at : at + 1])
+                    sample = sample._replace(**{n: image[0] for n, image in images.items()})
+                made.append(sample)
+        return made
+
 
 def _with_channels(schema: Schema, transform: BatchTransform) -> Schema:
     """Return the fields with the channels that images have behind a transform."""
@@ -206,6 +264,47 @@ def _with_channels(schema: Schema, transform: BatchTransform) -> Schema:
     return Schema(fields, stored=True)
 
 
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Have torch compute on one thread, as in worker processes: sums depend on the number."""
+    before = torch.get_num_threads()
+    if before == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _image(name: str, value: Any, dimensions: int) -> torch.Tensor:
+    """Return an image or a batch; raise `OptionError` if its number of dimensions differs."""
+    if not (isinstance(value, torch.Tensor) and value.ndim == dimensions):
+        shape = "[C, H, W]" if dimensions == 3 else "as one tensor [N, C, H, W]"
+        raise OptionError(
+            f"transforms of whole batches take images {shape}, but a callable made "
+            f"{type(value).__name__} of {name!r}"
+        )
+    return value
+
+
+def _written(
+    whole: torch.Tensor, at: Indices, some: torch.Tensor, transform: object
+) -> torch.Tensor:
+    """Return a copy of a batch with some of its images, or labels, replaced."""
+    if some.dtype != whole.dtype or some.shape[1:] != whole.shape[1:]:
+        raise OptionError(
+            f"{type(transform).__name__} makes {some.dtype} {tuple(some.shape[1:])} of "
+            f"{whole.dtype} {tuple(whole.shape[1:])}, but all images of a batch are in one "
+            "tensor; put it into the list of transforms itself"
+        )
+    whole = whole.clone()
+    whole[to_device(at, whole.device)] = some
+    return whole
+
+
+Stage: TypeAlias = GeometryStage | DropStage | PixelStage | CallStage | ChangeStage
 BatchStep: TypeAlias = ChangeStage | GeometryStage | DropStage | PixelStage
 
 
@@ -232,11 +331,7 @@ class BatchStage:
     def _run(self, values: dict[str, Any], seed: int, keys: SampleKeys) -> None:
         """Transform the fields of a batch in place."""
         for name in self.schema.images:
-            if not (isinstance(values[name], torch.Tensor) and values[name].ndim == 4):
-                raise OptionError(
-                    f"transforms of whole batches take images as one tensor [N, C, H, W], but a "
-                    f"callable made {type(values[name]).__name__} of {name!r}"
-                )
+            _image(name, values[name], 4)
         for step in self.steps:
             step.run_on_batch(values, seed, keys)
 

@@ -20,6 +20,7 @@ from fastdata.batch_images import BatchImages
 from fastdata.codecs import Pixels
 from fastdata.codecs.decoders import JpegDecoder
 from fastdata.codecs.image_header import ImageHeader, read_image_header, read_image_header_of
+from fastdata.codecs.lossy_masks import without_loss
 from fastdata.converters.base import reason_of
 from fastdata.errors import FileCorruptError, ImageError, is_of_machine
 from fastdata.formats.layout import CODECS
@@ -87,6 +88,8 @@ class FileBatch:
                     continue
                 path = values[name]
                 data[name] = self._read(number * len(self.listing) + position, path)
+                if field.mask:
+                    data[name] = without_loss(data[name], self.listing.max_pixels)
                 headers[name] = read_image_header(
                     data[name], field.channels, mask=field.mask, max_pixels=self.listing.max_pixels
                 )

@@ -92,13 +92,13 @@ def test_a_class_without_images_is_one_where_that_is_said(tmp_path: Path) -> Non
 
 
 def test_what_was_understood_is_said_once_and_before_packing(tmp_path: Path) -> None:
-    put(tmp_path / "in", *(f"class{k}/0.png" for k in range(7)), "class0/a.gif")
+    put(tmp_path / "in", *(f"class{k}/0.png" for k in range(7)), "class0/a.mp4")
     done = run("pack", str(tmp_path / "in"), str(tmp_path / "x.lmdb"))
     understood = (
         "read as folder: 7 samples, 7 classes (class0, class1, class2, class3, class4 ...), "
         "fields image, label"
     )
-    left_out = "1 files without an image suffix left out: 1 .gif"
+    left_out = "1 files without an image suffix left out: 1 .mp4"
     for line in (understood, left_out):
         assert (done.stderr + done.stdout).count(line) == done.stderr.count(line) == 1
     report = fastdata.pack(tmp_path / "in", tmp_path / "y.lmdb", num_workers=0)

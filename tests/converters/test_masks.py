@@ -350,7 +350,7 @@ def test_masks_with_loss_are_refused(tmp_path: Path, pictures: list[Picture]) ->
     for p in pictures:
         save(tmp_path / f"root/images/{p.name}.png", p.pixels)
         save(tmp_path / f"root/masks/{p.name}.jpg", mask_of(p))
-    with pytest.raises(SourceError, match=r"its masks are JPEGs, the first 000000\.jpg"):
+    with pytest.raises(SourceError, match=r"000000\.jpg: a mask as JPEG, with areas of"):
         find_source(tmp_path / "root", format="masks")
 
 

@@ -14,7 +14,6 @@ numbers that pixels have:
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import re
 from collections.abc import Iterable, Iterator
@@ -27,8 +26,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fastdata.codecs.image import decode_image
-from fastdata.codecs.jpeg import is_jpeg
 from fastdata.codecs.limits import MAX_PIXELS
+from fastdata.codecs.lossy_masks import ClassNumbersLostError, without_loss
 from fastdata.codecs.pillow import open_image, orient, pil_orientation, row_bands
 from fastdata.errors import ImageError, SourceError
 from fastdata.regular_files import read_regular
@@ -100,15 +99,16 @@ class MaskReader:
                         f"has the class {beyond[0]}, and there are {self.classes} names"
                     )
             except ValueError as error:
-                raise ImageError(f"{Path(path).name}: {error}") from None
+                lost = isinstance(error, ClassNumbersLostError)
+                kind = ClassNumbersLostError if lost else ImageError
+                raise kind(f"{Path(path).name}: {error}") from None
             mask = found if mask is None else np.where(found > 0, found, mask)
         return {"image": Path(image), "mask": mask}
 
 
 def _numbers(data: bytes, colours: tuple[int, ...]) -> NDArray[np.uint8]:
     """Return the class numbers of a mask, H x W."""
-    if is_jpeg(data):
-        raise ImageError("a JPEG, which does not keep class numbers; save masks as PNG")
+    data = without_loss(data)
     with open_image(data, MAX_PIXELS) as image:
         if image.mode == "P" and colours:
             return _by_palette(image, colours)
@@ -188,11 +188,6 @@ def class_table(
     some = list(itertools.islice(masks, _LOOKED_AT))
     modes, palettes = _looks_of(some)
     first = some[0].name
-    if "JPEG" in modes:
-        raise SourceError(
-            f"{root}: its masks are JPEGs, the first {first}; JPEG changes class numbers. "
-            "Bring them as PNG; masks of 0 and 255 are found again by a threshold of 128"
-        )
     folders = [root, *(root / name for name in (*split_folders_in(root), "annotations", "masks"))]
     usual = [folder / name for folder in folders for name in _TABLES]
     paths = [Path(given)] if given else [path for path in usual if path.is_file()]
@@ -230,10 +225,10 @@ def class_table(
 
 
 def _looks_of(paths: Iterable[Path]) -> tuple[set[str], set[bytes]]:
-    """Return the PIL modes of masks, "JPEG" for a JPEG, and their palettes, cut to one length."""
+    """Return the PIL modes of masks, and their palettes, cut to one length."""
     modes, palettes = set(), set()
     for image in _opened(paths):
-        modes.add("JPEG" if image.format == "JPEG" else image.mode)
+        modes.add(image.mode)
         if image.mode == "P":
             palettes.add(bytes(image.getpalette("RGB") or ()))
     shortest = min(map(len, palettes), default=0)
@@ -256,11 +251,19 @@ def _colours_of(paths: Iterable[Path]) -> tuple[int, ...]:
 
 
 def _opened(paths: Iterable[Path]) -> Iterator[Image.Image]:
-    """Yield the masks that can be read; workers reject the others, with the reason."""
+    """Yield the masks that can be read; workers reject the others, with the reason.
+
+    `SourceError` at a mask that lost its class numbers by compression.
+    """
     for path in paths:
-        with contextlib.suppress(Exception), open_image(read_regular(path), MAX_PIXELS) as image:
-            image.load()
-            yield image
+        try:
+            with open_image(without_loss(read_regular(path)), MAX_PIXELS) as image:
+                image.load()
+                yield image
+        except ClassNumbersLostError as error:
+            raise SourceError(f"{path}: {error}") from error
+        except Exception:
+            continue
 
 
 def read_table(path: Path) -> ClassTable:

@@ -35,7 +35,7 @@ __all__ = [
 # -- which members are taken ------------------------------------------------------------
 
 
-_IMAGES = (*(suffix[1:] for suffix in SUFFIXES), "gif")
+_IMAGES = tuple(suffix[1:] for suffix in SUFFIXES)
 _LABELS = ("cls", "class")
 _NUMBERS = ("cls", "cls2", "class", "count", "index", "inx", "id")
 _TEXTS = ("txt", "text", "transcript", "json", "jsn")
