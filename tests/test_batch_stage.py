@@ -335,6 +335,7 @@ def test_a_gpu_makes_the_batches_of_the_cpu(cuda: torch.device) -> None:
     for transform in (
         T.ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.8),
         T.RandomGrayscale(0.5),
+        T.Grayscale(),
         T.GaussianBlur(5, p=0.5),
         T.RandomErasing(value=(1, 2, 3)),
         T.RandAugment(interpolation="bilinear"),

@@ -93,7 +93,8 @@ def test_transforms_behind_meet_the_new_number_of_channels() -> None:
     rest = [
         T.ColorJitter(0.3, hue=0.1),
         T.RandAugment(fill=3),
-        T.CenterCrop(12),
+        T.CenterCrop(10),
+        T.Pad(1, fill=(7,)),
         T.Normalize((0.5,), (0.2,)),
         T.RandomErasing(1.0, value=(7.5,)),
     ]
@@ -113,6 +114,7 @@ def test_transforms_behind_meet_the_new_number_of_channels() -> None:
         (T.Normalize((0.5,) * 3, (0.2,) * 3), "'image': Normalize has 3 means, .* 1 channel"),
         (T.RandomErasing(value=(1, 2, 3)), "'image': .*1 channel"),
         (T.RandAugment(fill=(1, 2, 3)), "'image': fill .* 1 channel"),
+        (T.Pad(2, fill=(1, 2, 3)), "fill has 3 numbers, but 'image' has 1"),
     ],
 )
 def test_transforms_behind_that_want_three_channels_are_refused(
@@ -153,10 +155,14 @@ def two_channels(image: torch.Tensor) -> torch.Tensor:
     return image[:2]
 
 
-def test_callables_come_before() -> None:
+def test_callables_come_before_or_behind() -> None:
     made = batches(CROP, darker, T.Grayscale())
     for before, after in zip(batches(CROP, darker), made, strict=True):
         assert (after.image - grey_of(before.image)).abs().max() <= 1
+    for before, after in zip(made, batches(CROP, T.Grayscale(), darker), strict=True):
+        assert (after.image.int() - before.image.int()).abs().max() <= 1
+        assert after.image.shape == before.image.shape
+        assert after.image.is_contiguous()
     with pytest.raises(OptionError, match="Grayscale takes images of 3 channels or 1, not of 2"):
         batches(CROP, two_channels, T.Grayscale())
 

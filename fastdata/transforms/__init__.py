@@ -8,7 +8,7 @@
         fill.py              what is beyond an image, of images and masks
         pipeline.py          a list of transforms, checked and cut into stages; views of an image
         stages.py            what each stage does to samples, or to a whole batch
-        torchvision_names.py  what to write for names of torchvision that are not here
+        torchvision_names.py  remedies for names of torchvision that fastdata lacks
 
       geometry, planned for a whole batch before decoding
         geometry.py          where pixels go

@@ -273,10 +273,10 @@ class Grayscale(BatchTransform):
         if images.shape[1] == self.num_output_channels == 1:
             return images
         grey = images.new_empty(len(images), self.num_output_channels, *images.shape[2:])
-        # Few at once on the CPU, so that all of it stays in the cache: twice as fast.
+        # On the CPU 8 images fit the cache with their floats, which makes it twice as fast.
         at_once = 8 if images.device.type == "cpu" else max(len(images), 1)
-        for part, made in zip(images.split(at_once), grey.split(at_once), strict=True):
-            made.copy_(_grey(part))
+        for at in range(0, len(images), at_once):
+            grey[at : at + at_once] = _grey(images[at : at + at_once])
         return grey
 
 

@@ -290,7 +290,7 @@ class _Cut:
 
     def _add_geometric(self, member: Member) -> None:
         name = _name(member.transform)
-        member.transform.check_fields(self._schema)
+        member.transform.check_fields(self.schema_of_batch)
         if self._floating is not None:
             raise OptionError(
                 f"{name} comes after {_name(self._floating)}, but "

@@ -9,7 +9,6 @@ _CLAMPED = "leave it out: crops cut boxes off at their edges"
 _NO_POINTS = "there is none: fields of key points are not moved"
 _SEVERAL = "T.Views(5, [T.RandomCrop(size)]) makes several crops of an image"
 _CALLABLE = "put torchvision's into the list, which may have callables: v2.{}(...)"
-_MOVES = "put torchvision's into the list, which moves masks and boxes: T.V2(v2.{}(...))"
 _FUNCTION = "it is torchvision's alone: from torchvision.transforms.v2 import {}"
 
 _REMEDIES = {
@@ -38,11 +37,8 @@ _REMEDIES = {
     "RGB": "pack with channels=3",
     "RandomChannelPermutation": _CALLABLE,
     "RandomPhotometricDistort": _CALLABLE,
-    "RandomResize": _MOVES,
-    "RandomShortestSize": _MOVES,
     "SanitizeBoundingBoxes": "write T.DropEmptyBoxes(also=...)",
     "SanitizeKeyPoints": _NO_POINTS,
-    "ScaleJitter": _MOVES,
     "SetClampingMode": _CLAMPED,
     "TenCrop": _SEVERAL,
     "ToImage": _TENSORS,
