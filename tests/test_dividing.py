@@ -298,6 +298,13 @@ def test_a_division_that_is_killed_goes_on(
     ]
 
 
+def test_a_folder_that_is_a_link_is_followed(whole: Path, tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to("disk")
+    fastdata.subset(whole, tmp_path / "link", divide={"a": 0.5, "b": 0.5}, progress=False)
+    assert sorted(os.listdir(tmp_path / "disk")) == ["a.lmdb", "b.lmdb"]
+
+
 def test_another_request_starts_again(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -279,3 +279,8 @@ def test_errors_about_several_sizes_name_the_option(boxed: Path) -> None:
         fastdata.loader(TensorDataset(torch.zeros(3)), image_lists=True)
     with pytest.raises(OptionError, match="image_lists="):
         fastdata.loader(boxed, batch_size=4, collate_fn=list)
+
+
+def test_a_profile_counts_the_images_of_a_list(boxed: Path) -> None:
+    with fastdata.loader(boxed, num_workers=0, **OPTIONS, fields=["image"]) as loader:
+        assert fastdata.profile(loader, seconds=0.5).batch_size in (2, 7)  # the last has 2

@@ -75,6 +75,9 @@ def test_sizes_of_batches() -> None:
     assert batch_nbytes(batch) == images.nbytes + labels.nbytes + 4
     assert batch_nbytes([labels, sparse]) == labels.nbytes
     assert batch_size(batch) == 4
+    assert batch_size([[images[0], images[1, :, :1]], [{"boxes": torch.zeros(5, 4)}] * 2]) == 2
+    assert batch_size({"image": tuple(images), "label": labels[:3]}) == 4
+    assert batch_size([images, labels]) == 4
     assert batch_size(["a", "b"]) == 2
     assert batch_size(None) == 1
 

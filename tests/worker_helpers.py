@@ -213,6 +213,9 @@ class TurnByIndex(GeometricTransform):
     def plan(self, geometry: Geometry, draws: Any) -> Geometry:
         return geometry.turn(draws.indices).mirror(draws.indices // 4 % 2 == 1)
 
+    def __repr__(self) -> str:
+        return "TurnByIndex()"  # it names a test, whichever process collects it
+
 
 def worker_threads() -> list[str]:
     """Return the names of fastdata's worker threads."""

@@ -23,7 +23,7 @@ from fastdata.errors import (
     did_you_mean,
     full_disk_explained,
 )
-from fastdata.own_files import make_own_folder, remove_own, sync_directory
+from fastdata.own_files import remove_own, sync_directory
 from fastdata.schema import ScalarField, StringField
 from fastdata.splits import check_one_split
 from fastdata.storage import is_url
@@ -259,7 +259,7 @@ def _write(
     targets = {name: folder / f"{name}{suffix}" for name in division.divide}
     workplace = folder / "divide.partial"
     with full_disk_explained(folder, _MAKE_ROOM), contextlib.ExitStack() as stack:
-        make_own_folder(folder)
+        folder.mkdir(parents=True, exist_ok=True)  # the user's, and may be a link
         lock = DirectoryLock(workplace, lambda name: name != _LOCK, "dividing")
         stack.callback(lock.release)
         state = _read_state(workplace)

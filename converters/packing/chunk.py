@@ -97,7 +97,9 @@ def encode_chunk(
         try:
             results.append(_encode_sample(sample, plan, options))
         except ClassNumbersLostError as error:
-            raise SourceError(f"{sample.key}: {error}") from error
+            raise SourceError(
+                f"{sample.key}: {error}. Then start again with overwrite=True (--overwrite)"
+            ) from error
         except Exception as error:  # a bad sample, or a user's Dataset, may raise anything
             results.append(Reject.of(sample.key, error))
     return results

@@ -6,7 +6,7 @@ import contextlib
 import importlib.util
 import inspect
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -266,7 +266,11 @@ def batch_nbytes(batch: Any) -> int:
 
 
 def batch_size(batch: Any) -> int:
-    """Return the samples of a batch: the length of the first thing in it that has one."""
+    """Return the samples of a batch: of a list of images, or of the first thing with a length."""
+    values = batch.values() if isinstance(batch, Mapping) else batch
+    for value in values if isinstance(batch, (Mapping, list, tuple)) else ():
+        if isinstance(value, (list, tuple)) and value and all(map(_is_image, value)):
+            return len(value)
     for leaf in leaves(batch):
         if leaf.ndim:
             return int(leaf.shape[0])
@@ -274,6 +278,11 @@ def batch_size(batch: Any) -> int:
         return len(batch)
     except TypeError:
         return 1
+
+
+def _is_image(value: Any) -> bool:
+    """Return whether a value is one image, [C, H, W]."""
+    return isinstance(value, torch.Tensor) and value.ndim == 3 and value.shape[0] in (1, 3)
 
 
 def move_batch(batch: Any, device: torch.device) -> Any:

@@ -239,10 +239,11 @@ def _motions(geometry: Geometry) -> NDArray[np.float64]:
         if isinstance(step, Windows):
             corner = np.stack([step.left, step.top], 1)
             shift -= corner
-            cut = np.ones((len(corner), 1), np.bool_)
+            cut = np.clip(low - corner, 0, after), np.clip(high - corner, 0, after)
             if geometry.mixed:  # the window may be for other images
-                cut = ((corner != 0) | (after != size)).any(1, keepdims=True)
-            low, high = (np.where(cut, np.clip(end - corner, 0, after), end) for end in (low, high))
+                here = ((corner != 0) | (after != size)).any(1, keepdims=True)
+                cut = np.where(here, cut[0], low), np.where(here, cut[1], high)
+            low, high = cut
         else:
             factor = after / size
             scale, shift, low, high = (part * factor for part in (scale, shift, low, high))

@@ -448,13 +448,17 @@ class GeometryStage:
 
     def size_in(self, epoch: int) -> tuple[int, int] | None:
         """Height and width of all images afterwards; None where they depend on the image."""
-        sizing = self._sizing
-        always = [at for at, member in enumerate(sizing) if not member.gates]
-        sizing = sizing[always[-1] if always else 0 :]  # none before has a say
+        last: list[Member] = []  # the last that is for all images, and what comes behind it
+        for member in reversed(self.transforms):
+            if member.transform.keeps_size:
+                continue
+            last.append(member)
+            if not member.gates:
+                break
         sizes = set()
-        for outcome in outcomes_of(gate for member in sizing for gate in member.gates) or ():
-            happening = [member for member in sizing if member.happens(outcome)]
-            sizes.add(happening[-1].transform.size_in(epoch) if happening else None)
+        for outcome in outcomes_of(gate for member in last for gate in member.gates) or ():
+            size = (one.transform.size_in(epoch) for one in last if one.happens(outcome))
+            sizes.add(next(size, None))
         return sizes.pop() if len(sizes) == 1 else None
 
     @property

@@ -29,7 +29,7 @@ Step: TypeAlias = Windows | Scales | Warps
 def some(geometry: Geometry, which: NDArray[Any]) -> Geometry:
     """Return the geometry of some of n images: bool [n], or their places.
 
-    Steps that change none of these images are left out.
+    Steps without effect on them are dropped.
     """
     columns = {name: values[which] for name, values in _columns(geometry).items()}
     height, width = columns["source_height"], columns["source_width"]
@@ -119,7 +119,7 @@ def _columns(value: Any) -> dict[str, NDArray[Any]]:
 
 
 def _idle(step: Any, height: Ints, width: Ints) -> Any:
-    """Return a step like `step` that does not change images of these sizes."""
+    """Return a step of the same kind without effect on images of such sizes."""
     columns: dict[str, NDArray[Any]] = {
         name: np.zeros((len(height), *values.shape[1:]), values.dtype)
         for name, values in _columns(step).items()

@@ -53,6 +53,10 @@ and are large enough for the NumPy calls' own cost not to show.  Measured, µs a
 image of 32 x 32 x 3: 64 kB 1.3, 128 kB 0.9, 256 kB 0.8, 512 kB 0.75.
 """
 
+ALONE_BYTES = 1 << 14
+"""An image of more is flipped by itself.  Measured, µs for 128 images of 32 x 32 x 3: 196 by
+themselves, 45 together; of 64 x 64: 227 and 128; of 96 x 96: 265 and 269."""
+
 _IPP = getattr(cv2, "ipp", None)  # the oldest builds of OpenCV do not have it
 
 Pixels = NDArray[np.uint8]
@@ -177,8 +181,14 @@ def flip_rows(images: NDArray[Any], which: NDArray[np.bool_]) -> None:
     Of any dtype, in contiguous memory or that of contiguous planes.  Thread-safe.
     """
     planes = images[:, None] if images.flags.c_contiguous else images.transpose(0, 3, 1, 2)
+    flipped = np.flatnonzero(which)
+    if not len(flipped):
+        return
     planes = planes.reshape(*planes.shape[:3], -1).view(np.uint8)  # rows of bytes
-    for at in np.flatnonzero(which).tolist():
+    if planes[0].nbytes < ALONE_BYTES:
+        planes[flipped] = planes[flipped][:, :, ::-1]
+        return
+    for at in flipped.tolist():
         for plane in planes[at]:
             cv2.flip(plane, 0, dst=plane)
 

@@ -172,7 +172,7 @@ class CallStage:
 class ChangeStage:
     """One batch transform, on all images except masks, with the same draws, and on labels.
 
-    With gates, these are the images of a batch that passed all of them.
+    With gates, it changes the images that pass every gate, as a separate batch.
     """
 
     def __init__(self, member: Member, schema: Schema, *, floating: bool) -> None:
@@ -279,7 +279,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _image(name: str, value: Any, dimensions: int) -> torch.Tensor:
-    """Return the image or batch if it has so many dimensions; else raise `OptionError`."""
+    """Return an image or a batch; raise `OptionError` if its number of dimensions differs."""
     if not (isinstance(value, torch.Tensor) and value.ndim == dimensions):
         shape = "[C, H, W]" if dimensions == 3 else "as one tensor [N, C, H, W]"
         raise OptionError(

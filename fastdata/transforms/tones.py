@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from fastdata.errors import OptionError
@@ -27,6 +28,10 @@ __all__ = [
     "RandomPosterize",
     "RandomSolarize",
 ]
+
+AT_ONCE = 4
+"""Images that a CPU changes at a time: whole batches do not fit into its cache, and took two to six
+times as long."""
 
 
 class Tone(BatchTransform):
@@ -54,7 +59,14 @@ class Tone(BatchTransform):
         """Return images transformed: "applied", bool [n], says which are changed."""
         if images.dtype != torch.uint8:
             raise OptionError(f"{type(self).__name__} takes uint8 images, not {images.dtype}")
-        return change_some(images.clone(), parameters["applied"], self.change)
+        images, applied = images.clone(), parameters["applied"]
+        if images.device.type != "cpu":
+            return change_some(images, applied, self.change)
+        chosen = np.flatnonzero(applied)
+        for start in range(0, len(chosen), AT_ONCE):
+            at = chosen[start : start + AT_ONCE]
+            images[at] = self.change(images[at])
+        return images
 
 
 @dataclass(frozen=True)

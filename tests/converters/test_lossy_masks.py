@@ -187,7 +187,10 @@ def test_workers_send_the_note_and_the_refusal(tmp_path: Path) -> None:
     report = pack(rows_of_bytes(tmp_path, pairs(shapes)), tmp_path / "a.lmdb", num_workers=2)
     assert f"{THRESHOLD_NOTE}: {COUNT} images, the first 00000000" in report.notes
     rows = [*pairs(shapes), *pairs(classes)]
-    with pytest.raises(SourceError, match="00000006: a mask as JPEG, with areas of"):
+    with pytest.raises(
+        SourceError,
+        match=r"00000006: a mask as JPEG, with areas of .*Then start again with overwrite=True",
+    ):
         pack(rows_of_bytes(tmp_path, rows), tmp_path / "b.lmdb", num_workers=2)
 
 
