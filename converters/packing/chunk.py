@@ -178,14 +178,14 @@ def _too_large(value: Any, options: EncodeOptions, error: Exception) -> ImageErr
     if not is_of_machine(error):
         return None
     try:
-        size = size_of(value) if isinstance(value, bytes) else np.shape(value)[:2]
-        target = resized_size(*size, options)
+        rows, columns = size_of(value) if isinstance(value, bytes) else np.shape(value)[:2]
+        target = resized_size(rows, columns, options)
     except Exception:  # not even its size can be read
         return None
-    if max(size[0] * size[1], target[0] * target[1]) < _LARGE_PIXELS:
+    if max(rows * columns, target[0] * target[1]) < _LARGE_PIXELS:
         return None
     return ImageError(
-        f"there is not enough memory for it: {size[1]} x {size[0]} pixels, which become "
+        f"there is not enough memory for it: {columns} x {rows} pixels, which become "
         f"{target[1]} x {target[0]}"
     )
 

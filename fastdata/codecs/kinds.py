@@ -1,7 +1,7 @@
 """Names of picture formats that are not opened, and how to convert them.
 
-`fastdata.codecs.pillow` opens a few formats.  For others this tells the user what a file is, by
-its first bytes or by its suffix, and one command that makes a PNG of it.
+`fastdata.codecs.pillow` opens a few formats.  This module names the others, by the first bytes or
+the suffix of a file, with a command that makes a PNG.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _KINDS = (
 )
 
 UNOPENED: dict[str, str] = {suffix: kind.name for kind in _KINDS for suffix in kind.suffixes}
-"""The formats of suffixes that pictures have, and that are not opened."""
+"""Suffixes of pictures that are not opened, and the names of their formats."""
 
 _COMMANDS = {suffix: kind.command for kind in _KINDS for suffix in kind.suffixes}
 
@@ -71,7 +71,7 @@ def advice_for(suffix: str) -> str:
 
 
 def odd_kind(data: bytes | memoryview) -> str:
-    """Return what a picture is that was not opened, with advice; "" for what has no name here."""
+    """Return the name of a format that was not opened, with advice; "" if it is unknown."""
     if is_jpeg(data):
         return _odd_jpeg(data)
     if is_tiff(data):

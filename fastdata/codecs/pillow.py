@@ -312,7 +312,7 @@ def _has_frames(image: Any, data: bytes) -> bool:
 
 
 def _depth_notes(image: Any, data: bytes, pixels: Pixels) -> list[str]:
-    """Return the remarks on a PNG or TIFF of 16 bits a sample, of which `pixels` are the high 8."""
+    """Return the remarks on a PNG or TIFF of 16 bits a sample; `pixels` are the high 8."""
     found, used = [], 12
     at = data.find(b"sBIT", 8, data.find(b"IDAT")) if image.format == "PNG" else -1
     if at > 0:  # PNG 1.2, 4.2.6
