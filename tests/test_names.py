@@ -60,18 +60,9 @@ def test_other_names_are_missing_as_ever() -> None:
     assert getattr(T, "X", None) is None
 
 
-# Transform is a name of fastdata, too; the others are on their way.
-PENDING = {
-    "Transform",
-    "RandomRotation",
-    "RandomAffine",
-    "RandomPerspective",
-    "ElasticTransform",
-}
-
-
+# `Transform` is a name of fastdata, too.
 @pytest.mark.parametrize(
-    "name", [name for name, said in table().items() if said != "yes" and name not in PENDING]
+    "name", [name for name, said in table().items() if said != "yes" and name != "Transform"]
 )
 def test_names_of_the_table_that_are_not_here_have_a_remedy(name: str) -> None:
     with pytest.raises(AttributeError, match=f"no attribute '{name}': "):
