@@ -150,7 +150,7 @@ class FolderSource(Listing):
 
 
 def _other_files(tree: Tree, folders: Iterable[str]) -> Counter[str]:
-    """Return how many files that are no images are in some folders and below, by suffix."""
+    """Return how many other files are in some folders and below, by suffix."""
     below = (path for folder in folders for path in tree.below(folder))
     return Counter(suffix_of(name) for path in below for name in tree.folder(path).others)
 

@@ -448,7 +448,7 @@ class Dataset(TorchDataset[Any]):
     def _rows_by_shard(
         self, indices: Sequence[int] | np.ndarray[Any, Any] | None = None
     ) -> Iterator[tuple[ShardReader, np.ndarray[Any, np.dtype[np.int64]]]]:
-        """Yield each shard in order, with the rows of these samples (by default all)."""
+        """Yield each shard in order, with the rows of some samples (by default all)."""
         shards = self.shards  # refused where nothing is packed
         wanted = np.arange(len(self)) if indices is None else indices
         split = self._shards.split(self._positions(wanted))
@@ -601,7 +601,7 @@ def join_datasets(parts: Sequence[Dataset]) -> Dataset:
             raise FormatError(
                 f"a part of {part.paths[0]} shows the fields {', '.join(part.schema)}, and one of "
                 f"{first.paths[0]} {', '.join(first.schema)}: parts that are loaded as one show "
-                "the same. Give split= for all of them, or for none"
+                "the same. Give split= for all, or for none"
             )
     starts = itertools.accumulate(map(len, sets[:-1]), initial=0)
     begins = dict(zip(map(id, sets), starts, strict=True))

@@ -174,7 +174,7 @@ def _encode_sample(sample: Sample, plan: _Plan, options: EncodeOptions) -> Recor
 
 
 def _too_large(value: Any, options: EncodeOptions, error: Exception) -> ImageError | None:
-    """Return why an image is rejected for which memory was not enough; None if it is small."""
+    """Return why an image that needs too much memory is rejected; None if it is small."""
     if not is_of_machine(error):
         return None
     try:
@@ -328,7 +328,7 @@ def _resized(
 def _cropped(
     decoded: Decoded, sizes: Sizes, filter: str, options: EncodeOptions
 ) -> tuple[Pixels, Placement]:
-    """Resize only what the crop of a thin picture needs, and turn it upright."""
+    """Resize only the pixels that the crop of a thin picture needs, and turn it upright."""
     window = (*centre_of(sizes.target, options.size), *options.size)
     before = unoriented(window, sizes.target, decoded.orientation)
     if filter == "bilinear":

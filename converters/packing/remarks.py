@@ -1,6 +1,6 @@
 """Remarks on images, counted, so that the report of a pack has one line for each kind.
 
-A decoder says what it did with an image that the user may not expect; the record carries that to
+A decoder tells of steps that the user may not expect; the record carries that to
 the packer.  The counts are part of a pack's progress and of a part's receipt, in JSON.
 """
 

@@ -103,7 +103,7 @@ def reraise(error: OSError) -> NoReturn:
 
 
 def ignored_files(counts: Counter[str]) -> list[str]:
-    """Return the notes on files that are no images; empty if there are none.
+    """Return the notes on files other than images; empty if there are none.
 
     counts: how many there are, by `suffix_of`.
     """

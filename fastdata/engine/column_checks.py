@@ -77,7 +77,7 @@ def sizes_after(
 ) -> tuple[Indices, Indices]:
     """Return heights and widths after some stages; `OptionError` if one cannot be applied.
 
-    Where they depend on random choices, those of one outcome come after those of another; none if
+    If they depend on random choices, the sizes of one outcome come after those of another; none if
     there are too many outcomes to look at.
     """
     gates = [gate for one in stages if isinstance(one, GeometryStage) for gate in one.size_gates]
@@ -121,7 +121,7 @@ def _depends_on_sizes(part: Pipeline, one_size: bool, epoch: int) -> bool:
 
 
 def _in_one_tensor(part: Pipeline) -> list[list[object]]:
-    """Return the stages behind which images lie in one tensor: those of samples, and all."""
+    """Return the stages after which images lie in one tensor: those of samples, and all."""
     before = _before_calls(part)
     return [before] if part.batch is None else [before, _all_stages(part)]
 
@@ -268,7 +268,7 @@ def _sizes(
 
 def _looked_at(data: PackedData, some: Indices) -> Iterator[Indices]:
     """Yield the samples to look at, of `some`, a part at a time."""
-    if _in_files(data):  # each of them opens a file
+    if _in_files(data):  # each opens a file
         count = min(len(some), SOME_FILES)
         yield some[np.linspace(0, len(some) - 1, count).astype(np.int64)]
         return

@@ -64,7 +64,7 @@ class ListLayout(NamedTuple):
 
 
 def lay_out_lists(work: BatchWork, sizes: Sequence[Sizes]) -> tuple[tuple[ListLayout, ...], int]:
-    """Return the layouts of images of these sizes, in each view, and their total bytes."""
+    """Return the layouts of images with their sizes, in each view, and their total bytes."""
     layouts, end = [], 0
     for view, (part, of_view) in enumerate(zip(work.parts, sizes, strict=True)):
         for name, (heights, widths) in of_view.items():

@@ -98,7 +98,7 @@ class GeometricTransform(ABC):
         return self.output_size
 
     def check_fields(self, schema: Schema) -> None:
-        """Raise `OptionError` if images, masks and boxes of these fields cannot be moved.
+        """Raise `OptionError` if the images, masks and boxes of a schema cannot be moved.
 
         By default, a parameter `fill` that `fill_value` parsed is checked.
         """
@@ -198,7 +198,7 @@ class SampleTransform(ABC):
 
 
 def pictures_of(schema: Schema) -> tuple[str, ...]:
-    """Return the names of the image fields that are no masks."""
+    """Return the names of the image fields except masks."""
     return tuple(name for name, field in schema.images.items() if not field.mask)
 
 
@@ -277,7 +277,7 @@ class SizeByEpoch:
 
 
 def size_or_schedule(parser: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
-    """Return a parser that also takes ``{first epoch: size}``, and makes a `SizeByEpoch` of it."""
+    """Return a parser that also takes ``{first epoch: size}``, and returns a `SizeByEpoch`."""
 
     def parsed(name: str, value: Any) -> Any:
         if isinstance(value, SizeByEpoch):

@@ -4,12 +4,12 @@ Along each axis, whatever a `Geometry` does to a place is one stretch, one shift
 cut: windows cut to an interval, and an interval that is stretched, shifted and cut is one
 again.  So a batch has a few numbers an image, however many steps were planned, and its boxes
 are moved all at once, on the device where they are.  A warp moves the four corners of a box, and
-what is around them is the box from then on.
+the rectangle around them is the box from then on.
 
 Boxes stay in line with their labels: a crop that misses one leaves it with a height or
 width of 0.  `DropEmptyBoxes` drops such boxes.  How many are left is known only when they are
-computed, so it is done where waiting costs nothing: on the CPU, with all fields that are no
-images, unless boxes are moved on a device before.
+computed, so it is done where waiting costs nothing: on the CPU, beside all other fields, unless
+boxes are moved on a device before.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ def _warped(step: Warps, boxes: torch.Tensor, images: Ints) -> torch.Tensor:
         high = torch.where(beyond, length, places.amax(1, keepdim=True))
         sides += [torch.minimum(side.clamp(min=0), length) for side in (low, high)]
     left, right, top, bottom = sides
-    # A box of which nothing was left to see stays so.
+    # A box that was empty stays empty.
     empty = ((some[:, 2:] - some[:, :2]) <= 0).any(1, keepdim=True)
     right, bottom = torch.where(empty, left, right), torch.where(empty, top, bottom)
     return boxes.index_copy(0, at, torch.cat([left, top, right, bottom], 1))
@@ -283,7 +283,7 @@ def _motions(geometry: Geometry) -> NDArray[np.float64]:
 
     Pairs (across, down): times the first, plus the second, no less than the third and no
     more than the fourth.  Then whether the image is mirrored left to right; and, if any image is
-    mirrored top to bottom or transposed, whether each of these is.
+    mirrored top to bottom or transposed, whether it is.
     """
     scale, shift = np.ones((len(geometry), 2)), np.zeros((len(geometry), 2))
     low, high = np.full_like(shift, -np.inf), np.full_like(shift, np.inf)

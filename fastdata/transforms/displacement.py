@@ -2,8 +2,8 @@
 
 The noise of a pixel is a function of its key and its place, so it is the same in every process and
 on every device: half of an output of SplitMix64 (`fastdata.random`), in whole numbers.  `field`
-makes the field of one image by OpenCV, `fields` those of a batch by PyTorch, and `at_places` what
-they are at single places.
+makes the field of one image by OpenCV, `fields` those of a batch by PyTorch, and `at_places` their
+values at single places.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def fields(
     displacement: Displacement,
     device: torch.device,
 ) -> torch.Tensor:
-    """Return fields of images of these sizes, float32 [n, H, W, 2], in the corners of `size`."""
+    """Return fields for images of some sizes, float32 [n, H, W, 2], in the corners of `size`."""
     rows, columns = size
     kernels = _kernels(displacement)
     across, down = (to_device(part, device) for part in kernels)
@@ -140,7 +140,7 @@ def _noise(
 
 
 def _reflected(places: torch.Tensor, length: torch.Tensor) -> torch.Tensor:
-    """Return places mirrored at the first and last of `length`; what is far beyond is the last."""
+    """Return places mirrored at the first and last of `length`; a place far beyond has the last."""
     places = places.abs()
     return torch.where(places < length, places, 2 * length - 2 - places).clamp(min=0)
 

@@ -1,7 +1,7 @@
 """Rotations, affine and perspective distortions, and elastic ones.
 
-Parameters and formulas are those of torchvision's v2; what becomes of them is a warp
-(`fastdata.transforms.warps`), or exact quarter turns.
+Parameters and formulas are those of torchvision's v2; each is planned as a warp
+(`fastdata.transforms.warps`), or as exact quarter turns.
 """
 
 from __future__ import annotations
@@ -247,8 +247,8 @@ class ElasticTransform(Warping):
     Parameters
     ----------
     alpha : float or (float, float)
-        How much: the field is uniform noise in -1..1, blurred, times half of it, in pixels.  Of
-        two numbers the first is across, the second down.
+        How much: the field is uniform noise in -1..1, blurred, times half of it, in pixels.  The
+        first of two numbers is across, the second down.
     sigma : float or (float, float)
         Deviation of the Gaussian that blurs, in pixels, across and down.
     interpolation, fill
@@ -262,7 +262,7 @@ class ElasticTransform(Warping):
 
     Notes
     -----
-    Draw 0 is the key of the noise.  Of images that are not square, old releases of torchvision
+    Draw 0 is the key of the noise.  If an image is not square, old releases of torchvision
     multiply the field by the ratio of the sides.
 
     Simard, Steinkraus and Platt, "Best practices for convolutional neural networks applied to
@@ -342,8 +342,8 @@ def inverse_perspective_matrices(
     """Return maps of places such that `corners` lead to those of images.
 
     `corners`, float64 [2, 4, n], are x and y of top left, top right, bottom right and bottom left;
-    in images these are 0 and `right`, 0 and `bottom`.  Without a division, so that four corners of
-    which three are in line give finite numbers, too.
+    in images these are 0 and `right`, 0 and `bottom`.  No division: if three of the four corners
+    are in line, the numbers are finite, too.
 
     Heckbert, "Fundamentals of texture mapping and image warping", 1989, section 2.2.3.
     """
@@ -387,7 +387,7 @@ def _expanded(matrix: Matrices, height: Ints, width: Ints) -> tuple[Ints, Ints]:
         [x * width[:, None] / 2, y * height[:, None] / 2, np.ones((len(width), 4))], 1
     )
     corners = (matrix @ places)[:, :2] + np.stack([width, height], 1)[:, :, None] / 2
-    # Angles that should give whole numbers do so but for a rounding error.
+    # Angles that should give whole numbers give them with a rounding error.
     low, high = (np.trunc(part * 1e4) * 1e-4 for part in (corners.min(2), corners.max(2)))
     columns, rows = (np.ceil(high) - np.floor(low)).astype(np.int64).T
     return rows, columns

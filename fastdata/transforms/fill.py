@@ -34,7 +34,7 @@ class Fill(NamedTuple):
         return np.broadcast_to(numbers, (channels,))
 
     def check(self, transform: str, schema: Schema) -> None:
-        """Raise `OptionError` if the numbers do not fit the channels of these fields."""
+        """Raise `OptionError` if the numbers do not fit the channels of a field."""
         for name, field in schema.images.items():
             numbers = self.mask if field.mask else self.image
             if numbers is None:
@@ -59,7 +59,7 @@ ZERO = Fill()
 
 
 def fill_value(name: str, value: Any) -> Fill:
-    """Parse a number, a list with one number for each channel, None (0), or a dict of these.
+    """Parse a number, a list with one number for each channel, None (0), or a dict.
 
     The keys of a dict are "image", "mask" and "others", or torchvision's classes `Image` and
     `Mask`, recognised by their names.

@@ -192,7 +192,7 @@ class RandomCrop(_Crop):
         Pixels around the image before cropping: on every side; (left and
         right, top and bottom); or (left, top, right, bottom).
     pad_if_needed : bool
-        Whether an image that is then too small is padded by what is missing, on both sides.
+        Whether an image that is then too small is padded by the missing pixels, on both sides.
     fill, padding_mode
         What is beyond the image, as in `Pad`.
 
@@ -448,7 +448,7 @@ class GeometryStage:
 
     def size_in(self, epoch: int) -> tuple[int, int] | None:
         """Height and width of all images afterwards; None where they depend on the image."""
-        last: list[Member] = []  # the last that is for all images, and what comes behind it
+        last: list[Member] = []  # the last that is for all images, and all behind it
         for member in reversed(self.transforms):
             if member.transform.keeps_size:
                 continue
@@ -469,7 +469,7 @@ class GeometryStage:
     def random_size(self, epoch: int) -> bool:
         """Return whether images of one size may be of several sizes afterwards.
 
-        Apart from what random choices make of them.
+        Random choices aside.
         """
         return any(
             self.given(outcome)._last_is_random(epoch)
@@ -487,7 +487,7 @@ class GeometryStage:
     def plan_sizes(
         self, height: Ints, width: Ints, seed: int, keys: SampleKeys
     ) -> tuple[Ints, Ints]:
-        """Return what becomes of these heights and widths, int64 [n] each.
+        """Return heights and widths after the stage, int64 [n] each.
 
         Where sizes depend on boxes, it is that of images without any.
         """

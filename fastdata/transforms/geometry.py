@@ -3,8 +3,8 @@
 Geometric transforms build up a `Geometry` with array operations, one call a
 batch, before any image is decoded.  Three facts keep it small:
 
-- Cropping and padding are one operation, a *window*: a rectangle that may
-  reach beyond the image, where it is zero unless a fill or a mode says otherwise.  Windows within
+- Cropping and padding are one operation, a *window*: a rectangle that may reach beyond the image.
+  Pixels there are zero unless a fill or a mode says otherwise.  Windows within
   windows fold into one.
 - Flips and transpositions are kept apart and done last; later steps are turned instead.
 - The first window is in coordinates of the source image, so `region` tells
@@ -72,7 +72,7 @@ SMALLEST_REDUCED = 8
 
 
 class Window(NamedTuple):
-    """Take a rectangle; what lies outside the image is zero, `fill`, or as `mode` says."""
+    """Take a rectangle; pixels outside the image are zero, `fill`, or as `mode` says."""
 
     top: int
     left: int
@@ -153,7 +153,7 @@ class Windows:
 
     @property
     def zero(self) -> bool:
-        """Whether what lies beyond the images is zero."""
+        """Whether pixels beyond the images are zero."""
         return self.fill is None and self.mode == "constant"
 
     def rows(self) -> list[Window]:
@@ -258,9 +258,9 @@ class Geometry:
     ) -> Geometry:
         """Take a rectangle of each image as it is now; each argument is int or int [n].
 
-        The rectangle may reach beyond the image on any side; pixels there are
-        zero, or `fill`, or with another `mode` those of the image.  Of images of which `centres`,
-        bool [n], is true, boxes become empty whose centre is not inside the rectangle.
+        The rectangle may reach beyond the image on any side; pixels there are zero, or `fill`,
+        or with another `mode` those of the image.  If `centres`, bool [n], is true for an image,
+        its boxes become empty whose centre is not inside the rectangle.
         """
         top, left, height, width = (
             np.broadcast_to(np.asarray(a, np.int64), self.height.shape)
@@ -314,11 +314,11 @@ class Geometry:
         return replace(self, height=height, width=width, steps=(*self.steps, step))
 
     def mirror(self, which: NDArray[np.bool_]) -> Geometry:
-        """Flip those images left to right for which `which`, bool [n], is true."""
+        """Flip images left to right if their `which`, bool [n], is true."""
         return replace(self, flip=self.flip ^ which)
 
     def mirror_vertically(self, which: NDArray[np.bool_]) -> Geometry:
-        """Flip those images top to bottom for which `which`, bool [n], is true."""
+        """Flip images top to bottom if their `which`, bool [n], is true."""
         return replace(self, flip_rows=_changed(self.flip_rows, which))
 
     def turn(self, quarters: ArrayLike) -> Geometry:

@@ -178,7 +178,7 @@ def _resize_linear(image: Pixels, out: Pixels) -> None:
 def flip_rows(images: NDArray[Any], which: NDArray[np.bool_]) -> None:
     """Mirror some of the images [n, H, W, C] top to bottom, in place, for `which`, bool [n].
 
-    Of any dtype, in contiguous memory or that of contiguous planes.  Thread-safe.
+    They have any dtype, in contiguous memory or that of contiguous planes.  Thread-safe.
     """
     planes = images[:, None] if images.flags.c_contiguous else images.transpose(0, 3, 1, 2)
     flipped = np.flatnonzero(which)

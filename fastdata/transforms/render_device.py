@@ -112,7 +112,7 @@ def render_canvas(geometry: Geometry, pixels: torch.Tensor, *, mask: bool = Fals
         else:
             pixels = warp_canvas(step.warps, pixels, step.height, step.width, mask=mask)
     if geometry.transpose is not None:
-        # Of a mixed batch, images are in the corners of a canvas that has both orientations.
+        # Images of a mixed batch are in the corners of a canvas that has both orientations.
         height, width = int(geometry.height[0]), int(geometry.width[0])
         turned = to_device(geometry.transpose, pixels.device)[:, None, None, None]
         across = pixels.transpose(1, 2)[:, :height, :width]
