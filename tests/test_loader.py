@@ -197,7 +197,7 @@ def test_several_sizes_are_refused_when_the_loader_is_made(
     with pytest.raises(OptionError, match=said) as refused:
         loader(data, batch_size=4, transform=transform, num_workers=2)
     if isinstance(transform, T.Resize):
-        remedy = r"(T\.Resize\(\(8, 8\)\))$"
+        remedy = r"(T\.Resize\(\(8, 8\)\))"
     else:
         remedy = r"transform=(\[.*?\]) for training"
     (code,) = re.findall(remedy, str(refused.value))

@@ -527,7 +527,7 @@ def test_values_that_ask_for_nothing_are_taken(truth: list[str]) -> None:
 @pytest.mark.parametrize(
     ("options", "instead"),
     [
-        ({"collate_fn": list}, "batch_format= and names="),
+        ({"collate_fn": list}, "batch_format=, names= and image_lists="),
         ({"timeout": 3}, "a worker that dies is noticed at once"),
         ({"worker_init_fn": print}, "workers have nothing to be initialised"),
         ({"generator": torch.Generator()}, r"seed=generator\.initial_seed\(\)"),

@@ -62,7 +62,7 @@ def test_class_folders_are_read_as_torchvision_reads_them(tmp_path: Path, name: 
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_bytes(b"x")
     first = (tmp_path / TREES[name][0]).parent
-    for other in ("notes.txt", "x.gif", "jpg", "0.jpg.bak"):
+    for other in ("notes.txt", "x.mp4", "jpg", "0.jpg.bak"):
         (first / other).write_bytes(b"y")
     (tmp_path / "in-the-root.jpg").write_bytes(b"z")
     classes, samples = as_torchvision_lists(str(tmp_path))
@@ -78,7 +78,7 @@ def test_class_folders_are_read_as_torchvision_reads_them(tmp_path: Path, name: 
     assert notes[0] == "1 images (in-the-root.jpg) in no class folder left out"
     hidden = name == "hidden"
     assert notes[-2 if hidden else -1] == (
-        "4 files without an image suffix left out: 1 .bak, 1 jpg, 1 .txt, 1 .gif"
+        "4 files without an image suffix left out: 1 .bak, 1 jpg, 1 .txt, 1 .mp4"
     )
     assert not hidden or notes[-1].startswith("3 hidden files and folders left out (.")
 

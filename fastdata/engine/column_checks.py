@@ -184,9 +184,11 @@ def _check_sizes(
         moving = _geometric(part)
         resize = next((one for one in moving if isinstance(one, Resize)), None)
         of_part = "after the transforms " if moving else ""
+        side = resize.size if resize is not None else None
+        pair = f"T.Resize(({side}, {side}))" if isinstance(side, int) else "T.Resize a pair"
         remedy = (
             f"Resize({resize.size}) scales the short side only: add T.CenterCrop({resize.size}) or "
-            f"T.RandomCrop({resize.size}) behind it, or give T.Resize a pair (height, width)"
+            f"T.RandomCrop({resize.size}) behind it, or give {pair}"
             if resize is not None
             else "Give a transform that makes one, after `from fastdata import transforms as T`: "
             "transform=[T.RandomResizedCrop(224), T.RandomHorizontalFlip()] for training, "
