@@ -49,6 +49,7 @@ MEASUREMENTS = {
     "evaluation": Measurement("load.py", ["evaluation", "--rounds", "2", "--epochs", "1"], 7),
     "unpacked": Measurement("load.py", ["unpacked", "--rounds", "3", "--epochs", "2"], 6),
     "cifar": Measurement("load.py", ["cifar", "--rounds", "2", "--epochs", "2"], 6, images=False),
+    "transforms": Measurement("transforms.py", ["--rounds", "2", "--seconds", "0.5"], 8),
     "figures": Measurement("figures.py", [*FIGURES, "--rounds", "3"], 20),
     "accuracy": Measurement("accuracy.py", ["--seeds", "5"], 25),
     "raw": Measurement("figures.py", ["raw", "--rounds", "5"], 2),

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import chart
 import load_tables
+import transform_tables
 from cells import between, markdown, over, version, whole
 from harness import REPOSITORY
 from load_tables import FASTDATA, FFCV, ORIGINALS, TORCHVISION, UNPACKED
@@ -351,6 +352,7 @@ TABLES: Mapping[str, Table] = {
     "unpacked": Table("docs/benchmarks.md", ["unpacked"], load_tables.unpacked),
     "pack": Table("docs/benchmarks.md", ["pack"], load_tables.pack),
     "accuracy": Table("docs/benchmarks.md", ["accuracy"], accuracy),
+    "transforms": Table("docs/benchmarks.md", ["transforms"], transform_tables.transforms),
     "asked": Table("docs/design/loading.md", ["load", "figures", "raw"], asked),
     "dct-scale": Table("docs/design/packing.md", ["dct-scale"], dct_scale),
     "read-blobs": Table("docs/design/format.md", ["read-blobs"], read_blobs),
