@@ -257,7 +257,7 @@ def _check_not_mixed(pipeline: Pipeline) -> None:
         if isinstance(step, ChangeStage) and isinstance(step.transform, MixTransform):
             raise OptionError(
                 f"image_lists: {type(step.transform).__name__} mixes the images of a batch, which "
-                "must have one size; leave one of them out"
+                "must have one size; leave one out"
             )
 
 

@@ -198,12 +198,11 @@ class LoaderOptions:
         """Raise `OptionError` for options that a cache or DALI does not support."""
         if self.image_lists and self.backend == "dali":
             raise OptionError(
-                "image_lists: DALI makes images of one size; leave one of them out, or use "
-                'backend="cpu"'
+                'image_lists: DALI makes images of one size; leave one out, or use backend="cpu"'
             )
         if self.image_lists and self.cache == "device":
             raise OptionError(
-                'image_lists: cache="device" makes images of one size; leave one of them out, or '
+                'image_lists: cache="device" makes images of one size; leave one out, or '
                 'use cache="ram"'
             )
         orders = self.sampler, self.batch_sampler, self.weights
@@ -225,7 +224,7 @@ class LoaderOptions:
         if self.backend == "dali" and self.cache is not None:
             raise OptionError(
                 f'cache is {self.cache!r}, which is for backend="cpu": DALI reads the packed '
-                "files; leave one of them out"
+                "files; leave one out"
             )
 
 
