@@ -14,7 +14,7 @@ from doctor_helpers import script_with, started, watch
 
 from fastdata.doctor import session
 from fastdata.doctor.contract import Numerics
-from fastdata.doctor.messages import Dump, Ended, Ran, Run, Watched
+from fastdata.doctor.messages import Dump, Ended, Ran, Run, Switch, Watched
 from fastdata.doctor.numerics import compare_dumps
 from fastdata.doctor.script import Script
 from fastdata.doctor.trials import ACCURACY, Trial, Trials, judged, rate_of_pairs
@@ -81,6 +81,22 @@ def test_following_advice_does_to_the_numbers_what_it_promises(id: str, tmp_path
     other = dump(text, tmp_path, "other", follow=(id,))
     exact = dump(text, tmp_path, "exact", in_float64=True)
     assert compare_dumps(base, other, exact).numerics in expected
+
+
+@pytest.mark.parametrize("id", ["D03", "D06", "D07"])
+def test_advice_that_is_switched_does_what_it_does_in_a_process_of_its_own(
+    id: str, tmp_path: Path
+) -> None:
+    text = script_with(**FOLLOWED[id][0])
+    base, followed = dump(text, tmp_path, "base"), dump(text, tmp_path, "followed", follow=(id,))
+    for name, switches in {"on": [(id,)], "off": [(id,), ()], "again": [(id,), (), (id,)]}.items():
+        with started(text, tmp_path, seed=0) as answer:
+            answer()
+            path = tmp_path / f"{name}.pt"
+            answer(*map(Switch, switches), Dump(str(path)))
+            answer(Run(2))
+        same = base if name == "off" else followed
+        assert compare_dumps(same, path, same).numerics == Numerics.EQUAL, name
 
 
 @pytest.mark.smoke

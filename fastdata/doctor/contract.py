@@ -15,9 +15,15 @@ from torch import nn
 
 from fastdata.doctor.watching import EventKind, Seen
 
-__all__ = ["Advice", "Finding", "Kind", "Numerics", "Phase"]
+__all__ = ["Advice", "Change", "Finding", "Kind", "Numerics", "Phase", "Undo"]
 
 Phase: TypeAlias = Literal["train", "evaluate"]
+
+Undo: TypeAlias = Callable[[], None]
+"""Makes a change of the running script as if it had not been."""
+
+Change: TypeAlias = Callable[[], Undo | None]
+"""Follows advice in the running script; None if that cannot be undone."""
 
 Kind: TypeAlias = Literal["speed", "bug", "note"]
 """Whether following it changes how fast a script is, what it computes, or neither is known."""
@@ -45,7 +51,7 @@ class Finding:
 
     where: str
     what: str
-    change: Callable[[], None] | None = field(default=None, compare=False)
+    change: Change | None = field(default=None, compare=False)
     environment: tuple[tuple[str, str], ...] = ()
     why_not: str = ""
     of: nn.Module | None = field(default=None, compare=False)
@@ -74,6 +80,8 @@ class Advice(ABC):
     """Which part of a step it makes faster: it can save no more than that takes."""
     period: ClassVar[int] = 1
     """After how many steps it has done all that it does: a round has a multiple of these."""
+    switched: ClassVar[bool] = False
+    """Whether its changes can be undone: it is switched on and off in one process."""
     gpu_only: ClassVar[bool] = False
     """Whether it does something for scripts on a GPU alone."""
     source: ClassVar[str]

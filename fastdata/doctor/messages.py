@@ -9,7 +9,7 @@ from fastdata.doctor.memory import Held
 from fastdata.doctor.script import Script
 from fastdata.doctor.watching import EventKind
 
-__all__ = ["Dump", "Ended", "Plain", "Ran", "RankFacts", "Request", "Run", "Watched"]
+__all__ = ["Dump", "Ended", "Plain", "Ran", "RankFacts", "Request", "Run", "Switch", "Watched"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,13 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class Switch:
+    """Follow advice that can be switched, and no other of that kind."""
+
+    follow: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Dump:
     """Write gradients and updates of parameters of the next step to a file."""
 
@@ -64,6 +71,8 @@ class Ran:
     """On a GPU: the most that torch took of its memory, in blocks, for `peak_bytes`."""
     retries: int = 0
     """On a GPU: how often all unused blocks had to be given back, as none was large enough."""
+    cpu_seconds: float = 0.0
+    """Of all threads of the process."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,10 +32,11 @@ import torch
 from torch import nn
 
 from fastdata.doctor.advice import ADVICE
+from fastdata.doctor.contract import Change, Undo
 from fastdata.doctor.facts import rank_facts, watched_facts
 from fastdata.doctor.first_steps import WATCHED_STEPS, FirstSteps
 from fastdata.doctor.memory import forget_peak, peak_bytes, uses_cuda
-from fastdata.doctor.messages import Dump, Ended, Ran, Request, Run, Watched
+from fastdata.doctor.messages import Dump, Ended, Ran, Request, Run, Switch, Watched
 from fastdata.doctor.numerics import (
     StepDump,
     digest,
@@ -79,8 +80,10 @@ class Session:
             compared=request.ranks > 1,
         )
         self._replay.factor = request.batch_factor
+        self._changes: dict[str, list[Change]] = {}  # of advice that can be switched
+        self._undo: list[Undo] = []
         self._left = 0  # of the steps that are to be run
-        self._began = 0.0
+        self._began = self._cpu_began = 0.0
         self._measures = False
         self._first_steps = FirstSteps(self._watch, self._replay.loader_of)
         self._dump: StepDump | None = None
@@ -220,6 +223,9 @@ class Session:
                 for finding in advice.find(seen):
                     if finding.change is not None:
                         finding.change()
+            elif advice.switched and self.request.phase == advice.phase:
+                found = (finding.change for finding in advice.find(seen))
+                self._changes[advice.id] = [change for change in found if change is not None]
         if self.request.in_float64:
             make_float64(seen.models, seen.optimizers)
             self._replay.convert = to_float64
@@ -234,19 +240,21 @@ class Session:
         if uses_cuda():
             torch.cuda.synchronize()
         seconds = time.perf_counter() - self._began
+        cpu_seconds = time.process_time() - self._cpu_began
         samples, parts = self._replay.samples, self._watch.part_seconds.copy()
         if uses_cuda():
             peak, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
             retries = torch.cuda.memory_stats().get("num_alloc_retries", 0)
-            self._send(Ran(seconds, peak, samples, parts, reserved, retries))
+            self._send(Ran(seconds, peak, samples, parts, reserved, retries, cpu_seconds))
         else:
-            self._send(Ran(seconds, peak_bytes(), samples, parts))
+            self._send(Ran(seconds, peak_bytes(), samples, parts, cpu_seconds=cpu_seconds))
         self._wait()
 
     def _wait(self) -> None:
         """Do what the parent wants next."""
         try:
-            command = self._connection.recv()
+            while isinstance(command := self._connection.recv(), Switch):
+                self._switch(command.follow)
         except (EOFError, OSError):
             _end_group()
         if isinstance(command, Dump):
@@ -258,7 +266,16 @@ class Session:
         if uses_cuda():
             torch.cuda.synchronize()
         self._watch.part_seconds = defaultdict(float)
-        self._began = time.perf_counter()
+        self._began, self._cpu_began = time.perf_counter(), time.process_time()
+
+    def _switch(self, follow: tuple[str, ...]) -> None:
+        """Follow this advice, of that which can be switched, and no other."""
+        while self._undo:
+            self._undo.pop()()
+        for id, changes in self._changes.items():
+            if id in follow:
+                undos = (change() for change in changes)
+                self._undo += [undo for undo in undos if undo is not None]
 
     def _parameters(self) -> dict[str, torch.Tensor]:
         return named_parameters(self._watch.seen.models, self._watch.seen.optimizers[0])

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
-from fastdata.doctor.contract import Advice, Finding, Numerics
+from fastdata.doctor.contract import Advice, Finding, Numerics, Undo
 from fastdata.doctor.watching import Seen
 
 __all__ = ["ADVICE"]
@@ -23,6 +24,7 @@ class ChannelsLast(Advice):
 
     id = "D03"
     title = "channels_last"
+    switched = True
     numerics = Numerics.ROUNDING
     source = "https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html"
 
@@ -36,13 +38,13 @@ class ChannelsLast(Advice):
         for model in seen.trained():
             inside = {id(module) for module in model.modules()}
             if any(id(module) in inside for module in others):
-                change = functools.partial(self._convert, model)
+                change = functools.partial(self._convert, model, seen.optimizers)
                 what = "model.to(memory_format=channels_last)"
                 yield Finding(seen.line_of(model), what, change, of=model)
 
     @staticmethod
-    def _convert(model: nn.Module) -> None:
-        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    def _convert(model: nn.Module, optimizers: Sequence[Optimizer]) -> Undo:
+        _arrange(model, optimizers, torch.channels_last)
 
         def convert(_: nn.Module, arguments: tuple[object, ...]) -> tuple[object, ...]:
             return tuple(
@@ -52,7 +54,30 @@ class ChannelsLast(Advice):
                 for one in arguments
             )
 
-        model.register_forward_pre_hook(convert)
+        hook = model.register_forward_pre_hook(convert)
+
+        def undo() -> None:
+            hook.remove()
+            _arrange(model, optimizers, torch.contiguous_format)
+
+        return undo
+
+
+def _arrange(
+    model: nn.Module, optimizers: Sequence[Optimizer], memory_format: torch.memory_format
+) -> None:
+    """Put weights, gradients and what optimisers keep of them into one order of memory."""
+    model.to(memory_format=memory_format)  # type: ignore[call-overload]
+    for parameter in model.parameters():
+        if parameter.ndim != 4:
+            continue
+        if parameter.grad is not None:
+            parameter.grad = parameter.grad.contiguous(memory_format=memory_format)
+        for optimizer in optimizers:
+            state = optimizer.state.get(parameter, {})
+            for name, value in state.items():
+                if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
+                    state[name] = value.contiguous(memory_format=memory_format)
 
 
 class Autotuner(Advice):

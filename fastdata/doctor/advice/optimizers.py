@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from fastdata.doctor.contract import Advice, Finding, Numerics
+from fastdata.doctor.contract import Advice, Finding, Numerics, Undo
 from fastdata.doctor.watching import Event, Seen
 from fastdata.measuring.lines import user_sources
 
@@ -33,6 +33,7 @@ class FusedOptimizer(Advice):
     title = "fused=True"
     numerics = Numerics.ROUNDING
     part = "step"
+    switched = True
     source = "https://docs.pytorch.org/docs/stable/optim.html"
 
     def find(self, seen: Seen) -> Iterator[Finding]:
@@ -52,13 +53,25 @@ class FusedOptimizer(Advice):
         )
 
     @staticmethod
-    def _fuse(optimizer: Optimizer) -> None:
+    def _fuse(optimizer: Optimizer) -> Undo:
+        groups = [optimizer.defaults, *optimizer.param_groups]
+        before = [(group.get("fused"), group.get("foreach")) for group in groups]
+        counts = {p: state["step"] for p, state in optimizer.state.items() if "step" in state}
+
+        def undo() -> None:
+            for group, (fused, foreach) in zip(groups, before, strict=True):
+                group["fused"], group["foreach"] = fused, foreach
+            for parameter, count in counts.items():
+                state = optimizer.state[parameter]
+                state["step"] = state["step"].to(torch.as_tensor(count).device)
+
         optimizer._need_device_dtype_check_for_fused = True  # type: ignore[attr-defined]
-        for group in [optimizer.defaults, *optimizer.param_groups]:
+        for group in groups:
             group["fused"], group["foreach"] = True, False
-        for state in optimizer.state.values():  # counts of steps are float32 tensors there
-            if isinstance(state.get("step"), (int, float)):
-                state["step"] = torch.tensor(float(state["step"]), dtype=torch.float32)
+        for parameter, count in counts.items():  # float32, and where the parameter is
+            count = torch.as_tensor(count, dtype=torch.float32, device=parameter.device)
+            optimizer.state[parameter]["step"] = count
+        return undo
 
 
 class GradientsSetToNone(Advice):
@@ -66,6 +79,7 @@ class GradientsSetToNone(Advice):
 
     id = "D07"
     title = "zero_grad(set_to_none=True)"
+    switched = True
     source = "https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html"
 
     def find(self, seen: Seen) -> Iterator[Finding]:
@@ -75,8 +89,9 @@ class GradientsSetToNone(Advice):
             yield Finding(line, self.title, functools.partial(self._set_to_none, seen))
 
     @staticmethod
-    def _set_to_none(seen: Seen) -> None:
+    def _set_to_none(seen: Seen) -> Undo:
         seen.forced["zero_grad"] = {"set_to_none": True}
+        return lambda: seen.forced.pop("zero_grad", None)
 
 
 class ClearedLate(Advice):
