@@ -12,7 +12,7 @@
 ``windows.py``     timed windows of batches and steps; medians with intervals
 ``turns.py``       the order of blocks in a process, and its number for each row
 ``statistics.py``  gains with intervals and verdicts, from one number per process
-``noise.py``       whether a machine is quiet enough, and by which clock to judge
+``noise.py``       rules for busy machines: which clock judges, when trials end
 ``trials.py``      calls in a process that may die, hang or take all memory
 ``cores.py``       what other processes take of the cores
 ``page_cache.py``  whether files are in memory

@@ -1,4 +1,4 @@
-"""Whether a machine is quiet enough to compare training steps, and by which clock.
+"""Rules for busy machines: the clock that judges training steps, and when trials end.
 
 OpenMP threads spin while they wait: one busy neighbour makes a step of two threads 3-25 times as
 slow.  CPU time of a step with one thread stays within 0.7-2.2% at a load of 8-12.
@@ -16,7 +16,7 @@ from fastdata.measuring.statistics import student_quantile
 __all__ = ["Clock", "busy_text", "clock_for", "noise_of", "too_noisy"]
 
 BUSY = 0.1
-"""Share of the cores that other programs may use before wall time is no longer trusted."""
+"""Other programs may use this share of the cores; above it, wall time is not trusted."""
 
 MOST_NOISE = 0.2
 """A comparison of the baseline with itself that is less certain than this ends the trials."""
@@ -25,7 +25,7 @@ Clock: TypeAlias = Literal["wall", "cpu"]
 
 
 def clock_for(cores_of_others: float, cores: int, *, threads: int, on_gpu: bool) -> Clock | None:
-    """Return the clock by which steps are judged; None if no clock gives a verdict.
+    """Return the clock that judges steps; None if neither can.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ def clock_for(cores_of_others: float, cores: int, *, threads: int, on_gpu: bool)
     threads
         Threads of a step on the CPU.
     on_gpu
-        Whether the step runs on a GPU: CPU time then misses most of it.
+        Whether the step runs on a GPU.  CPU time does not contain work of a GPU.
     """
     if cores_of_others <= BUSY * cores:
         return "wall"
@@ -51,8 +51,9 @@ def noise_of(rounds: Sequence[float]) -> float:
     """Return the 95% half-width of an A/A comparison, as a fraction, from one process's rounds.
 
     `rounds` are three or more logarithms of baseline time over baseline time.  It is the error of
-    their median, from their median absolute deviation, which a single disturbed round cannot raise
-    much: for normal rounds, sigma is 1.4826 of it, and a median has 1.2533 times a mean's error.
+    their median, from their median absolute deviation (MAD).  A single disturbed round cannot
+    raise the MAD much.  For normal rounds, sigma is 1.4826 MAD, and the error of a median is
+    1.2533 times the error of a mean.
     """
     middle = statistics.median(rounds)
     sigma = 1.4826 * statistics.median(abs(one - middle) for one in rounds)

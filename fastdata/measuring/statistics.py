@@ -1,8 +1,8 @@
 """Gains with 95% intervals, from one number per process: how sure a comparison can be.
 
 A process compares each row (a piece of advice, a setting) with the baseline and yields one number
-per row: the logarithm of baseline time over row time.  Windows inside a process are too alike to
-count as independent, so intervals are Student's t over processes.
+per row: the logarithm of baseline time over row time.  Windows inside a process are not
+independent, so intervals are Student's t over processes.
 
 Two or three processes say little about one row's spread.  Rows are therefore pooled: a row uses
 the larger of its own variance and the pooled one, with the degrees of freedom of all rows.  Rows of
@@ -119,7 +119,7 @@ def judge(
 
 
 def smallest_gain(rows: Mapping[K, Sequence[float]]) -> float:
-    """Return the gain that a typical one of these rows must have to be reported: 1.03 or more."""
+    """Return the smallest gain that a typical row can show in a report: 1.03 or more."""
     needed = [
         math.sqrt(variance / len(rows[key])) * student_quantile(1 - ERROR / len(rows), degrees)
         if degrees
@@ -183,7 +183,7 @@ def _concentration(variances: np.ndarray) -> np.ndarray:
 
 @cache
 def _largest_concentration(degrees: tuple[int, ...]) -> float:
-    """Return what the concentration of equal variances exceeds in a tenth of all cases."""
+    """Return the 90% quantile of the concentration if all variances are equal."""
     drawn = np.random.default_rng(0).chisquare(degrees, (DRAWS, len(degrees)))
     return float(np.quantile(_concentration(drawn / degrees), 1 - UNEQUAL))
 
@@ -216,7 +216,7 @@ def student_inside(t: float, degrees: int) -> float:
 
 @cache
 def student_quantile(probability: float, degrees: int) -> float:
-    """Return the t for which `student_inside` is this probability; 12.706 for 0.95 and 1."""
+    """Return the inverse of `student_inside`: 12.706 for 0.95 and one degree of freedom."""
     low, high = 0.0, math.pi / 2
     for _ in range(60):
         middle = (low + high) / 2

@@ -1,9 +1,11 @@
 """The order in which a process runs its rows and the baseline, and its number for each row.
 
 A machine drifts: what runs later is faster or slower for reasons of its own.  So every round runs
-all rows in another random order, and each row is compared with the baseline blocks around it.  At
-most `ROWS_PER_BASELINE` rows lie between two of them.  In simulation, a baseline block after five
-of ten rows instead of all ten makes the spread of a number 6-20% smaller, for 9% more time.
+all rows in another random order, and each row is compared with the baseline blocks around it.
+
+Two baseline blocks have at most `ROWS_PER_BASELINE` rows between them.  In simulation with ten
+rows, two baseline blocks a round instead of one make the spread of a number 5-20% smaller, for 9%
+more time.
 """
 
 from __future__ import annotations
