@@ -82,20 +82,18 @@ def test_following_advice_does_to_the_numbers_what_it_promises(id: str, tmp_path
     assert compare_dumps(base, other, exact).numerics in expected
 
 
-@pytest.mark.parametrize("id", ["D03", "D06", "D07"])
-def test_advice_that_is_switched_does_what_it_does_in_a_process_of_its_own(
-    id: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("id", FOLLOWED)
+def test_advice_is_switched_on_and_off_in_one_process(id: str, tmp_path: Path) -> None:
     text = script_with(**FOLLOWED[id][0])
     base, followed = dump(text, tmp_path, "base"), dump(text, tmp_path, "followed", follow=(id,))
-    for name, switches in {"on": [(id,)], "off": [(id,), ()], "again": [(id,), (), (id,)]}.items():
-        with started(text, tmp_path, seed=0) as answer:
-            answer()
-            path = tmp_path / f"{name}.pt"
-            answer(*map(Switch, switches), Dump(str(path)))
-            answer(Run(2))
-        same = base if name == "off" else followed
-        assert compare_dumps(same, path, same).numerics == Numerics.EQUAL, name
+    for expected, switches in (base, [(id,), ()]), (followed, [(id,), (), (id,)]):
+        path = tmp_path / f"{len(switches)}.pt"
+        with started(text, tmp_path) as answer:
+            assert isinstance(answer(), Watched)
+            assert isinstance(answer(*map(Switch, switches), Dump(str(path))), Ran)
+            assert isinstance(answer(Switch(()), Run(2)), Ran)
+            assert isinstance(answer(Switch((id,)), Run(2)), Ran)
+        assert compare_dumps(expected, path, expected).numerics == Numerics.EQUAL
 
 
 @pytest.mark.smoke

@@ -13,15 +13,15 @@ from typing import ClassVar, Literal, TypeAlias
 
 from fastdata.doctor.watching import EventKind, Seen
 
-__all__ = ["Advice", "Change", "Finding", "Kind", "Numerics", "Phase", "Undo"]
+__all__ = ["Advice", "Change", "Finding", "Kind", "Numerics", "Phase", "Undo", "replaced"]
 
 Phase: TypeAlias = Literal["train", "evaluate"]
 
-Undo: TypeAlias = Callable[[], None]
+Undo: TypeAlias = Callable[[], object]
 """Makes a change of the running script as if it had not been."""
 
-Change: TypeAlias = Callable[[], Undo | None]
-"""Follows advice in the running script; None if that cannot be undone."""
+Change: TypeAlias = Callable[[], Undo]
+"""Follows advice in the running script."""
 
 Kind: TypeAlias = Literal["speed", "bug", "note"]
 """What it is about: speed or memory, a mistake, or a choice for the script's author."""
@@ -59,6 +59,17 @@ class Finding:
         return not self.why_not and (self.change is not None or bool(self.environment))
 
 
+def replaced(owner: object, name: str, value: object) -> Undo:
+    """Set an attribute of a module, a class or an object."""
+    own = vars(owner)
+    if name not in own:
+        setattr(owner, name, value)
+        return lambda: delattr(owner, name)
+    before = own[name]
+    setattr(owner, name, value)
+    return lambda: setattr(owner, name, before)
+
+
 class Advice(ABC):
     """A piece of advice.  Its docstring says what it is; `docs/doctor.md` has a section for it."""
 
@@ -72,8 +83,6 @@ class Advice(ABC):
     """What it is followed for: what saves memory may take time."""
     part: ClassVar[EventKind | None] = None
     """Which part of a step it makes faster: it can save no more than that takes."""
-    switched: ClassVar[bool] = False
-    """Whether its changes can be undone: it is switched on and off in one process."""
     gpu_only: ClassVar[bool] = False
     """Whether it does something for scripts on a GPU alone."""
     source: ClassVar[str]

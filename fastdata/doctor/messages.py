@@ -41,7 +41,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """Follow advice that can be switched, and no other of that kind."""
+    """Follow this advice from the next step on, and no other."""
 
     follow: tuple[str, ...]
 

@@ -32,7 +32,7 @@ import torch
 from torch import nn
 
 from fastdata.doctor.advice import ADVICE
-from fastdata.doctor.contract import Change, Undo
+from fastdata.doctor.contract import Change
 from fastdata.doctor.facts import rank_facts, watched_facts
 from fastdata.doctor.first_steps import WATCHED_STEPS, FirstSteps
 from fastdata.doctor.memory import forget_peak, peak_bytes, uses_cuda
@@ -75,8 +75,8 @@ class Session:
         mode: Mode = "watch" if request.watch_only else request.phase
         self._replay = Replay(mode, self._watch, compared=request.ranks > 1)
         self._replay.factor = request.batch_factor
-        self._changes: dict[str, list[Change]] = {}  # of advice that can be switched
-        self._undo: list[Undo] = []
+        self._changes: dict[str, list[Change]] = {}  # by ID of advice
+        self._undo = contextlib.ExitStack()
         self._left = 0  # of the steps that are to be run
         self._began = self._cpu_began = 0.0
         self._measures = False
@@ -213,13 +213,10 @@ class Session:
         seen = self._watch.seen
         watched = self._watched()
         for advice in ADVICE:
-            if advice.id in self.request.follow:
-                for finding in advice.find(seen):
-                    if finding.change is not None:
-                        finding.change()
-            elif advice.switched and self.request.phase == advice.phase:
+            if advice.phase == self.request.phase:
                 found = (finding.change for finding in advice.find(seen))
                 self._changes[advice.id] = [change for change in found if change is not None]
+        self._switch(self.request.follow)
         if self.request.in_float64:
             make_float64(seen.models, seen.optimizers)
             self._replay.convert = to_float64
@@ -263,13 +260,11 @@ class Session:
         self._began, self._cpu_began = time.perf_counter(), time.process_time()
 
     def _switch(self, follow: tuple[str, ...]) -> None:
-        """Follow this advice, of that which can be switched, and no other."""
-        while self._undo:
-            self._undo.pop()()
+        """Follow this advice, and no other."""
+        self._undo.close()
         for id, changes in self._changes.items():
-            if id in follow:
-                undos = (change() for change in changes)
-                self._undo += [undo for undo in undos if undo is not None]
+            for change in changes if id in follow else ():
+                self._undo.callback(change())
 
     def _parameters(self) -> dict[str, torch.Tensor]:
         return named_parameters(self._watch.seen.models, self._watch.seen.optimizers[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any, TypeAlias
 
 import torch
@@ -11,7 +12,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from fastdata.doctor.contract import Advice, Finding, Numerics
+from fastdata.doctor.contract import Advice, Finding, Numerics, Undo, replaced
 from fastdata.doctor.watching import Seen
 
 __all__ = ["ADVICE"]
@@ -57,7 +58,7 @@ class ValidationRecordsGradients(Advice):
         yield from found.values()
 
     @staticmethod
-    def _record_nothing(model: nn.Module) -> None:
+    def _record_nothing(model: nn.Module) -> Undo:
         forward = model.forward
 
         @functools.wraps(forward)
@@ -67,7 +68,7 @@ class ValidationRecordsGradients(Advice):
             with torch.no_grad():
                 return forward(*arguments, **options)
 
-        model.forward = unrecorded
+        return replaced(model, "forward", unrecorded)
 
 
 class FoldedNormalisation(Advice):
@@ -101,19 +102,17 @@ class FoldedNormalisation(Advice):
                 yield layer, module
 
     @staticmethod
-    def _fold(model: nn.Module, pairs: list[tuple[_Convolution, _BatchNorm]]) -> None:
+    def _fold(model: nn.Module, pairs: list[tuple[_Convolution, _BatchNorm]]) -> Undo:
         folded: dict[int, nn.Module] = {}
         for layer, norm in pairs:
             folded[id(layer)], folded[id(norm)] = fuse_conv_bn_eval(layer, norm), nn.Identity()
-        _replace(model, folded)
-
-
-def _replace(model: nn.Module, layers: dict[int, nn.Module]) -> None:
-    """Put other layers into a model, by the identity of those that they replace."""
-    for module in list(model.modules()):
-        for name, child in list(module.named_children()):
-            if id(child) in layers:
-                setattr(module, name, layers[id(child)])
+        undo = ExitStack()
+        for module in list(model.modules()):
+            for name, child in list(module.named_children()):
+                if id(child) in folded:
+                    setattr(module, name, folded[id(child)])
+                    undo.callback(setattr, module, name, child)
+        return undo.close
 
 
 ADVICE = ValidationRecordsGradients(), FoldedNormalisation()

@@ -6,7 +6,9 @@ import functools
 from collections.abc import Iterator
 from typing import ClassVar
 
-from fastdata.doctor.contract import Advice, Finding, Numerics
+from torch import nn
+
+from fastdata.doctor.contract import Advice, Finding, Numerics, Undo
 from fastdata.doctor.watching import Seen
 
 __all__ = ["ADVICE"]
@@ -27,8 +29,12 @@ class Compile(Advice):
             return
         given = ", ".join(f'{name}="{value}"' for name, value in self.options.items())
         for model in seen.trained():
-            change = functools.partial(model.compile, **self.options)
+            change = functools.partial(self._compile, model)
             yield Finding(seen.line_of(model), f"{type(model).__name__}.compile({given})", change)
+
+    def _compile(self, model: nn.Module) -> Undo:
+        model.compile(**self.options)
+        return functools.partial(setattr, model, "_compiled_call_impl", None)
 
 
 class RecordedLaunches(Compile):

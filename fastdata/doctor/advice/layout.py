@@ -24,7 +24,6 @@ class ChannelsLast(Advice):
 
     id = "D03"
     title = "channels_last"
-    switched = True
     numerics = Numerics.ROUNDING
     source = "https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html"
 
@@ -96,8 +95,9 @@ class Autotuner(Advice):
             yield Finding(seen.model_line, self.title, self._switch_on)
 
     @staticmethod
-    def _switch_on() -> None:
+    def _switch_on() -> Undo:
         torch.backends.cudnn.benchmark = True
+        return functools.partial(setattr, torch.backends.cudnn, "benchmark", False)
 
 
 ADVICE = ChannelsLast(), Autotuner()

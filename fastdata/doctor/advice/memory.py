@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from fastdata.doctor.contract import Advice, Finding
+from fastdata.doctor.contract import Advice, Finding, Undo, replaced
 from fastdata.doctor.watching import Seen
 
 __all__ = ["ADVICE"]
@@ -56,9 +57,11 @@ class ActivationCheckpointing(Advice):
         return found
 
     @staticmethod
-    def _checkpoint(blocks: list[nn.Module]) -> None:
+    def _checkpoint(blocks: list[nn.Module]) -> Undo:
+        undo = ExitStack()
         for block in blocks:
-            block.forward = _checkpointed(block, block.forward)
+            undo.callback(replaced(block, "forward", _checkpointed(block, block.forward)))
+        return undo.close
 
 
 def _checkpointed(block: nn.Module, forward: Any) -> Any:

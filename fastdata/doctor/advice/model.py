@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
 
-import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
-from fastdata.doctor.contract import Advice, Finding, Numerics
+from fastdata.doctor.contract import Advice, Finding, Numerics, Undo, replaced
 from fastdata.doctor.watching import ModuleUse, Seen
 
 __all__ = ["ADVICE"]
@@ -48,14 +49,16 @@ class BiasBeforeNorm(Advice):
             yield Finding(seen.line_of(layer), f"{type(layer).__name__}(bias=False)", change)
 
     @staticmethod
-    def _drop(layer: nn.Module, optimizers: list[Optimizer]) -> None:
-        bias = layer.bias
+    def _drop(layer: Any, optimizers: list[Optimizer]) -> Undo:
+        bias, undo = layer.bias, ExitStack()
+        undo.callback(layer.register_parameter, "bias", bias)
         layer.register_parameter("bias", None)
         for optimizer in optimizers:
             for group in optimizer.param_groups:
-                group["params"] = [p for p in group["params"] if p is not bias]
-            if isinstance(bias, torch.Tensor):
-                optimizer.state.pop(bias, None)
+                if any(p is bias for p in group["params"]):
+                    undo.callback(group.update, params=group["params"])
+                    group["params"] = [p for p in group["params"] if p is not bias]
+        return undo.close
 
 
 class InPlaceActivation(Advice):
@@ -73,7 +76,7 @@ class InPlaceActivation(Advice):
             if isinstance(use.module, ACTIVATIONS) and self._may(use, seen)
         ]
         for module in modules:
-            change = functools.partial(setattr, module, "inplace", True)
+            change = functools.partial(replaced, module, "inplace", True)
             what = f"{type(module).__name__}(inplace=True)"
             yield Finding(seen.line_of(module), what, change)
 

@@ -32,7 +32,6 @@ class FusedOptimizer(Advice):
     title = "fused=True"
     numerics = Numerics.ROUNDING
     part = "step"
-    switched = True
     source = "https://docs.pytorch.org/docs/stable/optim.html"
 
     def find(self, seen: Seen) -> Iterator[Finding]:
@@ -78,7 +77,6 @@ class GradientsSetToNone(Advice):
 
     id = "D07"
     title = "zero_grad(set_to_none=True)"
-    switched = True
     source = "https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html"
 
     def find(self, seen: Seen) -> Iterator[Finding]:
@@ -90,7 +88,7 @@ class GradientsSetToNone(Advice):
     @staticmethod
     def _set_to_none(seen: Seen) -> Undo:
         seen.forced["zero_grad"] = {"set_to_none": True}
-        return lambda: seen.forced.pop("zero_grad", None)
+        return functools.partial(seen.forced.pop, "zero_grad")
 
 
 class ForeachClipping(Advice):
@@ -109,8 +107,9 @@ class ForeachClipping(Advice):
             yield Finding(line, self.title, functools.partial(self._clip_together, seen))
 
     @staticmethod
-    def _clip_together(seen: Seen) -> None:
+    def _clip_together(seen: Seen) -> Undo:
         seen.forced["clip"] = {"foreach": True}
+        return functools.partial(seen.forced.pop, "clip")
 
 
 class DecoupledDecay(Advice):

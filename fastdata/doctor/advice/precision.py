@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fastdata.doctor.contract import Advice, Finding, Numerics
+from fastdata.doctor.contract import Advice, Finding, Numerics, Undo, replaced
 from fastdata.doctor.watching import Seen
 
 __all__ = ["ADVICE"]
@@ -46,7 +46,7 @@ class MixedPrecision(Advice):
                 yield Finding(line, "torch.autocast(dtype=torch.bfloat16)", change)
 
     @staticmethod
-    def _cast(model: nn.Module, device: str) -> None:
+    def _cast(model: nn.Module, device: str) -> Undo:
         forward = model.forward
 
         @functools.wraps(forward)
@@ -55,7 +55,7 @@ class MixedPrecision(Advice):
                 output = forward(*arguments, **options)
             return output.float() if isinstance(output, torch.Tensor) else output
 
-        model.forward = cast
+        return replaced(model, "forward", cast)
 
 
 class MatmulPrecision(Advice):
@@ -76,8 +76,9 @@ class MatmulPrecision(Advice):
             yield Finding(seen.model_line, self.title, self._switch_on)
 
     @staticmethod
-    def _switch_on() -> None:
+    def _switch_on() -> Undo:
         torch.set_float32_matmul_precision("high")
+        return functools.partial(torch.set_float32_matmul_precision, "highest")
 
 
 ADVICE = MixedPrecision(), MatmulPrecision()

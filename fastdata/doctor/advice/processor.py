@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import statistics
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 
 import torch
 
-from fastdata.doctor.contract import Advice, Finding, Numerics
+from fastdata.doctor.contract import Advice, Finding, Numerics, Undo
 from fastdata.doctor.watching import FOLLOWED_STEPS, Seen
 from fastdata.processes.resources import available_cores
 
@@ -55,8 +56,14 @@ class Threads(Advice):
             yield Finding(
                 where or (f"OMP_NUM_THREADS={variable}" if variable else ""),
                 f"{cores} threads (now {threads})",
-                lambda: torch.set_num_threads(cores),
+                functools.partial(self._use, cores),
             )
+
+    @staticmethod
+    def _use(cores: int) -> Undo:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(cores)
+        return functools.partial(torch.set_num_threads, threads)
 
 
 class BoundThreads(Advice):
@@ -113,7 +120,13 @@ class Determinism(Advice):
         if torch.are_deterministic_algorithms_enabled():
             calls = [line for name, line in seen.calls if name == "use_deterministic_algorithms"]
             where = calls[-1] if calls else ""
-            yield Finding(where, self.title, lambda: torch.use_deterministic_algorithms(False))
+            yield Finding(where, self.title, self._switch_off)
+
+    @staticmethod
+    def _switch_off() -> Undo:
+        warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+        torch.use_deterministic_algorithms(False)
+        return functools.partial(torch.use_deterministic_algorithms, True, warn_only=warn_only)
 
 
 ADVICE = Threads(), BoundThreads(), MemoryAllocator(), Determinism()
