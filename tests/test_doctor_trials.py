@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -178,43 +177,6 @@ def test_a_batch_that_the_script_changes_is_the_same_each_time(tmp_path: Path) -
     assert sums[8:12] == sums[:4]
 
 
-@pytest.mark.parametrize("kind", ["function", "method", "module"])
-def test_a_metric_is_computed_in_one_step_of_fifty_and_not_changed_elsewhere(
-    kind: str, tmp_path: Path
-) -> None:
-    base = {"function": "", "method": "class A:", "module": "class A(nn.Module):"}[kind]
-    name = {"function": "accuracy", "method": "update", "module": "forward"}[kind]
-    this = "" if kind == "function" else "self, "
-    text = script_with(
-        start=f"""
-{base or "if True:"}
-    def {name}({this}output, place):
-        print(place, flush=True)
-        return output.topk(2).indices
-accuracy = {"accuracy" if kind == "function" else "A()"}
-        """,
-        step=f"""
-            optimizer.zero_grad()
-            output = model(x)
-            F.cross_entropy(output, y).backward()
-            optimizer.step()
-            right = accuracy{".update" if kind == "method" else ""}(output.detach(), "each")
-            with torch.no_grad():
-                accuracy{".update" if kind == "method" else ""}(model(x), "other")
-        """,
-    )
-    base_dump = dump(text, tmp_path, "base")
-    other = dump(text, tmp_path, "other", follow=("D14",))
-    assert compare_dumps(base_dump, other, base_dump).numerics == Numerics.EQUAL
-    with started(text, tmp_path, follow=("D14",)) as answer:
-        answer()
-        before = (tmp_path / "output.txt").read_text().split()
-        answer(Run(100))
-    after = (tmp_path / "output.txt").read_text().split()[len(before) :]
-    assert after.count("each") == 2
-    assert after.count("other") in (99, 100)
-
-
 def test_checkpointing_keeps_gradients_and_takes_less_memory(tmp_path: Path) -> None:
     text = script_with(
         model="""
@@ -339,47 +301,6 @@ def test_a_validation_is_measured_by_its_passes(tmp_path: Path) -> None:
         before = (tmp_path / "output.txt").read_text().count("pass")
         assert isinstance(answer(Run(20)), Ran)
     assert (tmp_path / "output.txt").read_text().count("pass") == before + 20
-
-
-LINEAR = "model = nn.Sequential(nn.Flatten(), nn.Linear(192, 2048), nn.ReLU(), nn.Linear(2048, 8))"
-PRUNED = f"""
-{LINEAR}
-from torch.nn.utils import prune
-prune.l1_unstructured(model[1], "weight", 0.9)
-"""
-
-
-def validated(text: str, folder: Path, *follow: str) -> torch.Tensor:
-    """Return what a model gives in validation once advice was followed."""
-    folder.mkdir()
-    with started(text, folder, phase="evaluate", follow=follow) as answer:
-        assert isinstance(answer(), Watched)
-        before = len((folder / "output.txt").read_text().splitlines())
-        assert isinstance(answer(Run(16)), Ran)
-    lines = (folder / "output.txt").read_text().splitlines()[before:]
-    assert len(lines) == 16
-    return torch.tensor([json.loads(line) for line in lines])
-
-
-@pytest.mark.parametrize(
-    ("id", "model", "least", "most"), [("D56", LINEAR, 1e-5, 0.1), ("D57", PRUNED, 0.0, 0.0)]
-)
-def test_a_validation_with_other_layers_gives_what_it_gave(
-    id: str, model: str, least: float, most: float, tmp_path: Path
-) -> None:
-    text = script_with(
-        model=model,
-        validation="""
-            model.eval()
-            with torch.no_grad():
-                for x, y in loader:
-                    print(model(x).flatten().tolist(), flush=True)
-        """,
-    )
-    plain = validated(text, tmp_path / "plain")
-    other = validated(text, tmp_path / "other", id)
-    apart = float((other - plain).abs().max() / plain.abs().max())
-    assert least <= apart <= most
 
 
 # -- what was measured -----------------------------------------------------------------------

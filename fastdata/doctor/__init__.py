@@ -13,19 +13,13 @@
 ``writes.py``       what it may write: nothing of the user's
 ``replaying.py``    its batches: as they come, or some again and again
 ``watching.py``     its models, optimisers, and the events of its steps
-``outputs.py``      what its loop computes of outputs, and does not train with
+``first_steps.py``  what is followed in its first steps: metrics, copies, waits, memory
 ``contract.py``     what a piece of advice is
 ``advice/``         the advice
-``copies.py``       how it copies batches to a device
-``slices.py``       loops over a dimension of a tensor
 ``ranks.py``        several ranks of a script, watched at once
-``source.py``       what can be read from a script without running it
 ``trials.py``       the script with and without, measured in turns
 ``numerics.py``     what following advice does to gradients
 ``report.py``       the report: data, JSON, text
-``edits.py``        edits of source that follow advice
-``editing.py``      what edits are made with, by LibCST
-``patching.py``     `apply_advice`: a patch of the source, tried as a whole, and its writing
 ``page.py``         the report as an HTML page: ``report.html.jinja``, filled in
 ==================  ============================================================
 """

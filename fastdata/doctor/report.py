@@ -110,17 +110,10 @@ class DoctorReport:
         return self.watched.waited > WAITS
 
     @property
-    def unseen(self) -> tuple[str, ...]:
-        """Sentences on what was not seen of the script."""
-        watched, said = self.watched, []
-        if watched.failed:
-            said.append(
-                "the script failed while it was watched, perhaps as its epochs end early there: "
-                f"{watched.failed}"
-            )
-        if not watched.validates:
-            said.append("no validation was seen, so there is no advice on one")
-        return tuple(said)
+    def failure(self) -> str:
+        """A sentence on how the script failed after an epoch that ended early, or ""."""
+        why = "the script failed while it was watched, perhaps because its epochs end early there"
+        return f"{why}: {self.watched.failed}" if self.watched.failed else ""
 
     @property
     def verdict(self) -> str:
@@ -168,12 +161,12 @@ def _faster(gain: float, ids: tuple[str, ...]) -> str:
     return f"a step is {gain:.2f} times as fast by {', '.join(ids)}"
 
 
-def render_text(report: DoctorReport) -> str:
-    """Return a report as lines for a terminal."""
-    return "\n".join(_lines(report))
+def render_text(report: DoctorReport, *, notes: bool = False) -> str:
+    """Return a report as lines for a terminal; with `notes` also rows of that kind."""
+    return "\n".join(_lines(report, notes))
 
 
-def _lines(report: DoctorReport) -> Iterator[str]:
+def _lines(report: DoctorReport, notes: bool) -> Iterator[str]:
     watched = report.watched
     models = ", ".join(watched.models) or "no model"
     yield printable(
@@ -197,7 +190,7 @@ def _lines(report: DoctorReport) -> Iterator[str]:
             f"{report.noise.median:.2f} ({low:.2f}-{high:.2f}); a gain of less than "
             f"{report.smallest_gain - 1:.0%} cannot be seen"
         )
-    measured = [row for row in report.rows if row.kind != "bug"]
+    measured = [row for row in report.rows if row.kind == "speed"]
     if measured:
         yield f"{'gain (95%)':18s} {'numerics':18s} {'ID':4s} {'what':44s} where"
     for row in measured:
@@ -221,7 +214,11 @@ def _lines(report: DoctorReport) -> Iterator[str]:
         )
     if not report.repeatable:
         yield "its steps have other gradients each time, so numerics were not measured"
-    yield from map(printable, report.unseen)
+    if report.failure:
+        yield printable(report.failure)
+    for row in report.rows if notes else ():
+        if row.kind == "note":
+            yield printable(f"note: {row.title} ({row.id}), {_where(row)}")
     yield report.verdict
     if watched.blocked:
         yield printable(

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,14 +35,11 @@ __all__ = [
     "Trial",
     "Trials",
     "Verdict",
-    "at_least_promised",
     "judged",
     "rate_of_pairs",
 ]
 
 WINDOW_SECONDS = 0.5
-LONGEST_ROUND_SECONDS = 5.0
-"""Of one of the two, where a round is to have whole periods of what advice does."""
 LEAST_ROUNDS = 9
 """Of which each has to agree for a gain to be seen among a dozen pieces of advice."""
 
@@ -254,18 +251,18 @@ class Trials:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def watch(self, sources: Mapping[str, bytes] | None = None) -> Watched:
-        """Run the script, or what it is with other sources, until its steps were seen.
+    def watch(self) -> Watched:
+        """Run the script until its steps were seen.
 
         A validation is seen too, if it comes soon.  If the script sets variables that torch reads
         as it is imported, they are set from the beginning from now on: torch comes before scripts.
         """
-        with self._start(watch_only=True, sources=tuple((sources or {}).items())) as process:
+        with self._start(watch_only=True) as process:
             watched = process.watched_to_end(START_SECONDS)
         if self._environment or not watched.environment:
             return watched
         self._environment = watched.environment
-        return self.watch(sources)
+        return self.watch()
 
     def base(self, phase: Phase) -> Running:
         """Return the script as it is, running; its first step's gradients are kept."""
@@ -289,29 +286,25 @@ class Trials:
         follow: tuple[str, ...],
         phase: Phase = "train",
         environment: tuple[tuple[str, str], ...] = (),
-        *,
-        sources: Mapping[str, bytes] | None = None,
     ) -> Trial:
-        """Compare the script with one that follows some advice, or has other sources.
+        """Compare the script with one that follows some advice.
 
-        `sources` are texts that Python reads in place of files.  A script that fails then, or is
-        ended, is a trial with the reason.
+        If that one fails, or is ended, the trial has the reason.
         """
         base = self.base(phase)
-        is_same = not follow and not sources
         try:
             with ExitStack() as stack:
-                other = self._running(stack, follow, phase, environment, sources=sources)
+                other = self._running(stack, follow, phase, environment)
                 other.warm_up()
-                pairs = [self._compare(base, other, self.rounds, follow)]
-                compared = self._numerics(self._dump(follow, sources=sources))
-            if is_same or sign_test(pairs[0]) <= DOUBTFUL:
+                pairs = [self._compare(base, other, self.rounds)]
+                compared = self._numerics(self._dump(follow))
+            if not follow or sign_test(pairs[0]) <= DOUBTFUL:
                 for _ in range(FRESH_PAIRS):
                     base = self._renewed(phase)
                     with ExitStack() as stack:
-                        fresh = self._running(stack, follow, phase, environment, sources=sources)
+                        fresh = self._running(stack, follow, phase, environment)
                         fresh.warm_up()
-                        pairs.append(self._compare(base, fresh, FRESH_ROUNDS, follow))
+                        pairs.append(self._compare(base, fresh, FRESH_ROUNDS))
         except ScriptFailedError as error:
             if base.process.has_ended:
                 raise
@@ -319,24 +312,13 @@ class Trials:
         return Trial(
             follow,
             rate_of_pairs(pairs),
-            numerics=at_least_promised(compared.numerics, follow),
+            numerics=_at_least_promised(compared.numerics, follow),
             numerics_error=compared.error,
             warm_up_seconds=other.warm_up_seconds,
             peak_bytes=other.peak_bytes,
             base_peak_bytes=base.peak_bytes,
             step_seconds=other.step_seconds,
         )
-
-    def numerics(
-        self, follow: tuple[str, ...], environment: tuple[tuple[str, str], ...] = ()
-    ) -> Compared:
-        """Return what following advice does to the numbers, and measure nothing else."""
-        try:
-            with ExitStack() as stack:
-                self._running(stack, follow, "train", environment)
-        except ScriptFailedError:
-            return Compared()
-        return self._numerics(self._dump(follow))
 
     def batch_size(self, factor: float) -> BatchSize:
         """Run the script with batches of `factor` times as many samples."""
@@ -379,7 +361,6 @@ class Trials:
         *,
         in_float64: bool = False,
         batch_factor: float = 1.0,
-        sources: Mapping[str, bytes] | None = None,
     ) -> Running:
         process = stack.enter_context(
             self._start(
@@ -388,43 +369,28 @@ class Trials:
                 phase=phase,
                 in_float64=in_float64,
                 batch_factor=batch_factor,
-                sources=tuple((sources or {}).items()),
             )
         )
         process.watched(START_SECONDS)
         first = 0.0
         if phase == "train" and batch_factor == 1.0:
-            path = str(self._dump(follow, in_float64=in_float64, sources=sources))
+            path = str(self._dump(follow, in_float64=in_float64))
             first = process.ask(Dump(path), START_SECONDS).seconds  # of compiling, too
         return Running(process, first_seconds=first)
 
-    def _dump(
-        self,
-        follow: tuple[str, ...],
-        *,
-        in_float64: bool = False,
-        sources: Mapping[str, bytes] | None = None,
-    ) -> Path:
+    def _dump(self, follow: tuple[str, ...], *, in_float64: bool = False) -> Path:
         name = "float64" if in_float64 else "+".join(follow) or "base"
-        if sources:
-            name = "patched"
-        elif name == "base" and (self.scratch / "base.pt").exists():
+        if name == "base" and (self.scratch / "base.pt").exists():
             name = "again"
         return self.scratch / f"{name}.pt"
 
     # -- measuring -----------------------------------------------------------------------------
 
-    def _compare(
-        self, base: Running, other: Running, rounds: int, follow: tuple[str, ...]
-    ) -> list[float]:
+    def _compare(self, base: Running, other: Running, rounds: int) -> list[float]:
         """Return the ratio of the two times, of each round."""
         ratios = []
         fastest = min(base.step_seconds, other.step_seconds)
         steps = max(1, math.ceil(WINDOW_SECONDS / fastest))
-        period = math.lcm(*(advice_by_id(id).period for id in follow))
-        whole = math.ceil(steps / period) * period
-        if whole * max(base.step_seconds, other.step_seconds) <= LONGEST_ROUND_SECONDS:
-            steps = whole
         for turn in in_turns((base, other), rounds, self._order):
             self.each_round()
             took = {id(one): one.run(steps) for one in turn}
@@ -445,7 +411,7 @@ class Trials:
         return compare_dumps(self.scratch / "base.pt", other, exact)
 
 
-def at_least_promised(measured: Numerics | None, follow: tuple[str, ...]) -> Numerics | None:
+def _at_least_promised(measured: Numerics | None, follow: tuple[str, ...]) -> Numerics | None:
     """Return the class of numerics; of what lowers the precision, that at least, if at all."""
     promised = max((advice_by_id(id).numerics for id in follow), default=Numerics.EQUAL)
     if measured in (None, Numerics.EQUAL) or promised < Numerics.PRECISION:
