@@ -334,6 +334,17 @@ def test_advice_is_tried_by_the_command_and_its_gain_reported(
 
 
 @pytest.mark.smoke
+@pytest.mark.parametrize("option", ["--apply=D06", "--write", "--unsafe", "--no-run"])
+def test_source_is_neither_edited_nor_only_read(
+    option: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.py").touch()
+    with pytest.raises(SystemExit, match="2"):
+        main(["doctor", option, "--", str(tmp_path / "train.py")])
+    assert "No such option" in capfd.readouterr().err
+
+
+@pytest.mark.smoke
 def test_all_advice_is_listed(capfd: pytest.CaptureFixture[str]) -> None:
     main(["doctor", "--list", "--json"], standalone_mode=False)
     listed = json.loads(capfd.readouterr().out)["advice"]
