@@ -299,6 +299,15 @@ def test_expanded_images_are_as_large_as_torchvisions() -> None:
         check(made, looked_up(image, (height, width), places, False), False)
 
 
+def test_half_turns_about_any_point_keep_the_size() -> None:
+    heights, widths = np.indices((60, 60)).reshape(2, -1) + 1
+    draws = draws_of(None, count=len(heights))
+    transform = T.RandomRotation((180, 180), expand=True, center=(-30, 70.5))
+    geometry = transform.plan(Geometry.of(heights, widths), draws)
+    assert (geometry.height == heights).all()
+    assert (geometry.width == widths).all()
+
+
 def test_expanded_images_of_many_sizes_need_a_crop(shard: Path) -> None:
     transform = T.RandomRotation(45, expand=True)
     with pytest.raises(OptionError, match=r"CenterCrop|Resize"):

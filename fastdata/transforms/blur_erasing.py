@@ -141,6 +141,13 @@ class RandomErasing(BatchTransform):
             raise OptionError(
                 f"RandomErasing has {len(self.value)} values, but images have {channels} channel(s)"
             )
+        if not floating and isinstance(self.value, tuple) and not 0 <= min(self.value) <= max(
+            self.value
+        ) <= 255:
+            raise OptionError(
+                f"RandomErasing writes value={self.value}, but images are uint8: put it after "
+                "Normalize, or give a value from 0 to 255"
+            )
 
     def draw(self, draws: Draws, shape: Shape) -> Parameters:
         rows, columns = shape[2:]
