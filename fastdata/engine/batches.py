@@ -18,13 +18,7 @@ import torch
 
 from fastdata.engine.buffers import BufferPool, Slot, TensorLayout, lay_out
 from fastdata.engine.contracts import Job, Request, StoredImages, image_sizes
-from fastdata.engine.image_lists import (
-    ListPlan,
-    ListTask,
-    lay_out_lists,
-    list_task,
-    sizes_in_files,
-)
+from fastdata.engine.image_lists import Layouts, ListLayout, Sizes, lay_out_lists
 from fastdata.engine.rendering import BatchPlan, RenderTask, plan_geometry
 from fastdata.engine.samples import SampleTask, collate_field
 from fastdata.engine.work import BatchWork, Done
@@ -32,6 +26,7 @@ from fastdata.errors import ShardCorruptError
 from fastdata.random import SampleKeys
 from fastdata.schema import ArrayField, Field, ImageField
 from fastdata.transforms.boxes import move_boxes
+from fastdata.transforms.geometric import check_sizes_agree
 from fastdata.transforms.geometry import Geometry
 
 __all__ = ["BatchMaker", "RenderJob", "batch_of", "collate_column", "report_skipped"]
@@ -81,7 +76,7 @@ class BatchMaker:
         """Return the job of a batch; `OptionError` if transforms do not fit its first sample."""
         if not self.work.pipeline.direct:
             return _SampleJob(self, request)
-        return (_ListJob if self.work.image_lists else RenderJob)(self, request)
+        return RenderJob(self, request)
 
     def cut(self, count: int, pixels: int | None = None) -> list[tuple[int, int]]:
         """Return (start, stop) of each task for a batch of `count` samples and `pixels`."""
@@ -113,6 +108,37 @@ class BatchMaker:
                 height, width = geometry.plan_sizes(height, width, work.seed, first)
             found[name] = int(height[0]), int(width[0])
         return found
+
+    def fields(self, request: Request) -> list[tuple[str, tuple[int, ...], torch.dtype, int]]:
+        """Return name, shape, dtype and view of the arrays of images of a batch."""
+        found: list[tuple[str, tuple[int, ...], torch.dtype, int]] = []
+        for view, work in enumerate(self.work.parts):
+            for name, (height, width) in self.sizes(request, view).items():
+                channels, table = work.dataset.schema.images[name].channels, work.tables.get(name)
+                shape = len(request), height, width, channels
+                found.append((name, shape, table.dtype if table else torch.uint8, view))
+        return found
+
+    def list_sizes(self, plan: BatchPlan) -> list[Sizes]:
+        """Return the sizes of the images of a batch in each view, if they are lists.
+
+        Of files that are not packed the headers alone are read.
+        """
+        work, keys = self.work, plan.keys
+        if getattr(work.dataset, "_image_sizes", None) is None:
+            return [view.sizes for view in plan.views(work)]
+        names = list(work.dataset.schema.images)
+        stored = {n: image_sizes(work.dataset, n, keys.indices, work.decoder) for n in names}
+        made = []
+        for part in work.parts:
+            if part.pipeline.geometry is None or not names:
+                made.append(stored)
+                continue
+            heights, widths = (np.stack(sides) for sides in zip(*stored.values(), strict=True))
+            check_sizes_agree(names, heights, widths, keys.indices)
+            geometry = plan_geometry(part, keys, heights[0], widths[0])
+            made.append(dict.fromkeys(names, (geometry.height, geometry.width)))
+        return made
 
     def _first(self, request: Request) -> SampleKeys:
         """Return the first sample of a batch, or a sound one in its place."""
@@ -151,17 +177,17 @@ class RenderJob:
     def __init__(self, maker: BatchMaker, request: Request) -> None:
         self._maker = maker
         self._request = request
-        schema = maker.work.dataset.schema
-        fields = []
-        for view, work in enumerate(maker.work.parts):
-            for name, (height, width) in maker.sizes(request, view).items():
-                table = work.tables.get(name)
-                shape = (len(request.indices), height, width, schema.images[name].channels)
-                fields.append((name, shape, table.dtype if table else torch.uint8, view))
-        self.layouts, nbytes = lay_out(fields, planar=maker.work.planar)
-        self._pixels = sum(math.prod(shape) for _, shape, *_ in fields)
-        self.slot = maker.buffers.take(nbytes) if fields else None
-        self._plan: BatchPlan = BatchPlan(request, 0, self.layouts)
+        self._plan = BatchPlan(request)
+        self.layouts: Layouts
+        if maker.work.image_lists:
+            self.layouts, nbytes = lay_out_lists(maker.work, maker.list_sizes(self._plan))
+            self._pixels = nbytes
+        else:
+            fields = maker.fields(request)
+            self.layouts, nbytes = lay_out(fields, planar=maker.work.planar)
+            self._pixels = sum(math.prod(shape) for _, shape, *_ in fields)
+        self._plan.layouts = self.layouts
+        self.slot = maker.buffers.take(nbytes) if self.layouts else None
 
     def tasks(self) -> Sequence[RenderTask]:
         if self.slot is None:
@@ -182,7 +208,11 @@ class RenderJob:
         for done in results:
             for at, index, _ in done.replaced:
                 indices[at] = index
-        tensors = self._tensors(results)
+        tensors = _tensors(self.layouts, self.slot)
+        for done in results:
+            for place, made in done.substitutes.items():
+                for key, image in made.items():
+                    tensors[key][place] = image
         images = {
             name: _of_views(self._maker.work, [t for (n, _), t in tensors.items() if n == name])
             for name in self._maker.work.dataset.schema.images
@@ -190,45 +220,6 @@ class RenderJob:
         replaced = any(done.replaced for done in results)
         geometry = None if replaced else self._plan.geometry
         return batch_of(self._maker.work, images, self._request.replaced(indices), geometry)
-
-    def _tensors(self, results: Sequence[Done]) -> dict[tuple[str, int], Any]:
-        """Return the images in memory, by field and view."""
-        return _tensors(self.layouts, self.slot)
-
-
-class _ListJob(RenderJob):
-    """A batch whose images are rendered directly into its memory, each in its own size."""
-
-    def __init__(self, maker: BatchMaker, request: Request) -> None:
-        self._maker = maker
-        self._request = request
-        work = maker.work
-        self._plan = self._own_plan = ListPlan(request)
-        in_files = getattr(work.dataset, "_image_sizes", None) is not None
-        sizes = sizes_in_files(work, request) if in_files else self._own_plan.sizes(work)
-        self._layouts, nbytes = lay_out_lists(work, sizes)
-        self._pixels = nbytes
-        self.slot = maker.buffers.take(nbytes) if self._layouts else None
-
-    def tasks(self) -> Sequence[Any]:
-        if self.slot is None:
-            return ()
-        keys, layouts = self._request, self._layouts
-        bounds = self._maker.cut(len(keys), self._pixels)
-        if self._maker.plans_once:
-            return [ListTask(self._own_plan, start, stop, layouts) for start, stop in bounds]
-        return [list_task(keys[start:stop], start, layouts) for start, stop in bounds]
-
-    def _tensors(self, results: Sequence[Done]) -> dict[tuple[str, int], Any]:
-        made = {}
-        for layout in self._layouts:
-            assert self.slot is not None, "a batch of images has a slot"
-            key = layout.name, layout.view
-            made[key] = layout.tensors(self.slot.tensor)
-            for done in results:
-                for place, images in done.substitutes.items():
-                    made[key][place] = images[key]
-        return made
 
 
 def batch_of(
@@ -336,11 +327,11 @@ def _of_views(work: BatchWork, views: Sequence[Any]) -> Any:
 
 
 def _tensors(
-    layouts: Sequence[TensorLayout], slot: Slot | None
-) -> dict[tuple[str, int], torch.Tensor]:
-    """Return the arrays of a slot as tensors [N, C, H, W], which keep it from being used again.
+    layouts: Sequence[TensorLayout | ListLayout], slot: Slot | None
+) -> dict[tuple[str, int], Any]:
+    """Return the images of a slot by field and view; they keep it from being used again.
 
-    By field and view.
+    A tensor [N, C, H, W], or a list of tensors [C, H, W].
     """
     if slot is None:
         return {}
