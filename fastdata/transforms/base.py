@@ -361,9 +361,12 @@ def channel_numbers(value: Any) -> tuple[float, ...] | None:
     return numbers if numbers and all(map(math.isfinite, numbers)) else None
 
 
-def names_tuple(names: str | Sequence[str]) -> tuple[str, ...]:
+def names_tuple(name: str, value: Any) -> tuple[str, ...]:
     """Return the names of fields that a user gave, one or several."""
-    return (names,) if isinstance(names, str) else tuple(names)
+    names = (value,) if isinstance(value, str) else tuple(value)
+    if not all(isinstance(one, str) for one in names):
+        raise OptionError(f"{name} has names of fields, not {value!r}")
+    return names
 
 
 def _float(value: Any) -> float:

@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fastdata.errors import OptionError
 from fastdata.schema import ArrayField, Schema
-from fastdata.transforms.base import Sample, kind_of, names_tuple, positive_number
+from fastdata.transforms.base import Sample, kind_of, names_tuple, parse, positive_number
 from fastdata.transforms.displacement import at_places
 from fastdata.transforms.geometry import CentreCut, Geometry, Ints, Scales, Windows
 from fastdata.transforms.image_tensors import to_device
@@ -394,7 +394,7 @@ class DropEmptyBoxes:
     min_side: float = 1.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "also", names_tuple(self.also))
+        parse(self, also=names_tuple)
         positive_number("min_side", self.min_side)
 
     def bind(self, schema: Schema) -> BoundDrop:

@@ -413,7 +413,10 @@ def _ranges(name: str, value: Any, counts: Sequence[int], what: str) -> tuple[fl
         if value < 0:
             raise OptionError(f"{name} is a number from 0 up, or {what}, not {value!r}")
         value = -value, value
-    return _numbers(name, value, counts, f"a number, or {what}")
+    ends = _numbers(name, value, counts, f"a number, or {what}")
+    if any(low > high for low, high in zip(ends[::2], ends[1::2], strict=True)):
+        raise OptionError(f"{name} has a low end above its high one: {value!r}")
+    return ends
 
 
 def _angles(name: str, value: Any) -> tuple[float, ...]:
@@ -443,8 +446,8 @@ def _factors(name: str, value: Any) -> tuple[float, ...] | None:
     if value is None:
         return None
     factors = _numbers(name, value, (2,), "a pair of factors")
-    if min(factors) < 1 / GREATEST:
-        raise OptionError(f"{name} is a pair of factors above 0, not {value!r}")
+    if not 1 / GREATEST <= factors[0] <= factors[1]:
+        raise OptionError(f"{name} is a pair of factors above 0, low and high, not {value!r}")
     return factors
 
 
