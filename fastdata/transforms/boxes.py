@@ -293,11 +293,10 @@ def _motions(geometry: Geometry) -> NDArray[np.float64]:
         if isinstance(step, Windows):
             corner = np.stack([step.left, step.top], 1)
             shift -= corner
-            cut = np.clip(low - corner, 0, after), np.clip(high - corner, 0, after)
-            if geometry.mixed:  # the window may be for other images
-                here = ((corner != 0) | (after != size)).any(1, keepdims=True)
-                cut = np.where(here, cut[0], low), np.where(here, cut[1], high)
-            low, high = cut
+            # A window that is all of an image is for others of the batch, and cuts nothing.
+            cuts = ((corner != 0) | (after != size)).any(1, keepdims=True)
+            low = np.where(cuts, np.clip(low - corner, 0, after), low)
+            high = np.where(cuts, np.clip(high - corner, 0, after), high)
         elif isinstance(step, Scales):
             factor = after / size
             scale, shift, low, high = (part * factor for part in (scale, shift, low, high))
