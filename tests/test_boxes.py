@@ -421,6 +421,25 @@ def test_boxes_beyond_an_image_stay_so_unless_it_is_cut() -> None:
     assert T.move_boxes(geometry.window(5, 5, 10, 10), box).tolist() == [[[0, 0, 10, 10]]]
 
 
+@pytest.mark.parametrize("transform", [T.CenterCrop(32), T.RandomZoomOut(), T.RandomIoUCrop()])
+def test_boxes_beyond_an_image_do_not_depend_on_its_batch(tmp_path: Path, transform: Any) -> None:
+    schema = Schema({"image": ImageField(), "boxes": ArrayField("float32", (None, 4), boxes=True)})
+    boxes = np.float32([[-5, -6, 40, 50], [10, 10, 20, 20]])
+    sizes = [(32, 32), (40, 50)] * 6
+    records = [
+        Record(str(at), (encode(draw(boxes[1:].astype(int), *size), "raw"), boxes))
+        for at, size in enumerate(sizes)
+    ]
+    path = write_shard(tmp_path / "a.lmdb", records, schema)
+    made = []
+    for batch_size in (1, 12):
+        options = {"batch_size": batch_size, "num_workers": 0, "image_lists": True}
+        with fastdata.loader(path, transform=transform, **options) as batches:
+            made.append([one for batch in batches for one in batch.boxes])
+    for alone, together in zip(*made, strict=True):
+        assert torch.equal(alone, together)
+
+
 def test_boxes_of_any_shape_keep_it() -> None:
     geometry = Geometry.of([10, 10], [10, 10]).resize(20, 30)
     boxes = [torch.ones(2, 3, 4), torch.ones(0, 5, 4)]

@@ -22,10 +22,10 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from fastdata.codecs import Pixels
-from fastdata.codecs.jpeg import check_scans, is_jpeg, read_jpeg_header
+from fastdata.codecs.jpeg import check_scans, is_jpeg, orientation_in, read_jpeg_header
 from fastdata.codecs.kinds import odd_kind
 from fastdata.codecs.limits import MAX_PIXELS, check_memory, check_pixels
-from fastdata.codecs.tiff import check_tags, check_tiff, is_tiff
+from fastdata.codecs.tiff import check_tiff, is_tiff
 from fastdata.errors import ImageError
 
 __all__ = [
@@ -62,8 +62,8 @@ _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _ORIENTATION_TAG = 0x0112
 """Exif 2.3, 4.6.4 A."""
 
-_BITS_TAG, _PHOTOMETRIC_TAG = 258, 262
-"""TIFF 6.0, section 8."""
+_BITS_TAG, _PHOTOMETRIC_TAG, _SAMPLE_FORMAT_TAG = 258, 262, 339
+"""TIFF 6.0, sections 8 and 19."""
 
 _FIRST_FRAME = "only the first frame or page of an animation or a file of several pages is packed"
 
@@ -166,31 +166,45 @@ def _unknown(data: bytes | memoryview) -> ImageError:
     start = bytes(data[: len(_LFS_POINTER)])
     if start == _LFS_POINTER:
         return ImageError("a Git LFS pointer, not the file itself; `git lfs pull` brings it")
-    if kind := odd_kind(data):
+    kind, damage = odd_kind(data), _damage(data)
+    if kind and not ("TIFF" in kind and damage and "pixel mode" not in damage):
         return ImageError(f"not an image of a known format but {kind}")
+    if damage:
+        return ImageError(f"not opened, since it is damaged or of an unusual kind: {damage}")
     return ImageError(f"not an image of a known format: it begins with {start[:8]!r}")
 
 
+def _damage(data: bytes | memoryview) -> str:
+    """Return why Pillow does not open a file that begins as one of `FORMATS`; "" for others."""
+    for name in _formats():
+        factory, accepts = Image.OPEN[name]
+        if accepts is not None and accepts(bytes(data[:16])) is True:
+            try:
+                with _quiet():
+                    factory(io.BytesIO(data), "").close()
+            except Exception as error:
+                return f"{name}, {str(error) or type(error).__name__}"
+    return ""
+
+
 def pil_orientation(image: Image.Image) -> int:
-    """Return the Exif orientation that an image is still to be turned by, 1 to 8.
+    """Return the orientation that an image is still to be turned by, 1 to 8.
 
     Pillow itself turns a TIFF as it loads it.  Damaged Exif counts as none, and does not cost the
     picture.
     """
-    exif = re.sub(rb"^(Exif\0\0)+", b"", image.info.get("exif", b""))
-    if is_tiff(exif):
-        check_tags(exif)
-    try:
-        found = image.getexif()
-    except (ImageError, MemoryError):
-        raise
-    except Exception:  # Pillow raises nearly anything on damaged Exif
-        image.load()  # unless it is the picture that is damaged
-        without = Image.new("1", (1, 1))
-        without.info = {name: image.info[name] for name in image.info if "xmp" in name}
-        found = without.getexif()
-    orientation = found.get(_ORIENTATION_TAG, 1)
-    return orientation if orientation in range(2, 9) else 1
+    if image.format == "TIFF":
+        found = image.getexif().get(_ORIENTATION_TAG, 1)
+        return found if found in range(2, 9) else 1
+    if image.format == "PNG" and "exif" not in image.info:
+        image.load()  # it may come after the pixels
+    exif = image.info.get("exif")
+    if exif is None:
+        with contextlib.suppress(ValueError):
+            lines = image.info.get("Raw profile type exif", "").split("\n")
+            exif = bytes.fromhex("".join(lines[3:]))
+    xmp = image.info.get("XML:com.adobe.xmp") or image.info.get("xmp", b"")
+    return orientation_in(exif or b"", xmp.encode() if isinstance(xmp, str) else xmp)
 
 
 def decode_with_pil(
@@ -293,6 +307,10 @@ def _tiff_bits(image: Image.Image) -> int:
     return int(max(getattr(image, "tag_v2", {}).get(_BITS_TAG, (8,))))
 
 
+def _is_signed(image: Image.Image) -> bool:
+    return bool(getattr(image, "tag_v2", {}).get(_SAMPLE_FORMAT_TAG, (1,))[0] == 2)
+
+
 def _has_frames(image: Any, data: bytes) -> bool:
     if image.format != "GIF":
         return bool(getattr(image, "is_animated", False))
@@ -354,6 +372,12 @@ def to_pixels(
     bits = _tiff_bits(image) if bits is None else bits
     for rows, band in row_bands(image):
         pixels[rows] = _converted(band, image.format, channels, mask, largest, bits)
+    if image.mode == "L" and _is_signed(image) and not (mask and pixels.max() < 128):
+        raise ImageError(
+            "a TIFF of signed samples of 8 bits, which "
+            f"{'has a class below 0' if mask else 'have no defined range of brightness'}; write it "
+            "with unsigned samples"
+        )
     return pixels
 
 
@@ -363,16 +387,24 @@ def _converted(
     """Convert some rows; `kind` is the format of the file that they are of."""
     mode = image.mode
     deep = mode.startswith("I;16") or (mode == "I" and kind in ("PNG", "PPM"))
-    if deep or largest is not None:
-        values = np.array(image).astype(np.int64)
+    if deep or largest is not None or (mask and mode in ("I", "F")):
+        values = np.array(image)
         if largest is not None:  # as the file has them
             white = 65535 if mode == "I" else 255
-            values = np.rint(values * (largest / white)).astype(np.int64)
-        if mask and values.max(initial=0) > 255:
-            raise ImageError(f"mask values up to {values.max()} do not fit 8 bits")
-        return (values if mask else values >> (4 if bits == 12 else 8)).astype(np.uint8)[:, :, None]
+            values = np.rint(values * (largest / white))
+        if not mask:
+            return (values.astype(np.int64) >> (4 if bits == 12 else 8)).astype(np.uint8)[
+                :, :, None
+            ]
+        if not ((values >= 0) & (values <= 255) & (values == np.rint(values))).all():
+            raise ImageError(
+                f"mask values from {values.min():g} to {values.max():g} do not fit 8 bits: they "
+                "must be whole numbers from 0 to 255"
+            )
+        return values.astype(np.uint8)[:, :, None]
     if mode in ("I", "F"):
-        raise ImageError(f"mode {mode!r} (32 bits a sample) has no defined range of brightness")
+        bits = 32 if bits == 8 else bits
+        raise ImageError(f"mode {mode!r} ({bits} bits a sample) has no defined range of brightness")
     if mask:
         if mode not in ("P", "L", "1"):
             raise ImageError(f"a mask has one channel of class numbers; this has mode {mode!r}")
