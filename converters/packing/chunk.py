@@ -61,7 +61,7 @@ of another release is not continued.  2: bilinear by `resize_bilinear` instead o
 orientation of XMP, and TIFFs of 2, 4 and 12 bits."""
 
 CHUNK_BYTES = 64 << 20
-"""A chunk with so many bytes in memory is cut there."""
+"""A chunk ends when it has this many bytes in memory."""
 
 TWO_VALUES = (
     "masks hold 0 and 255 alone, and losses take class numbers 0 and 1: "

@@ -85,7 +85,7 @@ def has_own_images(folder: Path) -> bool:
 
 
 def files_below(root: Path, place: str) -> Iterator[str]:
-    """Yield the files of a folder and of those in it, relative to the root, in sorted order.
+    """Yield the files of a folder and of its folders, relative to the root, in sorted order.
 
     Links are followed; hidden files and folders are left out.
     """
@@ -98,7 +98,7 @@ def files_below(root: Path, place: str) -> Iterator[str]:
 
 
 def reraise(error: OSError) -> NoReturn:
-    """Raise that a folder cannot be listed, for `os.walk`, which would leave out what is in it."""
+    """Raise the error of a folder that cannot be listed; `os.walk` would skip the folder."""
     raise error
 
 
@@ -137,7 +137,7 @@ def kind_of_image(data: bytes | bytearray | memoryview) -> str:
 
 
 def is_image_bytes(value: Any) -> bool:
-    """Tell whether these are bytes, and begin as an image file does, but for PNM."""
+    """Tell whether these are bytes that begin as an image file does; PNM does not count."""
     if not isinstance(value, (bytes, bytearray, memoryview)):
         return False
     return kind_of_image(value) not in ("", "pnm")
