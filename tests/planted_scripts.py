@@ -236,9 +236,10 @@ SCRIPTS = {
         "start": """
             @torch.no_grad()
             def accuracy(output, target):
-                for _ in range(1000):  # most of a step
-                    order = output.argsort(1)
-                return (order[:, -1] == target).float().sum()
+                many = output.repeat(200, 1)
+                for _ in range(300):  # most of a step
+                    order = many.argsort(1)
+                return (order[: len(target), -1] == target).float().sum()
         """,
         "step": """
             optimizer.zero_grad()

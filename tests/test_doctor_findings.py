@@ -14,7 +14,7 @@ from selecting import mark_except
 
 from fastdata.doctor.advice import ADVICE, memory, metrics, processor
 from fastdata.doctor.messages import Ended, Watched
-from fastdata.doctor.watching import Seen
+from fastdata.doctor.watching import Metric, Seen
 
 BY_DEFAULT = {
     "nothing", "anomaly detection", "gradients of zeros", "an optimiser that is not fused",
@@ -40,13 +40,13 @@ def found(watched: Watched | Ended, but: Collection[str] = ALWAYS) -> set[tuple[
 def test_what_was_planted_is_found_in_its_line_and_nothing_else(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metrics, "LEAST_SHARE", 0.5)  # steps are so short that a metric is much
+    monkeypatch.setattr(metrics, "LEAST_SHARE", 0.3)  # steps are so short that a metric is much
     text = script_with(**SCRIPTS[name])
     assert found(watch(text, tmp_path, watch_only=True)) == planted(text)
 
 
 def test_ten_faults_at_once_are_all_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "LEAST_SHARE", 0.5)
+    monkeypatch.setattr(metrics, "LEAST_SHARE", 0.3)
     assert len(planted(TEN)) >= 10
     assert found(watch(TEN, tmp_path, watch_only=True)) == planted(TEN)
 
@@ -209,6 +209,13 @@ def test_page_faults_are_found_where_clearing_them_takes_much_of_a_step(
     monkeypatch.setattr(processor, "_has_own_allocator", lambda: False)
     ends = [(0.05 * step, pages * step) for step in range(12)]
     assert bool(list(processor.MemoryAllocator().find(Seen(ends=ends)))) is expected
+
+
+def test_a_metric_is_reported_with_its_share_and_what_is_gained_without_it() -> None:
+    seen = Seen(metrics=[Metric("train.py:41 main", "accuracy", 0.63), Metric("x.py:1", "", 0.05)])
+    [finding] = metrics.MetricsInEachStep().find(seen)
+    assert finding.what == "accuracy() takes 63% of a step: at most 2.7x"
+    assert (finding.where, finding.is_tried) == ("train.py:41 main", False)
 
 
 def test_what_holds_memory_when_a_step_takes_the_most_is_told(tmp_path: Path) -> None:

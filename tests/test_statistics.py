@@ -139,6 +139,20 @@ def test_a_wide_row_does_not_hide_in_the_pool() -> None:
         assert beside[n].gain.high < alone[n].high * 1.02
 
 
+def test_one_process_among_rows_of_unequal_spread_is_as_unsure_as_the_widest() -> None:
+    rows = {**QUIET, "wide": (0.4, -0.4), "one": (0.2,)}
+    found = judge(rows)
+    assert found["one"].gain.high / found["one"].gain.value == pytest.approx(
+        (found["wide"].gain.high / found["wide"].gain.value) ** math.sqrt(2)
+    )
+
+
+def test_a_spread_beyond_all_measure_is_no_error() -> None:
+    rows = {"a": (-40.0, 40.0), "b": (0.0, 0.1)}
+    assert judge(rows)["a"].gain.high > 1e100
+    assert smallest_gain({"a": (-90.0, 90.0)}) == math.inf
+
+
 def test_estimates_that_differ_do_not_agree() -> None:
     one, other = Estimate(1.30, 1.26, 1.3413, 3), Estimate(1.22, 1.18, 1.2614, 5)
     apart = joint(one, other)

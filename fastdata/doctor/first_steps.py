@@ -1,8 +1,8 @@
-"""What is followed in the first steps of a script, before any advice is.
+"""The first steps of a script, in which each operation is followed.
 
-Outputs are followed in the second and third step.  The fourth step shows what makes a GPU wait, how
-batches are copied, and what holds memory.  torch's modes see each operation of these steps.  There
-are none if a model is compiled, as they would undo that.
+The second and third step show metrics: results of outputs that train nothing.  The fourth step
+shows waits of a GPU, copies of batches, and the memory of tensors.  Modes of torch see each
+operation.  They would undo the compilation of a model, so a compiled one runs without them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fastdata.measuring.stalls import StallCounter, stall_modes
 __all__ = ["WATCHED_STEPS", "FirstSteps"]
 
 OUTPUTS_STEP, LOOK_STEP, WATCHED_STEPS = 1, 3, FOLLOWED_STEPS
-"""Steps after which outputs are followed, are no longer followed, and all has been seen."""
+"""Numbers of steps: the mode for outputs begins, the other modes begin, the last mode ends."""
 
 
 class FirstSteps:
@@ -72,7 +72,7 @@ class FirstSteps:
 
 
 class OutputsFollowed(TorchFunctionMode):
-    """Times what a loop computes of its model's outputs, if nothing is trained with the result.
+    """Times operations of a loop on outputs of its model, unless their result trains something.
 
     `frame` is in the loop.  `in_model` returns whether a model is being called.
     """
@@ -89,11 +89,13 @@ class OutputsFollowed(TorchFunctionMode):
         """By line and function, and by step."""
         self._made_by: Any = WeakIdKeyDictionary()
         self._trains: set[tuple[str, str]] = set()
+        self._own_seconds = 0.0
+        """Of this mode itself, which is no part of a step."""
         self._began = time.perf_counter()
 
     def metrics(self) -> list[Metric]:
         """Return the lines that compute something in each step."""
-        took = time.perf_counter() - self._began
+        took = time.perf_counter() - self._began - self._own_seconds
         return [
             Metric(*place, sum(seconds.values()) / took)
             for place, seconds in self._seconds.items()
@@ -103,7 +105,7 @@ class OutputsFollowed(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         began = time.perf_counter()
         result = func(*args, **(kwargs or {}))
-        took = time.perf_counter() - began
+        ended = time.perf_counter()
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         origins = {place for one in given for place in self._made_by.get(one, ())}
@@ -116,9 +118,10 @@ class OutputsFollowed(TorchFunctionMode):
         ):
             place = self._place(sys._getframe(1))
             step = self._seconds.setdefault(place, {})
-            step[self.steps] = step.get(self.steps, 0.0) + took
+            step[self.steps] = step.get(self.steps, 0.0) + ended - began
             for one in made:
                 self._made_by[one] = origins | {place}
+        self._own_seconds += time.perf_counter() - ended
         return result
 
     def _place(self, frame: FrameType | None) -> tuple[str, str]:

@@ -11,8 +11,9 @@ from typing import Any, Literal
 
 from fastdata.doctor.contract import Kind, Numerics, Phase
 from fastdata.doctor.messages import Watched
-from fastdata.doctor.trials import ACCURACY, BatchSize, Trial
+from fastdata.doctor.trials import BatchSize, Trial
 from fastdata.measuring.lines import short_line
+from fastdata.measuring.statistics import WORTH
 from fastdata.measuring.windows import Rate
 from fastdata.printable import printable
 from fastdata.processes.resources import format_bytes
@@ -154,7 +155,7 @@ class DoctorReport:
         """The smallest gain that can be told from nothing."""
         if self.noise is None:
             return 1.0
-        return max(self.noise.high, 1 / self.noise.low) * ACCURACY
+        return max(self.noise.high, 1 / self.noise.low, WORTH)
 
 
 def _faster(gain: float, ids: tuple[str, ...]) -> str:

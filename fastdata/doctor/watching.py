@@ -283,7 +283,6 @@ class Watch:
             (torch, "set_num_threads", "set_num_threads"),
             (torch, "use_deterministic_algorithms", "use_deterministic_algorithms"),
             (torch.cuda, "synchronize", "synchronize"),
-            (torch.cuda, "empty_cache", "empty_cache"),
             (torch.utils.checkpoint, "checkpoint", "checkpoint"),
             (DistributedDataParallel, "join", "join"),
         )

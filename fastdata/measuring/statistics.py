@@ -107,7 +107,7 @@ def judge(
             mean, error = statistics.fmean(numbers), math.sqrt(variance / len(numbers))
             half = error * student_quantile(1 - ERROR, degrees) if degrees else math.inf
             gains[key] = Estimate(
-                math.exp(mean), math.exp(mean - half), math.exp(mean + half), len(numbers)
+                math.exp(mean), _exp(mean - half), _exp(mean + half), len(numbers)
             )
             errors[key] = _p_value(mean, error, degrees)
             enough[key] = len(numbers) >= LEAST_STARTS[kind]
@@ -126,7 +126,7 @@ def smallest_gain(rows: Mapping[K, Sequence[float]]) -> float:
         else math.inf
         for key, (variance, degrees) in _variances(rows).items()
     ]
-    return max(WORTH, math.exp(statistics.median(needed)))
+    return max(WORTH, _exp(statistics.median(needed)))
 
 
 def joint(one: Estimate, other: Estimate) -> Estimate:
@@ -137,6 +137,10 @@ def joint(one: Estimate, other: Estimate) -> Estimate:
     value, starts = one.value / other.value, min(one.starts, other.starts)
     half = math.hypot(math.log(one.high / one.value), math.log(other.high / other.value))
     return Estimate(value, value * math.exp(-half), value * math.exp(half), starts)
+
+
+def _exp(power: float) -> float:
+    return math.exp(power) if power < 700 else math.inf
 
 
 def _verdict(gain: Estimate, is_certain: bool) -> Verdict:
@@ -157,9 +161,14 @@ def _variances(rows: Mapping[K, Sequence[float]]) -> dict[K, tuple[float, int]]:
     pooled = sum(degrees[key] * own[key] for key in rows) / total
     if _are_equal([(own[key], degrees[key]) for key in rows if degrees[key]]):
         return {key: (max(own[key], pooled), total) for key in rows}
-    # Two numbers may lie close together by chance: then the pooled variance is a floor.
-    floor = {key: pooled if degrees[key] < 2 else 0.0 for key in rows}
-    return {key: (max(own[key], floor[key]), degrees[key]) for key in rows}
+    found = {key: (own[key], degrees[key]) for key in rows}
+    widest = max(pair for pair in found.values() if pair[1])
+    for key, (variance, count) in found.items():
+        if not count:
+            found[key] = widest
+        elif count == 1:  # two numbers may lie close together by chance
+            found[key] = max(variance, pooled), 1
+    return found
 
 
 def _squares(numbers: Sequence[float]) -> float:

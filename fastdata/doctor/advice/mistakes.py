@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fastdata.doctor.contract import Advice, Finding, Numerics
+from fastdata.doctor.contract import Advice, Finding, Kind, Numerics
 from fastdata.doctor.watching import Event, Seen
 
 __all__ = ["ADVICE"]
@@ -18,7 +19,7 @@ _AMP = "https://docs.pytorch.org/docs/stable/notes/amp_examples.html"
 class Mistake(Advice):
     """Something that computes another thing than its author probably meant."""
 
-    kind = "bug"
+    kind: ClassVar[Kind] = "bug"
     numerics = Numerics.TRAINING
     source = _AMP
 
@@ -139,7 +140,7 @@ class ValidationOutsideAutocast(Mistake):
 
     id = "D49"
     title = "validation is outside of autocast"
-    kind = "note"
+    kind: ClassVar[Kind] = "note"  # it may be meant
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Compare passes of training with those of validation."""
