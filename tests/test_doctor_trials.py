@@ -61,13 +61,15 @@ FOLLOWED = {
 }  # fmt: skip
 
 
-def dump(text: str, folder: Path, name: str, **request: object) -> Path:
+def dump(
+    text: str, folder: Path, name: str, follow: tuple[str, ...] = (), **request: object
+) -> Path:
     """Write the dump of the first step after advice was followed."""
     (folder / name).mkdir()
     path = folder / f"{name}.pt"
     with started(text, folder / name, **request) as answer:
         assert isinstance(answer(), Watched)
-        assert isinstance(answer(Dump(str(path))), Ran)
+        assert isinstance(answer(Dump(str(path), follow)), Ran)
         assert isinstance(answer(Run(2)), Ran)
     return path
 
@@ -86,14 +88,14 @@ def test_following_advice_does_to_the_numbers_what_it_promises(id: str, tmp_path
 def test_advice_is_switched_on_and_off_in_one_process(id: str, tmp_path: Path) -> None:
     text = script_with(**FOLLOWED[id][0])
     base, followed = dump(text, tmp_path, "base"), dump(text, tmp_path, "followed", follow=(id,))
-    for expected, switches in (base, [(id,), ()]), (followed, [(id,), (), (id,)]):
-        path = tmp_path / f"{len(switches)}.pt"
-        with started(text, tmp_path) as answer:
-            assert isinstance(answer(), Watched)
-            assert isinstance(answer(*map(Switch, switches), Dump(str(path))), Ran)
-            assert isinstance(answer(Switch(()), Run(2)), Ran)
-            assert isinstance(answer(Switch((id,)), Run(2)), Ran)
-        assert compare_dumps(expected, path, expected).numerics == Numerics.EQUAL
+    with started(text, tmp_path) as answer:
+        assert isinstance(answer(), Watched)
+        for number, follow in enumerate([(), (id,), (), (id,)]):
+            path = tmp_path / f"{number}.pt"
+            assert isinstance(answer(Switch((id,)), Switch(()), Dump(str(path), follow)), Ran)
+            assert isinstance(answer(Run(2)), Ran)
+            expected = followed if follow else base
+            assert compare_dumps(expected, path, expected).numerics == Numerics.EQUAL, number
 
 
 @pytest.mark.smoke
@@ -215,9 +217,9 @@ def test_checkpointing_keeps_gradients_and_takes_less_memory(tmp_path: Path) -> 
     assert compare_dumps(*dumps, dumps[0]).numerics == Numerics.EQUAL
     peaks = []
     for ids in ((), ("D35",)):
-        with started(text, tmp_path, follow=ids) as answer:
+        with started(text, tmp_path) as answer:
             answer()
-            peaks.append(answer(Run(1)).peak_bytes)
+            peaks.append(answer(Switch(ids, forget_peak=True), Run(1)).peak_bytes)
     kept = 4 * 8 * 4 * 3 * 256 * 256 * 4  # of sigmoids, in bytes
     # Not all of it: the allocator keeps some of what was freed.
     assert peaks[0] - peaks[1] > kept / 8
@@ -310,10 +312,10 @@ def test_a_validation_is_measured_by_its_passes(tmp_path: Path) -> None:
                 model(x)
         """
     )
-    with started(text, tmp_path, phase="evaluate", follow=("D10", "D16")) as answer:
+    with started(text, tmp_path, phase="evaluate") as answer:
         assert isinstance(answer(), Watched)
         before = (tmp_path / "output.txt").read_text().count("pass")
-        assert isinstance(answer(Run(20)), Ran)
+        assert isinstance(answer(Switch(("D10", "D16")), Run(20)), Ran)
     assert (tmp_path / "output.txt").read_text().count("pass") == before + 20
 
 

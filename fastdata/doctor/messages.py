@@ -8,18 +8,17 @@ from fastdata.doctor.contract import Phase
 from fastdata.doctor.memory import Held
 from fastdata.doctor.script import Script
 from fastdata.doctor.watching import EventKind
+from fastdata.measuring.noise import Clock
 
 __all__ = ["Dump", "Ended", "Plain", "Ran", "RankFacts", "Request", "Run", "Switch", "Watched"]
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a process is to run: a script, with some of the advice followed."""
+    """What a process is to run."""
 
     script: Script
     scratch: str
-    follow: tuple[str, ...] = ()
-    """IDs of advice."""
     phase: Phase = "train"
     watch_only: bool = False
     """Whether nothing is measured: epochs end early, so that validation is seen."""
@@ -44,13 +43,19 @@ class Switch:
     """Follow this advice from the next step on, and no other."""
 
     follow: tuple[str, ...]
+    forget_peak: bool = False
+    """Whether the peak of memory is that of what follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """Write gradients and updates of parameters of the next step to a file."""
+    """Write gradients and updates of the next step, from the first state, to a file.
+
+    Advice is followed in this step, and stays so.
+    """
 
     path: str
+    follow: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,7 @@ class Ran:
 
     seconds: float
     peak_bytes: int
+    steps: int = 1
     samples: int = 0
     part_seconds: dict[EventKind, float] = field(default_factory=dict)
     """Of parts of the steps: of a GPU's, those of giving it the work."""
@@ -71,6 +77,10 @@ class Ran:
     """On a GPU: how often all unused blocks had to be given back, as none was large enough."""
     cpu_seconds: float = 0.0
     """Of all threads of the process."""
+
+    def step_seconds(self, clock: Clock) -> float:
+        """Return the time of a step by a clock."""
+        return (self.seconds if clock == "wall" else self.cpu_seconds) / self.steps
 
 
 @dataclass(frozen=True, slots=True)

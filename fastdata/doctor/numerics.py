@@ -23,6 +23,7 @@ from fastdata.doctor.contract import Numerics
 
 __all__ = [
     "Compared",
+    "State",
     "StepDump",
     "compare_dumps",
     "digest",
@@ -66,6 +67,46 @@ def named_parameters(models: Sequence[nn.Module], optimizer: Optimizer) -> Tenso
     }
     every = [p for group in optimizer.param_groups for p in group["params"]]
     return {names.get(id(p), str(n)): p for n, p in enumerate(every)}
+
+
+class State:
+    """Weights, buffers, gradients, and what optimisers keep, as they are now."""
+
+    def __init__(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
+        of_models = [t for model in models for t in (*model.parameters(), *model.buffers())]
+        self._optimizers = [
+            (
+                optimizer,
+                {p: _copied(state) for p, state in optimizer.state.items()},
+                [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups],
+            )
+            for optimizer in optimizers
+        ]
+        of_groups = [p for one in optimizers for g in one.param_groups for p in g["params"]]
+        tensors = {id(t): t for t in (*of_models, *of_groups)}.values()
+        self._values = [(t, t.detach().clone()) for t in tensors]
+        self._gradients = [(t, _clone(t.grad)) for t in tensors if isinstance(t, nn.Parameter)]
+
+    def restore(self) -> None:
+        """Have all of it as it was; for a moment in which no advice is followed."""
+        with torch.no_grad():
+            for tensor, value in self._values:
+                tensor.copy_(value)
+        for parameter, gradient in self._gradients:
+            parameter.grad = _clone(gradient)
+        for optimizer, states, groups in self._optimizers:
+            optimizer.state.clear()
+            optimizer.state.update({p: _copied(state) for p, state in states.items()})
+            for group, options in zip(optimizer.param_groups, groups, strict=True):
+                group.update(options)
+
+
+def _clone(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+
+
+def _copied(state: Any) -> Any:
+    return {k: _clone(v) for k, v in state.items()} if isinstance(state, dict) else _clone(state)
 
 
 class StepDump:

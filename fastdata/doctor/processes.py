@@ -148,6 +148,10 @@ class ScriptProcess:
         assert isinstance(answer, Watched), "nothing else is sent"
         return answer
 
+    def tell(self, command: object) -> None:
+        """Have the script do something that it gives no answer to."""
+        self._connection.send(command)
+
     def ask(self, command: object, seconds: float) -> Ran:
         """Have the script run some steps; return how long they took."""
         self._connection.send(command)

@@ -78,6 +78,8 @@ class Replay:
         """How many times as many samples batches have as those of the script."""
         self.samples = 0
         """Of a batch that is given again: the length of its first tensor."""
+        self._next = 0
+        """Place of the batch that is given next, while batches are given again."""
         self.repeats = False
         """Whether batches are being given again."""
         self.epochs = 0
@@ -176,7 +178,23 @@ class Replay:
             self.repeats = True
             kept = _regrouped(kept, self.factor)
             self.samples = _samples(kept[0])
-            yield from map(self._converted, _again(kept))
+            yield from map(self._converted, self._again(kept))
+
+    def rewind(self) -> None:
+        """Give the first batch again next."""
+        self._next = 0
+
+    def _again(self, kept: list[Any]) -> Iterator[Any]:
+        """Yield batches in turn; copies of them, where the script changes batches in place."""
+        given = [tree_map(_copied, batch) for batch in kept]
+        versions = [_versions(batch) for batch in given]
+        while True:
+            number = self._next % len(given)
+            self._next += 1
+            batch = given[number]
+            if versions[number] != _versions(batch):
+                batch = tree_map(_copied, kept[number])
+            yield batch
 
     def _converted(self, batch: Any) -> Any:
         return batch if self.convert is None else tree_map(self.convert, batch)
@@ -229,17 +247,6 @@ def _regrouped(batches: list[Any], factor: float) -> list[Any]:
         tree_map(joined, *(batches[(first + n) % count] for n in range(times)))
         for first in range(count)
     ]
-
-
-def _again(kept: list[Any]) -> Iterator[Any]:
-    """Yield batches in turn; copies of them, where the script changes batches in place."""
-    given = [tree_map(_copied, batch) for batch in kept]
-    versions = [_versions(batch) for batch in given]
-    while True:
-        for number, batch in enumerate(given):
-            if versions[number] != _versions(batch):
-                batch = tree_map(_copied, kept[number])
-            yield batch
 
 
 def _versions(batch: Any) -> list[int]:

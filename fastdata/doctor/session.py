@@ -38,6 +38,7 @@ from fastdata.doctor.first_steps import WATCHED_STEPS, FirstSteps
 from fastdata.doctor.memory import forget_peak, peak_bytes, uses_cuda
 from fastdata.doctor.messages import Dump, Ended, Ran, Request, Run, Switch, Watched
 from fastdata.doctor.numerics import (
+    State,
     StepDump,
     digest,
     make_float64,
@@ -77,6 +78,8 @@ class Session:
         self._replay.factor = request.batch_factor
         self._changes: dict[str, list[Change]] = {}  # by ID of advice
         self._undo = contextlib.ExitStack()
+        self._first: State | None = None  # before the first dump
+        self._steps = 0  # that are to be run
         self._left = 0  # of the steps that are to be run
         self._began = self._cpu_began = 0.0
         self._measures = False
@@ -216,7 +219,6 @@ class Session:
             if advice.phase == self.request.phase:
                 found = (finding.change for finding in advice.find(seen))
                 self._changes[advice.id] = [change for change in found if change is not None]
-        self._switch(self.request.follow)
         if self.request.in_float64:
             make_float64(seen.models, seen.optimizers)
             self._replay.convert = to_float64
@@ -235,10 +237,10 @@ class Session:
         samples, parts = self._replay.samples, self._watch.part_seconds.copy()
         if uses_cuda():
             peak, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
-            retries = torch.cuda.memory_stats().get("num_alloc_retries", 0)
-            self._send(Ran(seconds, peak, samples, parts, reserved, retries, cpu_seconds))
+            memory = reserved, torch.cuda.memory_stats().get("num_alloc_retries", 0)
         else:
-            self._send(Ran(seconds, peak_bytes(), samples, parts, cpu_seconds=cpu_seconds))
+            peak, memory = peak_bytes(), (0, 0)
+        self._send(Ran(seconds, peak, self._steps, samples, parts, *memory, cpu_seconds))
         self._wait()
 
     def _wait(self) -> None:
@@ -246,9 +248,18 @@ class Session:
         try:
             while isinstance(command := self._connection.recv(), Switch):
                 self._switch(command.follow)
+                if command.forget_peak:
+                    forget_peak()
         except (EOFError, OSError):
             _end_group()
         if isinstance(command, Dump):
+            self._switch(())
+            if self._first is None:
+                self._first = State(self._watch.seen.models, self._watch.seen.optimizers)
+            self._first.restore()
+            self._replay.rewind()
+            self._seed()
+            self._switch(command.follow)
             self._dump, self._left = StepDump(command.path, self._parameters()), 1
         elif isinstance(command, Run):
             self._left = command.steps
@@ -256,6 +267,7 @@ class Session:
             _end_group()
         if uses_cuda():
             torch.cuda.synchronize()
+        self._steps = self._left
         self._watch.part_seconds = defaultdict(float)
         self._began, self._cpu_began = time.perf_counter(), time.process_time()
 

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from fastdata.measuring.windows import in_turns
 
-__all__ = ["ROUNDS", "gains_of", "plan"]
+__all__ = ["ROUNDS", "gains_of", "plan", "ratios_of"]
 
 ROUNDS = 5
 ROWS_PER_BASELINE = 5
@@ -38,7 +38,13 @@ def plan(rows: Sequence[K], baseline: K, order: random.Random, rounds: int = ROU
 
 
 def gains_of(blocks: Sequence[K], seconds: Sequence[float], baseline: K) -> dict[K, float]:
-    """Return the number of each row: the median logarithm of baseline time over its time.
+    """Return the number of each row, the median of its `ratios_of`."""
+    ratios = ratios_of(blocks, seconds, baseline)
+    return {row: statistics.median(every) for row, every in ratios.items()}
+
+
+def ratios_of(blocks: Sequence[K], seconds: Sequence[float], baseline: K) -> dict[K, list[float]]:
+    """Return logarithms of baseline time over the time of each row, one for each round.
 
     `seconds` has the time of a step in each block, in the order of `plan`.  The baseline's time at
     a row's block is interpolated between the two baseline blocks around it, so a steady drift
@@ -52,4 +58,4 @@ def gains_of(blocks: Sequence[K], seconds: Sequence[float], baseline: K) -> dict
             share = (n - before) / (after - before)
             expected = (1 - share) * times[before] + share * times[after]
             found.setdefault(blocks[n], []).append(expected - times[n])
-    return {row: statistics.median(ratios) for row, ratios in found.items()}
+    return found
