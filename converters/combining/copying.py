@@ -22,7 +22,6 @@ from ..packing.driver import pack
 from ..packing.options import Container
 from ..packing.report import PackReport
 from ..reading.class_names import numbered
-from .dividing import Division
 from .dividing import divide as divided
 
 __all__ = ["merge", "subset"]
@@ -218,7 +217,7 @@ def subset(
     if divide is not None:
         if len(np.unique(taken)) < len(taken):
             raise OptionError("indices: with divide= give each sample once: parts share none")
-        copy = partial(divided, division=Division(divide, stratify, group, seed), copy=_copy)
+        copy = partial(divided, copy=_copy, shares=divide, stratify=stratify, group=group)
     return copy(
         opened[taken],
         destination,

@@ -87,8 +87,11 @@ class AutomaticAugment(BatchTransform):
 
     def __post_init__(self) -> None:
         parse(self, interpolation=warp_filter)
-        if self.fill is not None and channel_numbers(self.fill) is None:
-            raise OptionError(f"fill is a number, one a channel, or None, not {self.fill!r}")
+        numbers = () if self.fill is None else channel_numbers(self.fill)
+        if numbers is None or not all(0 <= one <= 255 for one in numbers):
+            raise OptionError(
+                f"fill is a number from 0 to 255, one a channel, or None, not {self.fill!r}"
+            )
 
     def check(self, channels: int, floating: bool) -> None:
         if self.fill is not None and len(channel_numbers(self.fill) or ()) not in (1, channels):

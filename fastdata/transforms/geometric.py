@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar, TypeAlias, get_args
 
 import numpy as np
@@ -452,6 +453,9 @@ class GeometryStage:
         for member in reversed(self.transforms):
             if member.transform.keeps_size:
                 continue
+            if not (last or member.gates):
+                only: tuple[int, int] | None = member.transform.size_in(epoch)
+                return only
             last.append(member)
             if not member.gates:
                 break
@@ -461,7 +465,7 @@ class GeometryStage:
             sizes.add(next(size, None))
         return sizes.pop() if len(sizes) == 1 else None
 
-    @property
+    @cached_property
     def needs_boxes(self) -> bool:
         """Whether the plan depends on the boxes of the images."""
         return any(member.transform.needs_boxes for member in self.transforms)

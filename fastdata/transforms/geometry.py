@@ -191,7 +191,7 @@ class CentreCut(NamedTuple):
     windows: Ints
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Geometry:
     """Planned geometry of n images; every method returns a new one.
 
@@ -238,12 +238,18 @@ class Geometry:
     def __len__(self) -> int:
         return len(self.height)
 
+    def _with(self, **changes: Any) -> Geometry:
+        """Return this with some attributes changed; `dataclasses.replace` takes longer."""
+        made = object.__new__(Geometry)
+        made.__dict__.update(self.__dict__, **changes)
+        return made
+
     def with_boxes(self, boxes: Sequence[NDArray[np.float64]]) -> Geometry:
         """Tell transforms the boxes of the n images as they are stored, float64 [k, 4] each."""
         column = np.empty(len(self), np.object_)
         for at, some in enumerate(boxes):
             column[at] = some
-        return replace(self, boxes=column)
+        return self._with(boxes=column)
 
     def window(
         self,
@@ -269,9 +275,9 @@ class Geometry:
         if centres is not None and centres.any():
             rows = np.flatnonzero(centres)
             windows = np.stack([top, left, height, width], 1)[rows]
-            cut = CentreCut(rows, rows, replace(self, centred=()), windows)
+            cut = CentreCut(rows, rows, self._with(centred=()), windows)
             cropped = self.window(top, left, height, width, fill=fill, mode=mode)
-            return replace(cropped, centred=(*self.centred, cut))
+            return cropped._with(centred=(*self.centred, cut))
         # The orientation comes last, so a rectangle of a mirrored image is taken from
         # the other side.
         size = height, width
@@ -281,7 +287,8 @@ class Geometry:
         within = (
             (top >= 0) & (left >= 0) & (top + height <= self.height) & (left + width <= self.width)
         ).all()
-        (top, left), (height, width) = self.before(top, left), self.before(height, width)
+        if self.transpose is not None:
+            (top, left), (height, width) = self.before(top, left), self.before(height, width)
         steps = self.steps
         last = steps[-1] if steps else None
         if isinstance(last, Windows) and within:
@@ -295,7 +302,7 @@ class Geometry:
         elif fill == ZERO or mode != "constant":
             fill = None
         step = Windows(top, left, height, width, fill, mode)
-        return replace(self, height=size[0], width=size[1], steps=(*steps, step))
+        return self._with(height=size[0], width=size[1], steps=(*steps, step))
 
     def resize(
         self,
@@ -311,15 +318,15 @@ class Geometry:
         if (height == self.height).all() and (width == self.width).all():
             return self
         step = Scales(*self.before(height, width), interpolation, antialias)
-        return replace(self, height=height, width=width, steps=(*self.steps, step))
+        return self._with(height=height, width=width, steps=(*self.steps, step))
 
     def mirror(self, which: NDArray[np.bool_]) -> Geometry:
         """Flip images left to right if their `which`, bool [n], is true."""
-        return replace(self, flip=self.flip ^ which)
+        return self._with(flip=self.flip ^ which)
 
     def mirror_vertically(self, which: NDArray[np.bool_]) -> Geometry:
         """Flip images top to bottom if their `which`, bool [n], is true."""
-        return replace(self, flip_rows=_changed(self.flip_rows, which))
+        return self._with(flip_rows=_changed(self.flip_rows, which))
 
     def turn(self, quarters: ArrayLike) -> Geometry:
         """Turn images counter-clockwise by quarter turns, int or int [n]; exact."""
@@ -327,8 +334,7 @@ class Geometry:
         odd = turns % 2 == 1
         flip_rows = np.zeros_like(odd) if self.flip_rows is None else self.flip_rows
         # The transpose of a mirrored image is mirrored the other way.
-        return replace(
-            self,
+        return self._with(
             height=np.where(odd, self.width, self.height),
             width=np.where(odd, self.height, self.width),
             flip=np.where(odd, flip_rows, self.flip) ^ (turns >= 2),
@@ -392,8 +398,7 @@ class Geometry:
             displacement,
             np.zeros(len(self), np.uint64) if keys is None else keys,
         )
-        return replace(
-            self,
+        return self._with(
             height=height,
             width=width,
             flip=self.flip & ~which,
@@ -435,23 +440,40 @@ class Geometry:
         right = np.clip(first.left + first.width, left, self.source_width)
         return top, left, bottom - top, right - left
 
+    @property
+    def begins_inside(self) -> NDArray[np.bool_]:
+        """Which images have all of the first window, bool [n]; all of them if it comes later."""
+        if not self.steps or not isinstance(self.steps[0], Windows):
+            return np.ones_like(self.flip)
+        first = self.steps[0]
+        window = first.top, first.left, first.height, first.width
+        inside: NDArray[np.bool_] = np.equal(window, self.region).all(0)
+        return inside
+
     def crops(self) -> list[Crop]:
         """Return what to read of each image, and what to do with it, in order."""
         steps = self.steps
         region = self.region
         if steps and isinstance(steps[0], Windows):
             first = steps[0]
-            top, left, height, width = region
-            same = first.mode == "constant" or ((first.top == top) & (first.left == left)).all()
-            if same and (first.height == height).all() and (first.width == width).all():
+            if self.begins_inside.all():
                 steps = steps[1:]  # inside the image: what is read is the window
             else:
-                moved = replace(first, top=first.top - top, left=first.left - left)
+                moved = replace(first, top=first.top - region[0], left=first.left - region[1])
                 steps = (moved, *steps[1:])
         windows = zip(*(part.tolist() for part in region), strict=True)
-        rest = replace(self, steps=steps).programs()
+        rest = self._with(steps=steps).programs()
         factors = self._reductions(steps, region[2], region[3]).tolist()
         return list(map(Crop, windows, factors, rest))
+
+    @property
+    def may_be_reduced(self) -> bool:
+        """Whether JPEGs may be decoded reduced, if nothing but a window is before the resize."""
+        for step in self.steps:
+            if isinstance(step, Scales):
+                factors = self._reductions((step,), self.source_height, self.source_width)
+                return bool((factors > 1).any())
+        return False
 
     @property
     def plain_crops(self) -> PlainCrops | None:

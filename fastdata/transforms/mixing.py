@@ -75,10 +75,9 @@ class MixTransform(BatchTransform):
     p: float = 1.0
 
     def __post_init__(self) -> None:
-        positive_number("alpha", self.alpha)
+        parse(self, alpha=positive_number, p=probability)
         if self.num_classes is not None:
-            positive_int("num_classes", self.num_classes)
-        parse(self, p=probability)
+            parse(self, num_classes=positive_int)
 
     def label_of(self, schema: Schema) -> tuple[str, int]:
         """Return the field of labels that is mixed, and its number of classes.

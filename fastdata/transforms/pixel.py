@@ -10,6 +10,7 @@ arithmetic would skip the rounding between steps.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 from fastdata.errors import OptionError
 from fastdata.kernels.pixels import look_up
 from fastdata.native.library import look_up_planes
-from fastdata.transforms.base import PixelTransform
+from fastdata.transforms.base import PixelTransform, parse
 
 __all__ = [
     "Normalize",
@@ -97,9 +98,8 @@ class Normalize(PixelTransform):
     std: Sequence[float]
 
     def __post_init__(self) -> None:
-        for name in ("mean", "std"):
-            object.__setattr__(self, name, tuple(float(x) for x in getattr(self, name)))
-        if len(self.mean) != len(self.std) or not self.mean:
+        parse(self, mean=_numbers, std=_numbers)
+        if len(self.mean) != len(self.std):
             raise OptionError(
                 f"mean and std have one number a channel each, not {len(self.mean)} and "
                 f"{len(self.std)}"
@@ -130,6 +130,17 @@ class Normalize(PixelTransform):
             for x in (self.mean, self.std)
         )
         return images.sub(mean).div_(std)
+
+
+def _numbers(name: str, value: Any) -> tuple[float, ...]:
+    """Return finite numbers, one a channel."""
+    try:
+        numbers = tuple(map(float, value))
+    except (TypeError, ValueError):
+        numbers = ()
+    if not numbers or not all(map(math.isfinite, numbers)):
+        raise OptionError(f"{name} is a list of numbers, one a channel, not {value!r}")
+    return numbers
 
 
 class PixelTable:
