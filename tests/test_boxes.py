@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from boxed import BOXED, FIELDS, boxed_shard, boxes_of, check_seen
+from boxed import BOXED, FIELDS, boxed_shard, boxes_of, check_seen, draw
+from samples import encode, write_shard
 from simulated_device import SimulatedStreams
 from worker_helpers import damage_image
 
@@ -20,6 +21,7 @@ from fastdata import options as loader_options
 from fastdata import transforms as T  # noqa: N812
 from fastdata.engine import delivery
 from fastdata.errors import FormatError, OptionError
+from fastdata.formats.writer import Record
 from fastdata.random import Draws
 from fastdata.schema import ArrayField, ImageField, ScalarField, Schema
 from fastdata.transforms.base import GeometricTransform
