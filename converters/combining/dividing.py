@@ -77,7 +77,7 @@ def divide(
     sizes = part_sizes(division.divide, len(dataset), grouped=division.group is not None)
     strata = _values(dataset, "stratify", division.stratify)
     groups = _values(dataset, "group", division.group)
-    parts = _assigned(sizes, strata, groups, division)
+    parts = _assigned(sizes, strata, groups, division, options["shards"])
     names = list(division.divide)
     notes = [
         *_missing_classes(strata, parts, names),
@@ -117,8 +117,9 @@ def _assigned(
     strata: _Values | None,
     groups: _Values | None,
     division: Division,
+    shards: int,
 ) -> Numbers:
-    """Return the part of each sample; `OptionError` if a part would be empty."""
+    """Return the part of each sample; `OptionError` if a part has too few for its shards."""
     count = int(sizes.sum().round())
     rows = np.zeros(count, np.int64) if strata is None else strata.numbers
     if groups is not None and len(groups.names) < len(sizes):
@@ -137,6 +138,8 @@ def _assigned(
                 f"divide= would leave {name!r} empty: it is to have {wanted:.3g} of {count:,} "
                 "samples"
             )
+        if number < shards:
+            raise OptionError(f"shards={shards} are more than the {number:,} samples of {name!r}")
     return parts
 
 
@@ -181,9 +184,11 @@ def _classes_of(dataset: Dataset) -> _Values | None:
 
 
 def _counts(values: _Values, chosen: np.ndarray[Any, Any]) -> dict[str, int]:
-    """Return how many of the chosen samples have each value."""
-    counts = np.bincount(values.numbers[chosen], minlength=len(values.names))
-    return dict(zip(values.names, counts.tolist(), strict=True))
+    """Return how many of the chosen samples have each value, added up for names that are equal."""
+    counts = dict.fromkeys(values.names, 0)
+    for number, of_value in enumerate(np.bincount(values.numbers[chosen]).tolist()):
+        counts[values.names[number]] += of_value
+    return counts
 
 
 # -- notes -------------------------------------------------------------------------------
@@ -259,6 +264,8 @@ def _write(
     targets = {name: folder / f"{name}{suffix}" for name in division.divide}
     workplace = folder / "divide.partial"
     with full_disk_explained(folder, _MAKE_ROOM), contextlib.ExitStack() as stack:
+        if folder.exists() and not folder.is_dir():
+            raise DestinationExistsError(f"{folder} is a file, and divide= writes to a folder")
         folder.mkdir(parents=True, exist_ok=True)  # the user's, and may be a link
         lock = DirectoryLock(workplace, lambda name: name != _LOCK, "dividing")
         stack.callback(lock.release)
@@ -272,7 +279,7 @@ def _write(
         for name, target in targets.items():
             moved = name in done and not os.path.lexists(workplace / target.name)
             if os.path.lexists(target) and not moved:
-                _check_target(target, overwrite)
+                _check_target(target, overwrite, dataset)
         replace_state(workplace / "state.json", state)
         for number, (name, target) in enumerate(targets.items()):
             if name in done:
@@ -305,7 +312,12 @@ def _read_state(workplace: Path) -> dict[str, Any]:
     return state
 
 
-def _check_target(target: Path, overwrite: bool) -> None:
+def _check_target(target: Path, overwrite: bool, dataset: Dataset) -> None:
+    if target.resolve() in {one.resolve() for path in dataset.paths for one in (path, path.parent)}:
+        raise DestinationExistsError(
+            f"{target} is the dataset that is divided, and would be replaced by a part of it. "
+            "Choose another destination, or another name for the part."
+        )
     if not overwrite:
         raise DestinationExistsError(
             f"{target} already exists. Choose another destination, or pass overwrite=True "
@@ -322,7 +334,7 @@ def _move(staged: Path, target: Path) -> None:
         os.replace(rejects_path(staged), rejects_path(target))
     else:
         rejects_path(target).unlink(missing_ok=True)
-    replaced = staged.with_name("replaced")
+    replaced = staged.with_name("replaced.partial")
     if os.path.lexists(target) and (staged.is_dir() or target.is_dir()):
         remove_own(replaced)
         os.rename(target, replaced)
