@@ -33,6 +33,7 @@ __all__ = [
     "ToDtype",
     "as_words",
     "one_after_another",
+    "warn_of_levels",
     "word_dtype",
 ]
 
@@ -82,8 +83,8 @@ class Normalize(PixelTransform):
     Warns
     -----
     UserWarning
-        From a loader, if a number is above 1, unless ``ToDtype(..., scale=False)`` before it keeps
-        values up to 255.
+        From a loader, if a number is above 1 and images are uint8, or are so before
+        ``ToDtype(..., scale=True)``.
 
     Notes
     -----
@@ -96,7 +97,13 @@ class Normalize(PixelTransform):
 
     def __post_init__(self) -> None:
         for name in ("mean", "std"):
-            object.__setattr__(self, name, tuple(float(x) for x in getattr(self, name)))
+            given = getattr(self, name)
+            try:
+                object.__setattr__(self, name, tuple(float(x) for x in given))
+            except (TypeError, ValueError):
+                raise OptionError(
+                    f"{name} is a list of one number a channel, not {given!r}"
+                ) from None
         if len(self.mean) != len(self.std) or not self.mean:
             raise OptionError(
                 f"mean and std have one number a channel each, not {len(self.mean)} and "
@@ -104,15 +111,6 @@ class Normalize(PixelTransform):
             )
         if not all(self.std):
             raise OptionError(f"std {self.std} has a zero: Normalize divides by it")
-
-    def warn_of_levels(self) -> None:
-        """Warn of numbers for values up to 255 if they are for values from 0 to 1."""
-        if max(*self.mean, *self.std) > 1:
-            warnings.warn(
-                f"Normalize(mean={self.mean}, std={self.std}): mean and std are in 0..1, as uint8 "
-                "images are divided by 255 first; divide mean and std by 255, too",
-                stacklevel=2,
-            )
 
     def check_channels(self, channels: int) -> None:
         if len(self.mean) not in (1, channels):
@@ -128,6 +126,22 @@ class Normalize(PixelTransform):
             for x in (self.mean, self.std)
         )
         return images.sub(mean).div_(std)
+
+
+def warn_of_levels(transforms: Sequence[PixelTransform]) -> None:
+    """Warn of a `Normalize` for values up to 255 if it meets values from 0 to 1.
+
+    `transforms` are the first ones of uint8 images.
+    """
+    for one in transforms:
+        if isinstance(one, Normalize) and max(*one.mean, *one.std) > 1:
+            warnings.warn(
+                f"Normalize(mean={one.mean}, std={one.std}): mean and std are in 0..1, as uint8 "
+                "images are divided by 255 first; divide mean and std by 255, too",
+                stacklevel=2,
+            )
+        if not (isinstance(one, ToDtype) and one.scale):
+            return
 
 
 class PixelTable:
