@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fastdata.codecs.jpeg import is_jpeg, read_jpeg_header
 from fastdata.codecs.limits import MAX_PIXELS
-from fastdata.codecs.pillow import open_image, orient, pil_orientation
+from fastdata.codecs.pillow import open_image, orient, pil_header
 from fastdata.errors import ImageError, OptionError
 from fastdata.schema import Field, ImageField
 
@@ -110,7 +110,7 @@ def _header(data: bytes) -> tuple[int, int, int]:
         header = read_jpeg_header(data)
         return header.height, header.width, header.orientation
     with open_image(data) as image:
-        return image.height, image.width, pil_orientation(image)
+        return pil_header(image)
 
 
 # -- regions ------------------------------------------------------------------------------
