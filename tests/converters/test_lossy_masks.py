@@ -336,6 +336,15 @@ def test_other_files_with_loss_are_refused(tmp_path: Path, name: str) -> None:
             thresholded(Image.open(io.BytesIO(data)))
 
 
+@pytest.mark.parametrize("brand", [b"avif", b"mif1", b"msf1"])
+def test_avif_is_told_by_all_its_brands(brand: bytes) -> None:
+    if not features.check("avif"):
+        pytest.skip("Pillow has no AVIF")
+    data = coded(classes(0), "AVIF", "RGB").replace(b"ftypavif", b"ftyp" + brand)
+    with pytest.raises(ClassNumbersLostError, match="a mask as AVIF"):
+        without_loss(data)
+
+
 def test_lossy_webp_in_folders_is_refused(tmp_path: Path) -> None:
     for k in range(3):
         for folder, pixels, suffix in (
