@@ -215,6 +215,14 @@ def test_xmp_counts_where_exif_is_damaged(tmp_path: Path, kind: str) -> None:
     assert np.array_equal(_packed(tmp_path, data), expected)
 
 
+def test_exif_behind_the_pixels_of_a_png_counts(tmp_path: Path) -> None:
+    data, chunk = _png(), b"eXIf" + _exif(6)
+    added = struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk))
+    for codec in ("raw", "keep"):
+        found = _packed(tmp_path, data[:-12] + added + data[-12:], codec=codec)
+        assert np.array_equal(found, np.rot90(PICTURE, -1))
+
+
 def test_a_damaged_raw_profile_does_not_lose_a_png(tmp_path: Path) -> None:
     data = _png((b"tEXt", b"Raw profile type exif\0\nexif\n  8\nnot hexadecimal\n"))
     assert np.array_equal(_packed(tmp_path, data), PICTURE)
