@@ -145,6 +145,14 @@ def test_a_state_does_not_depend_on_the_fields(boxed: Path) -> None:
     assert [one.number.tolist() for one in rest] == [one.number.tolist() for one in whole[2:]]
 
 
+def test_a_transform_that_is_set_too_late_is_an_error(boxed: Path) -> None:
+    data = fastdata.open(boxed)
+    with fastdata.loader(data, batch_size=1, fields=["image"]) as loader:
+        data.transform = T.CenterCrop(8)
+        with pytest.raises(OptionError, match="was set after the loader was made"):
+            list(loader)
+
+
 def test_a_loader_shows_its_fields(boxed: Path) -> None:
     with fastdata.loader(boxed, fields=("mask", "number"), **OPTIONS) as loader:
         lines = repr(loader).splitlines()
