@@ -12,7 +12,6 @@
 
       geometry, planned for a whole batch before decoding
         geometry.py          where pixels go
-        joining.py           images of a batch that take different transforms
         geometric.py         crops, resizes and flips
         detection.py         RandomIoUCrop and RandomZoomOut
         sizes.py             resizes to random sizes

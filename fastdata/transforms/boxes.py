@@ -176,12 +176,21 @@ def _check(boxes: Any, count: int, name: str) -> None:
 
 def _moved(geometry: Geometry, boxes: torch.Tensor, images: Ints) -> torch.Tensor:
     """Return boxes, float64 [m, 4], after `geometry`; `images`, int64 [m], says whose they are."""
+    if geometry.parts:
+        moved = boxes.clone()
+        for places, part in geometry.parts:
+            number = np.full(len(geometry), -1)
+            number[places] = np.arange(len(places))
+            own = np.flatnonzero(number[images] >= 0)
+            rows = to_device(own, boxes.device)
+            moved[rows] = _moved(part, boxes[rows], number[images[own]])
+        return moved
     moved, rest = boxes, geometry
     for step in geometry.steps:
         if isinstance(step, Warps):
             at = rest.steps.index(step)
             before = Geometry.of(rest.source_height, rest.source_width)
-            before = replace(before, steps=rest.steps[:at], mixed=rest.mixed)
+            before = replace(before, steps=rest.steps[:at])
             moved = _stretched(before, moved, images)
             moved = _warped(step, moved, images)
             size = step.height, step.width
@@ -190,7 +199,7 @@ def _moved(geometry: Geometry, boxes: torch.Tensor, images: Ints) -> torch.Tenso
             )
     moved = _stretched(rest, moved, images)
     for cut in geometry.centred:
-        moved.masked_fill_(_cut_away(cut, boxes, images, len(geometry))[:, None], 0)
+        moved.masked_fill_(_cut_away(cut, boxes, images)[:, None], 0)
     return moved
 
 
@@ -245,21 +254,14 @@ def _stretched(geometry: Geometry, boxes: torch.Tensor, images: Ints) -> torch.T
     return torch.stack([across, down], 2).view(-1, 4)
 
 
-def _cut_away(cut: CentreCut, boxes: torch.Tensor, images: Ints, count: int) -> torch.Tensor:
-    """Return which boxes, [m], have a centre outside the crop of their image, bool [m]."""
-    place = np.full(count, -1)
-    place[cut.images] = np.arange(len(cut.images))
-    own = np.flatnonzero(place[images] >= 0)
-    rows = to_device(own, boxes.device)
-    crops = place[images[own]]
-    before = _moved(cut.before, boxes[rows], cut.rows[crops])
-    windows = to_device(cut.windows[crops], boxes.device)
+def _cut_away(cut: CentreCut, boxes: torch.Tensor, images: Ints) -> torch.Tensor:
+    """Return which boxes have a centre outside the crop of their image, bool [m]."""
+    before = _moved(cut.before, boxes, images)
+    windows = to_device(cut.windows[images], boxes.device)
     centres = (before[:, :2] + before[:, 2:]) / 2
     low = windows[:, :2].flip(1)
     inside = (centres > low) & (centres < low + windows[:, 2:].flip(1))
-    gone = torch.zeros(len(boxes), dtype=torch.bool, device=boxes.device)
-    gone[rows] = ~inside.all(1)
-    return gone
+    return ~inside.all(1) & to_device(cut.which[images], boxes.device)
 
 
 def boxes_by_image(columns: Mapping[str, Any], count: int) -> list[NDArray[np.float64]]:
@@ -293,11 +295,7 @@ def _motions(geometry: Geometry) -> NDArray[np.float64]:
         if isinstance(step, Windows):
             corner = np.stack([step.left, step.top], 1)
             shift -= corner
-            cut = np.clip(low - corner, 0, after), np.clip(high - corner, 0, after)
-            if geometry.mixed:  # the window may be for other images
-                here = ((corner != 0) | (after != size)).any(1, keepdims=True)
-                cut = np.where(here, cut[0], low), np.where(here, cut[1], high)
-            low, high = cut
+            low, high = np.clip(low - corner, 0, after), np.clip(high - corner, 0, after)
         elif isinstance(step, Scales):
             factor = after / size
             scale, shift, low, high = (part * factor for part in (scale, shift, low, high))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from typing import Any, ClassVar, TypeAlias, get_args
 
 import numpy as np
@@ -36,7 +37,6 @@ from fastdata.transforms.choosing import Gate, Member, Outcome, chosen, outcomes
 from fastdata.transforms.fill import fill_value
 from fastdata.transforms.geometry import Geometry, Interpolation, Ints, PaddingMode
 from fastdata.transforms.image_tensors import as_array, one_size
-from fastdata.transforms.joining import joined, some
 from fastdata.transforms.render import render
 from fastdata.transforms.render_device import render_on_device
 
@@ -407,17 +407,18 @@ class GeometryStage:
 
         It has their boxes if the stage `needs_boxes`.
         """
-        for operation, transform, gates in self.transforms:
-            if not gates:
-                geometry = transform.plan(geometry, keys.draws(seed, operation))
-                continue
-            which = chosen(gates, seed, keys)
-            if which.all():
-                geometry = transform.plan(geometry, keys.draws(seed, operation))
-            elif which.any():
-                draws = keys[which].draws(seed, operation)
-                planned = transform.plan(some(geometry, which), draws)
-                geometry = joined(which, planned, some(geometry, ~which))
+        if self.has_gates and len(keys):
+            applied = np.stack([chosen(one.gates, seed, keys) for one in self.transforms], 1)
+            kinds, kind_of = np.unique(applied, axis=0, return_inverse=True)
+            parts = []
+            for number, kind in enumerate(kinds):
+                places = np.flatnonzero(kind_of.ravel() == number)
+                taken = tuple(one._replace(gates=()) for one in compress(self.transforms, kind))
+                stage = replace(self, transforms=taken)
+                parts.append((places, stage.plan(geometry.some(places), seed, keys[places])))
+            return Geometry.of_parts(parts)
+        for operation, transform, _ in self.transforms:
+            geometry = transform.plan(geometry, keys.draws(seed, operation))
         return geometry
 
     @property

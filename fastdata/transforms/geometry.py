@@ -10,13 +10,15 @@ batch, before any image is decoded.  Three facts keep it small:
 - The first window is in coordinates of the source image, so `region` tells
   which pixels of each file matter before it is opened.
 
+Images of a batch that take different transforms are its *parts*, each with a geometry of its own.
+
 `Geometry.crops` cuts the arrays into one short list of operations an image,
 which `fastdata.transforms.render` carries out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -181,12 +183,11 @@ class Scales:
 class CentreCut(NamedTuple):
     """A crop that boxes with a centre outside do not survive.
 
-    `images` are the images that are cropped, `rows` their numbers in the geometry `before` the
-    crop, and `windows` their rectangles in its coordinates: int64 [m], [m] and [m, 4].
+    `which`, bool [n], are the images that are cropped, and `windows`, int64 [n, 4], the rectangles
+    in coordinates of the geometry `before` the crop.
     """
 
-    images: Ints
-    rows: Ints
+    which: NDArray[np.bool_]
     before: Geometry
     windows: Ints
 
@@ -209,8 +210,9 @@ class Geometry:
         Images to be mirrored top to bottom, after all steps and `transpose`; None: none is.
     transpose : ndarray of bool, shape [n], or None
         Images whose rows become columns, after all steps; None: none is transposed.
-    mixed : bool
-        Whether some steps are for some images only (`fastdata.transforms.joining`).
+    parts : tuple of (ndarray of int64, Geometry)
+        If not all images take the same steps: places of those that do, and their geometry.  The
+        whole then has no steps and no `transpose`, and is not planned any further.
     boxes : ndarray of object, shape [n], or None
         The boxes of each stored image, float64 [k, 4], if a transform needs them.
     centred : tuple of CentreCut
@@ -225,7 +227,7 @@ class Geometry:
     steps: tuple[Windows | Scales | Warps, ...] = ()
     flip_rows: NDArray[np.bool_] | None = None
     transpose: NDArray[np.bool_] | None = None
-    mixed: bool = False
+    parts: tuple[tuple[Ints, Geometry], ...] = ()
     boxes: NDArray[np.object_] | None = None
     centred: tuple[CentreCut, ...] = ()
 
@@ -234,6 +236,33 @@ class Geometry:
         """Return the geometry that leaves images of these sizes as they are."""
         rows, columns = np.asarray(height, np.int64), np.asarray(width, np.int64)
         return cls(rows, columns, rows, columns, np.zeros(len(rows), np.bool_))
+
+    @classmethod
+    def of_parts(cls, parts: Sequence[tuple[Ints, Geometry]]) -> Geometry:
+        """Return the geometry of images from those of its parts."""
+        if len(parts) == 1:
+            return parts[0][1]
+
+        def column(name: str, dtype: Any = np.int64) -> Any:
+            whole = np.zeros(sum(len(places) for places, _ in parts), dtype)
+            for places, part in parts:
+                values = getattr(part, name)
+                if values is not None:
+                    whole[places] = values
+            return whole
+
+        sizes = map(column, ("source_height", "source_width", "height", "width"))
+        flip, flip_rows = (column(name, np.bool_) for name in ("flip", "flip_rows"))
+        return cls(*sizes, flip, flip_rows=_changed(None, flip_rows), parts=tuple(parts))
+
+    def by_part(self) -> Sequence[tuple[Any, Geometry]]:
+        """Return the places of images that take the same steps, and their geometry."""
+        return self.parts or ((slice(None), self),)
+
+    def some(self, places: Ints) -> Geometry:
+        """Return the geometry of some images, before the first step."""
+        start = Geometry.of(self.height[places], self.width[places])
+        return start if self.boxes is None else replace(start, boxes=self.boxes[places])
 
     def __len__(self) -> int:
         return len(self.height)
@@ -267,9 +296,8 @@ class Geometry:
             for a in (top, left, height, width)
         )
         if centres is not None and centres.any():
-            rows = np.flatnonzero(centres)
-            windows = np.stack([top, left, height, width], 1)[rows]
-            cut = CentreCut(rows, rows, replace(self, centred=()), windows)
+            windows = np.stack([top, left, height, width], 1)
+            cut = CentreCut(centres, replace(self, centred=()), windows)
             cropped = self.window(top, left, height, width, fill=fill, mode=mode)
             return replace(cropped, centred=(*self.centred, cut))
         # The orientation comes last, so a rectangle of a mirrored image is taken from
@@ -406,7 +434,7 @@ class Geometry:
     def identity(self) -> bool:
         """Whether every image stays as it is."""
         turned = self.flip_rows is not None or self.transpose is not None
-        return not (self.steps or turned or self.flip.any())
+        return not (self.steps or self.parts or turned or self.flip.any())
 
     @property
     def region(self) -> tuple[Ints, Ints, Ints, Ints]:
@@ -437,6 +465,8 @@ class Geometry:
 
     def crops(self) -> list[Crop]:
         """Return what to read of each image, and what to do with it, in order."""
+        if self.parts:
+            return self._in_order(Geometry.crops)
         steps = self.steps
         region = self.region
         if steps and isinstance(steps[0], Windows):
@@ -459,7 +489,7 @@ class Geometry:
 
         None if there is more, or ``antialias=True`` asks for another library's pixels.
         """
-        if self.transpose is not None:
+        if self.parts or self.transpose is not None:
             return None
         steps = self.steps
         top = left = np.zeros_like(self.source_height)
@@ -511,6 +541,8 @@ class Geometry:
 
     def programs(self) -> list[Program]:
         """Return what to do with each whole image, in order."""
+        if self.parts:
+            return self._in_order(Geometry.programs)
         rows: list[Any] = [step.rows() for step in self.steps]
         operations: list[Any] = list(zip(*rows, strict=True)) if rows else [()] * len(self)
         if any(isinstance(step, Warps) for step in self.steps):
@@ -522,6 +554,13 @@ class Geometry:
                 for part in (self.flip_rows, self.transpose)
             ]
         return list(map(Program, operations, *(part.tolist() for part in turns)))
+
+    def _in_order(self, values: Callable[[Geometry], list[Any]]) -> list[Any]:
+        """Return the values of all images, from those of the parts."""
+        found: dict[int, Any] = {}
+        for places, part in self.parts:
+            found |= zip(places.tolist(), values(part), strict=True)
+        return [found[at] for at in range(len(self))]
 
 
 def _changed(before: NDArray[np.bool_] | None, which: NDArray[np.bool_]) -> Any:

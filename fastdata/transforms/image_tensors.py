@@ -6,7 +6,7 @@ waits for the device to learn which they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ __all__ = [
     "as_tensor",
     "change_some",
     "in_memory_format",
+    "in_order",
     "inside_boxes",
     "max_value",
     "one_size",
@@ -99,6 +100,13 @@ def to_device(values: NDArray[Any], device: torch.device) -> torch.Tensor:
     the call returns.
     """
     return torch.from_numpy(np.array(values)).to(device, non_blocking=True)
+
+
+def in_order(parts: Sequence[tuple[NDArray[np.int64], torch.Tensor]]) -> torch.Tensor:
+    """Return one tensor of all images, from the places of some and these; none has two."""
+    order = np.argsort(np.concatenate([places for places, _ in parts]))
+    images = torch.cat([part for _, part in parts])
+    return images[to_device(order, images.device)]
 
 
 def per_image(values: NDArray[Any], images: torch.Tensor) -> torch.Tensor:

@@ -41,7 +41,7 @@ from fastdata.transforms.geometry import (
     antialiases,
     inside_places,
 )
-from fastdata.transforms.image_tensors import to_device
+from fastdata.transforms.image_tensors import in_order, to_device
 from fastdata.transforms.warping import warp_canvas
 from fastdata.transforms.warps import Warps
 
@@ -102,6 +102,12 @@ def render_canvas(geometry: Geometry, pixels: torch.Tensor, *, mask: bool = Fals
                 f"{name} of {sizes.min()} to {sizes.max()} pixels; use a transform whose "
                 "output size is the same for all, as T.RandomResizedCrop(size)"
             )
+    if geometry.parts:
+        parts = [
+            (places, render_canvas(part, pixels[to_device(places, pixels.device)], mask=mask))
+            for places, part in geometry.parts
+        ]
+        return in_order(parts)
     plan = _passes(geometry)
     no_flips = np.zeros(len(geometry), np.bool_)
     for number, step in enumerate(plan):
@@ -112,7 +118,7 @@ def render_canvas(geometry: Geometry, pixels: torch.Tensor, *, mask: bool = Fals
         else:
             pixels = warp_canvas(step.warps, pixels, step.height, step.width, mask=mask)
     if geometry.transpose is not None:
-        # Images of a mixed batch are in the corners of a canvas that has both orientations.
+        # Images are in the corners of a canvas that has both orientations.
         height, width = int(geometry.height[0]), int(geometry.width[0])
         turned = to_device(geometry.transpose, pixels.device)[:, None, None, None]
         across = pixels.transpose(1, 2)[:, :height, :width]
