@@ -165,9 +165,10 @@ def test_an_image_with_several_choices_is_the_same_in_any_batch(
     resize = T.Resize((40, 44))
     on_batches = [T.Resize((64, 64)), T.RandomGrayscale(0.5)]
     on_batches += [T.RandomApply([one]) for one in pads]
-    made = [images(stored, [*on_batches, resize], batch_size=n) for n in (1, 8, COUNT)]
-    assert torch.equal(made[0], made[1])
-    assert torch.equal(made[0], made[2])
+    for transform in ([*on_batches, resize], [T.RandomPerspective(p=0.5), CROP]):
+        made = [images(stored, transform, batch_size=n) for n in (1, 8, COUNT)]
+        assert torch.equal(made[0], made[1])
+        assert torch.equal(made[0], made[2])
 
     path = boxed_shard(tmp_path / "boxed.lmdb", COUNT)
     members = [T.RandomIoUCrop(0.2, 0.8), T.RandomPerspective(p=1.0)]

@@ -206,11 +206,9 @@ def _moved(geometry: Geometry, boxes: torch.Tensor, images: Ints) -> torch.Tenso
 def _warped(step: Warps, boxes: torch.Tensor, images: Ints) -> torch.Tensor:
     """Return boxes around where a warp moves the corners of `boxes`, cut off at the edges."""
     device = boxes.device
-    moves = np.flatnonzero(step.applied[images])
-    at, images = to_device(moves, device), images[moves]
     x_by, y_by, depth_by = to_device(adjugates(step.matrix)[images], device)[:, :, None].unbind(1)
-    some = boxes[at]
-    corners = torch.stack([some[:, [0, 2, 2, 0]], some[:, [1, 1, 3, 3]], torch.ones_like(some)], 2)
+    ones = torch.ones_like(boxes)
+    corners = torch.stack([boxes[:, [0, 2, 2, 0]], boxes[:, [1, 1, 3, 3]], ones], 2)
     depth = (corners * depth_by).sum(2)
     x, y = (corners * x_by).sum(2) / depth, (corners * y_by).sum(2) / depth
     # What reaches to the horizon of a perspective may be anywhere.
@@ -232,9 +230,9 @@ def _warped(step: Warps, boxes: torch.Tensor, images: Ints) -> torch.Tensor:
         sides += [torch.minimum(side.clamp(min=0), length) for side in (low, high)]
     left, right, top, bottom = sides
     # A box that was empty stays empty.
-    empty = ((some[:, 2:] - some[:, :2]) <= 0).any(1, keepdim=True)
+    empty = ((boxes[:, 2:] - boxes[:, :2]) <= 0).any(1, keepdim=True)
     right, bottom = torch.where(empty, left, right), torch.where(empty, top, bottom)
-    return boxes.index_copy(0, at, torch.cat([left, top, right, bottom], 1))
+    return torch.cat([left, top, right, bottom], 1)
 
 
 def _stretched(geometry: Geometry, boxes: torch.Tensor, images: Ints) -> torch.Tensor:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import compress
 from typing import Any, ClassVar, TypeAlias, get_args
 
 import numpy as np
@@ -407,19 +406,24 @@ class GeometryStage:
 
         It has their boxes if the stage `needs_boxes`.
         """
-        if self.has_gates and len(keys):
-            applied = np.stack([chosen(one.gates, seed, keys) for one in self.transforms], 1)
-            kinds, kind_of = np.unique(applied, axis=0, return_inverse=True)
-            parts = []
-            for number, kind in enumerate(kinds):
-                places = np.flatnonzero(kind_of.ravel() == number)
-                taken = tuple(one._replace(gates=()) for one in compress(self.transforms, kind))
-                stage = replace(self, transforms=taken)
-                parts.append((places, stage.plan(geometry.some(places), seed, keys[places])))
-            return Geometry.of_parts(parts)
-        for operation, transform, _ in self.transforms:
-            geometry = transform.plan(geometry, keys.draws(seed, operation))
-        return geometry
+        every = np.arange(len(keys))
+        parts = [(every, geometry)]
+        for operation, transform, gates in self.transforms:
+            which = chosen(gates, seed, keys)
+            before, parts = parts, []
+            for places, part in before:
+                taken = which[places]
+                if len(places) and not taken.any():
+                    parts.append((places, part))
+                    continue
+                if not taken.all():
+                    stay = np.flatnonzero(~taken)
+                    parts.append((places[stay], part.some(stay)))
+                    part, places = part.some(np.flatnonzero(taken)), places[taken]
+                own = keys if len(places) == len(keys) else keys[places]
+                planned = transform.plan(part, own.draws(seed, operation))
+                parts += [(places[at], made) for at, made in planned.by_part()]
+        return Geometry.of_parts(parts)
 
     @property
     def has_gates(self) -> bool:

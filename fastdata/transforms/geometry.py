@@ -19,7 +19,7 @@ which `fastdata.transforms.render` carries out.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -212,7 +212,7 @@ class Geometry:
         Images whose rows become columns, after all steps; None: none is transposed.
     parts : tuple of (ndarray of int64, Geometry)
         If not all images take the same steps: places of those that do, and their geometry.  The
-        whole then has no steps and no `transpose`, and is not planned any further.
+        whole then has no steps and no `transpose`, and takes none.
     boxes : ndarray of object, shape [n], or None
         The boxes of each stored image, float64 [k, 4], if a transform needs them.
     centred : tuple of CentreCut
@@ -260,9 +260,25 @@ class Geometry:
         return self.parts or ((slice(None), self),)
 
     def some(self, places: Ints) -> Geometry:
-        """Return the geometry of some images, before the first step."""
-        start = Geometry.of(self.height[places], self.width[places])
-        return start if self.boxes is None else replace(start, boxes=self.boxes[places])
+        """Return the geometry of some images; it has no parts."""
+        cuts = [
+            CentreCut(cut.which[places], cut.before.some(places), cut.windows[places])
+            for cut in self.centred
+        ]
+        steps = tuple(_rows_of(step, places) for step in self.steps)
+        geometry: Geometry = _rows_of(self, places)
+        flip_rows, transpose = map(_if_any, (geometry.flip_rows, geometry.transpose))
+        orientation = {"flip_rows": flip_rows, "transpose": transpose}
+        return replace(geometry, steps=steps, centred=tuple(cuts), **orientation)
+
+    def _after(self, **changes: Any) -> Geometry:
+        """Return the geometry with some attributes changed."""
+        if self.parts:
+            raise OptionError(
+                "images of this geometry take different steps, as some were warped: let a warp be "
+                "the last step of a transform, or plan each of Geometry.by_part()"
+            )
+        return replace(self, **changes)
 
     def __len__(self) -> int:
         return len(self.height)
@@ -299,7 +315,7 @@ class Geometry:
             windows = np.stack([top, left, height, width], 1)
             cut = CentreCut(centres, replace(self, centred=()), windows)
             cropped = self.window(top, left, height, width, fill=fill, mode=mode)
-            return replace(cropped, centred=(*self.centred, cut))
+            return cropped._after(centred=(*self.centred, cut))
         # The orientation comes last, so a rectangle of a mirrored image is taken from
         # the other side.
         size = height, width
@@ -323,7 +339,7 @@ class Geometry:
         elif fill == ZERO or mode != "constant":
             fill = None
         step = Windows(top, left, height, width, fill, mode)
-        return replace(self, height=size[0], width=size[1], steps=(*steps, step))
+        return self._after(height=size[0], width=size[1], steps=(*steps, step))
 
     def resize(
         self,
@@ -339,15 +355,15 @@ class Geometry:
         if (height == self.height).all() and (width == self.width).all():
             return self
         step = Scales(*self.before(height, width), interpolation, antialias)
-        return replace(self, height=height, width=width, steps=(*self.steps, step))
+        return self._after(height=height, width=width, steps=(*self.steps, step))
 
     def mirror(self, which: NDArray[np.bool_]) -> Geometry:
         """Flip images left to right if their `which`, bool [n], is true."""
-        return replace(self, flip=self.flip ^ which)
+        return self._after(flip=self.flip ^ which)
 
     def mirror_vertically(self, which: NDArray[np.bool_]) -> Geometry:
         """Flip images top to bottom if their `which`, bool [n], is true."""
-        return replace(self, flip_rows=_changed(self.flip_rows, which))
+        return self._after(flip_rows=_changed(self.flip_rows, which))
 
     def turn(self, quarters: ArrayLike) -> Geometry:
         """Turn images counter-clockwise by quarter turns, int or int [n]; exact."""
@@ -355,8 +371,7 @@ class Geometry:
         odd = turns % 2 == 1
         flip_rows = np.zeros_like(odd) if self.flip_rows is None else self.flip_rows
         # The transpose of a mirrored image is mirrored the other way.
-        return replace(
-            self,
+        return self._after(
             height=np.where(odd, self.width, self.height),
             width=np.where(odd, self.height, self.width),
             flip=np.where(odd, flip_rows, self.flip) ^ (turns >= 2),
@@ -393,15 +408,28 @@ class Geometry:
     ) -> Geometry:
         """Look up the images selected by `which`, bool [n]; parameters as of `Warps`.
 
-        Raises `OptionError` if an image has too many pixels on a side.
+        Images that stay are a part by themselves.  Raises `OptionError` if an image has too many
+        pixels on a side.
         """
         if not which.any():
             return self
         height, width = (
-            np.where(which, np.asarray(after, np.int64), before)
-            for after, before in ((height, self.height), (width, self.width))
+            np.broadcast_to(np.asarray(a, np.int64), self.height.shape) for a in (height, width)
         )
-        sides = np.stack([self.height, self.width, height, width])[:, which]
+        if not which.all():
+            at, stays = np.flatnonzero(which), np.flatnonzero(~which)
+            warped = self.some(at).warp(
+                matrix[at],
+                which[at],
+                height[at],
+                width[at],
+                interpolation=interpolation,
+                fill=fill,
+                displacement=displacement,
+                keys=None if keys is None else keys[at],
+            )
+            return Geometry.of_parts([(at, warped), (stays, self.some(stays))])
+        sides = np.stack([self.height, self.width, height, width])
         if (sides > MOST_WARPED).any():
             raise OptionError(
                 f"images of up to {MOST_WARPED:,} pixels on a side can be turned or distorted, but "
@@ -409,24 +437,14 @@ class Geometry:
             )
         # The matrix takes the orientation in.
         turned = upright(self.height, self.width, self.flip, self.flip_rows, self.transpose)
-        rows, columns = self.before(height, width)
-        step = Warps(
-            turned @ matrix,
-            which,
-            np.where(which, height, rows),
-            np.where(which, width, columns),
-            interpolation,
-            fill,
-            displacement,
-            np.zeros(len(self), np.uint64) if keys is None else keys,
-        )
-        return replace(
-            self,
+        keys = np.zeros(len(self), np.uint64) if keys is None else keys
+        step = Warps(turned @ matrix, height, width, interpolation, fill, displacement, keys)
+        return self._after(
             height=height,
             width=width,
-            flip=self.flip & ~which,
-            flip_rows=_remaining(self.flip_rows, which),
-            transpose=_remaining(self.transpose, which),
+            flip=np.zeros_like(self.flip),
+            flip_rows=None,
+            transpose=None,
             steps=(*self.steps, step),
         )
 
@@ -545,8 +563,6 @@ class Geometry:
             return self._in_order(Geometry.programs)
         rows: list[Any] = [step.rows() for step in self.steps]
         operations: list[Any] = list(zip(*rows, strict=True)) if rows else [()] * len(self)
-        if any(isinstance(step, Warps) for step in self.steps):
-            operations = [tuple(one for one in some if one is not None) for some in operations]
         turns = [self.flip]
         if self.flip_rows is not None or self.transpose is not None:
             turns += [
@@ -565,14 +581,18 @@ class Geometry:
 
 def _changed(before: NDArray[np.bool_] | None, which: NDArray[np.bool_]) -> Any:
     """Return `before`, None for none, with those of `which` inverted; None if none is left."""
-    after = which if before is None else before ^ which
-    return after if after.any() else None
+    return _if_any(which if before is None else before ^ which)
 
 
-def _remaining(before: NDArray[np.bool_] | None, which: NDArray[np.bool_]) -> Any:
-    """Return `before`, None for none, without those of `which`; None if none is left."""
-    after = None if before is None else before & ~which
-    return None if after is None or not after.any() else after
+def _if_any(values: NDArray[np.bool_] | None) -> Any:
+    """Return values, None for none, or None if none is true."""
+    return None if values is None or not values.any() else values
+
+
+def _rows_of(value: Any, places: Ints) -> Any:
+    """Return a geometry or a step with the arrays of some images."""
+    columns = ((field.name, getattr(value, field.name)) for field in fields(value))
+    return replace(value, **{n: one[places] for n, one in columns if isinstance(one, np.ndarray)})
 
 
 def antialiases(rows: Any, columns: Any, height: Any, width: Any) -> Any:
