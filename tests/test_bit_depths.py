@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import struct
 import zlib
 from pathlib import Path
@@ -28,12 +29,19 @@ def _packed_rows(values: Array, bits: int) -> bytes:
     return b"".join(rows)
 
 
-def _tiff(values: Array, bits: int, *, photometric: int = 1, colours: Array | None = None) -> bytes:
-    """Return an uncompressed little-endian TIFF of one channel."""
-    height, width = values.shape
-    data = values.astype("<u2").tobytes() if bits == 16 else _packed_rows(values, bits)
+def _tiff(
+    values: Array, bits: int, *, photometric: int = 1, colours: Array | None = None, **more: int
+) -> bytes:
+    """Return an uncompressed little-endian TIFF of one channel; `more` has other tags."""
+    height, width = values.shape[:2]
+    sample = {1: "u", 2: "i", 3: "f"}[more.get("_339", 1)]
+    if bits in (16, 32):
+        data = values.astype(f"<{sample}{bits // 8}").tobytes()
+    else:
+        data = _packed_rows(values & 255 if sample == "i" else values, bits)
     tags = {256: width, 257: height, 258: bits, 259: 1, 262: photometric, 273: 0, 277: 1}
     tags[278] = height
+    tags |= {int(name[1:]): value for name, value in more.items()}
     tags |= {279: len(data)} | ({320: 0} if colours is not None else {})
     start = 8 + 2 + 12 * len(tags) + 4
     palette = b"" if colours is None else (colours.astype("<u2") * 257).tobytes()
@@ -42,7 +50,7 @@ def _tiff(values: Array, bits: int, *, photometric: int = 1, colours: Array | No
         struct.pack("<HHII", tag, 4, 1, value)
         if tag != 320
         else struct.pack("<HHII", tag, 3, len(palette) // 2, value)
-        for tag, value in tags.items()
+        for tag, value in sorted(tags.items())
         if tag != 320 or palette
     )
     count = len(tags) - (not palette)
@@ -120,6 +128,64 @@ def test_masks_of_few_bits_keep_their_classes(
 ) -> None:
     classes = LEVELS % (1 << bits)
     assert np.array_equal(_mask(tmp_path, kind(classes, bits), codec=codec), classes)
+
+
+DEEP = {"int8": (8, 2), "int16": (16, 2), "uint32": (32, 1), "int32": (32, 2), "float32": (32, 3)}
+
+
+@pytest.mark.parametrize("codec", ["raw", "keep"])
+@pytest.mark.parametrize("kind", DEEP)
+def test_masks_of_signed_and_deep_samples_keep_their_classes(
+    tmp_path: Path, kind: str, codec: str
+) -> None:
+    bits, sample = DEEP[kind]
+    assert np.array_equal(_mask(tmp_path, _tiff(LEVELS, bits, _339=sample), codec=codec), LEVELS)
+
+
+@pytest.mark.parametrize("kind", DEEP)
+def test_what_is_no_class_is_refused(tmp_path: Path, kind: str) -> None:
+    bits, sample = DEEP[kind]
+    wrong = [LEVELS - 1] * (sample > 1) + [LEVELS * 100] * (bits > 8)
+    wrong += [LEVELS / 2, np.where(LEVELS, LEVELS, np.nan)] * (sample == 3)
+    rows = [{"image": photo(3, 16), "mask": _tiff(LEVELS, 8)}]
+    rows += [{"image": photo(3, 16), "mask": _tiff(each, bits, _339=sample)} for each in wrong]
+    report = fastdata.pack(
+        rows, tmp_path / "a", num_workers=0, progress=False, fields={"mask": "mask"}
+    )
+    assert report.num_samples == 1
+    assert len(report.rejects) == len(wrong)
+    for reject in report.rejects:
+        assert re.search("whole numbers from 0 to 255|has a class below 0", reject.reason)
+
+
+@pytest.mark.parametrize("kind", DEEP)
+@pytest.mark.parametrize("opened", [False, True])
+def test_images_of_signed_and_deep_samples_are_refused(
+    tmp_path: Path, kind: str, opened: bool
+) -> None:
+    bits, sample = DEEP[kind]
+    data: Any = _tiff(LEVELS, bits, _339=sample)
+    report = fastdata.pack(
+        [{"image": photo(3, 16)}, {"image": Image.open(io.BytesIO(data)) if opened else data}],
+        tmp_path / "a", num_workers=0, progress=False,
+    )  # fmt: skip
+    (reject,) = report.rejects
+    assert re.search(rf"\b{bits} bits.* no defined range of brightness", reject.reason)
+
+
+@pytest.mark.parametrize(("bits", "photometric"), [(16, 2), (8, 8)])
+def test_planes_that_pillow_reads_wrong_are_refused(
+    tmp_path: Path, bits: int, photometric: int
+) -> None:
+    """One strip for all, which Pillow reads up to there."""
+    values = np.random.default_rng(0).integers(0, 256, (12, 16))
+    data = _tiff(values, bits, photometric=photometric, _257=4, _277=3, _278=4, _284=2)
+    report = fastdata.pack(
+        [{"image": photo(3, 16)}, {"image": data}], tmp_path / "a", num_workers=0, progress=False
+    )
+    (reject,) = report.rejects
+    assert f"a plane of {bits} bits for each channel" in reject.reason
+    assert "-co INTERLEAVE=PIXEL" in reject.reason
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8])

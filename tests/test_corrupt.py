@@ -562,7 +562,7 @@ def _png(mode: str) -> bytes:
         (b"", {"codec": 2}, "8-bit PNG of shape"),
         (b"", {"codec": 0}, "0 bytes are not a raw image"),
         (b"", {"codec": 3}, "the file is empty"),
-        (b"GIF89a", {"codec": 3}, "not an image of a known format"),
+        (b"GIF89a", {"codec": 3}, "damaged or of an unusual kind: GIF"),
         (encode_jpeg(photo(40, 24)), {"codec": 1}, r"has shape \(40, 24, 3\), the columns say"),
         (pil_encode(photo(40, 24), "BMP"), {"codec": 3}, r"has shape \(40, 24, 3\), the columns"),
     ],

@@ -147,6 +147,60 @@ def test_damaged_exif_does_not_lose_the_picture(
     assert np.array_equal(_packed(tmp_path, data, codec=codec), expected)
 
 
+def _directory(*tags: tuple[int, int, int, bytes], order: str = "<") -> bytes:
+    """Return Exif with tags of a number, a type, a count and four bytes."""
+    start = struct.pack(f"{order}HI", 42, 8)
+    entries = b"".join(
+        struct.pack(f"{order}HHI", tag, kind, count) + value.ljust(4, b"\0")
+        for tag, kind, count, value in tags
+    )
+    count = struct.pack(f"{order}H", len(tags))
+    return (b"II" if order == "<" else b"MM") + start + count + entries + b"\0\0\0\0"
+
+
+_SIX, _THREE = ((0x0112, 3, 1, struct.pack("<H", value)) for value in (6, 3))
+_ITSELF = (34853, 4, 1, struct.pack("<I", 8))
+"""A pointer to a directory of positions: the one that it is in."""
+
+ODD = {
+    "LONG": _directory((0x0112, 4, 1, struct.pack("<I", 6))),
+    "SSHORT, big-endian": _directory((0x0112, 8, 1, struct.pack(">h", 6)), order=">"),
+    "two numbers": _directory((0x0112, 3, 2, struct.pack("<HH", 6, 3))),
+    "no number, then one": _directory((0x0112, 3, 0, b""), _SIX),
+    "twice": _directory(_SIX, _THREE),
+    "a name before it": b"Exif\0\0" + _directory(_SIX),
+    "a directory that points to itself": _directory(_SIX, _ITSELF),
+    "5,000 tags": _directory(_SIX, *((0x8000 + k, 3, 1, b"") for k in range(5000))),
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WebP"])
+def test_odd_exif_turns_every_format_alike(tmp_path: Path, kind: str, odd: str) -> None:
+    exif = ODD[odd]
+    data = {
+        "JPEG": lambda: _jpeg(b"Exif\0\0" + exif),
+        "PNG": lambda: _png((b"eXIf", exif)),
+        "WebP": lambda: _webp(exif=exif),
+    }[kind]()
+    with Image.open(io.BytesIO(_jpeg() if kind == "JPEG" else _png())) as image:
+        expected = np.asarray(image.transpose(Image.Transpose.ROTATE_270))
+    for codec in ("raw", "keep"):
+        assert np.array_equal(_packed(tmp_path, data, codec=codec), expected)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WebP"])
+def test_a_tag_outside_of_exif_does_not_lose_the_orientation(tmp_path: Path, kind: str) -> None:
+    """Pillow loses it with all tags that follow."""
+    exif = _directory((0x010F, 2, 90, struct.pack("<I", 99_999)), _SIX)
+    data = {
+        "JPEG": lambda: _jpeg(b"Exif\0\0" + exif),
+        "PNG": lambda: _png((b"eXIf", exif)),
+        "WebP": lambda: _webp(exif=exif),
+    }[kind]()
+    assert _packed(tmp_path, data).shape == (40, 24, 3)
+
+
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WebP"])
 def test_xmp_counts_where_exif_is_damaged(tmp_path: Path, kind: str) -> None:
     exif, xmp = DAMAGED["no TIFF"], _xmp(6)

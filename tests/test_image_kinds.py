@@ -260,8 +260,9 @@ def _jpeg_with(frame: int, precision: int = 8) -> bytes:
     return bytes(data)
 
 
-def _tiff_of(samples: int) -> bytes:
-    tags = {256: 4, 257: 4, 258: 8, 259: 1, 262: 1, 273: 0, 277: samples, 278: 4}
+def _tiff_of(samples: int, **first: int) -> bytes:
+    tags = {int(name[1:]): value for name, value in first.items()}
+    tags |= {256: 4, 257: 4, 258: 8, 259: 1, 262: 1, 273: 0, 277: samples, 278: 4}
     tags |= {279: 16 * samples}
     start = 8 + 2 + 12 * len(tags) + 4
     tags[273] = start
@@ -283,6 +284,8 @@ NAMED: dict[str, tuple[bytes, str]] = {
     "lossless.jpg": (_jpeg_with(0xC3), "a lossless JPEG; .*`ffmpeg"),
     "lossless 16 bits.jpg": (_jpeg_with(0xC3, 16), "a 16-bit lossless JPEG; .*`ffmpeg"),
     "hierarchical.jpg": (_jpeg_with(0xC5), "a hierarchical JPEG; .*`ffmpeg"),
+    "a.dng": (_tiff_of(1, _254=1, _330=8), "a camera raw file.*`magick IN.dng"),
+    "a.cr2": (b"II*\0\x10\0\0\0CR\2\0" + bytes(99), "camera raw; .*`magick IN.cr2"),
     "6 channels.tif": (_tiff_of(6), "a TIFF of 6 channels of 8 bits.*`gdal_translate"),
 }
 
@@ -294,6 +297,23 @@ def test_the_reason_names_the_format_and_what_to_do(tmp_path: Path, name: str, c
     report = _pack([{"image": photo(*SIZE)}, {"image": data}], tmp_path, codec=codec)
     (reject,) = report.rejects
     assert re.search(expected, reject.reason), reject.reason
+
+
+@pytest.mark.parametrize("kind", ["AVIF", "GIF", "PNG", "TIFF"])
+def test_the_reason_says_that_a_file_is_damaged(tmp_path: Path, kind: str) -> None:
+    data = _saved(kind, **({"compression": "tiff_lzw"} if kind == "TIFF" else {}))
+    report = _pack([{"image": photo(*SIZE)}, {"image": data[:30]}], tmp_path)
+    (reject,) = report.rejects
+    expected = f"not opened, since it is damaged or of an unusual kind: {kind}, "
+    assert reject.reason.startswith(expected)
+
+
+@pytest.mark.parametrize("first", [{"_254": 1}, {"_254": 2, "_330": 8}, {"_254": 0, "_330": 8}])
+def test_the_first_picture_of_a_tiff_is_packed_unless_it_is_a_thumbnail_of_another(
+    tmp_path: Path, first: dict[str, int]
+) -> None:
+    report = _pack([{"image": _tiff_of(1, **first)}], tmp_path)
+    assert report.num_rejected == 0
 
 
 def test_class_folders_name_pictures_that_are_not_opened(tmp_path: Path) -> None:

@@ -36,21 +36,11 @@ from ..packing.packer import refuse_to_replace
 from ..packing.report import PackReport
 from .assignment import Numbers, assign_groups, assign_samples, part_sizes
 
-__all__ = ["Division", "divide"]
+__all__ = ["divide"]
 
 _MAKE_ROOM = "Make room and run the same command again: complete parts are kept."
 _LOCK = "lock"
 _MOST_NAMED = 5
-
-
-@dataclasses.dataclass(frozen=True)
-class Division:
-    """How a dataset is divided: the arguments of `subset` with these names."""
-
-    divide: Mapping[str, float]
-    stratify: str | None
-    group: str | None
-    seed: int
 
 
 class _Values(NamedTuple):
@@ -59,12 +49,19 @@ class _Values(NamedTuple):
     numbers: Numbers
     names: list[str]
 
+    def counts(self, chosen: np.ndarray[Any, Any]) -> dict[str, int]:
+        """Return how many of the chosen samples have each value."""
+        counts = np.bincount(self.numbers[chosen], minlength=len(self.names))
+        return dict(zip(self.names, counts.tolist(), strict=True))
+
 
 def divide(
     dataset: Dataset,
     destination: str | os.PathLike[str],
-    division: Division,
     copy: Callable[..., PackReport],
+    shares: Mapping[str, float],
+    stratify: str | None,
+    group: str | None,
     **options: Any,
 ) -> PackReport:
     """Copy each part of a dataset into a dataset of its own in the folder `destination`.
@@ -74,38 +71,43 @@ def divide(
     if is_url(destination):
         raise OptionError(f"{destination} is a URL, and divide= writes to a folder")
     check_one_split(dataset, "split='{split}'")
-    sizes = part_sizes(division.divide, len(dataset), grouped=division.group is not None)
-    strata = _values(dataset, "stratify", division.stratify)
-    groups = _values(dataset, "group", division.group)
-    parts = _assigned(sizes, strata, groups, division)
-    names = list(division.divide)
+    sizes = part_sizes(shares, len(dataset), grouped=group is not None)
+    strata = _values(dataset, "stratify", stratify)
+    groups = _values(dataset, "group", group)
+    parts = _assigned(sizes, strata, groups, group, options["seed"])
+    names = [*shares, *["the rest"] * (len(sizes) - len(shares))]
+    found = np.bincount(parts, minlength=len(sizes))
+    for name, wanted, number in zip(shares, sizes, found, strict=False):
+        if not number:
+            raise OptionError(
+                f"divide= would leave {name!r} empty: it is to have {wanted:.3g} of "
+                f"{len(dataset):,} samples"
+            )
+    left = int(found[len(shares) :].sum())
     notes = [
+        *[f"{left:,} other samples are in no part"] * bool(left),
         *_missing_classes(strata, parts, names),
-        *_large_groups(groups, sizes, names, division.group),
-        *_same_images(dataset, parts, names),
+        *_large_groups(groups, sizes, names, group),
+        *(_same_images(dataset, parts, names) if len(shares) > 1 else ()),
     ]
     classes = strata or _classes_of(dataset)
-    reports = _write(dataset, Path(destination), parts, division, copy, options)
+    reports = _write(dataset, Path(destination), list(shares), parts, copy, options)
     for number, (name, report) in enumerate(reports.items()):
         mine = parts == number
         reports[name] = dataclasses.replace(
             report,
             groups=None if groups is None else len(np.unique(groups.numbers[mine])),
-            classes=None if classes is None else _counts(classes, mine),
+            classes=None if classes is None else classes.counts(mine),
         )
     done = list(reports.values())
+    sums = ("num_samples", "num_rejected", "num_shards", "file_bytes", "seconds", "resumed_at")
     return PackReport(
         path=Path(destination),
         digest=f"{hash_fields(*(one.digest for one in done)):016x}",
-        num_samples=sum(one.num_samples for one in done),
-        num_rejected=sum(one.num_rejected for one in done),
-        num_shards=sum(one.num_shards for one in done),
-        file_bytes=sum(one.file_bytes for one in done),
-        seconds=sum(one.seconds for one in done),
-        resumed_at=sum(one.resumed_at for one in done),
         notes=tuple(notes),
         load_code=load_code(done[0].path),
         parts=reports,
+        **{name: sum(getattr(one, name) for one in done) for name in sums},
     )
 
 
@@ -116,28 +118,18 @@ def _assigned(
     sizes: np.ndarray[Any, Any],
     strata: _Values | None,
     groups: _Values | None,
-    division: Division,
+    group: str | None,
+    seed: int,
 ) -> Numbers:
-    """Return the part of each sample; `OptionError` if a part would be empty."""
-    count = int(sizes.sum().round())
-    rows = np.zeros(count, np.int64) if strata is None else strata.numbers
-    if groups is not None and len(groups.names) < len(sizes):
-        raise OptionError(
-            f"group={division.group!r}: {len(groups.names)} groups are fewer than the "
-            f"{len(sizes)} parts"
-        )
+    """Return the part of each sample."""
+    rows = np.zeros(round(sizes.sum()), np.int64) if strata is None else strata.numbers
     if groups is None:
-        parts = assign_samples(sizes, rows, division.seed)
-    else:
-        parts = assign_groups(sizes, rows, groups.numbers, division.seed)
-    found = np.bincount(parts, minlength=len(sizes))
-    for name, wanted, number in zip(division.divide, sizes, found, strict=True):
-        if not number:
-            raise OptionError(
-                f"divide= would leave {name!r} empty: it is to have {wanted:.3g} of {count:,} "
-                "samples"
-            )
-    return parts
+        return assign_samples(sizes, rows, seed)
+    if len(groups.names) < len(sizes):
+        raise OptionError(
+            f"group={group!r}: {len(groups.names)} groups are fewer than the {len(sizes)} parts"
+        )
+    return assign_groups(sizes, rows, groups.numbers, seed)
 
 
 def _values(dataset: Dataset, option: str, name: str | None) -> _Values | None:
@@ -178,12 +170,6 @@ def _classes_of(dataset: Dataset) -> _Values | None:
     field = dataset.schema.get(label or "")
     named = isinstance(field, ScalarField) and field.classes is not None
     return _values(dataset, "stratify", label) if named else None
-
-
-def _counts(values: _Values, chosen: np.ndarray[Any, Any]) -> dict[str, int]:
-    """Return how many of the chosen samples have each value."""
-    counts = np.bincount(values.numbers[chosen], minlength=len(values.names))
-    return dict(zip(values.names, counts.tolist(), strict=True))
 
 
 # -- notes -------------------------------------------------------------------------------
@@ -246,72 +232,65 @@ def _same_images(dataset: Dataset, parts: Numbers, names: list[str]) -> list[str
 def _write(
     dataset: Dataset,
     folder: Path,
+    names: list[str],
     parts: Numbers,
-    division: Division,
     copy: Callable[..., PackReport],
     options: dict[str, Any],
 ) -> dict[str, PackReport]:
     """Pack all parts, move them to their places, and return their reports."""
     overwrite = options.pop("overwrite")
-    asked = _identity(dataset, parts, division, options)
+    kept = {name: options[name] for name in sorted(options) if name != "progress"}
+    asked = f"{hash_fields(dataset.digest, parts.tobytes(), names, kept):016x}"
     many = options["shards"] != 1 or options["shard_size"] is not None
     suffix = "" if many else ".h5" if options["container"] == "hdf5" else ".lmdb"
-    targets = {name: folder / f"{name}{suffix}" for name in division.divide}
     workplace = folder / "divide.partial"
     with full_disk_explained(folder, _MAKE_ROOM), contextlib.ExitStack() as stack:
         folder.mkdir(parents=True, exist_ok=True)  # the user's, and may be a link
         lock = DirectoryLock(workplace, lambda name: name != _LOCK, "dividing")
         stack.callback(lock.release)
-        state = _read_state(workplace)
+        state: dict[str, Any] = {}
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            state = read_state(workplace / "state.json")
         if state.get("asked") != asked:
             state = {"asked": asked, "done": {}}
             for name in os.listdir(workplace):
                 if name != _LOCK:
                     remove_own(workplace / name)
         done = state["done"]
+        targets = {name: folder / f"{name}{suffix}" for name in names}
         for name, target in targets.items():
             moved = name in done and not os.path.lexists(workplace / target.name)
-            if os.path.lexists(target) and not moved:
-                _check_target(target, overwrite)
+            if not os.path.lexists(target) or moved:
+                continue
+            if not overwrite:
+                raise DestinationExistsError(
+                    f"{target} already exists. Choose another destination, or pass overwrite=True "
+                    "(--overwrite) to replace it once all parts are complete."
+                )
+            refuse_to_replace(target)
         replace_state(workplace / "state.json", state)
         for number, (name, target) in enumerate(targets.items()):
             if name in done:
                 continue
             part = dataset[np.flatnonzero(parts == number)]
             report = copy(part, workplace / target.name, overwrite=True, **options)
-            done[name] = dataclasses.asdict(report) | {"path": None, "rejects_path": None}
+            done[name] = dataclasses.asdict(report)
+            for place in ("path", "rejects_path", "load_code"):
+                del done[name][place]
             replace_state(workplace / "state.json", state)
         for target in targets.values():
             _move(workplace / target.name, target)
         sync_directory(folder)
         remove_own(workplace / "state.json")
-    return {name: _report(done[name], target) for name, target in targets.items()}
-
-
-def _identity(
-    dataset: Dataset, parts: Numbers, division: Division, options: Mapping[str, Any]
-) -> str:
-    """Return a hash of the samples, the parts and the options that the copies depend on."""
-    kept = {name: options[name] for name in sorted(options) if name != "progress"}
-    return f"{hash_fields(dataset.digest, parts.tobytes(), list(division.divide), kept):016x}"
-
-
-def _read_state(workplace: Path) -> dict[str, Any]:
-    """Return the state of an unfinished division; {} if there is none, or it is damaged."""
-    try:
-        state: dict[str, Any] = read_state(workplace / "state.json")
-    except (FileNotFoundError, ValueError):
-        return {}
-    return state
-
-
-def _check_target(target: Path, overwrite: bool) -> None:
-    if not overwrite:
-        raise DestinationExistsError(
-            f"{target} already exists. Choose another destination, or pass overwrite=True "
-            "(--overwrite) to replace it once all parts are complete."
+    return {
+        name: PackReport(
+            path=target,
+            rejects_path=rejects_path(target) if done[name]["num_rejected"] else None,
+            load_code=load_code(target),
+            **{**done[name], "notes": tuple(done[name]["notes"])},
         )
-    refuse_to_replace(target)
+        for name, target in targets.items()
+    }
 
 
 def _move(staged: Path, target: Path) -> None:
@@ -328,16 +307,3 @@ def _move(staged: Path, target: Path) -> None:
         os.rename(target, replaced)
     os.replace(staged, target)
     remove_own(replaced)
-
-
-def _report(done: dict[str, Any], target: Path) -> PackReport:
-    rejects = rejects_path(target) if done["num_rejected"] else None
-    return PackReport(
-        **{
-            **done,
-            "path": target,
-            "rejects_path": rejects,
-            "notes": tuple(done["notes"]),
-            "load_code": load_code(target),
-        }
-    )

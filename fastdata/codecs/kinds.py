@@ -12,7 +12,7 @@ from fastdata.codecs.jpeg import is_jpeg, read_jpeg_header
 from fastdata.codecs.tiff import check_tags, is_tiff
 from fastdata.errors import ImageError
 
-__all__ = ["START_BYTES", "UNOPENED", "advice_for", "odd_kind"]
+__all__ = ["START_BYTES", "UNOPENED", "odd_kind"]
 
 START_BYTES = 132
 """The first bytes that tell a format: DICOM's sign is the last."""
@@ -52,36 +52,29 @@ _KINDS = (
     _Kind("GIMP", (".xcf",), ((0, b"gimp xcf"),)),
     _Kind("DDS", (".dds",), ((0, b"DDS "),)),
     _Kind("QOI", (".qoi",), ((0, b"qoif"),)),
-    _Kind("camera raw", _RAW, ((0, b"FUJIFILMCCD-RAW"), (4, b"ftypcrx "))),
+    _Kind("camera raw", _RAW, ((0, b"FUJIFILMCCD-RAW"), (4, b"ftypcrx "), (8, b"CR\2\0"))),
 )
 
-UNOPENED: dict[str, str] = {suffix: kind.name for kind in _KINDS for suffix in kind.suffixes}
-"""Suffixes of pictures that are not opened, and the names of their formats."""
-
-_COMMANDS = {suffix: kind.command for kind in _KINDS for suffix in kind.suffixes}
+UNOPENED: dict[str, tuple[str, str]] = {
+    suffix: (kind.name, kind.command.format(suffix)) for kind in _KINDS for suffix in kind.suffixes
+}
+"""Suffixes of pictures that are not opened: the format, and the command that converts a file."""
 
 _FRAMES = {0xC3: "lossless", 0xCB: "lossless arithmetic-coded"}
 _FRAMES |= dict.fromkeys((0xC5, 0xC6, 0xC7, 0xCD, 0xCE, 0xCF), "hierarchical")
 """Of T.81, table B.1, those that libjpeg may lack.  It has arithmetic coding."""
 
 
-def advice_for(suffix: str) -> str:
-    """Return the command that converts files of a suffix in `UNOPENED`."""
-    return _COMMANDS[suffix].format(suffix)
-
-
 def odd_kind(data: bytes | memoryview) -> str:
     """Return the name of a format that was not opened, with advice; "" if it is unknown."""
     if is_jpeg(data):
         return _odd_jpeg(data)
-    if is_tiff(data):
-        return _odd_tiff(data)
     start = bytes(data[:START_BYTES])
     for name, suffixes, signs, command in _KINDS:
         if any(start.startswith(sign, at) for at, sign in signs):
             shown = command.format((*suffixes, "")[0])
             return f"{name}; convert it to PNG or JPEG, e.g. `{shown}`"
-    return ""
+    return _odd_tiff(data) if is_tiff(data) else ""
 
 
 def _odd_jpeg(data: bytes | memoryview) -> str:
@@ -101,8 +94,9 @@ def _odd_tiff(data: bytes | memoryview) -> str:
     except ImageError:
         return ""
     bits, samples = (tags[n].value if n in tags else 1 for n in (258, 277))
+    bands = "-b 1 -b 2 -b 3" if samples > 2 else "-b 1"
     return (
         f"a TIFF of {samples} channel{'s' * (samples != 1)} of {bits} bits, which Pillow does not "
-        "read; write the channels that are colours as a PNG, e.g. `gdal_translate -b 1 -b 2 -b 3 "
-        "IN.tif OUT.png`"
+        f"read; write the channels that are colours as a PNG, e.g. `gdal_translate {bands} IN.tif "
+        "OUT.png`"
     )

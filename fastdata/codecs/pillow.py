@@ -8,6 +8,7 @@ mind.  So only those of `FORMATS` are asked, and nothing else of fastdata calls 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import io
 import re
@@ -21,10 +22,10 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from fastdata.codecs import Pixels
-from fastdata.codecs.jpeg import check_scans, is_jpeg, read_jpeg_header
+from fastdata.codecs.jpeg import check_scans, is_jpeg, orientation_in, read_jpeg_header
 from fastdata.codecs.kinds import odd_kind
 from fastdata.codecs.limits import MAX_PIXELS, check_memory, check_pixels
-from fastdata.codecs.tiff import check_tags, check_tiff, is_tiff
+from fastdata.codecs.tiff import check_tiff, is_tiff
 from fastdata.errors import ImageError
 
 __all__ = [
@@ -61,8 +62,8 @@ _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _ORIENTATION_TAG = 0x0112
 """Exif 2.3, 4.6.4 A."""
 
-_BITS_TAG, _PHOTOMETRIC_TAG = 258, 262
-"""TIFF 6.0, section 8."""
+_BITS_TAG, _PHOTOMETRIC_TAG, _SAMPLE_FORMAT_TAG = 258, 262, 339
+"""TIFF 6.0, sections 8 and 19."""
 
 _FIRST_FRAME = "only the first frame or page of an animation or a file of several pages is packed"
 
@@ -70,19 +71,19 @@ _PLAIN_PNM = re.compile(rb"P[123]\s")
 _COMMENT = re.compile(rb"(?:#[^\r\n]*[\r\n]?)+")
 
 _BAND_PIXELS = 1 << 20
-"""Converted at once, so that there is no second copy of a large image."""
+"""Pixels that are converted in one step: a large image needs no second copy."""
 
 _SAMPLE_BYTES = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16L": 2, "I;16B": 2, "I;16N": 2}
 """Bytes that a pixel has in Pillow's memory, by mode; 4 in all others."""
 
 _DECODER_BYTES = {"AVIF": 5, "WEBP": 9}
-"""Bytes a pixel that a decoder takes besides, as measured with Pillow 13."""
+"""Further bytes a pixel that a decoder takes, as measured with Pillow 13."""
 
 _JPEG2000_BYTES = 4.5
-"""Of a pixel's sample in OpenJPEG's decoder, which has numbers of 32 bits."""
+"""Bytes that OpenJPEG takes for one sample of a pixel: it computes in 32 bits."""
 
 _WEBP_BYTES = 7
-"""Of OpenCV's decoder with the pixels it returns, of a lossless file."""
+"""Bytes a pixel that OpenCV takes for a lossless file, with the pixels that it returns."""
 
 
 class _WhileReading:
@@ -120,25 +121,18 @@ def _quiet() -> Iterator[None]:
         _while_reading.here.reading = before
 
 
-_loaded: list[str] = []
-
-
+@functools.cache
 def _formats() -> list[str]:
     """Return those of `FORMATS` that the installed Pillow has."""
-    if not _loaded:
-        found = []
-        for name, plugin in _PLUGINS.items():
-            with contextlib.suppress(ImportError):  # older than the format
-                importlib.import_module(f"PIL.{plugin}ImagePlugin")
-            if name in Image.OPEN:
-                found.append(name)
-        _loaded[:] = found
-    return _loaded
+    for plugin in _PLUGINS.values():
+        with contextlib.suppress(ImportError):  # older than the format
+            importlib.import_module(f"PIL.{plugin}ImagePlugin")
+    return [name for name in _PLUGINS if name in Image.OPEN]
 
 
 @contextlib.contextmanager
 def open_image(data: bytes | memoryview, max_pixels: int | None = None) -> Iterator[Image.Image]:
-    """Open an image file, quietly; what goes wrong until the end of the block is an `ImageError`.
+    """Open an image file, quietly; errors until the end of the block become `ImageError`.
 
     More than `max_pixels` are refused, and JPEGs with too many scans of so many, if it is given.
     Anything that decodes the image gives it.
@@ -172,31 +166,45 @@ def _unknown(data: bytes | memoryview) -> ImageError:
     start = bytes(data[: len(_LFS_POINTER)])
     if start == _LFS_POINTER:
         return ImageError("a Git LFS pointer, not the file itself; `git lfs pull` brings it")
-    if kind := odd_kind(data):
+    kind, damage = odd_kind(data), _damage(data)
+    if kind and not ("TIFF" in kind and damage and "pixel mode" not in damage):
         return ImageError(f"not an image of a known format but {kind}")
+    if damage:
+        return ImageError(f"not opened, since it is damaged or of an unusual kind: {damage}")
     return ImageError(f"not an image of a known format: it begins with {start[:8]!r}")
 
 
+def _damage(data: bytes | memoryview) -> str:
+    """Return why Pillow does not open a file that begins as one of `FORMATS`; "" for others."""
+    for name in _formats():
+        factory, accepts = Image.OPEN[name]
+        if accepts is not None and accepts(bytes(data[:16])) is True:
+            try:
+                with _quiet():
+                    factory(io.BytesIO(data), "").close()
+            except Exception as error:
+                return f"{name}, {str(error) or type(error).__name__}"
+    return ""
+
+
 def pil_orientation(image: Image.Image) -> int:
-    """Return the Exif orientation that an image is still to be turned by, 1 to 8.
+    """Return the orientation that an image is still to be turned by, 1 to 8.
 
     Pillow itself turns a TIFF as it loads it.  Damaged Exif counts as none, and does not cost the
     picture.
     """
-    exif = re.sub(rb"^(Exif\0\0)+", b"", image.info.get("exif", b""))
-    if is_tiff(exif):
-        check_tags(exif)
-    try:
-        found = image.getexif()
-    except (ImageError, MemoryError):
-        raise
-    except Exception:  # Pillow raises nearly anything on damaged Exif
-        image.load()  # unless it is the picture that is damaged
-        without = Image.new("1", (1, 1))
-        without.info = {name: image.info[name] for name in image.info if "xmp" in name}
-        found = without.getexif()
-    orientation = found.get(_ORIENTATION_TAG, 1)
-    return orientation if orientation in range(2, 9) else 1
+    if image.format == "TIFF":
+        found = image.getexif().get(_ORIENTATION_TAG, 1)
+        return found if found in range(2, 9) else 1
+    if image.format == "PNG" and "exif" not in image.info:
+        image.load()  # it may come after the pixels
+    exif = image.info.get("exif")
+    if exif is None:
+        with contextlib.suppress(ValueError):
+            lines = image.info.get("Raw profile type exif", "").split("\n")
+            exif = bytes.fromhex("".join(lines[3:]))
+    xmp = image.info.get("XML:com.adobe.xmp") or image.info.get("xmp", b"")
+    return orientation_in(exif or b"", xmp.encode() if isinstance(xmp, str) else xmp)
 
 
 def decode_with_pil(
@@ -207,12 +215,13 @@ def decode_with_pil(
     max_pixels: int,
     notes: list[str] | None = None,
 ) -> tuple[Pixels, int]:
-    """Return upright pixels, and the orientation by which they were turned.
+    """Return upright pixels, and the orientation that has turned them.
 
-    One copy of the pixels is taken besides what the decoder takes.  Remarks are added to `notes`.
+    Takes memory for the decoder and one copy of the pixels.  Adds remarks to `notes`.
     """
     with open_image(data, max_pixels) as image:
-        still_webp = image.format == "WEBP" and _is_still_webp(data) and not mask
+        moves = data[12:16] == b"VP8X" and data[20] & 2
+        still_webp = image.format == "WEBP" and not moves and not mask
         check_memory(
             image.size[::-1],
             _WEBP_BYTES if still_webp else _bytes_a_pixel(image, data, channels),
@@ -251,15 +260,11 @@ def _bytes_a_pixel(image: Any, data: bytes, channels: int) -> float:
     return kept + max(decoding, channels)
 
 
-def _is_still_webp(data: bytes) -> bool:
-    return not (data[12:16] == b"VP8X" and data[20] & 2)
-
-
 def _decode_webp(data: bytes, size: tuple[int, int], channels: int) -> Pixels | None:
-    """Decode a WebP without animation by OpenCV; None where it refuses.
+    """Decode a WebP without animation by OpenCV; None if it refuses.
 
-    Both have libwebp, and the same pixels.  Pillow takes every file for an animation, for which it
-    takes 16 bytes a pixel; OpenCV takes 7.
+    Both use libwebp, and give the same pixels.  Pillow opens every file as an animation, and takes
+    16 bytes a pixel; OpenCV takes 7.
     """
     flags = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
     try:
@@ -300,6 +305,10 @@ def _pgm_largest(image: Image.Image) -> int | None:
 def _tiff_bits(image: Image.Image) -> int:
     """Return the bits a sample of an opened TIFF; 8 for other images."""
     return int(max(getattr(image, "tag_v2", {}).get(_BITS_TAG, (8,))))
+
+
+def _is_signed(image: Image.Image) -> bool:
+    return bool(getattr(image, "tag_v2", {}).get(_SAMPLE_FORMAT_TAG, (1,))[0] == 2)
 
 
 def _has_frames(image: Any, data: bytes) -> bool:
@@ -356,13 +365,19 @@ def to_pixels(
 ) -> Pixels:
     """Convert a PIL image to uint8, H x W x C, by the table of `fastdata.codecs.image`.
 
-    `largest` is the value of a PGM's white, where it is a mask.  `bits` is the bits a sample of its
-    file; without it, those of an opened TIFF.
+    `largest` is the value of white in a PGM that is a mask.  `bits` is the bits a sample of its
+    file, by default those of an opened TIFF.
     """
     pixels = np.empty((image.height, image.width, channels), np.uint8)
     bits = _tiff_bits(image) if bits is None else bits
     for rows, band in row_bands(image):
         pixels[rows] = _converted(band, image.format, channels, mask, largest, bits)
+    if image.mode == "L" and _is_signed(image) and not (mask and pixels.max() < 128):
+        raise ImageError(
+            "a TIFF of signed samples of 8 bits, which "
+            f"{'has a class below 0' if mask else 'have no defined range of brightness'}; write it "
+            "with unsigned samples"
+        )
     return pixels
 
 
@@ -372,16 +387,24 @@ def _converted(
     """Convert some rows; `kind` is the format of the file that they are of."""
     mode = image.mode
     deep = mode.startswith("I;16") or (mode == "I" and kind in ("PNG", "PPM"))
-    if deep or largest is not None:
-        values = np.array(image).astype(np.int64)
+    if deep or largest is not None or (mask and mode in ("I", "F")):
+        values = np.array(image)
         if largest is not None:  # as the file has them
             white = 65535 if mode == "I" else 255
-            values = np.rint(values * (largest / white)).astype(np.int64)
-        if mask and values.max(initial=0) > 255:
-            raise ImageError(f"mask values up to {values.max()} do not fit 8 bits")
-        return (values if mask else values >> (4 if bits == 12 else 8)).astype(np.uint8)[:, :, None]
+            values = np.rint(values * (largest / white))
+        if not mask:
+            return (values.astype(np.int64) >> (4 if bits == 12 else 8)).astype(np.uint8)[
+                :, :, None
+            ]
+        if not ((values >= 0) & (values <= 255) & (values == np.rint(values))).all():
+            raise ImageError(
+                f"mask values from {values.min():g} to {values.max():g} do not fit 8 bits: they "
+                "must be whole numbers from 0 to 255"
+            )
+        return values.astype(np.uint8)[:, :, None]
     if mode in ("I", "F"):
-        raise ImageError(f"mode {mode!r} (32 bits a sample) has no defined range of brightness")
+        bits = 32 if bits == 8 else bits
+        raise ImageError(f"mode {mode!r} ({bits} bits a sample) has no defined range of brightness")
     if mask:
         if mode not in ("P", "L", "1"):
             raise ImageError(f"a mask has one channel of class numbers; this has mode {mode!r}")

@@ -31,12 +31,17 @@ _SIZE = (256, 257, 258, 259, 277, 278, 322, 323)
 and TileLength."""
 
 _OFFSETS = {273: "strips", 279: "strips", 324: "tiles", 325: "tiles"}
-_LAYOUT = (*_SIZE, *_OFFSETS)
+_KIND, _OTHERS = 254, 330
+"""NewSubfileType, whose bit 0 is that of a thumbnail, and SubIFDs (Adobe's TIFF Supplement 1)."""
+
+_PHOTOMETRIC, _PLANES = 262, 284
+_LAB = 8
+_LAYOUT = (*_SIZE, *_OFFSETS, _KIND, _OTHERS, _PHOTOMETRIC, _PLANES)
 _JPEG = 7
 """Compression."""
 
 _DIRECTORIES = (34665, 34853, 40965)
-"""Tags that point to directories of Exif, GPS and interoperability, all of which Pillow reads."""
+"""Tags that point to directories of Exif, GPS and interoperability.  Pillow reads all three."""
 
 _MOST_TAGS = 4096
 _MOST_NUMBERS = 300_000
@@ -88,9 +93,22 @@ def check_tiff(data: bytes | memoryview, max_pixels: int | None) -> int:
     if bytes(data[:4]) == b"MM\0+":
         raise ImageError("a big-endian BigTIFF, which Pillow does not read")
     tags = check_tags(data)
+    first = {number: tag.value for number, tag in tags.items()}
     width, height, bits, compression, samples, strip, tile_width, tile_height = (
-        tags[number].value if number in tags else 0 for number in _SIZE
+        first.get(number, 0) for number in _SIZE
     )
+    if _OTHERS in first and first.get(_KIND, 0) & 1:
+        raise ImageError(
+            "a camera raw file, or another TIFF that begins with a thumbnail of its picture; "
+            "convert it to PNG or JPEG, e.g. `magick IN.dng OUT.png`"
+        )
+    in_planes = first.get(_PLANES) == 2 and samples > 1
+    if in_planes and (first.get(_PHOTOMETRIC) == _LAB or (bits > 8 and compression in (0, 1))):
+        raise ImageError(
+            f"a TIFF with a plane of {bits} bits for each channel, which Pillow reads as "
+            "other colours; write the channels of a pixel side by side, e.g. "
+            "`gdal_translate -co INTERLEAVE=PIXEL IN.tif OUT.tif`"
+        )
     strip = min(strip or height, height)
     strips = -(-height // max(1, strip))
     tiles = -(-width // max(1, tile_width)) * -(-height // max(1, tile_height))
@@ -124,7 +142,7 @@ def _check_scans(
         lengths = _numbers(data, tags.get(sizes)) + [0] * len(starts)
         for start, length in zip(starts, lengths, strict=False):
             if start not in counted:
-                # libtiff takes what follows if its length is missing.
+                # Without a length, libtiff takes the rest of the file.
                 jpeg = bytes(data[start : start + (length or len(data))])
                 left -= len(jpeg)
                 if left < 0:

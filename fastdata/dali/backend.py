@@ -34,6 +34,7 @@ from fastdata.engine.backend import (
     samples_to_read_ahead,
 )
 from fastdata.engine.batches import BatchMaker, RenderJob, batch_of
+from fastdata.engine.buffers import TensorLayout
 from fastdata.engine.contracts import BatchStream, Request
 from fastdata.engine.delivery import DEPTH
 from fastdata.engine.rendering import put
@@ -346,6 +347,7 @@ class Runs(Ahead):
         assert job.slot is not None, "there are images"
         memory = job.slot.memory
         for place, image in zip(job.layouts, images, strict=True):
+            assert isinstance(place, TensorLayout), "DALI makes no lists of images"
             put(np.asarray(image), work.tables.get(place.name), place.array(memory))
         return job.assemble([feed.done])
 

@@ -18,13 +18,7 @@ import torch
 
 from fastdata.engine.buffers import BufferPool, Slot, TensorLayout, lay_out
 from fastdata.engine.contracts import Job, Request, StoredImages, image_sizes
-from fastdata.engine.image_lists import (
-    ListPlan,
-    ListTask,
-    lay_out_lists,
-    list_task,
-    sizes_in_files,
-)
+from fastdata.engine.image_lists import Layouts, ListLayout, Sizes, lay_out_lists
 from fastdata.engine.rendering import BatchPlan, RenderTask, plan_geometry
 from fastdata.engine.samples import SampleTask, collate_field
 from fastdata.engine.work import BatchWork, Done
@@ -81,7 +75,7 @@ class BatchMaker:
         """Return the job of a batch; `OptionError` if transforms do not fit its first sample."""
         if not self.work.pipeline.direct:
             return _SampleJob(self, request)
-        return (_ListJob if self.work.image_lists else RenderJob)(self, request)
+        return RenderJob(self, request)
 
     def cut(self, count: int, pixels: int | None = None) -> list[tuple[int, int]]:
         """Return (start, stop) of each task for a batch of `count` samples and `pixels`."""
@@ -97,22 +91,28 @@ class BatchMaker:
     def sizes(self, request: Request, view: int = 0) -> dict[str, tuple[int, int]]:
         """Return height and width of the images of a batch, which its first sample decides."""
         work = self.work.parts[view]
-        names = list(work.dataset.schema.images)
         geometry = work.pipeline.geometry
         size = None if geometry is None else geometry.size_in(request.epoch)
         if size is not None:
-            return dict.fromkeys(names, size)
-        first = self._first(request)
-        found = {}
-        for name in names:
-            height, width = image_sizes(work.dataset, name, first.indices, work.decoder)
-            if geometry is not None and geometry.needs_boxes:
-                planned = plan_geometry(work, first, height, width)
-                height, width = planned.height, planned.width
-            elif geometry is not None:
-                height, width = geometry.plan_sizes(height, width, work.seed, first)
-            found[name] = int(height[0]), int(width[0])
+            return dict.fromkeys(work.dataset.schema.images, size)
+        found = _sizes_by_headers(work, self._first(request))
+        return {name: (int(height[0]), int(width[0])) for name, (height, width) in found.items()}
+
+    def fields(self, request: Request) -> list[tuple[str, tuple[int, ...], torch.dtype, int]]:
+        """Return name, shape, dtype and view of the arrays of images of a batch."""
+        found: list[tuple[str, tuple[int, ...], torch.dtype, int]] = []
+        for view, work in enumerate(self.work.parts):
+            for name, (height, width) in self.sizes(request, view).items():
+                channels, table = work.dataset.schema.images[name].channels, work.tables.get(name)
+                shape = len(request), height, width, channels
+                found.append((name, shape, table.dtype if table else torch.uint8, view))
         return found
+
+    def list_sizes(self, plan: BatchPlan) -> list[Sizes]:
+        """Return the sizes of the images of a batch in each view, if they are lists."""
+        if getattr(self.work.dataset, "_image_sizes", None) is None:
+            return [view.sizes for view in plan.views(self.work)]
+        return [_sizes_by_headers(part, plan.keys) for part in self.work.parts]
 
     def _first(self, request: Request) -> SampleKeys:
         """Return the first sample of a batch, or a sound one in its place."""
@@ -142,6 +142,21 @@ class BatchMaker:
                 self.skipped += 1
 
 
+def _sizes_by_headers(work: BatchWork, keys: SampleKeys) -> Sizes:
+    """Return the sizes of images as they go into the batch; of files the headers alone are read."""
+    geometry = work.pipeline.geometry
+    found = {}
+    for name in work.dataset.schema.images:
+        height, width = image_sizes(work.dataset, name, keys.indices, work.decoder)
+        if geometry is not None and geometry.needs_boxes:
+            planned = plan_geometry(work, keys, height, width)
+            height, width = planned.height, planned.width
+        elif geometry is not None:
+            height, width = geometry.plan_sizes(height, width, work.seed, keys)
+        found[name] = height, width
+    return found
+
+
 class RenderJob:
     """A batch whose images are rendered directly into its memory.
 
@@ -151,17 +166,17 @@ class RenderJob:
     def __init__(self, maker: BatchMaker, request: Request) -> None:
         self._maker = maker
         self._request = request
-        schema = maker.work.dataset.schema
-        fields = []
-        for view, work in enumerate(maker.work.parts):
-            for name, (height, width) in maker.sizes(request, view).items():
-                table = work.tables.get(name)
-                shape = (len(request.indices), height, width, schema.images[name].channels)
-                fields.append((name, shape, table.dtype if table else torch.uint8, view))
-        self.layouts, nbytes = lay_out(fields, planar=maker.work.planar)
-        self._pixels = sum(math.prod(shape) for _, shape, *_ in fields)
-        self.slot = maker.buffers.take(nbytes) if fields else None
-        self._plan: BatchPlan = BatchPlan(request, 0, self.layouts)
+        self._plan = BatchPlan(request)
+        self.layouts: Layouts
+        if maker.work.image_lists:
+            self.layouts, nbytes = lay_out_lists(maker.work, maker.list_sizes(self._plan))
+            self._pixels = nbytes
+        else:
+            fields = maker.fields(request)
+            self.layouts, nbytes = lay_out(fields, planar=maker.work.planar)
+            self._pixels = sum(math.prod(shape) for _, shape, *_ in fields)
+        self._plan.layouts = self.layouts
+        self.slot = maker.buffers.take(nbytes) if self.layouts else None
 
     def tasks(self) -> Sequence[RenderTask]:
         if self.slot is None:
@@ -182,7 +197,11 @@ class RenderJob:
         for done in results:
             for at, index, _ in done.replaced:
                 indices[at] = index
-        tensors = self._tensors(results)
+        tensors = _tensors(self.layouts, self.slot)
+        for done in results:
+            for place, made in done.substitutes.items():
+                for key, image in made.items():
+                    tensors[key][place] = image
         images = {
             name: _of_views(self._maker.work, [t for (n, _), t in tensors.items() if n == name])
             for name in self._maker.work.dataset.schema.images
@@ -191,65 +210,17 @@ class RenderJob:
         geometry = None if replaced else self._plan.geometry
         return batch_of(self._maker.work, images, self._request.replaced(indices), geometry)
 
-    def _tensors(self, results: Sequence[Done]) -> dict[tuple[str, int], Any]:
-        """Return the images in memory, by field and view."""
-        return _tensors(self.layouts, self.slot)
-
-
-class _ListJob(RenderJob):
-    """A batch whose images are rendered directly into its memory, each in its own size."""
-
-    def __init__(self, maker: BatchMaker, request: Request) -> None:
-        self._maker = maker
-        self._request = request
-        work = maker.work
-        self._plan = self._own_plan = ListPlan(request)
-        in_files = getattr(work.dataset, "_image_sizes", None) is not None
-        sizes = sizes_in_files(work, request) if in_files else self._own_plan.sizes(work)
-        self._layouts, nbytes = lay_out_lists(work, sizes)
-        self._pixels = nbytes
-        self.slot = maker.buffers.take(nbytes) if self._layouts else None
-
-    def tasks(self) -> Sequence[Any]:
-        if self.slot is None:
-            return ()
-        keys, layouts = self._request, self._layouts
-        bounds = self._maker.cut(len(keys), self._pixels)
-        if self._maker.plans_once:
-            return [ListTask(self._own_plan, start, stop, layouts) for start, stop in bounds]
-        return [list_task(keys[start:stop], start, layouts) for start, stop in bounds]
-
-    def _tensors(self, results: Sequence[Done]) -> dict[tuple[str, int], Any]:
-        made = {}
-        for layout in self._layouts:
-            assert self.slot is not None, "a batch of images has a slot"
-            key = layout.name, layout.view
-            made[key] = layout.tensors(self.slot.tensor)
-            for done in results:
-                for place, images in done.substitutes.items():
-                    made[key][place] = images[key]
-        return made
-
 
 def batch_of(
     work: BatchWork, images: Mapping[str, Any], keys: SampleKeys, geometry: Geometry | None = None
 ) -> Any:
-    """Return the batch of some samples, from their images and their other columns.
-
-    `geometry` is that of the images, if it is known.
-    """
-    values = {**images, **_read_columns(work, keys, geometry)}
-    schema = work.dataset.schema
-    return schema.sample_type._make(values[name] for name in schema)
-
-
-def _read_columns(work: BatchWork, keys: SampleKeys, geometry: Geometry | None) -> dict[str, Any]:
-    """Return the fields that are not images, of samples that a direct pipeline makes.
+    """Return the batch of some samples of a direct pipeline, from their images.
 
     `keys` are the samples whose images are in the batch, including substitutes of corrupt ones.
-    Boxes are moved as the images are, and dropped by the rules of the pipeline.  If other processes
-    have planned the geometry, or samples were replaced, it is planned again: draws are a function
-    of the sample, so the result is the same, and cheaper than a transfer.
+    Boxes are moved as the images are, and dropped by the rules of the pipeline.  `geometry` is that
+    of the images.  If other processes have planned it, or samples were replaced, it is planned
+    again: draws are a function of the sample, so the result is the same, and cheaper than a
+    transfer.
     """
     dataset, pipeline = work.dataset, work.pipeline
     schema = dataset.schema
@@ -267,7 +238,8 @@ def _read_columns(work: BatchWork, keys: SampleKeys, geometry: Geometry | None) 
             values[name] = move_boxes(geometry, values[name], name)
     if pipeline.drop is not None:
         pipeline.drop.run_batch(values, keys.indices)
-    return values
+    values |= images
+    return schema.sample_type._make(values[name] for name in schema)
 
 
 class _SampleJob:
@@ -336,11 +308,11 @@ def _of_views(work: BatchWork, views: Sequence[Any]) -> Any:
 
 
 def _tensors(
-    layouts: Sequence[TensorLayout], slot: Slot | None
-) -> dict[tuple[str, int], torch.Tensor]:
-    """Return the arrays of a slot as tensors [N, C, H, W], which keep it from being used again.
+    layouts: Sequence[TensorLayout | ListLayout], slot: Slot | None
+) -> dict[tuple[str, int], Any]:
+    """Return the images of a slot by field and view; they keep it from being used again.
 
-    By field and view.
+    A tensor [N, C, H, W], or a list of tensors [C, H, W].
     """
     if slot is None:
         return {}

@@ -247,6 +247,10 @@ class TensorLayout(NamedTuple):
         array: NDArray[Any] = part.reshape(shape)
         return array.transpose(0, 2, 3, 1) if self._has_planes else array
 
+    def part(self, memory: NDArray[np.uint8], start: int, stop: int) -> NDArray[Any]:
+        """Return some images of the array."""
+        return self.array(memory)[start:stop]
+
     def tensor(self, memory: torch.Tensor) -> torch.Tensor:
         """Return the array as a tensor [N, C, H, W], which keeps `memory` alive."""
         part = memory[self.offset : self.offset + self.nbytes].view(self.dtype)
@@ -256,7 +260,8 @@ class TensorLayout(NamedTuple):
 
     @property
     def _has_planes(self) -> bool:
-        return self.planar and self.shape[3] > 1
+        # With one pixel both orders are the same memory, and OpenCV does not write to its planes.
+        return self.planar and self.shape[3] > 1 and self.shape[1:3] != (1, 1)
 
     @property
     def _planes(self) -> tuple[int, ...]:

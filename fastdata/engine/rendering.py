@@ -15,10 +15,10 @@ compressed              each decoded as far as the crop needs, then resized and 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 from fastdata.codecs import Pixels
 from fastdata.codecs.decoders import JpegDecoder, jpeg_decoder
 from fastdata.codecs.resize import resize_reduced
-from fastdata.engine.buffers import TensorLayout
 from fastdata.engine.contracts import Images, Indices, StoredImages
+from fastdata.engine.image_lists import Layouts, Sizes, check_list_sizes, lay_out_lists
 from fastdata.engine.work import BatchWork, Done
 from fastdata.errors import OptionError, ShardCorruptError
 from fastdata.formats.gather import LONG_ROW_BYTES
@@ -62,6 +62,12 @@ MAX_SIDE = 1 << 24
 AT_ONCE = 4
 """Images rendered before the table look-up; few enough to stay in the cache."""
 
+_Shapes: TypeAlias = Mapping[str, tuple[int, ...] | None]
+"""Shapes of the batch's images by field, [N, H, W, C]; None if images have any sizes."""
+
+_Outputs: TypeAlias = dict[str, NDArray[Any] | list[NDArray[Any]]]
+"""Where images go, by field: an array [n, H, W, C], or a list of n arrays [1, H, W, C]."""
+
 
 class BatchPlan:
     """Places of the samples' images and geometry of their pixels; planned once, lazily.
@@ -74,7 +80,7 @@ class BatchPlan:
     Thread-safe.
     """
 
-    def __init__(self, keys: SampleKeys, first: int, layouts: tuple[TensorLayout, ...]) -> None:
+    def __init__(self, keys: SampleKeys, first: int = 0, layouts: Layouts = ()) -> None:
         self.keys = keys
         self.first = first
         self.layouts = layouts
@@ -85,16 +91,15 @@ class BatchPlan:
         """Return the plan of each view; `OptionError` if the transforms do not fit the images."""
         with self._lock:
             if not self._views:
-                pairs = zip(work.parts, self.shapes(work), strict=True)
+                names = work.dataset.schema.images
+                shapes: list[dict[str, tuple[int, ...] | None]] = [
+                    dict.fromkeys(names) for _ in work.parts
+                ]
+                for layout in self.layouts:
+                    shapes[layout.view][layout.name] = layout.shape
+                pairs = zip(work.parts, shapes, strict=True)
                 self._views = [_plan_view(part, self.keys, of_view) for part, of_view in pairs]
             return self._views
-
-    def shapes(self, work: BatchWork) -> Sequence[Mapping[str, tuple[int, ...] | None]]:
-        """Return the shapes of the batch's images by field, [N, H, W, C], for each view."""
-        shapes: list[dict[str, tuple[int, ...]]] = [{} for _ in work.parts]
-        for layout in self.layouts:
-            shapes[layout.view][layout.name] = layout.shape
-        return shapes
 
     @property
     def geometry(self) -> Geometry | None:
@@ -115,33 +120,42 @@ class RenderTask:
         assert memory is not None, "a batch of images has a slot"
         keys = self.plan.keys[self.start : self.stop]
         first = self.plan.first + self.start
-        views: list[tuple[BatchWork, dict[str, NDArray[Any]]]] = [(part, {}) for part in work.parts]
-        for layout in self.plan.layouts:
-            views[layout.view][1][layout.name] = layout.array(memory)[first : first + len(keys)]
+        plans = self.plan.views(work)
+        if work.image_lists:
+            check_list_sizes(self.plan.layouts, [plan.sizes for plan in plans], self.plan.first)
+        views = _outputs(work, self.plan.layouts, memory, first, len(keys))
         done = Done()
         failed = work.unreadable(keys.indices)
-        for plan, (part, outputs) in zip(self.plan.views(work), views, strict=True):
+        for part, plan, outputs in zip(work.parts, plans, views, strict=True):
             failed |= render_view(part, plan, self.start, outputs, done)
         for at, error in failed.items():
 
-            def make(index: int, at: int = at) -> None:
+            def make(index: int, at: int = at) -> dict[tuple[str, int], Any]:
                 for error in work.unreadable(np.array([index])).values():
                     raise error
+                key = keys[at : at + 1].replaced(np.array([index]))
+                plans = BatchPlan(key, 0, self.plan.layouts).views(work)
+                images: dict[tuple[str, int], Any] = {}
+                if work.image_lists:  # perhaps it is larger
+                    layouts, nbytes = lay_out_lists(work, [plan.sizes for plan in plans])
+                    apart = torch.empty(nbytes, dtype=torch.uint8)
+                    ones = _outputs(work, layouts, apart.numpy(), 0, 1)
+                    images = {(one.name, one.view): one.tensor(apart)[0] for one in layouts}
+                else:
+                    ones = _outputs(work, self.plan.layouts, memory, first + at, 1)
                 # All views, even if the damage was not read for some.
-                for part, outputs in views:
-                    one = {name: output[at : at + 1] for name, output in outputs.items()}
-                    key = keys[at : at + 1].replaced(np.array([index]))
-                    plan = _plan_view(part, key, {name: out.shape for name, out in one.items()})
-                    failures = render_view(part, plan, 0, one, done)
-                    if failures:
-                        raise failures[0]
+                for part, plan, one in zip(work.parts, plans, ones, strict=True):
+                    for failure in render_view(part, plan, 0, one, done).values():
+                        raise failure
+                return images
 
-            index, _ = work.replace(keys.epoch, int(keys.indices[at]), error, make)
+            index, images = work.replace(keys.epoch, int(keys.indices[at]), error, make)
             done.replaced.append((first + at, index, str(error)))
+            done.substitutes[first + at] = images
         return done
 
     @classmethod
-    def alone(cls, keys: SampleKeys, first: int, layouts: tuple[TensorLayout, ...]) -> RenderTask:
+    def alone(cls, keys: SampleKeys, first: int, layouts: Layouts) -> RenderTask:
         """Return a task with a plan for its own images, and no others; as of `BatchPlan`."""
         return cls(BatchPlan(keys, first, layouts), 0, len(keys))
 
@@ -167,6 +181,13 @@ class ViewPlan:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
+    def sizes(self) -> Sizes:
+        """Heights and widths of the images as they go into the batch, by field."""
+        if self.geometry is not None:
+            return dict.fromkeys(self.images, (self.geometry.height, self.geometry.width))
+        return {name: (images.heights, images.widths) for name, images in self.images.items()}
+
+    @property
     def programs(self) -> list[Crop] | None:
         """What to do with each image that is made by itself; None if it stays as it is."""
         if self.whole:
@@ -180,9 +201,17 @@ class ViewPlan:
         return self.geometry.crops()
 
 
-def _plan_view(
-    work: BatchWork, keys: SampleKeys, shapes: Mapping[str, tuple[int, ...] | None]
-) -> ViewPlan:
+def _outputs(
+    work: BatchWork, layouts: Layouts, memory: NDArray[np.uint8], first: int, count: int
+) -> list[_Outputs]:
+    """Return where `count` images from number `first` on go, by field, for each view."""
+    outputs: list[_Outputs] = [{} for _ in work.parts]
+    for layout in layouts:
+        outputs[layout.view][layout.name] = layout.part(memory, first, first + count)
+    return outputs
+
+
+def _plan_view(work: BatchWork, keys: SampleKeys, shapes: _Shapes) -> ViewPlan:
     """Return the plan of one view of some samples; `shapes` as of `plan_images`."""
     images = {name: work.dataset._images(name, keys.indices, work.decoder) for name in shapes}
     geometry = plan_images(work, keys, images, shapes)
@@ -208,12 +237,17 @@ def render_view(
     work: BatchWork,
     plan: ViewPlan,
     start: int,
-    outputs: dict[str, NDArray[Any]],
+    outputs: _Outputs,
     done: Done,
 ) -> dict[int, ShardCorruptError]:
     """Render samples of a plan, from number `start` on; return corrupt ones by place in outputs."""
     failed: dict[int, ShardCorruptError] = {}
     for name, output in outputs.items():
+        if isinstance(output, list):
+            for at, one in enumerate(output):
+                for error in render_view(work, plan, start + at, {name: one}, done).values():
+                    failed[at] = error
+            continue
         stored, stop = plan.images[name], start + len(output)
         table, mask = work.tables.get(name), work.dataset.schema.images[name].mask
         done.nbytes += int(stored.lengths[start:stop].sum())
@@ -239,7 +273,7 @@ def plan_images(
     work: BatchWork,
     keys: SampleKeys,
     images: Mapping[str, StoredImages],
-    shapes: Mapping[str, tuple[int, ...] | None],
+    shapes: _Shapes,
 ) -> Geometry | None:
     """Return the geometry of some samples; None if no transform moves pixels.
 
@@ -261,7 +295,7 @@ def _plan_images(
     work: BatchWork,
     keys: SampleKeys,
     images: Mapping[str, StoredImages],
-    shapes: Mapping[str, tuple[int, ...] | None],
+    shapes: _Shapes,
 ) -> Geometry | None:
     if not images:
         return None

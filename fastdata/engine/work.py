@@ -4,7 +4,6 @@ A `Task` is picklable.  It runs with a `BatchWork`, which has data, transforms a
 the memory of its batch:
 
     RenderTask   (rendering.py)   decode -> geometry -> [pixel table] -> the sample's place
-    ListTask     (image_lists.py) the same, images of any sizes
     SampleTask   (samples.py)     decode -> stages, one after another -> its place, if it fits
     ReadAheadTask                 stored bytes -> the page cache
 
@@ -65,7 +64,7 @@ class Done:
 
     `nbytes` are the stored bytes of the images read.  `replaced` are corrupt samples: place in the
     batch, index of the substitute, reason.  `columns`, of a `SampleTask`, are the values that are
-    not in memory, by field and view.  `substitutes`, of a `ListTask`, are images [C, H, W] that
+    not in memory, by field and view.  `substitutes`, of lists of images, are images [C, H, W] that
     take the place of corrupt ones, by place in the batch, and by field and view.
     """
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar, TypeAlias, get_args
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from fastdata.codecs.limits import MAX_PIXELS
 from fastdata.errors import OptionError
 from fastdata.random import Draws, SampleKeys
 from fastdata.schema import Schema
@@ -23,6 +23,7 @@ from fastdata.transforms.base import (
     Sample,
     SizeByEpoch,
     antialias_choice,
+    check_pixels,
     parse,
     positive_int,
     probability,
@@ -340,14 +341,9 @@ class Resize(_Sized):
             shrunk = (self.max_size * new_short / new_long).astype(np.int64)
             new_short = np.where(over, np.maximum(shrunk, 1), new_short)
             new_long = np.where(over, self.max_size, new_long)
-        if (new_long > MAX_PIXELS // np.maximum(new_short, 1)).any():
-            worst = int(new_long.argmax())
-            raise OptionError(
-                f"Resize({self.size}) makes {new_long[worst] * new_short[worst]:,} pixels of "
-                f"sample {draws.indices[worst]}, which has {geometry.height[worst]} x "
-                f"{geometry.width[worst]} (height x width): more than the limit of {MAX_PIXELS:,}. "
-                "Give max_size=, or leave this sample out"
-            )
+        pixels = 1.0 * new_long * new_short
+        remedy = "Give max_size=, or leave this sample out"
+        check_pixels(f"Resize({self.size})", pixels, geometry, draws, remedy)
         return geometry.resize(
             np.where(upright, new_long, new_short),
             np.where(upright, new_short, new_long),
@@ -457,6 +453,9 @@ class GeometryStage:
         for member in reversed(self.transforms):
             if member.transform.keeps_size:
                 continue
+            if not (last or member.gates):
+                only: tuple[int, int] | None = member.transform.size_in(epoch)
+                return only
             last.append(member)
             if not member.gates:
                 break
@@ -466,7 +465,7 @@ class GeometryStage:
             sizes.add(next(size, None))
         return sizes.pop() if len(sizes) == 1 else None
 
-    @property
+    @cached_property
     def needs_boxes(self) -> bool:
         """Whether the plan depends on the boxes of the images."""
         return any(member.transform.needs_boxes for member in self.transforms)

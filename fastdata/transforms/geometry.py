@@ -192,7 +192,7 @@ class CentreCut(NamedTuple):
     windows: Ints
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Geometry:
     """Planned geometry of n images; every method returns a new one.
 
@@ -251,9 +251,15 @@ class Geometry:
                     whole[places] = values
             return whole
 
-        sizes = map(column, ("source_height", "source_width", "height", "width"))
-        flip, flip_rows = (column(name, np.bool_) for name in ("flip", "flip_rows"))
-        return cls(*sizes, flip, flip_rows=_changed(None, flip_rows), parts=tuple(parts))
+        return cls(
+            source_height=column("source_height"),
+            source_width=column("source_width"),
+            height=column("height"),
+            width=column("width"),
+            flip=column("flip", np.bool_),
+            flip_rows=_if_any(column("flip_rows", np.bool_)),
+            parts=tuple(parts),
+        )
 
     def by_part(self) -> Sequence[tuple[Any, Geometry]]:
         """Return the places of images that take the same steps, and their geometry."""
@@ -268,8 +274,9 @@ class Geometry:
         steps = tuple(_rows_of(step, places) for step in self.steps)
         geometry: Geometry = _rows_of(self, places)
         flip_rows, transpose = map(_if_any, (geometry.flip_rows, geometry.transpose))
-        orientation = {"flip_rows": flip_rows, "transpose": transpose}
-        return replace(geometry, steps=steps, centred=tuple(cuts), **orientation)
+        return geometry._after(
+            steps=steps, centred=tuple(cuts), flip_rows=flip_rows, transpose=transpose
+        )
 
     def _after(self, **changes: Any) -> Geometry:
         """Return the geometry with some attributes changed."""
@@ -278,7 +285,9 @@ class Geometry:
                 "images of this geometry take different steps, as some were warped: let a warp be "
                 "the last step of a transform, or plan each of Geometry.by_part()"
             )
-        return replace(self, **changes)
+        made = object.__new__(Geometry)  # `dataclasses.replace` takes longer
+        made.__dict__.update(self.__dict__, **changes)
+        return made
 
     def __len__(self) -> int:
         return len(self.height)
@@ -288,7 +297,7 @@ class Geometry:
         column = np.empty(len(self), np.object_)
         for at, some in enumerate(boxes):
             column[at] = some
-        return replace(self, boxes=column)
+        return self._after(boxes=column)
 
     def window(
         self,
@@ -313,7 +322,7 @@ class Geometry:
         )
         if centres is not None and centres.any():
             windows = np.stack([top, left, height, width], 1)
-            cut = CentreCut(centres, replace(self, centred=()), windows)
+            cut = CentreCut(centres, self._after(centred=()), windows)
             cropped = self.window(top, left, height, width, fill=fill, mode=mode)
             return cropped._after(centred=(*self.centred, cut))
         # The orientation comes last, so a rectangle of a mirrored image is taken from
@@ -325,7 +334,8 @@ class Geometry:
         within = (
             (top >= 0) & (left >= 0) & (top + height <= self.height) & (left + width <= self.width)
         ).all()
-        (top, left), (height, width) = self.before(top, left), self.before(height, width)
+        if self.transpose is not None:
+            (top, left), (height, width) = self.before(top, left), self.before(height, width)
         steps = self.steps
         last = steps[-1] if steps else None
         if isinstance(last, Windows) and within:
@@ -481,25 +491,86 @@ class Geometry:
         right = np.clip(first.left + first.width, left, self.source_width)
         return top, left, bottom - top, right - left
 
+    @property
+    def begins_inside(self) -> NDArray[np.bool_]:
+        """Which images have all of the first window, bool [n]; all of them if it comes later."""
+        if not self.steps or not isinstance(self.steps[0], Windows):
+            return np.ones_like(self.flip)
+        first = self.steps[0]
+        window = first.top, first.left, first.height, first.width
+        inside: NDArray[np.bool_] = np.equal(window, self.region).all(0)
+        return inside
+
     def crops(self) -> list[Crop]:
         """Return what to read of each image, and what to do with it, in order."""
-        if self.parts:
-            return self._in_order(Geometry.crops)
+        if self.may_be_reduced:
+            return self._alike()._in_order(Geometry._crops)
+        return self._in_order(Geometry._crops)
+
+    def _alike(self) -> Geometry:
+        """Return the geometry in parts whose steps change all of their images.
+
+        So JPEGs are reduced or not, whatever is in their batch.  Windows inside of the images and
+        windows that reach beyond them are apart, too.
+        """
+        parts = []
+        for places, part in self.by_part():
+            every = np.arange(len(self))[places]
+            kinds = np.zeros(len(part), np.int64)
+            height, width = part.source_height, part.source_width
+            for step in part.steps:
+                changes = (step.height != height) | (step.width != width)
+                if isinstance(step, Windows):
+                    changes |= (step.top != 0) | (step.left != 0)
+                kinds = 2 * kinds + changes
+                height, width = step.height, step.width
+            for kind in np.unique(kinds):
+                at = np.flatnonzero(kinds == kind)
+                own = part.some(at)._replayed()
+                inside = own.begins_inside
+                for which in map(np.flatnonzero, (inside, ~inside)):
+                    if len(which):
+                        parts.append((every[at][which], own.some(which)))
+        return replace(self, parts=tuple(parts), steps=())
+
+    def _replayed(self) -> Geometry:
+        """Return the geometry without steps that change no image."""
+        made = Geometry.of(self.source_height, self.source_width)
+        for step in self.steps:
+            size = step.height, step.width
+            if isinstance(step, Windows):
+                made = made.window(step.top, step.left, *size, fill=step.fill, mode=step.mode)
+            elif isinstance(step, Scales):
+                made = made.resize(*size, step.interpolation, step.antialias)
+            else:
+                made = made._after(height=size[0], width=size[1], steps=(*made.steps, step))
+        return self._after(steps=made.steps)
+
+    def _crops(self) -> list[Crop]:
         steps = self.steps
         region = self.region
         if steps and isinstance(steps[0], Windows):
             first = steps[0]
-            top, left, height, width = region
-            same = first.mode == "constant" or ((first.top == top) & (first.left == left)).all()
-            if same and (first.height == height).all() and (first.width == width).all():
+            if self.begins_inside.all():
                 steps = steps[1:]  # inside the image: what is read is the window
             else:
-                moved = replace(first, top=first.top - top, left=first.left - left)
+                moved = replace(first, top=first.top - region[0], left=first.left - region[1])
                 steps = (moved, *steps[1:])
         windows = zip(*(part.tolist() for part in region), strict=True)
-        rest = replace(self, steps=steps).programs()
+        rest = self._after(steps=steps).programs()
         factors = self._reductions(steps, region[2], region[3]).tolist()
         return list(map(Crop, windows, factors, rest))
+
+    @property
+    def may_be_reduced(self) -> bool:
+        """Whether JPEGs may be decoded reduced, if nothing but a window is before the resize."""
+        if self.parts:
+            return any(part.may_be_reduced for _, part in self.parts)
+        for step in self.steps:
+            if isinstance(step, Scales):
+                factors = self._reductions((step,), self.source_height, self.source_width)
+                return bool((factors > 1).any())
+        return False
 
     @property
     def plain_crops(self) -> PlainCrops | None:
@@ -573,6 +644,8 @@ class Geometry:
 
     def _in_order(self, values: Callable[[Geometry], list[Any]]) -> list[Any]:
         """Return the values of all images, from those of the parts."""
+        if not self.parts:
+            return values(self)
         found: dict[int, Any] = {}
         for places, part in self.parts:
             found |= zip(places.tolist(), values(part), strict=True)

@@ -266,8 +266,11 @@ def test_grey_values_saved_as_colours_are_numbers(tmp_path: Path, pictures: list
     assert data.schema["mask"].classes is None
 
 
+@pytest.mark.parametrize("orientation", [1, 3])
 @pytest.mark.parametrize("table", [False, True])
-def test_palettes(tmp_path: Path, pictures: list[Picture], table: bool) -> None:
+def test_palettes(tmp_path: Path, pictures: list[Picture], table: bool, orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
     root = write_masks(tmp_path / "root", pictures)
     turned = COLOURS[[0, 3, 1, 2]]  # the palette, in another order than the table
     for p in pictures:
@@ -275,12 +278,12 @@ def test_palettes(tmp_path: Path, pictures: list[Picture], table: bool) -> None:
         mask[0, 0] = 255
         image = Image.fromarray(mask, "L")
         image.putpalette(turned.tobytes() + bytes(750) + b"\1\2\3")
-        image.save(root / f"masks/{p.name}_mask.png")
+        image.save(root / f"masks/{p.name}_mask.png", exif=exif)
     expected = []
     for p in pictures:
         mask = np.array([0, 3, 1, 2], np.uint8)[mask_of(p)] if table else mask_of(p)
         mask[0, 0] = 255
-        expected.append(mask)
+        expected.append(mask if orientation == 1 else mask[::-1, ::-1])
     if table:
         lines = [f"class {k}:{r},{g},{b}::\n" for k, (r, g, b) in enumerate(COLOURS.tolist())]
         (root / "labelmap.txt").write_text("# label:color_rgb:parts:actions\n" + "".join(lines))

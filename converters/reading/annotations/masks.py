@@ -111,7 +111,8 @@ def _numbers(data: bytes, colours: tuple[int, ...]) -> NDArray[np.uint8]:
     data = without_loss(data)
     with open_image(data, MAX_PIXELS) as image:
         if image.mode == "P" and colours:
-            return _by_palette(image, colours)
+            found = _by_palette(image, colours)[:, :, None]
+            return orient(found, pil_orientation(image))[:, :, 0]
         if image.mode in _COLOURED:
             image.load()
             found = np.empty((image.height, image.width, 1), np.uint8)
