@@ -66,7 +66,7 @@ def crops_of(crop: T.RandomIoUCrop, sizes: Any, boxes: Any, seed: int) -> list[A
     geometry = Geometry.of(heights, widths).with_boxes(boxes)
     planned = crop.plan(geometry, Draws(seed, 0, 1, np.arange(len(sizes))))
     regions = np.stack(planned.region, 1).tolist()
-    cut = {int(row) for one in planned.centred for row in one.images}
+    cut = {int(row) for one in planned.centred for row in np.flatnonzero(one.which)}
     return [tuple(region) if at in cut else None for at, region in enumerate(regions)]
 
 

@@ -12,7 +12,6 @@
 
       geometry, planned for a whole batch before decoding
         geometry.py          where pixels go
-        joining.py           images of a batch that take different transforms
         geometric.py         crops, resizes and flips
         detection.py         RandomIoUCrop and RandomZoomOut
         sizes.py             resizes to random sizes
@@ -24,7 +23,7 @@
 
       pixels
         pixel.py             Normalize, ToDtype, and their table of 256 values
-        image_tensors.py     images as tensors and arrays; what transforms of batches share
+        image_tensors.py     images as tensors and arrays; helpers for transforms of batches
         color.py  tones.py  blur_erasing.py  mixing.py   transforms of whole batches
         automatic.py  policies.py                        automatic augmentations, of whole batches
         distributions.py     random numbers of the beta and Dirichlet distributions

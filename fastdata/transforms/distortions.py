@@ -113,7 +113,8 @@ class RandomRotation(Warping):
         if self.expand:
             rows, columns = _expanded(matrix, height, width)
             remedy = "Put a T.Resize or a crop before"
-            check_pixels("RandomRotation", rows.astype(np.float64) * columns, geometry, draws, remedy)
+            pixels = rows.astype(np.float64) * columns
+            check_pixels("RandomRotation", pixels, geometry, draws, remedy)
         else:
             rows, columns = height, width
         matrix = _about_middles(matrix, (height, width), (rows, columns))
@@ -263,8 +264,8 @@ class ElasticTransform(Warping):
     Raises
     ------
     OptionError
-        From a loader, if an image has more than 32,767 pixels on a side, or no more than half of
-        the Gaussian's 8 deviations.
+        From a loader, if an image has more than 32,767 pixels on a side, or if a side is at most 4
+        times `sigma`.
 
     Notes
     -----

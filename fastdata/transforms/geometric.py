@@ -37,7 +37,6 @@ from fastdata.transforms.choosing import Gate, Member, Outcome, chosen, outcomes
 from fastdata.transforms.fill import fill_value
 from fastdata.transforms.geometry import Geometry, Interpolation, Ints, PaddingMode
 from fastdata.transforms.image_tensors import as_array, one_size
-from fastdata.transforms.joining import joined, some
 from fastdata.transforms.render import render
 from fastdata.transforms.render_device import render_on_device
 
@@ -403,18 +402,24 @@ class GeometryStage:
 
         It has their boxes if the stage `needs_boxes`.
         """
+        every = np.arange(len(keys))
+        parts = [(every, geometry)]
         for operation, transform, gates in self.transforms:
-            if not gates:
-                geometry = transform.plan(geometry, keys.draws(seed, operation))
-                continue
             which = chosen(gates, seed, keys)
-            if which.all():
-                geometry = transform.plan(geometry, keys.draws(seed, operation))
-            elif which.any():
-                draws = keys[which].draws(seed, operation)
-                planned = transform.plan(some(geometry, which), draws)
-                geometry = joined(which, planned, some(geometry, ~which))
-        return geometry
+            before, parts = parts, []
+            for places, part in before:
+                taken = which[places]
+                if len(places) and not taken.any():
+                    parts.append((places, part))
+                    continue
+                if not taken.all():
+                    stay = np.flatnonzero(~taken)
+                    parts.append((places[stay], part.some(stay)))
+                    part, places = part.some(np.flatnonzero(taken)), places[taken]
+                own = keys if len(places) == len(keys) else keys[places]
+                planned = transform.plan(part, own.draws(seed, operation))
+                parts += [(places[at], made) for at, made in planned.by_part()]
+        return Geometry.of_parts(parts)
 
     @property
     def has_gates(self) -> bool:

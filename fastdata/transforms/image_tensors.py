@@ -6,7 +6,7 @@ waits for the device to learn which they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,6 +23,7 @@ __all__ = [
     "by_piece",
     "change_some",
     "in_memory_format",
+    "in_order",
     "one_size",
     "one_thread",
     "paste",
@@ -109,6 +110,13 @@ def to_device(values: NDArray[Any], device: torch.device) -> torch.Tensor:
     the call returns.
     """
     return torch.from_numpy(np.array(values)).to(device, non_blocking=True)
+
+
+def in_order(parts: Sequence[tuple[NDArray[np.int64], torch.Tensor]]) -> torch.Tensor:
+    """Return one tensor of all images, from the places of some and these; none has two."""
+    order = np.argsort(np.concatenate([places for places, _ in parts]))
+    images = torch.cat([part for _, part in parts])
+    return images[to_device(order, images.device)]
 
 
 def per_image(values: NDArray[Any], images: torch.Tensor) -> torch.Tensor:

@@ -253,7 +253,7 @@ def look_up_each(images: torch.Tensor, tables: torch.Tensor) -> torch.Tensor:
     # OpenCV knows no batches, but tall images.
     if tables.shape[1] == 1:
         words = words.reshape(-1, 1, 256)
-        shape = len(tables), -1, channels * width
+        shape: tuple[int, ...] = len(tables), -1, channels * width
     elif planar:
         words = np.broadcast_to(words, (count, channels, 1, 256)).reshape(-1, 1, 256)
         shape = count * channels, height, width
