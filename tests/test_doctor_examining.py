@@ -163,6 +163,15 @@ def test_no_trial_begins_when_the_time_is_up(made_up: Any) -> None:
     assert left_out == {"D06", "D05"}
 
 
+def test_advice_that_cannot_make_a_step_three_percent_faster_is_not_tried(made_up: Any) -> None:
+    used = made_up({"D06": 1.2, "D09": 1.5}, finding("D06"), finding("D09"))
+    used.at_most = lambda part: 1.02 if part == "step" else None
+    report = examine(SCRIPT)
+    assert [ids for ids, _ in used.asked] == [("D09",)]
+    [row] = [row for row in report.rows if row.id == "D06"]
+    assert (row.trial, row.why_not) == (None, "it can make a step 1.02 times as fast at most")
+
+
 def test_only_what_is_wanted_is_tried(made_up: Any) -> None:
     used = made_up({"D06": 1.0, "D09": 1.0}, finding("D06"), finding("D09"))
     report = examine(SCRIPT, only=("D06",))

@@ -20,6 +20,7 @@ from fastdata.doctor.report import DoctorReport, Row
 from fastdata.doctor.script import Script
 from fastdata.doctor.trials import START_SECONDS, BatchSize, Running, Trial, Trials, judged
 from fastdata.errors import OptionError
+from fastdata.measuring.statistics import WORTH
 from fastdata.processes.resources import available_cores
 
 __all__ = ["compare_ranks", "examine"]
@@ -73,12 +74,12 @@ def examine(
         wanted = _wanted(watched.findings, only)
         tried: dict[str, Trial] = {}
         noises: dict[Phase, Trial] = {}
-        left_out: list[str] = []
+        left_out: dict[str, str] = {}
         repeatable = True
         longest = 0.0
         for number, one in enumerate(wanted, 1):
             if time.monotonic() - began + longest > seconds and tried:
-                left_out.append(one.id)
+                left_out[one.id] = "there was no time left: --seconds gives more"
                 continue
             started = time.monotonic()
             if one.phase not in noises:
@@ -89,6 +90,10 @@ def examine(
                 started = time.monotonic()
             if noises[one.phase].gain is None:
                 tried[one.id] = replace(noises[one.phase], follow=(one.id,))
+                continue
+            at_most = trials.base(one.phase).at_most(advice_by_id(one.id).part)
+            if at_most is not None and at_most < WORTH:
+                left_out[one.id] = f"it can make a step {at_most:.2f} times as fast at most"
                 continue
             progress(f"{one.id}, {number} of {len(wanted)}: {advice_by_id(one.id).title}")
             tried[one.id] = trials.trial((one.id,), one.phase, one.environment)
@@ -143,7 +148,7 @@ def compare_ranks(
         peak_bytes=0,
         noise=None,
         repeatable=True,
-        rows=_rows(findings, {}, (), (), None),
+        rows=_rows(findings, {}, {}, (), None),
         together=None,
         seconds=time.monotonic() - began,
         machine=_machine(watched[0].device),
@@ -270,7 +275,7 @@ def _together(
 def _rows(
     findings: Sequence[Plain],
     tried: dict[str, Trial],
-    left_out: Sequence[str],
+    left_out: Mapping[str, str],
     only: Sequence[str],
     base: Running | None,
 ) -> tuple[Row, ...]:
@@ -282,7 +287,7 @@ def _rows(
             continue
         why_not = next((f.why_not for f in of_it if f.why_not), "")
         if advice.id in left_out:
-            why_not = "there was no time left: --seconds gives more"
+            why_not = left_out[advice.id]
         elif only and advice.id not in only and not why_not:
             why_not = "not among those of --only"
         rows.append(
