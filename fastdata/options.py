@@ -22,7 +22,6 @@ from fastdata.prefetch.streams import streams_of
 from fastdata.processes.resources import default_workers
 from fastdata.processes.starting import context_of
 from fastdata.sampling import BlockShuffle
-from fastdata.transforms.base import names_tuple
 from fastdata.transforms.pipeline import Transform
 
 __all__ = ["OF_OPENING", "OF_STORES", "LoaderOptions"]
@@ -166,7 +165,8 @@ class LoaderOptions:
         given: Any = self.fields
         if given is None:
             return
-        names = names_tuple(given) if isinstance(given, (str, Sequence)) else ()
+        names = (given,) if isinstance(given, str) else given
+        names = tuple(names) if isinstance(names, Sequence) else ()
         if not names or not all(isinstance(name, str) for name in names):
             hint = "; give kinds of fields to fastdata.open" if isinstance(given, Mapping) else ""
             raise OptionError(

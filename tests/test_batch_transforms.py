@@ -412,11 +412,22 @@ def test_tones_of_flat_images_stay() -> None:
         (lambda: T.RandAugment(magnitude=31), "magnitude is an int from 0 to .* 30, not 31"),
         (lambda: T.RandAugment(interpolation="x"), "interpolation is"),  # type: ignore[arg-type]
         (lambda: T.TrivialAugmentWide(fill="x"), "fill is a number"),  # type: ignore[arg-type]
+        (lambda: T.TrivialAugmentWide(fill=300), "fill is a number from 0 to 255"),
+        (lambda: T.RandAugment(fill=[]), "fill is a number from 0 to 255"),
+        (lambda: T.RandomErasing(value=np.nan), "value is a number"),
     ],
 )
 def test_options_are_checked(make: Callable[[], Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         make()
+
+
+def test_erased_values_are_those_of_the_images() -> None:
+    T.RandomErasing(value=[0, 255, 300]).check(3, floating=True)
+    T.RandomErasing(value=[0, 255, 3]).check(3, floating=False)
+    for value in (-1, 255.5, [0, 1, 300]):
+        with pytest.raises(OptionError, match="images are uint8: put it after Normalize"):
+            T.RandomErasing(value=value).check(3, floating=False)
 
 
 def test_labels_beyond_the_classes_are_refused() -> None:

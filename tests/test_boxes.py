@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from boxed import BOXED, FIELDS, boxed_shard, boxes_of, check_seen
+from boxed import BOXED, FIELDS, boxed_shard, boxes_of, check_seen, draw
+from samples import encode, write_shard
 from simulated_device import SimulatedStreams
 from worker_helpers import damage_image
 
@@ -20,6 +21,7 @@ from fastdata import options as loader_options
 from fastdata import transforms as T  # noqa: N812
 from fastdata.engine import delivery
 from fastdata.errors import FormatError, OptionError
+from fastdata.formats.writer import Record
 from fastdata.random import Draws
 from fastdata.schema import ArrayField, ImageField, ScalarField, Schema
 from fastdata.transforms.base import GeometricTransform
@@ -419,6 +421,25 @@ def test_boxes_beyond_an_image_stay_so_unless_it_is_cut() -> None:
     assert mirrored.tolist() == [[[-10, 2, 30, 25]]]
     assert T.move_boxes(geometry.resize(40, 10), box).tolist() == [[[-5, 4, 15, 50]]]
     assert T.move_boxes(geometry.window(5, 5, 10, 10), box).tolist() == [[[0, 0, 10, 10]]]
+
+
+@pytest.mark.parametrize("transform", [T.CenterCrop(32), T.RandomZoomOut(), T.RandomIoUCrop()])
+def test_boxes_beyond_an_image_do_not_depend_on_its_batch(tmp_path: Path, transform: Any) -> None:
+    schema = Schema({"image": ImageField(), "boxes": ArrayField("float32", (None, 4), boxes=True)})
+    boxes = np.float32([[-5, -6, 40, 50], [10, 10, 20, 20]])
+    sizes = [(32, 32), (40, 50)] * 6
+    records = [
+        Record(str(at), (encode(draw(boxes[1:].astype(int), *size), "raw"), boxes))
+        for at, size in enumerate(sizes)
+    ]
+    path = write_shard(tmp_path / "a.lmdb", records, schema)
+    made = []
+    for batch_size in (1, 12):
+        options = {"batch_size": batch_size, "num_workers": 0, "image_lists": True}
+        with fastdata.loader(path, transform=transform, **options) as batches:
+            made.append([one for batch in batches for one in batch.boxes])
+    for alone, together in zip(*made, strict=True):
+        assert torch.equal(alone, together)
 
 
 def test_boxes_of_any_shape_keep_it() -> None:

@@ -265,7 +265,7 @@ def test_broken_headers_are_refused(data: bytes, message: str) -> None:
 
 def test_the_header_of_no_image_is_an_error_that_is_the_same_in_every_run() -> None:
     message = (
-        r"its size cannot be read: not an image of a known format: it begins with b'nonsense'$"
+        r"its header cannot be read: not an image of a known format: it begins with b'nonsense'$"
     )
     with pytest.raises(ImageError, match=message):
         size_of(b"nonsense bytes")

@@ -299,6 +299,15 @@ def test_expanded_images_are_as_large_as_torchvisions() -> None:
         check(made, looked_up(image, (height, width), places, False), False)
 
 
+def test_half_turns_about_any_point_keep_the_size() -> None:
+    heights, widths = np.indices((60, 60)).reshape(2, -1) + 1
+    draws = draws_of(None, count=len(heights))
+    transform = T.RandomRotation((180, 180), expand=True, center=(-30, 70.5))
+    geometry = transform.plan(Geometry.of(heights, widths), draws)
+    assert (geometry.height == heights).all()
+    assert (geometry.width == widths).all()
+
+
 def test_expanded_images_of_many_sizes_need_a_crop(shard: Path) -> None:
     transform = T.RandomRotation(45, expand=True)
     with pytest.raises(OptionError, match=r"CenterCrop|Resize"):
@@ -621,6 +630,10 @@ def test_boxes_of_the_wildest_perspectives_stay_in_their_images() -> None:
         (lambda: T.RandomAffine(3, translate=(0.1, 1.1)), "translate is a share from 0 to 1"),
         (lambda: T.RandomAffine(3, translate=0.1), "translate is a pair of shares"),
         (lambda: T.RandomAffine(3, scale=(0, 1)), "scale is a pair of factors above 0"),
+        (lambda: T.RandomAffine(3, scale=(2, 1)), "scale is a pair of factors above 0, low and"),
+        (lambda: T.RandomAffine((2, 1)), "degrees has a low end above its high one"),
+        (lambda: T.RandomAffine(3, shear=(1, 2, 2, 1)), "shear has a low end above its high one"),
+        (lambda: T.RandomAffine(3, center=(1e300, 0)), r"center is a pair \(x, y\)"),
         (lambda: T.RandomAffine(3, shear=(1, 2, 3)), "shear is a number, or 2 or 4 ends"),
         (lambda: T.RandomPerspective(1.2), "distortion_scale is a share from 0 to 1"),
         (lambda: T.RandomPerspective(p=2), "p is a probability"),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from samples import decoded, psnr, write_shard
+from samples import decoded, encode, photo, psnr, write_shard
 from worker_helpers import (
     PICTURES,
     SCENES,
@@ -19,8 +19,11 @@ from worker_helpers import (
     scenes,
 )
 
+from fastdata import transforms as T  # noqa: N812
+from fastdata.engine import rendering
 from fastdata.formats.writer import Record
 from fastdata.loading import loader
+from fastdata.schema import ImageField, Schema
 
 DECODERS = ("simplejpeg", "opencv", "pil")
 """Of JPEGs; other images have one decoder."""
@@ -107,3 +110,38 @@ def test_a_reduced_decode_is_close_to_the_whole_one(
     transform = WindowByIndex(_large_window, size)
     found = _pictures_and_reference(tmp_path, records, transform, size)
     assert min(psnr(made, expected) for made, expected in found) > least_db
+
+
+SIZES = (350, 400), (150, 150), (320, 320), (100, 450), (500, 400), (64, 64), (450, 320)
+
+
+@pytest.mark.parametrize(
+    "transforms",
+    [
+        [T.RandomPerspective(p=0.5), T.Resize((40, 40))],
+        [T.RandomCrop(300, pad_if_needed=True, padding_mode="reflect"), T.Resize((40, 40))],
+        [T.CenterCrop(320), T.Resize((40, 40), "bicubic")],
+        [T.RandomApply([T.RandomRotation(9)]), T.CenterCrop(320), T.Resize((40, 40))],
+        [T.RandomZoomOut(), T.Resize((40, 40))],
+    ],
+    ids=lambda transforms: type(transforms[0]).__name__,
+)
+@pytest.mark.parametrize("native", [True, False])
+def test_a_reduced_picture_is_the_same_in_any_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transforms: Any, native: bool
+) -> None:
+    if not native:
+        monkeypatch.setattr(rendering, "compiled", lambda: False)
+    records = [
+        Record(str(at), (encode(photo(*size, seed=at), "jpeg"),)) for at, size in enumerate(SIZES)
+    ]
+    path = write_shard(tmp_path / "a.lmdb", records, Schema({"image": ImageField()}))
+    alone, together = (
+        [
+            image
+            for batch in loader(path, batch_size=size, transform=transforms, num_workers=0)
+            for image in batch.image.numpy()
+        ]
+        for size in (1, len(SIZES))
+    )
+    np.testing.assert_array_equal(alone, together)

@@ -18,7 +18,7 @@ from PIL import Image
 import fastdata
 from fastdata import export
 from fastdata import transforms as T  # noqa: N812
-from fastdata.codecs.image_header import orientation_of
+from fastdata.codecs.image_header import claimed_by
 from fastdata.converters.finding import find_source
 from fastdata.converters.packing.boxes import Placement, place_boxes, turn_boxes
 from fastdata.errors import ImageError, OptionError, SourceError
@@ -79,7 +79,7 @@ def test_boxes_are_turned_and_resized_with_their_image(
     tmp_path: Path, kind: str, orientation: int
 ) -> None:
     data = with_orientation(picture(), orientation, **KINDS[kind])
-    assert orientation_of(data) == orientation
+    assert claimed_by(data)[2] == orientation
     samples = [{"boxes": np.array([BOX, (0, 0, WIDTH, HEIGHT)], np.float64), "image": data}]
     for number, options in enumerate(RESIZES.values()):
         path = tmp_path / f"{number}.lmdb"
@@ -349,6 +349,6 @@ def test_whole_numbers_are_rounded_and_stay_within_their_dtype() -> None:
 
 def test_an_orientation_that_cannot_be_read_is_said_so() -> None:
     with pytest.raises(
-        ImageError, match="its orientation cannot be read: not an image of a known format"
+        ImageError, match="its header cannot be read: not an image of a known format"
     ):
-        orientation_of(b"no image")
+        claimed_by(b"no image")

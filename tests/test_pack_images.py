@@ -806,7 +806,8 @@ def test_a_mask_of_another_size_is_rejected(tmp_path: Path, names: tuple[str, st
     assert report.rejects == [
         Reject(
             "00000001",
-            "'mask' would be 74 x 60 and its image 83 x 60: image and mask must have the same size",
+            "the mask 'mask' has 74 x 60 pixels and its image 83 x 60: both must have the same "
+            "size",
         )
     ]
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from samples import photo, psnr
 
-from fastdata.codecs.resize import centre_crop, resize_pixels, target_size
+from fastdata.codecs.resize import centre_of, resize_pixels, target_size
 
 CHANNELS = st.sampled_from([1, 3])
 SEEDS = st.integers(0, 5)
@@ -136,9 +136,5 @@ def test_before_a_crop_the_image_just_covers_it(h: int, w: int, th: int, tw: int
 @given(st.integers(1, 60), st.integers(1, 60), st.data())
 def test_centre_crops_lie_where_torchvisions_do(height: int, width: int, data: Any) -> None:
     size = data.draw(st.tuples(st.integers(1, height), st.integers(1, width)))
-    pixels = np.arange(height * width, dtype=np.uint32).view(np.uint8).reshape(height, width, 4)
-    top, left = round((height - size[0]) / 2.0), round((width - size[1]) / 2.0)
-    expected = pixels[top : top + size[0], left : left + size[1]]
-    cropped = centre_crop(pixels, size)
-    np.testing.assert_array_equal(cropped, expected)
-    assert cropped.flags.c_contiguous
+    expected = round((height - size[0]) / 2.0), round((width - size[1]) / 2.0)
+    assert centre_of((height, width), size) == expected

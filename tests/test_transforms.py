@@ -7,6 +7,7 @@ import pickle
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import cv2
@@ -17,11 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_data import MemoryData
 from PIL import Image
-from samples import photo, psnr
+from samples import encode, photo, psnr, write_shard
 
 from fastdata import loader
 from fastdata import transforms as T  # noqa: N812
 from fastdata.errors import OptionError
+from fastdata.formats.writer import Record
 from fastdata.random import Draws, SampleKeys
 from fastdata.schema import ArrayField, ImageField, ScalarField, Schema
 from fastdata.transforms import render as render_module
@@ -289,6 +291,25 @@ def test_random_crop_is_a_crop_of_the_padded_image(
         [padded.shape[0] - rows + 1, padded.shape[1] - columns + 1], 2
     )[0]
     np.testing.assert_array_equal(result, padded[y : y + rows, x : x + columns])
+
+
+@pytest.mark.parametrize("lists", [False, True])
+def test_images_of_one_pixel_are_made_in_planes(tmp_path: Path, lists: bool) -> None:
+    image = photo(4, 6)
+    record = Record("a", (encode(image, "raw"), 0))
+    path = write_shard(tmp_path / "a.lmdb", [record], SCHEMA)
+    for transform in (
+        T.Resize((1, 1), "nearest"),
+        [T.CenterCrop(1), T.RandomHorizontalFlip(1)],
+        [T.CenterCrop(1), T.RandomVerticalFlip(1)],
+        [T.CenterCrop(1), T.RandomRotation((90, 90))],
+        [T.CenterCrop(1), T.RandomAffine(0, scale=(0.9, 0.9))],
+        [T.CenterCrop(1), T.Pad(1), T.CenterCrop(1)],
+    ):
+        [batch] = loader(path, transform=transform, image_lists=lists, num_workers=0)
+        pixel = batch.image[0]
+        assert pixel.shape == (3, 1, 1)
+        assert pixel.flatten().tolist() in image.reshape(-1, 3).tolist(), transform
 
 
 def test_random_crop_reaches_every_place() -> None:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 import numpy as np
 
 from fastdata.codecs.blobs import decode_stored, encode_png
-from fastdata.codecs.image_header import orientation_of
+from fastdata.codecs.image_header import claimed_by
 from fastdata.codecs.limits import MAX_PIXELS, check_pixels
 from fastdata.dataset import Dataset
 from fastdata.errors import ImageError, ShardCorruptError
@@ -89,7 +89,7 @@ class PackedSample(NamedTuple):
         if self.shard.codec(image, self.row) != "file":
             return boxes
         # A file that was kept as it is may have an Exif orientation.
-        orientation = orientation_of(self.shard.blob(image, self.row))
+        orientation = claimed_by(self.shard.blob(image, self.row))[2]
         size = self.size(image)
         return turn_boxes(boxes, orientation, size[::-1] if orientation >= 5 else size, back=True)
 

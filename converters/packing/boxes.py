@@ -7,16 +7,18 @@ as its Exif orientation says, then resize it, then cut its middle out.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fastdata.schema import Schema
+from fastdata.errors import ImageError
+from fastdata.schema import Field, ImageField, Schema
 
 from ..reading.box_forms import BoxNumbers
 
-__all__ = ["Placement", "image_with_boxes", "place_boxes", "turn_boxes"]
+__all__ = ["Placement", "check_masks", "image_with_boxes", "place_boxes", "turn_boxes"]
 
 _BACK = {6: 8, 8: 6}
 """Orientations that another one undoes; the rest undo themselves."""
@@ -39,6 +41,22 @@ def image_with_boxes(schema: Schema) -> str:
     """Return the image field that boxes belong to: the first that is no mask, if there is one."""
     fields = schema.images
     return next((name for name, field in fields.items() if not field.mask), next(iter(fields)))
+
+
+def check_masks(fields: Iterable[tuple[str, Field]], images: Mapping[str, Any]) -> None:
+    """Refuse a mask whose size differs from that of its image, the first field without `mask`.
+
+    images: objects with height and width, by field.
+    """
+    here = [(n, f) for n, f in fields if isinstance(f, ImageField) and n in images]
+    image = next((images[name] for name, field in here if not field.mask), None)
+    for name, field in here:
+        mask = images[name]
+        if image and field.mask and (mask.height, mask.width) != (image.height, image.width):
+            raise ImageError(
+                f"the mask {name!r} has {mask.width} x {mask.height} pixels and its image "
+                f"{image.width} x {image.height}: both must have the same size"
+            )
 
 
 def place_boxes(

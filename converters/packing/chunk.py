@@ -36,7 +36,7 @@ from fastdata.codecs.lossy_masks import (
     without_loss,
 )
 from fastdata.codecs.pillow import orient, unoriented
-from fastdata.codecs.resize import centre_crop, centre_of, resize_pixels, resize_window
+from fastdata.codecs.resize import resize_pixels, resize_window
 from fastdata.errors import ImageError, SourceError, is_of_machine
 from fastdata.formats.layout import CODECS, checksum
 from fastdata.formats.writer import EncodedImage, Record
@@ -48,7 +48,7 @@ from ..base import Deferred, Reject, Sample
 from ..reading.box_forms import BoxNumbers
 from ..reading.fields import convert, pixels_of
 from ..reading.spans import FileSpan
-from .boxes import Placement, image_with_boxes, place_boxes
+from .boxes import Placement, check_masks, image_with_boxes, place_boxes
 from .options import EncodeOptions
 from .remarks import unless_all
 from .sizes import Sizes, resized_size
@@ -61,7 +61,7 @@ of another release is not continued.  2: bilinear by `resize_bilinear` instead o
 orientation of XMP, and TIFFs of 2, 4 and 12 bits."""
 
 CHUNK_BYTES = 64 << 20
-"""A chunk with so many bytes in memory is cut there."""
+"""A chunk ends when it has this many bytes in memory."""
 
 TWO_VALUES = (
     "masks hold 0 and 255 alone, and losses take class numbers 0 and 1: "
@@ -149,6 +149,7 @@ def _encode_sample(sample: Sample, plan: _Plan, options: EncodeOptions) -> Recor
         key = key if given.stored_key is None else given.stored_key
         given = loaded
     values: list[Any] = []
+    images: dict[str, EncodedImage] = {}
     placements: dict[str, Placement] = {}
     notes: list[str] = []
     for value, (name, field) in zip(given, plan.fields, strict=True):
@@ -160,12 +161,12 @@ def _encode_sample(sample: Sample, plan: _Plan, options: EncodeOptions) -> Recor
         elif isinstance(value, FileSpan):
             value = value.read()
         try:
-            image, placements[name] = place_image(value, field, options, notes)
+            images[name], placements[name] = place_image(value, field, options, notes)
         except (MemoryError, cv2.error) as error:
             raise (_too_large(value, options, error) or error) from None
-        values.append(image)
+        values.append(images[name])
     if plan.masks:
-        _check_masks(values, plan)
+        check_masks(plan.fields, images)
         notes += [THRESHOLD_NOTE] * took_threshold()
     for at, form in plan.boxes:
         values[at] = place_boxes(values[at], placements[plan.picture], form)
@@ -188,19 +189,6 @@ def _too_large(value: Any, options: EncodeOptions, error: Exception) -> ImageErr
         f"there is not enough memory for it: {columns} x {rows} pixels, which become "
         f"{target[1]} x {target[0]}"
     )
-
-
-def _check_masks(values: Sequence[Any], plan: _Plan) -> None:
-    """Refuse a mask of another size than the image, the first field without `mask`."""
-    both = zip(plan.fields, values, strict=True)
-    images = [(n, field, value) for (n, field), value in both if isinstance(field, ImageField)]
-    image = next((value for _, field, value in images if not field.mask), None)
-    for name, field, value in images:
-        if image is not None and field.mask and value[2:4] != image[2:4]:
-            raise ImageError(
-                f"{name!r} would be {value.width} x {value.height} and its image "
-                f"{image.width} x {image.height}: image and mask must have the same size"
-            )
 
 
 def place_image(
@@ -256,8 +244,11 @@ def place_image(
         pixels = pixels_of(value, field)
         check_pixels(pixels.shape[0], pixels.shape[1], options.max_pixels)
         decoded = Decoded(pixels, pixels.shape[:2])
-    pixels, placement = _resized(decoded, field, options)
+    sizes = Sizes.of(decoded.size, decoded.orientation, options)
+    pixels = _resized(decoded, sizes, field, options)
     _look_at_mask(pixels, field, notes)
+    # At most one of the two orientations is not 1.
+    placement = sizes.placement(max(decoded.orientation, decoded.turned))
     return _encode(pixels, field, options), placement
 
 
@@ -291,69 +282,51 @@ def _compiled(
         return None
     whole = header.height, header.width
     sizes = Sizes.of(whole, header.orientation, options)
-    if sizes.is_thin(options):
+    if sizes.is_thin:
         return None
     sizes.check(options, field.channels)
     factor = dct_scale(*sizes.upright, sizes.target, options.dct_margin)
-    upright = header.orientation == 1 and options.resize != "crop"
+    placement = sizes.placement(header.orientation)
+    upright = header.orientation == 1 and sizes.window is None
     if upright and _codec_of(sizes.wanted, field, options) == "jpeg":
         coded = resize_jpeg(data, header, factor, sizes.wanted, field.channels, options.quality)
         if coded is None:
             return None
-        image = EncodedImage(coded, CODECS.index("jpeg"), *sizes.wanted, checksum(coded))
-        return image, Placement(whole, 1, sizes.target)
+        return EncodedImage(coded, CODECS.index("jpeg"), *sizes.wanted, checksum(coded)), placement
     pixels = np.empty((*sizes.wanted, field.channels), np.uint8)
     if not decode_resized(data, whole, pixels, factor=factor):
         return None
-    pixels, placement = _upright(pixels, sizes, header.orientation, 1, options)
-    return _encode(pixels, field, options), placement
+    return _encode(_upright(pixels, sizes, header.orientation), field, options), placement
 
 
-def _resized(
-    decoded: Decoded, field: ImageField, options: EncodeOptions
-) -> tuple[Pixels, Placement]:
-    """Resize, and turn upright."""
-    sizes = Sizes.of(decoded.size, decoded.orientation, options)
+def _resized(decoded: Decoded, sizes: Sizes, field: ImageField, options: EncodeOptions) -> Pixels:
+    """Resize, turn upright and crop; of a thin picture only the crop is resized."""
     filter = "nearest" if field.mask else options.filter
-    if sizes.is_thin(options):
-        return _cropped(decoded, sizes, filter, options)
+    if sizes.is_thin and sizes.window is not None:
+        window = unoriented(sizes.window, sizes.target, decoded.orientation)
+        if filter == "bilinear":
+            pixels = resize_bilinear_window(
+                decoded.pixels, sizes.wanted, window, decoded.size, decoded.factor
+            )
+        else:
+            pixels = resize_window(decoded.pixels, sizes.wanted, window, filter, decoded.extent)
+        return orient(pixels, decoded.orientation)
     sizes.check(options, field.channels)
     if filter == "bilinear":
         pixels = resize_bilinear(decoded.pixels, sizes.wanted, decoded.size, decoded.factor)
     else:
         pixels = resize_pixels(decoded.pixels, sizes.wanted, filter, decoded.extent)
-    return _upright(pixels, sizes, decoded.orientation, decoded.turned, options)
+    return _upright(pixels, sizes, decoded.orientation)
 
 
-def _cropped(
-    decoded: Decoded, sizes: Sizes, filter: str, options: EncodeOptions
-) -> tuple[Pixels, Placement]:
-    """Resize only the pixels that the crop of a thin picture needs, and turn it upright."""
-    window = (*centre_of(sizes.target, options.size), *options.size)
-    before = unoriented(window, sizes.target, decoded.orientation)
-    if filter == "bilinear":
-        pixels = resize_bilinear_window(
-            decoded.pixels, sizes.wanted, before, decoded.size, decoded.factor
-        )
-    else:
-        pixels = resize_window(decoded.pixels, sizes.wanted, before, filter, decoded.extent)
-    orientation = max(decoded.orientation, decoded.turned)
-    placement = Placement(sizes.upright, orientation, sizes.target, window)
-    return orient(pixels, decoded.orientation), placement
-
-
-def _upright(
-    pixels: Pixels, sizes: Sizes, orientation: int, turned: int, options: EncodeOptions
-) -> tuple[Pixels, Placement]:
+def _upright(pixels: Pixels, sizes: Sizes, orientation: int) -> Pixels:
     """Turn resized pixels upright, and crop them."""
     if orientation != 1:
         pixels = orient(pixels, orientation)
-    # At most one of the two is not 1.
-    placement = Placement(sizes.upright, max(orientation, turned), sizes.target)
-    if options.resize != "crop":
-        return pixels, placement
-    window = (*centre_of(pixels.shape, options.size), *options.size)
-    return centre_crop(pixels, options.size), placement._replace(window=window)
+    if sizes.window is None:
+        return pixels
+    top, left, height, width = sizes.window
+    return np.ascontiguousarray(pixels[top : top + height, left : left + width])
 
 
 def _keep(
@@ -372,7 +345,8 @@ def _keep(
     if header is not None and not field.mask:
         size = header.height, header.width
         jpeg = options.codec == "jpeg" or (options.codec == "auto" and max(size) > _RAW_SIDE)
-        final = jpeg and _final(size, options) == size
+        crop = options.resize == "crop"
+        final = jpeg and (options.size if crop else resized_size(*size, options)) == size
         coded = transcode_jpeg(data, header, field.channels) if final and options.compiled else None
         if (
             coded is None
@@ -383,8 +357,7 @@ def _keep(
             coded = data
         if coded is not None:
             kept = EncodedImage(coded, CODECS.index("jpeg"), *size, checksum(coded))
-            window = (0, 0, *size) if options.resize == "crop" else None
-            return kept, Placement(size, 1, size, window)
+            return kept, Placement(size, 1, size, (0, 0, *size) if crop else None)
     if not keep:
         return None
     decoded = decode_image(
@@ -395,10 +368,6 @@ def _keep(
     kept = EncodedImage(data, CODECS.index("file"), height, width, checksum(data))
     size, orientation = (height, width), max(decoded.orientation, decoded.turned)
     return kept, Placement(size, orientation, size)
-
-
-def _final(size: tuple[int, int], options: EncodeOptions) -> tuple[int, int]:
-    return options.size if options.resize == "crop" else resized_size(*size, options)
 
 
 def _codec_of(size: tuple[int, int], field: ImageField, options: EncodeOptions) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from fastdata.codecs.limits import check_memory, check_pixels
-from fastdata.codecs.resize import target_size
+from fastdata.codecs.resize import centre_of, target_size
 from fastdata.errors import ImageError
 
+from .boxes import Placement
 from .options import EncodeOptions
 
 __all__ = ["Sizes", "resized_size"]
@@ -36,24 +37,33 @@ class Sizes(NamedTuple):
     """Upright and resized."""
     wanted: tuple[int, int]
     """Resized, and not upright yet: the other way round would turn more pixels."""
+    window: tuple[int, int, int, int] | None
+    """The crop of the upright, resized image: top, left, height, width."""
 
     @classmethod
     def of(cls, size: tuple[int, int], orientation: int, options: EncodeOptions) -> Sizes:
         upright = size[::-1] if orientation >= 5 else size
         target = resized_size(*upright, options)
-        return cls(upright, target, target[::-1] if orientation >= 5 else target)
+        window = None
+        if options.resize == "crop":
+            window = (*centre_of(target, options.size), *options.size)
+        return cls(upright, target, target[::-1] if orientation >= 5 else target, window)
 
-    def is_thin(self, options: EncodeOptions) -> bool:
-        """Return whether only the crop is made, as it is a small part of the resized image."""
-        rows, columns = options.size
-        return options.resize == "crop" and _area(self.target) >= _THIN * rows * columns
+    def placement(self, orientation: int) -> Placement:
+        """Return where the pixels go; `orientation` has turned them."""
+        return Placement(self.upright, orientation, self.target, self.window)
+
+    @property
+    def is_thin(self) -> bool:
+        """Whether only the crop is made, as it is a small part of the resized image."""
+        return self.window is not None and _area(self.target) >= _THIN * _area(self.window[2:])
 
     def check(self, options: EncodeOptions, channels: int) -> None:
         """Refuse a resized image that is too large; one of `size` is not, as the user chose it.
 
         One that is cropped is not either: it is thin, or it has at most `_THIN` times that size.
         """
-        if options.resize == "crop" or _area(self.target) <= _area(options.size):
+        if self.window is not None or _area(self.target) <= _area(options.size):
             return
         try:
             check_pixels(*self.target, options.max_pixels)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from fastdata.codecs.kinds import UNOPENED, advice_for
+from fastdata.codecs.kinds import UNOPENED
 
 __all__ = [
     "BOTH_CASES",
@@ -85,7 +85,7 @@ def has_own_images(folder: Path) -> bool:
 
 
 def files_below(root: Path, place: str) -> Iterator[str]:
-    """Yield the files of a folder and of those in it, relative to the root, in sorted order.
+    """Yield the files of a folder and of its folders, relative to the root, in sorted order.
 
     Links are followed; hidden files and folders are left out.
     """
@@ -98,7 +98,7 @@ def files_below(root: Path, place: str) -> Iterator[str]:
 
 
 def reraise(error: OSError) -> NoReturn:
-    """Raise that a folder cannot be listed, for `os.walk`, which would leave out what is in it."""
+    """Raise the error of a folder that cannot be listed; `os.walk` would skip the folder."""
     raise error
 
 
@@ -107,23 +107,19 @@ def ignored_files(counts: Counter[str]) -> list[str]:
 
     counts: how many there are, by `suffix_of`.
     """
-    unopened = Counter({s: n for s, n in counts.items() if s.lower() in UNOPENED})
-    others = counts - unopened
+    unopened = unopened_files(counts)
+    others = Counter({s: n for s, n in counts.items() if s.lower() not in UNOPENED})
     kinds = ", ".join(f"{count} {suffix}" for suffix, count in others.most_common(5))
     notes = [f"{others.total()} files without an image suffix left out: {kinds}"] * bool(others)
-    return [f"left out: {unopened_files(counts)}"] * bool(unopened) + notes
+    return [f"left out: {unopened}"] * bool(unopened) + notes
 
 
 def unopened_files(counts: Counter[str]) -> str:
     """Return which pictures are of formats that are not opened, and what to do; "" for none."""
-    found = [(n, s, UNOPENED[s.lower()]) for s, n in counts.most_common() if s.lower() in UNOPENED]
-    if not found:
-        return ""
-    kinds = ", ".join(f"{n:,} {suffix} ({name})" for n, suffix, name in found[:5])
-    advice = advice_for(found[0][1].lower())
-    return (
-        f"pictures of formats that fastdata does not open: {kinds}; convert them, e.g. `{advice}`"
-    )
+    found = [(n, s, *UNOPENED[s.lower()]) for s, n in counts.most_common() if s.lower() in UNOPENED]
+    kinds = ", ".join(f"{n:,} {suffix} ({name})" for n, suffix, name, _ in found[:5])
+    text = f"pictures of formats that fastdata does not open: {kinds}; convert them, e.g. "
+    return f"{text}`{found[0][-1]}`" if found else ""
 
 
 def kind_of_image(data: bytes | bytearray | memoryview) -> str:
@@ -137,7 +133,7 @@ def kind_of_image(data: bytes | bytearray | memoryview) -> str:
 
 
 def is_image_bytes(value: Any) -> bool:
-    """Tell whether these are bytes, and begin as an image file does, but for PNM."""
+    """Tell whether these are bytes that begin as an image file does; PNM does not count."""
     if not isinstance(value, (bytes, bytearray, memoryview)):
         return False
     return kind_of_image(value) not in ("", "pnm")

@@ -132,10 +132,9 @@ class ImageStore:
         if steps and isinstance(steps[0], Windows) and steps[0].zero:
             top, left, rows, columns = steps[0].top, steps[0].left, steps[0].height, steps[0].width
             steps = steps[1:]
-        plain = not steps and geometry.transpose is None  # nothing but a window and flips
-        # Windows of several sizes are gathered with what is beside the smaller ones.  Each
-        # size of all takes a kernel of its own to be compiled: few, then, but where it is
-        # that of the batch.
+        plain = not steps and geometry.transpose is None  # only a window and flips
+        # Smaller windows are gathered with pixels beside them, to the same size.  torch
+        # compiles a kernel for each size, so sizes are rounded, except that of a plain batch.
         round_up = 1 if plain else CANVAS
         size = (
             -(-int(rows.max()) // round_up) * round_up,

@@ -2,8 +2,8 @@
 
 What is resized is stored for good and has a digest, so it must not depend on the processor, on the
 release of a library, or on whether fastdata's own was compiled.  The filter is PIL's triangle in
-integers, as ``fastdata/native/resize.c`` computes it; where that is not built, NumPy does the same
-in ten times the time (some 3 ms for a photograph of 400 x 466 pixels to 256 x 298).
+integers, as ``fastdata/native/resize.c`` computes it.  Without the compiled library NumPy computes
+the same bytes in ten times the time (3 ms for a photograph of 400 x 466 pixels to 256 x 298).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["resize_bilinear", "resize_bilinear_window"]
 _Integers: TypeAlias = NDArray[Any]
 
 _WEIGHT_BITS, _MIDDLE_BITS = 14, 7
-"""Of weights, and of numbers between the two directions beside their 8, as in resize.c."""
+"""Fractional bits of weights, and of numbers between the two directions, as in resize.c."""
 
 
 def resize_bilinear(
@@ -29,9 +29,9 @@ def resize_bilinear(
 ) -> Pixels:
     """Resize an image, uint8 [H, W, C], to a height and width.
 
-    `whole` is the height and width of the picture, of which `pixels` has ``1 / factor``, rounded
-    up: those in the last row and column may be covered in part.  The result is `pixels` itself
-    where nothing changes.  For any number of threads.
+    `whole` is the height and width of the picture.  `pixels` has ``1 / factor`` of each, rounded
+    up: the picture may cover its last row and column in part.  The result is `pixels` itself if
+    nothing changes.  Thread-safe.
     """
     if factor == 1 and size == whole:
         return pixels
@@ -39,7 +39,7 @@ def resize_bilinear(
     made = loaded_library() is not None and resize(
         pixels, out, antialias=True, factor=factor, size=whole
     )
-    return out if made else _resize(pixels, size, whole, factor)
+    return out if made else resize_bilinear_window(pixels, size, (0, 0, *size), whole, factor)
 
 
 def resize_bilinear_window(
@@ -49,30 +49,20 @@ def resize_bilinear_window(
     whole: tuple[int, int],
     factor: int = 1,
 ) -> Pixels:
-    """Return a window (top, left, height, width) of what `resize_bilinear` makes; bit for bit.
+    """Return a window (top, left, height, width) of the result of `resize_bilinear`, bit for bit.
 
-    Only the window is made, of the pixels that it needs.
+    Reads only the pixels that the window needs.
     """
     top, left, height, width = window
     rows = _filter(whole[0], size[0], factor, top, height)
     columns = _filter(whole[1], size[1], factor, left, width)
     above, before = int(rows[0][0]), int(columns[0][0])
     below, behind = (int(first[-1]) + weights.shape[1] for first, weights in (rows, columns))
+    # NumPy gathers whole rows fast, so columns become rows for a while.
     turned = np.ascontiguousarray(pixels[above:below, before:behind].swapaxes(0, 1))
     middle = _apply(turned, (columns[0] - before, columns[1]), _WEIGHT_BITS - _MIDDLE_BITS)
     cut = np.ascontiguousarray(middle.swapaxes(0, 1))
     return _apply(cut, (rows[0] - above, rows[1]), _WEIGHT_BITS + _MIDDLE_BITS).astype(np.uint8)
-
-
-def _resize(pixels: Pixels, size: tuple[int, int], whole: tuple[int, int], factor: int) -> Pixels:
-    """Do what the compiled library does."""
-    # Whole rows are what NumPy gathers fast, so columns become rows for a while.
-    turned = np.ascontiguousarray(pixels.swapaxes(0, 1))
-    columns = _filter(whole[1], size[1], factor, 0, size[1])
-    middle = _apply(turned, columns, _WEIGHT_BITS - _MIDDLE_BITS)
-    rows = np.ascontiguousarray(middle.swapaxes(0, 1))
-    filter = _filter(whole[0], size[0], factor, 0, size[0])
-    return _apply(rows, filter, _WEIGHT_BITS + _MIDDLE_BITS).astype(np.uint8)
 
 
 def _apply(lines: _Integers, filter: tuple[_Integers, _Integers], shift: int) -> _Integers:
@@ -92,7 +82,7 @@ def _filter(
     """Return where the filter of each pixel begins, and its weights [size, taps].
 
     The pixels are the `size` from `begin` on of `target` ones.  The source is `length` units long,
-    a pixel `factor` of them; all is counted in units times 2 * target, so that centres are whole
+    and a pixel is `factor` units.  Lengths are multiplied by 2 * target, so that centres are whole
     numbers.
     """
     count = -(-length // factor)
@@ -117,7 +107,7 @@ def _filter(
         beyond = factor - last_part
         exact -= np.where(at == count - 1, heights(at), 0) * beyond
         exact += np.where(at == count - 2, heights(at + 1), 0) * beyond
-    # Sums from the left are what is rounded, so that all weights sum to 1 << _WEIGHT_BITS.
+    # Round the sums from the left, so that all weights sum to 1 << _WEIGHT_BITS.
     sums = exact.cumsum(axis=1)
     whole = sums[:, -1:]
     rounded = ((sums << _WEIGHT_BITS) + whole // 2) // whole

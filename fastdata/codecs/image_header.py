@@ -19,8 +19,8 @@ from fastdata.regular_files import open_regular
 
 __all__ = [
     "ImageHeader",
+    "claimed_by",
     "is_stored_as_jpeg",
-    "orientation_of",
     "read_image_header",
     "read_image_header_of",
     "size_of",
@@ -34,21 +34,10 @@ _START_BYTES = 1 << 16
 """The header of nearly every JPEG is in so many, its thumbnail included."""
 
 
-def orientation_of(data: bytes | memoryview) -> int:
-    """Return the Exif orientation, 1 to 8, that decoding a file applies."""
-    return _claimed(data, "orientation")[2]
+def claimed_by(data: bytes | memoryview) -> tuple[int, int, int]:
+    """Return height, width and Exif orientation, 1 to 8, that a file claims for its picture.
 
-
-def size_of(data: bytes | memoryview, *, turned: bool = True) -> tuple[int, int]:
-    """Return height and width of the picture that a file claims to hold, upright if `turned`."""
-    height, width, orientation = _claimed(data, "size")
-    return (width, height) if turned and orientation >= 5 else (height, width)
-
-
-def _claimed(data: bytes | memoryview, wanted: str) -> tuple[int, int, int]:
-    """Return height, width and orientation of a file; `ImageError` if it is not an image.
-
-    `wanted` is for the message.
+    Height and width are those before it is turned.  `ImageError` if it is not an image.
     """
     if is_jpeg(data):
         header = read_jpeg_header(data)
@@ -57,7 +46,13 @@ def _claimed(data: bytes | memoryview, wanted: str) -> tuple[int, int, int]:
         with open_image(data) as image:
             return image.height, image.width, pil_orientation(image)
     except ImageError as error:
-        raise ImageError(f"its {wanted} cannot be read: {error}") from error
+        raise ImageError(f"its header cannot be read: {error}") from error
+
+
+def size_of(data: bytes | memoryview, *, turned: bool = True) -> tuple[int, int]:
+    """Return height and width of the picture that a file claims to hold, upright if `turned`."""
+    height, width, orientation = claimed_by(data)
+    return (width, height) if turned and orientation >= 5 else (height, width)
 
 
 class ImageHeader(NamedTuple):

@@ -12,7 +12,7 @@ from fastdata.codecs.jpeg import is_jpeg, read_jpeg_header
 from fastdata.codecs.tiff import check_tags, is_tiff
 from fastdata.errors import ImageError
 
-__all__ = ["START_BYTES", "UNOPENED", "advice_for", "odd_kind"]
+__all__ = ["START_BYTES", "UNOPENED", "odd_kind"]
 
 START_BYTES = 132
 """The first bytes that tell a format: DICOM's sign is the last."""
@@ -55,19 +55,14 @@ _KINDS = (
     _Kind("camera raw", _RAW, ((0, b"FUJIFILMCCD-RAW"), (4, b"ftypcrx "), (8, b"CR\2\0"))),
 )
 
-UNOPENED: dict[str, str] = {suffix: kind.name for kind in _KINDS for suffix in kind.suffixes}
-"""Suffixes of pictures that are not opened, and the names of their formats."""
-
-_COMMANDS = {suffix: kind.command for kind in _KINDS for suffix in kind.suffixes}
+UNOPENED: dict[str, tuple[str, str]] = {
+    suffix: (kind.name, kind.command.format(suffix)) for kind in _KINDS for suffix in kind.suffixes
+}
+"""Suffixes of pictures that are not opened: the format, and the command that converts a file."""
 
 _FRAMES = {0xC3: "lossless", 0xCB: "lossless arithmetic-coded"}
 _FRAMES |= dict.fromkeys((0xC5, 0xC6, 0xC7, 0xCD, 0xCE, 0xCF), "hierarchical")
 """Of T.81, table B.1, those that libjpeg may lack.  It has arithmetic coding."""
-
-
-def advice_for(suffix: str) -> str:
-    """Return the command that converts files of a suffix in `UNOPENED`."""
-    return _COMMANDS[suffix].format(suffix)
 
 
 def odd_kind(data: bytes | memoryview) -> str:

@@ -7,7 +7,7 @@ A JPEG has two values if all of this is true:
 
 * Blocks of 8 x 8 pixels without contrast have the value that quantisation makes of 0 or of 255.
 * At most 1 pixel in 20 is between 32 and 223.
-* In blocks with contrast, a third of the pixels near 0 is exactly 0, and a third of those near 255
+* In blocks with contrast, a third of the dark pixels is exactly 0, and a third of the bright ones
   is exactly 255.  The decoder clips noise around 0 and 255, and does not clip noise around class
   numbers.
 * In each dark area inside a border of 255, a fifth of the pixels is exactly 0.
@@ -49,6 +49,7 @@ _REMEDY = (
 _COMPRESSION = 259
 _TIFF_KINDS = {6: "JPEG", 7: "JPEG", 34712: "JPEG 2000", 50001: "WebP"}
 """Compressions of TIFF that Pillow reads and that may change pixels."""
+_PIL_KINDS = {"AVIF": "AVIF", "JPEG": "JPEG", "JPEG2000": "JPEG 2000", "MPO": "JPEG"}
 
 _NEAR = 32
 _MOST_BETWEEN = 0.05
@@ -80,11 +81,8 @@ def without_loss(data: bytes, max_pixels: int = MAX_PIXELS) -> bytes:
     `ClassNumbersLostError` if the file was compressed with loss and clearly has more values;
     another `ImageError` if that is not clear.
     """
-    kind = _lossy_kind(data)
-    if not kind:
+    if not _is_jpeg_mask(_lossy_kind(data)):
         return data
-    if kind != "JPEG":
-        raise ClassNumbersLostError(f"a mask as {kind}, which changes class numbers. {_REMEDY}")
     decoded = decode_image(data, 3, max_pixels=max_pixels)
     with open_image(tidy_jpeg(data)) as image:
         step = _luma_step(image)
@@ -96,14 +94,19 @@ def thresholded(image: Image.Image) -> Pixels | None:
 
     Raises as `without_loss`.
     """
-    kind = "JPEG" if image.format == "MPO" else image.format
-    if kind == "TIFF" and image.info.get("compression") in ("jpeg", "tiff_jpeg"):
+    kind = _PIL_KINDS.get(image.format or "", "")
+    if image.format == "TIFF" and image.info.get("compression") in ("jpeg", "tiff_jpeg"):
         kind = "JPEG in TIFF"
-    elif kind not in ("AVIF", "JPEG", "JPEG2000"):
+    if not _is_jpeg_mask(kind):
         return None
-    if kind != "JPEG":
-        raise ClassNumbersLostError(f"a mask as {kind}, which changes class numbers. {_REMEDY}")
     return _two_valued(np.asarray(image.convert("RGB")), _luma_step(image))
+
+
+def _is_jpeg_mask(kind: str) -> bool:
+    """Tell a JPEG from a file without loss, ""; refuse other formats."""
+    if kind not in ("JPEG", ""):
+        raise ClassNumbersLostError(f"a mask as {kind}, which changes class numbers. {_REMEDY}")
+    return bool(kind)
 
 
 def _lossy_kind(data: bytes) -> str:

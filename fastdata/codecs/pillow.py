@@ -8,6 +8,7 @@ mind.  So only those of `FORMATS` are asked, and nothing else of fastdata calls 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import io
 import re
@@ -70,19 +71,19 @@ _PLAIN_PNM = re.compile(rb"P[123]\s")
 _COMMENT = re.compile(rb"(?:#[^\r\n]*[\r\n]?)+")
 
 _BAND_PIXELS = 1 << 20
-"""Converted at once, so that there is no second copy of a large image."""
+"""Pixels that are converted in one step: a large image needs no second copy."""
 
 _SAMPLE_BYTES = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16L": 2, "I;16B": 2, "I;16N": 2}
 """Bytes that a pixel has in Pillow's memory, by mode; 4 in all others."""
 
 _DECODER_BYTES = {"AVIF": 5, "WEBP": 9}
-"""Bytes a pixel that a decoder takes besides, as measured with Pillow 13."""
+"""Further bytes a pixel that a decoder takes, as measured with Pillow 13."""
 
 _JPEG2000_BYTES = 4.5
-"""Of a pixel's sample in OpenJPEG's decoder, which has numbers of 32 bits."""
+"""Bytes that OpenJPEG takes for one sample of a pixel: it computes in 32 bits."""
 
 _WEBP_BYTES = 7
-"""Of OpenCV's decoder with the pixels it returns, of a lossless file."""
+"""Bytes a pixel that OpenCV takes for a lossless file, with the pixels that it returns."""
 
 
 class _WhileReading:
@@ -120,25 +121,18 @@ def _quiet() -> Iterator[None]:
         _while_reading.here.reading = before
 
 
-_loaded: list[str] = []
-
-
+@functools.cache
 def _formats() -> list[str]:
     """Return those of `FORMATS` that the installed Pillow has."""
-    if not _loaded:
-        found = []
-        for name, plugin in _PLUGINS.items():
-            with contextlib.suppress(ImportError):  # older than the format
-                importlib.import_module(f"PIL.{plugin}ImagePlugin")
-            if name in Image.OPEN:
-                found.append(name)
-        _loaded[:] = found
-    return _loaded
+    for plugin in _PLUGINS.values():
+        with contextlib.suppress(ImportError):  # older than the format
+            importlib.import_module(f"PIL.{plugin}ImagePlugin")
+    return [name for name in _PLUGINS if name in Image.OPEN]
 
 
 @contextlib.contextmanager
 def open_image(data: bytes | memoryview, max_pixels: int | None = None) -> Iterator[Image.Image]:
-    """Open an image file, quietly; what goes wrong until the end of the block is an `ImageError`.
+    """Open an image file, quietly; errors until the end of the block become `ImageError`.
 
     More than `max_pixels` are refused, and JPEGs with too many scans of so many, if it is given.
     Anything that decodes the image gives it.
@@ -221,12 +215,13 @@ def decode_with_pil(
     max_pixels: int,
     notes: list[str] | None = None,
 ) -> tuple[Pixels, int]:
-    """Return upright pixels, and the orientation by which they were turned.
+    """Return upright pixels, and the orientation that has turned them.
 
-    One copy of the pixels is taken besides what the decoder takes.  Remarks are added to `notes`.
+    Takes memory for the decoder and one copy of the pixels.  Adds remarks to `notes`.
     """
     with open_image(data, max_pixels) as image:
-        still_webp = image.format == "WEBP" and _is_still_webp(data) and not mask
+        moves = data[12:16] == b"VP8X" and data[20] & 2
+        still_webp = image.format == "WEBP" and not moves and not mask
         check_memory(
             image.size[::-1],
             _WEBP_BYTES if still_webp else _bytes_a_pixel(image, data, channels),
@@ -265,15 +260,11 @@ def _bytes_a_pixel(image: Any, data: bytes, channels: int) -> float:
     return kept + max(decoding, channels)
 
 
-def _is_still_webp(data: bytes) -> bool:
-    return not (data[12:16] == b"VP8X" and data[20] & 2)
-
-
 def _decode_webp(data: bytes, size: tuple[int, int], channels: int) -> Pixels | None:
-    """Decode a WebP without animation by OpenCV; None where it refuses.
+    """Decode a WebP without animation by OpenCV; None if it refuses.
 
-    Both have libwebp, and the same pixels.  Pillow takes every file for an animation, for which it
-    takes 16 bytes a pixel; OpenCV takes 7.
+    Both use libwebp, and give the same pixels.  Pillow opens every file as an animation, and takes
+    16 bytes a pixel; OpenCV takes 7.
     """
     flags = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
     try:
@@ -374,8 +365,8 @@ def to_pixels(
 ) -> Pixels:
     """Convert a PIL image to uint8, H x W x C, by the table of `fastdata.codecs.image`.
 
-    `largest` is the value of a PGM's white, where it is a mask.  `bits` is the bits a sample of its
-    file; without it, those of an opened TIFF.
+    `largest` is the value of white in a PGM that is a mask.  `bits` is the bits a sample of its
+    file, by default those of an opened TIFF.
     """
     pixels = np.empty((image.height, image.width, channels), np.uint8)
     bits = _tiff_bits(image) if bits is None else bits

@@ -19,7 +19,6 @@ from fastdata.native.library import resize as resize_compiled
 __all__ = [
     "Filter",
     "Resize",
-    "centre_crop",
     "centre_of",
     "resize_pixels",
     "resize_reduced",
@@ -168,12 +167,6 @@ def _resize_with_torch(
 def centre_of(shape: tuple[int, ...], size: tuple[int, int]) -> tuple[int, int]:
     """Return top and left of the middle, where ``torchvision.transforms.CenterCrop`` has it."""
     return round((shape[0] - size[0]) / 2.0), round((shape[1] - size[1]) / 2.0)
-
-
-def centre_crop(pixels: Pixels, size: tuple[int, int]) -> Pixels:
-    """Cut the middle out, placed as ``torchvision.transforms.CenterCrop`` places it."""
-    top, left = centre_of(pixels.shape, size)
-    return np.ascontiguousarray(pixels[top : top + size[0], left : left + size[1]])
 
 
 def resize_reduced(

@@ -26,7 +26,6 @@ from fastdata.errors import ShardCorruptError
 from fastdata.random import SampleKeys
 from fastdata.schema import ArrayField, Field, ImageField
 from fastdata.transforms.boxes import move_boxes
-from fastdata.transforms.geometric import check_sizes_agree
 from fastdata.transforms.geometry import Geometry
 
 __all__ = ["BatchMaker", "RenderJob", "batch_of", "collate_column", "report_skipped"]
@@ -92,22 +91,12 @@ class BatchMaker:
     def sizes(self, request: Request, view: int = 0) -> dict[str, tuple[int, int]]:
         """Return height and width of the images of a batch, which its first sample decides."""
         work = self.work.parts[view]
-        names = list(work.dataset.schema.images)
         geometry = work.pipeline.geometry
         size = None if geometry is None else geometry.size_in(request.epoch)
         if size is not None:
-            return dict.fromkeys(names, size)
-        first = self._first(request)
-        found = {}
-        for name in names:
-            height, width = image_sizes(work.dataset, name, first.indices, work.decoder)
-            if geometry is not None and geometry.needs_boxes:
-                planned = plan_geometry(work, first, height, width)
-                height, width = planned.height, planned.width
-            elif geometry is not None:
-                height, width = geometry.plan_sizes(height, width, work.seed, first)
-            found[name] = int(height[0]), int(width[0])
-        return found
+            return dict.fromkeys(work.dataset.schema.images, size)
+        found = _sizes_by_headers(work, self._first(request))
+        return {name: (int(height[0]), int(width[0])) for name, (height, width) in found.items()}
 
     def fields(self, request: Request) -> list[tuple[str, tuple[int, ...], torch.dtype, int]]:
         """Return name, shape, dtype and view of the arrays of images of a batch."""
@@ -120,25 +109,10 @@ class BatchMaker:
         return found
 
     def list_sizes(self, plan: BatchPlan) -> list[Sizes]:
-        """Return the sizes of the images of a batch in each view, if they are lists.
-
-        Of files that are not packed the headers alone are read.
-        """
-        work, keys = self.work, plan.keys
-        if getattr(work.dataset, "_image_sizes", None) is None:
-            return [view.sizes for view in plan.views(work)]
-        names = list(work.dataset.schema.images)
-        stored = {n: image_sizes(work.dataset, n, keys.indices, work.decoder) for n in names}
-        made = []
-        for part in work.parts:
-            if part.pipeline.geometry is None or not names:
-                made.append(stored)
-                continue
-            heights, widths = (np.stack(sides) for sides in zip(*stored.values(), strict=True))
-            check_sizes_agree(names, heights, widths, keys.indices)
-            geometry = plan_geometry(part, keys, heights[0], widths[0])
-            made.append(dict.fromkeys(names, (geometry.height, geometry.width)))
-        return made
+        """Return the sizes of the images of a batch in each view, if they are lists."""
+        if getattr(self.work.dataset, "_image_sizes", None) is None:
+            return [view.sizes for view in plan.views(self.work)]
+        return [_sizes_by_headers(part, plan.keys) for part in self.work.parts]
 
     def _first(self, request: Request) -> SampleKeys:
         """Return the first sample of a batch, or a sound one in its place."""
@@ -166,6 +140,21 @@ class BatchMaker:
                 if not self.skipped:
                     report_skipped(reason)
                 self.skipped += 1
+
+
+def _sizes_by_headers(work: BatchWork, keys: SampleKeys) -> Sizes:
+    """Return the sizes of images as they go into the batch; of files the headers alone are read."""
+    geometry = work.pipeline.geometry
+    found = {}
+    for name in work.dataset.schema.images:
+        height, width = image_sizes(work.dataset, name, keys.indices, work.decoder)
+        if geometry is not None and geometry.needs_boxes:
+            planned = plan_geometry(work, keys, height, width)
+            height, width = planned.height, planned.width
+        elif geometry is not None:
+            height, width = geometry.plan_sizes(height, width, work.seed, keys)
+        found[name] = height, width
+    return found
 
 
 class RenderJob:
@@ -225,22 +214,13 @@ class RenderJob:
 def batch_of(
     work: BatchWork, images: Mapping[str, Any], keys: SampleKeys, geometry: Geometry | None = None
 ) -> Any:
-    """Return the batch of some samples, from their images and their other columns.
-
-    `geometry` is that of the images, if it is known.
-    """
-    values = {**images, **_read_columns(work, keys, geometry)}
-    schema = work.dataset.schema
-    return schema.sample_type._make(values[name] for name in schema)
-
-
-def _read_columns(work: BatchWork, keys: SampleKeys, geometry: Geometry | None) -> dict[str, Any]:
-    """Return the fields that are not images, of samples that a direct pipeline makes.
+    """Return the batch of some samples of a direct pipeline, from their images.
 
     `keys` are the samples whose images are in the batch, including substitutes of corrupt ones.
-    Boxes are moved as the images are, and dropped by the rules of the pipeline.  If other processes
-    have planned the geometry, or samples were replaced, it is planned again: draws are a function
-    of the sample, so the result is the same, and cheaper than a transfer.
+    Boxes are moved as the images are, and dropped by the rules of the pipeline.  `geometry` is that
+    of the images.  If other processes have planned it, or samples were replaced, it is planned
+    again: draws are a function of the sample, so the result is the same, and cheaper than a
+    transfer.
     """
     dataset, pipeline = work.dataset, work.pipeline
     schema = dataset.schema
@@ -258,7 +238,8 @@ def _read_columns(work: BatchWork, keys: SampleKeys, geometry: Geometry | None) 
             values[name] = move_boxes(geometry, values[name], name)
     if pipeline.drop is not None:
         pipeline.drop.run_batch(values, keys.indices)
-    return values
+    values |= images
+    return schema.sample_type._make(values[name] for name in schema)
 
 
 class _SampleJob:

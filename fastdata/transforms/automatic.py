@@ -33,6 +33,7 @@ from fastdata.transforms.color import (
     adjust_sharpness,
     autocontrast,
     equalize,
+    invert,
     posterize,
     solarize,
 )
@@ -59,10 +60,10 @@ CHANGES: dict[str, Callable[..., torch.Tensor]] = {
     "Contrast": lambda images, by: adjust_contrast(images, 1 + by),
     "Sharpness": lambda images, by: adjust_sharpness(images, 1 + by),
     "Posterize": posterize,
-    "Solarize": solarize,
+    "Solarize": lambda images, by: solarize(images, by * 255),
     "AutoContrast": lambda images, by: autocontrast(images),
     "Equalize": lambda images, by: equalize(images),
-    "Invert": lambda images, by: 255 - images,
+    "Invert": lambda images, by: invert(images),
 }
 
 OPERATIONS = ("Identity", *MOVES, *CHANGES)
@@ -86,8 +87,11 @@ class AutomaticAugment(BatchTransform):
 
     def __post_init__(self) -> None:
         parse(self, interpolation=warp_filter)
-        if self.fill is not None and channel_numbers(self.fill) is None:
-            raise OptionError(f"fill is a number, one a channel, or None, not {self.fill!r}")
+        numbers = () if self.fill is None else channel_numbers(self.fill)
+        if numbers is None or not all(0 <= one <= 255 for one in numbers):
+            raise OptionError(
+                f"fill is a number from 0 to 255, one a channel, or None, not {self.fill!r}"
+            )
 
     def check(self, channels: int, floating: bool) -> None:
         if self.fill is not None and len(channel_numbers(self.fill) or ()) not in (1, channels):

@@ -7,14 +7,17 @@ A parameter is checked when a transform is made, by one of the functions below: 
 from __future__ import annotations
 
 import math
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fastdata.codecs.limits import MAX_PIXELS
 from fastdata.errors import OptionError
 from fastdata.random import NO_EPOCH, Draws
 from fastdata.schema import Schema
@@ -34,6 +37,7 @@ __all__ = [
     "SizeByEpoch",
     "antialias_choice",
     "channel_numbers",
+    "check_pixels",
     "kind_of",
     "name_of",
     "names_tuple",
@@ -207,6 +211,20 @@ def name_of(function: object) -> str:
     return getattr(function, "__qualname__", type(function).__qualname__)
 
 
+def check_pixels(
+    transform: object, pixels: NDArray[np.float64], geometry: Geometry, draws: Draws, remedy: str
+) -> None:
+    """Raise `OptionError` if a transform makes too many `pixels` of an image, float64 [n]."""
+    if not (pixels > MAX_PIXELS).any():
+        return
+    worst = int(pixels.argmax())
+    raise OptionError(
+        f"{transform} makes {int(pixels[worst]):,} pixels of sample {draws.indices[worst]}, which "
+        f"has {geometry.height[worst]} x {geometry.width[worst]} (height x width): more than the "
+        f"limit of {MAX_PIXELS:,}. {remedy}"
+    )
+
+
 def kind_of(value: object) -> str:
     """Return type and shape of a value, for messages."""
     shape = getattr(value, "shape", None)
@@ -216,7 +234,14 @@ def kind_of(value: object) -> str:
 def parse(transform: object, **parsers: Callable[[str, Any], Any]) -> None:
     """Replace parameters of a frozen dataclass by what their parsers, as below, return."""
     for name, parser in parsers.items():
-        object.__setattr__(transform, name, parser(name, getattr(transform, name)))
+        value = getattr(transform, name)
+        try:
+            parsed = parser(name, value)
+        except OptionError:
+            raise
+        except (ArithmeticError, RuntimeError, TypeError, ValueError):  # as arrays raise them
+            raise OptionError(f"{name} cannot be {value!r}") from None
+        object.__setattr__(transform, name, parsed)
 
 
 def probability(name: str, value: Any) -> float:
@@ -237,9 +262,13 @@ def positive_number(name: str, value: Any) -> float:
 
 def positive_int(name: str, value: Any) -> int:
     """Return `value` as int, from 1 up."""
-    if isinstance(value, bool) or not hasattr(value, "__index__") or int(value) < 1:
+    try:
+        number = 0 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = 0
+    if not 0 < number < 2**31:
         raise OptionError(f"{name} is a positive int, not {value!r}")
-    return int(value)
+    return number
 
 
 def size_pair(name: str, value: Any) -> tuple[int, int]:
@@ -343,14 +372,18 @@ def antialias_choice(name: str, value: Any) -> bool | None:
 def channel_numbers(value: Any) -> tuple[float, ...] | None:
     """Return a colour, which is a number or a list of one a channel; None if it is neither."""
     try:
-        return tuple(map(float, value if isinstance(value, (list, tuple)) else (value,)))
+        numbers = tuple(map(float, value if isinstance(value, (list, tuple)) else (value,)))
     except (TypeError, ValueError):
         return None
+    return numbers if numbers and all(map(math.isfinite, numbers)) else None
 
 
-def names_tuple(names: str | Sequence[str]) -> tuple[str, ...]:
+def names_tuple(name: str, value: Any) -> tuple[str, ...]:
     """Return the names of fields that a user gave, one or several."""
-    return (names,) if isinstance(names, str) else tuple(names)
+    names = (value,) if isinstance(value, str) else tuple(value)
+    if not all(isinstance(one, str) for one in names):
+        raise OptionError(f"{name} has names of fields, not {value!r}")
+    return names
 
 
 def _float(value: Any) -> float:

@@ -28,7 +28,7 @@ from fastdata.transforms.base import (
 from fastdata.transforms.geometric import TRIES, random_rectangles
 from fastdata.transforms.image_tensors import (
     change_some,
-    inside_boxes,
+    paste,
     to_device,
     to_dtype_of,
     to_float,
@@ -88,7 +88,10 @@ class GaussianBlur(BatchTransform):
         self.check_size(*images.shape[2:])
         width, height = self.kernel_size  # type: ignore[misc]  # since __post_init__
         blur = partial(_blur, width=width, height=height)
-        return change_some(images.clone(), parameters["applied"], blur, parameters["sigma"])
+        # One by one, a few values would be rounded to another whole number.
+        return change_some(
+            images.clone(), parameters["applied"], blur, parameters["sigma"], together=True
+        )
 
 
 @dataclass(frozen=True)
@@ -124,12 +127,7 @@ class RandomErasing(BatchTransform):
         parse(self, p=probability, scale=range_pair, ratio=range_pair)
         if self.scale[1] > 1:
             raise OptionError(f"scale is a share of the area, 1 at most, not {self.scale!r}")
-        if self.value == "random":
-            return
-        numbers = channel_numbers(self.value)
-        if numbers is None:
-            raise OptionError(f'value is a number, one a channel, or "random", not {self.value!r}')
-        object.__setattr__(self, "value", numbers)
+        parse(self, value=_noise_or_numbers)
 
     def check(self, channels: int, floating: bool) -> None:
         if self.value == "random" and not floating:
@@ -140,6 +138,15 @@ class RandomErasing(BatchTransform):
         if isinstance(self.value, tuple) and len(self.value) not in (1, channels):
             raise OptionError(
                 f"RandomErasing has {len(self.value)} values, but images have {channels} channel(s)"
+            )
+        if (
+            not floating
+            and isinstance(self.value, tuple)
+            and not 0 <= min(self.value) <= max(self.value) <= 255
+        ):
+            raise OptionError(
+                f"RandomErasing writes value={self.value}, but images are uint8: put it after "
+                "Normalize, or give a value from 0 to 255"
             )
 
     def draw(self, draws: Draws, shape: Shape) -> Parameters:
@@ -164,13 +171,12 @@ class RandomErasing(BatchTransform):
         `parameters` are "box", int [n, 4], top, left, bottom and right, empty where nothing is
         erased; and "key", int [n], of which noise is a function.
         """
-        inside = inside_boxes(parameters["box"], images)
         if self.value == "random":
             values = _noise(parameters["key"], images).to(images.dtype)
         else:
             values = to_device(np.array(self.value, np.float32), images.device)
-            values = values.to(images.dtype)[:, None, None]
-        return torch.where(inside, values, images)
+            values = values.to(images.dtype)[:, None, None].expand(images.shape)
+        return paste(images, parameters["box"], values)
 
 
 def _odd_pair(name: str, value: Any) -> tuple[int, int]:
@@ -182,6 +188,13 @@ def _odd_pair(name: str, value: Any) -> tuple[int, int]:
 
 def _number_or_range(name: str, value: Any) -> tuple[float, float]:
     return range_pair(name, value if isinstance(value, Sequence) else (value, value))
+
+
+def _noise_or_numbers(name: str, value: Any) -> Any:
+    numbers = "random" if value == "random" else channel_numbers(value)
+    if numbers is None:
+        raise OptionError(f'{name} is a number, one a channel, or "random", not {value!r}')
+    return numbers
 
 
 def _blur(images: torch.Tensor, sigma: torch.Tensor, width: int, height: int) -> torch.Tensor:

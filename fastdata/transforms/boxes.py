@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fastdata.errors import OptionError
 from fastdata.schema import ArrayField, Schema
-from fastdata.transforms.base import Sample, kind_of, names_tuple, positive_number
+from fastdata.transforms.base import Sample, kind_of, names_tuple, parse, positive_number
 from fastdata.transforms.displacement import at_places
 from fastdata.transforms.geometry import CentreCut, Geometry, Ints, Scales, Windows
 from fastdata.transforms.image_tensors import to_device
@@ -293,11 +293,10 @@ def _motions(geometry: Geometry) -> NDArray[np.float64]:
         if isinstance(step, Windows):
             corner = np.stack([step.left, step.top], 1)
             shift -= corner
-            cut = np.clip(low - corner, 0, after), np.clip(high - corner, 0, after)
-            if geometry.mixed:  # the window may be for other images
-                here = ((corner != 0) | (after != size)).any(1, keepdims=True)
-                cut = np.where(here, cut[0], low), np.where(here, cut[1], high)
-            low, high = cut
+            # A window that is all of an image is for others of the batch, and cuts nothing.
+            cuts = ((corner != 0) | (after != size)).any(1, keepdims=True)
+            low = np.where(cuts, np.clip(low - corner, 0, after), low)
+            high = np.where(cuts, np.clip(high - corner, 0, after), high)
         elif isinstance(step, Scales):
             factor = after / size
             scale, shift, low, high = (part * factor for part in (scale, shift, low, high))
@@ -394,7 +393,7 @@ class DropEmptyBoxes:
     min_side: float = 1.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "also", names_tuple(self.also))
+        parse(self, also=names_tuple)
         positive_number("min_side", self.min_side)
 
     def bind(self, schema: Schema) -> BoundDrop:

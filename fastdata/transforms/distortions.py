@@ -6,7 +6,6 @@ Parameters and formulas are those of torchvision's v2; each is planned as a warp
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -18,6 +17,7 @@ from fastdata.errors import OptionError
 from fastdata.random import Draws
 from fastdata.transforms.base import (
     GeometricTransform,
+    check_pixels,
     parse,
     probability,
     warp_filter,
@@ -36,6 +36,9 @@ from fastdata.transforms.warps import (
 __all__ = ["ElasticTransform", "RandomAffine", "RandomPerspective", "RandomRotation", "Warping"]
 
 Floats = NDArray[np.float64]
+
+GREATEST = 1e9
+"""Of the absolute value of a parameter: what is made of it stays finite in float32."""
 
 
 class Warping(GeometricTransform):
@@ -62,7 +65,8 @@ class RandomRotation(Warping):
     Raises
     ------
     OptionError
-        From a loader, if an image has more than 32,767 pixels on a side.
+        From a loader, if an image has more than 32,767 pixels on a side, or is made larger than
+        178,956,970 pixels.
 
     Notes
     -----
@@ -108,6 +112,8 @@ class RandomRotation(Warping):
         matrix = inverse_affine_matrices(center, -angle, (zeros, zeros), zeros + 1, (zeros, zeros))
         if self.expand:
             rows, columns = _expanded(matrix, height, width)
+            remedy = "Put a T.Resize or a crop before"
+            check_pixels("RandomRotation", 1.0 * rows * columns, geometry, draws, remedy)
         else:
             rows, columns = height, width
         matrix = _about_middles(matrix, (height, width), (rows, columns))
@@ -388,18 +394,19 @@ def _expanded(matrix: Matrices, height: Ints, width: Ints) -> tuple[Ints, Ints]:
     )
     corners = (matrix @ places)[:, :2] + np.stack([width, height], 1)[:, :, None] / 2
     # Angles that should give whole numbers give them with a rounding error.
-    low, high = (np.trunc(part * 1e4) * 1e-4 for part in (corners.min(2), corners.max(2)))
+    ends = corners.min(2), corners.max(2)
+    low, high = (np.trunc(np.round(part * 1e4, 3)) * 1e-4 for part in ends)
     columns, rows = (np.ceil(high) - np.floor(low)).astype(np.int64).T
     return rows, columns
 
 
 def _numbers(name: str, value: Any, counts: Sequence[int], what: str) -> tuple[float, ...]:
-    """Return finite numbers, as many as one of `counts` says; `what` they are is for messages."""
+    """Return numbers, as many as one of `counts` says; `what` they are is for messages."""
     try:
         numbers = tuple(map(float, value))
     except (TypeError, ValueError):
         numbers = ()
-    if len(numbers) not in counts or not all(map(math.isfinite, numbers)):
+    if len(numbers) not in counts or not all(abs(one) <= GREATEST for one in numbers):
         raise OptionError(f"{name} is {what}, not {value!r}")
     return numbers
 
@@ -410,7 +417,10 @@ def _ranges(name: str, value: Any, counts: Sequence[int], what: str) -> tuple[fl
         if value < 0:
             raise OptionError(f"{name} is a number from 0 up, or {what}, not {value!r}")
         value = -value, value
-    return _numbers(name, value, counts, f"a number, or {what}")
+    ends = _numbers(name, value, counts, f"a number, or {what}")
+    if any(low > high for low, high in zip(ends[::2], ends[1::2], strict=True)):
+        raise OptionError(f"{name} has a low end above its high one: {value!r}")
+    return ends
 
 
 def _angles(name: str, value: Any) -> tuple[float, ...]:
@@ -440,8 +450,8 @@ def _factors(name: str, value: Any) -> tuple[float, ...] | None:
     if value is None:
         return None
     factors = _numbers(name, value, (2,), "a pair of factors")
-    if min(factors) <= 0:
-        raise OptionError(f"{name} is a pair of factors above 0, not {value!r}")
+    if not 1 / GREATEST <= factors[0] <= factors[1]:
+        raise OptionError(f"{name} is a pair of factors above 0, low and high, not {value!r}")
     return factors
 
 

@@ -440,23 +440,40 @@ class Geometry:
         right = np.clip(first.left + first.width, left, self.source_width)
         return top, left, bottom - top, right - left
 
+    @property
+    def begins_inside(self) -> NDArray[np.bool_]:
+        """Which images have all of the first window, bool [n]; all of them if it comes later."""
+        if not self.steps or not isinstance(self.steps[0], Windows):
+            return np.ones_like(self.flip)
+        first = self.steps[0]
+        window = first.top, first.left, first.height, first.width
+        inside: NDArray[np.bool_] = np.equal(window, self.region).all(0)
+        return inside
+
     def crops(self) -> list[Crop]:
         """Return what to read of each image, and what to do with it, in order."""
         steps = self.steps
         region = self.region
         if steps and isinstance(steps[0], Windows):
             first = steps[0]
-            top, left, height, width = region
-            same = first.mode == "constant" or ((first.top == top) & (first.left == left)).all()
-            if same and (first.height == height).all() and (first.width == width).all():
+            if self.begins_inside.all():
                 steps = steps[1:]  # inside the image: what is read is the window
             else:
-                moved = replace(first, top=first.top - top, left=first.left - left)
+                moved = replace(first, top=first.top - region[0], left=first.left - region[1])
                 steps = (moved, *steps[1:])
         windows = zip(*(part.tolist() for part in region), strict=True)
         rest = self._with(steps=steps).programs()
         factors = self._reductions(steps, region[2], region[3]).tolist()
         return list(map(Crop, windows, factors, rest))
+
+    @property
+    def may_be_reduced(self) -> bool:
+        """Whether JPEGs may be decoded reduced, if nothing but a window is before the resize."""
+        for step in self.steps:
+            if isinstance(step, Scales):
+                factors = self._reductions((step,), self.source_height, self.source_width)
+                return bool((factors > 1).any())
+        return False
 
     @property
     def plain_crops(self) -> PlainCrops | None:

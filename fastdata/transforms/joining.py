@@ -88,10 +88,10 @@ def joined(which: NDArray[np.bool_], chosen: Geometry, others: Geometry) -> Geom
 
 
 def parts(geometry: Geometry) -> Iterator[tuple[Ints, Geometry]]:
-    """Yield the places of images that take the same steps, and their geometry, for each kind."""
-    if not geometry.mixed:
-        yield np.arange(len(geometry)), geometry
-        return
+    """Yield the places of images that take the same steps, and their geometry, for each kind.
+
+    Windows inside of the images and windows that reach beyond them are of two kinds.
+    """
     kinds = np.zeros(len(geometry), np.int64)
     height, width = geometry.source_height, geometry.source_width
     for step in geometry.steps:
@@ -99,12 +99,16 @@ def parts(geometry: Geometry) -> Iterator[tuple[Ints, Geometry]]:
         height, width = step.height, step.width
     for kind in np.unique(kinds):
         places = np.flatnonzero(kinds == kind)
-        yield places, replace(some(geometry, places), mixed=False)
+        part = replace(some(geometry, places), mixed=False)
+        inside = part.begins_inside
+        for which in (inside, ~inside):
+            if which.any():
+                yield places[which], part if which.all() else some(part, which)
 
 
 def crops_of(geometry: Geometry) -> list[Crop]:
     """Return what to read of each image, and what to do with it, in order."""
-    if not geometry.mixed:
+    if not (geometry.mixed or geometry.may_be_reduced):
         return geometry.crops()
     found: dict[int, Crop] = {}
     for places, part in parts(geometry):

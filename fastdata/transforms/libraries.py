@@ -19,6 +19,7 @@ from fastdata.transforms.base import (
     kind_of,
     name_of,
     names_tuple,
+    parse,
     pictures_of,
 )
 from fastdata.transforms.boxes import check_entries, restored_boxes
@@ -79,7 +80,7 @@ class V2(SampleTransform):
         if not callable(self.transform):
             raise OptionError(f"V2 takes a transform, not {self.transform!r}")
         if self.also is not None:
-            object.__setattr__(self, "also", names_tuple(self.also))
+            parse(self, also=names_tuple)
 
     def bind(self, schema: Schema) -> SampleFunction:
         if not schema.images:
@@ -244,7 +245,7 @@ class Albumentations(SampleTransform):
                 f"Albumentations takes a transform of albumentations, not {self.transform!r}"
             )
         if self.also is not None:
-            object.__setattr__(self, "also", names_tuple(self.also))
+            parse(self, also=names_tuple)
 
     def bind(self, schema: Schema) -> SampleFunction:
         if not schema.boxes:

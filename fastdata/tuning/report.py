@@ -170,8 +170,6 @@ class TuningResult:
         ValueError
             If it is not the JSON of a result.
         """
-        if isinstance(entry, dict):  # results that were written before there were these fields
-            entry = {"transforms": "", "store": None, **entry}
         result = from_plain(cls, entry)
         if result.batch_size < 1:
             raise ValueError(f"batch_size is {result.batch_size}")

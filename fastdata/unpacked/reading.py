@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -22,11 +22,11 @@ from fastdata.codecs.decoders import JpegDecoder
 from fastdata.codecs.image_header import ImageHeader, read_image_header, read_image_header_of
 from fastdata.codecs.lossy_masks import without_loss
 from fastdata.converters.base import reason_of
+from fastdata.converters.packing.boxes import check_masks
 from fastdata.errors import FileCorruptError, ImageError, is_of_machine
 from fastdata.formats.layout import CODECS
 from fastdata.native.library import OTHER_CODEC
 from fastdata.regular_files import open_regular, read_regular
-from fastdata.schema import Schema
 from fastdata.unpacked.listing import Listing, bytes_of
 
 __all__ = ["FileBatch", "FileImages", "SizeTable"]
@@ -93,7 +93,7 @@ class FileBatch:
                 headers[name] = read_image_header(
                     data[name], field.channels, mask=field.mask, max_pixels=self.listing.max_pixels
                 )
-            _check_masks(self.listing.schema, headers)
+            check_masks(self.listing.schema.items(), headers)
         except (OSError, ValueError) as error:  # ValueError: a name with a null byte, too
             if is_of_machine(error):
                 raise
@@ -176,26 +176,13 @@ class SizeTable:
                 )
                 for name, field in self._fields.items()
             }
-            _check_masks(listing.schema, headers)
+            check_masks(listing.schema.items(), headers)
             rows = {name: header[1:] for name, header in headers.items()}
         except (OSError, ValueError):
             sizes = FileBatch(listing, np.array([position]), self._fields).sizes
             rows = {name: (*size[:, 0].tolist(), 1) for name, size in sizes.items()}
         for name, row in rows.items():
             self._tables[name][position] = row
-
-
-def _check_masks(schema: Schema, headers: Mapping[str, ImageHeader]) -> None:
-    """Refuse a mask of another size than the image, the first field without `mask`."""
-    fields = {name: field for name, field in schema.images.items() if name in headers}
-    image = next((headers[name] for name, field in fields.items() if not field.mask), None)
-    for name, field in fields.items():
-        mask = headers[name]
-        if image and field.mask and (mask.height, mask.width) != (image.height, image.width):
-            raise ImageError(
-                f"the mask {name!r} has {mask.width} x {mask.height} pixels and its image "
-                f"{image.width} x {image.height}: both must have the same size"
-            )
 
 
 def _corrupt(position: int, name: str, path: Path | bytes, reason: str) -> FileCorruptError:

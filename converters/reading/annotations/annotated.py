@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fastdata.codecs.jpeg import is_jpeg, read_jpeg_header
-from fastdata.codecs.limits import MAX_PIXELS
-from fastdata.codecs.pillow import open_image, orient, pil_orientation
+from fastdata.codecs.image_header import claimed_by
+from fastdata.codecs.limits import MAX_PIXELS, check_pixels
+from fastdata.codecs.pillow import orient
 from fastdata.errors import ImageError, OptionError
 from fastdata.schema import Field, ImageField
 
@@ -59,9 +59,7 @@ class Frame(NamedTuple):
 
     def blank(self) -> NDArray[np.uint8]:
         """Return a mask, H x W, of zeros."""
-        if self.height * self.width > MAX_PIXELS:
-            size = f"{self.width} x {self.height}"
-            raise ImageError(f"{size} pixels are more than the limit of {MAX_PIXELS}")
+        check_pixels(self.height, self.width, MAX_PIXELS)
         return np.zeros((self.height, self.width), np.uint8)
 
     def mask(self, mask: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -75,7 +73,7 @@ def frame_of(data: bytes, size: tuple[int, int] | None, check: bool = True) -> F
     data: the image file; only its header is read.
     size: height and width that the annotations state.
     """
-    height, width, orientation = _header(data)
+    height, width, orientation = claimed_by(data)
     if height != width and size == (width, height) and orientation >= 5:
         return Frame(width, height, orientation, True)
     if check and size is not None and size != (height, width):
@@ -88,7 +86,7 @@ def frame_of(data: bytes, size: tuple[int, int] | None, check: bool = True) -> F
 
 def upright_frame_of(data: bytes) -> Frame:
     """Return the frame of annotations that refer to the upright picture, as YOLO's do."""
-    height, width, orientation = _header(data)
+    height, width, orientation = claimed_by(data)
     upright = (width, height) if orientation >= 5 else (height, width)
     return Frame(*upright, orientation, True)
 
@@ -102,15 +100,6 @@ def check_parts(boxes: NDArray[Any]) -> None:
         )
     if np.any(boxes[:, 2:] < boxes[:, :2]):
         raise ValueError("a box ends before it begins")
-
-
-def _header(data: bytes) -> tuple[int, int, int]:
-    """Return height, width and orientation of the file's rows and columns."""
-    if is_jpeg(data):
-        header = read_jpeg_header(data)
-        return header.height, header.width, header.orientation
-    with open_image(data) as image:
-        return image.height, image.width, pil_orientation(image)
 
 
 # -- regions ------------------------------------------------------------------------------
