@@ -174,7 +174,7 @@ def test_only_what_is_wanted_is_tried_and_reported_with_mistakes(made_up: Any) -
 @pytest.mark.parametrize("id", ["D46", "D99", "d06"])
 def test_advice_that_does_not_exist_is_refused(id: str, made_up: Any) -> None:
     made_up({})
-    with pytest.raises(OptionError, match=f"there is no advice '{id}': fastdata doctor --list"):
+    with pytest.raises(OptionError, match=f"unknown advice '{id}': fastdata doctor --list"):
         examine(SCRIPT, only=("D06", id))
 
 

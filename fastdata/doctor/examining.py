@@ -54,10 +54,10 @@ def examine(
     batch_sizes: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> DoctorReport:
-    """Watch a script, try the advice that applies to it for about so many seconds, and report.
+    """Watch a script, try the advice that applies to it for about `seconds`, and report.
 
-    `only` has IDs of advice to report beside mistakes; by default all.  With `batch_sizes` the script
-    also runs with batches of a quarter to eight times its own, whatever time that takes.  Raises
+    `only` are the IDs to report, in addition to mistakes.  The default is all advice.
+    With `batch_sizes` the script also runs with batches of a quarter to eight times its own, whatever time that takes.  Raises
     `ScriptFailedError` if the script fails by itself, ends without a step, or makes none in ten
     minutes, and `OptionError` for an unknown ID.
     """
@@ -67,7 +67,7 @@ def examine(
             "fastdata doctor itself, without torchrun; with --ranks it compares several"
         )
     if unknown := sorted(set(only) - {advice.id for advice in ADVICE}):
-        raise OptionError(f"there is no advice {unknown[0]!r}: fastdata doctor --list has all")
+        raise OptionError(f"unknown advice {unknown[0]!r}: fastdata doctor --list has all")
     began = time.monotonic()
     with scratch_folder() as scratch, Trials(script, scratch) as trials:
         progress("watching the script")
@@ -124,7 +124,7 @@ def examine(
 def compare_ranks(
     script: Script, count: int, *, progress: Callable[[str], None] = lambda _: None
 ) -> DoctorReport:
-    """Watch a script with so many ranks on this machine, compare them, and report.
+    """Watch a script with `count` ranks on this machine, compare them, and report.
 
     Nothing is tried.  Raises the `ScriptFailedError` of the rank that fails first.
     """
