@@ -341,7 +341,7 @@ def test_a_canvas_has_a_limit() -> None:
     side = int(MAX_PIXELS**0.5) // 3
     zoomed(T.RandomZoomOut(side_range=(1, 3)), [(side, side)], 0)
     for seed, p in itertools.product(range(3), (0.01, 1.0)):
-        with pytest.raises(OptionError, match="put a Resize before it"):
+        with pytest.raises(OptionError, match="Put a Resize before it"):
             zoomed(T.RandomZoomOut(p=p), [(9, 9), (side, side)], seed)
 
 

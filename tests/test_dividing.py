@@ -81,6 +81,28 @@ def test_each_part_is_a_dataset_with_its_share(whole: Path, tmp_path: Path) -> N
     assert list(same["val"].keys) == list(parts["val"].keys) != list(other["val"].keys)
 
 
+def test_of_a_single_part_the_rest_is_not_written(whole: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"stratify": "label", "progress": False}
+    report = fastdata.subset(whole, tmp_path / "a", divide={"small": 0.3}, **options)
+    assert os.listdir(tmp_path / "a") == ["small.lmdb"]
+    small = fastdata.open(tmp_path / "a/small.lmdb")
+    assert Counter(small.targets) == {0: 21, 1: 6, 2: 3}
+    assert report.notes == ("70 other samples are in no part",)
+    assert report.num_samples == 30
+    # The order stays, and the part is that of a division with the rest.
+    assert list(small.keys) == sorted(small.keys, key=int)
+    both = {"small": 0.3, "rest": 0.7}
+    fastdata.subset(whole, tmp_path / "b", divide=both, **options)
+    assert fastdata.open(tmp_path / "b/small.lmdb").digest == small.digest
+    fastdata.subset(whole, tmp_path / "c", divide={"few": 7, "rest": 93}, progress=False)
+    report = fastdata.subset(whole, tmp_path / "d", divide={"few": 7}, progress=False)
+    assert report.parts["few"].digest == fastdata.open(tmp_path / "c/few.lmdb").digest
+    grouped = fastdata.subset(
+        whole, tmp_path / "e", divide={"few": 0.2}, group="patient", progress=False
+    )
+    assert 15 <= grouped.num_samples <= 25
+
+
 def test_a_seed_draws_the_same_samples_on_every_machine() -> None:
     strata = np.arange(12) % 3
     sizes = np.array([8.0, 4.0])
@@ -205,7 +227,8 @@ def test_parts_are_packed_as_asked(whole: Path, tmp_path: Path) -> None:
     [
         ({"divide": {"a": 0.8, "b": 0.1}}, r"the shares of divide= add up to 0\.9, not to 1"),
         ({"divide": {"a": 80, "b": 10}}, r"add up to 90 samples, and there are 100\. Give numbers"),
-        ({"divide": {"a": 1.0}}, "two parts or more"),
+        ({"divide": {"a": 1.5}}, r"the shares of divide= add up to 1\.5, not to 1"),
+        ({"divide": {"a": 101}}, "add up to 101 samples, and there are 100"),
         ({"divide": {"a": 1.5, "b": -0.5}}, r"'b' the size -0\.5, which is not a number above 0"),
         ({"divide": {"a": float("nan"), "b": 0.5}}, "'a' the size nan"),
         ({"divide": {"../a": 0.5, "b": 0.5}}, r"'\.\./a', and the name of a file may"),
@@ -217,7 +240,7 @@ def test_parts_are_packed_as_asked(whole: Path, tmp_path: Path) -> None:
         ({"stratify": "age"}, "stratify='age': this field holds fractions, not classes"),
         ({"group": "label", "divide": {k: 0.25 for k in "abcd"}}, "3 groups are fewer than the 4"),
         ({"indices": [1, 1, 2]}, "give each sample once"),
-        ({"divide": None, "fraction": 0.5, "group": "patient"}, "give divide=, too"),
+        ({"divide": None, "indices": [1], "group": "patient"}, "give divide=, too"),
     ],
 )
 def test_what_cannot_be_divided_is_said(

@@ -193,5 +193,13 @@ def test_a_loader_refuses_to_enlarge_a_thin_picture_without_limit(tmp_path: Path
 
     with pytest.raises(OptionError, match=r"501,760,000 pixels of sample 1, which has 20000 x 2 "):
         batches(transform=transform)
+    for random in (
+        T.RandomShortestSize(224),
+        T.RandomResize(224, 225),
+        T.ScaleJitter((448, 4480000), (0.5, 0.5)),
+        [T.Resize((30000, 30)), T.RandomRotation((45, 45), expand=True)],
+    ):
+        with pytest.raises(OptionError, match=r"[0-9],[0-9]{3},[0-9]{3} pixels of sample .* limit"):
+            batches(transform=random, image_lists=True)
     short = [T.Resize(64, max_size=4000), T.CenterCrop(64)]
     assert batches(transform=short)[0].image.shape == (3, 3, 64, 64)

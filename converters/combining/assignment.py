@@ -27,14 +27,9 @@ _ROUNDING = 1e-9
 def part_sizes(divide: Mapping[str, float], count: int, *, grouped: bool) -> NDArray[np.float64]:
     """Return how many of `count` samples each part is to have, not rounded.
 
-    `OptionError` unless the parts have shares that add up to 1, or whole numbers of samples that
-    add up to `count`.
+    A single part is followed by the rest.  `OptionError` unless the parts have shares that add up
+    to 1, or whole numbers of samples that add up to `count`.
     """
-    if len(divide) < 2:
-        raise OptionError(
-            "two parts or more are needed: divide={'train': 0.9, 'val': 0.1} (--divide "
-            "train=0.9,val=0.1)"
-        )
     given: Mapping[Any, Any] = divide
     for name, size in given.items():
         if not _NAME.fullmatch(str(name)):
@@ -47,8 +42,12 @@ def part_sizes(divide: Mapping[str, float], count: int, *, grouped: bool) -> NDA
                 f"divide= gives {name!r} the size {size!r}, which is not a number above 0"
             )
     sizes = list(divide.values())
+    counts = all(isinstance(size, int) for size in sizes)
+    every = count if counts else 1
+    if len(sizes) == 1 and sizes[0] < every:
+        sizes.append(every - sizes[0])
     total = math.fsum(sizes)
-    if all(isinstance(size, int) for size in sizes):
+    if counts:
         if grouped:
             raise OptionError(
                 "divide= with group= takes shares, such as 0.8: groups stay whole, so the size "

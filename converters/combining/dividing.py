@@ -75,21 +75,23 @@ def divide(
     strata = _values(dataset, "stratify", stratify)
     groups = _values(dataset, "group", group)
     parts = _assigned(sizes, strata, groups, group, options["seed"])
-    names = list(shares)
+    names = [*shares, *["the rest"] * (len(sizes) - len(shares))]
     found = np.bincount(parts, minlength=len(sizes))
-    for name, wanted, number in zip(names, sizes, found, strict=True):
+    for name, wanted, number in zip(shares, sizes, found, strict=False):
         if not number:
             raise OptionError(
                 f"divide= would leave {name!r} empty: it is to have {wanted:.3g} of "
                 f"{len(dataset):,} samples"
             )
+    left = int(found[len(shares) :].sum())
     notes = [
+        *[f"{left:,} other samples are in no part"] * bool(left),
         *_missing_classes(strata, parts, names),
         *_large_groups(groups, sizes, names, group),
-        *_same_images(dataset, parts, names),
+        *(_same_images(dataset, parts, names) if len(shares) > 1 else ()),
     ]
     classes = strata or _classes_of(dataset)
-    reports = _write(dataset, Path(destination), names, parts, copy, options)
+    reports = _write(dataset, Path(destination), list(shares), parts, copy, options)
     for number, (name, report) in enumerate(reports.items()):
         mine = parts == number
         reports[name] = dataclasses.replace(

@@ -55,23 +55,30 @@ def examine(
     batch_sizes: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> DoctorReport:
-    """Watch a script, try the advice that applies to it for about so many seconds, and report.
+    """Watch a script, try the advice that applies to it for about `seconds`, and report.
 
-    `only` are IDs of advice that is tried; by default all that can be.  With `batch_sizes` the
-    script is also run with batches of a quarter to eight times its own, whatever time that takes.
-    Raises `ScriptFailedError` where the script fails by itself, ends without a step, or makes none
-    in ten minutes.
+    `only` are the IDs to report, in addition to mistakes.  The default is all advice.
+    With `batch_sizes` the script also runs with batches of a quarter to eight times its own, whatever time that takes.  Raises
+    `ScriptFailedError` if the script fails by itself, ends without a step, or makes none in ten
+    minutes, and `OptionError` for an unknown ID.
     """
     if os.environ.get("WORLD_SIZE", "1") != "1":
         raise OptionError(
             f"WORLD_SIZE is {os.environ['WORLD_SIZE']}: a script is tried with one rank. Start "
             "fastdata doctor itself, without torchrun; with --ranks it compares several"
         )
+    if unknown := sorted(set(only) - {advice.id for advice in ADVICE}):
+        raise OptionError(f"unknown advice {unknown[0]!r}: fastdata doctor --list has all")
     began = time.monotonic()
     with scratch_folder() as scratch, Trials(script, scratch) as trials:
         progress("watching the script")
         watched = trials.watch()
-        wanted = _wanted(watched.findings, only)
+        findings = [
+            finding
+            for finding in watched.findings
+            if not only or finding.id in only or advice_by_id(finding.id).kind == "bug"
+        ]
+        wanted = _wanted(findings)
         tried: dict[str, Trial] = {}
         noises: dict[Phase, Trial] = {}
         left_out: dict[str, str] = {}
@@ -111,7 +118,7 @@ def examine(
             peak_bytes=base.peak_bytes if base else 0,
             noise=noises["train"].gain if "train" in noises else None,
             repeatable=repeatable,
-            rows=_rows(watched.findings, tried, left_out, only, base),
+            rows=_rows(findings, tried, left_out, base),
             together=together,
             batch_sizes=sizes,
             seconds=time.monotonic() - began,
@@ -122,7 +129,7 @@ def examine(
 def compare_ranks(
     script: Script, count: int, *, progress: Callable[[str], None] = lambda _: None
 ) -> DoctorReport:
-    """Watch a script with so many ranks on this machine, compare them, and report.
+    """Watch a script with `count` ranks on this machine, compare them, and report.
 
     Nothing is tried.  Raises the `ScriptFailedError` of the rank that fails first.
     """
@@ -148,7 +155,7 @@ def compare_ranks(
         peak_bytes=0,
         noise=None,
         repeatable=True,
-        rows=_rows(findings, {}, {}, (), None),
+        rows=_rows(findings, {}, {}, None),
         together=None,
         seconds=time.monotonic() - began,
         machine=_machine(watched[0].device),
@@ -177,9 +184,9 @@ def _batch_sizes(trials: Trials, progress: Callable[[str], None]) -> Iterator[Ba
             return
 
 
-def _wanted(findings: Sequence[Plain], only: Sequence[str]) -> list[_Wanted]:
+def _wanted(findings: Sequence[Plain]) -> list[_Wanted]:
     """Return what can be tried, in the order of trials."""
-    ids = dict.fromkeys(f.id for f in findings if f.is_tried and (not only or f.id in only))
+    ids = dict.fromkeys(f.id for f in findings if f.is_tried)
     order = {id: n for n, id in enumerate(TRIED_FIRST)}
     return [
         _Wanted(id, tuple(f for f in findings if f.id == id and f.is_tried), advice_by_id(id).phase)
@@ -276,7 +283,6 @@ def _rows(
     findings: Sequence[Plain],
     tried: dict[str, Trial],
     left_out: Mapping[str, str],
-    only: Sequence[str],
     base: Running | None,
 ) -> tuple[Row, ...]:
     """Return a row for each piece of advice that applies, mistakes first, then by gain."""
@@ -288,8 +294,6 @@ def _rows(
         why_not = next((f.why_not for f in of_it if f.why_not), "")
         if advice.id in left_out:
             why_not = left_out[advice.id]
-        elif only and advice.id not in only and not why_not:
-            why_not = "not among those of --only"
         rows.append(
             Row(
                 advice.id,

@@ -33,6 +33,7 @@ from fastdata.transforms.color import (
     adjust_sharpness,
     autocontrast,
     equalize,
+    invert,
     posterize,
     solarize,
 )
@@ -59,10 +60,10 @@ CHANGES: dict[str, Callable[..., torch.Tensor]] = {
     "Contrast": lambda images, by: adjust_contrast(images, 1 + by),
     "Sharpness": lambda images, by: adjust_sharpness(images, 1 + by),
     "Posterize": posterize,
-    "Solarize": solarize,
+    "Solarize": lambda images, by: solarize(images, by * 255),
     "AutoContrast": lambda images, by: autocontrast(images),
     "Equalize": lambda images, by: equalize(images),
-    "Invert": lambda images, by: 255 - images,
+    "Invert": lambda images, by: invert(images),
 }
 
 OPERATIONS = ("Identity", *MOVES, *CHANGES)

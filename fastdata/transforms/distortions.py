@@ -17,6 +17,7 @@ from fastdata.errors import OptionError
 from fastdata.random import Draws
 from fastdata.transforms.base import (
     GeometricTransform,
+    check_pixels,
     parse,
     probability,
     warp_filter,
@@ -64,7 +65,8 @@ class RandomRotation(Warping):
     Raises
     ------
     OptionError
-        From a loader, if an image has more than 32,767 pixels on a side.
+        From a loader, if an image has more than 32,767 pixels on a side, or is made larger than
+        178,956,970 pixels.
 
     Notes
     -----
@@ -110,6 +112,8 @@ class RandomRotation(Warping):
         matrix = inverse_affine_matrices(center, -angle, (zeros, zeros), zeros + 1, (zeros, zeros))
         if self.expand:
             rows, columns = _expanded(matrix, height, width)
+            remedy = "Put a T.Resize or a crop before"
+            check_pixels("RandomRotation", 1.0 * rows * columns, geometry, draws, remedy)
         else:
             rows, columns = height, width
         matrix = _about_middles(matrix, (height, width), (rows, columns))

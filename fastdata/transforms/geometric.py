@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from fastdata.codecs.limits import MAX_PIXELS
 from fastdata.errors import OptionError
 from fastdata.random import Draws, SampleKeys
 from fastdata.schema import Schema
@@ -24,6 +23,7 @@ from fastdata.transforms.base import (
     Sample,
     SizeByEpoch,
     antialias_choice,
+    check_pixels,
     parse,
     positive_int,
     probability,
@@ -342,14 +342,9 @@ class Resize(_Sized):
             shrunk = (self.max_size * new_short / new_long).astype(np.int64)
             new_short = np.where(over, np.maximum(shrunk, 1), new_short)
             new_long = np.where(over, self.max_size, new_long)
-        if (new_long > MAX_PIXELS // np.maximum(new_short, 1)).any():
-            worst = int(new_long.argmax())
-            raise OptionError(
-                f"Resize({self.size}) makes {new_long[worst] * new_short[worst]:,} pixels of "
-                f"sample {draws.indices[worst]}, which has {geometry.height[worst]} x "
-                f"{geometry.width[worst]} (height x width): more than the limit of {MAX_PIXELS:,}. "
-                "Give max_size=, or leave this sample out"
-            )
+        pixels = 1.0 * new_long * new_short
+        remedy = "Give max_size=, or leave this sample out"
+        check_pixels(f"Resize({self.size})", pixels, geometry, draws, remedy)
         return geometry.resize(
             np.where(upright, new_long, new_short),
             np.where(upright, new_short, new_long),

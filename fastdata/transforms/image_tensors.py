@@ -19,15 +19,18 @@ from fastdata.transforms.base import kind_of, name_of
 __all__ = [
     "as_array",
     "as_tensor",
+    "by_piece",
     "change_some",
     "in_memory_format",
-    "inside_boxes",
-    "max_value",
     "one_size",
+    "paste",
     "per_image",
+    "put",
+    "take",
     "to_device",
     "to_dtype_of",
     "to_float",
+    "to_uint8",
 ]
 
 
@@ -69,11 +72,6 @@ def one_size(name: str, sizes: set[tuple[int, ...]]) -> tuple[int, ...]:
     return next(iter(sizes))
 
 
-def max_value(images: torch.Tensor) -> float:
-    """Return the greatest value of images of this dtype: 255, or 1 where it is floating."""
-    return 1.0 if images.is_floating_point() else 255.0
-
-
 def to_float(images: torch.Tensor) -> torch.Tensor:
     """Return images in the dtype to compute in: float32, or float64 where they are float64.
 
@@ -83,13 +81,23 @@ def to_float(images: torch.Tensor) -> torch.Tensor:
 
 
 def to_dtype_of(values: torch.Tensor, like: torch.Tensor, *, rounded: bool = False) -> torch.Tensor:
-    """Return values, which are written to, between 0 and `max_value` and in the dtype of `like`.
+    """Return values, which are written to, in the dtype of `like`, cut off at its ends.
 
-    For uint8 the fraction is cut off, as torchvision does it, unless `rounded`.
+    These are 0 and 255 for uint8, whose fraction is cut off, as torchvision does it, unless
+    `rounded`; and 0 and 1 for floating dtypes.
     """
-    if rounded and not like.is_floating_point():
+    if like.is_floating_point():
+        return values.clamp_(0, 1).to(like.dtype)
+    if rounded:
         values.round_()
-    return values.clamp_(0, max_value(like)).to(like.dtype)
+    return to_uint8(values.clamp_(0, 255))
+
+
+def to_uint8(values: torch.Tensor) -> torch.Tensor:
+    """Return floating values from 0 to 255 as uint8, without their fraction."""
+    if values.device.type == "cpu":
+        values = values.short()  # from which torch gets to uint8 five times as fast
+    return values.to(torch.uint8)
 
 
 def to_device(values: NDArray[Any], device: torch.device) -> torch.Tensor:
@@ -108,39 +116,91 @@ def per_image(values: NDArray[Any], images: torch.Tensor) -> torch.Tensor:
     return to_device(values, images.device)[:, None, None, None]
 
 
+def by_piece(compute: Callable[[slice], torch.Tensor], out: torch.Tensor) -> torch.Tensor:
+    """Return what `compute` makes of images at places, [n, C, H, W]: on the CPU one by one.
+
+    They are written to `out` then.  What is computed of one image stays in the CPU's cache; of a
+    batch it took two to six times as long.
+    """
+    if out.device.type != "cpu":
+        return compute(slice(None))
+    for at, one in enumerate(out):
+        one.copy_(compute(slice(at, at + 1))[0])
+    return out
+
+
+def take(values: torch.Tensor, places: NDArray[np.int64]) -> torch.Tensor:
+    """Return a copy of some images, or other values, of a batch."""
+    if values.device.type != "cpu" or values.ndim < 4:
+        return values[to_device(places, values.device)]
+    some = torch.empty_like(values[: len(places)])
+    for one, place in zip(some, places.tolist(), strict=True):
+        one.copy_(values[place])  # copies memory; an index goes value by value
+    return some
+
+
+def put(values: torch.Tensor, places: NDArray[np.int64], some: torch.Tensor) -> None:
+    """Write some images, or other values, to their places in a batch."""
+    if values.device.type != "cpu" or values.ndim < 4:
+        values[to_device(places, values.device)] = some
+        return
+    for one, place in zip(some, places.tolist(), strict=True):
+        values[place].copy_(one)
+
+
 def change_some(
     images: torch.Tensor,
     which: NDArray[np.bool_],
     change: Callable[..., torch.Tensor],
     *values: NDArray[np.generic],
+    together: bool = False,
 ) -> torch.Tensor:
     """Apply `change` to the images [n, C, H, W] for which `which`, bool [n], is true.
 
-    `change` is called with these images and their `values`, as of `per_image`.
-    Unless all are changed, `images` itself is written to and returned.
+    `change` is called with these images and their `values`, as of `per_image`; on the CPU with one
+    uint8 image at a time, unless its result depends on the images that are `together`.  `images`
+    itself may be written to and returned.
     """
     if not which.any():
         return images
-    if which.all():
-        return change(images, *(per_image(value, images) for value in values))
     places = np.flatnonzero(which)
-    at = to_device(places, images.device)
-    if images.device.type != "cpu" or not images.is_contiguous():
-        some = images[at]
-        images[at] = change(some, *(per_image(value[which], some) for value in values))
-        return images
-    some = images.index_select(0, at)
-    made = change(some, *(per_image(value[which], some) for value in values))
-    for place, one in zip(places.tolist(), made, strict=True):
-        images[place] = one  # copies memory; an assignment by index goes value by value
+    numbers = [per_image(value[which], images) for value in values]
+    if images.device.type == "cpu" and images.dtype == torch.uint8 and not together:
+        for at, place in enumerate(places.tolist()):
+            one = images[place : place + 1]
+            one.copy_(change(one, *(number[at : at + 1] for number in numbers)))
+    elif len(places) == len(images):
+        return change(images, *numbers)
+    else:
+        put(images, places, change(take(images, places), *numbers))
     return images
 
 
-def inside_boxes(boxes: NDArray[np.int64], images: torch.Tensor) -> torch.Tensor:
-    """Return which pixels are in the box of their image, bool [n, 1, H, W].
+def paste(
+    images: torch.Tensor,
+    boxes: NDArray[np.int64],
+    others: torch.Tensor,
+    partner: NDArray[np.int64] | None = None,
+) -> torch.Tensor:
+    """Return images, with what `others`, [n, C, H, W], have in the box of each.
 
-    `boxes` are (top, left, bottom, right), int64 [n, 4], the last two not inside.
+    `boxes` are (top, left, bottom, right), int64 [n, 4], the last two not inside.  With a
+    `partner`, int64 [n], an image gets the pixels of that place of `others`.
     """
+    if images.device.type == "cpu":
+        made = images.clone()
+        source = range(len(images)) if partner is None else partner.tolist()
+        for at, (top, left, bottom, right) in enumerate(boxes.tolist()):
+            box = (slice(None), slice(top, bottom), slice(left, right))
+            made[at][box] = others[source[at]][box]
+        return made
+    if partner is not None:
+        others = others[to_device(partner, images.device)]
+    return torch.where(_inside(boxes, images), others, images)
+
+
+def _inside(boxes: NDArray[np.int64], images: torch.Tensor) -> torch.Tensor:
+    """Return which pixels are in the box of their image, bool [n, 1, H, W]."""
     sides = to_device(boxes, images.device)
     top, left, bottom, right = sides.T[:, :, None, None, None]
     rows = torch.arange(images.shape[2], device=images.device)[:, None]

@@ -42,7 +42,7 @@ from fastdata.transforms.boxes import BoundDrop
 from fastdata.transforms.choosing import Gate, Member, chosen
 from fastdata.transforms.generators import albumentations_in, seeding
 from fastdata.transforms.geometric import GeometryStage
-from fastdata.transforms.image_tensors import to_device
+from fastdata.transforms.image_tensors import put, take
 from fastdata.transforms.mixing import MixTransform
 from fastdata.transforms.pixel import PixelLookup, PixelTable, one_after_another
 
@@ -221,7 +221,7 @@ class ChangeStage:
         if not which.any():
             return
         at = np.flatnonzero(which)
-        some = {name: values[name][to_device(at, values[name].device)] for name in names}
+        some = {name: take(values[name], at) for name in names}
         self._change(some, seed, keys[which])
         for name in names:
             values[name] = _written(values[name], at, some[name], self.transform)
@@ -300,7 +300,7 @@ def _written(
             "tensor; put it into the list of transforms itself"
         )
     whole = whole.clone()
-    whole[to_device(at, whole.device)] = some
+    put(whole, at, some)
     return whole
 
 
