@@ -58,9 +58,9 @@ def examine(
     """Watch a script, try the advice that applies to it for about `seconds`, and report.
 
     `only` are the IDs to report, in addition to mistakes.  The default is all advice.
-    With `batch_sizes` the script also runs with batches of a quarter to eight times its own, whatever time that takes.  Raises
-    `ScriptFailedError` if the script fails by itself, ends without a step, or makes none in ten
-    minutes, and `OptionError` for an unknown ID.
+    With `batch_sizes` the script also runs with batches of a quarter to eight times its own,
+    whatever time that takes.  Raises `ScriptFailedError` if the script fails by itself, ends
+    without a step, or makes none in ten minutes, and `OptionError` for an unknown ID.
     """
     if os.environ.get("WORLD_SIZE", "1") != "1":
         raise OptionError(
