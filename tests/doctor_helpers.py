@@ -108,7 +108,7 @@ def watch(text: str, folder: Path, **request: Any) -> Watched | Ended:
         path = folder / "train.py"
         path.write_text(text)
         with Trials(Script("file", str(path)), folder / "scratch") as trials:
-            return trials.watch(dict(request.get("sources", ())))
+            return trials.watch()
     with started(text, folder, **request) as answer:
         found: Watched | Ended = answer()
         return found

@@ -166,12 +166,19 @@ def test_the_text_has_a_line_for_each_piece_of_advice() -> None:
 
 
 def test_what_was_not_seen_is_said() -> None:
-    assert "no validation was seen, so there is no advice on one" in render_text(REPORT)
-    whole = replace(REPORT, watched=replace(REPORT.watched, validates=True))
-    assert "no validation was seen" not in render_text(whole)
-    failed = replace(whole, watched=replace(whole.watched, failed="ValueError: 24 samples, not 40"))
+    assert "validation" not in render_text(REPORT)
+    failed = replace(
+        REPORT, watched=replace(REPORT.watched, failed="ValueError: 24 samples, not 40")
+    )
     assert "early there: ValueError: 24 samples, not 40" in render_text(failed)
     assert "ValueError: 24 samples, not 40" in render_page(failed)
+
+
+def test_notes_are_lines_of_their_own_if_they_are_asked_for() -> None:
+    report = replace(REPORT, rows=(*REPORT.rows, row("D33", kind="note", why_not="it trains")))
+    assert "D33" not in render_text(report)
+    assert "note: title of D33 (D33), train, train.py:33" in render_text(report, notes=True)
+    assert "D33" in render_page(report)
 
 
 def test_waiting_for_data_comes_first() -> None:

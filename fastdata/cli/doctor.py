@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-import sys
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -27,10 +25,7 @@ Examples:
   fastdata doctor -- main.py --dummy -b 32
   fastdata doctor -- -m package.train --epochs 1
   fastdata doctor --seconds 600 train.py:build
-  fastdata doctor --no-run main.py
   fastdata doctor --ranks 2 -- main.py
-  fastdata doctor --apply D06 --apply D08 -- main.py > patch.diff
-  fastdata doctor --apply D06 --write -- main.py
   fastdata doctor --list
 
 \b
@@ -59,37 +54,22 @@ Exit codes: 0 done; 3 with --check, a gain above the threshold is open, or somet
     metavar="S",
     help="Begin no trial after these; the one that is running is finished.",
 )
-@click.option("--only", multiple=True, metavar="ID", help="Try this advice; may be repeated.")
+@click.option(
+    "--only", multiple=True, metavar="ID", help="Try and report this advice; may be repeated."
+)
 @click.option(
     "--batch-sizes",
     is_flag=True,
     help="Also measure batches of a quarter to eight times the script's size, and their memory.",
 )
 @click.option("--list", "lists", is_flag=True, help="List the advice, with its IDs.")
-@click.option(
-    "--apply",
-    "ids",
-    multiple=True,
-    metavar="ID",
-    help="Print a diff of the source that follows this advice; may be repeated.",
-)
-@click.option(
-    "--write",
-    is_flag=True,
-    help="With --apply: measure the patched script, and write it; the file is kept as FILE.orig.",
-)
-@click.option(
-    "--unsafe",
-    is_flag=True,
-    help="With --apply: also what computes something else, by more than rounding.",
-)
+@click.option("--all", "notes", is_flag=True, help="Also print notes, which are not measured.")
 @click.option(
     "--ranks",
     type=click.IntRange(2),
     metavar="N",
     help="Watch N ranks on this machine, as torchrun starts them, and compare them; try nothing.",
 )
-@click.option("--no-run", is_flag=True, help="Read the source only; run nothing.")
 @click.option("--check", is_flag=True, help="Exit with 3 where something is left to do, for CI.")
 @click.option(
     "--threshold",
@@ -108,11 +88,8 @@ def doctor_command(
     only: tuple[str, ...],
     batch_sizes: bool,
     lists: bool,
-    ids: tuple[str, ...],
-    write: bool,
-    unsafe: bool,
+    notes: bool,
     ranks: int | None,
-    no_run: bool,
     check: bool,
     threshold: float,
     html: str | None,
@@ -125,17 +102,9 @@ def doctor_command(
         return DONE
     if not math.isfinite(seconds):  # click lets nan pass
         raise OptionError(f"--seconds is above 0 and finite, not {seconds}")
-    if (write or unsafe) and not ids:
-        raise OptionError("--write and --unsafe are for --apply: say which advice, --apply D06")
-    if ids and (only or batch_sizes or check or html is not None):
+    if ranks and (only or batch_sizes):
         raise OptionError(
-            "--apply makes a patch, and no report: it goes without --only, "
-            "--batch-sizes, --check and --html"
-        )
-    if ranks and (ids or only or batch_sizes or no_run):
-        raise OptionError(
-            "--ranks compares ranks, and tries nothing: it goes without --only, --batch-sizes, "
-            "--apply and --no-run"
+            "--ranks compares ranks, and tries nothing: leave --only and --batch-sizes out"
         )
     if html is not None:
         from fastdata.pages import check_page_path
@@ -144,14 +113,6 @@ def doctor_command(
     from fastdata.doctor import compare_ranks, examine, render_text, script_of
 
     chosen = script_of(script)
-    if ids:
-        _apply(
-            chosen, ids, write=write, unsafe=unsafe, run=not no_run, quiet=quiet, as_json=as_json
-        )
-        return DONE
-    if no_run:
-        _read(chosen, as_json)
-        return DONE
     with _running(chosen):
         progress = (lambda _: None) if quiet else say
         if ranks:
@@ -163,7 +124,7 @@ def doctor_command(
     if as_json:
         emit_json(report.to_json())
     else:
-        emit(printable(report.verdict) if quiet else render_text(report))
+        emit(printable(report.verdict) if quiet else render_text(report, notes=notes))
     if html is not None:
         from fastdata.doctor.page import render_page
         from fastdata.pages import write_page
@@ -182,52 +143,6 @@ def _running(script: Script) -> Iterator[None]:
             yield
         except ScriptFailedError as error:
             raise click.ClickException(error.explained(str(script))) from error
-
-
-def _apply(
-    script: Script,
-    ids: tuple[str, ...],
-    *,
-    write: bool,
-    unsafe: bool,
-    run: bool,
-    quiet: bool,
-    as_json: bool,
-) -> None:
-    """Print a patch that follows advice, what was measured of it, and write it."""
-    from fastdata.doctor.patching import applied_text, apply_advice
-
-    with _running(script):
-        applied = apply_advice(
-            script,
-            ids,
-            measure=write,
-            unsafe=unsafe,
-            run=run,
-            progress=(lambda _: None) if quiet else say,
-        )
-    backups = applied.patch.write() if write else {}
-    if as_json:
-        emit_json({**applied.to_json(), "backups": backups})
-        return
-    diff = applied.patch.diff().removesuffix("\n")
-    if sys.stdout.isatty():
-        emit(diff)
-    else:
-        click.echo(diff.encode("utf-8", "surrogateescape"))  # as it is, tabs and all
-    for line in applied_text(applied, backups):
-        say(line)
-
-
-def _read(script: Script, as_json: bool) -> None:
-    """Print what is found in the source of a script."""
-    from fastdata.doctor.source import read_script, static_text
-
-    rows = read_script(script)
-    if as_json:
-        emit_json({"version": 1, "script": str(script), "rows": [asdict(row) for row in rows]})
-    else:
-        emit("\n".join(static_text(rows)))
 
 
 def _list(as_json: bool) -> None:

@@ -6,26 +6,20 @@
                         trials: in turns; numerics
 
 ==================  ============================================================
-``examining.py``    `examine`: all of it, in order
-``script.py``       a script as its user starts it
-``processes.py``    its processes, as the parent has them
-``session.py``      one of them: runs the script, and stops at its steps
-``writes.py``       what it may write: nothing of the user's
-``replaying.py``    its batches: as they come, or some again and again
+``examining.py``    `examine`: the whole examination, step by step
+``script.py``       a script, started as its user starts it
+``processes.py``    its processes, seen from the parent
+``session.py``      one of its processes, which stops at steps of the script
+``writes.py``       a guard for the user's files: the script writes elsewhere
+``replaying.py``    its batches: live, or a few of them repeated
 ``watching.py``     its models, optimisers, and the events of its steps
-``outputs.py``      what its loop computes of outputs, and does not train with
-``contract.py``     what a piece of advice is
+``first_steps.py``  metrics, copies, waits and memory of its first steps
+``contract.py``     the base class of advice
 ``advice/``         the advice
-``copies.py``       how it copies batches to a device
-``slices.py``       loops over a dimension of a tensor
 ``ranks.py``        several ranks of a script, watched at once
-``source.py``       what can be read from a script without running it
-``trials.py``       the script with and without, measured in turns
-``numerics.py``     what following advice does to gradients
+``trials.py``       the script with and without advice, measured in turns
+``numerics.py``     the effect of advice on gradients
 ``report.py``       the report: data, JSON, text
-``edits.py``        edits of source that follow advice
-``editing.py``      what edits are made with, by LibCST
-``patching.py``     `apply_advice`: a patch of the source, tried as a whole, and its writing
 ``page.py``         the report as an HTML page: ``report.html.jinja``, filled in
 ==================  ============================================================
 """

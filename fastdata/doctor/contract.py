@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import ClassVar, Literal, TypeAlias
 
-from torch import nn
-
 from fastdata.doctor.watching import EventKind, Seen
 
 __all__ = ["Advice", "Finding", "Kind", "Numerics", "Phase"]
@@ -20,7 +18,7 @@ __all__ = ["Advice", "Finding", "Kind", "Numerics", "Phase"]
 Phase: TypeAlias = Literal["train", "evaluate"]
 
 Kind: TypeAlias = Literal["speed", "bug", "note"]
-"""Whether following it changes how fast a script is, what it computes, or neither is known."""
+"""What it is about: speed or memory, a mistake, or a choice for the script's author."""
 
 
 class Numerics(IntEnum):
@@ -48,10 +46,6 @@ class Finding:
     change: Callable[[], None] | None = field(default=None, compare=False)
     environment: tuple[tuple[str, str], ...] = ()
     why_not: str = ""
-    of: nn.Module | None = field(default=None, compare=False)
-    """The model that it is about, where that changes too."""
-    partly: bool = False
-    """Whether the line also makes, or does, something to which the advice does not apply."""
 
     @property
     def is_tried(self) -> bool:
@@ -72,8 +66,6 @@ class Advice(ABC):
     """What it is followed for: what saves memory may take time."""
     part: ClassVar[EventKind | None] = None
     """Which part of a step it makes faster: it can save no more than that takes."""
-    period: ClassVar[int] = 1
-    """After how many steps it has done all that it does: a round has a multiple of these."""
     gpu_only: ClassVar[bool] = False
     """Whether it does something for scripts on a GPU alone."""
     source: ClassVar[str]

@@ -41,8 +41,6 @@ def watched_facts(
             finding.is_tried and not (advice.gpu_only and not seen.on_gpu),
             "GPU only" if advice.gpu_only and not seen.on_gpu else finding.why_not,
             advice.phase,
-            seen.calls_of(finding.of),
-            finding.partly,
         )
         for advice in ADVICE
         for finding in (advice.find(seen) if seen.steps else ())

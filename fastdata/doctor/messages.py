@@ -28,8 +28,6 @@ class Request:
     """Of how many this is one: they are watched, and compared."""
     batch_factor: float = 1.0
     seed: int = 0
-    sources: tuple[tuple[str, bytes], ...] = ()
-    """Files, and the texts that Python reads in their place."""
     is_main: bool = False
     """Whether the process's main program is the script already."""
 
@@ -77,10 +75,6 @@ class Plain:
     is_tried: bool
     why_not: str
     phase: Phase
-    calls: tuple[tuple[str, str], ...] = ()
-    """Lines in which its model is called, and what the model is called there."""
-    partly: bool = False
-    """Whether the line also makes, or does, something to which the advice does not apply."""
 
 
 @dataclass(frozen=True, slots=True)

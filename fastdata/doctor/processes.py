@@ -89,7 +89,7 @@ class ScriptProcess:
         self._scratch.mkdir(parents=True, exist_ok=True)
         self._output = self._scratch / "output.txt"
         self._ended = False
-        code = request.script.within(_START, dict(request.sources))
+        code = request.script.within(_START)
         request = replace(request, is_main=code is not None)
         ours, theirs = Pipe()
         lifeline_end, lifeline = os.pipe()

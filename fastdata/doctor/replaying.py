@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 from torch.utils.weak import WeakIdKeyDictionary
 
 from fastdata.doctor.numerics import digest
+from fastdata.doctor.watching import Epoch, Watch
 from fastdata.engine.loader import Loader
 
 __all__ = ["KEPT_BATCHES", "Mode", "Replay", "Trained"]
@@ -59,20 +60,13 @@ class Trained:
 
 
 class Replay:
-    """Takes the place of loaders' iterators.
+    """Takes the place of loaders' iterators; `watch` knows which epochs train.
 
-    `backwards` and `steps` return how many backward passes and steps there were.  If this is one of
-    several ranks that are `compared`, epochs end after a number of batches, never after a time.
+    If this is one of several ranks that are `compared`, epochs end after a number of batches, never
+    after a time.
     """
 
-    def __init__(
-        self,
-        mode: Mode,
-        backwards: Callable[[], int],
-        steps: Callable[[], int],
-        *,
-        compared: bool = False,
-    ) -> None:
+    def __init__(self, mode: Mode, watch: Watch, *, compared: bool = False) -> None:
         self.mode = mode
         self._compared = compared
         self.convert: Callable[[Any], Any] | None = None
@@ -90,7 +84,7 @@ class Replay:
         """In which something was trained, and that have begun."""
         self.has_cut = False
         """Whether an epoch has ended early."""
-        self._backwards, self._steps = backwards, steps
+        self._watch = watch
         self.trained_with: Trained | None = None
         self._trained = False
         self._replaced: set[Any] = set()
@@ -133,9 +127,17 @@ class Replay:
         loader_class.__iter__ = lambda loader: self._epoch(iter(original(loader)), loader)
 
     def _epoch(self, batches: Iterator[Any], loader: Any) -> Iterator[Any]:
-        before, steps, began = self._backwards(), self._steps(), time.monotonic()
+        epoch = Epoch(loader)
+        self._watch.epochs.append(epoch)
+        try:
+            yield from self._batches(batches, epoch)
+        finally:
+            self._watch.epochs.remove(epoch)
+
+    def _batches(self, batches: Iterator[Any], epoch: Epoch) -> Iterator[Any]:
+        steps, began = self._watch.seen.steps_seen, time.monotonic()
         kept: list[Any] = []
-        first = Trained(loader, 0, [])
+        first = Trained(epoch.loader, 0, [])
         count, counted = 0, False
         while True:
             asked = time.perf_counter()
@@ -149,27 +151,27 @@ class Replay:
             if self.mode == "watch":
                 for leaf in tree_leaves(batch):
                     if isinstance(leaf, torch.Tensor):
-                        self._loaders[leaf] = loader
+                        self._loaders[leaf] = epoch.loader
             if self._compared and count < KEPT_BATCHES:
                 first.samples = first.samples or _samples(batch)
                 first.digests.append(digest(batch))
             yield self._converted(batch)
             count += 1
-            trains = self._backwards() > before
-            if trains:
+            if epoch.trains:
                 self.trained_with = self.trained_with or first
                 if not counted:
                     self.epochs, counted = self.epochs + 1, True
                 self._trained = True
                 self.waits.append((taken - asked, time.perf_counter() - taken))
-            if self._ends(count, self._steps() - steps, began, trains=trains):
+            made = self._watch.seen.steps_seen - steps
+            if self._ends(count, made, began, trains=epoch.trains):
                 self.has_cut = True
                 break
         close = getattr(batches, "close", None)
         if callable(close):
             close()
         del batches
-        trains = self._backwards() > before
+        trains = epoch.trains
         if kept and ((self.mode == "train" and trains) or self._evaluates(trains=trains)):
             self.repeats = True
             kept = _regrouped(kept, self.factor)

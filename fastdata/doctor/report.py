@@ -11,8 +11,9 @@ from typing import Any, Literal
 
 from fastdata.doctor.contract import Kind, Numerics, Phase
 from fastdata.doctor.messages import Watched
-from fastdata.doctor.trials import ACCURACY, BatchSize, Trial
+from fastdata.doctor.trials import BatchSize, Trial
 from fastdata.measuring.lines import short_line
+from fastdata.measuring.statistics import WORTH
 from fastdata.measuring.windows import Rate
 from fastdata.printable import printable
 from fastdata.processes.resources import format_bytes
@@ -110,17 +111,10 @@ class DoctorReport:
         return self.watched.waited > WAITS
 
     @property
-    def unseen(self) -> tuple[str, ...]:
-        """Sentences on what was not seen of the script."""
-        watched, said = self.watched, []
-        if watched.failed:
-            said.append(
-                "the script failed while it was watched, perhaps as its epochs end early there: "
-                f"{watched.failed}"
-            )
-        if not watched.validates:
-            said.append("no validation was seen, so there is no advice on one")
-        return tuple(said)
+    def failure(self) -> str:
+        """A sentence on how the script failed after an epoch that ended early, or ""."""
+        why = "the script failed while it was watched, perhaps because its epochs end early there"
+        return f"{why}: {self.watched.failed}" if self.watched.failed else ""
 
     @property
     def verdict(self) -> str:
@@ -161,19 +155,19 @@ class DoctorReport:
         """The smallest gain that can be told from nothing."""
         if self.noise is None:
             return 1.0
-        return max(self.noise.high, 1 / self.noise.low) * ACCURACY
+        return max(self.noise.high, 1 / self.noise.low, WORTH)
 
 
 def _faster(gain: float, ids: tuple[str, ...]) -> str:
     return f"a step is {gain:.2f} times as fast by {', '.join(ids)}"
 
 
-def render_text(report: DoctorReport) -> str:
-    """Return a report as lines for a terminal."""
-    return "\n".join(_lines(report))
+def render_text(report: DoctorReport, *, notes: bool = False) -> str:
+    """Return a report as lines for a terminal; with `notes` also rows of that kind."""
+    return "\n".join(_lines(report, notes))
 
 
-def _lines(report: DoctorReport) -> Iterator[str]:
+def _lines(report: DoctorReport, notes: bool) -> Iterator[str]:
     watched = report.watched
     models = ", ".join(watched.models) or "no model"
     yield printable(
@@ -197,7 +191,7 @@ def _lines(report: DoctorReport) -> Iterator[str]:
             f"{report.noise.median:.2f} ({low:.2f}-{high:.2f}); a gain of less than "
             f"{report.smallest_gain - 1:.0%} cannot be seen"
         )
-    measured = [row for row in report.rows if row.kind != "bug"]
+    measured = [row for row in report.rows if row.kind == "speed"]
     if measured:
         yield f"{'gain (95%)':18s} {'numerics':18s} {'ID':4s} {'what':44s} where"
     for row in measured:
@@ -221,7 +215,11 @@ def _lines(report: DoctorReport) -> Iterator[str]:
         )
     if not report.repeatable:
         yield "its steps have other gradients each time, so numerics were not measured"
-    yield from map(printable, report.unseen)
+    if report.failure:
+        yield printable(report.failure)
+    for row in report.rows if notes else ():
+        if row.kind == "note":
+            yield printable(f"note: {row.title} ({row.id}), {_where(row)}")
     yield report.verdict
     if watched.blocked:
         yield printable(

@@ -3,17 +3,15 @@
 from __future__ import annotations
 import __future__
 
-import _io
 import ast
 import builtins
 import io
-import linecache
 import os
 import runpy
 import sys
 import traceback
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -23,7 +21,7 @@ from typing import Any, Literal
 from fastdata.errors import OptionError, not_there
 from fastdata.steps import is_script_target, run_script
 
-__all__ = ["Script", "read_instead", "script_of", "users_traceback"]
+__all__ = ["Script", "script_of", "users_traceback"]
 
 _OWN = str(Path(__file__).parent) + os.sep
 
@@ -71,7 +69,7 @@ class Script:
         if not getattr(sys.flags, "safe_path", False):
             sys.path.insert(0, folder)
 
-    def within(self, program: str, sources: Mapping[str, bytes]) -> CodeType | None:
+    def within(self, program: str) -> CodeType | None:
         """Return a program that has the script's own code in the ``with`` that is its end.
 
         None where there is no such code, or Python cannot read it.  So no frame lies below those of
@@ -84,7 +82,7 @@ class Script:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the script's process has its own
-                text = _text_of(path, sources)
+                text = Path(path).read_bytes()
                 script, outer = ast.parse(text, path), ast.parse(program)
                 end = outer.body[-1]
                 assert isinstance(end, ast.With), "that is what a program ends with"
@@ -116,43 +114,8 @@ class Script:
                 raise OptionError(f"the loader of {self.name} has no batches")
 
 
-def _text_of(path: str, sources: Mapping[str, bytes]) -> bytes:
-    real = os.path.realpath(path)
-    for file, text in sources.items():
-        if os.path.realpath(file) == real:
-            return text
-    return Path(path).read_bytes()
-
-
 def _is_future(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
-
-
-def read_instead(sources: Mapping[str, bytes]) -> None:
-    """Have Python run other texts in place of files: of the script, and of what it imports.
-
-    For good, in this process and those that it forks; one that is started anew reads the files.
-    """
-    if not sources:
-        return
-    texts = {os.path.realpath(path): text for path, text in sources.items()}
-    opened, stats = io.open_code, SourceFileLoader.path_stats
-
-    def open_code(path: str) -> Any:
-        text = texts.get(os.path.realpath(path))
-        return opened(path) if text is None else io.BytesIO(text)
-
-    def path_stats(loader: SourceFileLoader, path: str) -> Any:
-        if os.path.realpath(path) in texts:
-            raise OSError("what was compiled of the file is not of this text")
-        return stats(loader, path)
-
-    io.open_code = _io.open_code = open_code  # runpy's, and that of imports
-    SourceFileLoader.path_stats = path_stats  # type: ignore[method-assign, assignment]
-    for path, text in texts.items():
-        lines = io.TextIOWrapper(io.BytesIO(text), "utf-8", "replace").readlines()
-        for name in (path, os.path.relpath(path)):
-            linecache.cache[name] = len(text), None, lines, name
 
 
 def script_of(words: Sequence[str]) -> Script:

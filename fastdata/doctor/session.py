@@ -44,7 +44,7 @@ from fastdata.doctor.numerics import (
     to_float64,
 )
 from fastdata.doctor.replaying import EPOCH_STEPS, Mode, Replay
-from fastdata.doctor.script import read_instead, users_traceback
+from fastdata.doctor.script import users_traceback
 from fastdata.doctor.watching import Watch
 from fastdata.doctor.writes import WritesKept
 
@@ -72,12 +72,7 @@ class Session:
         self._writes = WritesKept(Path(request.scratch))
         self._watch = Watch(self._on_step)
         mode: Mode = "watch" if request.watch_only else request.phase
-        self._replay = Replay(
-            mode,
-            lambda: self._watch.backwards,
-            lambda: self._watch.seen.steps_seen,
-            compared=request.ranks > 1,
-        )
+        self._replay = Replay(mode, self._watch, compared=request.ranks > 1)
         self._replay.factor = request.batch_factor
         self._left = 0  # of the steps that are to be run
         self._began = 0.0
@@ -96,7 +91,6 @@ class Session:
         self._writes.install()
         self._watch.install()
         self._replay.install()
-        read_instead(dict(self.request.sources))
         if self.request.is_main:
             self.request.script.become_main()
         self._look_at_environment()

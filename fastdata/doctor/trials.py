@@ -1,12 +1,9 @@
 """Advice that is tried: the script as it is, and with the advice followed, in turns.
 
 Each is a process of its own, which began with the same weights, batches and random numbers.  One
-runs some steps while the other waits, in a random order; the ratio of the two times is one number,
-and the gain is the median of some.  A sign test says whether it is one, which assumes nothing of
-how times are distributed.
-
-The same program is faster in one process than in another, as memory lies otherwise there, by a
-twentieth and more.  So what looks like a gain, or a harm, is measured in further processes too.
+runs some steps while the other waits.  A pair of processes yields one number: the median gain of
+its rounds.  The same program is faster in one process than in another, as memory lies otherwise
+there, so `fastdata.measuring.statistics` judges the numbers of several pairs.
 """
 
 from __future__ import annotations
@@ -14,7 +11,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,7 +24,9 @@ from fastdata.doctor.numerics import Compared, compare_dumps
 from fastdata.doctor.processes import ScriptFailedError, ScriptProcess
 from fastdata.doctor.script import Script
 from fastdata.doctor.watching import EventKind
-from fastdata.measuring.windows import CONFIDENCE, Rate, in_turns, rate_of
+from fastdata.measuring.statistics import LEAST_STARTS, Estimate, judge
+from fastdata.measuring.turns import ROUNDS, gains_of, plan
+from fastdata.measuring.windows import Rate
 
 __all__ = [
     "BatchSize",
@@ -35,33 +34,12 @@ __all__ = [
     "Trial",
     "Trials",
     "Verdict",
-    "at_least_promised",
     "judged",
-    "rate_of_pairs",
 ]
 
 WINDOW_SECONDS = 0.5
-LONGEST_ROUND_SECONDS = 5.0
-"""Of one of the two, where a round is to have whole periods of what advice does."""
-LEAST_ROUNDS = 9
-"""Of which each has to agree for a gain to be seen among a dozen pieces of advice."""
-
-FRESH_PAIRS, FRESH_ROUNDS = 4, 4
-"""Further processes in which a gain is measured, and their rounds."""
-
-STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
-"""Of Student's distribution, what 97.5% are below, by the number of pairs of processes."""
-
-ACCURACY = 1.03
-"""By how much a ratio may be off, as both processes are larger than the script by itself, and so
-find less in the processor's caches.
-
-Source: ``scripts/bench/doctor_check.py``, in which programs of many small operations had 2 to 5%
-less of a gain by hand; on a processor that nobody else used, 0 to 2%.
-"""
-
-DOUBTFUL = 0.05
-"""The sign test of the first processes' rounds from which on there is no need of others."""
+PAIRS = LEAST_STARTS["start"]
+"""Pairs of processes for a gain; the first one may show that there is none."""
 
 MOST_WARM_UPS = 6
 STABLE = 0.1
@@ -79,8 +57,8 @@ Verdict: TypeAlias = Literal["gain", "none", "harm", "failed"]
 class Trial:
     """What came of following some advice.
 
-    `gain` is the time of a step without it over that with it: the median, with its 95% interval,
-    and every round's.
+    `gain` is the time of a step without it over that with it: the mean of all pairs of processes,
+    with its 95% interval, and each pair's own.
     """
 
     follow: tuple[str, ...]
@@ -97,11 +75,6 @@ class Trial:
     base_peak_bytes: int = 0
     """Of the script as it is."""
     step_seconds: float = 0.0
-
-    @property
-    def p_value(self) -> float:
-        """Of a sign test, that there is neither gain nor harm."""
-        return 1.0 if self.gain is None else sign_test(self.gain.windows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,68 +95,32 @@ class BatchSize:
     """Why there are no figures: it does not fit into memory, or failed."""
 
 
-def rate_of_pairs(pairs: Sequence[Sequence[float]]) -> Rate:
-    """Return the median of the rounds of some pairs of processes, and its 95% interval.
-
-    Rounds of one pair are alike, as its memory lies as it does, so what pairs differ by counts: the
-    interval has what as many other pairs come to, 19 times of 20, if the logarithms of the pairs'
-    medians are normally distributed.
-
-    Source: G. J. Hahn, W. Q. Meeker, "Statistical Intervals", 1991, chapter 4: prediction interval
-    for the mean of a future sample.
-    """
-    rate = rate_of([ratio for pair in pairs for ratio in pair])
-    if len(pairs) < 2:
-        return rate
-    medians = [math.log(statistics.median(pair)) for pair in pairs]
-    mean, count = statistics.mean(medians), len(medians)
-    half = STUDENT[count] * statistics.stdev(medians) * math.sqrt(2 / count)
-    low, high = min(rate.low, math.exp(mean - half)), max(rate.high, math.exp(mean + half))
-    return replace(rate, low=low, high=high)
-
-
-def sign_test(ratios: Sequence[float]) -> float:
-    """Return the p-value that ratios are above 1 as often as below."""
-    above, count = sum(ratio > 1 for ratio in ratios), len(ratios)
-    tail = sum(math.comb(count, k) for k in range(min(above, count - above) + 1))
-    return min(1.0, 2.0 * tail / float(2**count))
-
-
 def judged(trials: Sequence[Trial], noise: Rate) -> list[Trial]:
-    """Return trials with their verdicts, as Holm's correction for several has it.
+    """Return trials with their verdicts and intervals, judged together.
 
-    What lies within the interval of `noise`, which compares the script with itself, is none, and
-    its own interval is at least as wide: nothing is measured better than that.  `ACCURACY` is added
-    to it.  One that has 1 in it is none either, however often rounds agree: those of a pair of
-    processes do so by themselves.
-
-    Source: S. Holm, "A simple sequentially rejective multiple test procedure", 1979.
+    `noise` compares the script with itself, and is one more row.
     """
-    trials = [_no_surer_than(noise, trial) for trial in trials]
-    order = sorted(range(len(trials)), key=lambda n: trials[n].p_value)
-    verdicts: dict[int, Verdict] = {}
-    rejects = True
-    for rank, number in enumerate(order):
-        trial = trials[number]
-        rejects = rejects and trial.p_value <= (1 - CONFIDENCE) / (len(trials) - rank)
-        if trial.gain is None:
-            verdicts[number] = "failed"
-        elif rejects and trial.gain.low > 1.0 and trial.gain.median > noise.high:
-            verdicts[number] = "gain"
-        elif rejects and trial.gain.high < 1.0 and trial.gain.median < noise.low:
-            verdicts[number] = "harm"
-        else:
-            verdicts[number] = "none"
-    return [replace(trial, verdict=verdicts[n]) for n, trial in enumerate(trials)]
+    rows = {n: _numbers(trial.gain) for n, trial in enumerate(trials) if trial.gain is not None}
+    found = judge({}, {**rows, -1: _numbers(noise)})
+    verdicts: dict[str, Verdict] = {"gain": "gain", "slower": "harm"}
+    return [
+        replace(
+            trial,
+            verdict=verdicts.get(found[n].verdict, "none"),
+            gain=_rate(found[n].gain, rows[n]),
+        )
+        if n in rows
+        else replace(trial, verdict="failed")
+        for n, trial in enumerate(trials)
+    ]
 
 
-def _no_surer_than(noise: Rate, trial: Trial) -> Trial:
-    if trial.gain is None:
-        return trial
-    gain = trial.gain
-    low = min(gain.low, gain.median * min(noise.low, 1.0)) / ACCURACY
-    high = max(gain.high, gain.median * max(noise.high, 1.0)) * ACCURACY
-    return replace(trial, gain=replace(gain, low=low, high=high))
+def _numbers(rate: Rate) -> list[float]:
+    return [math.log(gain) for gain in rate.windows]
+
+
+def _rate(gain: Estimate, numbers: Sequence[float]) -> Rate:
+    return Rate(gain.value, gain.low, gain.high, tuple(math.exp(number) for number in numbers))
 
 
 @dataclass
@@ -239,12 +176,14 @@ class Trials:
 
     script: Script
     scratch: Path
-    rounds: int = LEAST_ROUNDS
+    rounds: int = ROUNDS
     each_round: Callable[[], object] = lambda: None
     """Called before each round: what else is to be measured in turns with these."""
     _stack: ExitStack = field(default_factory=ExitStack)
     _base: dict[Phase, Running] = field(default_factory=dict)
     _environment: dict[str, str] = field(default_factory=dict)
+    _tried: dict[Phase, dict[tuple[str, ...], list[float]]] = field(default_factory=dict)
+    """The numbers of all rows so far, which tell how much pairs of processes differ."""
     _count: int = 0
     _order: random.Random = field(default_factory=lambda: random.Random(0))
 
@@ -254,18 +193,18 @@ class Trials:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def watch(self, sources: Mapping[str, bytes] | None = None) -> Watched:
-        """Run the script, or what it is with other sources, until its steps were seen.
+    def watch(self) -> Watched:
+        """Run the script until its steps were seen.
 
         A validation is seen too, if it comes soon.  If the script sets variables that torch reads
         as it is imported, they are set from the beginning from now on: torch comes before scripts.
         """
-        with self._start(watch_only=True, sources=tuple((sources or {}).items())) as process:
+        with self._start(watch_only=True) as process:
             watched = process.watched_to_end(START_SECONDS)
         if self._environment or not watched.environment:
             return watched
         self._environment = watched.environment
-        return self.watch(sources)
+        return self.watch()
 
     def base(self, phase: Phase) -> Running:
         """Return the script as it is, running; its first step's gradients are kept."""
@@ -289,54 +228,41 @@ class Trials:
         follow: tuple[str, ...],
         phase: Phase = "train",
         environment: tuple[tuple[str, str], ...] = (),
-        *,
-        sources: Mapping[str, bytes] | None = None,
     ) -> Trial:
-        """Compare the script with one that follows some advice, or has other sources.
+        """Compare the script with one that follows some advice.
 
-        `sources` are texts that Python reads in place of files.  A script that fails then, or is
-        ended, is a trial with the reason.
+        If that one fails, or is ended, the trial has the reason.
         """
         base = self.base(phase)
-        is_same = not follow and not sources
         try:
             with ExitStack() as stack:
-                other = self._running(stack, follow, phase, environment, sources=sources)
+                other = self._running(stack, follow, phase, environment)
                 other.warm_up()
-                pairs = [self._compare(base, other, self.rounds, follow)]
-                compared = self._numerics(self._dump(follow, sources=sources))
-            if is_same or sign_test(pairs[0]) <= DOUBTFUL:
-                for _ in range(FRESH_PAIRS):
+                numbers = [self._compare(base, other)]
+                compared = self._numerics(self._dump(follow))
+            tried = {**self._tried.get(phase, {}), follow: numbers}
+            if not follow or judge({}, tried)[follow].is_open:
+                for _ in range(PAIRS - 1):
                     base = self._renewed(phase)
                     with ExitStack() as stack:
-                        fresh = self._running(stack, follow, phase, environment, sources=sources)
+                        fresh = self._running(stack, follow, phase, environment)
                         fresh.warm_up()
-                        pairs.append(self._compare(base, fresh, FRESH_ROUNDS, follow))
+                        numbers.append(self._compare(base, fresh))
         except ScriptFailedError as error:
             if base.process.has_ended:
                 raise
             return Trial(follow, verdict="failed", why=_last_line(str(error)))
+        self._tried[phase] = tried
         return Trial(
             follow,
-            rate_of_pairs(pairs),
-            numerics=at_least_promised(compared.numerics, follow),
+            _rate(judge({}, tried)[follow].gain, numbers),
+            numerics=_at_least_promised(compared.numerics, follow),
             numerics_error=compared.error,
             warm_up_seconds=other.warm_up_seconds,
             peak_bytes=other.peak_bytes,
             base_peak_bytes=base.peak_bytes,
             step_seconds=other.step_seconds,
         )
-
-    def numerics(
-        self, follow: tuple[str, ...], environment: tuple[tuple[str, str], ...] = ()
-    ) -> Compared:
-        """Return what following advice does to the numbers, and measure nothing else."""
-        try:
-            with ExitStack() as stack:
-                self._running(stack, follow, "train", environment)
-        except ScriptFailedError:
-            return Compared()
-        return self._numerics(self._dump(follow))
 
     def batch_size(self, factor: float) -> BatchSize:
         """Run the script with batches of `factor` times as many samples."""
@@ -379,7 +305,6 @@ class Trials:
         *,
         in_float64: bool = False,
         batch_factor: float = 1.0,
-        sources: Mapping[str, bytes] | None = None,
     ) -> Running:
         process = stack.enter_context(
             self._start(
@@ -388,48 +313,34 @@ class Trials:
                 phase=phase,
                 in_float64=in_float64,
                 batch_factor=batch_factor,
-                sources=tuple((sources or {}).items()),
             )
         )
         process.watched(START_SECONDS)
         first = 0.0
         if phase == "train" and batch_factor == 1.0:
-            path = str(self._dump(follow, in_float64=in_float64, sources=sources))
+            path = str(self._dump(follow, in_float64=in_float64))
             first = process.ask(Dump(path), START_SECONDS).seconds  # of compiling, too
         return Running(process, first_seconds=first)
 
-    def _dump(
-        self,
-        follow: tuple[str, ...],
-        *,
-        in_float64: bool = False,
-        sources: Mapping[str, bytes] | None = None,
-    ) -> Path:
+    def _dump(self, follow: tuple[str, ...], *, in_float64: bool = False) -> Path:
         name = "float64" if in_float64 else "+".join(follow) or "base"
-        if sources:
-            name = "patched"
-        elif name == "base" and (self.scratch / "base.pt").exists():
+        if name == "base" and (self.scratch / "base.pt").exists():
             name = "again"
         return self.scratch / f"{name}.pt"
 
     # -- measuring -----------------------------------------------------------------------------
 
-    def _compare(
-        self, base: Running, other: Running, rounds: int, follow: tuple[str, ...]
-    ) -> list[float]:
-        """Return the ratio of the two times, of each round."""
-        ratios = []
+    def _compare(self, base: Running, other: Running) -> float:
+        """Return the logarithm of the gain of one pair of processes."""
         fastest = min(base.step_seconds, other.step_seconds)
         steps = max(1, math.ceil(WINDOW_SECONDS / fastest))
-        period = math.lcm(*(advice_by_id(id).period for id in follow))
-        whole = math.ceil(steps / period) * period
-        if whole * max(base.step_seconds, other.step_seconds) <= LONGEST_ROUND_SECONDS:
-            steps = whole
-        for turn in in_turns((base, other), rounds, self._order):
-            self.each_round()
-            took = {id(one): one.run(steps) for one in turn}
-            ratios.append(took[id(base)] / took[id(other)])
-        return ratios
+        blocks = list(plan(["other"], "base", self._order, self.rounds))
+        seconds = []
+        for block in blocks:
+            if block == "base":
+                self.each_round()
+            seconds.append((base if block == "base" else other).run(steps))
+        return gains_of(blocks, seconds, "base")["other"]
 
     def _numerics(self, other: Path) -> Compared:
         if "train" not in self._base:
@@ -445,7 +356,7 @@ class Trials:
         return compare_dumps(self.scratch / "base.pt", other, exact)
 
 
-def at_least_promised(measured: Numerics | None, follow: tuple[str, ...]) -> Numerics | None:
+def _at_least_promised(measured: Numerics | None, follow: tuple[str, ...]) -> Numerics | None:
     """Return the class of numerics; of what lowers the precision, that at least, if at all."""
     promised = max((advice_by_id(id).numerics for id in follow), default=Numerics.EQUAL)
     if measured in (None, Numerics.EQUAL) or promised < Numerics.PRECISION:

@@ -7,6 +7,7 @@ Each event has the line of the user's code by which it came about.
 from __future__ import annotations
 
 import functools
+import math
 import os
 import re
 import resource
@@ -25,34 +26,74 @@ from torch.nn.modules import module as hooks
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim import optimizer as optimizer_hooks
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.utils.data import DataLoader
 
-from fastdata.doctor.copies import BatchCopied
 from fastdata.doctor.memory import Held
-from fastdata.doctor.outputs import Computed
-from fastdata.doctor.slices import TakenApart
-from fastdata.measuring.lines import user_frame, user_line, user_sources
+from fastdata.measuring.lines import user_line, user_sources
 from fastdata.measuring.stalls import Stall
 
-__all__ = ["FOLLOWED_STEPS", "Event", "EventKind", "ModuleUse", "Seen", "Watch"]
+__all__ = [
+    "FOLLOWED_STEPS",
+    "BatchCopied",
+    "Epoch",
+    "Event",
+    "EventKind",
+    "Metric",
+    "ModuleUse",
+    "Seen",
+    "Watch",
+]
 
 EventKind: TypeAlias = Literal[
-    "forward", "backward", "clip", "scale", "unscale", "step", "zero_grad", "schedule", "reduce"
+    "forward", "backward", "grad", "clip", "scale", "unscale", "step", "zero_grad"
 ]
 
 FOLLOWED_STEPS = 4
 """In which operations are followed, so that they take longer than others."""
 
+_HALF = torch.float16, torch.bfloat16
+
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
+class Epoch:
+    """A pass through a loader, and whether it trains: a gradient is computed, or a step made."""
+
+    loader: Any
+    trains: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCopied:
+    """A line that copies a tensor of a batch to a device, and the loader of that batch."""
+
+    line: str
+    loader: Any
+    non_blocking: bool
+
+    @property
+    def pinned(self) -> bool:
+        """Whether the loader is to put its batches into pinned memory."""
+        return bool(getattr(self.loader, "pin_memory", False))
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A line that computes something of outputs, the function that it calls, and its share."""
+
+    line: str
+    function: str
+    share: float
+    """Of the time of a step, on the host."""
+
+
+@dataclass(slots=True, eq=False)
 class Event:
     """Something that a step did: to the model or the optimiser `of`.
 
-    Of a forward pass of a whole model is known whether it was in training mode, under autocast,
-    and recorded for a backward pass.
+    For a forward pass of a whole model: whether it was in training mode, and recorded for a
+    backward pass.
     """
 
     kind: EventKind
@@ -60,15 +101,16 @@ class Event:
     of: Any = None
     training: bool = False
     autocast: bool = False
+    """Whether any part of a forward pass was under autocast, or in 16 bits."""
     recorded: bool = False
+    epoch: Epoch | None = None
+    """The innermost pass through a loader in which a forward pass was."""
     set_to_none: bool = True
     """Of `zero_grad`."""
-    gradients: bool = False
-    """Whether parameters had gradients before a forward pass."""
+    kept: bool = False
+    """Whether a backward pass has added to the gradients with which the last step was made."""
     synchronises: bool = True
     """Of a backward pass: whether DDP exchanges gradients in it."""
-    name: str = ""
-    """Of a forward pass: what the model is called where it is called."""
     one_by_one: bool = False
     """Of clipping: whether gradients are to be read one after another."""
 
@@ -107,9 +149,8 @@ class Seen:
     uses_in_validation: dict[nn.Module, ModuleUse] = field(default_factory=dict)
     """The same, of models in evaluation mode."""
     stalls: tuple[Stall, ...] = ()
-    metrics: list[Computed] = field(default_factory=list)
+    metrics: list[Metric] = field(default_factory=list)
     copies: list[BatchCopied] = field(default_factory=list)
-    loops: list[TakenApart] = field(default_factory=list)
     held: tuple[Held, ...] = ()
     held_bytes: int = 0
     steps_seen: int = 0
@@ -146,14 +187,23 @@ class Seen:
         )
 
     @property
+    def is_plain(self) -> bool:
+        """Whether it is a plain loop: one optimiser, and gradients that only `backward` makes."""
+        return len(self.optimizers) == 1 and all(
+            any(event.kind == "backward" for event in step)
+            and not any(event.kind == "grad" for event in step)
+            for step in self.steps
+        )
+
+    @property
     def training_passes(self) -> Iterator[Event]:
-        """Forward passes that a backward pass followed."""
+        """Forward passes of which gradients were computed."""
         for step in self.steps:
             before: Event | None = None
             for event in step:
                 if event.kind == "forward" and event.recorded:
                     before = event
-                elif event.kind == "backward" and before is not None:
+                elif event.kind in ("backward", "grad") and before is not None:
                     yield before
                     before = None
 
@@ -166,13 +216,6 @@ class Seen:
     def model_line(self) -> str:
         """Where the first model that is trained was made; "" if that was not seen."""
         return next(map(self.line_of, self.trained()), "")
-
-    def calls_of(self, model: nn.Module | None) -> tuple[tuple[str, str], ...]:
-        """Return the lines in which a model is called, and what it is called there."""
-        if model is None:
-            return ()
-        passes = (e for e in self.events if e.kind == "forward" and e.of is model)
-        return tuple(dict.fromkeys((e.line, e.name) for e in passes))
 
     def sets_on_gpu(self, flag: str) -> bool:
         """Whether the script has a line that sets a flag, and may do so where there is a GPU.
@@ -200,6 +243,11 @@ class Watch:
         """Called after a whole model was called in evaluation mode."""
         self.part_seconds: dict[EventKind, float] = defaultdict(float)
         """How long parts of steps took, on the host: optimisers' steps, clipping."""
+        self.epochs: list[Epoch] = []
+        """Under way, the innermost last."""
+        self._pass: Event | None = None
+        self._left: list[tuple[torch.Tensor, weakref.ref[torch.Tensor], int]] = []
+        """Parameters with the gradients of the last step, and the versions of these."""
         self._on_step = on_step
         self._events: list[Event] = []
         self._depth = 0
@@ -223,7 +271,6 @@ class Watch:
         optimizer_hooks.register_optimizer_step_post_hook(self._after_step)
         self._note_made(nn.Module)
         self._note_made(Optimizer)
-        self._note_made(LRScheduler)
         self._note_made(DataLoader)
         for owner, name, label in (
             (torch.autograd, "detect_anomaly", "detect_anomaly"),
@@ -233,11 +280,9 @@ class Watch:
         ):
             self._note_call(getattr(owner, name), "__init__", label)
         others: tuple[tuple[Any, str, str], ...] = (
-            (torch.autograd, "gradcheck", "gradcheck"),
             (torch, "set_num_threads", "set_num_threads"),
             (torch, "use_deterministic_algorithms", "use_deterministic_algorithms"),
             (torch.cuda, "synchronize", "synchronize"),
-            (torch.cuda, "empty_cache", "empty_cache"),
             (torch.utils.checkpoint, "checkpoint", "checkpoint"),
             (DistributedDataParallel, "join", "join"),
         )
@@ -245,15 +290,15 @@ class Watch:
             self._note_call(owner, name, label)
         self._wrap(torch.Tensor, "backward", "backward")
         self._wrap(torch.autograd, "backward", "backward")
+        self._wrap(torch.autograd, "grad", "grad")
         self._wrap(Optimizer, "zero_grad", "zero_grad", of_self=True)
         self._wrap(nn.Module, "zero_grad", "zero_grad", of_self=True)
         for module in (torch.nn.utils, torch.nn.utils.clip_grad):
             for name in ("clip_grad_norm_", "clip_grad_value_"):
                 self._wrap(module, name, "clip")
-        for name, kind in (("scale", "scale"), ("unscale_", "unscale")):
-            self._wrap(torch.amp.GradScaler, name, kind)  # type: ignore[arg-type]
-        for schedule in (LRScheduler, ReduceLROnPlateau):
-            self._wrap(schedule, "step", "schedule", of_self=True)
+        self._wrap(torch.amp.GradScaler, "scale", "scale")
+        for name in ("unscale_", "get_scale"):  # the latter to unscale gradients by hand
+            self._wrap(torch.amp.GradScaler, name, "unscale")
 
     def only_steps(self) -> None:
         """Watch modules no more: calling them then takes as long as ever."""
@@ -262,11 +307,13 @@ class Watch:
         self._handles.clear()
         self._made.clear()
 
-    def add(self, kind: EventKind, line: str, of: Any = None, **facts: Any) -> None:
-        """Add an event, of a step that is under way."""
+    def add(self, kind: EventKind, line: str, of: Any = None, **facts: Any) -> Event:
+        """Add an event, of a step that is under way; it is returned."""
+        event = Event(kind, line, of, **facts)
         if self._handles:
-            self._events.append(Event(kind, line, of, **facts))
+            self._events.append(event)
             self.seen.after = self._events
+        return event
 
     # -- what takes the place of functions -----------------------------------------------------
 
@@ -283,9 +330,10 @@ class Watch:
         @functools.wraps(original)
         def wrapped(*arguments: Any, **options: Any) -> Any:
             # Under torch's modes a backward pass calls itself once more.
-            inner = self._building and kind in ("backward", "schedule")
-            if kind == "backward" and not inner:
-                self.backwards += 1
+            inner = self._building and kind in ("backward", "grad")
+            if kind in ("backward", "grad") and not inner:
+                self.backwards += kind == "backward"
+                self._trains()
             facts: dict[str, Any] = {}
             if kind == "zero_grad":
                 chosen = arguments[1] if len(arguments) > 1 else options.get("set_to_none", True)
@@ -295,12 +343,16 @@ class Watch:
                 facts = {"synchronises": all(m.require_backward_grad_sync for m in ddp)}
             if kind == "clip":
                 facts = {"one_by_one": options.get("foreach") is False}
-            # A scaler that is switched off, as every CUDA one is without a GPU, does nothing.
+                limit = arguments[1:2] or (options.get("max_norm"),)
+            # A scaler that is switched off, as every CUDA one is without a GPU, does nothing; nor
+            # does clipping to infinity, which only returns the norm.
             is_off = kind in ("scale", "unscale") and not arguments[0].is_enabled()
+            is_off |= kind == "clip" and isinstance(limit[0], float) and math.isinf(limit[0])
+            event = Event(kind, "")
             if not inner and not is_off:
-                self.add(
-                    kind, user_line(sys._getframe(1)), arguments[0] if of_self else None, **facts
-                )
+                of = arguments[0] if of_self else None
+                event = self.add(kind, user_line(sys._getframe(1)), of, **facts)
+            left = self._left_gradients() if kind == "backward" and not inner else []
             if forced := self.seen.forced.get(kind):
                 options |= forced
                 if kind == "zero_grad":
@@ -312,6 +364,10 @@ class Watch:
             finally:
                 self._building -= 1
                 self.part_seconds[kind] += time.perf_counter() - began
+                event.kept = bool(left) and all(
+                    p.grad is not None and p.grad is gradient() and p.grad._version > version
+                    for p, gradient, version in left
+                )
 
         setattr(owner, name, wrapped)
 
@@ -322,13 +378,26 @@ class Watch:
         @functools.wraps(original)
         def wrapped(this: Any, *arguments: Any, **options: Any) -> None:
             self.seen.lines[id(this)] = user_line(_making(this, sys._getframe(1)))
-            self._building += 1  # a scheduler steps once as it is made
-            try:
-                original(this, *arguments, **options)
-            finally:
-                self._building -= 1
+            original(this, *arguments, **options)
 
         made.__init__ = wrapped
+
+    def _trains(self) -> None:
+        for epoch in self.epochs:
+            epoch.trains = True
+
+    def _left_gradients(self) -> list[tuple[torch.Tensor, weakref.ref[torch.Tensor], int]]:
+        """Return the gradients of the last step, or none if any was cleared or changed since."""
+        left, self._left = self._left, []
+        for p, gradient, version in left:
+            if p.grad is None or p.grad is not gradient() or p.grad._version != version:
+                return []
+        # They are zero if the script has cleared `p.grad.data`, which keeps the version.  Not in
+        # later steps, in which operations are followed: it reads values.
+        read = [p.grad for p, *_ in left if p.grad is not None and not p.grad.is_sparse]
+        if self.seen.steps_seen <= 2 and read and not any(bool(one.any()) for one in read):
+            return []
+        return left
 
     def _note_call(self, owner: Any, name: str, label: str) -> None:
         original = getattr(owner, name)
@@ -355,6 +424,8 @@ class Watch:
         if self._depth == 1:
             self._uses = self.seen.uses if module.training else self.seen.uses_in_validation
             self._see_model(module)
+        if self._pass is not None and any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
+            self._pass.autocast = True
         if next(module.children(), None) is not None:
             return
         made_by = None
@@ -368,6 +439,8 @@ class Watch:
         use = ModuleUse(module, made_by)
         if isinstance(first, torch.Tensor):
             use.dtype, use.shape = first.dtype, tuple(first.shape)
+            if self._pass is not None:
+                self._pass.autocast |= first.dtype in _HALF
             use.channels_last = first.ndim == 4 and first.is_contiguous(
                 memory_format=torch.channels_last
             )
@@ -380,15 +453,13 @@ class Watch:
             return
         if all(module is not model for model in self.seen.models):
             self.seen.models.append(module)
-        self.add(
+        self._pass = self.add(
             "forward",
             user_line(sys._getframe(2)),
             module,
             training=module.training,
-            autocast=any(map(torch.is_autocast_enabled, ("cpu", "cuda"))),
             recorded=torch.is_grad_enabled(),
-            gradients=any(p.grad is not None for p in parameters),
-            name=_name_of(module, user_frame(sys._getframe(2))),
+            epoch=self.epochs[-1] if self.epochs else None,
         )
 
     def _after_module(self, module: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
@@ -397,6 +468,9 @@ class Watch:
             self._made[id(output)] = (weakref.ref(output), module)
         if self._depth == 0:
             self.in_model = False
+            if self._pass is not None:
+                self._pass.autocast |= getattr(output, "dtype", None) in _HALF
+                self._pass = None
             self._made.clear()
             if self.on_forward is not None and not module.training:
                 self.on_forward(module)
@@ -413,8 +487,15 @@ class Watch:
         # Not before: forward and backward pass may be in a closure that the step calls.
         if all(optimizer is not one for one in self.seen.optimizers):
             self.seen.optimizers.append(optimizer)
+        self._trains()
         if self._handles:
             self.add("step", user_line(sys._getframe(2)), optimizer)
+            every = (p for group in optimizer.param_groups for p in group["params"])
+            self._left = [
+                (p, weakref.ref(p.grad), p.grad._version)
+                for p in every
+                if p.grad is not None and not p.grad.is_inference()
+            ]
         if self._boundary is None:
             self._boundary = weakref.ref(optimizer)
         if self._boundary() is not optimizer:
@@ -437,16 +518,3 @@ def _making(this: Any, frame: FrameType | None) -> FrameType | None:
             break
         frame = frame.f_back
     return frame
-
-
-def _name_of(module: nn.Module, frame: FrameType | None) -> str:
-    """Return what a module is called in a frame, ``model`` or ``self.model``; "" where nothing."""
-    if frame is None:
-        return ""
-    for scope in (frame.f_locals, frame.f_globals):
-        for name, value in list(scope.items()):
-            if value is module:
-                return name
-    this = frame.f_locals.get("self")
-    owned = {**getattr(this, "__dict__", {}), **getattr(this, "_modules", {})}
-    return next((f"self.{name}" for name, value in owned.items() if value is module), "")

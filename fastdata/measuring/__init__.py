@@ -10,6 +10,9 @@
 ``factories.py``   equivalent loaders with other settings
 ``crops.py``       transforms for a dataset that comes without any
 ``windows.py``     timed windows of batches and steps; medians with intervals
+``turns.py``       the order of blocks in a process, and its number for each row
+``statistics.py``  gains with intervals and verdicts, from one number per process
+``noise.py``       rules for busy machines: which clock judges, when trials end
 ``trials.py``      calls in a process that may die, hang or take all memory
 ``cores.py``       what other processes take of the cores
 ``page_cache.py``  whether files are in memory

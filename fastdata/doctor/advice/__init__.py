@@ -7,7 +7,7 @@
 ``optimizers.py``    fused optimisers, gradients that are set to None
 ``model.py``         biases before normalisation, activations in place
 ``debugging.py``     anomaly detection and profilers that are left on
-``evaluation.py``    validation that records gradients, or trains
+``evaluation.py``    validation that records gradients, or has layers to fold
 ``memory.py``        activations that are computed again, fragmented memory
 ``metrics.py``       metrics that are computed in each step
 ``waiting.py``       what makes a GPU wait for the host, or do little at a time

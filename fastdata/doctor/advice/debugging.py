@@ -69,21 +69,6 @@ class ProfilerLeftOn(Advice):
         _disable(torch.autograd.profiler.profile)
 
 
-class GradientCheck(Advice):
-    """``gradcheck`` runs the model once for every input value."""
-
-    id = "D31"
-    title = "gradcheck runs in the script"
-    kind = "note"
-    source = _GUIDE
-
-    def find(self, seen: Seen) -> Iterator[Finding]:
-        """Look for its calls."""
-        for name, line in dict.fromkeys(seen.calls):
-            if name == "gradcheck":
-                yield Finding(line, self.title, why_not="it runs outside of steps")
-
-
 class BlockingLaunches(Advice):
     """``CUDA_LAUNCH_BLOCKING=1`` makes the host wait for every kernel."""
 
@@ -98,4 +83,4 @@ class BlockingLaunches(Advice):
             yield Finding("", self.title, environment=(("CUDA_LAUNCH_BLOCKING", "0"),))
 
 
-ADVICE = AnomalyDetection(), ProfilerLeftOn(), GradientCheck(), BlockingLaunches()
+ADVICE = AnomalyDetection(), ProfilerLeftOn(), BlockingLaunches()

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.utils import prune
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from fastdata.doctor.contract import Advice, Finding, Numerics
@@ -18,10 +16,9 @@ from fastdata.doctor.watching import Seen
 
 __all__ = ["ADVICE"]
 
-_Convolution: TypeAlias = nn.Conv1d | nn.Conv2d | nn.Conv3d
+_TRAINING = "only passes in evaluation mode are measured"
 
-_LARGE = 2**18
-"""Weights of linear layers: with fewer, to quantise what they are given takes longer."""
+_Convolution: TypeAlias = nn.Conv1d | nn.Conv2d | nn.Conv3d
 
 
 class ValidationRecordsGradients(Advice):
@@ -33,18 +30,31 @@ class ValidationRecordsGradients(Advice):
     source = "https://docs.pytorch.org/docs/stable/notes/autograd.html"
 
     def find(self, seen: Seen) -> Iterator[Finding]:
-        """Look for forward passes in evaluation mode that are recorded."""
-        trains = {id(event) for event in seen.training_passes}
-        found: dict[str, nn.Module] = {
-            e.line: e.of
-            for e in seen.events
-            if e.kind == "forward" and e.recorded and not e.training and id(e) not in trains
+        """Look for forward passes of a validation that are recorded."""
+        learns = {id(event) for event in seen.training_passes}
+        trained = {id(event.of) for event in seen.training_passes}
+        loaders = {
+            id(event.epoch.loader) for event in seen.events if event.epoch and event.epoch.trains
         }
-        for line, model in found.items():
-            if any(p.requires_grad for p in model.parameters()):
-                change = functools.partial(self._record_nothing, model)
-                partly = any(event.line == line for event in seen.training_passes)
-                yield Finding(line, self.title, change, partly=partly)
+        found: dict[str, Finding] = {}
+        for event in seen.events:
+            if event.kind != "forward" or not event.recorded or id(event) in learns:
+                continue
+            epoch = event.epoch
+            if not any(p.requires_grad for p in event.of.parameters()):
+                continue
+            if epoch is None:
+                validates = not event.training and id(event.of) in trained
+            else:
+                other = bool(loaders) and id(epoch.loader) not in loaders
+                validates = not epoch.trains and (other or not event.training)
+            if validates and not event.training:
+                change = functools.partial(self._record_nothing, event.of)
+                found[event.line] = Finding(event.line, self.title, change)
+            elif validates:
+                what = f"{self.title}, and model.eval(): it is in training mode there"
+                found.setdefault(event.line, Finding(event.line, what, why_not=_TRAINING))
+        yield from found.values()
 
     @staticmethod
     def _record_nothing(model: nn.Module) -> None:
@@ -98,78 +108,6 @@ class FoldedNormalisation(Advice):
         _replace(model, folded)
 
 
-class Quantised(Advice):
-    """Weights of 8 bits are read, and multiplied, in a fraction of the time on a processor."""
-
-    id = "D56"
-    title = "linear layers quantised to 8 bits, in a copy for validation"
-    numerics = Numerics.PRECISION
-    phase = "evaluate"
-    source = "https://docs.pytorch.org/tutorials/recipes/recipes/dynamic_quantization.html"
-
-    def find(self, seen: Seen) -> Iterator[Finding]:
-        """Look for linear layers with many weights, in a validation on a processor."""
-        known: set[int] = set()
-        for model in seen.models if not seen.on_gpu else ():
-            layers = [one for one in self._layers(model, seen) if id(one) not in known]
-            known.update(map(id, layers))
-            if sum(layer.weight.numel() for layer in layers) >= _LARGE:
-                what = f"{type(model).__name__}: {len(layers)} linear layers in 8 bits"
-                yield Finding(
-                    seen.line_of(model), what, functools.partial(self._quantise, model, layers)
-                )
-
-    @staticmethod
-    def _layers(model: nn.Module, seen: Seen) -> Iterator[nn.Linear]:
-        for module in model.modules():
-            if module is model or module not in seen.uses_in_validation:
-                continue
-            # No subclass, and nothing that makes its weights anew, as masks do.
-            if type(module) is nn.Linear and not module._forward_pre_hooks:
-                yield module
-
-    @staticmethod
-    def _quantise(model: nn.Module, layers: list[nn.Linear]) -> None:
-        with warnings.catch_warnings():  # it moves to torchao, another package
-            warnings.simplefilter("ignore")
-            quantise: Any = torch.ao.quantization.quantize_dynamic
-            small = {
-                id(layer): quantise(nn.Sequential(layer), {nn.Linear}, torch.qint8)[0]
-                for layer in layers
-            }
-        _replace(model, small)
-
-
-class PrunedByMasks(Advice):
-    """While weights are pruned by a mask, each forward pass multiplies them by it."""
-
-    id = "D57"
-    title = "masks of pruned weights made permanent, in a copy for validation"
-    phase = "evaluate"
-    source = "https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.prune.remove.html"
-
-    def find(self, seen: Seen) -> Iterator[Finding]:
-        """Look for masks of ``torch.nn.utils.prune`` in a model that validates."""
-        known: set[int] = set()
-        for model in seen.models:
-            pruned = [
-                (module, hook._tensor_name)
-                for module in model.modules()
-                if module in seen.uses_in_validation and id(module) not in known
-                for hook in module._forward_pre_hooks.values()
-                if isinstance(hook, prune.BasePruningMethod)
-            ]
-            known.update(id(module) for module, _ in pruned)
-            if pruned:
-                what = f"{type(model).__name__}: {len(pruned)} masks"
-                yield Finding(seen.line_of(model), what, functools.partial(self._remove, pruned))
-
-    @staticmethod
-    def _remove(pruned: list[tuple[nn.Module, str]]) -> None:
-        for module, name in pruned:
-            prune.remove(module, name)  # type: ignore[no-untyped-call]
-
-
 def _replace(model: nn.Module, layers: dict[int, nn.Module]) -> None:
     """Put other layers into a model, by the identity of those that they replace."""
     for module in list(model.modules()):
@@ -178,4 +116,4 @@ def _replace(model: nn.Module, layers: dict[int, nn.Module]) -> None:
                 setattr(module, name, layers[id(child)])
 
 
-ADVICE = ValidationRecordsGradients(), FoldedNormalisation(), Quantised(), PrunedByMasks()
+ADVICE = ValidationRecordsGradients(), FoldedNormalisation()

@@ -38,7 +38,7 @@ class ChannelsLast(Advice):
             if any(id(module) in inside for module in others):
                 change = functools.partial(self._convert, model)
                 what = "model.to(memory_format=channels_last)"
-                yield Finding(seen.line_of(model), what, change, of=model)
+                yield Finding(seen.line_of(model), what, change)
 
     @staticmethod
     def _convert(model: nn.Module) -> None:
@@ -75,27 +75,4 @@ class Autotuner(Advice):
         torch.backends.cudnn.benchmark = True
 
 
-class MultiplesOfEight(Advice):
-    """Tensor cores multiply tiles of eight by eight; what is left over takes a tile of its own."""
-
-    id = "D20"
-    title = "sizes that are multiples of 8"
-    kind = "note"
-    numerics = Numerics.TRAINING
-    gpu_only = True
-    source = "https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication"
-
-    def find(self, seen: Seen) -> Iterator[Finding]:
-        """Look at the sizes of layers, but for the three channels of pictures."""
-        for module in seen.uses:
-            sizes = [
-                getattr(module, name, 8)
-                for name in ("in_features", "out_features", "in_channels", "out_channels")
-            ]
-            odd = [size for size in sizes if isinstance(size, int) and size % 8 and size > 4]
-            if isinstance(module, (nn.Linear, *CONVOLUTIONS)) and odd:
-                what = f"{type(module).__name__} of {odd[0]}"
-                yield Finding(seen.line_of(module), what, why_not="the model has to change")
-
-
-ADVICE = ChannelsLast(), Autotuner(), MultiplesOfEight()
+ADVICE = ChannelsLast(), Autotuner()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fastdata.doctor.contract import Advice, Finding, Numerics
+from fastdata.doctor.contract import Advice, Finding, Kind, Numerics
 from fastdata.doctor.watching import Event, Seen
 
 __all__ = ["ADVICE"]
@@ -18,13 +19,13 @@ _AMP = "https://docs.pytorch.org/docs/stable/notes/amp_examples.html"
 class Mistake(Advice):
     """Something that computes another thing than its author probably meant."""
 
-    kind = "bug"
+    kind: ClassVar[Kind] = "bug"
     numerics = Numerics.TRAINING
     source = _AMP
 
-    def found(self, line: str, what: str, of: nn.Module | None = None) -> Finding:
-        """Return a finding, which nobody measures."""
-        return Finding(line, what, why_not="it changes what is trained", of=of)
+    def found(self, line: str, what: str) -> Finding:
+        """Return a finding, which is never tried."""
+        return Finding(line, what, why_not="it changes what is trained")
 
 
 def _position(step: list[Event], kind: str) -> int | None:
@@ -42,18 +43,19 @@ class ClippingBeforeUnscale(Mistake):
     title = "gradients are clipped before scaler.unscale_"
 
     def find(self, seen: Seen) -> Iterator[Finding]:
-        """Look for clipping of scaled gradients."""
+        """Look for clipping between scaling and unscaling."""
         for line in dict.fromkeys(self._lines(seen)):
             yield self.found(line, self.title)
 
     @staticmethod
     def _lines(seen: Seen) -> Iterator[str]:
         for step in seen.steps:
-            clip, unscale = _position(step, "clip"), _position(step, "unscale")
-            if clip is None or _position(step, "scale") is None:
-                continue
-            if unscale is None or clip < unscale:
-                yield step[clip].line
+            before = ""
+            for event in step:
+                if event.kind == "clip" and before == "scale":
+                    yield event.line
+                elif event.kind in ("scale", "unscale"):
+                    before = event.kind
 
 
 class ClippingWithoutEffect(Mistake):
@@ -63,44 +65,14 @@ class ClippingWithoutEffect(Mistake):
     title = "gradients are clipped where that has no effect"
 
     def find(self, seen: Seen) -> Iterator[Finding]:
-        """Look for clipping before the backward pass of a step."""
+        """Look for clipping before the backward pass of a step, in a plain loop."""
         lines = []
-        for step in seen.steps[1:]:
+        for step in seen.steps[1:] if seen.is_plain else ():
             clip, backward = _position(step, "clip"), _position(step, "backward")
             if clip is not None and backward is not None and clip < backward:
                 lines.append(step[clip].line)
         for line in dict.fromkeys(lines):
             yield self.found(line, self.title)
-
-
-class SteppedTwice(Mistake):
-    """An optimiser that makes two steps with the same gradients."""
-
-    id = "D43"
-    title = "the optimiser steps twice with the same gradients"
-
-    def find(self, seen: Seen) -> Iterator[Finding]:
-        """Look for steps without a backward pass since the one before."""
-        for number, step in enumerate(seen.steps[1:], 1):
-            again = step[-1].of is seen.steps[number - 1][-1].of
-            if again and _position(step, "backward") is None:
-                yield self.found(step[-1].line, self.title)
-                return
-
-
-class ScheduleBeforeStep(Mistake):
-    """A schedule that steps before the optimiser skips its first learning rate."""
-
-    id = "D44"
-    title = "the schedule steps before the optimiser"
-    source = "https://docs.pytorch.org/docs/stable/optim.html"
-
-    def find(self, seen: Seen) -> Iterator[Finding]:
-        """Look at the first step."""
-        first = seen.steps[0] if seen.steps else []
-        schedule = _position(first, "schedule")
-        if schedule is not None:
-            yield self.found(first[schedule].line, self.title)
 
 
 class GradientsNeverCleared(Mistake):
@@ -111,27 +83,15 @@ class GradientsNeverCleared(Mistake):
     source = "https://docs.pytorch.org/docs/stable/optim.html"
 
     def find(self, seen: Seen) -> Iterator[Finding]:
-        """Look for steps after which gradients stay."""
-        cleared = any(e.kind == "zero_grad" for e in seen.events)
-        stays = [e for step in seen.steps[1:] for e in step if e.kind == "forward" and e.gradients]
-        if not cleared and stays and len(seen.steps) > 2:
+        """Look for backward passes that add to the last step's gradients, in a plain loop."""
+        firsts = [
+            next((event for event in step if event.kind == "backward"), None)
+            for step in seen.steps[1:]
+        ]
+        kept = all(event is not None and event.kept for event in firsts)
+        cleared = any(event.kind == "zero_grad" for event in seen.events)
+        if seen.is_plain and len(seen.steps) > 2 and kept and not cleared:
             yield self.found(seen.steps[0][-1].line, self.title)
-
-
-class ValidationTrains(Mistake):
-    """Dropout is active, and statistics of batches are learnt, while a model is validated."""
-
-    id = "D46"
-    title = "model.eval() before validation"
-    source = "https://docs.pytorch.org/docs/stable/notes/autograd.html"
-
-    def find(self, seen: Seen) -> Iterator[Finding]:
-        """Look for passes in training mode that are not recorded."""
-        for event in seen.events:
-            unrecorded = event.kind == "forward" and event.training and not event.recorded
-            if unrecorded and _depends_on_mode(event.of):
-                yield self.found(event.line, self.title, event.of)
-                return
 
 
 class TrainingInEvaluation(Mistake):
@@ -142,11 +102,20 @@ class TrainingInEvaluation(Mistake):
     source = "https://docs.pytorch.org/docs/stable/notes/autograd.html"
 
     def find(self, seen: Seen) -> Iterator[Finding]:
-        """Look for backward passes of a model in evaluation mode."""
-        for event in seen.training_passes:
-            if not event.training and _depends_on_mode(event.of):
-                yield self.found(event.line, self.title, event.of)
-                return
+        """Look for backward passes in evaluation mode of what was trained in training mode before.
+
+        Not if the same step also trains it in training mode, as with adversarial examples.
+        """
+        passes = {id(event) for event in seen.training_passes}
+        trained: set[int] = set()
+        for step in seen.steps if seen.is_plain else ():
+            forwards = [event for event in step if id(event) in passes]
+            trains = {id(event.of) for event in forwards if event.training}
+            for event in forwards:
+                if id(event.of) in trained - trains and _depends_on_mode(event.of):
+                    yield self.found(event.line, self.title)
+                    return
+            trained |= trains
 
 
 class ForwardOutsideAutocast(Mistake):
@@ -156,38 +125,37 @@ class ForwardOutsideAutocast(Mistake):
     title = "the forward pass is outside of autocast"
 
     def find(self, seen: Seen) -> Iterator[Finding]:
-        """Look for scaled losses of models that ran without autocast."""
-        if not any(event.kind == "scale" for event in seen.events):
-            return
-        for event in seen.training_passes:
-            if not event.autocast:
+        """Look for scaled losses, if no forward pass that is recorded has a part in 16 bits."""
+        passes = [event for event in seen.events if event.kind == "forward" and event.recorded]
+        if any(event.kind == "scale" for event in seen.events) and not any(
+            event.autocast for event in passes
+        ):
+            for event in seen.training_passes:
                 yield self.found(event.line, self.title)
                 return
 
 
 class ValidationOutsideAutocast(Mistake):
-    """Training computes in half precision, and validation does not."""
+    """Training computes in half precision, and validation of the same model does not."""
 
     id = "D49"
     title = "validation is outside of autocast"
+    kind: ClassVar[Kind] = "note"  # it may be meant
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Compare passes of training with those of validation."""
-        forwards = [e for e in seen.events if e.kind == "forward"]
-        if any(e.training and e.autocast for e in forwards):
-            for event in forwards:
-                if not event.training and not event.autocast:
-                    yield self.found(event.line, self.title)
-                    return
+        forwards = [event for event in seen.events if event.kind == "forward"]
+        halved = {id(event.of) for event in forwards if event.training and event.autocast}
+        for event in forwards:
+            if id(event.of) in halved and not event.training and not event.autocast:
+                yield self.found(event.line, self.title)
+                return
 
 
 ADVICE = (
     ClippingBeforeUnscale(),
     ClippingWithoutEffect(),
-    SteppedTwice(),
-    ScheduleBeforeStep(),
     GradientsNeverCleared(),
-    ValidationTrains(),
     TrainingInEvaluation(),
     ForwardOutsideAutocast(),
     ValidationOutsideAutocast(),

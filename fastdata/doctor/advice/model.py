@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import torch
 from torch import nn
@@ -45,12 +45,7 @@ class BiasBeforeNorm(Advice):
         ]
         for layer in layers:
             change = functools.partial(self._drop, layer, seen.optimizers)
-            yield Finding(
-                seen.line_of(layer),
-                f"{type(layer).__name__}(bias=False)",
-                change,
-                partly=_makes_others(layer, layers, seen),
-            )
+            yield Finding(seen.line_of(layer), f"{type(layer).__name__}(bias=False)", change)
 
     @staticmethod
     def _drop(layer: nn.Module, optimizers: list[Optimizer]) -> None:
@@ -80,8 +75,7 @@ class InPlaceActivation(Advice):
         for module in modules:
             change = functools.partial(setattr, module, "inplace", True)
             what = f"{type(module).__name__}(inplace=True)"
-            partly = _makes_others(module, modules, seen)
-            yield Finding(seen.line_of(module), what, change, partly=partly)
+            yield Finding(seen.line_of(module), what, change)
 
     @staticmethod
     def _may(use: ModuleUse, seen: Seen) -> bool:
@@ -90,16 +84,6 @@ class InPlaceActivation(Advice):
         ):
             return False
         return use.made_by in seen.uses and seen.uses[use.made_by].users == 1
-
-
-def _makes_others(module: nn.Module, found: Sequence[nn.Module], seen: Seen) -> bool:
-    """Return whether the line that makes a module also makes others like it, but not found."""
-    line, known = seen.line_of(module), {id(one) for one in found}
-    return any(
-        type(other) is type(module) and seen.line_of(other) == line and id(other) not in known
-        for model in seen.models
-        for other in model.modules()
-    )
 
 
 ADVICE = BiasBeforeNorm(), InPlaceActivation()

@@ -7,11 +7,10 @@ import re
 from collections.abc import Iterator
 
 import torch
-from torch import nn
 from torch.optim import Optimizer
 
 from fastdata.doctor.contract import Advice, Finding, Numerics
-from fastdata.doctor.watching import Event, Seen
+from fastdata.doctor.watching import Seen
 from fastdata.measuring.lines import user_sources
 
 __all__ = ["ADVICE"]
@@ -79,39 +78,6 @@ class GradientsSetToNone(Advice):
         seen.forced["zero_grad"] = {"set_to_none": True}
 
 
-class ClearedLate(Advice):
-    """Gradients of the last step take memory in a forward pass that does not need them."""
-
-    id = "D37"
-    title = "zero_grad() before the forward pass"
-    saves = "memory"
-    source = "https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html"
-
-    def find(self, seen: Seen) -> Iterator[Finding]:
-        """Look for steps that clear gradients between forward and backward pass."""
-        late: dict[str, list[nn.Module]] = {}
-        for step in seen.steps[1:]:
-            forward: Event | None = None
-            for event in step:
-                if event.kind == "forward" and event.recorded:
-                    forward = event
-                    if not event.gradients:
-                        return
-                elif event.kind == "zero_grad" and event.set_to_none and forward is not None:
-                    models = late.setdefault(event.line, [])
-                    models += [forward.of] if forward.of not in models else []
-                    forward = None
-                elif event.kind == "backward" and forward is not None:
-                    return  # gradients are added up
-        for line, models in late.items():
-            yield Finding(line, self.title, functools.partial(self._clear, models))
-
-    @staticmethod
-    def _clear(models: list[nn.Module]) -> None:
-        for model in models:
-            model.register_forward_pre_hook(lambda model, _: model.zero_grad())
-
-
 class ForeachClipping(Advice):
     """Clipping with ``foreach=False`` reads each gradient by an operation of its own."""
 
@@ -177,7 +143,6 @@ class ConstantLearningRate(Advice):
 ADVICE = (
     FusedOptimizer(),
     GradientsSetToNone(),
-    ClearedLate(),
     ForeachClipping(),
     DecoupledDecay(),
     ConstantLearningRate(),

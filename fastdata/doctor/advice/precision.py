@@ -39,10 +39,11 @@ class MixedPrecision(Advice):
                 and use.dtype == torch.float32
                 for use in uses
             ):
+                passes = [e.line for e in seen.events if e.kind == "forward" and e.of is model]
                 trains = [e.line for e in seen.training_passes if e.of is model]
-                line = trains[-1] if trains else seen.calls_of(model)[-1][0]
+                line = (trains or passes)[-1]
                 change = functools.partial(self._cast, model, "cuda" if seen.on_gpu else "cpu")
-                yield Finding(line, "torch.autocast(dtype=torch.bfloat16)", change, of=model)
+                yield Finding(line, "torch.autocast(dtype=torch.bfloat16)", change)
 
     @staticmethod
     def _cast(model: nn.Module, device: str) -> None:

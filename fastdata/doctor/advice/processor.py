@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes.util
 import itertools
 import os
 import statistics
 from collections.abc import Iterator
-from pathlib import Path
 
 import torch
 
@@ -16,8 +14,6 @@ from fastdata.doctor.watching import FOLLOWED_STEPS, Seen
 from fastdata.processes.resources import available_cores
 
 __all__ = ["ADVICE"]
-
-NODES = Path("/sys/devices/system/node")
 
 _GUIDE = "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
 
@@ -81,31 +77,14 @@ class BoundThreads(Advice):
 
 
 class MemoryAllocator(Advice):
-    """jemalloc and tcmalloc keep freed memory, which the system would have to clear again."""
+    """glibc gives large blocks back when they are freed, and the system clears their pages again.
 
-    id = "D19"
-    title = "jemalloc or tcmalloc"
-    source = _GUIDE
-
-    def find(self, seen: Seen) -> Iterator[Finding]:
-        """Look for a library that is installed, and not loaded."""
-        if seen.on_gpu or _has_own_allocator():
-            return
-        for name in ("jemalloc", "tcmalloc", "tcmalloc_minimal"):
-            if library := ctypes.util.find_library(name):
-                yield Finding("", f"LD_PRELOAD={library}", environment=(("LD_PRELOAD", library),))
-                return
-
-
-class KeptMemory(Advice):
-    """glibc gives large blocks back as they are freed, and the system clears them again.
-
-    Which blocks depends on how they lie, so that the same step takes half as long again in one
-    script, or process, as in another.
+    Which blocks these are depends on their addresses.  So the same step can take half as long again
+    in another process.
     """
 
     id = "D55"
-    title = "memory that malloc keeps"
+    title = "memory allocator"
     source = "https://man7.org/linux/man-pages/man3/mallopt.3.html"
 
     def find(self, seen: Seen) -> Iterator[Finding]:
@@ -119,31 +98,6 @@ class KeptMemory(Advice):
         if pages * PAGE_SECONDS > LEAST_SHARE * seconds and not _has_own_allocator():
             what = " ".join(f"{name}={value}" for name, value in KEPT)
             yield Finding("", f"{what} (now {pages:,.0f} page faults a step)", environment=KEPT)
-
-
-class MemoryOfNodes(Advice):
-    """Threads on several NUMA nodes wait longer for memory that lies at another one."""
-
-    id = "D38"
-    title = "numactl, a process on each NUMA node"
-    source = _GUIDE
-
-    def find(self, seen: Seen) -> Iterator[Finding]:
-        """Look on how many nodes this process may run."""
-        try:
-            nodes = [cores_of(path.read_text()) for path in NODES.glob("node[0-9]*/cpulist")]
-        except (OSError, ValueError):
-            return
-        used = sum(bool(cores & os.sched_getaffinity(0)) for cores in nodes)
-        if used > 1:
-            why_not = "the script has to be started otherwise: numactl --cpunodebind=0 --membind=0"
-            yield Finding("", f"{self.title} (now {used} nodes)", why_not=why_not)
-
-
-def cores_of(listed: str) -> set[int]:
-    """Return the numbers in a list of the kernel's, ``0-3,8-11``."""
-    ranges = (part.partition("-") for part in listed.strip().split(",") if part)
-    return {n for low, _, high in ranges for n in range(int(low), int(high or low) + 1)}
 
 
 class Determinism(Advice):
@@ -162,11 +116,4 @@ class Determinism(Advice):
             yield Finding(where, self.title, lambda: torch.use_deterministic_algorithms(False))
 
 
-ADVICE = (
-    Threads(),
-    BoundThreads(),
-    MemoryAllocator(),
-    KeptMemory(),
-    MemoryOfNodes(),
-    Determinism(),
-)
+ADVICE = Threads(), BoundThreads(), MemoryAllocator(), Determinism()

@@ -71,7 +71,7 @@ class ValidationOnOneRank(RanksCompared):
 
     id = "D51"
     title = "validation on some ranks only"
-    kind: ClassVar[Kind] = "note"
+    kind: ClassVar[Kind] = "speed"
 
     def compare(self, ranks: Sequence[RankFacts]) -> Iterator[Finding]:
         """Compare which ranks validate."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torch.utils.data import DataLoader
 
-from fastdata.doctor.contract import Advice, Finding, Numerics
+from fastdata.doctor.contract import Advice, Finding
 from fastdata.doctor.watching import Seen
 
 __all__ = ["ADVICE"]
@@ -15,7 +15,6 @@ _GUIDE = "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
 _READS = "it has to be read later, or less often, which only the script's author can decide"
 _PINNED = "https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html"
 _LOADING = "loading takes no part in a trial: fastdata profile measures it"
-_REWRITTEN = "the loop has to be written anew"
 _MADE = "the script has to make it there"
 
 
@@ -90,21 +89,4 @@ class UnpinnedBatches(Advice):
             yield Finding(line, self.title, why_not=_LOADING)
 
 
-class LoopsOverSlices(Advice):
-    """One call on a whole tensor does what a loop does with one slice of it after another."""
-
-    id = "D24"
-    title = "whole tensors in place of a loop over a dimension"
-    kind = "note"
-    numerics = Numerics.ROUNDING
-    source = "https://docs.pytorch.org/docs/stable/generated/torch.einsum.html"
-
-    def find(self, seen: Seen) -> Iterator[Finding]:
-        """Look at the slices that a step takes."""
-        for loop in seen.loops:
-            if loop.is_avoidable:
-                what = f"{len(loop.indices):,} slices, one after another"
-                yield Finding(loop.line, what, why_not=_REWRITTEN)
-
-
-ADVICE = Synchronisations(), HostTensors(), BlockingCopies(), UnpinnedBatches(), LoopsOverSlices()
+ADVICE = Synchronisations(), HostTensors(), BlockingCopies(), UnpinnedBatches()

@@ -1,0 +1,23 @@
+"""Examples are made by gradients of the model in evaluation mode (PGD)."""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+data = TensorDataset(torch.rand(48, 8), torch.randint(4, (48,)))
+loader = DataLoader(data, 8)
+layers = nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 4)
+model = nn.Sequential(*layers)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(3):
+    for x, y in loader:
+        model.eval()
+        moved = x.clone().requires_grad_()
+        for _ in range(2):
+            F.cross_entropy(model(moved), y).backward()
+            moved = (moved + 0.01 * moved.grad.sign()).detach().requires_grad_()
+        model.train()
+        optimizer.zero_grad()
+        F.cross_entropy(model(moved), y).backward()
+        optimizer.step()

@@ -1,0 +1,20 @@
+"""Gradients that `torch.autograd.grad` returns are assigned."""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+data = TensorDataset(torch.rand(48, 8), torch.randint(4, (48,)))
+loader = DataLoader(data, 8)
+layers = nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 4)
+model = nn.Sequential(*layers)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+parameters = list(model.parameters())
+for _ in range(3):
+    for x, y in loader:
+        loss = F.cross_entropy(model(x), y)
+        for p, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+            p.grad = gradient
+        nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()

@@ -1,0 +1,26 @@
+"""Weights are averaged at a constant rate, and statistics are learnt by hand."""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.optim import swa_utils
+from torch.utils.data import DataLoader, TensorDataset
+
+data = TensorDataset(torch.rand(48, 8), torch.randint(4, (48,)))
+loader = DataLoader(data, 8)
+layers = nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 4)
+model = nn.Sequential(*layers)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+averaged = swa_utils.AveragedModel(model)
+schedule = swa_utils.SWALR(optimizer, 0.05)
+for _ in range(3):
+    for x, y in loader:
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    averaged.update_parameters(model)
+    schedule.step()
+averaged.train()
+with torch.no_grad():
+    for x, _ in loader:
+        averaged(x)
