@@ -231,7 +231,16 @@ def test_parts_are_packed_as_asked(whole: Path, tmp_path: Path) -> None:
         ({"divide": {"a": 101}}, "add up to 101 samples, and there are 100"),
         ({"divide": {"a": 1.5, "b": -0.5}}, r"'b' the size -0\.5, which is not a number above 0"),
         ({"divide": {"a": float("nan"), "b": 0.5}}, "'a' the size nan"),
-        ({"divide": {"../a": 0.5, "b": 0.5}}, r"'\.\./a', and the name of a file may"),
+        (
+            {"divide": {"../a": 0.5, "b": 0.5}},
+            r"'\.\./a', but it becomes the name of a file, which",
+        ),
+        (
+            {"divide": {"divide.partial": 0.5, "b": 0.5}},
+            r"'divide\.partial', but it becomes the name",
+        ),
+        ({"divide": {"lock": 0.5, "b": 0.5}}, "'lock', but it becomes the name"),
+        ({"shards": 11}, "shards=11 are more than the 10 samples of 'val'"),
         ({"divide": {"a": 0.999, "b": 0.001}}, r"would leave 'b' empty: it is to have 0\.1 of 100"),
         ({"divide": {"a": 50, "b": 50}, "group": "patient"}, "divide= with group= takes shares"),
         ({"group": "patients"}, r"group='patients': the dataset has no such field; it has image"),
@@ -319,6 +328,49 @@ def test_a_division_that_is_killed_goes_on(
     assert [fastdata.open(folder / f"{name}{suffix}").digest for name in SHARES] == [
         part.digest for part in fresh.parts.values()
     ]
+
+
+def test_a_part_may_be_called_as_a_file_of_a_division(whole: Path, tmp_path: Path) -> None:
+    """Staged datasets lie beside the files of the division itself."""
+    options: dict[str, Any] = {"divide": {"replaced": 0.4, "state": 0.6}, "shards": 2}
+    for seed in range(2):
+        report = fastdata.subset(
+            whole, tmp_path, seed=seed, overwrite=True, progress=False, **options
+        )
+        digests = [fastdata.open(tmp_path / name).digest for name in options["divide"]]
+        assert digests == [part.digest for part in report.parts.values()]
+    assert sorted(os.listdir(tmp_path)) == ["replaced", "state"]
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_no_part_replaces_the_dataset_that_is_divided(
+    whole: Path, tmp_path: Path, shards: int
+) -> None:
+    """An interruption would leave the next run a part in place of the whole."""
+    source = tmp_path / ("train.lmdb" if shards == 1 else "train")
+    options: dict[str, Any] = {"shards": shards, "progress": False}
+    before = fastdata.subset(whole, source, indices=range(100), **options).digest
+    with pytest.raises(DestinationExistsError, match=r"train.* is the dataset that is divided"):
+        fastdata.subset(source, tmp_path, divide=SHARES, overwrite=True, **options)
+    assert os.listdir(tmp_path) == [source.name]
+    assert fastdata.open(source).digest == before
+
+
+def test_a_file_in_place_of_the_folder_is_said(whole: Path) -> None:
+    with pytest.raises(DestinationExistsError, match="is a file, and divide= writes to a folder"):
+        fastdata.subset(whole, whole, divide=SHARES, progress=False)
+
+
+def test_classes_of_one_name_are_counted_together(tmp_path: Path) -> None:
+    rows = [{"image": np.full((8, 8, 3), k, np.uint8), "label": k % 3} for k in range(9)]
+    fields = {"label": ScalarField(classes=("ant", "bee", "ant"))}
+    fastdata.pack(rows, tmp_path / "a.lmdb", fields=fields, num_workers=0, progress=False)
+    report = fastdata.subset(
+        tmp_path / "a.lmdb", tmp_path / "b", divide={"a": 6, "b": 3}, progress=False
+    )
+    counts = [part.classes or {} for part in report.parts.values()]
+    assert sum(one["ant"] for one in counts) == 6
+    assert [sum(one.values()) for one in counts] == [6, 3]
 
 
 def test_a_folder_that_is_a_link_is_followed(whole: Path, tmp_path: Path) -> None:

@@ -172,6 +172,26 @@ def test_other_fields_are_refused(boxed: Path, fields: Any, message: str) -> Non
         fastdata.loader(boxed, batch_size=4, fields=fields)
 
 
+@pytest.mark.parametrize(
+    ("fields", "transform", "message"),
+    [
+        (["number"], T.CenterCrop(8), r"leaves out .*image, .*without them CenterCrop changes"),
+        (["image", "mask"], T.RandomIoUCrop(), "and without them RandomIoUCrop crops by the boxes"),
+        (
+            ["image", "boxes"],
+            T.DropEmptyBoxes("boxes", "classes"),
+            "leaves out .*classes, .*no field",
+        ),
+        (["image", "boxes"], T.DropEmptyBoxes("boxes", "class"), "^DropEmptyBoxes drops"),
+    ],
+)
+def test_a_field_that_transforms_need_is_said_to_be_left_out(
+    boxed: Path, fields: Any, transform: Any, message: str
+) -> None:
+    with pytest.raises(OptionError, match=message):
+        fastdata.loader(boxed, batch_size=4, fields=fields, transform=transform)
+
+
 def test_fields_are_for_packed_data() -> None:
     with pytest.raises(OptionError, match="fields is for packed data"):
         fastdata.loader(TensorDataset(torch.zeros(3)), fields=["image"])

@@ -19,8 +19,8 @@ __all__ = ["assign_groups", "assign_samples", "part_sizes"]
 
 Numbers = NDArray[np.int64]
 
-_NAME = re.compile(r"\w[\w.-]*")
-"""Names of parts become names of files."""
+_NAME = re.compile(r"(?!lock$)\w[\w-]*")
+"""Names of parts become names of files, beside those of `dividing`."""
 _ROUNDING = 1e-9
 
 
@@ -34,8 +34,8 @@ def part_sizes(divide: Mapping[str, float], count: int, *, grouped: bool) -> NDA
     for name, size in given.items():
         if not _NAME.fullmatch(str(name)):
             raise OptionError(
-                f"divide= names a part {name!r}, and the name of a file may have only letters, "
-                "digits, '_', '-' and '.'"
+                f"divide= names a part {name!r}, but it becomes the name of a file, which may have "
+                "letters, digits, '_' and '-', and not be 'lock'"
             )
         if not isinstance(size, (int, float)) or not 0 < size < math.inf:
             raise OptionError(

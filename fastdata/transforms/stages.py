@@ -44,7 +44,12 @@ from fastdata.transforms.generators import albumentations_in, seeding
 from fastdata.transforms.geometric import GeometryStage
 from fastdata.transforms.image_tensors import put, take
 from fastdata.transforms.mixing import MixTransform
-from fastdata.transforms.pixel import PixelLookup, PixelTable, one_after_another
+from fastdata.transforms.pixel import (
+    PixelLookup,
+    PixelTable,
+    one_after_another,
+    warn_of_levels,
+)
 
 __all__ = [
     "BatchStage",
@@ -94,6 +99,8 @@ class PixelStage:
 
     schema: Schema
     transforms: tuple[PixelTransform, ...]
+    of_any_dtype: bool = False
+    """Whether callables make the images, which are checked then when they come."""
 
     @cached_property
     def lookup(self) -> PixelLookup:
@@ -111,14 +118,20 @@ class PixelStage:
         made = []
         for sample in samples:
             images = {name: getattr(sample, name) for name in pictures_of(self.schema)}
+            self._check(images)
             changed = {n: one_after_another(self.transforms, one) for n, one in images.items()}
             made.append(sample._replace(**changed))
         return made
 
     def run_on_batch(self, values: dict[str, Any], seed: int, keys: SampleKeys) -> None:
         """Replace the images of a batch by transformed ones."""
+        self._check({name: values[name] for name in pictures_of(self.schema)})
         for name in pictures_of(self.schema):
             values[name] = self.lookup(values[name])
+
+    def _check(self, images: dict[str, torch.Tensor]) -> None:
+        if self.of_any_dtype and any(one.dtype == torch.uint8 for one in images.values()):
+            warn_of_levels(self.transforms)
 
 
 @dataclass(frozen=True)
