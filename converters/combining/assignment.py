@@ -19,8 +19,8 @@ __all__ = ["assign_groups", "assign_samples", "part_sizes"]
 
 Numbers = NDArray[np.int64]
 
-_NAME = re.compile(r"\w[\w.-]*")
-"""Names of parts become names of files."""
+_NAME = re.compile(r"(?!lock$)\w[\w-]*")
+"""Names of parts become names of files, beside those of `dividing`."""
 _ROUNDING = 1e-9
 
 
@@ -34,8 +34,8 @@ def part_sizes(divide: Mapping[str, float], count: int, *, grouped: bool) -> NDA
     for name, size in given.items():
         if not _NAME.fullmatch(str(name)):
             raise OptionError(
-                f"divide= names a part {name!r}, and the name of a file may have only letters, "
-                "digits, '_', '-' and '.'"
+                f"divide= names a part {name!r}, but it becomes the name of a file, which may have "
+                "letters, digits, '_' and '-', and not be 'lock'"
             )
         if not isinstance(size, (int, float)) or not 0 < size < math.inf:
             raise OptionError(
@@ -96,15 +96,29 @@ def _rounded(quotas: NDArray[np.float64]) -> Numbers:
 
 
 def _mend(table: Numbers, of_stratum: Numbers, sizes: NDArray[np.float64]) -> None:
-    """Move samples between parts until all parts have their rounded sizes."""
+    """Move samples between parts until all parts have their rounded sizes.
+
+    A part gives a sample of a stratum that was rounded up in it, and takes one of a stratum that
+    was rounded down.  Other parts may pass them on, one of each stratum.
+    """
     wanted = _rounded(sizes[None])[0]
-    quotas = of_stratum[:, None] * (sizes / sizes.sum())
+    surplus = table - of_stratum[:, None] * (sizes / sizes.sum())
     while (beyond := table.sum(axis=0) - wanted).any():
-        much, little = int(beyond.argmax()), int(beyond.argmin())
-        surplus = (table - quotas)[:, much] - (table - quotas)[:, little]
-        row = int(np.where(table[:, much] > 0, np.round(surplus, 9), -np.inf).argmax())
-        table[row, much] -= 1
-        table[row, little] += 1
+        much = int(beyond.argmax())
+        paths: dict[int, list[tuple[int, int, int]]] = {much: []}
+        for part in (queue := [much]):
+            for other in (other for other in range(len(sizes)) if other not in paths):
+                gain = np.minimum(surplus[:, part], -surplus[:, other])
+                if gain.max() > _ROUNDING:
+                    paths[other] = [*paths[part], (int(gain.argmax()), part, other)]
+                    queue.append(other)
+        little = min(paths, key=lambda part: beyond[part])
+        if beyond[little] >= 0:
+            return  # these sizes would round a stratum by more than one sample
+        for row, part, other in paths[little]:
+            for moved in (table, surplus):
+                moved[row, part] -= 1
+                moved[row, other] += 1
 
 
 def assign_groups(

@@ -36,6 +36,7 @@ __all__ = [
     "by_value",
     "look_up_each",
     "one_after_another",
+    "warn_of_levels",
     "word_dtype",
 ]
 
@@ -85,8 +86,8 @@ class Normalize(PixelTransform):
     Warns
     -----
     UserWarning
-        From a loader, if a number is above 1, unless ``ToDtype(..., scale=False)`` before it keeps
-        values up to 255.
+        From a loader, if a number is above 1 and images are uint8, or are so before
+        ``ToDtype(..., scale=True)``.
 
     Notes
     -----
@@ -107,15 +108,6 @@ class Normalize(PixelTransform):
         if not all(self.std):
             raise OptionError(f"std {self.std} has a zero: Normalize divides by it")
 
-    def warn_of_levels(self) -> None:
-        """Warn of numbers for values up to 255 if they are for values from 0 to 1."""
-        if max(*self.mean, *self.std) > 1:
-            warnings.warn(
-                f"Normalize(mean={self.mean}, std={self.std}): mean and std are in 0..1, as uint8 "
-                "images are divided by 255 first; divide mean and std by 255, too",
-                stacklevel=2,
-            )
-
     def check_channels(self, channels: int) -> None:
         if len(self.mean) not in (1, channels):
             raise OptionError(
@@ -130,6 +122,22 @@ class Normalize(PixelTransform):
             for x in (self.mean, self.std)
         )
         return images.sub(mean).div_(std)
+
+
+def warn_of_levels(transforms: Sequence[PixelTransform]) -> None:
+    """Warn of a `Normalize` for values up to 255 if it meets values from 0 to 1.
+
+    `transforms` are the first ones of uint8 images.
+    """
+    for one in transforms:
+        if isinstance(one, Normalize) and max(*one.mean, *one.std) > 1:
+            warnings.warn(
+                f"Normalize(mean={one.mean}, std={one.std}): mean and std are in 0..1, as uint8 "
+                "images are divided by 255 first; divide mean and std by 255, too",
+                stacklevel=2,
+            )
+        if not (isinstance(one, ToDtype) and one.scale):
+            return
 
 
 def _numbers(name: str, value: Any) -> tuple[float, ...]:
