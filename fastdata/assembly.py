@@ -176,15 +176,15 @@ def _assemble(
 def _makes_planes(options: LoaderOptions, pipeline: Pipeline) -> bool:
     """Return whether images are made as contiguous planes, not converted later.
 
-    Stages on a device and batch transforms take images channels last.
+    Stages on a device take images channels last.
     """
     on_device = options.target is not None and options.target.type != "cpu"
     parts = (pipeline, *pipeline.views)
     return (
         options.memory_format == torch.contiguous_format
         and options.cache != "device"
-        and not has_batch_stage(pipeline)
         and not (on_device and options.backend == "dali")
+        and not (on_device and has_batch_stage(pipeline))
         and not (on_device and any(part.pixels is not None for part in parts))
     )
 

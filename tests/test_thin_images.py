@@ -139,6 +139,12 @@ def test_a_picture_that_would_become_too_large_is_rejected(
         assert "(max_pixels)" in reject.reason
 
 
+def test_a_picture_of_max_pixels_is_packed(tmp_path: Path) -> None:
+    samples = [{"image": pil_encode(photo(20, columns), "PNG")} for columns in (30, 31)]
+    report = fastdata.pack(samples, tmp_path / "a.lmdb", max_pixels=600, **QUICK)
+    assert [reject.key for reject in report.rejects] == ["00000001"]
+
+
 def test_the_size_that_is_asked_for_is_not_limited(tmp_path: Path) -> None:
     samples = [{"image": photo(20, 30)}]
     for resize in ("exact", "crop"):

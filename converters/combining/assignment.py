@@ -27,8 +27,8 @@ _ROUNDING = 1e-9
 def part_sizes(divide: Mapping[str, float], count: int, *, grouped: bool) -> NDArray[np.float64]:
     """Return how many of `count` samples each part is to have, not rounded.
 
-    After a single part comes the rest.  `OptionError` unless the parts have shares that add up to
-    1, or whole numbers of samples that add up to `count`.
+    A single part is followed by the rest.  `OptionError` unless the parts have shares that add up
+    to 1, or whole numbers of samples that add up to `count`.
     """
     given: Mapping[Any, Any] = divide
     for name, size in given.items():

@@ -145,8 +145,8 @@ def subset(
         Divide the samples at random into parts: ``{"train": 0.8, "val": 0.1, "test": 0.1}``.  Each
         part becomes a dataset of its own in the folder `destination`: ``train.lmdb``, ``val.lmdb``
         and ``test.lmdb``; with several shards, the folders ``train``, ``val`` and ``test``.  Shares
-        add up to 1; whole numbers count samples.  Of a single part, ``{"small": 0.1}``, the rest is
-        not written.  The order of the samples stays.
+        add up to 1; whole numbers count samples.  A single part, ``{"small": 0.1}``, is written
+        without the rest.  The order of the samples stays.
     stratify : str, optional
         With `divide`: a field of class numbers or text.  Each part gets its share of each class,
         rounded up or down.

@@ -137,7 +137,7 @@ Exit codes: 0 done; 1 failed; 2 wrong usage; 3 done, without damaged samples;
     type=parse_shares,
     metavar="NAME=SHARE,...",
     help="Write a dataset for each part into the folder DESTINATION: train=0.8,val=0.2. Whole "
-    "numbers count samples. Of a single part, small=0.1, the rest is not written.",
+    "numbers count samples. A single part, small=0.1, is written without the rest.",
 )
 @click.option(
     "--stratify",

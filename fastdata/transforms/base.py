@@ -212,7 +212,7 @@ def name_of(function: object) -> str:
 
 
 def check_pixels(
-    transform: object, pixels: NDArray[np.float64], geometry: Geometry, draws: Draws, remedy: str
+    transform: object, pixels: NDArray[Any], geometry: Geometry, draws: Draws, remedy: str
 ) -> None:
     """Raise `OptionError` if a transform makes too many `pixels` of an image, float64 [n]."""
     if not (pixels > MAX_PIXELS).any():

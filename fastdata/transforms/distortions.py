@@ -113,7 +113,7 @@ class RandomRotation(Warping):
         if self.expand:
             rows, columns = _expanded(matrix, height, width)
             remedy = "Put a T.Resize or a crop before"
-            check_pixels("RandomRotation", 1.0 * rows * columns, geometry, draws, remedy)
+            check_pixels("RandomRotation", rows.astype(np.float64) * columns, geometry, draws, remedy)
         else:
             rows, columns = height, width
         matrix = _about_middles(matrix, (height, width), (rows, columns))

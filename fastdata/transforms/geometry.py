@@ -442,13 +442,15 @@ class Geometry:
 
     @property
     def begins_inside(self) -> NDArray[np.bool_]:
-        """Which images have all of the first window, bool [n]; all of them if it comes later."""
+        """Whether each image contains the window that is its first step, bool [n].
+
+        True if the first step is another one.
+        """
         if not self.steps or not isinstance(self.steps[0], Windows):
             return np.ones_like(self.flip)
         first = self.steps[0]
         window = first.top, first.left, first.height, first.width
-        inside: NDArray[np.bool_] = np.equal(window, self.region).all(0)
-        return inside
+        return np.logical_and.reduce(np.equal(window, self.region))  # type: ignore[no-any-return]
 
     def crops(self) -> list[Crop]:
         """Return what to read of each image, and what to do with it, in order."""
@@ -468,7 +470,7 @@ class Geometry:
 
     @property
     def may_be_reduced(self) -> bool:
-        """Whether JPEGs may be decoded reduced, if nothing but a window is before the resize."""
+        """Whether JPEGs may be decoded reduced, if only a window comes before the resize."""
         for step in self.steps:
             if isinstance(step, Scales):
                 factors = self._reductions((step,), self.source_height, self.source_width)

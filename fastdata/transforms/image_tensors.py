@@ -6,7 +6,8 @@ waits for the device to learn which they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ __all__ = [
     "change_some",
     "in_memory_format",
     "one_size",
+    "one_thread",
     "paste",
     "per_image",
     "put",
@@ -116,6 +118,24 @@ def per_image(values: NDArray[Any], images: torch.Tensor) -> torch.Tensor:
     return to_device(values, images.device)[:, None, None, None]
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Have torch compute on one thread, as in worker processes: sums depend on the number.
+
+    For single images threads are no gain: where workers have the other cores, each operation would
+    wait for the slowest thread.
+    """
+    before = torch.get_num_threads()
+    if before == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def by_piece(compute: Callable[[slice], torch.Tensor], out: torch.Tensor) -> torch.Tensor:
     """Return what `compute` makes of images at places, [n, C, H, W]: on the CPU one by one.
 
@@ -124,8 +144,9 @@ def by_piece(compute: Callable[[slice], torch.Tensor], out: torch.Tensor) -> tor
     """
     if out.device.type != "cpu":
         return compute(slice(None))
-    for at, one in enumerate(out):
-        one.copy_(compute(slice(at, at + 1))[0])
+    with one_thread():
+        for at, one in enumerate(out):
+            one.copy_(compute(slice(at, at + 1))[0])
     return out
 
 
@@ -166,9 +187,10 @@ def change_some(
     places = np.flatnonzero(which)
     numbers = [per_image(value[which], images) for value in values]
     if images.device.type == "cpu" and images.dtype == torch.uint8 and not together:
-        for at, place in enumerate(places.tolist()):
-            one = images[place : place + 1]
-            one.copy_(change(one, *(number[at : at + 1] for number in numbers)))
+        with one_thread():
+            for at, place in enumerate(places.tolist()):
+                one = images[place : place + 1]
+                one.copy_(change(one, *(number[at : at + 1] for number in numbers)))
     elif len(places) == len(images):
         return change(images, *numbers)
     else:

@@ -42,7 +42,7 @@ from fastdata.transforms.boxes import BoundDrop
 from fastdata.transforms.choosing import Gate, Member, chosen
 from fastdata.transforms.generators import albumentations_in, seeding
 from fastdata.transforms.geometric import GeometryStage
-from fastdata.transforms.image_tensors import put, take
+from fastdata.transforms.image_tensors import one_thread, put, take
 from fastdata.transforms.mixing import MixTransform
 from fastdata.transforms.pixel import (
     PixelLookup,
@@ -258,7 +258,7 @@ class ChangeStage:
         """Return samples with their images changed, each as a batch of one."""
         made = []
         which = chosen(self.gates, seed, keys).tolist()
-        with _one_thread():
+        with one_thread():
             for at, sample in enumerate(samples):
                 if which[at]:
                     images = {n: _image(n, getattr(sample, n), 3)[None] for n in self._names}
@@ -275,20 +275,6 @@ def _with_channels(schema: Schema, transform: BatchTransform) -> Schema:
         image = schema.images[name]
         fields[name] = replace(image, channels=transform.channels_after(image.channels))
     return Schema(fields, stored=True)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Have torch compute on one thread, as in worker processes: sums depend on the number."""
-    before = torch.get_num_threads()
-    if before == 1:
-        yield
-        return
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _image(name: str, value: Any, dimensions: int) -> torch.Tensor:
