@@ -413,16 +413,19 @@ def test_another_request_starts_again(
     assert sorted(os.listdir(tmp_path)) == ["a.lmdb", "c.lmdb"]
 
 
-@pytest.mark.parametrize("other", ["seed", "samples"])
+@pytest.mark.parametrize(
+    "other", [{"seed": 1}, {"indices": range(50, 100)}, {"stratify": "label"}, {"group": "patient"}]
+)
 def test_the_same_parts_of_other_samples_start_again(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: dict[str, Any]
 ) -> None:
     options: dict[str, Any] = {"divide": {"a": 0.5, "b": 0.5}, "progress": False}
+    options["indices"] = range(50)
     with monkeypatch.context() as patch:
         patch.setattr(dividing, "_move", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            fastdata.subset(whole, tmp_path / "x", indices=range(50), **options)
-    options |= {"seed": 1, "indices": range(50)} if other == "seed" else {"indices": range(50, 100)}
+            fastdata.subset(whole, tmp_path / "x", **options)
+    options |= other
     found = fastdata.subset(whole, tmp_path / "x", **options)
     assert found.digest == fastdata.subset(whole, tmp_path / "fresh", **options).digest
 

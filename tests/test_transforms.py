@@ -674,6 +674,7 @@ def test_images_of_a_sample_must_agree_in_size() -> None:
         (lambda: T.RandomHorizontalFlip(1.5), "probability from 0 to 1"),
         (lambda: T.Normalize((0.5,), (0.0,)), "has a zero"),
         (lambda: T.Normalize((0.5,), (1, 1)), "one number a channel each, not 1 and 2"),
+        (lambda: T.Resize(9, interpolation=False), "interpolation is one of .*not False"),
         (lambda: T.Normalize(0.5, (1,)), "mean is a list of numbers, one a channel, not 0.5"),
         (lambda: T.ToDtype(torch.int64), "floating torch.dtype, not torch.int64"),
         (lambda: T.PerSample(3), "PerSample takes a callable, not 3"),
