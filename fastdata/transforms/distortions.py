@@ -38,7 +38,7 @@ __all__ = ["ElasticTransform", "RandomAffine", "RandomPerspective", "RandomRotat
 Floats = NDArray[np.float64]
 
 GREATEST = 1e9
-"""Of the absolute value of a parameter: what is made of it stays finite in float32."""
+"""The greatest absolute value of a parameter.  Coordinates stay finite in float32."""
 
 
 class Warping(GeometricTransform):

@@ -61,8 +61,8 @@ PaddingMode: TypeAlias = Literal["constant", "edge", "reflect", "symmetric"]
 REDUCTION_MARGIN = 3
 """How many times its target a picture must still be, in both directions, to be decoded reduced.
 
-A JPEG can be decoded at 1/2, 1/4 or 1/8 for less, but then means of 2 x 2, 4 x 4 or 8 x 8 pixels
-are what is resized.  With this margin that is 48 dB and more from the resize of all pixels, 43 dB
+A JPEG can be decoded at 1/2, 1/4 or 1/8 for less, but then the resize gets means of 2 x 2, 4 x 4 or
+8 x 8 pixels.  With this margin that is 48 dB and more from the resize of all pixels, 43 dB
 at the lowest, with 2 it is 43 to 46 dB (``docs/design/loading.md``).
 """
 
@@ -70,7 +70,7 @@ MOST_WARPED = 32_767
 """Pixels on a side of the largest images that OpenCV can look up."""
 
 SMALLEST_REDUCED = 8
-"""Pixels on a side from which on every decoder can reduce a JPEG."""
+"""Every decoder can reduce a JPEG with this many pixels on a side, or more."""
 
 
 class Window(NamedTuple):
@@ -108,8 +108,8 @@ class Program(NamedTuple):
 class Crop(NamedTuple):
     """What to read of one image, and what happens to that.
 
-    `window` is (top, left, height, width) inside the image, empty where none of it is wanted;
-    its pixels may be reduced by `factor`, 1, 2, 4 or 8, while they are decoded.
+    `window` is (top, left, height, width) inside the image.  It is empty if no pixel is used.  Its
+    pixels may be reduced by `factor`, 1, 2, 4 or 8, while they are decoded.
     """
 
     window: tuple[int, int, int, int]
@@ -201,7 +201,7 @@ class Geometry:
     source_height, source_width : ndarray of int64, shape [n]
         Sizes of the images as they are stored.
     height, width : ndarray of int64, shape [n]
-        Sizes after what is planned so far.
+        Sizes after all planned steps.
     flip : ndarray of bool, shape [n]
         Images to be mirrored left to right, after all steps and `transpose`.
     steps : tuple of Windows, Scales or Warps
@@ -211,8 +211,8 @@ class Geometry:
     transpose : ndarray of bool, shape [n], or None
         Images whose rows become columns, after all steps; None: none is transposed.
     parts : tuple of (ndarray of int64, Geometry)
-        If not all images take the same steps: places of those that do, and their geometry.  The
-        whole then has no steps and no `transpose`, and takes none.
+        Groups of images that take the same steps: their places, and their geometry.  The whole
+        then has no steps and no `transpose`.  Empty if all images take the same steps.
     boxes : ndarray of object, shape [n], or None
         The boxes of each stored image, float64 [k, 4], if a transform needs them.
     centred : tuple of CentreCut
@@ -611,9 +611,9 @@ class Geometry:
     def _reductions(
         self, steps: tuple[Windows | Scales | Warps, ...], height: Ints, width: Ints
     ) -> Ints:
-        """Return by how much pixels of these sizes may be reduced before `steps`.
+        """Return how many times smaller images of these sizes may be decoded before `steps`.
 
-        As far as the first resize leaves room for, unless the user insists on a filter.
+        The first resize must leave room for it, and the user must not insist on a filter.
         """
         first = steps[0] if steps else None
         if (
@@ -692,7 +692,7 @@ def inside_places(at: Any, length: Any, mode: PaddingMode) -> Any:
 
 
 def _is_inside(window: Windows, scale: Scales) -> bool:
-    """Return whether windows are inside of what images were resized to."""
+    """Return whether windows lie inside the resized images."""
     low = np.minimum(window.top, window.left)
     bottom, right = window.top + window.height, window.left + window.width
     return bool(((low >= 0) & (bottom <= scale.height) & (right <= scale.width)).all())

@@ -99,7 +99,7 @@ def to_dtype_of(values: torch.Tensor, like: torch.Tensor, *, rounded: bool = Fal
 def to_uint8(values: torch.Tensor) -> torch.Tensor:
     """Return floating values from 0 to 255 as uint8, without their fraction."""
     if values.device.type == "cpu":
-        values = values.short()  # from which torch gets to uint8 five times as fast
+        values = values.short()  # torch turns int16 into uint8 five times as fast
     return values.to(torch.uint8)
 
 
@@ -130,8 +130,8 @@ def per_image(values: NDArray[Any], images: torch.Tensor) -> torch.Tensor:
 def one_thread() -> Iterator[None]:
     """Have torch compute on one thread, as in worker processes: sums depend on the number.
 
-    For single images threads are no gain: where workers have the other cores, each operation would
-    wait for the slowest thread.
+    Single images gain nothing from threads.  If workers use the other cores, each operation waits
+    for the slowest thread.
     """
     before = torch.get_num_threads()
     if before == 1:
@@ -212,7 +212,7 @@ def paste(
     others: torch.Tensor,
     partner: NDArray[np.int64] | None = None,
 ) -> torch.Tensor:
-    """Return images, with what `others`, [n, C, H, W], have in the box of each.
+    """Return images with the pixels of `others`, [n, C, H, W], inside their boxes.
 
     `boxes` are (top, left, bottom, right), int64 [n, 4], the last two not inside.  With a
     `partner`, int64 [n], an image gets the pixels of that place of `others`.
