@@ -20,7 +20,7 @@ __all__ = ["assign_groups", "assign_samples", "part_sizes"]
 Numbers = NDArray[np.int64]
 
 _NAME = re.compile(r"(?!lock$)\w[\w-]*")
-"""Names of parts become names of files, beside those of `dividing`."""
+"""Names of parts become names of files; `lock` is a file of `dividing`."""
 _ROUNDING = 1e-9
 
 

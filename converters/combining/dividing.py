@@ -273,8 +273,8 @@ def _write(
                 continue
             if target.resolve() in sources:
                 raise DestinationExistsError(
-                    f"{target} is the dataset that is divided, and would be replaced by a part of "
-                    "it. Choose another destination, or another name for the part."
+                    f"{target} is the dataset that is divided: one of its parts would replace it. "
+                    "Choose another destination, or another name for the part."
                 )
             if not overwrite:
                 raise DestinationExistsError(

@@ -10,9 +10,9 @@ A resize does the same to all rows and the same to all columns.  So each axis of
 columns.  The taps are those of the CPU: half-pixel centres, edges repeated, nearest neighbour for
 masks, and a filter as wide as the resize shrinks where the CPU antialiases.
 
-Against the CPU's pixels: windows and flips are equal, and so is nearest neighbour but
-where a centre falls exactly between two pixels (the second is taken here; there it is a
-matter of OpenCV's version).  Bilinear ones differ by 1 at most: photographs of 256 x 320
+Against the CPU's pixels: windows and flips are equal.  Nearest neighbour is equal, too, unless a
+centre falls exactly between two pixels (the second is taken here; there it depends on OpenCV's
+version).  Bilinear ones differ by 1 at most: photographs of 256 x 320
 and 375 x 500, cropped to 224 x 224, are 75 dB from the CPU's pixels at least, and 55 dB
 with ``antialias=True``.  A JPEG that the CPU decodes at a reduced scale is reduced here by
 the filter instead.
@@ -54,7 +54,7 @@ def render_on_device(
     Parameters
     ----------
     geometry : Geometry
-        Planned for n images, all of the size of these; in the end they are of one size.
+        Planned for n images of the size of these.  All results have one size.
     images : torch.Tensor of uint8 or floating, shape [n, C, H, W]
         On any device; never written to.
     mask : bool
@@ -91,7 +91,7 @@ def render_canvas(geometry: Geometry, pixels: torch.Tensor, *, mask: bool = Fals
     """Return what `geometry` makes of images that lie in the top left corners of `pixels`.
 
     As `render_on_device`, but images may be smaller than the canvas [n, H, W, C], each of its own
-    size; pixels beside them are never read.  The result is [n, H', W', C], contiguous.
+    size.  The rest of the canvas is never read.  The result is [n, H', W', C], contiguous.
     """
     for sizes, name in ((geometry.height, "heights"), (geometry.width, "widths")):
         if (sizes != sizes[0]).any():
@@ -208,7 +208,7 @@ def _gathered(pixels: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor) -
 
 
 def _places(size: Ints, device: torch.device) -> torch.Tensor:
-    """Return the places of an axis, int64 [n, most]; beside a smaller image they are its last."""
+    """Return the places of an axis, int64 [n, most]; smaller images repeat their last place."""
     place = torch.arange(int(size.max()), device=device)
     return torch.minimum(place, (to_device(size, device)[:, None] - 1).clamp(0))
 
