@@ -21,7 +21,7 @@ from torch.nn import functional
 from fastdata import transforms as T  # noqa: N812
 from fastdata.errors import OptionError
 from fastdata.random import Draws
-from fastdata.transforms import color
+from fastdata.transforms import color, image_tensors
 from fastdata.transforms.automatic import DRAWN, OPERATIONS, SIGNED
 from fastdata.transforms.distributions import beta
 from fastdata.transforms.image_tensors import per_image
@@ -305,6 +305,23 @@ def test_a_batch_transform_keeps_its_promises(transform: T.BatchTransform) -> No
     assert torch.equal(ours, run(transform, channels_last))
     part_of_larger = functional.pad(images, (1, 2, 3, 4))[:, :, 3:-4, 1:-2]
     assert torch.equal(ours, run(transform, part_of_larger))
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [*ALL, T.AutoAugment(), T.AugMix(), T.Grayscale(3), T.RandomEqualize(), T.RandomSolarize(99)],
+    ids=lambda transform: type(transform).__name__,
+)
+def test_few_threads_and_many_make_the_same(
+    transform: T.BatchTransform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = pixels()
+    made = []
+    for few in (1_000, 0):  # images one by one, and all together
+        monkeypatch.setattr(image_tensors, "FEW_THREADS", few)
+        made.append(run(transform, images))
+    assert torch.equal(*made)
+    assert made[1].is_contiguous()
 
 
 @pytest.mark.parametrize("transform", ALL, ids=lambda transform: type(transform).__name__)

@@ -37,6 +37,10 @@ __all__ = [
 ]
 
 
+FEW_THREADS = 2
+"""Threads of torch with which images of a batch are computed one by one, on the CPU."""
+
+
 def as_array(image: torch.Tensor) -> NDArray[Any]:
     """Return [C, H, W] as a contiguous array [H, W, C]."""
     return np.ascontiguousarray(image.permute(1, 2, 0).numpy())
@@ -145,17 +149,26 @@ def one_thread() -> Iterator[None]:
 
 
 def by_piece(compute: Callable[[slice], torch.Tensor], out: torch.Tensor) -> torch.Tensor:
-    """Return what `compute` makes of images at places, [n, C, H, W]: on the CPU one by one.
+    """Return what `compute` makes of images at places, [n, C, H, W]: all, or one by one.
 
-    They are written to `out` then.  What is computed of one image stays in the CPU's cache; of a
-    batch it took two to six times as long.
+    One by one they are written to `out`.
     """
-    if out.device.type != "cpu":
-        return compute(slice(None))
+    if not _one_by_one(out):
+        made = compute(slice(None))
+        is_dense = made.is_contiguous() or made.is_contiguous(memory_format=torch.channels_last)
+        return made if is_dense else out.copy_(made)
     with one_thread():
         for at, one in enumerate(out):
             one.copy_(compute(slice(at, at + 1))[0])
     return out
+
+
+def _one_by_one(images: torch.Tensor) -> bool:
+    """Return whether images of a batch are faster one by one: each stays in the CPU's cache.
+
+    A whole batch took two to six times as long on one thread; many threads make up for that.
+    """
+    return images.device.type == "cpu" and torch.get_num_threads() <= FEW_THREADS
 
 
 def take(values: torch.Tensor, places: NDArray[np.int64]) -> torch.Tensor:
@@ -186,7 +199,7 @@ def change_some(
 ) -> torch.Tensor:
     """Apply `change` to the images [n, C, H, W] for which `which`, bool [n], is true.
 
-    `change` is called with these images and their `values`, as of `per_image`; on the CPU with one
+    `change` is called with these images and their `values`, as of `per_image`; perhaps with one
     uint8 image at a time, unless its result depends on the images that are `together`.  `images`
     itself may be written to and returned.
     """
@@ -194,7 +207,7 @@ def change_some(
         return images
     places = np.flatnonzero(which)
     numbers = [per_image(value[which], images) for value in values]
-    if images.device.type == "cpu" and images.dtype == torch.uint8 and not together:
+    if _one_by_one(images) and images.dtype == torch.uint8 and not together:
         with one_thread():
             for at, place in enumerate(places.tolist()):
                 one = images[place : place + 1]
