@@ -94,6 +94,7 @@ def packed_loader(data: PackedData, options: LoaderOptions) -> Loader:
         if not isinstance(data, Dataset):
             raise OptionError(f"max_pixels is for files of packed data, but {data!r} has none")
         data = data._limited_to(options.max_pixels)
+    whole = data.schema
     if options.fields is not None:
         if not isinstance(data, Dataset):
             raise OptionError(f"fields selects among those of packed data, not of {data!r}")
@@ -112,7 +113,7 @@ def packed_loader(data: PackedData, options: LoaderOptions) -> Loader:
         names = {name: new for name, new in own.names.items() if name in data.schema}
     record = RecordFormat(options.batch_format or own.batch_format, names)
     record.check(data.schema)
-    pipeline = _pipeline(options, data.schema)
+    pipeline = _pipeline(options, data.schema, whole)
     if options.image_lists:
         _check_not_mixed(pipeline)
     decoder = jpeg_decoder(options.decoder)
@@ -175,15 +176,15 @@ def _assemble(
 def _makes_planes(options: LoaderOptions, pipeline: Pipeline) -> bool:
     """Return whether images are made as contiguous planes, not converted later.
 
-    Stages on a device and batch transforms take images channels last.
+    Stages on a device take images channels last.
     """
     on_device = options.target is not None and options.target.type != "cpu"
     parts = (pipeline, *pipeline.views)
     return (
         options.memory_format == torch.contiguous_format
         and options.cache != "device"
-        and not has_batch_stage(pipeline)
         and not (on_device and options.backend == "dali")
+        and not (on_device and has_batch_stage(pipeline))
         and not (on_device and any(part.pixels is not None for part in parts))
     )
 
@@ -243,12 +244,25 @@ def _worker_options(options: LoaderOptions, work: BatchWork) -> WorkerOptions:
     )
 
 
-def _pipeline(options: LoaderOptions, schema: Schema) -> Pipeline:
-    """Return the checked transforms, `dtype` being one more at the end."""
+def _pipeline(options: LoaderOptions, schema: Schema, whole: Schema) -> Pipeline:
+    """Return the checked transforms, `dtype` being one more at the end.
+
+    `whole` has the fields that the option `fields` leaves out, too, for messages.
+    """
     transforms = as_tuple(options.transform)
     if options.dtype is not None:
         transforms = (*transforms, ToDtype(options.dtype))
-    return Pipeline(transforms, schema)
+    try:
+        return Pipeline(transforms, schema)
+    except OptionError as error:
+        left_out = [name for name in whole if name not in schema]
+        try:
+            Pipeline(transforms, whole)
+        except OptionError:
+            raise error from None
+        raise OptionError(
+            f"fields leaves out {', '.join(left_out)}, and without them {error}"
+        ) from None
 
 
 def _check_not_mixed(pipeline: Pipeline) -> None:

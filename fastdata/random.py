@@ -135,7 +135,7 @@ class SampleKeys:
     def __len__(self) -> int:
         return len(self.indices)
 
-    def __getitem__(self, some: slice | NDArray[np.bool_]) -> SampleKeys:
+    def __getitem__(self, some: slice | NDArray[np.bool_] | NDArray[np.int64]) -> SampleKeys:
         occurrences = None if self.occurrences is None else self.occurrences[some]
         return SampleKeys(self.epoch, self.indices[some], occurrences)
 

@@ -16,11 +16,12 @@ import pytest
 import torch
 from PIL import Image, ImageOps
 from samples import photo
+from torch.nn import functional
 
 from fastdata import transforms as T  # noqa: N812
 from fastdata.errors import OptionError
 from fastdata.random import Draws
-from fastdata.transforms import color
+from fastdata.transforms import color, image_tensors
 from fastdata.transforms.automatic import DRAWN, OPERATIONS, SIGNED
 from fastdata.transforms.distributions import beta
 from fastdata.transforms.image_tensors import per_image
@@ -217,6 +218,75 @@ def test_magnitudes_are_those_of_torchvision(
         assert drawn[name] == expected
 
 
+# -- by tables of values -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [
+        ("adjust_brightness", np.array([0, 0.3, 1, 1.7, 300])),
+        ("adjust_contrast", np.array([0, 0.3, 1, 1.7, 300])),
+        ("solarize", np.array([0, 0.5, 100, 254.5, 255])),
+        ("autocontrast", None),
+    ],
+)
+def test_tables_make_of_values_what_arithmetic_makes(
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    numbers: np.ndarray | None,
+    memory_format: torch.memory_format,
+    channels: int,
+) -> None:
+    images = pixels(5, channels=channels).contiguous(memory_format=memory_format)
+    images[3] = 17
+    images[4] = images[4] // 4 + 60
+    arguments = [] if numbers is None else [per_image(numbers, images)]
+    ours = getattr(color, name)(images, *arguments)
+    assert ours.stride() == images.stride()
+    monkeypatch.setattr(color, "by_value", lambda change, images: change(images))
+    assert torch.equal(ours, getattr(color, name)(images, *arguments))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_mean_of_large_images_is_exact(threads: int) -> None:
+    images = torch.full((1, 1, 300, 300), 200, dtype=torch.uint8)
+    images[0, 0, 0, 0] = 199  # the sum is odd and above 2**24, so no float32
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        ours = run(T.ColorJitter(contrast=(0, 0)), images)
+    finally:
+        torch.set_num_threads(before)
+    assert ours.unique().tolist() == [199]
+
+
+@pytest.mark.parametrize("kind", [torch.uint8, torch.float32], ids=["uint8", "float32"])
+def test_boxes_are_erased_and_mixed_as_by_plain_loops(kind: torch.dtype) -> None:
+    images = pixels(6).to(kind)
+    box = np.array(
+        [
+            [0, 0, 0, 0],
+            [0, 0, 20, 26],
+            [3, 4, 9, 20],
+            [19, 25, 20, 26],
+            [5, 0, 6, 26],
+            [0, 7, 20, 8],
+        ]
+    )
+    partner = np.array([1, 2, 3, 4, 5, 0])
+    erased, mixed = images.clone(), images.clone()
+    for at, (top, left, bottom, right) in enumerate(box.tolist()):
+        for y in range(top, bottom):
+            for x in range(left, right):
+                erased[at, :, y, x] = torch.tensor([7, 8, 9]).to(kind)
+                mixed[at, :, y, x] = images[partner[at], :, y, x]
+    erasing, mixing = T.RandomErasing(value=(7, 8, 9)), T.CutMix(num_classes=2)
+    assert torch.equal(erasing.apply(images, {"box": box, "key": np.zeros(6, np.int64)}), erased)
+    assert torch.equal(mixing.apply(images, {"box": box, "partner": partner}), mixed)
+
+
 # -- promises of all ---------------------------------------------------------------------
 
 
@@ -233,6 +303,25 @@ def test_a_batch_transform_keeps_its_promises(transform: T.BatchTransform) -> No
     assert not torch.equal(ours, run(transform, images, seed=1))
     channels_last = images.contiguous(memory_format=torch.channels_last)
     assert torch.equal(ours, run(transform, channels_last))
+    part_of_larger = functional.pad(images, (1, 2, 3, 4))[:, :, 3:-4, 1:-2]
+    assert torch.equal(ours, run(transform, part_of_larger))
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [*ALL, T.AutoAugment(), T.AugMix(), T.Grayscale(3), T.RandomEqualize(), T.RandomSolarize(99)],
+    ids=lambda transform: type(transform).__name__,
+)
+def test_few_threads_and_many_make_the_same(
+    transform: T.BatchTransform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = pixels()
+    made = []
+    for few in (1_000, 0):  # images one by one, and all together
+        monkeypatch.setattr(image_tensors, "FEW_THREADS", few)
+        made.append(run(transform, images))
+    assert torch.equal(*made)
+    assert made[1].is_contiguous()
 
 
 @pytest.mark.parametrize("transform", ALL, ids=lambda transform: type(transform).__name__)

@@ -252,6 +252,7 @@ def test_images_that_come_out_dark_or_inverted_are_noted(
     [
         _png(FULL, 16),
         _png(FULL, 16, sBIT=b"\x0c"),
+        _png(DARK, 16, sBIT=b"\x10"),
         _png(LEVELS, 4),
         _tiff(FULL, 16),
         _tiff(DARK, 12),

@@ -22,7 +22,6 @@ from fastdata.schema import ImageField, ScalarField
 from fastdata.transforms.boxes import transform_boxes
 from fastdata.transforms.color import to_grayscale
 from fastdata.transforms.geometry import Geometry
-from fastdata.transforms.joining import joined
 from fastdata.transforms.warps import shifts
 
 COUNT, SEED = 24, 3
@@ -157,6 +156,30 @@ def test_an_image_is_the_same_in_any_batch(stored: Path, case: str) -> None:
     assert torch.equal(images(stored, transform, batch_size=COUNT), expected)
     workers = {"num_workers": 2, "worker_method": "process"}
     assert torch.equal(images(stored, transform, batch_size=COUNT, **workers), expected)
+
+
+def test_an_image_with_several_choices_is_the_same_in_any_batch(
+    stored: Path, tmp_path: Path
+) -> None:
+    pads = [T.Pad(9, fill=9), T.Pad(4, padding_mode="edge"), T.RandomCrop(40)]
+    resize = T.Resize((40, 44))
+    on_batches = [T.Resize((64, 64)), T.RandomGrayscale(0.5)]
+    on_batches += [T.RandomApply([one]) for one in pads]
+    for transform in ([*on_batches, resize], [T.RandomPerspective(p=0.5), CROP]):
+        made = [images(stored, transform, batch_size=n) for n in (1, 8, COUNT)]
+        assert torch.equal(made[0], made[1])
+        assert torch.equal(made[0], made[2])
+
+    path = boxed_shard(tmp_path / "boxed.lmdb", COUNT)
+    members = [T.RandomIoUCrop(0.2, 0.8), T.RandomPerspective(p=1.0)]
+    transform = [T.RandomRotation(20), *(T.RandomApply([one]) for one in members), resize]
+    boxes = []
+    for batch_size in (1, 8, COUNT):
+        with fastdata.loader(path, batch_size=batch_size, seed=SEED, transform=transform) as it:
+            boxes.append([one for batch in it for one in batch.boxes])
+    for alone, some, every in zip(*boxes, strict=True):
+        assert torch.equal(alone, some)
+        assert torch.equal(alone, every)
 
 
 def test_p_of_one_and_none_are_the_members_and_nothing(stored: Path) -> None:
@@ -376,8 +399,10 @@ def test_random_iou_crop_of_some_images_is_that_of_a_plain_loop(tmp_path: Path) 
 
 def test_boxes_beyond_an_image_are_left_where_nothing_is_cut() -> None:
     """A crop cuts boxes off at its edges, but only those of the images that it is for."""
-    whole, which = Geometry.of([50], [60]), np.array([True, False])
-    cropped = joined(which, whole.window(0, 0, 40, 40), whole)
+    whole = Geometry.of([50], [60])
+    cropped = Geometry.of_parts(
+        [(np.array([0]), whole.window(0, 0, 40, 40)), (np.array([1]), whole)]
+    )
     moved = transform_boxes(cropped, [[-5, 3, 90, 20], [-5, 3, 90, 20]], [1, 1])
     assert moved.boxes.tolist() == [[0, 3, 40, 20], [-5, 3, 90, 20]]
 

@@ -400,7 +400,7 @@ def test_wrong_options_are_exit_code_2(
         ("export PACKED out --shard-size 3", "--format folder has no shards: omit --shard-size\n"),
         (
             "subset PACKED a.lmdb",
-            "give --split, --class, --where, --indices, --fraction or --divide\n",
+            "give --split, --class, --where, --indices or --divide\n",
         ),
         (
             "subset PACKED a.lmdb --class cta",

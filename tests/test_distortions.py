@@ -21,7 +21,7 @@ from fastdata.errors import OptionError
 from fastdata.formats.writer import Record
 from fastdata.random import Draws, SampleKeys, operation_id
 from fastdata.schema import ArrayField, ImageField, ScalarField, Schema
-from fastdata.transforms import displacement
+from fastdata.transforms import displacement, render_warp
 from fastdata.transforms.geometry import Geometry
 from fastdata.transforms.render import render
 from fastdata.transforms.render_device import render_canvas, render_on_device
@@ -506,6 +506,17 @@ def test_large_images_are_looked_up_in_bands() -> None:
     angle = -20 + 40 * draws.uniform()[0, 0]
     places = affine(300, 700, angle, (0, 0), 1, (0, 0))
     check(made, looked_up(image, (300, 700), places, False), False)
+
+
+def test_bands_of_a_displaced_image_are_parts_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    transform = T.ElasticTransform(40, 3)
+    geometry = transform.plan(Geometry.of([60], [50]), draws_of(transform, count=1))
+    image = photo(60, 50)
+    whole, banded = np.empty_like(image), np.empty_like(image)
+    render(geometry.programs()[0], image, whole)
+    monkeypatch.setattr(render_warp, "BAND_PIXELS", 350)
+    render(geometry.programs()[0], image, banded)
+    np.testing.assert_array_equal(whole, banded)
 
 
 # -- displacements ---------------------------------------------------------------------

@@ -81,6 +81,28 @@ def test_each_part_is_a_dataset_with_its_share(whole: Path, tmp_path: Path) -> N
     assert list(same["val"].keys) == list(parts["val"].keys) != list(other["val"].keys)
 
 
+def test_of_a_single_part_the_rest_is_not_written(whole: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"stratify": "label", "progress": False}
+    report = fastdata.subset(whole, tmp_path / "a", divide={"small": 0.3}, **options)
+    assert os.listdir(tmp_path / "a") == ["small.lmdb"]
+    small = fastdata.open(tmp_path / "a/small.lmdb")
+    assert Counter(small.targets) == {0: 21, 1: 6, 2: 3}
+    assert report.notes == ("70 other samples are in no part",)
+    assert report.num_samples == 30
+    # The order stays, and the part is that of a division with the rest.
+    assert list(small.keys) == sorted(small.keys, key=int)
+    both = {"small": 0.3, "rest": 0.7}
+    fastdata.subset(whole, tmp_path / "b", divide=both, **options)
+    assert fastdata.open(tmp_path / "b/small.lmdb").digest == small.digest
+    fastdata.subset(whole, tmp_path / "c", divide={"few": 7, "rest": 93}, progress=False)
+    report = fastdata.subset(whole, tmp_path / "d", divide={"few": 7}, progress=False)
+    assert report.parts["few"].digest == fastdata.open(tmp_path / "c/few.lmdb").digest
+    grouped = fastdata.subset(
+        whole, tmp_path / "e", divide={"few": 0.2}, group="patient", progress=False
+    )
+    assert 15 <= grouped.num_samples <= 25
+
+
 def test_a_seed_draws_the_same_samples_on_every_machine() -> None:
     strata = np.arange(12) % 3
     sizes = np.array([8.0, 4.0])
@@ -108,6 +130,25 @@ def test_shares_are_rounded_by_class_and_in_all(seed: int) -> None:
     quotas = np.bincount(strata)[:, None] * [0.7, 0.2, 0.1]
     assert np.abs(table - quotas).max() < 1
     assert np.abs(table.sum(axis=0) - sizes).max() < 1
+
+
+@pytest.mark.parametrize(
+    ("strata", "shares"),
+    [
+        ([53, 54, 20, 29], [0.15508137, 0.01400874, 0.52469079, 0.13728183, 0.16893727]),
+        ([6, 18, 21, 46, 32, 21, 27, 28, 6, 26, 5, 44, 46, 24], [0.3108162, 0.360124, 0.1589962]),
+    ],
+)
+def test_sizes_are_kept_without_rounding_a_class_by_more(strata: Any, shares: Any) -> None:
+    shares = np.array(shares if sum(shares) > 0.999 else [*shares, 1 - sum(shares)])
+    sizes = shares / shares.sum() * sum(strata)
+    rows = np.repeat(np.arange(len(strata)), strata)
+    table = np.zeros((len(strata), len(sizes)))
+    np.add.at(table, (rows, assign_samples(sizes, rows, 0)), 1)
+    assert np.abs(table - np.outer(strata, sizes / sizes.sum())).max() < 1
+    assert np.abs(table.sum(axis=0) - sizes).max() < 1
+    up = np.argsort(sizes % 1)[::-1][: round(float((sizes % 1).sum()))]
+    assert set(np.flatnonzero(table.sum(axis=0) > sizes)) == set(up)
 
 
 def test_a_note_names_classes_that_are_too_few_for_all_parts(tmp_path: Path) -> None:
@@ -204,11 +245,22 @@ def test_parts_are_packed_as_asked(whole: Path, tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"divide": {"a": 0.8, "b": 0.1}}, r"the shares of divide= add up to 0\.9, not to 1"),
+        ({"divide": {"a": 0.8, "b": 0.199}}, r"the shares of divide= add up to 0\.999, not to 1"),
         ({"divide": {"a": 80, "b": 10}}, r"add up to 90 samples, and there are 100\. Give numbers"),
-        ({"divide": {"a": 1.0}}, "two parts or more"),
+        ({"divide": {"a": 1.5}}, r"the shares of divide= add up to 1\.5, not to 1"),
+        ({"divide": {"a": 101}}, "add up to 101 samples, and there are 100"),
         ({"divide": {"a": 1.5, "b": -0.5}}, r"'b' the size -0\.5, which is not a number above 0"),
         ({"divide": {"a": float("nan"), "b": 0.5}}, "'a' the size nan"),
-        ({"divide": {"../a": 0.5, "b": 0.5}}, r"'\.\./a', and the name of a file may"),
+        (
+            {"divide": {"../a": 0.5, "b": 0.5}},
+            r"'\.\./a', but it becomes the name of a file, which",
+        ),
+        (
+            {"divide": {"divide.partial": 0.5, "b": 0.5}},
+            r"'divide\.partial', but it becomes the name",
+        ),
+        ({"divide": {"lock": 0.5, "b": 0.5}}, "'lock', but it becomes the name"),
+        ({"shards": 11}, "shards=11 are more than the 10 samples of 'val'"),
         ({"divide": {"a": 0.999, "b": 0.001}}, r"would leave 'b' empty: it is to have 0\.1 of 100"),
         ({"divide": {"a": 50, "b": 50}, "group": "patient"}, "divide= with group= takes shares"),
         ({"group": "patients"}, r"group='patients': the dataset has no such field; it has image"),
@@ -217,7 +269,7 @@ def test_parts_are_packed_as_asked(whole: Path, tmp_path: Path) -> None:
         ({"stratify": "age"}, "stratify='age': this field holds fractions, not classes"),
         ({"group": "label", "divide": {k: 0.25 for k in "abcd"}}, "3 groups are fewer than the 4"),
         ({"indices": [1, 1, 2]}, "give each sample once"),
-        ({"divide": None, "fraction": 0.5, "group": "patient"}, "give divide=, too"),
+        ({"divide": None, "indices": [1], "group": "patient"}, "give divide=, too"),
     ],
 )
 def test_what_cannot_be_divided_is_said(
@@ -298,6 +350,49 @@ def test_a_division_that_is_killed_goes_on(
     ]
 
 
+def test_a_part_may_be_called_as_a_file_of_a_division(whole: Path, tmp_path: Path) -> None:
+    """Staged datasets lie beside the files of the division itself."""
+    options: dict[str, Any] = {"divide": {"replaced": 0.4, "state": 0.6}, "shards": 2}
+    for seed in range(2):
+        report = fastdata.subset(
+            whole, tmp_path, seed=seed, overwrite=True, progress=False, **options
+        )
+        digests = [fastdata.open(tmp_path / name).digest for name in options["divide"]]
+        assert digests == [part.digest for part in report.parts.values()]
+    assert sorted(os.listdir(tmp_path)) == ["replaced", "state"]
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_no_part_replaces_the_dataset_that_is_divided(
+    whole: Path, tmp_path: Path, shards: int
+) -> None:
+    """An interruption would leave the next run a part in place of the whole."""
+    source = tmp_path / ("train.lmdb" if shards == 1 else "train")
+    options: dict[str, Any] = {"shards": shards, "progress": False}
+    before = fastdata.subset(whole, source, indices=range(100), **options).digest
+    with pytest.raises(DestinationExistsError, match=r"train.* is the dataset that is divided"):
+        fastdata.subset(source, tmp_path, divide=SHARES, overwrite=True, **options)
+    assert os.listdir(tmp_path) == [source.name]
+    assert fastdata.open(source).digest == before
+
+
+def test_a_file_in_place_of_the_folder_is_said(whole: Path) -> None:
+    with pytest.raises(DestinationExistsError, match="is a file, and divide= writes to a folder"):
+        fastdata.subset(whole, whole, divide=SHARES, progress=False)
+
+
+def test_classes_of_one_name_are_counted_together(tmp_path: Path) -> None:
+    rows = [{"image": np.full((8, 8, 3), k, np.uint8), "label": k % 3} for k in range(9)]
+    fields = {"label": ScalarField(classes=("ant", "bee", "ant"))}
+    fastdata.pack(rows, tmp_path / "a.lmdb", fields=fields, num_workers=0, progress=False)
+    report = fastdata.subset(
+        tmp_path / "a.lmdb", tmp_path / "b", divide={"a": 6, "b": 3}, progress=False
+    )
+    counts = [part.classes or {} for part in report.parts.values()]
+    assert sum(one["ant"] for one in counts) == 6
+    assert [sum(one.values()) for one in counts] == [6, 3]
+
+
 def test_a_folder_that_is_a_link_is_followed(whole: Path, tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     (tmp_path / "link").symlink_to("disk")
@@ -316,6 +411,37 @@ def test_another_request_starts_again(
     report = fastdata.subset(whole, tmp_path, divide={"a": 0.4, "c": 0.6}, progress=False)
     assert [part.num_samples for part in report.parts.values()] == [40, 60]
     assert sorted(os.listdir(tmp_path)) == ["a.lmdb", "c.lmdb"]
+
+
+@pytest.mark.parametrize(
+    "other", [{"seed": 1}, {"indices": range(50, 100)}, {"stratify": "label"}, {"group": "patient"}]
+)
+def test_the_same_parts_of_other_samples_start_again(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: dict[str, Any]
+) -> None:
+    options: dict[str, Any] = {"divide": {"a": 0.5, "b": 0.5}, "progress": False}
+    options["indices"] = range(50)
+    with monkeypatch.context() as patch:
+        patch.setattr(dividing, "_move", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            fastdata.subset(whole, tmp_path / "x", **options)
+    options |= other
+    found = fastdata.subset(whole, tmp_path / "x", **options)
+    assert found.digest == fastdata.subset(whole, tmp_path / "fresh", **options).digest
+
+
+def test_a_folder_of_the_user_is_not_used_for_unfinished_parts(whole: Path, tmp_path: Path) -> None:
+    (tmp_path / "divide.partial").mkdir()
+    (tmp_path / "divide.partial/mine.txt").write_text("mine")
+    with pytest.raises(DestinationExistsError, match=r"it has mine\.txt, which fastdata did not"):
+        fastdata.subset(whole, tmp_path, divide=SHARES, progress=False)
+    assert os.listdir(tmp_path / "divide.partial") == ["mine.txt"]
+
+
+def test_a_list_of_rejects_goes_with_the_part_that_is_replaced(whole: Path, tmp_path: Path) -> None:
+    (tmp_path / "val.lmdb.rejects.csv").write_text("of an earlier run")
+    fastdata.subset(whole, tmp_path, divide=SHARES, progress=False)
+    assert sorted(os.listdir(tmp_path)) == ["test.lmdb", "train.lmdb", "val.lmdb"]
 
 
 def test_damaged_samples_are_left_out_and_listed(whole: Path, tmp_path: Path) -> None:

@@ -163,11 +163,28 @@ def test_no_trial_begins_when_the_time_is_up(made_up: Any) -> None:
     assert left_out == {"D06", "D05"}
 
 
-def test_only_what_is_wanted_is_tried(made_up: Any) -> None:
-    used = made_up({"D06": 1.0, "D09": 1.0}, finding("D06"), finding("D09"))
+def test_advice_that_cannot_make_a_step_three_percent_faster_is_not_tried(made_up: Any) -> None:
+    used = made_up({"D06": 1.2, "D09": 1.5}, finding("D06"), finding("D09"))
+    used.at_most = lambda part: 1.02 if part == "step" else None
+    report = examine(SCRIPT)
+    assert [ids for ids, _ in used.asked] == [("D09",)]
+    [row] = [row for row in report.rows if row.id == "D06"]
+    assert (row.trial, row.why_not) == (None, "it can make a step 1.02 times as fast at most")
+
+
+def test_only_what_is_wanted_is_tried_and_reported_with_mistakes(made_up: Any) -> None:
+    mistake = finding("D42", is_tried=False)
+    used = made_up({"D06": 1.0, "D09": 1.0}, finding("D06"), finding("D09"), mistake)
     report = examine(SCRIPT, only=("D06",))
     assert [ids for ids, _ in used.asked] == [("D06",)]
-    assert {row.why_not for row in report.rows if row.id == "D09"} == {"not among those of --only"}
+    assert [row.id for row in report.rows] == ["D42", "D06"]
+
+
+@pytest.mark.parametrize("id", ["D46", "D99", "d06"])
+def test_advice_that_does_not_exist_is_refused(id: str, made_up: Any) -> None:
+    made_up({})
+    with pytest.raises(OptionError, match=f"unknown advice '{id}': fastdata doctor --list"):
+        examine(SCRIPT, only=("D06", id))
 
 
 def test_a_validation_that_cannot_be_measured_is_a_row_with_its_reason(made_up: Any) -> None:

@@ -335,6 +335,7 @@ NONE = trial(1.02, 0.98, 1.01)
 UNSURE = trial(1.4, 0.9, 1.2)
 TINY = trial(1.010, 1.012, 1.011)
 ONCE = trial(1.4)
+TWICE = trial(1.39, 1.41)
 FAILED = replace(NONE, gain=None)
 
 
@@ -347,7 +348,7 @@ FAILED = replace(NONE, gain=None)
         ([NONE], ["none"]),
         ([UNSURE], ["none"]),
         ([TINY], ["none"]),
-        ([ONCE, GAIN], ["none", "gain"]),  # one pair of processes is not enough
+        ([ONCE, TWICE, GAIN], ["none", "none", "gain"]),  # three pairs of processes are needed
         ([FAILED, GAIN], ["failed", "gain"]),
         ([GAIN, HARM, NONE, TINY, GAIN], ["gain", "harm", "none", "none", "gain"]),
     ],

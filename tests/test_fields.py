@@ -145,6 +145,14 @@ def test_a_state_does_not_depend_on_the_fields(boxed: Path) -> None:
     assert [one.number.tolist() for one in rest] == [one.number.tolist() for one in whole[2:]]
 
 
+def test_a_transform_that_is_set_too_late_is_an_error(boxed: Path) -> None:
+    data = fastdata.open(boxed)
+    with fastdata.loader(data, batch_size=1, fields=["image"]) as loader:
+        data.transform = T.CenterCrop(8)
+        with pytest.raises(OptionError, match="was set after the loader was made"):
+            list(loader)
+
+
 def test_a_loader_shows_its_fields(boxed: Path) -> None:
     with fastdata.loader(boxed, fields=("mask", "number"), **OPTIONS) as loader:
         lines = repr(loader).splitlines()
@@ -170,6 +178,26 @@ def test_a_loader_shows_its_fields(boxed: Path) -> None:
 def test_other_fields_are_refused(boxed: Path, fields: Any, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         fastdata.loader(boxed, batch_size=4, fields=fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "transform", "message"),
+    [
+        (["number"], T.CenterCrop(8), r"leaves out .*image, .*without them CenterCrop changes"),
+        (["image", "mask"], T.RandomIoUCrop(), "and without them RandomIoUCrop crops by the boxes"),
+        (
+            ["image", "boxes"],
+            T.DropEmptyBoxes("boxes", "classes"),
+            "leaves out .*classes, .*no field",
+        ),
+        (["image", "boxes"], T.DropEmptyBoxes("boxes", "class"), "^DropEmptyBoxes drops"),
+    ],
+)
+def test_a_field_that_transforms_need_is_said_to_be_left_out(
+    boxed: Path, fields: Any, transform: Any, message: str
+) -> None:
+    with pytest.raises(OptionError, match=message):
+        fastdata.loader(boxed, batch_size=4, fields=fields, transform=transform)
 
 
 def test_fields_are_for_packed_data() -> None:

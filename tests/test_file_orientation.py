@@ -14,6 +14,7 @@ from PIL import Image, ImageOps
 from samples import photo
 
 import fastdata
+from fastdata.verifying import verify
 
 PICTURE = photo(24, 40)
 
@@ -214,6 +215,14 @@ def test_xmp_counts_where_exif_is_damaged(tmp_path: Path, kind: str) -> None:
     assert np.array_equal(_packed(tmp_path, data), expected)
 
 
+def test_exif_behind_the_pixels_of_a_png_counts(tmp_path: Path) -> None:
+    data, chunk = _png(), b"eXIf" + _exif(6)
+    added = struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk))
+    for codec in ("raw", "keep"):
+        found = _packed(tmp_path, data[:-12] + added + data[-12:], codec=codec)
+        assert np.array_equal(found, np.rot90(PICTURE, -1))
+
+
 def test_a_damaged_raw_profile_does_not_lose_a_png(tmp_path: Path) -> None:
     data = _png((b"tEXt", b"Raw profile type exif\0\nexif\n  8\nnot hexadecimal\n"))
     assert np.array_equal(_packed(tmp_path, data), PICTURE)
@@ -226,3 +235,82 @@ def test_a_damaged_picture_is_still_rejected(tmp_path: Path) -> None:
             num_workers=0, progress=False, overwrite=True,
         )  # fmt: skip
         assert report.num_rejected == 1
+
+
+# -- a TIFF, of which Pillow gives the size of the upright picture -------------------------
+
+
+def _box(orientation: int, kind: str) -> bytes:
+    """Return a black picture with a white box at (5, 3) to (17, 9), and an orientation."""
+    pixels, exif, file = np.zeros((24, 40, 3), np.uint8), Image.Exif(), io.BytesIO()
+    pixels[3:9, 5:17] = 255
+    exif[0x0112] = orientation
+    Image.fromarray(pixels).save(file, kind, exif=exif)
+    return file.getvalue()
+
+
+def _voc(root: Path, image: bytes, size: tuple[int, int], box: tuple[int, ...]) -> None:
+    for name in ("JPEGImages", "Annotations"):
+        (root / name).mkdir(parents=True)
+    (root / "JPEGImages" / "a.png").write_bytes(image)
+    names = zip(("xmin", "ymin", "xmax", "ymax"), (box[0] + 1, box[1] + 1, *box[2:]), strict=True)
+    numbers = "".join(f"<{name}>{value}</{name}>" for name, value in names)
+    (root / "Annotations" / "a.xml").write_text(
+        f"<annotation><filename>a.png</filename><size><width>{size[1]}</width>"
+        f"<height>{size[0]}</height><depth>3</depth></size><object><name>x</name>"
+        f"<difficult>0</difficult><bndbox>{numbers}</bndbox></object></annotation>"
+    )
+
+
+def _yolo(root: Path, image: bytes, size: tuple[int, int], box: tuple[int, ...]) -> None:
+    for name in ("images", "labels"):
+        (root / name).mkdir(parents=True)
+    (root / "images" / "a.png").write_bytes(image)
+    x, y = (box[0] + box[2]) / 2 / size[1], (box[1] + box[3]) / 2 / size[0]
+    width, height = (box[2] - box[0]) / size[1], (box[3] - box[1]) / size[0]
+    (root / "labels" / "a.txt").write_text(f"0 {x} {y} {width} {height}\n")
+    (root / "data.yaml").write_text("train: images\nnc: 1\nnames: [x]\n")
+
+
+_UPRIGHT = (40, 24), (15, 5, 21, 17)
+"""Size and box after orientation 6."""
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "TIFF"])
+@pytest.mark.parametrize("codec", ["raw", "keep"])
+@pytest.mark.parametrize("source", ["voc of the file", "voc of the upright picture", "yolo"])
+def test_boxes_turn_with_a_file(tmp_path: Path, source: str, kind: str, codec: str) -> None:
+    data = _box(6, kind)
+    if source == "voc of the file":
+        _voc(tmp_path / "in", data, (24, 40), (5, 3, 17, 9))
+    else:
+        (_yolo if source == "yolo" else _voc)(tmp_path / "in", data, *_UPRIGHT)
+    report = fastdata.pack(
+        tmp_path / "in", tmp_path / "a.lmdb", num_workers=0, progress=False, resize="none",
+        codec=codec,
+    )  # fmt: skip
+    assert not report.rejects, report.rejects
+    sample = fastdata.open(tmp_path / "a.lmdb")[0]
+    rows, columns = np.nonzero(np.asarray(sample.image[0]) > 127)
+    seen = columns.min(), rows.min(), columns.max() + 1, rows.max() + 1
+    np.testing.assert_allclose(seen, _UPRIGHT[1], atol=1 if kind == "JPEG" else 0)
+    np.testing.assert_allclose(sample.boxes[0], _UPRIGHT[1], atol=1e-4)
+
+
+@pytest.mark.parametrize("orientation", [1, 3, 6])
+def test_a_tiff_that_is_kept_is_intact_and_can_be_packed_again(
+    tmp_path: Path, orientation: int
+) -> None:
+    first = tmp_path / "a.lmdb"
+    expected = _packed(tmp_path, _box(orientation, "TIFF"))
+    fastdata.pack(
+        [{"image": _box(orientation, "TIFF")}], first, num_workers=0, progress=False, codec="keep",
+        resize="none",
+    )  # fmt: skip
+    assert verify(first, progress=False).intact
+    report = fastdata.pack(
+        first, tmp_path / "b.lmdb", num_workers=0, progress=False, codec="raw", resize="none"
+    )
+    assert not report.rejects, report.rejects
+    again = fastdata.open(tmp_path / "b.lmdb")[0].image.permute(1, 2, 0)
+    assert np.array_equal(again, expected)

@@ -261,12 +261,14 @@ def _jpeg_with(frame: int, precision: int = 8) -> bytes:
 
 
 def _tiff_of(samples: int, **first: int) -> bytes:
-    tags = {int(name[1:]): value for name, value in first.items()}
-    tags |= {256: 4, 257: 4, 258: 8, 259: 1, 262: 1, 273: 0, 277: samples, 278: 4}
+    tags = {256: 4, 257: 4, 258: 8, 259: 1, 262: 1, 273: 0, 277: samples, 278: 4}
     tags |= {279: 16 * samples}
+    tags |= {int(name[1:]): value for name, value in first.items()}
     start = 8 + 2 + 12 * len(tags) + 4
     tags[273] = start
-    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
+    entries = b"".join(
+        struct.pack("<HHII", tag, 4, 1, value) for tag, value in sorted(tags.items())
+    )
     return b"II*\0\x08\0\0\0" + struct.pack("<H", len(tags)) + entries + bytes(4 + 16 * samples)
 
 
@@ -286,6 +288,7 @@ NAMED: dict[str, tuple[bytes, str]] = {
     "hierarchical.jpg": (_jpeg_with(0xC5), "a hierarchical JPEG; .*`ffmpeg"),
     "a.dng": (_tiff_of(1, _254=1, _330=8), "a camera raw file.*`magick IN.dng"),
     "a.cr2": (b"II*\0\x10\0\0\0CR\2\0" + bytes(99), "camera raw; .*`magick IN.cr2"),
+    "2 channels.tif": (_tiff_of(2, _258=16), "2 channels of 16 bits.*`gdal_translate -b 1 IN.tif"),
     "6 channels.tif": (_tiff_of(6), "a TIFF of 6 channels of 8 bits.*`gdal_translate"),
 }
 

@@ -118,6 +118,7 @@ def test_masks_are_uint8_and_images_of_a_batch_share_memory(boxed: Path) -> None
     pairs = zip(first.image, first.mask, strict=True)
     assert all(mask.shape == (1, *image.shape[1:]) for image, mask in pairs)
     assert len({image.untyped_storage().data_ptr() for image in first.image}) == 1
+    assert {one.data_ptr() % 64 for one in [*first.image, *first.mask]} == {0}
 
 
 def test_data_in_memory_without_transforms() -> None:

@@ -123,6 +123,7 @@ SIZES = (350, 400), (150, 150), (320, 320), (100, 450), (500, 400), (64, 64), (4
         [T.CenterCrop(320), T.Resize((40, 40), "bicubic")],
         [T.RandomApply([T.RandomRotation(9)]), T.CenterCrop(320), T.Resize((40, 40))],
         [T.RandomZoomOut(), T.Resize((40, 40))],
+        [T.CenterCrop(320), T.RandomApply([T.Resize(310)]), T.CenterCrop(300), T.Resize((40, 40))],
     ],
     ids=lambda transforms: type(transforms[0]).__name__,
 )

@@ -30,6 +30,11 @@ CHAINS: dict[str, list[Any]] = {
     "normalised": [T.RandomResizedCrop(20), T.ToDtype(torch.float16)],
     "callable": [T.CenterCrop(20), T.ImageOnly(as_float)],
     "batch": [T.RandomResizedCrop(20), T.RandomErasing(1.0)],
+    "batch, normalised": [
+        T.RandomResizedCrop(20),
+        T.RandomApply([T.ColorJitter(0.4, 0.4, 0.4, 0.1)]),
+        T.Normalize([0.3], [0.5]),
+    ],
 }
 
 

@@ -447,11 +447,15 @@ def test_the_timeline_has_what_workers_were_at(
 
 
 def test_the_timeline_has_what_workers_were_at_when_it_ended() -> None:
-    batches: dict[str, set[int]] = {"loop": set(), "worker": set()}
-    for event in trace(stock("read", 2), STEP, primed=2, seconds=0.05):
-        batches[re.split("[: ]", event.row)[0]].add(int(event.label.removeprefix("batch ")))
+    ahead = []
+    for _ in range(5):  # a busy machine may be between two batches when it ends
+        last = {"loop": 0, "worker": 0}
+        for event in trace(stock("read", 2), STEP, primed=2, seconds=0.05):
+            name = re.split("[: ]", event.row)[0]
+            last[name] = max(last[name], int(event.label.removeprefix("batch ")))
+        ahead.append(last["worker"] - last["loop"])
     # A batch takes six steps, so the loop waits for one while the next is being made.
-    assert max(batches["worker"]) > max(batches["loop"])
+    assert max(ahead) > 0
 
 
 def test_of_other_iterables_the_timeline_is_the_loops() -> None:

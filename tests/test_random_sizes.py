@@ -14,7 +14,9 @@ from samples import mask, photo
 import fastdata
 from fastdata import transforms as T  # noqa: N812
 from fastdata.errors import OptionError
+from fastdata.random import Draws
 from fastdata.schema import ArrayField, ImageField
+from fastdata.transforms.geometry import Geometry
 
 SIZES = [(40, 52), (61, 33), (50, 50), (30, 90), (49, 35), (77, 42), (48, 96), (45, 70)]
 
@@ -129,3 +131,9 @@ def test_a_crop_makes_batches_of_one_size(pack: Path) -> None:
 def test_options_are_checked(make: Callable[[], Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         make()
+
+
+def test_no_side_is_less_than_a_pixel() -> None:
+    for transform in (T.ScaleJitter((20, 20), (0.1, 0.1)), T.RandomShortestSize(9, max_size=20)):
+        geometry = transform.plan(Geometry.of([1, 900], [900, 1]), Draws(0, 0, 1, np.arange(2)))
+        assert min(geometry.height.min(), geometry.width.min()) == 1

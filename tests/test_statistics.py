@@ -267,6 +267,24 @@ def test_a_third_process_finds_it_if_windows_are_not_alike() -> None:
     assert found["gain"][:, -1].mean() >= 0.80
 
 
+@pytest.mark.parametrize(("wide", "least"), [(0, 0.95), (2, 0.65)])
+def test_further_processes_for_open_rows_find_gains_and_no_false_ones(
+    wide: int, least: float
+) -> None:
+    drawn = numbers(1500, 4, between=0.01, alike=0.9, wide=wide)
+    drawn[:, -1] += math.log1p(0.05)
+    found = []
+    for run in drawn:
+        rows = {row: run[row, :2].tolist() for row in range(ROWS)}
+        for start in (2, 3):
+            still = [row for row, judged in judge(rows).items() if judged.is_open]
+            for row in still:
+                rows[row].append(float(run[row, start]))
+        found.append([judged.verdict == "gain" for judged in judge(rows).values()])
+    assert np.mean([run[-1] for run in found]) >= least
+    assert np.mean([any(run[:-1]) for run in found]) <= 0.05
+
+
 def test_pooling_alone_would_not_keep_the_intervals_of_wide_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -139,6 +139,12 @@ def test_a_picture_that_would_become_too_large_is_rejected(
         assert "(max_pixels)" in reject.reason
 
 
+def test_a_picture_of_max_pixels_is_packed(tmp_path: Path) -> None:
+    samples = [{"image": pil_encode(photo(20, columns), "PNG")} for columns in (30, 31)]
+    report = fastdata.pack(samples, tmp_path / "a.lmdb", max_pixels=600, **QUICK)
+    assert [reject.key for reject in report.rejects] == ["00000001"]
+
+
 def test_the_size_that_is_asked_for_is_not_limited(tmp_path: Path) -> None:
     samples = [{"image": photo(20, 30)}]
     for resize in ("exact", "crop"):
@@ -193,5 +199,13 @@ def test_a_loader_refuses_to_enlarge_a_thin_picture_without_limit(tmp_path: Path
 
     with pytest.raises(OptionError, match=r"501,760,000 pixels of sample 1, which has 20000 x 2 "):
         batches(transform=transform)
+    for random in (
+        T.RandomShortestSize(224),
+        T.RandomResize(224, 225),
+        T.ScaleJitter((448, 4480000), (0.5, 0.5)),
+        [T.Resize((30000, 30)), T.RandomRotation((45, 45), expand=True)],
+    ):
+        with pytest.raises(OptionError, match=r"[0-9],[0-9]{3},[0-9]{3} pixels of sample .* limit"):
+            batches(transform=random, image_lists=True)
     short = [T.Resize(64, max_size=4000), T.CenterCrop(64)]
     assert batches(transform=short)[0].image.shape == (3, 3, 64, 64)

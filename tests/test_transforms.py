@@ -505,12 +505,17 @@ def test_normalize_takes_uint8_as_zero_to_one() -> None:
         [T.ColorJitter(), T.Normalize((127.5,), (127.5,))],
         [T.ToDtype(torch.float16), T.Normalize((127.5,), (127.5,))],
         [T.Views(2, [T.Normalize((127.5,), (127.5,))])],
+        [torch.clone, T.Normalize((127.5,), (127.5,))],
+        [torch.clone, T.ToDtype(torch.float32), T.Normalize((127.5,), (127.5,))],
+        [torch.clone, T.ColorJitter(), T.Normalize((127.5,), (127.5,))],
+        [T.Normalize((127.5,), (127.5,)), torch.clone],
     ],
 )
 def test_normalize_warns_once_of_numbers_for_values_up_to_255(transforms: Any) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
-        with loader(MemoryData(9, size=(8, 8)), batch_size=4, transform=transforms) as it:
+        options = {"batch_size": 4, "num_workers": 0, "transform": transforms}
+        with loader(MemoryData(9, size=(8, 8)), **options) as it:
             list(it)
             list(it)
     (warning,) = caught
@@ -526,10 +531,15 @@ def test_normalize_warns_once_of_numbers_for_values_up_to_255(transforms: Any) -
         [T.Normalize((1.0, 0.0, -3.0), (1.0, 0.2, 0.2))],
         [T.ToDtype(torch.float32, scale=False), T.Normalize((127.5,), (127.5,))],
         [T.Normalize(MEAN, STD), T.Normalize((2.0,), (3.0,))],
+        [torch.Tensor.float, T.Normalize((127.5,), (127.5,))],
+        [torch.Tensor.float, T.ToDtype(torch.float16), T.Normalize((127.5,), (127.5,))],
+        [torch.Tensor.float, T.RandomErasing(), T.Normalize((127.5,), (127.5,))],
     ],
 )
 def test_normalize_does_not_warn_where_numbers_may_be_right(transforms: Any) -> None:
-    Pipeline(transforms, SCHEMA)
+    data = MemoryData(9, size=(8, 8))
+    with loader(data, batch_size=4, num_workers=0, transform=transforms) as it:
+        list(it)
 
 
 def test_to_dtype_scales_uint8_only() -> None:
@@ -664,6 +674,8 @@ def test_images_of_a_sample_must_agree_in_size() -> None:
         (lambda: T.RandomHorizontalFlip(1.5), "probability from 0 to 1"),
         (lambda: T.Normalize((0.5,), (0.0,)), "has a zero"),
         (lambda: T.Normalize((0.5,), (1, 1)), "one number a channel each, not 1 and 2"),
+        (lambda: T.Resize(9, interpolation=False), "interpolation is one of .*not False"),
+        (lambda: T.Normalize(0.5, (1,)), "mean is a list of numbers, one a channel, not 0.5"),
         (lambda: T.ToDtype(torch.int64), "floating torch.dtype, not torch.int64"),
         (lambda: T.PerSample(3), "PerSample takes a callable, not 3"),
     ],

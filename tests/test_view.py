@@ -266,7 +266,7 @@ def test_without_a_name_the_page_has_that_of_the_dataset(
     for name in ("train.lmdb", "below/train.lmdb"):
         shutil.copy(labelled, name)
     for name in ("shards", "v1.2"):
-        fastdata.subset(labelled, name, fraction=1, shard_size=6, progress=False)
+        fastdata.subset(labelled, name, indices=range(12), shard_size=6, progress=False)
     before = set(os.listdir())
     result = CliRunner().invoke(main, ["view", given])
     assert result.exit_code == 0, result.output

@@ -19,36 +19,35 @@ __all__ = ["assign_groups", "assign_samples", "part_sizes"]
 
 Numbers = NDArray[np.int64]
 
-_NAME = re.compile(r"\w[\w.-]*")
-"""Names of parts become names of files."""
+_NAME = re.compile(r"(?!lock$)\w[\w-]*")
+"""Names of parts become names of files; `lock` is a file of `dividing`."""
 _ROUNDING = 1e-9
 
 
 def part_sizes(divide: Mapping[str, float], count: int, *, grouped: bool) -> NDArray[np.float64]:
     """Return how many of `count` samples each part is to have, not rounded.
 
-    `OptionError` unless the parts have shares that add up to 1, or whole numbers of samples that
-    add up to `count`.
+    A single part is followed by the rest.  `OptionError` unless the parts have shares that add up
+    to 1, or whole numbers of samples that add up to `count`.
     """
-    if len(divide) < 2:
-        raise OptionError(
-            "two parts or more are needed: divide={'train': 0.9, 'val': 0.1} (--divide "
-            "train=0.9,val=0.1)"
-        )
     given: Mapping[Any, Any] = divide
     for name, size in given.items():
         if not _NAME.fullmatch(str(name)):
             raise OptionError(
-                f"divide= names a part {name!r}, and the name of a file may have only letters, "
-                "digits, '_', '-' and '.'"
+                f"divide= names a part {name!r}, but it becomes the name of a file, which may have "
+                "letters, digits, '_' and '-', and not be 'lock'"
             )
         if not isinstance(size, (int, float)) or not 0 < size < math.inf:
             raise OptionError(
                 f"divide= gives {name!r} the size {size!r}, which is not a number above 0"
             )
     sizes = list(divide.values())
+    counts = all(isinstance(size, int) for size in sizes)
+    every = count if counts else 1
+    if len(sizes) == 1 and sizes[0] < every:
+        sizes.append(every - sizes[0])
     total = math.fsum(sizes)
-    if all(isinstance(size, int) for size in sizes):
+    if counts:
         if grouped:
             raise OptionError(
                 "divide= with group= takes shares, such as 0.8: groups stay whole, so the size "
@@ -97,15 +96,29 @@ def _rounded(quotas: NDArray[np.float64]) -> Numbers:
 
 
 def _mend(table: Numbers, of_stratum: Numbers, sizes: NDArray[np.float64]) -> None:
-    """Move samples between parts until all parts have their rounded sizes."""
+    """Move samples between parts until all parts have their rounded sizes.
+
+    A part gives a sample of a stratum that was rounded up in it, and takes one of a stratum that
+    was rounded down.  Other parts may pass them on, one of each stratum.
+    """
     wanted = _rounded(sizes[None])[0]
-    quotas = of_stratum[:, None] * (sizes / sizes.sum())
+    surplus = table - of_stratum[:, None] * (sizes / sizes.sum())
     while (beyond := table.sum(axis=0) - wanted).any():
-        much, little = int(beyond.argmax()), int(beyond.argmin())
-        surplus = (table - quotas)[:, much] - (table - quotas)[:, little]
-        row = int(np.where(table[:, much] > 0, np.round(surplus, 9), -np.inf).argmax())
-        table[row, much] -= 1
-        table[row, little] += 1
+        much = int(beyond.argmax())
+        paths: dict[int, list[tuple[int, int, int]]] = {much: []}
+        for part in (queue := [much]):
+            for other in (other for other in range(len(sizes)) if other not in paths):
+                gain = np.minimum(surplus[:, part], -surplus[:, other])
+                if gain.max() > _ROUNDING:
+                    paths[other] = [*paths[part], (int(gain.argmax()), part, other)]
+                    queue.append(other)
+        little = min(paths, key=lambda part: beyond[part])
+        if beyond[little] >= 0:
+            return  # these sizes would round a stratum by more than one sample
+        for row, part, other in paths[little]:
+            for moved in (table, surplus):
+                moved[row, part] -= 1
+                moved[row, other] += 1
 
 
 def assign_groups(

@@ -107,12 +107,11 @@ def subset(
     classes: str | int | Sequence[str | int] | None = None,
     where: Mapping[str, Values] | None = None,
     indices: Sequence[int] | np.ndarray[Any, Any] | None = None,
-    fraction: float | None = None,
-    seed: int = 0,
     invert: bool = False,
     divide: Mapping[str, float] | None = None,
     stratify: str | None = None,
     group: str | None = None,
+    seed: int = 0,
     container: Container | None = None,
     shards: int = 1,
     shard_size: int | str | None = None,
@@ -130,8 +129,8 @@ def subset(
     dataset : Dataset or path-like
     destination : path-like
     split : str, optional
-        Take samples of this split only, e.g. ``"train"``.  Then `indices`, `fraction` and `invert`
-        ignore the other splits, and the copy has no field ``split``.
+        Take samples of this split only, e.g. ``"train"``.  Then `indices` and `invert` ignore the
+        other splits, and the copy has no field ``split``.
     classes : str, int or sequence of str or int, optional
         Take samples of these classes, by name or number.  If each box has a class, one box is
         enough.
@@ -140,18 +139,14 @@ def subset(
         ``where={"colour": ["red", "green"]}``.  In an array with class names, one entry is enough.
     indices : sequence of int, optional
         Take samples by position, in this order.
-    fraction : float, optional
-        Draw this share of the samples that meet the other conditions, at least one sample; the
-        order stays.
-    seed : int
-        Seed for `fraction` and `divide` (NumPy's PCG64), and `shuffle`.
     invert : bool
         Take all other samples instead.
     divide : mapping of str to float or int, optional
         Divide the samples at random into parts: ``{"train": 0.8, "val": 0.1, "test": 0.1}``.  Each
         part becomes a dataset of its own in the folder `destination`: ``train.lmdb``, ``val.lmdb``
         and ``test.lmdb``; with several shards, the folders ``train``, ``val`` and ``test``.  Shares
-        add up to 1; whole numbers count samples.
+        add up to 1; whole numbers count samples.  A single part, ``{"small": 0.1}``, is written
+        without the rest.  The order of the samples stays.
     stratify : str, optional
         With `divide`: a field of class numbers or text.  Each part gets its share of each class,
         rounded up or down.
@@ -159,6 +154,8 @@ def subset(
         With `divide`: a field of numbers or text, such as the patient.  All samples of one value
         come into one part.  The largest groups are placed first, each where sizes and classes fit
         best (greedy, as scikit-learn's ``StratifiedGroupKFold``), so shares are met roughly.
+    seed : int
+        Seed for `divide` (NumPy's PCG64) and `shuffle`.
     container, shards, shard_size, shuffle, overwrite, progress
         As in `fastdata.pack`.
     on_error : {"stop", "report"}
@@ -186,16 +183,14 @@ def subset(
     --------
     >>> fastdata.subset("all.lmdb", "train.lmdb", split="train")         # doctest: +SKIP
     >>> fastdata.subset("train.lmdb", "cats.lmdb", classes=["cat"])      # doctest: +SKIP
-    >>> fastdata.subset("all.lmdb", "small.lmdb", fraction=0.1)          # doctest: +SKIP
+    >>> fastdata.subset("all.lmdb", "parts", divide={"small": 0.1})      # doctest: +SKIP
     >>> fastdata.subset("all.lmdb", "parts", divide={"train": 0.9, "val": 0.1})  # doctest: +SKIP
     """
     opened = dataset if isinstance(dataset, Dataset) else open_packed(dataset)
     if split is not None:
         opened = select_split(opened, split)
-    elif classes is None and not where and indices is None and fraction is None and divide is None:
-        raise OptionError(
-            "choose samples: give split=, classes=, where=, indices=, fraction= or divide="
-        )
+    elif classes is None and not where and indices is None and divide is None:
+        raise OptionError("choose samples: give split=, classes=, where=, indices= or divide=")
     if divide is None and (stratify is not None or group is not None):
         raise OptionError("stratify= and group= say how divide= divides: give divide=, too")
     conditions = dict(where or {})
@@ -207,8 +202,6 @@ def subset(
     taken = np.arange(len(opened)) if indices is None else _checked(opened, indices)
     for name, values in conditions.items():
         taken = taken[_meets(opened, name, values, taken)]
-    if fraction is not None:
-        taken = _drawn(taken, fraction, seed)
     if invert:
         taken = np.setdiff1d(np.arange(len(opened)), taken)
     if len(taken) == 0:
@@ -319,13 +312,3 @@ def _number(name: str, field: ScalarField | ArrayField, value: Any) -> Any:
             f"field {name!r} has no class {value!r}: its classes are 0 to {len(field.classes) - 1}"
         )
     return number
-
-
-def _drawn(taken: Indices, fraction: float, seed: int) -> Indices:
-    if not 0 < fraction <= 1:
-        raise OptionError(f"fraction={fraction!r} is not above 0 and at most 1")
-    count = min(len(taken), max(1, round(fraction * len(taken))))
-    generator = np.random.Generator(np.random.PCG64(seed))
-    places = np.sort(generator.permutation(len(taken))[:count])
-    drawn: Indices = taken[places]
-    return drawn

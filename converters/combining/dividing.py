@@ -50,9 +50,11 @@ class _Values(NamedTuple):
     names: list[str]
 
     def counts(self, chosen: np.ndarray[Any, Any]) -> dict[str, int]:
-        """Return how many of the chosen samples have each value."""
-        counts = np.bincount(self.numbers[chosen], minlength=len(self.names))
-        return dict(zip(self.names, counts.tolist(), strict=True))
+        """Return how many of the chosen samples have each value; equal names are one."""
+        counts = dict.fromkeys(self.names, 0)
+        for number, of_value in enumerate(np.bincount(self.numbers[chosen]).tolist()):
+            counts[self.names[number]] += of_value
+        return counts
 
 
 def divide(
@@ -75,21 +77,27 @@ def divide(
     strata = _values(dataset, "stratify", stratify)
     groups = _values(dataset, "group", group)
     parts = _assigned(sizes, strata, groups, group, options["seed"])
-    names = list(shares)
+    names = [*shares, *["the rest"] * (len(sizes) - len(shares))]
     found = np.bincount(parts, minlength=len(sizes))
-    for name, wanted, number in zip(names, sizes, found, strict=True):
+    for name, wanted, number in zip(shares, sizes, found, strict=False):
         if not number:
             raise OptionError(
                 f"divide= would leave {name!r} empty: it is to have {wanted:.3g} of "
                 f"{len(dataset):,} samples"
             )
+        if number < options["shards"]:
+            raise OptionError(
+                f"shards={options['shards']} are more than the {number:,} samples of {name!r}"
+            )
+    left = int(found[len(shares) :].sum())
     notes = [
+        *[f"{left:,} other samples are in no part"] * bool(left),
         *_missing_classes(strata, parts, names),
         *_large_groups(groups, sizes, names, group),
-        *_same_images(dataset, parts, names),
+        *(_same_images(dataset, parts, names) if len(shares) > 1 else ()),
     ]
     classes = strata or _classes_of(dataset)
-    reports = _write(dataset, Path(destination), names, parts, copy, options)
+    reports = _write(dataset, Path(destination), list(shares), parts, copy, options)
     for number, (name, report) in enumerate(reports.items()):
         mine = parts == number
         reports[name] = dataclasses.replace(
@@ -242,7 +250,10 @@ def _write(
     many = options["shards"] != 1 or options["shard_size"] is not None
     suffix = "" if many else ".h5" if options["container"] == "hdf5" else ".lmdb"
     workplace = folder / "divide.partial"
+    sources = {one.resolve() for path in dataset.paths for one in (path, path.parent)}
     with full_disk_explained(folder, _MAKE_ROOM), contextlib.ExitStack() as stack:
+        if folder.exists() and not folder.is_dir():
+            raise DestinationExistsError(f"{folder} is a file, and divide= writes to a folder")
         folder.mkdir(parents=True, exist_ok=True)  # the user's, and may be a link
         lock = DirectoryLock(workplace, lambda name: name != _LOCK, "dividing")
         stack.callback(lock.release)
@@ -260,6 +271,11 @@ def _write(
             moved = name in done and not os.path.lexists(workplace / target.name)
             if not os.path.lexists(target) or moved:
                 continue
+            if target.resolve() in sources:
+                raise DestinationExistsError(
+                    f"{target} is the dataset that is divided: one of its parts would replace it. "
+                    "Choose another destination, or another name for the part."
+                )
             if not overwrite:
                 raise DestinationExistsError(
                     f"{target} already exists. Choose another destination, or pass overwrite=True "
@@ -299,7 +315,7 @@ def _move(staged: Path, target: Path) -> None:
         os.replace(rejects_path(staged), rejects_path(target))
     else:
         rejects_path(target).unlink(missing_ok=True)
-    replaced = staged.with_name("replaced")
+    replaced = staged.with_name("replaced.partial")
     if os.path.lexists(target) and (staged.is_dir() or target.is_dir()):
         remove_own(replaced)
         os.rename(target, replaced)

@@ -44,7 +44,7 @@ def image_with_boxes(schema: Schema) -> str:
 
 
 def check_masks(fields: Iterable[tuple[str, Field]], images: Mapping[str, Any]) -> None:
-    """Refuse a mask of another size than its image, the first field that is no mask.
+    """Refuse a mask whose size differs from that of its image, the first field without `mask`.
 
     images: objects with height and width, by field.
     """

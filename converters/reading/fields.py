@@ -325,14 +325,13 @@ def _form_of(
 
 def _size_of(image: Any) -> tuple[int, int] | None:
     """Return height and width of an image; None if it cannot be read."""
-    from fastdata.codecs.pillow import open_image
+    from fastdata.codecs.image_header import size_of
 
     try:
         if isinstance(image, (str, os.PathLike)):
             image = read_regular(Path(image))
         if isinstance(image, (bytes, bytearray, memoryview)):
-            with open_image(bytes(image)) as opened:
-                return opened.height, opened.width
+            return size_of(bytes(image), turned=False)
         height, width, _ = pixels_of(image, ImageField()).shape
         return height, width
     except (OSError, ValueError):  # an ImageError is a ValueError

@@ -24,7 +24,7 @@ from fastdata.errors import ShardCorruptError
 from fastdata.kernels.pixels import gather_windows, has_kernels, window_plan
 from fastdata.native.library import CROP, RAW
 from fastdata.transforms.geometry import Geometry, Ints, Windows
-from fastdata.transforms.image_tensors import to_device
+from fastdata.transforms.image_tensors import in_order, to_device
 from fastdata.transforms.pixel import PixelLookup, as_words
 from fastdata.transforms.render_device import render_canvas
 
@@ -125,6 +125,12 @@ class ImageStore:
         mask: bool,
     ) -> torch.Tensor:
         """On a device: windows gathered, then resized, then looked up; or all at once."""
+        if geometry.parts:
+            parts = []
+            for at, part in geometry.parts:
+                images = self._render_on_device(store, places[at], part, lookup, mask)
+                parts.append((at, images.permute(0, 2, 3, 1)))
+            return in_order(parts).permute(0, 3, 1, 2)
         height, width = self.heights[places], self.widths[places]
         top = left = np.zeros_like(height)
         steps = geometry.steps

@@ -85,13 +85,13 @@ Examples:
   fastdata subset train.lmdb pets.lmdb --class cat --class dog
   fastdata subset all.lmdb train.lmdb --split train
   fastdata subset all.lmdb parts/ --divide train=0.8,val=0.1,test=0.1 --stratify label
-  fastdata subset all.lmdb small.lmdb --fraction 0.1
+  fastdata subset all.lmdb parts/ --divide small=0.1
   fastdata subset all.lmdb some.lmdb --indices 0:1000,5000,-1
 
 \b
 Images are copied byte for byte, and classes keep their numbers.  A sample must meet all
-conditions; --fraction draws from the samples that meet the others, and --divide divides
-what remains.  If the command is interrupted, run it again: it continues.
+conditions; --divide divides these samples.  If the command is interrupted, run it again: it
+continues.
 
 \b
 Exit codes: 0 done; 1 failed; 2 wrong usage; 3 done, without damaged samples;
@@ -102,7 +102,7 @@ Exit codes: 0 done; 1 failed; 2 wrong usage; 3 done, without damaged samples;
     "subset",
     cls=Command,
     groups={
-        "Which samples": "class split where indices fraction invert shuffle seed on-error",
+        "Which samples": "class split where indices invert shuffle seed on-error",
         "Division": "divide stratify group",
         **_OUTPUT,
     },
@@ -131,16 +131,13 @@ Exit codes: 0 done; 1 failed; 2 wrong usage; 3 done, without damaged samples;
     metavar="LIST|FILE",
     help="Take samples by position: 0,5,10:20, or a file with one number per line.",
 )
-@click.option(
-    "--fraction", type=float, metavar="0-1", help="Draw this share of the samples at random."
-)
 @click.option("--invert", is_flag=True, help="Take all other samples instead.")
 @click.option(
     "--divide",
     type=parse_shares,
     metavar="NAME=SHARE,...",
     help="Write a dataset for each part into the folder DESTINATION: train=0.8,val=0.2. Whole "
-    "numbers count samples.",
+    "numbers count samples. A single part, small=0.1, is written without the rest.",
 )
 @click.option(
     "--stratify",
@@ -153,7 +150,7 @@ Exit codes: 0 done; 1 failed; 2 wrong usage; 3 done, without damaged samples;
     help="Keep samples with one value of this field together, e.g. of one patient.",
 )
 @copy_options
-@seed_option("--fraction, --divide and --shuffle")
+@seed_option("--divide and --shuffle")
 @store_options
 @output_options
 def subset_command(

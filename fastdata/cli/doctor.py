@@ -54,7 +54,9 @@ Exit codes: 0 done; 3 with --check, a gain above the threshold is open, or somet
     metavar="S",
     help="Begin no trial after these; the one that is running is finished.",
 )
-@click.option("--only", multiple=True, metavar="ID", help="Try this advice; may be repeated.")
+@click.option(
+    "--only", multiple=True, metavar="ID", help="Try and report this advice; may be repeated."
+)
 @click.option(
     "--batch-sizes",
     is_flag=True,

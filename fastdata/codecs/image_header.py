@@ -10,10 +10,10 @@ import struct
 from pathlib import Path
 from typing import NamedTuple
 
-from fastdata.codecs.image import check_end, decode_image, turbo_decodes, turbo_reads
+from fastdata.codecs.image import check_end, turbo_decodes, turbo_reads
 from fastdata.codecs.jpeg import JpegHeader, check_scans, is_jpeg, read_jpeg_header
 from fastdata.codecs.limits import MAX_PIXELS, check_pixels
-from fastdata.codecs.pillow import open_image, orient, pil_orientation
+from fastdata.codecs.pillow import open_image, pil_header
 from fastdata.errors import ImageError
 from fastdata.regular_files import open_regular
 
@@ -44,7 +44,7 @@ def claimed_by(data: bytes | memoryview) -> tuple[int, int, int]:
         return header.height, header.width, header.orientation
     try:
         with open_image(data) as image:
-            return image.height, image.width, pil_orientation(image)
+            return pil_header(image)
     except ImageError as error:
         raise ImageError(f"its header cannot be read: {error}") from error
 
@@ -107,16 +107,8 @@ def read_image_header(
         check_pixels(height, width, max_pixels)
         return ImageHeader("file", height, width)
     with open_image(data, max_pixels) as image:
-        height, width, kind = image.height, image.width, image.format
-        turned = pil_orientation(image)
+        height, width, turned = pil_header(image)
     if turned >= 5:
-        if kind not in ("JPEG", "MPO", "PNG", "WEBP"):
-            # Releases of PIL differ in whether the size of a TIFF is that before or after
-            # turning, so only decoding tells.
-            picture = decode_image(data, channels, mask=mask, max_pixels=max_pixels)
-            turned = max(picture.orientation, picture.turned)
-            height, width = orient(picture.pixels, picture.orientation).shape[:2]
-            return ImageHeader("file", height, width, turned)
         height, width = width, height
     return ImageHeader("file", height, width, turned)
 

@@ -115,7 +115,7 @@ def _lossy_kind(data: bytes) -> str:
         return "JPEG"
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "lossy WebP" if _has_lossy_frame(data) else ""
-    if data[4:12] in (b"ftypavif", b"ftypavis"):
+    if data[4:8] == b"ftyp" and (b"avif" in data[8:64] or b"avis" in data[8:64]):  # its brands
         return "AVIF"
     if data[4:8] == b"jP  " or data[:4] == b"\xff\x4f\xff\x51":
         return "JPEG 2000"

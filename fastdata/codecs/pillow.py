@@ -33,6 +33,7 @@ __all__ = [
     "decode_with_pil",
     "open_image",
     "orient",
+    "pil_header",
     "pil_orientation",
     "reduced_by_pil",
     "row_bands",
@@ -62,6 +63,7 @@ _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _ORIENTATION_TAG = 0x0112
 """Exif 2.3, 4.6.4 A."""
 
+_SIZE_TAGS = 256, 257
 _BITS_TAG, _PHOTOMETRIC_TAG, _SAMPLE_FORMAT_TAG = 258, 262, 339
 """TIFF 6.0, sections 8 and 19."""
 
@@ -205,6 +207,14 @@ def pil_orientation(image: Image.Image) -> int:
             exif = bytes.fromhex("".join(lines[3:]))
     xmp = image.info.get("XML:com.adobe.xmp") or image.info.get("xmp", b"")
     return orientation_in(exif or b"", xmp.encode() if isinstance(xmp, str) else xmp)
+
+
+def pil_header(image: Any) -> tuple[int, int, int]:
+    """Return height and width of an image as its file has them, and its orientation."""
+    width, height = image.size
+    if image.format == "TIFF":  # Pillow may give the size of the upright picture
+        width, height = (int(image.tag_v2[tag]) for tag in _SIZE_TAGS)
+    return height, width, pil_orientation(image)
 
 
 def decode_with_pil(

@@ -41,7 +41,7 @@ _JPEG = 7
 """Compression."""
 
 _DIRECTORIES = (34665, 34853, 40965)
-"""Tags that point to directories of Exif, GPS and interoperability, all of which Pillow reads."""
+"""Tags that point to directories of Exif, GPS and interoperability.  Pillow reads all three."""
 
 _MOST_TAGS = 4096
 _MOST_NUMBERS = 300_000
@@ -105,8 +105,8 @@ def check_tiff(data: bytes | memoryview, max_pixels: int | None) -> int:
     in_planes = first.get(_PLANES) == 2 and samples > 1
     if in_planes and (first.get(_PHOTOMETRIC) == _LAB or (bits > 8 and compression in (0, 1))):
         raise ImageError(
-            f"a TIFF with a plane of {bits} bits for each channel, of which Pillow makes other "
-            "colours; write the channels of a pixel side by side, e.g. "
+            f"a TIFF with a plane of {bits} bits for each channel, which Pillow reads as "
+            "other colours; write the channels of a pixel side by side, e.g. "
             "`gdal_translate -co INTERLEAVE=PIXEL IN.tif OUT.tif`"
         )
     strip = min(strip or height, height)
@@ -142,7 +142,7 @@ def _check_scans(
         lengths = _numbers(data, tags.get(sizes)) + [0] * len(starts)
         for start, length in zip(starts, lengths, strict=False):
             if start not in counted:
-                # libtiff takes what follows if its length is missing.
+                # Without a length, libtiff takes the rest of the file.
                 jpeg = bytes(data[start : start + (length or len(data))])
                 left -= len(jpeg)
                 if left < 0:

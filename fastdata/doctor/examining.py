@@ -20,6 +20,7 @@ from fastdata.doctor.report import DoctorReport, Row
 from fastdata.doctor.script import Script
 from fastdata.doctor.trials import START_SECONDS, BatchSize, Running, Trial, Trials, judged
 from fastdata.errors import OptionError
+from fastdata.measuring.statistics import WORTH
 from fastdata.processes.resources import available_cores
 
 __all__ = ["compare_ranks", "examine"]
@@ -54,31 +55,38 @@ def examine(
     batch_sizes: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> DoctorReport:
-    """Watch a script, try the advice that applies to it for about so many seconds, and report.
+    """Watch a script, try the advice that applies to it for about `seconds`, and report.
 
-    `only` are IDs of advice that is tried; by default all that can be.  With `batch_sizes` the
-    script is also run with batches of a quarter to eight times its own, whatever time that takes.
-    Raises `ScriptFailedError` where the script fails by itself, ends without a step, or makes none
-    in ten minutes.
+    `only` are the IDs to report, in addition to mistakes.  The default is all advice.
+    With `batch_sizes` the script also runs with batches of a quarter to eight times its own,
+    whatever time that takes.  Raises `ScriptFailedError` if the script fails by itself, ends
+    without a step, or makes none in ten minutes, and `OptionError` for an unknown ID.
     """
     if os.environ.get("WORLD_SIZE", "1") != "1":
         raise OptionError(
             f"WORLD_SIZE is {os.environ['WORLD_SIZE']}: a script is tried with one rank. Start "
             "fastdata doctor itself, without torchrun; with --ranks it compares several"
         )
+    if unknown := sorted(set(only) - {advice.id for advice in ADVICE}):
+        raise OptionError(f"unknown advice {unknown[0]!r}: fastdata doctor --list has all")
     began = time.monotonic()
     with scratch_folder() as scratch, Trials(script, scratch) as trials:
         progress("watching the script")
         watched = trials.watch()
-        wanted = _wanted(watched.findings, only)
+        findings = [
+            finding
+            for finding in watched.findings
+            if not only or finding.id in only or advice_by_id(finding.id).kind == "bug"
+        ]
+        wanted = _wanted(findings)
         tried: dict[str, Trial] = {}
         noises: dict[Phase, Trial] = {}
-        left_out: list[str] = []
+        left_out: dict[str, str] = {}
         repeatable = True
         longest = 0.0
         for number, one in enumerate(wanted, 1):
             if time.monotonic() - began + longest > seconds and tried:
-                left_out.append(one.id)
+                left_out[one.id] = "there was no time left: --seconds gives more"
                 continue
             started = time.monotonic()
             if one.phase not in noises:
@@ -89,6 +97,10 @@ def examine(
                 started = time.monotonic()
             if noises[one.phase].gain is None:
                 tried[one.id] = replace(noises[one.phase], follow=(one.id,))
+                continue
+            at_most = trials.base(one.phase).at_most(advice_by_id(one.id).part)
+            if at_most is not None and at_most < WORTH:
+                left_out[one.id] = f"it can make a step {at_most:.2f} times as fast at most"
                 continue
             progress(f"{one.id}, {number} of {len(wanted)}: {advice_by_id(one.id).title}")
             tried[one.id] = trials.trial((one.id,), one.phase, one.environment)
@@ -106,7 +118,7 @@ def examine(
             peak_bytes=base.peak_bytes if base else 0,
             noise=noises["train"].gain if "train" in noises else None,
             repeatable=repeatable,
-            rows=_rows(watched.findings, tried, left_out, only, base),
+            rows=_rows(findings, tried, left_out, base),
             together=together,
             batch_sizes=sizes,
             seconds=time.monotonic() - began,
@@ -117,7 +129,7 @@ def examine(
 def compare_ranks(
     script: Script, count: int, *, progress: Callable[[str], None] = lambda _: None
 ) -> DoctorReport:
-    """Watch a script with so many ranks on this machine, compare them, and report.
+    """Watch a script with `count` ranks on this machine, compare them, and report.
 
     Nothing is tried.  Raises the `ScriptFailedError` of the rank that fails first.
     """
@@ -143,7 +155,7 @@ def compare_ranks(
         peak_bytes=0,
         noise=None,
         repeatable=True,
-        rows=_rows(findings, {}, (), (), None),
+        rows=_rows(findings, {}, {}, None),
         together=None,
         seconds=time.monotonic() - began,
         machine=_machine(watched[0].device),
@@ -172,9 +184,9 @@ def _batch_sizes(trials: Trials, progress: Callable[[str], None]) -> Iterator[Ba
             return
 
 
-def _wanted(findings: Sequence[Plain], only: Sequence[str]) -> list[_Wanted]:
+def _wanted(findings: Sequence[Plain]) -> list[_Wanted]:
     """Return what can be tried, in the order of trials."""
-    ids = dict.fromkeys(f.id for f in findings if f.is_tried and (not only or f.id in only))
+    ids = dict.fromkeys(f.id for f in findings if f.is_tried)
     order = {id: n for n, id in enumerate(TRIED_FIRST)}
     return [
         _Wanted(id, tuple(f for f in findings if f.id == id and f.is_tried), advice_by_id(id).phase)
@@ -270,8 +282,7 @@ def _together(
 def _rows(
     findings: Sequence[Plain],
     tried: dict[str, Trial],
-    left_out: Sequence[str],
-    only: Sequence[str],
+    left_out: Mapping[str, str],
     base: Running | None,
 ) -> tuple[Row, ...]:
     """Return a row for each piece of advice that applies, mistakes first, then by gain."""
@@ -282,9 +293,7 @@ def _rows(
             continue
         why_not = next((f.why_not for f in of_it if f.why_not), "")
         if advice.id in left_out:
-            why_not = "there was no time left: --seconds gives more"
-        elif only and advice.id not in only and not why_not:
-            why_not = "not among those of --only"
+            why_not = left_out[advice.id]
         rows.append(
             Row(
                 advice.id,

@@ -90,7 +90,7 @@ class OutputsFollowed(TorchFunctionMode):
         self._made_by: Any = WeakIdKeyDictionary()
         self._trains: set[tuple[str, str]] = set()
         self._own_seconds = 0.0
-        """Of this mode itself, which is no part of a step."""
+        """Overhead of this mode, which does not count as time of a step."""
         self._began = time.perf_counter()
 
     def metrics(self) -> list[Metric]:

@@ -16,6 +16,7 @@
       buffers.py          memory of batches, which is used again; where arrays lie in it
       contracts.py        packed data, requests, jobs and workers
       work.py             BatchWork: data, transforms and decoder, for tasks to be carried out with
+      image_lists.py      where the images of a batch lie in memory if they differ in size
       rendering.py        BatchPlan, RenderTask: from stored bytes to pixels in their batch
       samples.py          SampleTask: samples one by one, through callables
       batches.py          BatchMaker: plans a batch, and puts it together

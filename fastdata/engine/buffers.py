@@ -260,7 +260,7 @@ class TensorLayout(NamedTuple):
 
     @property
     def _has_planes(self) -> bool:
-        # Of one pixel both orders are the same memory, and OpenCV does not write to planes of it.
+        # With one pixel both orders are the same memory, and OpenCV does not write to its planes.
         return self.planar and self.shape[3] > 1 and self.shape[1:3] != (1, 1)
 
     @property

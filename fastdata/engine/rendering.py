@@ -43,7 +43,6 @@ from fastdata.random import SampleKeys
 from fastdata.transforms.boxes import boxes_by_image
 from fastdata.transforms.geometric import check_sizes_agree, check_sizes_equal
 from fastdata.transforms.geometry import Crop, Geometry, Scale
-from fastdata.transforms.joining import crops_of
 from fastdata.transforms.pixel import PixelTable
 from fastdata.transforms.render import StackPlan, flip_rows, render, render_stack, stack_plan
 
@@ -199,7 +198,7 @@ class ViewPlan:
     @cached_property
     def _programs(self) -> list[Crop]:
         assert self.geometry is not None, "pixels move"
-        return crops_of(self.geometry)
+        return self.geometry.crops()
 
 
 def _outputs(
@@ -341,7 +340,7 @@ def render_raw(
     if crops is not None:
         left = _fill_compiled(crops, output, table, geometry.flip_rows)
     if len(left):
-        _fill(stored, 0, left, crops_of(geometry), output, table, mask, "raise")
+        _fill(stored, 0, left, geometry.crops(), output, table, mask, "raise")
 
 
 def plan_geometry(work: BatchWork, keys: SampleKeys, heights: Indices, widths: Indices) -> Geometry:
@@ -422,25 +421,26 @@ def _crops(
     stored: Images, geometry: Geometry | None, decoder: JpegDecoder, mask: bool
 ) -> NDArray[Any] | None:
     """Return images as the compiled library takes them; None if it does not know the geometry."""
-    plain = None
-    if geometry is not None:
-        plain = geometry.plain_crops
+    parts = []
+    for places, part in () if geometry is None else geometry.by_part():
+        plain = part.plain_crops
         if plain is None or (mask and plain.resize):
             return None
+        parts.append((places, part, plain))
     crops = stored.crops()
     if decoder.name != "native":
         crops["codec"][crops["codec"] == JPEG] = OTHER_CODEC
-    if geometry is not None and plain is not None:
+    for at, part, plain in parts:
         for name, values in zip(("top", "left", "rows", "columns"), plain.windows, strict=True):
-            crops[name] = values
-        crops["flip"] = geometry.flip
+            crops[name][at] = values
+        crops["flip"][at] = part.flip
         if plain.resize is not None:
             target, origin, factors, antialiased = plain.resize
-            crops["factor"] = np.where(crops["codec"] == JPEG, factors, 1)
-            crops["target_rows"], crops["target_columns"] = target
-            crops["part_top"], crops["part_left"] = origin
+            crops["factor"][at] = np.where(crops["codec"][at] == JPEG, factors, 1)
+            crops["target_rows"][at], crops["target_columns"][at] = target
+            crops["part_top"][at], crops["part_left"][at] = origin
             if antialiased is not None:
-                crops["antialias"] = antialiased
+                crops["antialias"][at] = antialiased
     return crops
 
 

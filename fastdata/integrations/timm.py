@@ -3,8 +3,9 @@
     loader = create_loader("train.lmdb", 224, 256, is_training=True, re_prob=0.25)
 
 The arguments are timm's.  Its steps become transforms of fastdata where these mean the same: crop,
-resize, horizontal flip, colour jitter, random erasing, normalisation.  Other steps (`auto_augment`,
-``interpolation="random"``, ``crop_mode="border"``) are called as they are, on PIL images.
+resize, flips, colour jitter, greyscale, blur, random erasing, normalisation.  Other steps
+(`auto_augment`, ``interpolation="random"``, ``crop_mode="border"``) are called as they are, on PIL
+images.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ _MEANINGLESS = ["use_multi_epochs_loader", "worker_seeding", "batch_choice_seed"
 _MEANINGLESS += ["batch_schedule_spread", "batch_schedule_random_mix"]
 """Ignored: workers stay from epoch to epoch, and draws are functions of seed, epoch and sample;
 timm uses the others only with `input_size_choices`."""
-_COLOUR: dict[type, Any] = {
-    tv.RandomGrayscale: lambda step: T.RandomGrayscale(step.p),
-    tv.ColorJitter: lambda s: T.ColorJitter(s.brightness, s.contrast, s.saturation, s.hue),
+_FLIPS: dict[type, Any] = {
+    tv.RandomHorizontalFlip: T.RandomHorizontalFlip,
+    tv.RandomVerticalFlip: T.RandomVerticalFlip,
 }
 _ERASED: dict[str, Any] = {"const": 0.0, "pixel": "random"}
 
@@ -134,15 +135,16 @@ def _translated(steps: list[Any]) -> list[Any]:
     found: list[Any] = []
     while steps and (own := _geometric(steps[0])) is not None:
         found, steps = [*found, own], steps[1:]
-    if all(type(step) in _COLOUR for step in steps):
-        return found + [_COLOUR[type(step)](step) for step in steps]
-    return [*found, T.OnPIL(tv.Compose(steps))]
+    coloured = [_coloured(step) for step in steps]
+    return found + (coloured if None not in coloured else [T.OnPIL(tv.Compose(steps))])
 
 
 def _geometric(step: Any) -> Any:
     kind, filtered = type(step), getattr(step, "interpolation", None)
-    if kind in (tv.RandomHorizontalFlip, tv.CenterCrop):
-        return T.CenterCrop(step.size) if kind is tv.CenterCrop else T.RandomHorizontalFlip(step.p)
+    if kind in _FLIPS:
+        return _FLIPS[kind](step.p)
+    if kind is tv.CenterCrop:
+        return T.CenterCrop(step.size)
     if filtered not in (tv.InterpolationMode.BILINEAR, tv.InterpolationMode.BICUBIC):
         return None  # such as both of them, by chance
     if kind is RandomResizedCropAndInterpolation:
@@ -151,3 +153,15 @@ def _geometric(step: Any) -> Any:
     if kind is tv.Resize:
         return T.Resize(step.size, filtered.value, antialias=True)
     return None
+
+
+def _coloured(step: Any) -> Any:
+    kind = type(step)
+    if kind is tv.RandomApply:
+        members = [_coloured(one) for one in step.transforms]
+        return None if None in members else T.RandomApply(members, step.p)
+    if kind is tv.RandomGrayscale:
+        return T.RandomGrayscale(step.p)
+    if kind is tv.ColorJitter:
+        return T.ColorJitter(step.brightness, step.contrast, step.saturation, step.hue)
+    return T.GaussianBlur(step.kernel_size, step.sigma) if kind is tv.GaussianBlur else None

@@ -181,7 +181,9 @@ def _are_equal(variances: Sequence[tuple[float, int]]) -> bool:
     values = np.array([variance for variance, _ in variances])
     if not values.any():
         return True
-    return bool(_concentration(values) <= _largest_concentration(tuple(d for _, d in variances)))
+    return bool(
+        _concentration(values) <= _largest_concentration(tuple(sorted(d for _, d in variances)))
+    )
 
 
 def _concentration(variances: np.ndarray) -> np.ndarray:

@@ -5,14 +5,13 @@
       from a list of transforms to a plan
         base.py              the kinds of transform; checks of parameters
         choosing.py          RandomApply, RandomChoice, RandomOrder: their members, with gates
-        fill.py              what is beyond an image, of images and masks
+        fill.py              values beyond an image, for images and masks
         pipeline.py          a list of transforms, checked and cut into stages; views of an image
         stages.py            what each stage does to samples, or to a whole batch
         torchvision_names.py  remedies for names of torchvision that fastdata lacks
 
       geometry, planned for a whole batch before decoding
         geometry.py          where pixels go
-        joining.py           images of a batch that take different transforms
         geometric.py         crops, resizes and flips
         detection.py         RandomIoUCrop and RandomZoomOut
         sizes.py             resizes to random sizes
@@ -20,11 +19,11 @@
         warps.py             places that these look up; displacement.py: those of elastic ones
         render.py            carries geometry out on the CPU; render_warp.py: its warps
         render_device.py     carries the geometry of a whole batch out, on its device; warping.py
-        boxes.py             boxes follow geometry, and are dropped where nothing of them is left
+        boxes.py             boxes follow geometry; empty ones are dropped
 
       pixels
         pixel.py             Normalize, ToDtype, and their table of 256 values
-        image_tensors.py     images as tensors and arrays; what transforms of batches share
+        image_tensors.py     images as tensors and arrays
         color.py  tones.py  blur_erasing.py  mixing.py   transforms of whole batches
         automatic.py  policies.py                        automatic augmentations, of whole batches
         distributions.py     random numbers of the beta and Dirichlet distributions

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from fastdata.errors import OptionError
 from fastdata.random import Draws
 from fastdata.transforms.base import (
-    BatchTransform,
     Parameters,
     Shape,
     channel_numbers,
@@ -33,10 +32,12 @@ from fastdata.transforms.color import (
     adjust_sharpness,
     autocontrast,
     equalize,
+    invert,
     posterize,
     solarize,
 )
 from fastdata.transforms.image_tensors import change_some
+from fastdata.transforms.tones import ByteTransform
 from fastdata.transforms.warping import Fill, warp
 from fastdata.transforms.warps import WarpInterpolation
 
@@ -59,10 +60,10 @@ CHANGES: dict[str, Callable[..., torch.Tensor]] = {
     "Contrast": lambda images, by: adjust_contrast(images, 1 + by),
     "Sharpness": lambda images, by: adjust_sharpness(images, 1 + by),
     "Posterize": posterize,
-    "Solarize": solarize,
+    "Solarize": lambda images, by: solarize(images, by * 255),
     "AutoContrast": lambda images, by: autocontrast(images),
     "Equalize": lambda images, by: equalize(images),
-    "Invert": lambda images, by: 255 - images,
+    "Invert": lambda images, by: invert(images),
 }
 
 OPERATIONS = ("Identity", *MOVES, *CHANGES)
@@ -77,7 +78,7 @@ SIGNED = np.array([name in (*MOVES, *BLENDED) for name in OPERATIONS])
 """Which operations go either way."""
 
 
-class AutomaticAugment(BatchTransform):
+class AutomaticAugment(ByteTransform):
     """Carries out the operations that the automatic augmentations draw."""
 
     moves_pixels: ClassVar[bool] = True
@@ -98,10 +99,7 @@ class AutomaticAugment(BatchTransform):
                 f"fill is one number or one a channel, and images have {channels} channel(s), not "
                 f"{self.fill!r}"
             )
-        if floating:
-            raise OptionError(
-                f"{type(self).__name__} takes uint8 images; put it before Normalize and ToDtype"
-            )
+        super().check(channels, floating)
 
     def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
         """Return images augmented; raise `OptionError` if they are not uint8.
@@ -109,12 +107,7 @@ class AutomaticAugment(BatchTransform):
         `parameters` are "operation", int [n, steps], places in `OPERATIONS`, and "magnitude",
         float [n, steps], of whatever the operation takes.
         """
-        if images.dtype != torch.uint8:
-            raise OptionError(
-                f"{type(self).__name__} takes uint8 images, not {images.dtype}; put it before "
-                "whatever changes their dtype"
-            )
-        images = images.clone()
+        images = self.copy(images)
         for operation, magnitude in zip(
             parameters["operation"].T, parameters["magnitude"].T, strict=True
         ):

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import torch
 from numpy.typing import NDArray
 
+from fastdata.codecs.limits import MAX_PIXELS
 from fastdata.errors import OptionError
 from fastdata.random import NO_EPOCH, Draws
 from fastdata.schema import Schema
@@ -35,6 +36,7 @@ __all__ = [
     "SizeByEpoch",
     "antialias_choice",
     "channel_numbers",
+    "check_pixels",
     "kind_of",
     "name_of",
     "names_tuple",
@@ -206,6 +208,20 @@ def pictures_of(schema: Schema) -> tuple[str, ...]:
 def name_of(function: object) -> str:
     """Return the name of a callable, for messages."""
     return getattr(function, "__qualname__", type(function).__qualname__)
+
+
+def check_pixels(
+    transform: object, pixels: NDArray[Any], geometry: Geometry, draws: Draws, remedy: str
+) -> None:
+    """Raise `OptionError` if a transform makes too many `pixels` of an image, float64 [n]."""
+    if not (pixels > MAX_PIXELS).any():
+        return
+    worst = int(pixels.argmax())
+    raise OptionError(
+        f"{transform} makes {int(pixels[worst]):,} pixels of sample {draws.indices[worst]}, which "
+        f"has {geometry.height[worst]} x {geometry.width[worst]} (height x width): more than the "
+        f"limit of {MAX_PIXELS:,}. {remedy}"
+    )
 
 
 def kind_of(value: object) -> str:

@@ -28,7 +28,7 @@ from fastdata.transforms.base import (
 from fastdata.transforms.geometric import TRIES, random_rectangles
 from fastdata.transforms.image_tensors import (
     change_some,
-    inside_boxes,
+    paste,
     to_device,
     to_dtype_of,
     to_float,
@@ -88,7 +88,10 @@ class GaussianBlur(BatchTransform):
         self.check_size(*images.shape[2:])
         width, height = self.kernel_size  # type: ignore[misc]  # since __post_init__
         blur = partial(_blur, width=width, height=height)
-        return change_some(images.clone(), parameters["applied"], blur, parameters["sigma"])
+        # One by one, a few values would be rounded to another whole number.
+        return change_some(
+            images.clone(), parameters["applied"], blur, parameters["sigma"], together=True
+        )
 
 
 @dataclass(frozen=True)
@@ -168,13 +171,12 @@ class RandomErasing(BatchTransform):
         `parameters` are "box", int [n, 4], top, left, bottom and right, empty where nothing is
         erased; and "key", int [n], of which noise is a function.
         """
-        inside = inside_boxes(parameters["box"], images)
         if self.value == "random":
             values = _noise(parameters["key"], images).to(images.dtype)
         else:
             values = to_device(np.array(self.value, np.float32), images.device)
-            values = values.to(images.dtype)[:, None, None]
-        return torch.where(inside, values, images)
+            values = values.to(images.dtype)[:, None, None].expand(images.shape)
+        return paste(images, parameters["box"], values)
 
 
 def _odd_pair(name: str, value: Any) -> tuple[int, int]:

@@ -176,12 +176,21 @@ def _check(boxes: Any, count: int, name: str) -> None:
 
 def _moved(geometry: Geometry, boxes: torch.Tensor, images: Ints) -> torch.Tensor:
     """Return boxes, float64 [m, 4], after `geometry`; `images`, int64 [m], says whose they are."""
+    if geometry.parts:
+        moved = boxes.clone()
+        for places, part in geometry.parts:
+            number = np.full(len(geometry), -1)
+            number[places] = np.arange(len(places))
+            own = np.flatnonzero(number[images] >= 0)
+            rows = to_device(own, boxes.device)
+            moved[rows] = _moved(part, boxes[rows], number[images[own]])
+        return moved
     moved, rest = boxes, geometry
     for step in geometry.steps:
         if isinstance(step, Warps):
             at = rest.steps.index(step)
             before = Geometry.of(rest.source_height, rest.source_width)
-            before = replace(before, steps=rest.steps[:at], mixed=rest.mixed)
+            before = replace(before, steps=rest.steps[:at])
             moved = _stretched(before, moved, images)
             moved = _warped(step, moved, images)
             size = step.height, step.width
@@ -190,18 +199,16 @@ def _moved(geometry: Geometry, boxes: torch.Tensor, images: Ints) -> torch.Tenso
             )
     moved = _stretched(rest, moved, images)
     for cut in geometry.centred:
-        moved.masked_fill_(_cut_away(cut, boxes, images, len(geometry))[:, None], 0)
+        moved.masked_fill_(_cut_away(cut, boxes, images)[:, None], 0)
     return moved
 
 
 def _warped(step: Warps, boxes: torch.Tensor, images: Ints) -> torch.Tensor:
     """Return boxes around where a warp moves the corners of `boxes`, cut off at the edges."""
     device = boxes.device
-    moves = np.flatnonzero(step.applied[images])
-    at, images = to_device(moves, device), images[moves]
     x_by, y_by, depth_by = to_device(adjugates(step.matrix)[images], device)[:, :, None].unbind(1)
-    some = boxes[at]
-    corners = torch.stack([some[:, [0, 2, 2, 0]], some[:, [1, 1, 3, 3]], torch.ones_like(some)], 2)
+    ones = torch.ones_like(boxes)
+    corners = torch.stack([boxes[:, [0, 2, 2, 0]], boxes[:, [1, 1, 3, 3]], ones], 2)
     depth = (corners * depth_by).sum(2)
     x, y = (corners * x_by).sum(2) / depth, (corners * y_by).sum(2) / depth
     # What reaches to the horizon of a perspective may be anywhere.
@@ -223,9 +230,9 @@ def _warped(step: Warps, boxes: torch.Tensor, images: Ints) -> torch.Tensor:
         sides += [torch.minimum(side.clamp(min=0), length) for side in (low, high)]
     left, right, top, bottom = sides
     # A box that was empty stays empty.
-    empty = ((some[:, 2:] - some[:, :2]) <= 0).any(1, keepdim=True)
+    empty = ((boxes[:, 2:] - boxes[:, :2]) <= 0).any(1, keepdim=True)
     right, bottom = torch.where(empty, left, right), torch.where(empty, top, bottom)
-    return boxes.index_copy(0, at, torch.cat([left, top, right, bottom], 1))
+    return torch.cat([left, top, right, bottom], 1)
 
 
 def _stretched(geometry: Geometry, boxes: torch.Tensor, images: Ints) -> torch.Tensor:
@@ -245,21 +252,14 @@ def _stretched(geometry: Geometry, boxes: torch.Tensor, images: Ints) -> torch.T
     return torch.stack([across, down], 2).view(-1, 4)
 
 
-def _cut_away(cut: CentreCut, boxes: torch.Tensor, images: Ints, count: int) -> torch.Tensor:
-    """Return which boxes, [m], have a centre outside the crop of their image, bool [m]."""
-    place = np.full(count, -1)
-    place[cut.images] = np.arange(len(cut.images))
-    own = np.flatnonzero(place[images] >= 0)
-    rows = to_device(own, boxes.device)
-    crops = place[images[own]]
-    before = _moved(cut.before, boxes[rows], cut.rows[crops])
-    windows = to_device(cut.windows[crops], boxes.device)
+def _cut_away(cut: CentreCut, boxes: torch.Tensor, images: Ints) -> torch.Tensor:
+    """Return which boxes have a centre outside the crop of their image, bool [m]."""
+    before = _moved(cut.before, boxes, images)
+    windows = to_device(cut.windows[images], boxes.device)
     centres = (before[:, :2] + before[:, 2:]) / 2
     low = windows[:, :2].flip(1)
     inside = (centres > low) & (centres < low + windows[:, 2:].flip(1))
-    gone = torch.zeros(len(boxes), dtype=torch.bool, device=boxes.device)
-    gone[rows] = ~inside.all(1)
-    return gone
+    return ~inside.all(1) & to_device(cut.which[images], boxes.device)
 
 
 def boxes_by_image(columns: Mapping[str, Any], count: int) -> list[NDArray[np.float64]]:
@@ -293,7 +293,7 @@ def _motions(geometry: Geometry) -> NDArray[np.float64]:
         if isinstance(step, Windows):
             corner = np.stack([step.left, step.top], 1)
             shift -= corner
-            # A window that is all of an image is for others of the batch, and cuts nothing.
+            # A window that is all of an image cuts nothing.
             cuts = ((corner != 0) | (after != size)).any(1, keepdims=True)
             low = np.where(cuts, np.clip(low - corner, 0, after), low)
             high = np.where(cuts, np.clip(high - corner, 0, after), high)

@@ -13,12 +13,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fastdata.codecs.limits import MAX_PIXELS
 from fastdata.errors import OptionError
 from fastdata.random import Draws
 from fastdata.schema import Schema
 from fastdata.transforms.base import (
     GeometricTransform,
+    check_pixels,
     parse,
     positive_int,
     probability,
@@ -80,13 +80,8 @@ class RandomZoomOut(GeometricTransform):
         rows, columns = geometry.height, geometry.width
         low, high = self.side_range
         most = np.floor(rows * high) * np.floor(columns * high)
-        if (most > MAX_PIXELS).any():
-            at = int(most.argmax())
-            raise OptionError(
-                f"RandomZoomOut with side_range={self.side_range} can make {int(most[at]):,} "
-                f"pixels of sample {draws.indices[at]}, which has {rows[at]} x {columns[at]} "
-                f"(height x width); the limit is {MAX_PIXELS:,}: put a Resize before it"
-            )
+        name = f"RandomZoomOut(side_range={self.side_range})"
+        check_pixels(name, most, geometry, draws, "Put a Resize before it")
         chance, side, across, down = draws.uniform(4).T
         side = np.where(chance < self.p, low + (high - low) * side, 1.0)
         height, width = (rows * side).astype(np.int64), (columns * side).astype(np.int64)

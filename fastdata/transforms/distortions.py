@@ -17,6 +17,7 @@ from fastdata.errors import OptionError
 from fastdata.random import Draws
 from fastdata.transforms.base import (
     GeometricTransform,
+    check_pixels,
     parse,
     probability,
     warp_filter,
@@ -37,7 +38,7 @@ __all__ = ["ElasticTransform", "RandomAffine", "RandomPerspective", "RandomRotat
 Floats = NDArray[np.float64]
 
 GREATEST = 1e9
-"""Of the absolute value of a parameter: what is made of it stays finite in float32."""
+"""The greatest absolute value of a parameter.  Coordinates stay finite in float32."""
 
 
 class Warping(GeometricTransform):
@@ -64,7 +65,8 @@ class RandomRotation(Warping):
     Raises
     ------
     OptionError
-        From a loader, if an image has more than 32,767 pixels on a side.
+        From a loader, if an image has more than 32,767 pixels on a side, or is made larger than
+        178,956,970 pixels.
 
     Notes
     -----
@@ -110,6 +112,9 @@ class RandomRotation(Warping):
         matrix = inverse_affine_matrices(center, -angle, (zeros, zeros), zeros + 1, (zeros, zeros))
         if self.expand:
             rows, columns = _expanded(matrix, height, width)
+            remedy = "Put a T.Resize or a crop before"
+            pixels = rows.astype(np.float64) * columns
+            check_pixels("RandomRotation", pixels, geometry, draws, remedy)
         else:
             rows, columns = height, width
         matrix = _about_middles(matrix, (height, width), (rows, columns))
@@ -259,8 +264,8 @@ class ElasticTransform(Warping):
     Raises
     ------
     OptionError
-        From a loader, if an image has more than 32,767 pixels on a side, or no more than half of
-        the Gaussian's 8 deviations.
+        From a loader, if an image has more than 32,767 pixels on a side, or if a side is at most 4
+        times `sigma`.
 
     Notes
     -----

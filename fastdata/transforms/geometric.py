@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from fastdata.codecs.limits import MAX_PIXELS
 from fastdata.errors import OptionError
 from fastdata.random import Draws, SampleKeys
 from fastdata.schema import Schema
@@ -24,6 +23,7 @@ from fastdata.transforms.base import (
     Sample,
     SizeByEpoch,
     antialias_choice,
+    check_pixels,
     parse,
     positive_int,
     probability,
@@ -37,7 +37,6 @@ from fastdata.transforms.choosing import Gate, Member, Outcome, chosen, outcomes
 from fastdata.transforms.fill import fill_value
 from fastdata.transforms.geometry import Geometry, Interpolation, Ints, PaddingMode
 from fastdata.transforms.image_tensors import as_array, one_size
-from fastdata.transforms.joining import joined, some
 from fastdata.transforms.render import render
 from fastdata.transforms.render_device import render_on_device
 
@@ -342,14 +341,9 @@ class Resize(_Sized):
             shrunk = (self.max_size * new_short / new_long).astype(np.int64)
             new_short = np.where(over, np.maximum(shrunk, 1), new_short)
             new_long = np.where(over, self.max_size, new_long)
-        if (new_long > MAX_PIXELS // np.maximum(new_short, 1)).any():
-            worst = int(new_long.argmax())
-            raise OptionError(
-                f"Resize({self.size}) makes {new_long[worst] * new_short[worst]:,} pixels of "
-                f"sample {draws.indices[worst]}, which has {geometry.height[worst]} x "
-                f"{geometry.width[worst]} (height x width): more than the limit of {MAX_PIXELS:,}. "
-                "Give max_size=, or leave this sample out"
-            )
+        pixels = 1.0 * new_long * new_short
+        remedy = "Give max_size=, or leave this sample out"
+        check_pixels(f"Resize({self.size})", pixels, geometry, draws, remedy)
         return geometry.resize(
             np.where(upright, new_long, new_short),
             np.where(upright, new_short, new_long),
@@ -408,18 +402,24 @@ class GeometryStage:
 
         It has their boxes if the stage `needs_boxes`.
         """
+        every = np.arange(len(keys))
+        parts = [(every, geometry)]
         for operation, transform, gates in self.transforms:
-            if not gates:
-                geometry = transform.plan(geometry, keys.draws(seed, operation))
-                continue
             which = chosen(gates, seed, keys)
-            if which.all():
-                geometry = transform.plan(geometry, keys.draws(seed, operation))
-            elif which.any():
-                draws = keys[which].draws(seed, operation)
-                planned = transform.plan(some(geometry, which), draws)
-                geometry = joined(which, planned, some(geometry, ~which))
-        return geometry
+            before, parts = parts, []
+            for places, part in before:
+                taken = which[places]
+                if len(places) and not taken.any():
+                    parts.append((places, part))
+                    continue
+                if not taken.all():
+                    stay = np.flatnonzero(~taken)
+                    parts.append((places[stay], part.some(stay)))
+                    part, places = part.some(np.flatnonzero(taken)), places[taken]
+                own = keys if len(places) == len(keys) else keys[places]
+                planned = transform.plan(part, own.draws(seed, operation))
+                parts += [(places[at], made) for at, made in planned.by_part()]
+        return Geometry.of_parts(parts)
 
     @property
     def has_gates(self) -> bool:

@@ -10,14 +10,16 @@ batch, before any image is decoded.  Three facts keep it small:
 - The first window is in coordinates of the source image, so `region` tells
   which pixels of each file matter before it is opened.
 
+Images of a batch that take different transforms are its *parts*, each with a geometry of its own.
+
 `Geometry.crops` cuts the arrays into one short list of operations an image,
 which `fastdata.transforms.render` carries out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -59,8 +61,8 @@ PaddingMode: TypeAlias = Literal["constant", "edge", "reflect", "symmetric"]
 REDUCTION_MARGIN = 3
 """How many times its target a picture must still be, in both directions, to be decoded reduced.
 
-A JPEG can be decoded at 1/2, 1/4 or 1/8 for less, but then means of 2 x 2, 4 x 4 or 8 x 8 pixels
-are what is resized.  With this margin that is 48 dB and more from the resize of all pixels, 43 dB
+A JPEG can be decoded at 1/2, 1/4 or 1/8 for less, but then the resize gets means of 2 x 2, 4 x 4 or
+8 x 8 pixels.  With this margin that is 48 dB and more from the resize of all pixels, 43 dB
 at the lowest, with 2 it is 43 to 46 dB (``docs/design/loading.md``).
 """
 
@@ -68,7 +70,7 @@ MOST_WARPED = 32_767
 """Pixels on a side of the largest images that OpenCV can look up."""
 
 SMALLEST_REDUCED = 8
-"""Pixels on a side from which on every decoder can reduce a JPEG."""
+"""Every decoder can reduce a JPEG with this many pixels on a side, or more."""
 
 
 class Window(NamedTuple):
@@ -106,8 +108,8 @@ class Program(NamedTuple):
 class Crop(NamedTuple):
     """What to read of one image, and what happens to that.
 
-    `window` is (top, left, height, width) inside the image, empty where none of it is wanted;
-    its pixels may be reduced by `factor`, 1, 2, 4 or 8, while they are decoded.
+    `window` is (top, left, height, width) inside the image.  It is empty if no pixel is used.  Its
+    pixels may be reduced by `factor`, 1, 2, 4 or 8, while they are decoded.
     """
 
     window: tuple[int, int, int, int]
@@ -181,12 +183,11 @@ class Scales:
 class CentreCut(NamedTuple):
     """A crop that boxes with a centre outside do not survive.
 
-    `images` are the images that are cropped, `rows` their numbers in the geometry `before` the
-    crop, and `windows` their rectangles in its coordinates: int64 [m], [m] and [m, 4].
+    `which`, bool [n], are the images that are cropped, and `windows`, int64 [n, 4], the rectangles
+    in coordinates of the geometry `before` the crop.
     """
 
-    images: Ints
-    rows: Ints
+    which: NDArray[np.bool_]
     before: Geometry
     windows: Ints
 
@@ -200,7 +201,7 @@ class Geometry:
     source_height, source_width : ndarray of int64, shape [n]
         Sizes of the images as they are stored.
     height, width : ndarray of int64, shape [n]
-        Sizes after what is planned so far.
+        Sizes after all planned steps.
     flip : ndarray of bool, shape [n]
         Images to be mirrored left to right, after all steps and `transpose`.
     steps : tuple of Windows, Scales or Warps
@@ -209,8 +210,9 @@ class Geometry:
         Images to be mirrored top to bottom, after all steps and `transpose`; None: none is.
     transpose : ndarray of bool, shape [n], or None
         Images whose rows become columns, after all steps; None: none is transposed.
-    mixed : bool
-        Whether some steps are for some images only (`fastdata.transforms.joining`).
+    parts : tuple of (ndarray of int64, Geometry)
+        Groups of images that take the same steps: their places, and their geometry.  The whole
+        then has no steps and no `transpose`.  Empty if all images take the same steps.
     boxes : ndarray of object, shape [n], or None
         The boxes of each stored image, float64 [k, 4], if a transform needs them.
     centred : tuple of CentreCut
@@ -225,7 +227,7 @@ class Geometry:
     steps: tuple[Windows | Scales | Warps, ...] = ()
     flip_rows: NDArray[np.bool_] | None = None
     transpose: NDArray[np.bool_] | None = None
-    mixed: bool = False
+    parts: tuple[tuple[Ints, Geometry], ...] = ()
     boxes: NDArray[np.object_] | None = None
     centred: tuple[CentreCut, ...] = ()
 
@@ -235,21 +237,67 @@ class Geometry:
         rows, columns = np.asarray(height, np.int64), np.asarray(width, np.int64)
         return cls(rows, columns, rows, columns, np.zeros(len(rows), np.bool_))
 
-    def __len__(self) -> int:
-        return len(self.height)
+    @classmethod
+    def of_parts(cls, parts: Sequence[tuple[Ints, Geometry]]) -> Geometry:
+        """Return the geometry of images from those of its parts."""
+        if len(parts) == 1:
+            return parts[0][1]
 
-    def _with(self, **changes: Any) -> Geometry:
-        """Return this with some attributes changed; `dataclasses.replace` takes longer."""
-        made = object.__new__(Geometry)
+        def column(name: str, dtype: Any = np.int64) -> Any:
+            whole = np.zeros(sum(len(places) for places, _ in parts), dtype)
+            for places, part in parts:
+                values = getattr(part, name)
+                if values is not None:
+                    whole[places] = values
+            return whole
+
+        return cls(
+            source_height=column("source_height"),
+            source_width=column("source_width"),
+            height=column("height"),
+            width=column("width"),
+            flip=column("flip", np.bool_),
+            flip_rows=_if_any(column("flip_rows", np.bool_)),
+            parts=tuple(parts),
+        )
+
+    def by_part(self) -> Sequence[tuple[Any, Geometry]]:
+        """Return the places of images that take the same steps, and their geometry."""
+        return self.parts or ((slice(None), self),)
+
+    def some(self, places: Ints) -> Geometry:
+        """Return the geometry of some images; it has no parts."""
+        cuts = [
+            CentreCut(cut.which[places], cut.before.some(places), cut.windows[places])
+            for cut in self.centred
+        ]
+        steps = tuple(_rows_of(step, places) for step in self.steps)
+        geometry: Geometry = _rows_of(self, places)
+        flip_rows, transpose = map(_if_any, (geometry.flip_rows, geometry.transpose))
+        return geometry._after(
+            steps=steps, centred=tuple(cuts), flip_rows=flip_rows, transpose=transpose
+        )
+
+    def _after(self, **changes: Any) -> Geometry:
+        """Return the geometry with some attributes changed."""
+        if self.parts:
+            raise OptionError(
+                "images of this geometry take different steps, as some were warped: let a warp be "
+                "the last step of a transform, or plan each of Geometry.by_part()"
+            )
+        made = object.__new__(Geometry)  # `dataclasses.replace` takes longer
         made.__dict__.update(self.__dict__, **changes)
         return made
+
+    def __len__(self) -> int:
+        return len(self.height)
 
     def with_boxes(self, boxes: Sequence[NDArray[np.float64]]) -> Geometry:
         """Tell transforms the boxes of the n images as they are stored, float64 [k, 4] each."""
         column = np.empty(len(self), np.object_)
         for at, some in enumerate(boxes):
             column[at] = some
-        return self._with(boxes=column)
+        return self._after(boxes=column)
 
     def window(
         self,
@@ -273,11 +321,10 @@ class Geometry:
             for a in (top, left, height, width)
         )
         if centres is not None and centres.any():
-            rows = np.flatnonzero(centres)
-            windows = np.stack([top, left, height, width], 1)[rows]
-            cut = CentreCut(rows, rows, self._with(centred=()), windows)
+            windows = np.stack([top, left, height, width], 1)
+            cut = CentreCut(centres, self._after(centred=()), windows)
             cropped = self.window(top, left, height, width, fill=fill, mode=mode)
-            return cropped._with(centred=(*self.centred, cut))
+            return cropped._after(centred=(*self.centred, cut))
         # The orientation comes last, so a rectangle of a mirrored image is taken from
         # the other side.
         size = height, width
@@ -302,7 +349,7 @@ class Geometry:
         elif fill == ZERO or mode != "constant":
             fill = None
         step = Windows(top, left, height, width, fill, mode)
-        return self._with(height=size[0], width=size[1], steps=(*steps, step))
+        return self._after(height=size[0], width=size[1], steps=(*steps, step))
 
     def resize(
         self,
@@ -318,15 +365,15 @@ class Geometry:
         if (height == self.height).all() and (width == self.width).all():
             return self
         step = Scales(*self.before(height, width), interpolation, antialias)
-        return self._with(height=height, width=width, steps=(*self.steps, step))
+        return self._after(height=height, width=width, steps=(*self.steps, step))
 
     def mirror(self, which: NDArray[np.bool_]) -> Geometry:
         """Flip images left to right if their `which`, bool [n], is true."""
-        return self._with(flip=self.flip ^ which)
+        return self._after(flip=self.flip ^ which)
 
     def mirror_vertically(self, which: NDArray[np.bool_]) -> Geometry:
         """Flip images top to bottom if their `which`, bool [n], is true."""
-        return self._with(flip_rows=_changed(self.flip_rows, which))
+        return self._after(flip_rows=_changed(self.flip_rows, which))
 
     def turn(self, quarters: ArrayLike) -> Geometry:
         """Turn images counter-clockwise by quarter turns, int or int [n]; exact."""
@@ -334,7 +381,7 @@ class Geometry:
         odd = turns % 2 == 1
         flip_rows = np.zeros_like(odd) if self.flip_rows is None else self.flip_rows
         # The transpose of a mirrored image is mirrored the other way.
-        return self._with(
+        return self._after(
             height=np.where(odd, self.width, self.height),
             width=np.where(odd, self.height, self.width),
             flip=np.where(odd, flip_rows, self.flip) ^ (turns >= 2),
@@ -371,15 +418,28 @@ class Geometry:
     ) -> Geometry:
         """Look up the images selected by `which`, bool [n]; parameters as of `Warps`.
 
-        Raises `OptionError` if an image has too many pixels on a side.
+        Images that stay are a part by themselves.  Raises `OptionError` if an image has too many
+        pixels on a side.
         """
         if not which.any():
             return self
         height, width = (
-            np.where(which, np.asarray(after, np.int64), before)
-            for after, before in ((height, self.height), (width, self.width))
+            np.broadcast_to(np.asarray(a, np.int64), self.height.shape) for a in (height, width)
         )
-        sides = np.stack([self.height, self.width, height, width])[:, which]
+        if not which.all():
+            at, stays = np.flatnonzero(which), np.flatnonzero(~which)
+            warped = self.some(at).warp(
+                matrix[at],
+                which[at],
+                height[at],
+                width[at],
+                interpolation=interpolation,
+                fill=fill,
+                displacement=displacement,
+                keys=None if keys is None else keys[at],
+            )
+            return Geometry.of_parts([(at, warped), (stays, self.some(stays))])
+        sides = np.stack([self.height, self.width, height, width])
         if (sides > MOST_WARPED).any():
             raise OptionError(
                 f"images of up to {MOST_WARPED:,} pixels on a side can be turned or distorted, but "
@@ -387,23 +447,14 @@ class Geometry:
             )
         # The matrix takes the orientation in.
         turned = upright(self.height, self.width, self.flip, self.flip_rows, self.transpose)
-        rows, columns = self.before(height, width)
-        step = Warps(
-            turned @ matrix,
-            which,
-            np.where(which, height, rows),
-            np.where(which, width, columns),
-            interpolation,
-            fill,
-            displacement,
-            np.zeros(len(self), np.uint64) if keys is None else keys,
-        )
-        return self._with(
+        keys = np.zeros(len(self), np.uint64) if keys is None else keys
+        step = Warps(turned @ matrix, height, width, interpolation, fill, displacement, keys)
+        return self._after(
             height=height,
             width=width,
-            flip=self.flip & ~which,
-            flip_rows=_remaining(self.flip_rows, which),
-            transpose=_remaining(self.transpose, which),
+            flip=np.zeros_like(self.flip),
+            flip_rows=None,
+            transpose=None,
             steps=(*self.steps, step),
         )
 
@@ -411,7 +462,7 @@ class Geometry:
     def identity(self) -> bool:
         """Whether every image stays as it is."""
         turned = self.flip_rows is not None or self.transpose is not None
-        return not (self.steps or turned or self.flip.any())
+        return not (self.steps or self.parts or turned or self.flip.any())
 
     @property
     def region(self) -> tuple[Ints, Ints, Ints, Ints]:
@@ -442,16 +493,62 @@ class Geometry:
 
     @property
     def begins_inside(self) -> NDArray[np.bool_]:
-        """Which images have all of the first window, bool [n]; all of them if it comes later."""
+        """Whether each image contains the window that is its first step, bool [n].
+
+        True if the first step is another one.
+        """
         if not self.steps or not isinstance(self.steps[0], Windows):
             return np.ones_like(self.flip)
         first = self.steps[0]
         window = first.top, first.left, first.height, first.width
-        inside: NDArray[np.bool_] = np.equal(window, self.region).all(0)
-        return inside
+        return np.logical_and.reduce(np.equal(window, self.region))  # type: ignore[no-any-return]
 
     def crops(self) -> list[Crop]:
         """Return what to read of each image, and what to do with it, in order."""
+        if self.may_be_reduced:
+            return self._alike()._in_order(Geometry._crops)
+        return self._in_order(Geometry._crops)
+
+    def _alike(self) -> Geometry:
+        """Return the geometry in parts whose steps change all of their images.
+
+        So JPEGs are reduced or not, whatever is in their batch.  Windows inside of the images and
+        windows that reach beyond them are apart, too.
+        """
+        parts = []
+        for places, part in self.by_part():
+            every = np.arange(len(self))[places]
+            kinds = np.zeros(len(part), np.int64)
+            height, width = part.source_height, part.source_width
+            for step in part.steps:
+                changes = (step.height != height) | (step.width != width)
+                if isinstance(step, Windows):
+                    changes |= (step.top != 0) | (step.left != 0)
+                kinds = 2 * kinds + changes
+                height, width = step.height, step.width
+            for kind in np.unique(kinds):
+                at = np.flatnonzero(kinds == kind)
+                own = part.some(at)._replayed()
+                inside = own.begins_inside
+                for which in map(np.flatnonzero, (inside, ~inside)):
+                    if len(which):
+                        parts.append((every[at][which], own.some(which)))
+        return replace(self, parts=tuple(parts), steps=())
+
+    def _replayed(self) -> Geometry:
+        """Return the geometry without steps that change no image."""
+        made = Geometry.of(self.source_height, self.source_width)
+        for step in self.steps:
+            size = step.height, step.width
+            if isinstance(step, Windows):
+                made = made.window(step.top, step.left, *size, fill=step.fill, mode=step.mode)
+            elif isinstance(step, Scales):
+                made = made.resize(*size, step.interpolation, step.antialias)
+            else:
+                made = made._after(height=size[0], width=size[1], steps=(*made.steps, step))
+        return self._after(steps=made.steps)
+
+    def _crops(self) -> list[Crop]:
         steps = self.steps
         region = self.region
         if steps and isinstance(steps[0], Windows):
@@ -462,13 +559,15 @@ class Geometry:
                 moved = replace(first, top=first.top - region[0], left=first.left - region[1])
                 steps = (moved, *steps[1:])
         windows = zip(*(part.tolist() for part in region), strict=True)
-        rest = self._with(steps=steps).programs()
+        rest = self._after(steps=steps).programs()
         factors = self._reductions(steps, region[2], region[3]).tolist()
         return list(map(Crop, windows, factors, rest))
 
     @property
     def may_be_reduced(self) -> bool:
-        """Whether JPEGs may be decoded reduced, if nothing but a window is before the resize."""
+        """Whether JPEGs may be decoded reduced, if only a window comes before the resize."""
+        if self.parts:
+            return any(part.may_be_reduced for _, part in self.parts)
         for step in self.steps:
             if isinstance(step, Scales):
                 factors = self._reductions((step,), self.source_height, self.source_width)
@@ -481,7 +580,7 @@ class Geometry:
 
         None if there is more, or ``antialias=True`` asks for another library's pixels.
         """
-        if self.transpose is not None:
+        if self.parts or self.transpose is not None:
             return None
         steps = self.steps
         top = left = np.zeros_like(self.source_height)
@@ -512,9 +611,9 @@ class Geometry:
     def _reductions(
         self, steps: tuple[Windows | Scales | Warps, ...], height: Ints, width: Ints
     ) -> Ints:
-        """Return by how much pixels of these sizes may be reduced before `steps`.
+        """Return how many times smaller images of these sizes may be decoded before `steps`.
 
-        As far as the first resize leaves room for, unless the user insists on a filter.
+        The first resize must leave room for it, and the user must not insist on a filter.
         """
         first = steps[0] if steps else None
         if (
@@ -533,10 +632,10 @@ class Geometry:
 
     def programs(self) -> list[Program]:
         """Return what to do with each whole image, in order."""
+        if self.parts:
+            return self._in_order(Geometry.programs)
         rows: list[Any] = [step.rows() for step in self.steps]
         operations: list[Any] = list(zip(*rows, strict=True)) if rows else [()] * len(self)
-        if any(isinstance(step, Warps) for step in self.steps):
-            operations = [tuple(one for one in some if one is not None) for some in operations]
         turns = [self.flip]
         if self.flip_rows is not None or self.transpose is not None:
             turns += [
@@ -545,17 +644,30 @@ class Geometry:
             ]
         return list(map(Program, operations, *(part.tolist() for part in turns)))
 
+    def _in_order(self, values: Callable[[Geometry], list[Any]]) -> list[Any]:
+        """Return the values of all images, from those of the parts."""
+        if not self.parts:
+            return values(self)
+        found: dict[int, Any] = {}
+        for places, part in self.parts:
+            found |= zip(places.tolist(), values(part), strict=True)
+        return [found[at] for at in range(len(self))]
+
 
 def _changed(before: NDArray[np.bool_] | None, which: NDArray[np.bool_]) -> Any:
     """Return `before`, None for none, with those of `which` inverted; None if none is left."""
-    after = which if before is None else before ^ which
-    return after if after.any() else None
+    return _if_any(which if before is None else before ^ which)
 
 
-def _remaining(before: NDArray[np.bool_] | None, which: NDArray[np.bool_]) -> Any:
-    """Return `before`, None for none, without those of `which`; None if none is left."""
-    after = None if before is None else before & ~which
-    return None if after is None or not after.any() else after
+def _if_any(values: NDArray[np.bool_] | None) -> Any:
+    """Return values, None for none, or None if none is true."""
+    return None if values is None or not values.any() else values
+
+
+def _rows_of(value: Any, places: Ints) -> Any:
+    """Return a geometry or a step with the arrays of some images."""
+    columns = ((field.name, getattr(value, field.name)) for field in fields(value))
+    return replace(value, **{n: one[places] for n, one in columns if isinstance(one, np.ndarray)})
 
 
 def antialiases(rows: Any, columns: Any, height: Any, width: Any) -> Any:
@@ -580,7 +692,7 @@ def inside_places(at: Any, length: Any, mode: PaddingMode) -> Any:
 
 
 def _is_inside(window: Windows, scale: Scales) -> bool:
-    """Return whether windows are inside of what images were resized to."""
+    """Return whether windows lie inside the resized images."""
     low = np.minimum(window.top, window.left)
     bottom, right = window.top + window.height, window.left + window.width
     return bool(((low >= 0) & (bottom <= scale.height) & (right <= scale.width)).all())

@@ -30,8 +30,10 @@ from fastdata.transforms.base import (
 )
 from fastdata.transforms.distributions import BETA_DRAWS, beta
 from fastdata.transforms.image_tensors import (
-    inside_boxes,
+    by_piece,
+    paste,
     per_image,
+    take,
     to_device,
     to_dtype_of,
     to_float,
@@ -179,13 +181,16 @@ class MixUp(MixTransform):
 
         Values may be of any range.
         """
-        share = per_image(parameters["share"], images)
-        partner = to_device(parameters["partner"], images.device)
-        values = to_float(images)
-        mixed = values * share + values[partner] * (1 - share)
-        if images.is_floating_point():  # perhaps normalised: not to be cut off at 0 and 1
-            return mixed.to(images.dtype)
-        return to_dtype_of(mixed, images, rounded=True)
+        share, partner = per_image(parameters["share"], images), parameters["partner"]
+
+        def mix(at: slice) -> torch.Tensor:
+            values, others = to_float(images[at]), to_float(take(images, partner[at]))
+            mixed = values * share[at] + others * (1 - share[at])
+            if images.is_floating_point():  # perhaps normalised: not to be cut off at 0 and 1
+                return mixed.to(images.dtype)
+            return to_dtype_of(mixed, images, rounded=True)
+
+        return by_piece(mix, torch.empty_like(images))
 
 
 @dataclass(frozen=True)
@@ -216,6 +221,4 @@ class CutMix(MixTransform):
 
     def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
         """Return images with the "box" of their "partner": top, left, bottom, right, int [n, 4]."""
-        inside = inside_boxes(parameters["box"], images)
-        partner = to_device(parameters["partner"], images.device)
-        return torch.where(inside, images[partner], images)
+        return paste(images, parameters["box"], images, parameters["partner"])

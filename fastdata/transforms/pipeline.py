@@ -33,7 +33,7 @@ from fastdata.transforms.callables import adapt
 from fastdata.transforms.choosing import Chooser, Member, innermost, members_of
 from fastdata.transforms.geometric import GeometryStage
 from fastdata.transforms.mixing import MixTransform
-from fastdata.transforms.pixel import Normalize, ToDtype
+from fastdata.transforms.pixel import warn_of_levels
 from fastdata.transforms.stages import (
     BatchStage,
     BatchStep,
@@ -161,6 +161,7 @@ class Pipeline:
             for member in members:
                 cut.add(member)
         cut.end_of_samples()
+        warn_of_levels(cut.of_uint8)
         self.stages: tuple[Stage, ...] = tuple(cut.stages)
         self.batch = BatchStage(schema, tuple(cut.batch_steps)) if cut.batch_steps else None
         self.schema_after: Schema = cut.schema_of_batch
@@ -246,7 +247,8 @@ class _Cut:
         self._pixelwise: list[PixelTransform] = []
         # Since the beginning:
         self._floating: PixelTransform | None = None
-        self._in_0_to_1 = True  # whether values are so once they are floating
+        self.of_uint8: list[PixelTransform] = []
+        """Pixel transforms before any callable."""
 
     def add(self, member: Member) -> None:
         """Add a transform."""
@@ -285,8 +287,14 @@ class _Cut:
         if self._drops:
             self.stages.append(DropStage(tuple(self._drops)))
         if self._pixelwise:
-            self.stages.append(PixelStage(self._schema, tuple(self._pixelwise)))
+            self.stages.append(self._pixel_stage(self._schema, self._pixelwise))
         self._geometric, self._drops, self._pixelwise = [], [], []
+
+    def _called(self) -> bool:
+        return any(isinstance(stage, CallStage) for stage in self.stages)
+
+    def _pixel_stage(self, schema: Schema, transforms: list[PixelTransform]) -> PixelStage:
+        return PixelStage(schema, tuple(transforms), of_any_dtype=self._called())
 
     def _add_geometric(self, member: Member) -> None:
         name = _name(member.transform)
@@ -310,12 +318,11 @@ class _Cut:
         for name in pictures_of(self.schema_of_batch):
             with naming_field(name):
                 transform.check_channels(self.schema_of_batch.images[name].channels)
-        if isinstance(transform, Normalize) and self._in_0_to_1:
-            transform.warn_of_levels()
-        self._in_0_to_1 &= isinstance(transform, ToDtype) and transform.scale
+        if not self._called():
+            self.of_uint8.append(transform)
         self._floating = transform
         if self.batch_steps:
-            self._add_step(PixelStage(self.schema_of_batch, (transform,)))
+            self._add_step(self._pixel_stage(self.schema_of_batch, [transform]))
         else:
             self._pixelwise.append(transform)
 

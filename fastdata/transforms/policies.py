@@ -22,7 +22,7 @@ from fastdata.transforms.automatic import (
 )
 from fastdata.transforms.base import Parameters, Shape, parse, positive_int, positive_number
 from fastdata.transforms.distributions import BETA_DRAWS, GAMMA_DRAWS, beta, dirichlet
-from fastdata.transforms.image_tensors import per_image, to_dtype_of, to_float
+from fastdata.transforms.image_tensors import by_piece, per_image, to_dtype_of
 from fastdata.transforms.warping import Fill
 from fastdata.transforms.warps import WarpInterpolation
 
@@ -260,12 +260,24 @@ class AugMix(AutomaticAugment):
         "operation", int [n, chains, steps], places in `OPERATIONS`, and "magnitude", float
         [n, chains, steps], of whatever the operation takes.
         """
-        share = parameters["share"]
-        mixed = to_float(images) * per_image(share[:, 0], images)
-        for chain in range(share.shape[1] - 1):
-            steps = {name: parameters[name][:, chain] for name in ("operation", "magnitude")}
-            mixed += super().apply(images, steps) * per_image(share[:, 1 + chain], images)
-        return to_dtype_of(mixed, images)
+        share = per_image(parameters["share"], images)
+        chains = [
+            super(AugMix, self).apply(images, {"operation": operation, "magnitude": magnitude})
+            for operation, magnitude in zip(
+                parameters["operation"].swapaxes(0, 1),
+                parameters["magnitude"].swapaxes(0, 1),
+                strict=True,
+            )
+        ]
+
+        def mix(at: slice) -> torch.Tensor:
+            shares = share[at].unbind(4)
+            mixed = images[at] * shares[0]
+            for chain, part in zip(chains, shares[1:], strict=True):
+                mixed += chain[at] * part
+            return to_dtype_of(mixed, images)
+
+        return by_piece(mix, torch.empty_like(images))
 
 
 def _policy(name: str, value: Any) -> str:

@@ -5,15 +5,14 @@ for images that are decoded already: a dataset that is cached on a GPU, or geome
 behind a `BatchTransform`.  The plan is the same, made by the same code from the same
 draws; only its numbers (a few an image) go to the device.
 
-A `Geometry` does the same to all rows and the same to all columns.  So each
-axis of the output gets *taps*: which source pixels it is made of, and how much of each.
-Rows are gathered first, then columns.  The taps are those of the CPU: half-pixel
-centres, edges repeated, nearest neighbour for masks, zero or a fill beyond the image, and a filter
-as wide as the resize shrinks where the CPU antialiases.
+A resize does the same to all rows and the same to all columns.  So each axis of the output gets
+*taps*: which source pixels it is made of, and how much of each.  Rows are gathered first, then
+columns.  The taps are those of the CPU: half-pixel centres, edges repeated, nearest neighbour for
+masks, and a filter as wide as the resize shrinks where the CPU antialiases.
 
-Against the CPU's pixels: windows and flips are equal, and so is nearest neighbour but
-where a centre falls exactly between two pixels (the second is taken here; there it is a
-matter of OpenCV's version).  Bilinear ones differ by 1 at most: photographs of 256 x 320
+Against the CPU's pixels: windows and flips are equal.  Nearest neighbour is equal, too, unless a
+centre falls exactly between two pixels (the second is taken here; there it depends on OpenCV's
+version).  Bilinear ones differ by 1 at most: photographs of 256 x 320
 and 375 x 500, cropped to 224 x 224, are 75 dB from the CPU's pixels at least, and 55 dB
 with ``antialias=True``.  A JPEG that the CPU decodes at a reduced scale is reduced here by
 the filter instead.
@@ -22,28 +21,27 @@ the filter instead.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from itertools import zip_longest
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from fastdata.errors import OptionError
-from fastdata.transforms.fill import Fill
+from fastdata.transforms.fill import ZERO
 from fastdata.transforms.geometry import (
     Geometry,
     Interpolation,
     Ints,
-    PaddingMode,
+    Scales,
     Windows,
     antialiases,
     inside_places,
 )
-from fastdata.transforms.image_tensors import to_device
+from fastdata.transforms.image_tensors import in_order, to_device
 from fastdata.transforms.warping import warp_canvas
-from fastdata.transforms.warps import Warps
 
 __all__ = ["render_canvas", "render_on_device"]
 
@@ -56,7 +54,7 @@ def render_on_device(
     Parameters
     ----------
     geometry : Geometry
-        Planned for n images, all of the size of these; in the end they are of one size.
+        Planned for n images of the size of these.  All results have one size.
     images : torch.Tensor of uint8 or floating, shape [n, C, H, W]
         On any device; never written to.
     mask : bool
@@ -93,7 +91,7 @@ def render_canvas(geometry: Geometry, pixels: torch.Tensor, *, mask: bool = Fals
     """Return what `geometry` makes of images that lie in the top left corners of `pixels`.
 
     As `render_on_device`, but images may be smaller than the canvas [n, H, W, C], each of its own
-    size; pixels beside them are never read.  The result is [n, H', W', C], contiguous.
+    size.  The rest of the canvas is never read.  The result is [n, H', W', C], contiguous.
     """
     for sizes, name in ((geometry.height, "heights"), (geometry.width, "widths")):
         if (sizes != sizes[0]).any():
@@ -102,177 +100,136 @@ def render_canvas(geometry: Geometry, pixels: torch.Tensor, *, mask: bool = Fals
                 f"{name} of {sizes.min()} to {sizes.max()} pixels; use a transform whose "
                 "output size is the same for all, as T.RandomResizedCrop(size)"
             )
-    plan = _passes(geometry)
-    no_flips = np.zeros(len(geometry), np.bool_)
-    for number, step in enumerate(plan):
-        last = number == len(plan) - 1
-        flips = geometry.flips_before if last else (no_flips, no_flips)
-        if isinstance(step, _Pass):
-            pixels = _render(step, pixels, flips, mask)
+    if geometry.parts:
+        parts = [
+            (places, render_canvas(part, pixels[to_device(places, pixels.device)], mask=mask))
+            for places, part in geometry.parts
+        ]
+        return in_order(parts)
+    height, width = geometry.source_height, geometry.source_width
+    origin = np.zeros_like(height), np.zeros_like(width)
+    start = origin  # of the images in `pixels`
+    for step, following in zip_longest(geometry.steps, geometry.steps[1:]):
+        if isinstance(step, Windows):
+            if isinstance(following, Scales) and not _is_beyond(step, height, width):
+                start = step.top, step.left  # saves a copy
+            else:
+                pixels = _cut(step, pixels, height, width, mask)
+        elif isinstance(step, Scales):
+            pixels, start = _resize(step, pixels, start, height, width, mask), origin
         else:
-            pixels = warp_canvas(step.warps, pixels, step.height, step.width, mask=mask)
+            pixels = warp_canvas(step, pixels, height, width, mask=mask)
+        height, width = step.height, step.width
+    rows, columns = int(geometry.height[0]), int(geometry.width[0])
     if geometry.transpose is not None:
-        # Images of a mixed batch are in the corners of a canvas that has both orientations.
-        height, width = int(geometry.height[0]), int(geometry.width[0])
+        # Images are in the corners of a canvas that has both orientations.
         turned = to_device(geometry.transpose, pixels.device)[:, None, None, None]
-        across = pixels.transpose(1, 2)[:, :height, :width]
+        across = pixels.transpose(1, 2)[:, :rows, :columns]
         if not geometry.transpose.all():
-            across = torch.where(turned, across, pixels[:, :height, :width])
+            across = torch.where(turned, across, pixels[:, :rows, :columns])
         pixels = across
+    for axis, which in ((1, geometry.flip_rows), (2, geometry.flip)):
+        if which is not None and which.any():
+            flipped = to_device(which, pixels.device)[:, None, None, None]
+            pixels = torch.where(flipped, pixels.flip(axis), pixels)
     return pixels.contiguous()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Axis:
-    """The window and the resize along rows, or columns, of each image: int64 [n] each.
-
-    `start` and `length` are of the window, `low` and `high` between which there is an image;
-    all in source pixels.  `size` is that of the output.
-    """
-
-    start: Ints
-    length: Ints
-    low: Ints
-    high: Ints
-    size: Ints
-
-    def window(self, start: Ints, length: Ints, mode: PaddingMode) -> _Axis:
-        """Take a window of the window; with a mode, of a whole image."""
-        start = self.start + start
-        if mode != "constant":
-            return _Axis(start, length, self.low, self.high, length)
-        low, high = np.maximum(self.low, start), np.minimum(self.high, start + length)
-        return _Axis(start, length, low, high, length)
+def _is_beyond(step: Windows, height: Ints, width: Ints) -> bool:
+    """Return whether a window reaches beyond its image."""
+    beyond = (step.top < 0) | (step.top + step.height > height)
+    return bool((beyond | (step.left < 0) | (step.left + step.width > width)).any())
 
 
-class _Pass(NamedTuple):
-    """One window of each image, and perhaps a resize of it."""
-
-    axes: tuple[_Axis, _Axis]
-    interpolation: Interpolation
-    antialias: bool | None
-    fill: Fill | None
-    mode: PaddingMode
-
-
-class _WarpPass(NamedTuple):
-    """Warps, and the sizes of the images before, int64 [n]."""
-
-    warps: Warps
-    height: Ints
-    width: Ints
-
-
-def _passes(geometry: Geometry) -> list[_Pass | _WarpPass]:
-    """Return the steps of a geometry, windows joined to the resize that follows them.
-
-    The last one can mirror images, unless none is mirrored.
-    """
-
-    def whole(length: Ints) -> _Axis:
-        return _Axis(np.zeros_like(length), length, np.zeros_like(length), length, length)
-
-    passes: list[_Pass | _WarpPass] = []
-    rows, columns = whole(geometry.source_height), whole(geometry.source_width)
-    pending = not geometry.steps
-    beyond: tuple[Fill | None, PaddingMode] = None, "constant"
-    for step in geometry.steps:
-        if isinstance(step, Windows):
-            if pending and (beyond != (None, "constant") or not step.zero):
-                # What this window finds beyond an image is another thing.
-                passes.append(_Pass((rows, columns), "nearest", False, *beyond))
-                rows, columns = whole(rows.size), whole(columns.size)
-            beyond = step.fill, step.mode
-            rows, columns = (
-                rows.window(step.top, step.height, step.mode),
-                columns.window(step.left, step.width, step.mode),
-            )
-            pending = True
-            continue
-        if isinstance(step, Warps):
-            if pending:
-                passes.append(_Pass((rows, columns), "nearest", False, *beyond))
-            beyond = None, "constant"
-            passes.append(_WarpPass(step, rows.size, columns.size))
-            rows, columns = whole(step.height), whole(step.width)
-            pending = step is geometry.steps[-1] and any(map(np.any, geometry.flips_before))
-            continue
-        axes = replace(rows, size=step.height), replace(columns, size=step.width)
-        passes.append(_Pass(axes, step.interpolation, step.antialias, *beyond))
-        rows, columns, pending = whole(step.height), whole(step.width), False
-        beyond = None, "constant"
-    if pending:
-        passes.append(_Pass((rows, columns), "nearest", False, *beyond))
-    return passes
+def _cut(
+    step: Windows, pixels: torch.Tensor, height: Ints, width: Ints, mask: bool
+) -> torch.Tensor:
+    """Return windows of images [n, H, W, C], which are of `height` and `width`."""
+    device = pixels.device
+    places, inside = [], []
+    for start, length, size in ((step.top, step.height, height), (step.left, step.width, width)):
+        limit = to_device(size, device)[:, None]
+        place = torch.arange(int(length.max()), device=device) + to_device(start, device)[:, None]
+        if step.mode != "constant":
+            place = inside_places(place, limit, step.mode)
+        inside.append((place >= 0) & (place < limit))
+        places.append(torch.minimum(place.clamp(0), limit - 1))
+    made = _gathered(pixels, *places)
+    if step.mode == "constant" and _is_beyond(step, height, width):
+        values = (step.fill or ZERO).values(pixels.shape[3], mask=mask)
+        whole = (inside[0][:, :, None] & inside[1][:, None])[..., None]
+        made = torch.where(whole, made, to_device(values, device).to(made.dtype))
+    return made
 
 
-def _render(
-    step: _Pass,
+def _resize(
+    step: Scales,
     pixels: torch.Tensor,
-    flips: tuple[NDArray[np.bool_], NDArray[np.bool_]],
+    start: tuple[Ints, Ints],
+    height: Ints,
+    width: Ints,
     mask: bool,
 ) -> torch.Tensor:
-    """Return images [n, H, W, C] after one pass; `flips` are left to right and top to bottom."""
-    flip, upside_down = flips
-    rows, columns = step.axes
-    interpolation = "nearest" if mask else step.interpolation
-    if step.antialias is None:
-        smooth = antialiases(rows.length, columns.length, rows.size, columns.size)
-    else:
-        smooth = np.full(len(flip), step.antialias)
-    batch = torch.arange(len(pixels), device=pixels.device)[:, None]
-    across = torch.arange(int(rows.size.max()), device=pixels.device)[:, None]
-
+    """Return images resized that begin at `start`, top and left, of `pixels` [n, H, W, C]."""
     device = pixels.device
-    at, down = _taps(rows, upside_down, smooth, interpolation, step.mode, device)
-    tall = _sum_of_taps(
-        (pixels[batch, at[:, tap]] for tap in range(at.shape[1])),
-        down[:, :, :, None, None],
-        interpolation,
+    if mask or step.interpolation == "nearest":
+        rows = _nearest(start[0], height, step.height, device)
+        return _gathered(pixels, rows, _nearest(start[1], width, step.width, device))
+    smooth = np.full(len(pixels), bool(step.antialias))
+    if step.antialias is None:
+        smooth = antialiases(height, width, step.height, step.width)
+    batch = torch.arange(len(pixels), device=device)[:, None]
+    at, weights = _taps(start[0], height, step.height, smooth, step.interpolation, device)
+    tall = _sum(
+        pixels[batch, at[:, tap]] * weights[:, tap, :, None, None] for tap in range(at.shape[1])
     )
-    at, over = _taps(columns, flip, smooth, interpolation, step.mode, device)
-    total = _sum_of_taps(
-        (tall[batch[:, :, None], across, at[:, tap, None]] for tap in range(at.shape[1])),
-        over[:, :, None, :, None],
-        interpolation,
+    across = torch.arange(tall.shape[1], device=device)[:, None]
+    at, weights = _taps(start[1], width, step.width, smooth, step.interpolation, device)
+    total = _sum(
+        tall[batch[:, :, None], across, at[:, tap, None]] * weights[:, tap, None, :, None]
+        for tap in range(at.shape[1])
     )
-    if step.fill is not None:
-        fill = to_device(step.fill.values(pixels.shape[3], mask=mask).copy(), device)
-        share = (down.sum(1)[:, :, None] * over.sum(1)[:, None])[..., None]
-        if interpolation == "nearest":
-            total = torch.where(share > 0, total, fill.to(total.dtype))
-        else:
-            total = total.add_((1 - share) * fill)
-    if interpolation == "nearest" or pixels.is_floating_point():
-        return total.to(pixels.dtype)
-    return total.add_(0.5).floor_().clamp_(0, 255).to(pixels.dtype)
+    if not pixels.is_floating_point():
+        total = total.add_(0.5).floor_().clamp_(0, 255)
+    return total.to(pixels.dtype)
 
 
-def _sum_of_taps(
-    pixels: Iterable[torch.Tensor], weights: torch.Tensor, interpolation: Interpolation
-) -> torch.Tensor:
-    """Return the sum of the pixels of each tap times its weights, [n, taps, ...].
-
-    Of nearest neighbours there is one tap, whose pixels stay as they are where they have weight.
-    """
-    total: torch.Tensor | None = None
-    for some, weight in zip(pixels, weights.unbind(1), strict=True):
-        nearest = interpolation == "nearest"
-        part = torch.where(weight > 0, some, 0) if nearest else some * weight
-        total = part if total is None else total.add_(part)
-    assert total is not None, "every output pixel has a tap"
+def _sum(parts: Iterator[torch.Tensor]) -> torch.Tensor:
+    total = next(parts)
+    for part in parts:
+        total.add_(part)
     return total
 
 
+def _gathered(pixels: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    """Return pixels of some rows and columns, int64 [n, H'] and [n, W']: [n, H', W', C]."""
+    batch = torch.arange(len(pixels), device=pixels.device)[:, None, None]
+    return pixels[batch, rows[:, :, None], columns[:, None]]
+
+
+def _places(size: Ints, device: torch.device) -> torch.Tensor:
+    """Return the places of an axis, int64 [n, most]; smaller images repeat their last place."""
+    place = torch.arange(int(size.max()), device=device)
+    return torch.minimum(place, (to_device(size, device)[:, None] - 1).clamp(0))
+
+
+def _nearest(start: Ints, length: Ints, size: Ints, device: torch.device) -> torch.Tensor:
+    """Return the place of each pixel of a resize from `length` to `size`, int64 [n, most]."""
+    first, before, after = (to_device(part, device)[:, None] for part in (start, length, size))
+    # In whole numbers: the same anywhere.
+    offset = (2 * _places(size, device) + 1) * before // (2 * after)
+    return torch.minimum(offset.clamp(0), before - 1) + first
+
+
 def _taps(
-    axis: _Axis,
-    flip: NDArray[np.bool_],
+    start: Ints,
+    length: Ints,
+    size: Ints,
     smooth: NDArray[np.bool_],
     interpolation: Interpolation,
-    mode: PaddingMode,
     device: torch.device,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return indices, int64 [n, taps, size], and weights, float32, of an axis.
+    """Return indices, int64 [n, taps, most], and weights, float32, of a resize of an axis.
 
     The filters are Pillow's where `smooth` (those of `torch.nn.functional.interpolate` with
     antialias), else OpenCV's.
@@ -281,22 +238,8 @@ def _taps(
     def tensor(values: NDArray[Any]) -> torch.Tensor:
         return to_device(values, device)[:, None, None]
 
-    parts = axis.start, axis.length, axis.low, axis.high, axis.size
-    start, length, low, high, size = map(tensor, parts)
-    # What is beside a smaller image is its edge, and never read.
-    place = torch.arange(int(axis.size.max()), device=device)
-    place = torch.minimum(place, (size - 1).clamp(0))
-    place = torch.where(tensor(flip), size - 1 - place, place)
-    if interpolation == "nearest":
-        offset = (2 * place + 1) * length // (2 * size)  # in whole numbers: the same anywhere
-        position = torch.minimum(offset.clamp(0), length - 1) + start
-        if mode != "constant":
-            position = inside_places(position, high, mode)
-        inside = (position >= low) & (position < high)
-        return _bounded(position, low, high), inside.float()
-
-    shrink = axis.length / np.maximum(axis.size, 1)
-    centre = (place + 0.5) * tensor(shrink)
+    shrink = length / np.maximum(size, 1)
+    centre = (_places(size, device)[:, None] + 0.5) * tensor(shrink)
     radius = 1 if interpolation == "bilinear" else 2
     wide = np.where(smooth, np.maximum(shrink, 1), 1.0)
     taps = math.ceil(2 * radius * float(wide.max()))
@@ -307,22 +250,11 @@ def _taps(
         weights = (1 - distance).clamp_(0)
     else:
         weights = _cubic(distance, torch.where(tensor(smooth), -0.5, -0.75))
-    beyond = (offset < 0) | (offset >= length)
+    beyond = (offset < 0) | (offset >= tensor(length))
     weights = torch.where(tensor(smooth) & beyond, 0, weights)
     weights = weights / weights.sum(1, keepdim=True)
-    position = torch.minimum(offset.clamp(0), length - 1).long() + start  # edges are repeated
-    if mode != "constant":
-        position = inside_places(position, high, mode)
-    weights = torch.where((position >= low) & (position < high), weights, 0)
-    return _bounded(position, low, high), weights.float()
-
-
-def _bounded(position: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
-    """Return positions that exist; what was beyond has no weight.
-
-    `low` may be `high`, where nothing of an image is seen: its first pixel will do.
-    """
-    return torch.minimum(torch.maximum(position, low), (high - 1)).clamp_(0)
+    position = torch.minimum(offset.clamp(0), tensor(length) - 1)  # edges are repeated
+    return position.long() + tensor(start), weights.float()
 
 
 def _cubic(distance: torch.Tensor, a: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,8 @@
 """Resizes to random sizes, as detection trains with: each keeps an image's aspect ratio.
 
 An image of one batch may then differ in size from the next.  A batch needs one size: a crop
-behind, or lists of images (``image_lists=True`` of the loader).  Formulas are torchvision's.
+behind, or lists of images (``image_lists=True`` of the loader).  A loader raises `OptionError` if
+an image would have more than 178,956,970 pixels.  Formulas are torchvision's.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from fastdata.random import Draws
 from fastdata.transforms.base import (
     GeometricTransform,
     antialias_choice,
+    check_pixels,
     parse,
     positive_int,
     range_pair,
@@ -49,6 +51,8 @@ class _RandomScale(GeometricTransform):
         factor = self.factor(geometry, draws)
         sides = ((side * factor).astype(np.int64) for side in (geometry.height, geometry.width))
         height, width = (np.maximum(side, 1) for side in sides)
+        remedy = "Take smaller sizes, or leave this sample out"
+        check_pixels(type(self).__name__, 1.0 * height * width, geometry, draws, remedy)
         return geometry.resize(height, width, self.interpolation, self.antialias)
 
 

@@ -42,9 +42,14 @@ from fastdata.transforms.boxes import BoundDrop
 from fastdata.transforms.choosing import Gate, Member, chosen
 from fastdata.transforms.generators import albumentations_in, seeding
 from fastdata.transforms.geometric import GeometryStage
-from fastdata.transforms.image_tensors import to_device
+from fastdata.transforms.image_tensors import one_thread, put, take
 from fastdata.transforms.mixing import MixTransform
-from fastdata.transforms.pixel import PixelLookup, PixelTable, one_after_another
+from fastdata.transforms.pixel import (
+    PixelLookup,
+    PixelTable,
+    one_after_another,
+    warn_of_levels,
+)
 
 __all__ = [
     "BatchStage",
@@ -94,6 +99,8 @@ class PixelStage:
 
     schema: Schema
     transforms: tuple[PixelTransform, ...]
+    of_any_dtype: bool = False
+    """Whether callables make the images, which are checked then when they come."""
 
     @cached_property
     def lookup(self) -> PixelLookup:
@@ -111,14 +118,20 @@ class PixelStage:
         made = []
         for sample in samples:
             images = {name: getattr(sample, name) for name in pictures_of(self.schema)}
+            self._check(images)
             changed = {n: one_after_another(self.transforms, one) for n, one in images.items()}
             made.append(sample._replace(**changed))
         return made
 
     def run_on_batch(self, values: dict[str, Any], seed: int, keys: SampleKeys) -> None:
         """Replace the images of a batch by transformed ones."""
+        self._check({name: values[name] for name in pictures_of(self.schema)})
         for name in pictures_of(self.schema):
             values[name] = self.lookup(values[name])
+
+    def _check(self, images: dict[str, torch.Tensor]) -> None:
+        if self.of_any_dtype and any(one.dtype == torch.uint8 for one in images.values()):
+            warn_of_levels(self.transforms)
 
 
 @dataclass(frozen=True)
@@ -221,7 +234,7 @@ class ChangeStage:
         if not which.any():
             return
         at = np.flatnonzero(which)
-        some = {name: values[name][to_device(at, values[name].device)] for name in names}
+        some = {name: take(values[name], at) for name in names}
         self._change(some, seed, keys[which])
         for name in names:
             values[name] = _written(values[name], at, some[name], self.transform)
@@ -245,7 +258,7 @@ class ChangeStage:
         """Return samples with their images changed, each as a batch of one."""
         made = []
         which = chosen(self.gates, seed, keys).tolist()
-        with _one_thread():
+        with one_thread():
             for at, sample in enumerate(samples):
                 if which[at]:
                     images = {n: _image(n, getattr(sample, n), 3)[None] for n in self._names}
@@ -262,20 +275,6 @@ def _with_channels(schema: Schema, transform: BatchTransform) -> Schema:
         image = schema.images[name]
         fields[name] = replace(image, channels=transform.channels_after(image.channels))
     return Schema(fields, stored=True)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Have torch compute on one thread, as in worker processes: sums depend on the number."""
-    before = torch.get_num_threads()
-    if before == 1:
-        yield
-        return
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _image(name: str, value: Any, dimensions: int) -> torch.Tensor:
@@ -300,7 +299,7 @@ def _written(
             "tensor; put it into the list of transforms itself"
         )
     whole = whole.clone()
-    whole[to_device(at, whole.device)] = some
+    put(whole, at, some)
     return whole
 
 

@@ -11,16 +11,23 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 
 from fastdata.errors import OptionError
 from fastdata.random import Draws
 from fastdata.transforms.base import BatchTransform, Parameters, Shape, parse, probability
-from fastdata.transforms.color import adjust_sharpness, autocontrast, equalize
+from fastdata.transforms.color import (
+    adjust_sharpness,
+    autocontrast,
+    equalize,
+    invert,
+    posterize,
+    solarize,
+)
 from fastdata.transforms.image_tensors import change_some
 
 __all__ = [
+    "ByteTransform",
     "RandomAdjustSharpness",
     "RandomAutocontrast",
     "RandomEqualize",
@@ -29,12 +36,27 @@ __all__ = [
     "RandomSolarize",
 ]
 
-AT_ONCE = 4
-"""Images that a CPU changes at a time: whole batches do not fit into its cache, and took two to six
-times as long."""
+
+class ByteTransform(BatchTransform):
+    """Changes uint8 images, and refuses others."""
+
+    def check(self, channels: int, floating: bool) -> None:
+        if floating:
+            raise OptionError(
+                f"{type(self).__name__} takes uint8 images; put it before Normalize and ToDtype"
+            )
+
+    def copy(self, images: torch.Tensor) -> torch.Tensor:
+        """Return a copy of images; raise `OptionError` if they are not uint8."""
+        if images.dtype != torch.uint8:
+            raise OptionError(
+                f"{type(self).__name__} takes uint8 images, not {images.dtype}; put it before "
+                "whatever changes their dtype"
+            )
+        return images.clone()
 
 
-class Tone(BatchTransform):
+class Tone(ByteTransform):
     """Changes uint8 images, each with probability `p`.  Draw 0 is compared with `p`."""
 
     p: float
@@ -46,40 +68,29 @@ class Tone(BatchTransform):
     def change(self, images: torch.Tensor) -> torch.Tensor:
         """Return the change of images, uint8 [n, C, H, W], which are not written to."""
 
-    def check(self, channels: int, floating: bool) -> None:
-        if floating:
-            raise OptionError(
-                f"{type(self).__name__} takes uint8 images; put it before Normalize and ToDtype"
-            )
-
     def draw(self, draws: Draws, shape: Shape) -> Parameters:
         return {"applied": draws.uniform()[:, 0] < self.p}
 
     def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
         """Return images transformed: "applied", bool [n], says which are changed."""
-        if images.dtype != torch.uint8:
-            raise OptionError(f"{type(self).__name__} takes uint8 images, not {images.dtype}")
-        images, applied = images.clone(), parameters["applied"]
-        if images.device.type != "cpu":
-            return change_some(images, applied, self.change)
-        chosen = np.flatnonzero(applied)
-        for start in range(0, len(chosen), AT_ONCE):
-            at = chosen[start : start + AT_ONCE]
-            images[at] = self.change(images[at])
-        return images
+        return change_some(self.copy(images), parameters["applied"], self.change)
 
 
 @dataclass(frozen=True)
-class RandomInvert(Tone):
+class PlainTone(Tone):
+    """A change without parameters."""
+
+    p: float = 0.5
+
+
+class RandomInvert(PlainTone):
     """Invert the values of an image, with probability `p`.
 
     For uint8 images; masks and boxes stay.
     """
 
-    p: float = 0.5
-
     def change(self, images: torch.Tensor) -> torch.Tensor:
-        return 255 - images
+        return invert(images)
 
 
 @dataclass(frozen=True)
@@ -97,7 +108,7 @@ class RandomPosterize(Tone):
         parse(self, bits=_bits)
 
     def change(self, images: torch.Tensor) -> torch.Tensor:
-        return images & (255 << (8 - self.bits) & 255)
+        return posterize(images, torch.tensor(self.bits))
 
 
 @dataclass(frozen=True)
@@ -115,7 +126,7 @@ class RandomSolarize(Tone):
         parse(self, threshold=partial(_number, greatest=255))
 
     def change(self, images: torch.Tensor) -> torch.Tensor:
-        return torch.where(images >= self.threshold, 255 - images, images)
+        return solarize(images, self.threshold)
 
 
 @dataclass(frozen=True)
@@ -136,27 +147,21 @@ class RandomAdjustSharpness(Tone):
         return adjust_sharpness(images, torch.tensor(self.sharpness_factor))
 
 
-@dataclass(frozen=True)
-class RandomAutocontrast(Tone):
+class RandomAutocontrast(PlainTone):
     """Stretch each channel of an image to 0 to 255, with probability `p`.
 
     For uint8 images; masks and boxes stay.
     """
 
-    p: float = 0.5
-
     def change(self, images: torch.Tensor) -> torch.Tensor:
         return autocontrast(images)
 
 
-@dataclass(frozen=True)
-class RandomEqualize(Tone):
+class RandomEqualize(PlainTone):
     """Make the histogram of each channel of an image as even as possible, with probability `p`.
 
     For uint8 images; masks and boxes stay.
     """
-
-    p: float = 0.5
 
     def change(self, images: torch.Tensor) -> torch.Tensor:
         return equalize(images)

@@ -89,29 +89,20 @@ def warp_canvas(
     rows, columns = pixels.shape[1:3]
     size = int(step.height.max()), int(step.width.max())
     device = pixels.device
-    moves = np.flatnonzero(step.applied)
-    at = to_device(moves, device)
     interpolation: WarpInterpolation = "nearest" if mask else step.interpolation
-    centre = [np.full(len(moves), side / 2) for side in (columns, rows, size[1], size[0])]
-    matrix = shifts(-centre[0], -centre[1]) @ step.matrix[moves] @ shifts(centre[2], centre[3])
+    centre = [np.full(len(pixels), side / 2) for side in (columns, rows, size[1], size[0])]
+    matrix = shifts(-centre[0], -centre[1]) @ step.matrix @ shifts(centre[2], centre[3])
     if (matrix[:, 2] == [0, 0, 1]).all():
         matrix = matrix[:, :2]
     displacement = inside = None
     if step.displacement is not None:
-        displacement = fields(
-            step.keys[moves],
-            step.height[moves],
-            step.width[moves],
-            size,
-            step.displacement,
-            device,
-        )
+        displacement = fields(step.keys, step.height, step.width, size, step.displacement, device)
     if (height < rows).any() or (width < columns).any():
         y, x = (torch.arange(side, device=device) for side in (rows, columns))
-        high, wide = (to_device(part[moves], device)[:, None] for part in (height, width))
+        high, wide = (to_device(part, device)[:, None] for part in (height, width))
         inside = ((y < high)[:, :, None] & (x < wide)[:, None])[:, None]
-    moved = warp(
-        pixels[at].permute(0, 3, 1, 2),
+    return warp(
+        pixels.permute(0, 3, 1, 2),
         to_device(matrix.astype(np.float32), device),
         interpolation,
         step.fill.values(pixels.shape[3], mask=mask).tolist(),
@@ -119,10 +110,3 @@ def warp_canvas(
         displacement=displacement,
         inside=inside,
     ).permute(0, 2, 3, 1)
-    if len(moves) == len(pixels):
-        return moved
-    made = pixels.new_zeros(len(pixels), *size, pixels.shape[3])
-    corner = made[:, :rows, :columns]
-    corner.copy_(pixels[:, : size[0], : size[1]])
-    made[at] = moved
-    return made

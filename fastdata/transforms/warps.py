@@ -64,13 +64,11 @@ class Warp(NamedTuple):
 class Warps:
     """One warp an image.
 
-    `matrix` leads from places in the result to places in the image.  Where `applied`, bool [n], is
-    false, an image stays as it is.  `height` and `width`, int64 [n], are those of the results.
-    `keys`, uint64 [n], are of the noise of `displacement`.
+    `matrix` leads from places in the result to places in the image.  `height` and `width`,
+    int64 [n], are those of the results.  `keys`, uint64 [n], are of the noise of `displacement`.
     """
 
     matrix: Matrices
-    applied: NDArray[np.bool_]
     height: Ints
     width: Ints
     interpolation: WarpInterpolation
@@ -78,15 +76,12 @@ class Warps:
     displacement: Displacement | None
     keys: NDArray[np.uint64]
 
-    def rows(self) -> list[Warp | None]:
-        """Return the warp of each image; None for those that stay."""
+    def rows(self) -> list[Warp]:
         others = self.interpolation, self.fill, self.displacement
-        columns = (part.tolist() for part in (self.applied, self.height, self.width, self.keys))
+        columns = (part.tolist() for part in (self.height, self.width, self.keys))
         return [
-            Warp(matrix, height, width, *others, key) if applied else None
-            for matrix, (applied, height, width, key) in zip(
-                self.matrix, zip(*columns, strict=True), strict=True
-            )
+            Warp(matrix, height, width, *others, key)
+            for matrix, height, width, key in zip(self.matrix, *columns, strict=True)
         ]
 
 

@@ -89,6 +89,18 @@ TRAINED: dict[str, tuple[dict[str, Any], list[type]]] = {
         {"re_prob": 0.25, "re_mode": "pixel", "color_jitter": None, "hflip": 0.0},
         [T.RandomResizedCrop, T.Normalize, T.RandomErasing],
     ),
+    "with all that has a counterpart": (
+        {"vflip": 0.5, "color_jitter_prob": 0.8, "grayscale_prob": 0.2, "gaussian_blur_prob": 0.5},
+        [
+            T.RandomResizedCrop,
+            T.RandomHorizontalFlip,
+            T.RandomVerticalFlip,
+            T.RandomApply,
+            T.RandomGrayscale,
+            T.RandomApply,
+            T.Normalize,
+        ],
+    ),
 }
 
 

@@ -297,6 +297,14 @@ def test_black_is_refused_where_it_cannot_be_told_from_class_1() -> None:
             without_loss(data)
 
 
+def test_the_threshold_is_128() -> None:
+    pixels = np.zeros((64, 64), np.uint8)
+    pixels[:, 20:] = 255
+    pixels[::2, 20], pixels[1::2, 20] = 120, 136
+    found = np.asarray(Image.open(io.BytesIO(without_loss(coded(pixels, quality=100)))))
+    assert np.array_equal(found[:, 20], np.tile([0, 255], 32))
+
+
 def test_colours_as_jpeg_are_refused() -> None:
     pixels = np.zeros((40, 50, 3), np.uint8)
     pixels[8:24, 8:24] = (200, 30, 30)
@@ -334,6 +342,15 @@ def test_other_files_with_loss_are_refused(tmp_path: Path, name: str) -> None:
     if kind in ("AVIF", "JPEG2000", "TIFF"):
         with pytest.raises(ClassNumbersLostError):
             thresholded(Image.open(io.BytesIO(data)))
+
+
+@pytest.mark.parametrize("brand", [b"avif", b"mif1", b"msf1"])
+def test_avif_is_told_by_all_its_brands(brand: bytes) -> None:
+    if not features.check("avif"):
+        pytest.skip("Pillow has no AVIF")
+    data = coded(classes(0), "AVIF", "RGB").replace(b"ftypavif", b"ftyp" + brand)
+    with pytest.raises(ClassNumbersLostError, match="a mask as AVIF"):
+        without_loss(data)
 
 
 def test_lossy_webp_in_folders_is_refused(tmp_path: Path) -> None:
