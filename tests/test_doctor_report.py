@@ -15,18 +15,25 @@ from fastdata.doctor.contract import Numerics
 from fastdata.doctor.memory import Held
 from fastdata.doctor.messages import Watched
 from fastdata.doctor.page import render_page
-from fastdata.doctor.trials import BatchSize, Trial
-from fastdata.measuring.windows import rate_of
+from fastdata.doctor.results import BatchSize, Trial
+from fastdata.measuring.statistics import Estimate
 from fastdata.pages import write_page
 from fastdata.printable import printable
 
 HOSTILE = "<script>document.title='run'</script>&\"'{{ 7 * 7 }}\x1b[31m\n\u202e\udc80é猫"
 LONG = "/data/" + "a_very_long_folder_name/" * 12 + "train.py:1234 Trainer.step"
 
-GAIN = Trial(("D09",), rate_of([1.35, 1.46, 1.59]), "gain", "", Numerics.EQUAL, 0.0)
-NONE = Trial(("D06",), rate_of([0.97, 1.01, 1.06]), "none", "", Numerics.ROUNDING, 2e-7)
+GAIN = Trial(("D09",), Estimate(1.46, 1.35, 1.59, 2), "gain", "", Numerics.EQUAL, 0.0)
+NONE = Trial(("D06",), Estimate(1.01, 0.97, 1.06, 2), "no difference", "", Numerics.ROUNDING, 2e-7)
 HARM = Trial(
-    ("D05",), rate_of([0.7, 0.8, 0.9]), "harm", "", Numerics.PRECISION, 0.02, 42.0, step_seconds=0.4
+    ("D05",),
+    Estimate(0.8, 0.7, 0.9, 2),
+    "slower",
+    "",
+    Numerics.PRECISION,
+    0.02,
+    42.0,
+    step_seconds=0.4,
 )
 FAILED = Trial(("D15",), None, "failed", "RuntimeError: one of the variables was modified")
 
@@ -55,7 +62,7 @@ REPORT = DoctorReport(
     ),
     step_seconds=0.412,
     peak_bytes=1 << 30,
-    noise=rate_of([0.96, 0.99, 1.02]),
+    noise=Estimate(0.99, 0.96, 1.02, 2),
     repeatable=True,
     rows=(
         row("D41", kind="bug", why_not="it changes what is trained"),
@@ -66,7 +73,7 @@ REPORT = DoctorReport(
         row(
             "D35",
             replace(
-                HARM, gain=rate_of([0.7, 0.75, 0.8]), peak_bytes=1 << 30, base_peak_bytes=3 << 30
+                HARM, gain=Estimate(0.75, 0.7, 0.8, 2), peak_bytes=1 << 30, base_peak_bytes=3 << 30
             ),
             saves="memory",
         ),
@@ -81,7 +88,7 @@ WAITING = replace(REPORT, watched=replace(REPORT.watched, waited=0.42), rows=(ro
 TOGETHER = replace(
     REPORT,
     rows=REPORT.rows[1:],
-    together=replace(GAIN, follow=("D09", "D07"), gain=rate_of([1.5, 1.61, 1.7])),
+    together=replace(GAIN, follow=("D09", "D07"), gain=Estimate(1.61, 1.5, 1.7, 2)),
 )
 HOSTILE_REPORT = replace(
     REPORT,
@@ -104,7 +111,7 @@ WIDE = replace(
     script=LONG,
     rows=tuple(replace(one, where=(LONG,), what=(LONG.replace("/", " "),)) for one in REPORT.rows),
 )
-LOWER = Trial(("D01",), rate_of([1.9, 2.0, 2.1]), "gain", "", Numerics.PRECISION, 0.01)
+LOWER = Trial(("D01",), Estimate(2.0, 1.9, 2.1, 2), "gain", "", Numerics.PRECISION, 0.01)
 LOW = replace(REPORT, rows=(row("D01", LOWER), row("D06", NONE)))
 BOTH = replace(REPORT, rows=(row("D01", LOWER), row("D09", GAIN)))
 REPORTS = {
@@ -145,7 +152,7 @@ def test_the_text_has_a_line_for_each_piece_of_advice() -> None:
     assert found["1.46 (1.35-1.59)"].split() == [
         *("1.46", "(1.35-1.59)", "bit-equal", "D09", "what", "D09", "train,", "train.py:09"),
     ]
-    assert found["1.01 (0.97-1.06)"].endswith("cannot be told from nothing")
+    assert found["1.01 (0.97-1.06)"].endswith("no difference")
     assert "rounding 2e-07" in found["1.01 (0.97-1.06)"]
     assert found["0.80 (0.70-0.90)"].endswith(
         "do not: it is slower here; the first step takes 42 s more"

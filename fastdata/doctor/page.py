@@ -14,7 +14,7 @@ from fastdata.doctor.report import (
     numerics_text,
     what_text,
 )
-from fastdata.measuring.windows import Rate
+from fastdata.measuring.statistics import Estimate
 from fastdata.pages import render
 from fastdata.processes.resources import format_bytes
 
@@ -52,13 +52,13 @@ def _content(report: DoctorReport) -> dict[str, Any]:
     }
 
 
-def _width(rate: Rate, scale: float) -> str:
+def _width(rate: Estimate, scale: float) -> str:
     """Return the length of a bar: of what is more than 1, or less."""
-    return f"{100 * min(abs(rate.median - 1) / scale, 1.0):.3f}%"
+    return f"{100 * min(abs(rate.value - 1) / scale, 1.0):.3f}%"
 
 
 def _kind(row: Row) -> str:
     """Return what colours a bar."""
     slower_for_memory = row.saves == "memory" and row.gain <= 1
     verdict = "none" if row.trial is None or slower_for_memory else row.trial.verdict
-    return {"gain": "step", "harm": "wait"}.get(verdict, "none")
+    return {"gain": "step", "slower": "wait"}.get(verdict, "none")

@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 from fastdata.doctor.contract import Kind, Numerics, Phase
 from fastdata.doctor.messages import Watched
-from fastdata.doctor.trials import BatchSize, Trial
+from fastdata.doctor.results import BatchSize, Trial
 from fastdata.measuring.lines import short_line
-from fastdata.measuring.statistics import WORTH
-from fastdata.measuring.windows import Rate
+from fastdata.measuring.noise import Clock
+from fastdata.measuring.statistics import Estimate
 from fastdata.printable import printable
 from fastdata.processes.resources import format_bytes
 
@@ -70,7 +70,7 @@ class Row:
         """How many times as fast it makes the script, where that is a gain; else 1."""
         trial = self.trial
         is_gain = trial is not None and trial.verdict == "gain" and trial.gain is not None
-        return trial.gain.median if trial and trial.gain and is_gain else 1.0
+        return trial.gain.value if trial and trial.gain and is_gain else 1.0
 
     @property
     def keeps_numbers(self) -> bool:
@@ -87,8 +87,8 @@ class DoctorReport:
     step_seconds: float
     """Of the script as it is, with its batches in memory."""
     peak_bytes: int
-    noise: Rate | None
-    """The script beside itself: what cannot be told from nothing."""
+    noise: Estimate | None
+    """The script compared with itself (A/A)."""
     repeatable: bool
     """Whether a step has the same gradients each time."""
     rows: tuple[Row, ...]
@@ -97,7 +97,15 @@ class DoctorReport:
     batch_sizes: tuple[BatchSize, ...] = ()
     machine: dict[str, Any] = field(default_factory=dict)
     ranks: int = 1
-    """Those that were watched; of several nothing is tried."""
+    """Number of ranks that were watched; with several, nothing is tried."""
+    smallest_gain: float | None = None
+    """The smallest gain that a typical row can show; infinite after a single process."""
+    ended: str = ""
+    """Why trials ended early, as a sentence without its capital and full stop."""
+    clock: Clock = "wall"
+    """The clock that judged steps: processor time if other programs were busy."""
+    pinned: bool = True
+    """Whether both sides of each comparison ran with the malloc thresholds `KEPT`."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON; its form is documented in ``docs/doctor.md``."""
@@ -130,7 +138,7 @@ class DoctorReport:
         others = [row for row in steps if not row.keeps_numbers]
         together = self.together
         if together is not None and together.gain is not None and together.verdict == "gain":
-            said.append(_faster(together.gain.median, together.follow))
+            said.append(_faster(together.gain.value, together.follow))
         elif keeping:
             said.append(_faster(keeping[0].gain, (keeping[0].id,)))
         if others:
@@ -149,13 +157,6 @@ class DoctorReport:
             row.kind == "bug" or (row.gain >= threshold and row.gain > 1 and row.keeps_numbers)
             for row in self.rows
         )
-
-    @property
-    def smallest_gain(self) -> float:
-        """The smallest gain that can be told from nothing."""
-        if self.noise is None:
-            return 1.0
-        return max(self.noise.high, 1 / self.noise.low, WORTH)
 
 
 def _faster(gain: float, ids: tuple[str, ...]) -> str:
@@ -188,8 +189,8 @@ def _lines(report: DoctorReport, notes: bool) -> Iterator[str]:
         low, high = report.noise.low, report.noise.high
         yield (
             f"a step takes {1e3 * report.step_seconds:.4g} ms; the script beside itself: "
-            f"{report.noise.median:.2f} ({low:.2f}-{high:.2f}); a gain of less than "
-            f"{report.smallest_gain - 1:.0%} cannot be seen"
+            f"{report.noise.value:.2f} ({low:.2f}-{high:.2f}); a gain of less than "
+            f"{(report.smallest_gain or 1) - 1:.0%} cannot be seen"
         )
     measured = [row for row in report.rows if row.kind == "speed"]
     if measured:
@@ -200,7 +201,7 @@ def _lines(report: DoctorReport, notes: bool) -> Iterator[str]:
     if report.together is not None and report.together.gain is not None:
         gain = report.together.gain
         yield (
-            f"together {gain.median:.2f} ({gain.low:.2f}-{gain.high:.2f}), measured: "
+            f"together {gain.value:.2f} ({gain.low:.2f}-{gain.high:.2f}), measured: "
             f"{', '.join(report.together.follow)}"
         )
     for size in report.batch_sizes:
@@ -234,7 +235,7 @@ def gain_text(row: Row) -> str:
     if row.trial.gain is None:
         return "failed"
     gain = row.trial.gain
-    return f"{gain.median:.2f} ({gain.low:.2f}-{gain.high:.2f})"
+    return f"{gain.value:.2f} ({gain.low:.2f}-{gain.high:.2f})"
 
 
 def numerics_text(row: Row) -> str:
@@ -286,8 +287,9 @@ def note_of(row: Row) -> str:
         return trial.why
     notes = {
         "gain": "",
-        "harm": "do not: it is slower here",
-        "none": "cannot be told from nothing",
+        "slower": "do not: it is slower here",
+        "no difference": "no difference",
+        "cannot be told": "cannot be told",
         "failed": trial.why,
     }
     found = [notes[trial.verdict]] if notes[trial.verdict] else []
