@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastdata.doctor.report import DoctorReport, mistake_text
+from fastdata.doctor.report import DoctorReport, mistake_text, sentences
 from fastdata.doctor.text import groups, subject, things_to_do, together_text
 from fastdata.pages import render
 
@@ -13,6 +13,7 @@ def render_page(report: DoctorReport) -> str:
     """Return a report as an HTML page."""
     content = {
         "report": report,
+        "sentences": list(sentences(report)) or ["Nothing was tried."],
         "mistakes": [mistake_text(row) for row in report.mistakes],
         "things_to_do": list(things_to_do(report)),
         "together": together_text(report),

@@ -250,7 +250,7 @@ def sentences(report: DoctorReport) -> Iterator[str]:
     if report.ranks == 1:
         yield from _state(report)
     elif report.watched.failed:
-        yield f"{last_line(report.watched.failed)}."
+        yield _sentence(last_line(report.watched.failed))
     elif not mistakes:
         yield f"{report.ranks} ranks were compared, and no mistake was found."
 
@@ -286,8 +286,11 @@ def _gain(trial: Trial | None, rows: Sequence[Row], prefix: tuple[str, ...] = ()
     listed = " and ".join(filter(None, (", ".join(actions[:-1]), *actions[-1:])))
     subject = "validation" if rows and rows[0].phase == "evaluate" else "a step"
     ratio = ratio_text(trial.gain if trial else None)
-    text = ", ".join((*prefix, f"{subject} can be {ratio} as fast: {listed}."))
-    return text[0].upper() + text[1:]
+    return _sentence(", ".join((*prefix, f"{subject} can be {ratio} as fast: {listed}")))
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def mistake_text(row: Row, places: int | None = None) -> str:
@@ -313,7 +316,7 @@ def _state(report: DoctorReport) -> Iterator[str]:
         if not is_faster or failed or len(results) < count:
             yield f"{said}."
     if report.ended:
-        yield f"{report.ended[0].upper()}{report.ended[1:]}."
+        yield _sentence(report.ended)
 
 
 def visible_text(report: DoctorReport) -> str:
