@@ -124,7 +124,7 @@ def doctor_command(
     if as_json:
         emit_json(report.to_json())
     else:
-        emit(printable(report.verdict) if quiet else render_text(report, notes=notes))
+        emit(printable(report.verdict) if quiet else render_text(report, everything=notes))
     if html is not None:
         from fastdata.doctor.page import render_page
         from fastdata.pages import write_page

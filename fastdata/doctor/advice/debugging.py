@@ -60,7 +60,7 @@ class AnomalyDetection(Advice):
     """Anomaly detection keeps the stack of every forward operation, and checks every gradient."""
 
     id = "D09"
-    title = "anomaly detection is on"
+    title = "switch anomaly detection off"
     source = _GUIDE
 
     def find(self, seen: Seen) -> Iterator[Finding]:
@@ -85,7 +85,7 @@ class ProfilerLeftOn(Advice):
     """A profiler records every operation, also those that nobody will look at."""
 
     id = "D30"
-    title = "a profiler is on"
+    title = "switch the profiler off"
     source = _GUIDE
 
     def find(self, seen: Seen) -> Iterator[Finding]:
@@ -106,7 +106,7 @@ class BlockingLaunches(Advice):
     """``CUDA_LAUNCH_BLOCKING=1`` makes the host wait for every kernel."""
 
     id = "D32"
-    title = "CUDA_LAUNCH_BLOCKING is set"
+    title = "unset CUDA_LAUNCH_BLOCKING"
     gpu_only = True
     source = _GUIDE
 

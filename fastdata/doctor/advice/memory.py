@@ -25,7 +25,7 @@ class ActivationCheckpointing(Advice):
     """Blocks whose outputs are computed again in the backward pass keep nothing in between."""
 
     id = "D35"
-    title = "activation checkpointing of repeated blocks"
+    title = "checkpoint repeated blocks"
     saves = "memory"
     source = "https://docs.pytorch.org/docs/stable/checkpoint.html"
 
@@ -36,7 +36,7 @@ class ActivationCheckpointing(Advice):
         for model in seen.trained():
             for name, blocks in self._blocks(model, seen).items():
                 if len(blocks) >= LEAST_BLOCKS:
-                    what = f"checkpoint({name}) of {len(blocks)}"
+                    what = f"checkpoint {len(blocks)} blocks of {name}"
                     change = functools.partial(self._checkpoint, blocks)
                     yield Finding(seen.line_of(model), what, change)
 

@@ -73,7 +73,7 @@ class ReducedTooOften(Advice):
     """Gradients that are added up over several batches need be exchanged only once."""
 
     id = "D28"
-    title = "no_sync() but for the last batch of a step"
+    title = "no_sync() except for the last batch of a step"
     numerics = Numerics.ROUNDING
     source = _DDP
 

@@ -43,7 +43,7 @@ class Threads(Advice):
     """PyTorch computes on as many threads as it is given; fewer than cores leave some idle."""
 
     id = "D17"
-    title = "as many threads as cores"
+    title = "use as many threads as cores"
     numerics = Numerics.ROUNDING
     source = _GUIDE
 
@@ -55,7 +55,7 @@ class Threads(Advice):
             where = next((line for name, line in seen.calls if name == "set_num_threads"), "")
             yield Finding(
                 where or (f"OMP_NUM_THREADS={variable}" if variable else ""),
-                f"{cores} threads (now {threads})",
+                f"use {cores} threads (now {threads})",
                 functools.partial(self._use, cores),
             )
 
@@ -70,7 +70,7 @@ class BoundThreads(Advice):
     """Threads that stay on a core keep what they have in its cache."""
 
     id = "D18"
-    title = "threads bound to cores"
+    title = "bind threads to cores"
     source = _GUIDE
 
     def find(self, seen: Seen) -> Iterator[Finding]:
@@ -91,7 +91,7 @@ class MemoryAllocator(Advice):
     """
 
     id = "D55"
-    title = "memory allocator"
+    title = "set the thresholds of malloc in the environment"
     source = "https://man7.org/linux/man-pages/man3/mallopt.3.html"
 
     def find(self, seen: Seen) -> Iterator[Finding]:
@@ -111,7 +111,7 @@ class Determinism(Advice):
     """Deterministic algorithms are sometimes slower; what that costs is worth knowing."""
 
     id = "D34"
-    title = "without use_deterministic_algorithms"
+    title = "remove use_deterministic_algorithms"
     numerics = Numerics.ROUNDING
     source = "https://docs.pytorch.org/docs/stable/notes/randomness.html"
 
