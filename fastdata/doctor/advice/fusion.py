@@ -22,7 +22,7 @@ class Compile(Advice):
     title = "torch.compile"
     numerics = Numerics.ROUNDING
     source = "https://docs.pytorch.org/docs/stable/torch.compiler.html"
-    options: ClassVar[dict[str, str]] = {}
+    options: ClassVar[dict[str, Any]] = {}
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look for models that are not compiled."""
@@ -31,7 +31,9 @@ class Compile(Advice):
         given = "".join(f', {name}="{value}"' for name, value in self.options.items())
         for model in seen.trained():
             change = functools.partial(self._compile, model, [])
-            yield Finding(seen.line_of(model), f"torch.compile({type(model).__name__}{given})", change)
+            yield Finding(
+                seen.line_of(model), f"torch.compile({type(model).__name__}{given})", change
+            )
 
     def _compile(self, model: nn.Module, compiled: list[Any]) -> Undo:
         """Compile a model the first time, and use that again later.
@@ -42,7 +44,7 @@ class Compile(Advice):
         if not compiled:
 
             def call(*arguments: Any, **options: Any) -> Any:
-                return model._call_impl(*arguments, **options)
+                return model._call_impl(*arguments, **options)  # type: ignore[no-untyped-call]
 
             compiled.append(torch.compile(call, **self.options))
         model._compiled_call_impl = compiled[0]
@@ -56,7 +58,7 @@ class RecordedLaunches(Compile):
     title = 'torch.compile(mode="reduce-overhead")'
     gpu_only = True
     source = "https://docs.pytorch.org/docs/stable/torch.compiler_cudagraph_trees.html"
-    options: ClassVar[dict[str, str]] = {"mode": "reduce-overhead"}
+    options: ClassVar[dict[str, Any]] = {"mode": "reduce-overhead"}
 
 
 ADVICE = Compile(), RecordedLaunches()
