@@ -11,7 +11,7 @@ import click
 
 from fastdata.cli.options import json_options
 from fastdata.cli.output import emit, emit_json, say
-from fastdata.cli.shell import DONE, FOUND, on_interruption
+from fastdata.cli.shell import DONE, FOUND, ScriptCommand, on_interruption
 from fastdata.errors import OptionError
 from fastdata.printable import printable
 
@@ -22,37 +22,41 @@ __all__ = ["doctor_command"]
 
 _EPILOG = """\b
 Examples:
-  fastdata doctor -- main.py --dummy -b 32
-  fastdata doctor -- -m package.train --epochs 1
-  fastdata doctor --seconds 600 train.py:build
-  fastdata doctor --ranks 2 -- main.py
-  fastdata doctor --list
+  fastdata doctor main.py --dummy -b 32
+  fastdata doctor --seconds 600 --html report.html main.py --epochs 1
+  fastdata doctor -m package.train --epochs 1
+  fastdata doctor train.py:build
+  fastdata doctor --ranks 2 main.py
 
 \b
-The script is started as you start it, several times, each in a process of its own, which is ended
-after some steps.  It runs with your rights; but what it would write to files of yours goes to a
-scratch folder, checkpoints are not written, and trackers and hubs are switched off.  The report
-says what was not written.
+SCRIPT and ARGUMENTS are what you give to python.  Options of doctor come before SCRIPT; all words
+after SCRIPT belong to the script.  FILE.py:FUNCTION returns `loader, step`; the step is called
+with each batch.
 
 \b
-FILE.py:FUNCTION returns `loader, step`; the step is called with each batch.
+The script runs several times, with your rights, each time in a new process that ends after some
+steps.  Files that it writes go to a scratch folder.  It writes no checkpoints; trackers and hubs
+are off.  The report lists what was not written.
 
 \b
-Exit codes: 0 done; 3 with --check, a gain above the threshold is open, or something is wrong;
-1 failed, e.g. the script did; 2 wrong usage; 130 Ctrl-C."""
+Exit codes: 0 done; 3 with --check, a gain is open or a mistake was found; 1 failed, for example
+the script; 2 wrong usage; 130 Ctrl-C."""
 
 
 @click.command(
-    "doctor", epilog=_EPILOG, short_help="Try advice on a script's training step, and measure it."
+    "doctor",
+    cls=ScriptCommand,
+    epilog=_EPILOG,
+    short_help="Try advice on a script's training step, and measure it.",
 )
-@click.argument("script", nargs=-1, type=click.UNPROCESSED, metavar="[--] SCRIPT [ARGUMENTS]...")
+@click.argument("script", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGUMENTS]...")
 @click.option(
     "--seconds",
     type=click.FloatRange(0, min_open=True),
     default=300,
     show_default=True,
     metavar="S",
-    help="Begin no trial after these; the one that is running is finished.",
+    help="End within about S seconds.",
 )
 @click.option(
     "--only", multiple=True, metavar="ID", help="Try and report this advice; may be repeated."
