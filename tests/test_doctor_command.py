@@ -1,16 +1,20 @@
-"""The command line of `fastdata doctor`: its own options, and those of the script."""
+"""The command line of `fastdata doctor`: its options, those of the script, and `--explain`."""
 
 from __future__ import annotations
 
+import ast
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_helpers import run
+from cli_helpers import run, run_json
 
 import fastdata.doctor
 from fastdata.cli.doctor import doctor_command
 from fastdata.doctor import Script
+from fastdata.doctor.advice import ADVICE
+from fastdata.doctor.explaining import explanations
 
 
 @pytest.fixture
@@ -134,3 +138,43 @@ def test_examples_of_the_help_can_be_parsed() -> None:
     for words in examples:
         context = doctor_command.make_context("doctor", words)
         assert context.params["script"] == tuple(words[len(doctor_command.own_words(words)) :])
+
+
+IDS = [advice.id for advice in ADVICE]
+START = re.compile(r"([A-Z_]+=\S+ )+python main\.py")
+
+
+def test_every_advice_has_one_explanation() -> None:
+    assert list(explanations()) == IDS == sorted(set(IDS))
+    page = Path(fastdata.doctor.__file__).with_name("advice.md").read_text("utf-8")
+    assert re.findall(r"^## (.*)", page, re.MULTILINE) == IDS
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_an_explanation_has_all_parts(id: str) -> None:
+    parts = run_json("doctor", "--explain", id)
+    assert parts.keys() == {"id", "title", "what", "why", "example", "when_not_to", "source"}
+    assert all(text.strip() for text in parts.values())
+    assert parts["source"].startswith("https://")
+    if not START.fullmatch(parts["example"]):  # tests/test_docs.py runs it
+        ast.parse(parts["example"])
+    lines = run("doctor", "--explain", id).stdout.splitlines()
+    assert lines[0].startswith(f"{id}  {parts['title']}")
+    named = [line.partition(":")[0] for line in lines]
+    assert {"Why", "Example", "When not to", "Source"} <= set(named)
+    assert len(lines) <= 14
+    assert max(map(len, lines[:-1])) <= 100  # the last line is a URL
+
+
+@pytest.mark.parametrize("id", ["D46", "D99", "d06", ""])
+def test_an_unknown_advice_is_not_explained(id: str) -> None:
+    result = run("doctor", "--explain", id)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"unknown advice {id!r}: fastdata doctor --list has all" in result.stderr
+
+
+def test_the_list_has_the_text_of_the_explanations() -> None:
+    listed = run_json("doctor", "--list")["advice"]
+    assert [(one["id"], one["about"], one["source"]) for one in listed] == [
+        (id, one.what, one.source) for id, one in explanations().items()
+    ]

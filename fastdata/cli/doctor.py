@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -17,6 +18,7 @@ from fastdata.printable import printable
 
 if TYPE_CHECKING:
     from fastdata.doctor import Script
+    from fastdata.doctor.contract import Advice
 
 __all__ = ["doctor_command"]
 
@@ -27,6 +29,7 @@ Examples:
   fastdata doctor -m package.train --epochs 1
   fastdata doctor train.py:build
   fastdata doctor --ranks 2 main.py
+  fastdata doctor --explain D06
 
 \b
 SCRIPT and ARGUMENTS are what you give to python.  Options of doctor come before SCRIPT; all words
@@ -67,6 +70,7 @@ the script; 2 wrong usage; 130 Ctrl-C."""
     help="Also measure batches of a quarter to eight times the script's size, and their memory.",
 )
 @click.option("--list", "lists", is_flag=True, help="List the advice, with its IDs.")
+@click.option("--explain", metavar="ID", help="Explain a piece of advice, e.g. D06.")
 @click.option("--all", "notes", is_flag=True, help="Also print notes, which are not measured.")
 @click.option(
     "--ranks",
@@ -92,6 +96,7 @@ def doctor_command(
     only: tuple[str, ...],
     batch_sizes: bool,
     lists: bool,
+    explain: str | None,
     notes: bool,
     ranks: int | None,
     check: bool,
@@ -101,6 +106,9 @@ def doctor_command(
     as_json: bool,
 ) -> int:
     """Find advice that applies to the training step of SCRIPT, try each piece, and report gains."""
+    if explain is not None:
+        _explain(explain, as_json)
+        return DONE
     if lists:
         _list(as_json)
         return DONE
@@ -149,27 +157,44 @@ def _running(script: Script) -> Iterator[None]:
             raise click.ClickException(error.explained(str(script))) from error
 
 
+def _explain(id: str, as_json: bool) -> None:
+    """Print what a piece of advice is about, and why, with an example."""
+    from fastdata.doctor.advice import advice_by_id
+    from fastdata.doctor.explaining import explanations
+
+    advice = advice_by_id(id)
+    explanation = explanations()[id]
+    if as_json:
+        emit_json({"id": id, "title": advice.title, **asdict(explanation)})
+    else:
+        emit(f"{_heading(advice)}\n{explanation}")
+
+
 def _list(as_json: bool) -> None:
     """Print all advice."""
     from fastdata.doctor.advice import ADVICE
+    from fastdata.doctor.explaining import explanations
 
-    if as_json:
-        emit_json(
-            {
-                "advice": [
-                    {
-                        "id": advice.id,
-                        "title": advice.title,
-                        "kind": advice.kind,
-                        "numerics": str(advice.numerics),
-                        "gpu_only": advice.gpu_only,
-                        "about": (advice.__doc__ or "").strip(),
-                        "source": advice.source,
-                    }
-                    for advice in ADVICE
-                ]
-            }
-        )
+    if not as_json:
+        emit("\n".join(map(_heading, ADVICE)))
         return
-    for advice in ADVICE:
-        emit(f"{advice.id}  {advice.title}{'  (GPU only)' if advice.gpu_only else ''}")
+    emit_json(
+        {
+            "advice": [
+                {
+                    "id": advice.id,
+                    "title": advice.title,
+                    "kind": advice.kind,
+                    "numerics": str(advice.numerics),
+                    "gpu_only": advice.gpu_only,
+                    "about": explanations()[advice.id].what,
+                    "source": explanations()[advice.id].source,
+                }
+                for advice in ADVICE
+            ]
+        }
+    )
+
+
+def _heading(advice: Advice) -> str:
+    return f"{advice.id}  {advice.title}{'  (GPU only)' if advice.gpu_only else ''}"
