@@ -39,7 +39,7 @@ with each batch.
 \b
 The script runs several times, with your rights, each time in a new process that ends after some
 steps.  Files that it writes go to a scratch folder.  It writes no checkpoints; trackers and hubs
-are off.  The report lists what was not written.
+are off.  The report lists all files that were not written.
 
 \b
 Exit codes: 0 done; 3 with --check, a gain is open or a mistake was found; 1 failed, for example
@@ -85,7 +85,7 @@ the script; 2 wrong usage; 130 Ctrl-C."""
     default=1.05,
     show_default=True,
     metavar="X",
-    help="The gain, X times as fast, from which on --check counts it.",
+    help="The smallest gain that --check counts, as a ratio of speeds.",
 )
 @click.option("--html", type=click.Path(), metavar="FILE", help="Also write an HTML page.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress; the verdict only.")
@@ -158,7 +158,7 @@ def _running(script: Script) -> Iterator[None]:
 
 
 def _explain(id: str, as_json: bool) -> None:
-    """Print what a piece of advice is about, and why, with an example."""
+    """Print the explanation of a piece of advice."""
     from fastdata.doctor.advice import advice_by_id
     from fastdata.doctor.explaining import explanations
 
