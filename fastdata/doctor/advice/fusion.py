@@ -16,12 +16,9 @@ __all__ = ["ADVICE"]
 
 
 class Compile(Advice):
-    """``torch.compile`` makes kernels of many operations, in place of one for each."""
-
     id = "D05"
     title = "torch.compile"
     numerics = Numerics.ROUNDING
-    source = "https://docs.pytorch.org/docs/stable/torch.compiler.html"
     options: ClassVar[dict[str, Any]] = {}
 
     def find(self, seen: Seen) -> Iterator[Finding]:
@@ -52,12 +49,9 @@ class Compile(Advice):
 
 
 class RecordedLaunches(Compile):
-    """CUDA graphs launch the kernels of a whole pass at once, where each launch takes longer."""
-
     id = "D23"
     title = 'torch.compile(mode="reduce-overhead")'
     gpu_only = True
-    source = "https://docs.pytorch.org/docs/stable/torch.compiler_cudagraph_trees.html"
     options: ClassVar[dict[str, Any]] = {"mode": "reduce-overhead"}
 
 

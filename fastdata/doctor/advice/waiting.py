@@ -11,20 +11,15 @@ from fastdata.doctor.watching import Seen
 
 __all__ = ["ADVICE"]
 
-_GUIDE = "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
 _READS = "it has to be read later, or less often, which only the script's author can decide"
-_PINNED = "https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html"
 _LOADING = "loading takes no part in a trial: fastdata profile measures it"
 _MADE = "the script has to make it there"
 
 
 class Synchronisations(Advice):
-    """Reading a value of the GPU makes the host wait for all that it was given to do."""
-
     id = "D11"
     title = "values that are read in each step"
     gpu_only = True
-    source = _GUIDE
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look at the stalls of a step."""
@@ -43,12 +38,9 @@ class Synchronisations(Advice):
 
 
 class HostTensors(Advice):
-    """What is made on the host is copied; made on the device, it is there."""
-
     id = "D12"
     title = "device= where tensors are made"
     gpu_only = True
-    source = _GUIDE
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look at the stalls of a step."""
@@ -58,12 +50,9 @@ class HostTensors(Advice):
 
 
 class BlockingCopies(Advice):
-    """From pinned memory a batch can be copied while the host goes on, and is not."""
-
     id = "D21"
     title = ".to(device, non_blocking=True)"
     gpu_only = True
-    source = _PINNED
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look at the copies of a step."""
@@ -72,12 +61,9 @@ class BlockingCopies(Advice):
 
 
 class UnpinnedBatches(Advice):
-    """A copy that is not to block blocks nevertheless, from memory that is not pinned."""
-
     id = "D22"
     title = "DataLoader(pin_memory=True)"
     gpu_only = True
-    source = _PINNED
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look at the copies of a step, and at their loaders."""
