@@ -105,7 +105,7 @@ class Session:
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> NoReturn:
         if isinstance(error, SystemExit):
             if error.code not in (None, 0):
-                self._fail(f"the script ended with sys.exit({error.code!r})")
+                self._fail(f"SystemExit: {error.code}")
         elif error is not None:
             self._fail(users_traceback(error, is_main=self.request.is_main))
         self._complete = True
@@ -122,8 +122,6 @@ class Session:
 
     def _why_ended(self) -> str:
         steps = self._watch.seen.steps_seen
-        if not self._watch.backwards and not steps:
-            return "the script ended without a backward pass or a step of an optimiser"
         if not steps:
             return "the script ended without a step of an optimiser"
         return f"the script ended after {steps:,} steps"
