@@ -133,6 +133,20 @@ SCRIPTS = {
             total = loss.item()  # D11
         """
     },
+    "values that are read after the step": {
+        "step": """
+            optimizer.zero_grad()
+            output = model(x)
+            loss = F.cross_entropy(output, y)
+            predicted, shown = output.detach().argmax(1), loss.detach()
+            loss.backward()
+            optimizer.step()
+            right = (predicted == y).sum().item()  # D11
+            print(shown)  # D11
+            kept = predicted.cpu()  # D11
+            text = f"{shown:.3f}"  # D11
+        """
+    },
     "values that stay on the host": {
         "step": """
             places = [int(place) for place in torch.randperm(4)]
@@ -248,6 +262,25 @@ SCRIPTS = {
             right = accuracy(output, y)  # D14
             loss.backward()
             optimizer.step()
+        """,
+    },
+    "a metric after the step": {
+        "start": """
+            @torch.no_grad()
+            def accuracy(output, target):
+                many = output.repeat(2000)
+                for _ in range(300):  # most of a step
+                    order = many.argsort()
+                return (output == target).float().sum()
+        """,
+        "step": """
+            optimizer.zero_grad()
+            output = model(x)
+            loss = F.cross_entropy(output, y)
+            predicted = output.detach().argmax(1)
+            loss.backward()
+            optimizer.step()
+            right = accuracy(predicted, y)  # D14
         """,
     },
     "a metric every ten steps": {

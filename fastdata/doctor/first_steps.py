@@ -1,8 +1,9 @@
 """The first steps of a script, in which each operation is followed.
 
-The second and third step show metrics: results of outputs that train nothing.  The fourth step
-shows waits of a GPU, copies of batches, and the memory of tensors.  Modes of torch see each
-operation.  They would undo the compilation of a model, so a compiled one runs without them.
+The second and third step show metrics: results of outputs that train nothing.  The two steps after
+them show waits of a GPU, copies of batches, and the memory of tensors: two, as code between steps
+may use a tensor that the step before it made.  Modes of torch see each operation.  They would undo
+the compilation of a model, so a compiled one runs without them.
 """
 
 from __future__ import annotations
@@ -87,6 +88,7 @@ class OutputsFollowed(TorchFunctionMode):
         self._in_model = in_model
         self._seconds: dict[tuple[str, str], dict[int, float]] = {}
         """By line and function, and by step."""
+        self._of_outputs: set[tuple[str, str]] = set()
         self._made_by: Any = WeakIdKeyDictionary()
         self._trains: set[tuple[str, str]] = set()
         self._own_seconds = 0.0
@@ -94,12 +96,12 @@ class OutputsFollowed(TorchFunctionMode):
         self._began = time.perf_counter()
 
     def metrics(self) -> list[Metric]:
-        """Return the lines that compute something in each step."""
+        """Return the lines that compute something of outputs in each step."""
         took = time.perf_counter() - self._began - self._own_seconds
         return [
             Metric(*place, sum(seconds.values()) / took)
             for place, seconds in self._seconds.items()
-            if place[0] and len(seconds) == self.steps and place not in self._trains
+            if place[0] and len(seconds) == self.steps and place in self._of_outputs - self._trains
         ]
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -111,16 +113,15 @@ class OutputsFollowed(TorchFunctionMode):
         origins = {place for one in given for place in self._made_by.get(one, ())}
         if any(one.requires_grad for one in made):
             self._trains |= origins
-        elif (
-            getattr(func, "__name__", "") != "backward"
-            and not self._in_model()
-            and (origins or any(one.grad_fn is not None and one.numel() > 1 for one in given))
-        ):
+        elif getattr(func, "__name__", "") != "backward" and not self._in_model():
+            # Right after the first step it is not known yet which tensors are made of outputs.
             place = self._place(sys._getframe(1))
             step = self._seconds.setdefault(place, {})
             step[self.steps] = step.get(self.steps, 0.0) + ended - began
-            for one in made:
-                self._made_by[one] = origins | {place}
+            if origins or any(one.grad_fn is not None and one.numel() > 1 for one in given):
+                self._of_outputs.add(place)
+                for one in made:
+                    self._made_by[one] = origins | {place}
         self._own_seconds += time.perf_counter() - ended
         return result
 

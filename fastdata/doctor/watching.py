@@ -48,7 +48,7 @@ EventKind: TypeAlias = Literal[
     "forward", "backward", "grad", "clip", "scale", "unscale", "step", "zero_grad"
 ]
 
-FOLLOWED_STEPS = 4
+FOLLOWED_STEPS = 5
 """In which operations are followed, so that they take longer than others."""
 
 _HALF = torch.float16, torch.bfloat16

@@ -56,8 +56,12 @@ VALUE_METHODS = {
     "__bool__": "bool()",
     "__index__": "int()",
     "__contains__": "in",
+    "__repr__": "print()",
 }
 """Methods of tensors that give the host a value."""
+
+_ONLY_CALLS = "cpu", "numpy", "tolist", "__repr__"
+"""Those that show no operation on the CPU, only a call."""
 
 VALUE_SHAPED = {
     "nonzero": "nonzero",
@@ -217,11 +221,10 @@ class _Calls(TorchFunctionMode):
         if self._only_moved and not outermost:
             return self._followed(name, func, args, kwargs or {})
         try:
-            # On the CPU these are no operations: only the call shows them.
             if (
                 not outermost
                 and self._counter.device.type == "cpu"
-                and name in ("cpu", "numpy", "tolist")
+                and name in _ONLY_CALLS
                 and args
                 and isinstance(args[0], torch.Tensor)
             ):
@@ -236,7 +239,7 @@ class _Calls(TorchFunctionMode):
         moved = name in ("to", "cuda") or any(t.requires_grad or t in self._moved for t in given)
         self.counts = moved
         try:
-            if moved and name in ("cpu", "numpy", "tolist"):
+            if moved and name in _ONLY_CALLS:
                 self._counter.synchronisation(VALUE_METHODS[name])
             if name in ("to", "cuda"):
                 self._report_made(name, args, kwargs)
