@@ -20,7 +20,8 @@ BY_DEFAULT = {
     "nothing", "anomaly detection", "gradients of zeros", "an optimiser that is not fused",
     "channels first", "a value in each step", "gradients that are added up", "a copy that blocks",
     "a metric in each step, a function", "a metric after the step",
-    "values that are read after the step",
+    "values that are read after the step", "tensors of arrays and lists",
+    "an index that is made on the host",
     "clipping before the backward pass", "gradients that are never cleared",
     "validation without autocast", "DDP that copies gradients",
 }  # fmt: skip
@@ -106,6 +107,11 @@ def test_flags_that_are_set_where_there_is_a_gpu_are_no_advice(tmp_path: Path) -
         assert lines_of(id, script_with(start=f"# {flag}"), tmp_path)
     off = "torch.backends.cudnn.benchmark = False"
     assert lines_of("D04", script_with(start=off), tmp_path)
+
+
+def test_a_tensor_that_is_made_once_an_epoch_is_no_advice(tmp_path: Path) -> None:
+    text = script_with(before="model.train(); weights = torch.rand(8).to('cpu')")
+    assert not lines_of("D12", text.replace("64", "12"), tmp_path)
 
 
 LARGE = "    torch.ones(large)"

@@ -23,7 +23,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from fastdata.doctor.memory import MemoryFollowed
 from fastdata.doctor.watching import FOLLOWED_STEPS, BatchCopied, Metric, Watch
 from fastdata.measuring.lines import direct_line, is_users, user_line
-from fastdata.measuring.stalls import StallCounter, stall_modes
+from fastdata.measuring.stalls import StallCounter, is_copy_to_device, stall_modes
 
 __all__ = ["WATCHED_STEPS", "FirstSteps"]
 
@@ -144,11 +144,8 @@ class CopiesFollowed(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, options = getattr(func, "__name__", ""), kwargs or {}
-        loader = self._loader_of(args[0]) if name in ("to", "cuda") and args else None
-        given = (*args[1:], *options.values())
-        if loader is not None and (
-            name == "cuda" or any(isinstance(one, (str, torch.device)) for one in given)
-        ):
+        loader = self._loader_of(args[0]) if is_copy_to_device(name, args, options) else None
+        if loader is not None:
             # It is the only argument of either that may be given as a mere True, except `copy`,
             # the fourth.
             non_blocking = options.get("non_blocking", any(one is True for one in args[1:4]))

@@ -8,6 +8,7 @@ from torch.utils.data import DataLoader
 
 from fastdata.doctor.contract import Advice, Finding
 from fastdata.doctor.watching import Seen
+from fastdata.measuring.stalls import COPIED_ARRAY
 
 __all__ = ["ADVICE"]
 
@@ -15,7 +16,12 @@ _GUIDE = "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
 _READS = "it has to be read later, or less often, which only the script's author can decide"
 _PINNED = "https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html"
 _LOADING = "loading takes no part in a trial: fastdata profile measures it"
-_MADE = "the script has to make it there"
+_THERE = "the script has to make it there"
+_MADE = {
+    COPIED_ARRAY: ("torch.as_tensor(array), which shares memory", "if the array stays as it is"),
+    "torch.tensor": ("torch.tensor of Python values, which is copied", _THERE),
+}
+"""What to do about other tensors than those of a function that takes ``device=``."""
 
 
 class Synchronisations(Advice):
@@ -46,15 +52,16 @@ class HostTensors(Advice):
     """What is made on the host is copied; made on the device, it is there."""
 
     id = "D12"
-    title = "device= where tensors are made"
+    title = "tensors that are made on the host in each step"
     gpu_only = True
     source = _GUIDE
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look at the stalls of a step."""
         for stall in seen.stalls:
-            if stall.kind == "host tensor":
-                yield Finding(stall.where, f"{stall.operation}(device=...)", why_not=_MADE)
+            if stall.kind == "host tensor" and stall.count > 1:  # in two steps
+                what, why = _MADE.get(stall.operation, (f"{stall.operation}(device=...)", _THERE))
+                yield Finding(stall.where, what, why_not=why)
 
 
 class BlockingCopies(Advice):
