@@ -20,8 +20,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
+from fastdata.doctor.attention import AttentionFollowed
 from fastdata.doctor.memory import MemoryFollowed
-from fastdata.doctor.watching import FOLLOWED_STEPS, BatchCopied, Metric, Watch
+from fastdata.doctor.watching import FOLLOWED_STEPS, BatchCopied, Metric, Seen, Watch
 from fastdata.measuring.lines import direct_line, is_users, user_line
 from fastdata.measuring.stalls import StallCounter, is_copy_to_device, stall_modes
 
@@ -39,6 +40,7 @@ class FirstSteps:
         self._modes = ExitStack()
         self._outputs: OutputsFollowed | None = None
         self._stalls: StallCounter | None = None
+        self._attention: AttentionFollowed | None = None
         self._memory: MemoryFollowed | None = None
 
     def end_step(self) -> None:
@@ -60,6 +62,8 @@ class FirstSteps:
             self._modes.close()
             if self._stalls is not None:
                 seen.stalls = self._stalls.stalls()
+            if self._attention is not None:
+                seen.attention = self._attention.lines()
             if self._memory is not None:
                 seen.held, seen.held_bytes = self._memory.at_peak(), self._memory.peak_bytes
                 self._memory = None
@@ -68,7 +72,8 @@ class FirstSteps:
         seen = self._watch.seen
         self._stalls = StallCounter(torch.device("cuda" if seen.on_gpu else "cpu"))
         self._modes.enter_context(stall_modes(self._stalls, only_moved=True))
-        self._modes.enter_context(CopiesFollowed(self._loader_of, seen.copies))
+        self._modes.enter_context(CopiesFollowed(self._loader_of, seen))
+        self._attention = self._modes.enter_context(AttentionFollowed())
         self._memory = self._modes.enter_context(MemoryFollowed(seen.models, seen.optimizers))
 
 
@@ -136,19 +141,23 @@ class OutputsFollowed(TorchFunctionMode):
 
 
 class CopiesFollowed(TorchFunctionMode):
-    """Notes calls of ``.to(device)`` and ``.cuda()``, of the script's own code, on batches."""
+    """Notes calls of ``.to(device)`` and ``.cuda()`` in the script's own code."""
 
-    def __init__(self, loader_of: Callable[[torch.Tensor], Any], copies: list[BatchCopied]) -> None:
+    def __init__(self, loader_of: Callable[[torch.Tensor], Any], seen: Seen) -> None:
         super().__init__()
-        self._loader_of, self._copies = loader_of, copies
+        self._loader_of, self._seen = loader_of, seen
+        self._lines = seen.moving_lines = set()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name, options = getattr(func, "__name__", ""), kwargs or {}
-        loader = self._loader_of(args[0]) if is_copy_to_device(name, args, options) else None
-        if loader is not None:
+        options = kwargs or {}
+        line = ""
+        if is_copy_to_device(getattr(func, "__name__", ""), args, options):
+            line = direct_line(sys._getframe(1))
+        if line:
+            self._lines.add(line)
             # It is the only argument of either that may be given as a mere True, except `copy`,
             # the fourth.
             non_blocking = options.get("non_blocking", any(one is True for one in args[1:4]))
-            if line := direct_line(sys._getframe(1)):
-                self._copies.append(BatchCopied(line, loader, bool(non_blocking)))
+            if (loader := self._loader_of(args[0])) is not None:
+                self._seen.copies.append(BatchCopied(line, loader, bool(non_blocking)))
         return func(*args, **options)

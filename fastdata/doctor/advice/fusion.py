@@ -47,4 +47,21 @@ class RecordedLaunches(Compile):
     options: ClassVar[dict[str, str]] = {"mode": "reduce-overhead"}
 
 
-ADVICE = Compile(), RecordedLaunches()
+class AttentionByHand(Advice):
+    """A fused kernel computes attention without writing its weights to memory."""
+
+    id = "D58"
+    title = "scaled_dot_product_attention"
+    numerics = Numerics.ROUNDING
+    source = (
+        "https://docs.pytorch.org/docs/stable/generated/"
+        "torch.nn.functional.scaled_dot_product_attention.html"
+    )
+
+    def find(self, seen: Seen) -> Iterator[Finding]:
+        """Look for a softmax between two products."""
+        for line in seen.attention:
+            yield Finding(line, f"F.{self.title}", why_not="the script has to call it")
+
+
+ADVICE = Compile(), RecordedLaunches(), AttentionByHand()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from torch.utils.data import DataLoader
 
 from fastdata.doctor.contract import Advice, Finding
+from fastdata.doctor.sources import blocking_copies, mentions
 from fastdata.doctor.watching import Seen
 from fastdata.measuring.stalls import COPIED_ARRAY
 
@@ -76,6 +77,13 @@ class BlockingCopies(Advice):
         """Look at the copies of a step."""
         for line in dict.fromkeys(c.line for c in seen.copies if c.pinned and not c.non_blocking):
             yield Finding(line, self.title, why_not=_LOADING)
+        if seen.on_gpu or seen.moving_lines is None:
+            return
+        what = self.title if mentions("pin_memory") else f"{self.title} and pin_memory=True"
+        steps = {event.line for event in seen.events if event.kind in ("backward", "step")}
+        reached = {line.partition(" ")[0] for line in seen.moving_lines}
+        for line in dict.fromkeys(blocking_copies(steps, reached)):
+            yield Finding(line, what, why_not=_LOADING)
 
 
 class UnpinnedBatches(Advice):
@@ -88,7 +96,7 @@ class UnpinnedBatches(Advice):
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look at the copies of a step, and at their loaders."""
-        if seen.sets_on_gpu(r"pin_memory"):
+        if not seen.on_gpu and mentions("pin_memory"):
             return
         unpinned = [c.loader for c in seen.copies if c.non_blocking and not c.pinned]
         loaders = [loader for loader in unpinned if isinstance(loader, DataLoader)]
