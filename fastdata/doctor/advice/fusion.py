@@ -55,4 +55,15 @@ class RecordedLaunches(Compile):
     options: ClassVar[dict[str, Any]] = {"mode": "reduce-overhead"}
 
 
-ADVICE = Compile(), RecordedLaunches()
+class AttentionByHand(Advice):
+    id = "D58"
+    title = "scaled_dot_product_attention"
+    numerics = Numerics.ROUNDING
+
+    def find(self, seen: Seen) -> Iterator[Finding]:
+        """Look for a softmax between two products."""
+        for line in seen.attention:
+            yield Finding(line, f"F.{self.title}", why_not="the script has to call it")
+
+
+ADVICE = Compile(), RecordedLaunches(), AttentionByHand()
