@@ -15,12 +15,12 @@ from typing import Any, get_args
 import numpy as np
 import torch
 
-from fastdata.measuring.downloads import DownloadWatch
 from fastdata.measuring.lines import short_line
 from fastdata.measuring.stalls import Stall
 from fastdata.measuring.workload import describe_loader
 from fastdata.processes.resources import available_cores, format_bytes
 from fastdata.profiling.batches import CachedBatches, LoaderBatches
+from fastdata.profiling.downloads import DownloadWatch
 from fastdata.profiling.fixes import best_of, conditions_of, fixes_for
 from fastdata.profiling.model import ENOUGH, LEAST_GAIN_OF_WORKERS, Cost, LoaderCosts, Model
 from fastdata.profiling.rates import WAITS, Measured, Rates, median
