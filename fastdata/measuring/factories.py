@@ -37,7 +37,6 @@ from fastdata.opening import open as open_dataset
 from fastdata.options import OF_STORES, LoaderOptions
 from fastdata.packed_views import packed_view
 from fastdata.prefetch import CUDAPrefetcher
-from fastdata.remote.supply import Supply
 from fastdata.splits import select_split
 from fastdata.tuned_settings.key import key_of
 from fastdata.tuned_settings.settings import Settings
@@ -78,8 +77,6 @@ class LoaderFactory(ABC):
     """The files that are read, if they are known."""
     notes: Sequence[str] = ()
     """Differences between the measured loaders and the one that was given."""
-    supplies: Sequence[Supply] = ()
-    """One for each dataset in a store, the largest first."""
     store: StoreInfo | None = None
     """The part from stores when this was made; None if all of it is in files."""
 
@@ -194,8 +191,6 @@ class PackedLoaderFactory(LoaderFactory):
         super().__init__(probe.dataset, options, options.target, base)
         self._world_size = probe.world_size
         self.store = store_info(data)
-        supplies = [one.supply for one in getattr(data, "_supplied", ())]
-        self.supplies = sorted(supplies, key=lambda supply: -supply.num_samples)
         self._in_cache = self.store is None or self.store.present == 1
         self.paths = list(getattr(data, "paths", []))
         self.allows_dali = (

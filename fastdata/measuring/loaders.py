@@ -1,4 +1,4 @@
-"""Loaders of any kind: their batches, epoch after epoch, and how to make a `DataLoader` like one."""
+"""Loaders of any kind: their batches, epoch after epoch, and a `DataLoader` like another one."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ import torch
 
 from fastdata.errors import FastdataError
 from fastdata.measuring.crops import ChosenCrops
-from fastdata.measuring.downloads import Fetched, ScratchCache, StoreInfo
+from fastdata.measuring.downloads import StoreInfo
 from fastdata.measuring.factories import LEAST_CACHED, ImageInfo, loader_factory
 from fastdata.measuring.loaders import EndlessBatches, batch_nbytes, dataset_of
 from fastdata.measuring.page_cache import WARM_AT_LEAST, read_within, resident
@@ -116,7 +116,6 @@ class Workload:
         )
         self.step = ReferenceStep(step, self.device) if isinstance(step, str) else step
         self._batches: list[Any] = []
-        self._scratch: ScratchCache | None = None
 
     def probe(self) -> WorkloadInfo:
         """Make a few batches in this process, and keep them; return what there is to know."""
@@ -198,18 +197,6 @@ class Workload:
         Without it loaders wait for downloads, the first of them more than the others.
         """
         return self.loaders.stay_in_cache()
-
-    def fetch(self, streams: int, seconds: float) -> Fetched:
-        """Measure so many requests at once to the store, on blocks that were not fetched before."""
-        if self._scratch is None:
-            self._scratch = ScratchCache(self.loaders.supplies[0])
-        return self._scratch.fetch(streams, seconds)
-
-    def end_fetching(self) -> None:
-        """Remove what was fetched to measure that.  Idempotent."""
-        if self._scratch is not None:
-            self._scratch.close()
-        self._scratch = None
 
     def supply(self, settings: Settings, windows: Windows) -> Supply:
         """Measure the batches that settings give."""
