@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import math
 import random
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, cycle
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -73,19 +72,15 @@ class Windows:
     most_seconds: float = math.inf
 
     def rates(
-        self,
-        window: Callable[[], tuple[int, float]],
-        clock: Callable[[], float],
-        began: float,
-        *first: tuple[int, float],
+        self, window: Callable[[], tuple[int, float]], meter: Meter, began: float, *first: float
     ) -> tuple[float, ...]:
         """Return the rate of each window: `window` returns a count and its seconds.
 
-        `most_seconds` count from `began`; `first` is a window that has been measured already.
+        `most_seconds` count from `began`; `first` are the seconds of a first window of one.
         """
-        done = list(first)
+        done = [(1, took) for took in first]
         while not done or (
-            len(done) < self.count and clock() - began + done[-1][1] <= self.most_seconds
+            len(done) < self.count and meter.clock() - began + done[-1][1] <= self.most_seconds
         ):
             done.append(window())
         return tuple(count / took for count, took in done)
@@ -146,69 +141,56 @@ def measure_supply(
     *,
     began: float,
     meter: Meter,
-    clock: Callable[[], float] = time.perf_counter,
     batches_of_epoch: int | None = None,
 ) -> Supply:
-    """Take batches and do nothing to them.
+    """Take batches, which arrive on the device of `meter`, and do nothing to them.
 
-    The making of the loader, with `settings`, began at `began` by `clock`; its batches arrive on
-    the device of `meter`.  If workers do not persist, `batches_of_epoch` makes each rate that of an
-    epoch which begins with their start, unless epochs are so short that windows have several
-    starts anyway.
+    The making of the loader, with `settings`, began at `began`.  If workers do not persist,
+    `batches_of_epoch` makes each rate that of an epoch which begins with their start, unless epochs
+    are so short that windows have several starts anyway.
     """
+    clock, wave = meter.clock, settings.batches_at_once
     with closing(EndlessBatches(loader)) as batches:
+
+        def window() -> tuple[int, float]:
+            meter.synchronize()
+            count, took, started = 0, 0.0, clock()
+            while count < LEAST_BATCHES or took < windows.seconds:
+                for _ in range(wave):
+                    next(batches)
+                count += wave
+                if count >= LEAST_BATCHES:
+                    meter.synchronize()
+                    took = clock() - started
+            return count, took
+
         next(batches)
         meter.synchronize()
         start_seconds = clock() - began
         for _ in range(settings.batches_ahead + 1):
             next(batches)
         epochs = batches.epochs
-
-        def window() -> tuple[int, float]:
-            meter.synchronize()
-            count, took, started = 0, 0.0, clock()
-            while count < LEAST_BATCHES or took < windows.seconds:
-                for _ in range(settings.batches_at_once):
-                    next(batches)
-                count += settings.batches_at_once
-                if count >= LEAST_BATCHES:
-                    meter.synchronize()
-                    took = clock() - started
-            return count, took
-
-        rates = windows.rates(window, clock, clock())
-        if batches_of_epoch and batches.epochs == epochs:
-            rates = tuple(
-                batches_of_epoch / (start_seconds + batches_of_epoch / rate) for rate in rates
-            )
+        rates = windows.rates(window, meter, clock())
+        if (length := batches_of_epoch) and batches.epochs == epochs:
+            rates = tuple(length / (start_seconds + length / rate) for rate in rates)
         return Supply(rates, start_seconds)
 
 
 def measure_demand(
-    step: Callable[[Any], Any],
-    batches: Sequence[Any],
-    windows: Windows,
-    *,
-    meter: Meter,
-    clock: Callable[[], float] = time.perf_counter,
+    step: Callable[[Any], Any], batches: Sequence[Any], windows: Windows, *, meter: Meter
 ) -> tuple[float, ...]:
     """Return steps a second on batches that are where the step wants them, in turn.
 
     A step that is longer than a window is one, and then two steps may be all.
     """
-
-    def work(count: int) -> None:
-        for number in range(count):
-            step(batches[number % len(batches)])
-
-    began = clock()
+    work, began = partial(_take_steps, step, cycle(batches)), meter.clock()
     meter.seconds(partial(work, 1))  # what the first time costs
     once = meter.seconds(partial(work, 1))
     if once >= windows.seconds:
-        return windows.rates(lambda: (1, meter.seconds(partial(work, 1))), clock, began, (1, once))
+        return windows.rates(lambda: (1, meter.seconds(partial(work, 1))), meter, began, once)
     least = max(1, min(10, int(windows.seconds / max(once, 1e-9))))
     count = min(meter.repeats(work, windows.seconds, least=least), MOST_STEPS)
-    return windows.rates(lambda: (count, meter.seconds(partial(work, count))), clock, began)
+    return windows.rates(lambda: (count, meter.seconds(partial(work, count))), meter, began)
 
 
 def measure_training(
@@ -219,7 +201,6 @@ def measure_training(
     *,
     meter: Meter,
     rate: float,
-    clock: Callable[[], float] = time.perf_counter,
 ) -> tuple[float, ...]:
     """Return steps a second of a training loop: each takes a batch, and does the step on it.
 
@@ -227,14 +208,14 @@ def measure_training(
     """
     first, count = steps_of_run(settings, rate, windows.seconds)
     with closing(EndlessBatches(loader)) as batches:
-
-        def work(count: int) -> None:
-            for _ in range(count):
-                step(next(batches))
-
-        began = clock()
+        work, began = partial(_take_steps, step, batches), meter.clock()
         work(first)
-        return windows.rates(lambda: (count, meter.seconds(partial(work, count))), clock, began)
+        return windows.rates(lambda: (count, meter.seconds(partial(work, count))), meter, began)
+
+
+def _take_steps(step: Callable[[Any], Any], batches: Iterator[Any], count: int) -> None:
+    for _ in range(count):
+        step(next(batches))
 
 
 def steps_of_run(settings: Settings, rate: float, seconds: float) -> tuple[int, int]:
