@@ -56,7 +56,7 @@ _switchable = functools.cache(_Switchable)
 
 class AnomalyDetection(Advice):
     id = "D09"
-    title = "anomaly detection is on"
+    title = "switch anomaly detection off"
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look for its calls."""
@@ -78,7 +78,7 @@ class AnomalyDetection(Advice):
 
 class ProfilerLeftOn(Advice):
     id = "D30"
-    title = "a profiler is on"
+    title = "switch the profiler off"
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look for profilers that are made."""
@@ -96,7 +96,7 @@ class ProfilerLeftOn(Advice):
 
 class BlockingLaunches(Advice):
     id = "D32"
-    title = "CUDA_LAUNCH_BLOCKING is set"
+    title = "unset CUDA_LAUNCH_BLOCKING"
     gpu_only = True
 
     def find(self, seen: Seen) -> Iterator[Finding]:

@@ -70,7 +70,7 @@ class ValidationRecordsGradients(Advice):
 
 class FoldedNormalisation(Advice):
     id = "D16"
-    title = "normalisations folded into convolutions, in a copy for validation"
+    title = "fold normalisations into convolutions, in a copy for validation"
     numerics = Numerics.ROUNDING
     phase = "evaluate"
 
@@ -81,7 +81,9 @@ class FoldedNormalisation(Advice):
             pairs = [pair for pair in self._pairs(model, seen) if id(pair[0]) not in known]
             known |= {id(layer) for layer, _ in pairs}
             if pairs:
-                what = f"{type(model).__name__}: {len(pairs)} of them folded"
+                what = (
+                    f"fold {len(pairs)} normalisations of {type(model).__name__} into convolutions"
+                )
                 change = functools.partial(self._fold, model, pairs)
                 yield Finding(seen.line_of(model), what, change)
 

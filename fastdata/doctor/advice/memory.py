@@ -23,7 +23,7 @@ _ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
 
 class ActivationCheckpointing(Advice):
     id = "D35"
-    title = "activation checkpointing of repeated blocks"
+    title = "checkpoint repeated blocks"
     saves = "memory"
 
     def find(self, seen: Seen) -> Iterator[Finding]:
@@ -33,7 +33,7 @@ class ActivationCheckpointing(Advice):
         for model in seen.trained():
             for name, blocks in self._blocks(model, seen).items():
                 if len(blocks) >= LEAST_BLOCKS:
-                    what = f"checkpoint({name}) of {len(blocks)}"
+                    what = f"checkpoint {len(blocks)} blocks of {name}"
                     change = functools.partial(self._checkpoint, blocks)
                     yield Finding(seen.line_of(model), what, change)
 

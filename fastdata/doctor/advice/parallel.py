@@ -59,7 +59,7 @@ class BucketViews(Advice):
 
 class ReducedTooOften(Advice):
     id = "D28"
-    title = "no_sync() but for the last batch of a step"
+    title = "no_sync() except for the last batch of a step"
     numerics = Numerics.ROUNDING
 
     def find(self, seen: Seen) -> Iterator[Finding]:

@@ -39,7 +39,7 @@ def _has_own_allocator() -> bool:
 
 class Threads(Advice):
     id = "D17"
-    title = "as many threads as cores"
+    title = "use as many threads as cores"
     numerics = Numerics.ROUNDING
 
     def find(self, seen: Seen) -> Iterator[Finding]:
@@ -50,7 +50,7 @@ class Threads(Advice):
             where = next((line for name, line in seen.calls if name == "set_num_threads"), "")
             yield Finding(
                 where or (f"OMP_NUM_THREADS={variable}" if variable else ""),
-                f"{cores} threads (now {threads})",
+                f"use {cores} threads (now {threads})",
                 functools.partial(self._use, cores),
             )
 
@@ -63,7 +63,7 @@ class Threads(Advice):
 
 class BoundThreads(Advice):
     id = "D18"
-    title = "threads bound to cores"
+    title = "bind threads to cores"
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look whether threads are bound."""
@@ -77,7 +77,7 @@ class BoundThreads(Advice):
 
 class MemoryAllocator(Advice):
     id = "D55"
-    title = "memory allocator"
+    title = "set the thresholds of malloc in the environment"
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look how many pages a step is given, and whether clearing them takes long."""
@@ -94,7 +94,7 @@ class MemoryAllocator(Advice):
 
 class Determinism(Advice):
     id = "D34"
-    title = "without use_deterministic_algorithms"
+    title = "remove use_deterministic_algorithms"
     numerics = Numerics.ROUNDING
 
     def find(self, seen: Seen) -> Iterator[Finding]:
