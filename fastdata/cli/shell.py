@@ -256,6 +256,8 @@ def _describe(error: BaseException, words: Sequence[str]) -> tuple[str, int]:
 
 
 def _usage_message(error: click.ClickException, words: Sequence[str]) -> str:
+    if not isinstance(error, click.UsageError):  # it may show a traceback
+        return printable_lines(error.format_message())
     message = _paragraph(error.format_message())
     context = getattr(error, "ctx", None)
     if context is None:

@@ -18,12 +18,15 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, Literal
 
+from torch.utils.data import IterableDataset
+
 from fastdata.errors import OptionError, not_there
+from fastdata.loading import is_dataset
 from fastdata.steps import is_script_target, run_script
 
 __all__ = ["Script", "script_of", "users_traceback"]
 
-_OWN = str(Path(__file__).parent) + os.sep
+_OWN = tuple(str(Path(__file__).parents[1] / folder) + os.sep for folder in ("doctor", "steps"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +103,12 @@ class Script:
 
     def _run_function(self) -> None:
         loader, step = run_script(self.name)
-        if step is None:
+        batched = not is_dataset(loader) or isinstance(loader, IterableDataset)
+        if step is None or not batched or not hasattr(loader, "__iter__"):
+            kinds = f"({type(loader).__name__}, {'None' if step is None else 'a step'})"
             raise OptionError(
-                f"{self.name} returns no step: it returns `loader, step`, and the step is called "
-                "with each batch"
+                f"{self.name} returned {kinds}: doctor needs `return loader, step`, a loader of "
+                "batches, as DataLoader is, and a step, which is called with each batch"
             )
         while True:
             empty = True
@@ -158,10 +163,13 @@ def users_traceback(error: BaseException, *, is_main: bool) -> str:
     frames = traceback.TracebackException.from_exception(error)
     first = 0 if is_main else 1
     users = [n for n, one in enumerate(frames.stack) if n >= first and not _is_ours(one.filename)]
-    kept = [one for one in frames.stack[users[0] :] if _OWN not in one.filename] if users else []
+    if not users and isinstance(error, OptionError):
+        return str(error)
+    stack = frames.stack[users[0] :] if users else []
+    kept = [one for one in stack if not one.filename.startswith(_OWN)]
     frames.stack = traceback.StackSummary.from_list(kept)
     return "".join(frames.format()).rstrip()
 
 
 def _is_ours(file: str) -> bool:
-    return file.startswith((_OWN, "<")) or "runpy" in file
+    return file.startswith((*_OWN, "<")) or "runpy" in file

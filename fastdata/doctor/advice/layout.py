@@ -10,11 +10,10 @@ from torch import nn
 from torch.optim import Optimizer
 
 from fastdata.doctor.contract import Advice, Finding, Numerics, Undo
+from fastdata.doctor.sources import assigns
 from fastdata.doctor.watching import Seen
 
 __all__ = ["ADVICE"]
-
-_BENCHMARK = r"cudnn\.benchmark\s*=(?!=|\s*False)"
 
 CONVOLUTIONS = nn.Conv2d, nn.ConvTranspose2d
 
@@ -85,7 +84,8 @@ class Autotuner(Advice):
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look for convolutions without it."""
         has = any(isinstance(module, CONVOLUTIONS) for module in seen.uses)
-        if has and not torch.backends.cudnn.benchmark and not seen.sets_on_gpu(_BENCHMARK):
+        is_on = torch.backends.cudnn.benchmark or (not seen.on_gpu and assigns("cudnn.benchmark"))
+        if has and not is_on:
             yield Finding(seen.model_line, self.title, self._switch_on)
 
     @staticmethod

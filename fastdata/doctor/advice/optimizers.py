@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Iterator
 
 import torch
 from torch.optim import Optimizer
 
 from fastdata.doctor.contract import Advice, Finding, Numerics, Undo
+from fastdata.doctor.sources import has_own_schedule
 from fastdata.doctor.watching import Seen
-from fastdata.measuring.lines import user_sources
 
 __all__ = ["ADVICE"]
 
 
 _TRAINS = "it changes what is trained"
-
-_OWN_SCHEDULE = re.compile(
-    r"""^[^#\n]*(\[\s*["']lr["']\s*\]\s*[-+*/]?=(?!=)|sched|warm_?up)""",
-    re.MULTILINE | re.IGNORECASE,
-)
-"""What a script has that changes the rate by itself; torch's schedules note `initial_lr`."""
 
 
 class FusedOptimizer(Advice):
@@ -126,7 +119,7 @@ class ConstantLearningRate(Advice):
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look for optimisers without a schedule, in scripts that set no rate of their own."""
-        if any(_OWN_SCHEDULE.search(text) for text in user_sources()):
+        if has_own_schedule():
             return
         for optimizer in seen.optimizers:
             if all("initial_lr" not in group for group in optimizer.param_groups):

@@ -9,6 +9,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from fastdata.doctor.contract import Advice, Finding, Numerics
+from fastdata.doctor.sources import calls
 from fastdata.doctor.watching import Seen
 
 __all__ = ["ADVICE"]
@@ -26,12 +27,15 @@ class DataParallelThreads(Advice):
     id = "D25"
     title = "DistributedDataParallel in place of DataParallel"
     numerics = Numerics.ROUNDING
+    gpu_only = True
 
     def find(self, seen: Seen) -> Iterator[Finding]:
-        """Look for models inside of one."""
-        for model in seen.models:
-            if isinstance(model, DataParallel):
-                yield Finding(seen.line_of(model), self.title, why_not=_RANKS)
+        """Look for models inside of one; without a GPU also for lines that were not reached."""
+        lines = [seen.line_of(model) for model in seen.models if isinstance(model, DataParallel)]
+        if not lines and not seen.on_gpu:
+            lines = list(calls("DataParallel"))
+        for line in dict.fromkeys(lines):
+            yield Finding(line, self.title, why_not=_RANKS)
 
 
 class UnusedParameters(Advice):

@@ -10,11 +10,10 @@ import torch
 from torch import nn
 
 from fastdata.doctor.contract import Advice, Finding, Numerics, Undo, replaced
+from fastdata.doctor.sources import assigns, mentions
 from fastdata.doctor.watching import Seen
 
 __all__ = ["ADVICE"]
-
-_TF32 = r"(matmul\.allow_tf32|fp32_precision|set_float32_matmul_precision)\b"
 
 MULTIPLIES = nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.MultiheadAttention
 
@@ -63,7 +62,10 @@ class MatmulPrecision(Advice):
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look for float32 products without it."""
-        if torch.get_float32_matmul_precision() != "highest" or seen.sets_on_gpu(_TF32):
+        names = "fp32_precision", "set_float32_matmul_precision"
+        if torch.get_float32_matmul_precision() != "highest":
+            return
+        if not seen.on_gpu and (mentions(*names) or assigns("matmul.allow_tf32")):
             return
         uses = seen.uses.values()
         if any(isinstance(u.module, MULTIPLIES) and u.dtype == torch.float32 for u in uses):
