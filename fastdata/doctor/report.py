@@ -113,7 +113,7 @@ class Row:
         if self.needs_gpu:
             return "Needs a GPU to try"
         if self.trial is None:
-            return f"Not tried ({self.why_not or 'the trials ended before'})"
+            return f"Not tried ({self.why_not or 'the trials ended early'})"
         peak, before = self.trial.peak_bytes, self.trial.base_peak_bytes
         if self.saves == "memory" and self.gain <= 1 and 0 < peak < LESS_MEMORY * before:
             return "Less memory"
@@ -280,7 +280,7 @@ def _gains(report: DoctorReport) -> Iterator[str]:
 
 
 def _gain(trial: Trial | None, rows: Sequence[Row], prefix: tuple[str, ...] = ()) -> str:
-    actions = [row.action if len(row.action) <= 40 else row.title for row in rows]
+    actions = [row.action if len(row.action) <= 60 else row.title for row in rows]
     if len(actions) > 3:
         actions[2:] = [f"{len(actions) - 2} more"]
     listed = " and ".join(filter(None, (", ".join(actions[:-1]), *actions[-1:])))

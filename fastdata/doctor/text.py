@@ -37,18 +37,22 @@ TO_DO = 5
 def render_text(report: DoctorReport, *, everything: bool = False) -> str:
     """Return a report as lines for a terminal; with `everything` without a limit of lines."""
     if everything:
-        return "\n".join(_lines(report, None))
-    for most in 2, 1:
-        lines = list(_lines(report, most))
+        return "\n".join(_lines(report, None, None, [""]))
+    for most, listed, blank in (2, 2, [""]), (2, 1, [""]), (2, 1, []), (1, 1, []):
+        lines = list(_lines(report, most, listed, blank))
         if len(lines) <= LINES:
             return "\n".join(lines)
     hidden = len(lines) - LINES + 1
     return "\n".join([*lines[: LINES - 1], f"{hidden} more lines: --all"])
 
 
-def _lines(report: DoctorReport, most: int | None) -> Iterator[str]:
-    """Yield the lines of a report; an entry takes at most `most` of them."""
-    blank = [""] if most != 1 else []
+def _lines(
+    report: DoctorReport, most: int | None, listed: int | None, blank: list[str]
+) -> Iterator[str]:
+    """Yield the lines of a report.
+
+    A sentence or a cell takes at most `most` lines, a list at most `listed`.
+    """
     for sentence in sentences(report):
         yield from _wrapped(sentence, most)
     mistakes = report.mistakes if len(report.mistakes) > 1 or most is None else []
@@ -62,11 +66,10 @@ def _lines(report: DoctorReport, most: int | None) -> Iterator[str]:
     yield from blank
     if report.faster:
         yield from _table(things_to_do(report, most), most)
-    if together := together_text(report):
-        yield from _wrapped(together, most)
-    yield from blank if report.faster else ()
+        yield from _wrapped(together_text(report), most)
+        yield from blank
     for heading, items in groups(report, most).items():
-        yield from _listed(heading, items, most)
+        yield from _listed(heading, items, listed)
 
 
 def subject(report: DoctorReport, *, everything: bool) -> Iterator[str]:
@@ -129,10 +132,15 @@ def _size_text(size: BatchSize) -> str:
 def things_to_do(report: DoctorReport, most: int | None = None) -> Iterator[tuple[str, ...]]:
     """Yield the gains with the largest first: ratio, numerics, change and places."""
     for row in report.faster[:TO_DO]:
-        change = f"{row.id} {row.action}{' (of validation)' if row.phase == 'evaluate' else ''}"
+        change = _change(row)
         if row.trial and row.trial.warm_up_seconds > max(1.0, 5 * row.trial.step_seconds):
             change += f" (first step: {row.trial.warm_up_seconds:.0f} s more)"
         yield row.result, row.numerics_text, change, row.places(most and 1)
+
+
+def _change(row: Row) -> str:
+    is_clear = row.phase == "train" or "validation" in row.action
+    return f"{row.id} {row.action}{'' if is_clear else ' in validation'}"
 
 
 def together_text(report: DoctorReport) -> str:
@@ -159,7 +167,7 @@ def _table(rows: Iterator[tuple[str, ...]], most: int | None) -> Iterator[str]:
 
 def _item(row: Row, most: int | None) -> str:
     """Return a row in a few words; without a limit in all of them."""
-    words = [f"{row.id} {row.action}{' in validation' if row.phase == 'evaluate' else ''}"]
+    words = [_change(row)]
     if most is None or row.outcome != "No difference":
         words.append(row.result)
     if row.trial is not None and (most is None or not row.keeps_numbers):
