@@ -65,7 +65,7 @@ class Row:
     why_not: str = ""
     """Why it was not tried."""
     phase: Phase = "train"
-    """Whether it is about training steps or about validation."""
+    """The part of the script that it makes faster: training steps or validation."""
     saves: Literal["time", "memory"] = "time"
     """Its purpose."""
     at_most: float | None = None
@@ -97,7 +97,7 @@ class Row:
 
     @property
     def needs_gpu(self) -> bool:
-        """Whether it was not tried because there is no GPU."""
+        """Whether a trial needs a GPU and there is none."""
         return self.trial is None and self.why_not == "GPU only"
 
     @property
@@ -259,7 +259,7 @@ def _gains(report: DoctorReport) -> Iterator[str]:
     """Yield a sentence for each kind of gain."""
     main = [row for row in report.faster if row.phase == "train" and row.keeps_numbers]
     together = report.together
-    if together is not None and together.verdict != "gain":
+    if together is not None and (together.verdict != "gain" or together.gain is None):
         together = None
     prefix: tuple[str, ...] = ()
     if main and main[0].id == ALLOCATOR and not (together and ALLOCATOR in together.follow):
@@ -267,19 +267,25 @@ def _gains(report: DoctorReport) -> Iterator[str]:
         main, prefix = main[1:], ("on top of that",)
     if together is not None:
         followed = [row for id in together.follow for row in report.rows if row.id == id]
-        yield _gain(together, followed, prefix)
+        yield _gain(together, followed, prefix, together.numerics)
     elif main:
         yield _gain(main[0].trial, main[:1], prefix)
     others: dict[tuple[str, str], Row] = {}
     for row in report.faster:
-        price = PRICES.get(row.numerics, "")
-        if row.phase == "evaluate" or price:
-            others.setdefault((row.phase, price), row)
-    for (_, price), row in others.items():
-        yield _gain(row.trial, [row], (*prefix, price) if price else prefix)
+        if row.phase == "evaluate" or not row.keeps_numbers:
+            others.setdefault((row.phase, PRICES.get(row.numerics, "")), row)
+    for row in others.values():
+        yield _gain(row.trial, [row], prefix, row.numerics)
 
 
-def _gain(trial: Trial | None, rows: Sequence[Row], prefix: tuple[str, ...] = ()) -> str:
+def _gain(
+    trial: Trial | None,
+    rows: Sequence[Row],
+    prefix: tuple[str, ...] = (),
+    numerics: Numerics | None = None,
+) -> str:
+    if numerics in PRICES:
+        prefix = *prefix, PRICES[numerics]
     actions = [row.action if len(row.action) <= 60 else row.title for row in rows]
     if len(actions) > 3:
         actions[2:] = [f"{len(actions) - 2} more"]
@@ -294,7 +300,7 @@ def _sentence(text: str) -> str:
 
 
 def mistake_text(row: Row, places: int | None = None) -> str:
-    """Return a mistake with its places, or as many of them as `places`, and its ID."""
+    """Return a mistake with its ID and its places; `places` limits their number."""
     return ", ".join(filter(None, (row.action, row.places(places)))) + f" ({row.id})"
 
 

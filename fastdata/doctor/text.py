@@ -1,7 +1,7 @@
 """A report as text for a terminal: the verdict first, then the things to do.
 
 The text has at most 25 lines of 100 columns; ``--all`` prints everything.  `fastdata.printable`
-cleans what comes from the script.
+removes control characters from names and messages of the script.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _lines(
 
 
 def subject(report: DoctorReport, *, everything: bool) -> Iterator[str]:
-    """Yield sentences on what was measured, and how."""
+    """Yield sentences on the script and on the measurement."""
     watched = report.watched
     if everything:
         yield f"Script: {report.script}"
@@ -102,7 +102,7 @@ def subject(report: DoctorReport, *, everything: bool) -> Iterator[str]:
 
 
 def groups(report: DoctorReport, most: int | None = None) -> dict[str, list[str]]:
-    """Return what follows the things to do: short texts by heading."""
+    """Return the lists below the things to do: short texts by heading."""
     watched = report.watched
     found = {"Also faster": [_item(row, most) for row in report.faster[TO_DO:]]}
     found |= {heading: [] for heading in list(OUTCOMES.values())[1:]}
@@ -166,7 +166,7 @@ def _table(rows: Iterator[tuple[str, ...]], most: int | None) -> Iterator[str]:
 
 
 def _item(row: Row, most: int | None) -> str:
-    """Return a row in a few words; without a limit in all of them."""
+    """Return a row as a short text; without a limit all of its facts."""
     words = [_change(row)]
     if most is None or row.outcome != "No difference":
         words.append(row.result)
@@ -198,7 +198,7 @@ def _cut(text: str, width: int) -> str:
 
 
 def _wrapped(text: str, most: int | None, width: int = WIDTH) -> list[str]:
-    """Return text as lines, at most `most` of them."""
+    """Return text as lines; `most` limits their number."""
     indent = "  " if width == WIDTH else ""
     lines = textwrap.wrap(printable(text), width, subsequent_indent=indent, break_on_hyphens=False)
     if most is not None and len(lines) > most:
