@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from fastdata.doctor.contract import Kind, Numerics, Phase
 from fastdata.doctor.messages import Watched
-from fastdata.doctor.results import BatchSize, Trial
+from fastdata.doctor.results import BatchSize, EndedBy, Trial
 from fastdata.measuring.noise import Clock
 from fastdata.measuring.statistics import WORTH, Estimate
 from fastdata.processes.resources import format_bytes
@@ -165,6 +165,7 @@ class DoctorReport:
     """The smallest gain that a typical row can show; infinite after a single process."""
     ended: str = ""
     """Why trials ended early, as a sentence without its capital and full stop."""
+    ended_by: EndedBy = "nothing"
     clock: Clock = "wall"
     """The clock that judged steps: processor time if other programs were busy."""
     pinned: bool = True

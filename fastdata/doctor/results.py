@@ -9,7 +9,7 @@ from fastdata.doctor.contract import Numerics
 from fastdata.measuring import statistics
 from fastdata.measuring.statistics import Estimate
 
-__all__ = ["BatchSize", "Environment", "Follow", "Trial", "Verdict"]
+__all__ = ["BatchSize", "EndedBy", "Environment", "Follow", "Trial", "Verdict"]
 
 Follow: TypeAlias = tuple[str, ...]
 """IDs of advice that is followed together; none for the script as it is."""
@@ -17,6 +17,9 @@ Follow: TypeAlias = tuple[str, ...]
 Environment: TypeAlias = tuple[tuple[str, str], ...]
 
 Verdict: TypeAlias = Literal[statistics.Verdict, "failed"]
+
+EndedBy: TypeAlias = Literal["nothing", "time", "noise", "failure", "interruption"]
+"""What ended the trials early."""
 
 
 @dataclass(frozen=True, slots=True)
