@@ -361,6 +361,16 @@ def test_a_ratio_of_one_process_has_no_interval() -> None:
         assert not re.search(r"\binf\b|\bnan\b", text)
 
 
+def test_why_trials_ended_is_said_once() -> None:
+    ended = "the script failed in a trial: Traceback (most recent call last):\n  ...\nKeyError: 3"
+    rows = [replace(one, why_not=ended) for one in (NO_TIME, SAME, OPEN)]
+    rows[1:] = [replace(one, trial=None) for one in rows[1:]]
+    text = render_text(with_rows(*rows, ended=ended))
+    assert text.splitlines()[0] == "The script failed in a trial: KeyError: 3."
+    assert "Not tried: D07 what D07, train.py:7; D03 what D03, train.py:3; D08" in text
+    assert "Traceback" not in text
+
+
 def test_several_mistakes_have_a_line_each() -> None:
     rows = [row(f"D{n}", kind="bug") for n in range(41, 47)]
     text = render_text(with_rows(*rows))

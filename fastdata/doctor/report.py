@@ -113,7 +113,7 @@ class Row:
         if self.needs_gpu:
             return "Needs a GPU to try"
         if self.trial is None:
-            return f"Not tried ({self.why_not or 'the trials ended early'})"
+            return f"Not tried ({self.why_not})" if self.why_not else "Not tried"
         peak, before = self.trial.peak_bytes, self.trial.base_peak_bytes
         if self.saves == "memory" and self.gain <= 1 and 0 < peak < LESS_MEMORY * before:
             return "Less memory"
@@ -166,6 +166,7 @@ class DoctorReport:
     ended: str = ""
     """Why trials ended early, as a sentence without its capital and full stop."""
     ended_by: EndedBy = "nothing"
+    """What ended them."""
     clock: Clock = "wall"
     """The clock that judged steps: processor time if other programs were busy."""
     pinned: bool = True
@@ -323,7 +324,8 @@ def _state(report: DoctorReport) -> Iterator[str]:
         if not is_faster or failed or len(results) < count:
             yield f"{said}."
     if report.ended:
-        yield _sentence(report.ended)
+        what, colon, why = report.ended.partition(":")
+        yield _sentence(f"{what}: {last_line(why)}" if colon else what)
 
 
 def visible_text(report: DoctorReport) -> str:

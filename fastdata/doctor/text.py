@@ -108,7 +108,8 @@ def groups(report: DoctorReport, most: int | None = None) -> dict[str, list[str]
     found |= {heading: [] for heading in list(OUTCOMES.values())[1:]}
     for row in report.rows:
         if row.kind == "speed" and row.gain <= 1:
-            found.setdefault(row.outcome, []).append(_item(row, most))
+            heading = row.outcome.replace(f" ({report.ended})", "")  # the verdict says it
+            found.setdefault(heading, []).append(_item(row, most))
     found["Batch sizes"] = [_size_text(size) for size in report.batch_sizes]
     if most is None:
         found["Notes"] = [_item(row, most) for row in report.rows if row.kind == "note"]

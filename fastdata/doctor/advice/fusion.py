@@ -31,7 +31,9 @@ class Compile(Advice):
         given = "".join(f', {name}="{value}"' for name, value in self.options.items())
         for model in seen.trained():
             change = functools.partial(self._compile, model, [])
-            yield Finding(seen.line_of(model), f"torch.compile({type(model).__name__}{given})", change)
+            yield Finding(
+                seen.line_of(model), f"torch.compile({type(model).__name__}{given})", change
+            )
 
     def _compile(self, model: nn.Module, compiled: list[Any]) -> Undo:
         """Compile a model the first time, and use that again later.
