@@ -136,7 +136,7 @@ class Row:
         """Return each ``FILE:LINE``; with `most` that many, shortened, and how many more."""
         shown = [(re.match(r".*:\d+(?= |$)", where) or [where])[0] for where in self.where[:most]]
         if most is not None:
-            shown = [one if len(one) <= 30 else f"...{one[-27:]}" for one in shown]
+            shown = [one if len(one) <= 24 else f"...{one[-21:]}" for one in shown]
         more = len(self.where) - len(shown)
         return ", ".join(shown) + (f" and {more} more" if more else "")
 

@@ -59,7 +59,7 @@ def _lines(
     for row in mistakes[: most and 3]:
         yield from _wrapped(f"Mistake: {mistake_text(row, most and 1)}", most)
     if most and len(mistakes) > 3:
-        yield f"{len(mistakes) - 3} more mistakes: --all"
+        yield f"and {len(mistakes) - 3} more: --all"
     yield from blank
     for sentence in subject(report, everything=most is None):
         yield from _wrapped(sentence, most)
@@ -158,7 +158,7 @@ def _table(rows: Iterator[tuple[str, ...]], most: int | None) -> Iterator[str]:
     """Yield rows in columns."""
     cells = [("Faster (95%)", "Numerics", "Change", "Where"), *rows]
     widths = [max(len(printable(one)) for one in column) for column in zip(*cells, strict=True)]
-    widths[3] = min(widths[3], 30)
+    widths[3] = min(widths[3], 36)
     widths[2] = min(widths[2], WIDTH - 6 - widths[0] - widths[1] - widths[3])
     for cell in cells:
         parts = [_wrapped(one, most, w) for one, w in zip(cell, widths, strict=True)]
