@@ -16,6 +16,7 @@
 ``first_steps.py``  metrics, copies, waits and memory of its first steps
 ``contract.py``     the base class of advice
 ``advice/``         the advice
+``explaining.py``   explanations of advice, from ``advice.md``
 ``ranks.py``        several ranks of a script, watched at once
 ``trials.py``       the script with and without advice, measured in turns
 ``numerics.py``     the effect of advice on gradients

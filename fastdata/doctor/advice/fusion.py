@@ -16,13 +16,10 @@ __all__ = ["ADVICE"]
 
 
 class Compile(Advice):
-    """``torch.compile`` makes kernels of many operations, in place of one for each."""
-
     id = "D05"
     title = "torch.compile"
     numerics = Numerics.ROUNDING
-    source = "https://docs.pytorch.org/docs/stable/torch.compiler.html"
-    options: ClassVar[dict[str, str]] = {}
+    options: ClassVar[dict[str, Any]] = {}
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look for models that are not compiled."""
@@ -44,7 +41,7 @@ class Compile(Advice):
         if not compiled:
 
             def call(*arguments: Any, **options: Any) -> Any:
-                return model._call_impl(*arguments, **options)
+                return model._call_impl(*arguments, **options)  # type: ignore[no-untyped-call]
 
             compiled.append(torch.compile(call, **self.options))
         model._compiled_call_impl = compiled[0]
@@ -52,13 +49,21 @@ class Compile(Advice):
 
 
 class RecordedLaunches(Compile):
-    """CUDA graphs launch the kernels of a whole pass at once, where each launch takes longer."""
-
     id = "D23"
     title = 'torch.compile(mode="reduce-overhead")'
     gpu_only = True
-    source = "https://docs.pytorch.org/docs/stable/torch.compiler_cudagraph_trees.html"
-    options: ClassVar[dict[str, str]] = {"mode": "reduce-overhead"}
+    options: ClassVar[dict[str, Any]] = {"mode": "reduce-overhead"}
 
 
-ADVICE = Compile(), RecordedLaunches()
+class AttentionByHand(Advice):
+    id = "D58"
+    title = "scaled_dot_product_attention"
+    numerics = Numerics.ROUNDING
+
+    def find(self, seen: Seen) -> Iterator[Finding]:
+        """Look for a softmax between two products."""
+        for line in seen.attention:
+            yield Finding(line, f"F.{self.title}", why_not="the script has to call it")
+
+
+ADVICE = Compile(), RecordedLaunches(), AttentionByHand()

@@ -22,12 +22,9 @@ _ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
 
 
 class ActivationCheckpointing(Advice):
-    """Blocks whose outputs are computed again in the backward pass keep nothing in between."""
-
     id = "D35"
     title = "checkpoint repeated blocks"
     saves = "memory"
-    source = "https://docs.pytorch.org/docs/stable/checkpoint.html"
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look for models of many blocks of one class, none of which is checkpointed."""
@@ -75,13 +72,10 @@ def _checkpointed(block: nn.Module, forward: Any) -> Any:
 
 
 class ExpandableSegments(Advice):
-    """Memory of a GPU that torch has taken in blocks of one size does not fit another size."""
-
     id = "D36"
     title = "expandable_segments:True"
     saves = "memory"
     gpu_only = True
-    source = "https://docs.pytorch.org/docs/stable/notes/cuda.html"
 
     UNUSED = 0.25
     """Of what torch has taken, that is a sign of it."""
