@@ -139,7 +139,15 @@ VERDICTS = {
     "allocator": (
         with_rows(GAIN, ALLOCATOR),
         "A step can be 1.20x (1.16-1.24) as fast: set malloc's thresholds. "
-        "On top of that, a step can be 1.38x (1.34-1.42) as fast: remove detect_anomaly.",
+        "A step can be 1.38x (1.34-1.42) as fast as with D55 alone: remove detect_anomaly.",
+    ),
+    "allocator and together": (
+        replace(
+            with_rows(GAIN, ALLOCATOR, LOWER), together=trial("gain", 1.6, follow=("D55", "D09"))
+        ),
+        "A step can be 1.60x (1.55-1.65) as fast: set malloc's thresholds and remove "
+        "detect_anomaly. With lower precision, a step can be 2.00x (1.94-2.06) as fast as with "
+        "D55 alone: torch.autocast(dtype=torch.bfloat16).",
     ),
     "allocator alone": (
         with_rows(ALLOCATOR, SAME),
@@ -325,6 +333,9 @@ def test_things_to_do_are_five_at_most_with_the_allocator_first() -> None:
     assert re.findall(r"^\d.*?(D\d+)", text, re.M) == ["D55", "D67", "D66", "D65", "D64"]
     assert "Also faster: D63 what D63, 1.40x (1.36-1.44); D62 what D62" in text
     assert MALLOC.replace(" ", "") in "".join(text.split())
+    assert "All other gains are in addition to D55." in text.splitlines()
+    both = render_text(REPORTS["allocator and together"])
+    assert "1.60x (1.55-1.65)  2 together, D55 times the others: D55, D09" in both.splitlines()
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from fastdata.doctor.contract import Kind, Numerics, Phase
 from fastdata.doctor.messages import Watched
 from fastdata.doctor.results import BatchSize, EndedBy, Trial
+from fastdata.doctor.trials import ALLOCATOR
 from fastdata.measuring.noise import Clock
 from fastdata.measuring.statistics import WORTH, Estimate
 from fastdata.processes.resources import format_bytes
@@ -30,9 +31,6 @@ WAITS = 0.05
 
 LESS_MEMORY = 0.95
 """Peaks of memory above this ratio may differ by chance."""
-
-ALLOCATOR = "D55"
-"""Other advice is compared with a baseline that follows this advice."""
 
 OUTCOMES = {
     "gain": "Faster",
@@ -113,7 +111,7 @@ class Row:
         if self.needs_gpu:
             return "Needs a GPU to try"
         if self.trial is None:
-            return f"Not tried ({self.why_not})" if self.why_not else "Not tried"
+            return f"Not tried ({last_line(self.why_not)})" if self.why_not else "Not tried"
         peak, before = self.trial.peak_bytes, self.trial.base_peak_bytes
         if self.saves == "memory" and self.gain <= 1 and 0 < peak < LESS_MEMORY * before:
             return "Less memory"
@@ -260,41 +258,32 @@ def sentences(report: DoctorReport) -> Iterator[str]:
 def _gains(report: DoctorReport) -> Iterator[str]:
     """Yield a sentence for each kind of gain."""
     main = [row for row in report.faster if row.phase == "train" and row.keeps_numbers]
+    is_pinned = bool(main) and main[0].id == ALLOCATOR
+    found = [(row.trial, [row]) for row in main[: 1 + is_pinned]]
     together = report.together
-    if together is not None and (together.verdict != "gain" or together.gain is None):
-        together = None
-    prefix: tuple[str, ...] = ()
-    if main and main[0].id == ALLOCATOR and not (together and ALLOCATOR in together.follow):
-        yield _gain(main[0].trial, main[:1])
-        main, prefix = main[1:], ("on top of that",)
-    if together is not None:
+    if together is not None and together.verdict == "gain" and together.gain is not None:
         followed = [row for id in together.follow for row in report.rows if row.id == id]
-        yield _gain(together, followed, prefix, together.numerics)
-    elif main:
-        yield _gain(main[0].trial, main[:1], prefix)
-    others: dict[tuple[str, str], Row] = {}
+        is_first = is_pinned and ALLOCATOR not in together.follow
+        found = [*found[:is_first], (together, followed)]
+    others: dict[tuple[str, bool], Row] = {}
     for row in report.faster:
         if row.phase == "evaluate" or not row.keeps_numbers:
-            others.setdefault((row.phase, PRICES.get(row.numerics, "")), row)
-    for row in others.values():
-        yield _gain(row.trial, [row], prefix, row.numerics)
+            others.setdefault((row.phase, row.keeps_numbers), row)
+    for trial, rows in (*found, *((row.trial, [row]) for row in others.values())):
+        yield _gain(trial, rows, is_pinned and all(row.id != ALLOCATOR for row in rows))
 
 
-def _gain(
-    trial: Trial | None,
-    rows: Sequence[Row],
-    prefix: tuple[str, ...] = (),
-    numerics: Numerics | None = None,
-) -> str:
-    if numerics in PRICES:
-        prefix = *prefix, PRICES[numerics]
+def _gain(trial: Trial | None, rows: Sequence[Row], is_further: bool) -> str:
     actions = [row.action if len(row.action) <= 60 else row.title for row in rows]
     if len(actions) > 3:
         actions[2:] = [f"{len(actions) - 2} more"]
     listed = " and ".join(filter(None, (", ".join(actions[:-1]), *actions[-1:])))
+    numerics = rows[0].numerics if len(rows) == 1 else trial and trial.numerics
+    price = f"{PRICES[numerics]}, " if numerics in PRICES else ""
     subject = "validation" if rows and rows[0].phase == "evaluate" else "a step"
+    than = f" as with {ALLOCATOR} alone" if is_further else ""
     ratio = ratio_text(trial.gain if trial else None)
-    return _sentence(", ".join((*prefix, f"{subject} can be {ratio} as fast: {listed}")))
+    return _sentence(f"{price}{subject} can be {ratio} as fast{than}: {listed}")
 
 
 def _sentence(text: str) -> str:

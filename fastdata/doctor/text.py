@@ -22,6 +22,7 @@ from fastdata.doctor.report import (
     visible_text,
 )
 from fastdata.doctor.results import BatchSize
+from fastdata.doctor.trials import ALLOCATOR
 from fastdata.measuring.lines import short_line
 from fastdata.printable import printable
 from fastdata.processes.resources import format_bytes
@@ -87,6 +88,8 @@ def subject(report: DoctorReport, *, everything: bool) -> Iterator[str]:
     yield f"{line}. {seen.capitalize()}." if seen and seen not in report.verdict else f"{line}."
     if report.noise is not None and report.noise.starts == 1:
         yield "Only one process was measured: a verdict needs at least one more."
+    if len(report.faster) > 1 and report.faster[0].id == ALLOCATOR:
+        yield f"All other gains are in addition to {ALLOCATOR}."
     if report.clock == "cpu":
         yield "Other programs were busy, so steps were judged by processor time."
     if not report.repeatable:
@@ -108,7 +111,8 @@ def groups(report: DoctorReport, most: int | None = None) -> dict[str, list[str]
     found |= {heading: [] for heading in list(OUTCOMES.values())[1:]}
     for row in report.rows:
         if row.kind == "speed" and row.gain <= 1:
-            heading = row.outcome.replace(f" ({report.ended})", "")  # the verdict says it
+            is_said = row.trial is None and row.why_not == report.ended
+            heading = "Not tried" if is_said else row.outcome
             found.setdefault(heading, []).append(_item(row, most))
     found["Batch sizes"] = [_size_text(size) for size in report.batch_sizes]
     if most is None:
@@ -149,8 +153,9 @@ def together_text(report: DoctorReport) -> str:
     trial = report.together
     if trial is None or trial.gain is None:
         return ""
-    together = f"{len(trial.follow)} together, measured: {', '.join(trial.follow)}"
+    how = f"{ALLOCATOR} times the others" if ALLOCATOR in trial.follow else "measured"
     verdict = "" if trial.verdict == "gain" else f" ({trial.verdict})"
+    together = f"{len(trial.follow)} together, {how}: {', '.join(trial.follow)}"
     return f"{ratio_text(trial.gain)}  {together}{verdict}"
 
 
