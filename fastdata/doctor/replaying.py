@@ -175,7 +175,7 @@ class Replay:
             close()
         del batches
         trains = epoch.trains
-        if kept and ((self.mode == "train" and trains) or self._evaluates(trains=trains)):
+        if kept and self._is_measured(trains=trains):
             self.repeats = True
             kept = _regrouped(kept, self.factor)
             self.samples = _samples(kept[0])
@@ -204,9 +204,7 @@ class Replay:
         if trains and self.mode == "watch":
             is_long = count >= WATCHED_BATCHES or self._is_over(began, EPOCH_SECONDS)
             return is_long and steps >= EPOCH_STEPS
-        if trains:
-            return count >= KEPT_BATCHES
-        if self._evaluates(trains=False):
+        if trains or self._is_measured(trains=False):
             return count >= KEPT_BATCHES
         if not self._trained:
             return self._is_over(began, UNTRAINED_SECONDS)
@@ -215,8 +213,9 @@ class Replay:
     def _is_over(self, began: float, seconds: float) -> bool:
         return not self._compared and time.monotonic() - began > seconds
 
-    def _evaluates(self, *, trains: bool) -> bool:
-        return self.mode == "evaluate" and self._trained and not trains
+    def _is_measured(self, *, trains: bool) -> bool:
+        """Return whether batches of an epoch are given again, to measure it."""
+        return self.mode == "train" if trains else self.mode == "evaluate" and self._trained
 
 
 def _copied(leaf: Any) -> Any:
