@@ -232,17 +232,14 @@ def _has_samples(leaf: Any) -> bool:
 
 def _regrouped(batches: list[Any], factor: float) -> list[Any]:
     """Return batches of more samples, or fewer: put together, or cut."""
-    if factor < 1:
-
-        def cut(leaf: Any) -> Any:
-            return leaf[: max(1, int(len(leaf) * factor))] if _has_samples(leaf) else leaf
-
-        return [tree_map(cut, batch) for batch in batches]
+    count, times = len(batches), max(1, int(factor))
 
     def joined(*leaves: Any) -> Any:
-        return torch.cat(leaves) if _has_samples(leaves[0]) else leaves[0]
+        if not _has_samples(leaves[0]):
+            return leaves[0]
+        most = max(1, int(len(leaves[0]) * factor)) if factor < 1 else None
+        return torch.cat(leaves)[:most]
 
-    count, times = len(batches), int(factor)
     return [
         tree_map(joined, *(batches[(first + n) % count] for n in range(times)))
         for first in range(count)

@@ -95,7 +95,7 @@ class Session:
         self._environment: dict[str, str] = {}
 
     def __enter__(self) -> Session:
-        if self.request.phase == "evaluate" or self.request.watch_only:
+        if self.request.phase == "evaluate":
             self._watch.on_forward = self._on_evaluation
         self._watch.on_event = self._on_event
         self._stepless.install()
@@ -168,7 +168,8 @@ class Session:
         self._first_steps.end_step()
         if steps < WATCHED_STEPS:
             return
-        is_late, epochs = self._watched_seconds() > WATCHED_SECONDS, self._replay.epochs
+        is_late = time.monotonic() - self._first_step > WATCHED_SECONDS
+        epochs = self._replay.epochs
         if self.request.ranks > 1:
             if steps == WATCHED_STEPS:
                 self._weights = digest(list(self._parameters().values()))
@@ -176,15 +177,14 @@ class Session:
             if steps >= RANKS_STEPS or epochs > 1:
                 self._end_watching()
         elif self.request.watch_only:
+            if steps == EPOCH_STEPS:  # validation may come now
+                self._deadline = min(self._deadline, self._first_step + 2 * WATCHED_SECONDS)
             if (is_late and steps > EPOCH_STEPS) or epochs > 1:
                 self._end_watching()
         elif self.request.phase == "train":
             self._begin()
         elif is_late or epochs > 2:
             self._fail("no validation was reached whose batches come from a loader")
-
-    def _watched_seconds(self) -> float:
-        return time.monotonic() - self._first_step
 
     def _on_fork(self) -> None:
         """Only note that it trains, in a process that the script has forked."""
@@ -197,16 +197,12 @@ class Session:
         if not self._watch.seen.steps_seen:
             if not self._watch.is_stepping:
                 self._stepless.note(kind)
-        elif is_alone and time.monotonic() > self._deadline:
+        elif is_alone and kind == "forward" and time.monotonic() > self._deadline:
             self._end_watching()
 
     def _on_evaluation(self, model: nn.Module) -> None:
-        """Called after each forward pass of a model in evaluation mode."""
-        if self.request.watch_only:
-            has_begun = self._first_step and self.request.ranks == 1
-            if has_begun and self._watched_seconds() > 2 * WATCHED_SECONDS:
-                self._end_watching()
-        elif self._replay.repeats:
+        """Called after each forward pass in evaluation mode of a validation to be measured."""
+        if self._replay.repeats:
             model.register_forward_hook(lambda *_: self._on_unit())
             self._watch.on_forward = None
             self._begin()
