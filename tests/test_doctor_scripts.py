@@ -393,7 +393,7 @@ def test_variables_that_a_script_sets_for_torch_are_set_before_it(
         with Trials(Script("file", str(path)), tmp_path / "scratch") as found:
             watched = found.watch()
         what = [finding.what for finding in watched.findings if finding.id == "D17"]
-        assert (what == [f"{available_cores()} threads (now 1)"]) is expected
+        assert (what == [f"use {available_cores()} threads (now 1)"]) is expected
 
 
 AS_PYTHON = '''
@@ -522,7 +522,6 @@ def test_advice_is_tried_by_the_command_and_its_gain_reported(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trials, "WINDOW_SECONDS", 0.05)
-    monkeypatch.setattr(trials, "PAIRS", 2)  # each takes two new processes
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # several wait for each other beside other tests
     path = tmp_path / "train.py"
     path.write_text(script_with(**ANOMALIES))
@@ -542,9 +541,10 @@ def test_advice_is_tried_by_the_command_and_its_gain_reported(
     report = json.loads(capfd.readouterr().out)
     [row] = [row for row in report["rows"] if row["id"] == "D09"]
     gain = row["trial"]["gain"]
-    assert 0 < gain["low"] <= gain["median"] <= gain["high"]
-    assert len(gain["windows"]) == 2
-    assert row["trial"]["numerics"] == 0
+    assert 0 < gain["low"] <= gain["value"] <= gain["high"]
+    assert gain["starts"] >= 2
+    assert gain["value"] > 1.2
+    assert row["trial"]["numerics"] == "bit-equal"
     assert row["where"] == [f"{path}:7 <module>"]
     assert code == (3 if row["trial"]["verdict"] == "gain" else 0)
     assert "D09" in page.read_text()

@@ -137,6 +137,8 @@ class Watched:
     """Share of the time that the loop waited for batches."""
     step_seconds: float = 0.0
     device: str = "cpu"
+    threads: int = 1
+    """That torch computes on."""
     models: tuple[str, ...] = ()
     optimizers: tuple[str, ...] = ()
     parameters: int = 0

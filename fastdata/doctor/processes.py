@@ -94,7 +94,7 @@ class ScriptProcess:
         variables = {
             **os.environ,
             "TMPDIR": request.scratch,
-            "TORCHINDUCTOR_CACHE_DIR": str(self._scratch / "inductor"),
+            "TORCHINDUCTOR_CACHE_DIR": str(self._scratch.parent / "inductor"),  # one for all
             "PYTHONUNBUFFERED": "1",
             **(environment or {}),
         }

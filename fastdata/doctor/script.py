@@ -134,8 +134,8 @@ def script_of(words: Sequence[str]) -> Script:
         given.pop(0)
     if given and given[0] == "torchrun":
         raise OptionError(
-            "torchrun starts several processes: give the script itself (fastdata doctor -- "
-            "main.py ARGS), which is tried with one rank"
+            "torchrun starts several processes: give the script itself (fastdata doctor main.py "
+            "ARGS), which runs with one rank, or with N ranks (fastdata doctor --ranks N main.py)"
         )
     if given and given[0] == "-m":
         if len(given) < 2:
@@ -143,8 +143,7 @@ def script_of(words: Sequence[str]) -> Script:
         return Script("module", given[1], tuple(given[2:]))
     if not given or given[0].startswith("-"):
         raise OptionError(
-            "there is no script: give it as it is started, e.g. fastdata doctor -- main.py "
-            "--epochs 1"
+            "there is no script: give it as to python, e.g. fastdata doctor main.py --epochs 1"
         )
     name, *arguments = given
     if not name.endswith(".py") and not os.path.isfile(name) and is_script_target(name):

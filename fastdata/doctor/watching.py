@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import math
 import os
-import re
 import resource
 import sys
 import time
@@ -29,7 +28,7 @@ from torch.optim import optimizer as optimizer_hooks
 from torch.utils.data import DataLoader
 
 from fastdata.doctor.memory import Held
-from fastdata.measuring.lines import user_line, user_sources
+from fastdata.measuring.lines import user_line
 from fastdata.measuring.stalls import Stall
 
 __all__ = [
@@ -48,7 +47,7 @@ EventKind: TypeAlias = Literal[
     "forward", "backward", "grad", "clip", "scale", "unscale", "step", "zero_grad"
 ]
 
-FOLLOWED_STEPS = 4
+FOLLOWED_STEPS = 5
 """In which operations are followed, so that they take longer than others."""
 
 _HALF = torch.float16, torch.bfloat16
@@ -151,6 +150,10 @@ class Seen:
     stalls: tuple[Stall, ...] = ()
     metrics: list[Metric] = field(default_factory=list)
     copies: list[BatchCopied] = field(default_factory=list)
+    attention: list[str] = field(default_factory=list)
+    """Lines that compute attention by hand."""
+    moving_lines: set[str] | None = None
+    """Lines of a step that move a tensor to a device; None if they were not looked at."""
     held: tuple[Held, ...] = ()
     held_bytes: int = 0
     steps_seen: int = 0
@@ -216,14 +219,6 @@ class Seen:
     def model_line(self) -> str:
         """Where the first model that is trained was made; "" if that was not seen."""
         return next(map(self.line_of, self.trained()), "")
-
-    def sets_on_gpu(self, flag: str) -> bool:
-        """Whether the script has a line that sets a flag, and may do so where there is a GPU.
-
-        `flag` is a regular expression.  On a GPU the flag itself says whether it is set.
-        """
-        line = re.compile(rf"^[^#\n]*{flag}", re.MULTILINE)
-        return not self.on_gpu and any(line.search(text) for text in user_sources())
 
     def line_of(self, what: Any) -> str:
         """Return where an object was made; "" if that was not seen."""
