@@ -81,8 +81,12 @@ class Stepless:
                 self._refuse(sys._getframe(1))
             opened(program, args, *arguments, **options)
 
-        BaseProcess.start, BaseProcess.join = started, joined  # type: ignore[method-assign]
-        subprocess.Popen.__init__ = launched  # type: ignore[method-assign, assignment]
+        for owner, name, function in (
+            (BaseProcess, "start", started),
+            (BaseProcess, "join", joined),
+            (subprocess.Popen, "__init__", launched),
+        ):
+            setattr(owner, name, function)
 
     def note_child(self) -> None:
         """Note, in a process that the script has forked, that it has made a step there."""
