@@ -36,6 +36,10 @@ ENDS = {
         "import torch\ntorch.ones(1, requires_grad=True).sum().backward()",
         "ended without a step of an optimiser",
     ),
+    "its workers only load data": (
+        "from torch.utils.data import DataLoader\nlist(DataLoader([1, 2], num_workers=1))",
+        "ended without a step of an optimiser",
+    ),
     "asks": ("input('go on? ')", "EOFError"),
     "leaves": ("import sys; sys.exit(3)", "SystemExit: 3"),
     "says why it leaves": ("raise SystemExit('no data')", "SystemExit: no data"),
