@@ -133,6 +133,7 @@ class Replay:
         self._watch.epochs.append(epoch)
         try:
             yield from self._batches(batches, epoch)
+            epoch.is_whole = True
         finally:
             self._watch.epochs.remove(epoch)
 

@@ -61,6 +61,8 @@ class Epoch:
 
     loader: Any
     trains: bool = False
+    is_whole: bool = False
+    """Whether the script took all batches, and did not stop before the end."""
 
 
 @dataclass(frozen=True, slots=True)

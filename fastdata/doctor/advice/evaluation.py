@@ -47,13 +47,13 @@ class ValidationRecordsGradients(Advice):
             if epoch is None:
                 validates = not event.training and id(event.of) in trained
             else:
-                other = bool(loaders) and id(epoch.loader) not in loaders
+                other = epoch.is_whole and bool(loaders) and id(epoch.loader) not in loaders
                 validates = not epoch.trains and (other or not event.training)
             if validates and not event.training:
                 change = functools.partial(self._record_nothing, event.of)
                 found[event.line] = Finding(event.line, self.title, change)
             elif validates:
-                what = f"{self.title}, and model.eval(): it is in training mode there"
+                what = f"{self.title}; model.eval() before it, unless training mode is meant"
                 found.setdefault(event.line, Finding(event.line, what, why_not=_TRAINING))
         yield from found.values()
 
