@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Collection
 from pathlib import Path
@@ -13,7 +12,7 @@ from doctor_helpers import PLAIN, planted, script_with, watch
 from planted_scripts import ALWAYS, SCRIPTS, TEN
 from selecting import mark_except
 
-from fastdata.doctor.advice import ADVICE, memory, metrics, processor
+from fastdata.doctor.advice import memory, metrics, processor
 from fastdata.doctor.messages import Ended, Watched
 from fastdata.doctor.watching import Metric, Seen
 
@@ -441,12 +440,3 @@ def test_fragmented_memory_of_a_gpu_is_found(
 def test_launches_that_block_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
     assert ("D32", 0) in found(watch(script_with(), tmp_path, watch_only=True))
-
-
-def test_ids_are_unique_and_each_is_explained() -> None:
-    page = Path(__file__).parents[1] / "docs" / "doctor.md"
-    assert re.findall(r"^### (D\d\d)$", page.read_text(), re.MULTILINE) == [a.id for a in ADVICE]
-    assert len({advice.id for advice in ADVICE}) == len(ADVICE)
-    for advice in ADVICE:
-        assert (advice.__doc__ or "").strip().endswith("."), advice.id
-        assert advice.source.startswith("https://"), advice.id

@@ -145,7 +145,8 @@ def test_the_command_compares_ranks(
     assert main([*arguments, "--", str(path)], standalone_mode=False) == 3
     report = json.loads(capfd.readouterr().out)
     assert report["ranks"] == 2
-    assert "something is wrong (D50)" in report["verdict"]
+    assert report["verdict"].startswith("1 mistake: ")
+    assert report["verdict"].endswith("(D50).")
     assert "D50" in page.read_text()
     with pytest.raises(SystemExit, match="2"):
         main(["doctor", "--ranks", "2", "--only", "D50", "--", str(path)])

@@ -19,11 +19,10 @@ from fastdata.measuring.loaders import (
     BatchesExhaustedError,
     EndlessBatches,
     batch_nbytes,
-    batch_size,
     dataloader_arguments,
-    loader_info,
 )
 from fastdata.measuring.windows import in_turns
+from fastdata.profiling.loaders import batch_size, loader_info
 from fastdata.tuned_settings.settings import plain_json
 from fastdata.tuning.report import text_table
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from fastdata.measuring.loaders import LoaderInfo
 from fastdata.measuring.stalls import Stall
 from fastdata.profiling.conclusion import (
     bottleneck_of,
@@ -18,6 +17,7 @@ from fastdata.profiling.conclusion import (
     verdict_of,
 )
 from fastdata.profiling.fixes import Conditions, fixes_for
+from fastdata.profiling.loaders import LoaderInfo
 from fastdata.profiling.model import Cost, Model
 from fastdata.profiling.rates import Measured
 from fastdata.profiling.recorder import Times

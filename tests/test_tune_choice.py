@@ -210,8 +210,7 @@ def test_start_and_stock_are_thrown_away() -> None:
         settings,
         Windows(3, 1.0),
         began=0.0,
-        meter=Meter(clock),
-        clock=clock,  # type: ignore[arg-type]
+        meter=Meter(clock),  # type: ignore[arg-type]
     )
     assert found.rates == pytest.approx((10, 10, 10))
     assert found.start_seconds == 5.0
@@ -227,7 +226,6 @@ def test_workers_that_do_not_persist_cost_each_epoch_their_start() -> None:
         Windows(2, 1.0),
         began=0.0,
         meter=Meter(clock),  # type: ignore[arg-type]
-        clock=clock,
         batches_of_epoch=100,
     )
     assert found.rates == pytest.approx((100 / 15, 100 / 15))

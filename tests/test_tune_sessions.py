@@ -324,20 +324,18 @@ class Patient(Machine):
         windows: Windows = arguments[0] if name == "demand" else arguments[1]
         meter: Any = Meter(self.clock)
         if name == "demand":
-            return measure_demand(self._step, [0], windows, meter=meter, clock=self.clock)
+            return measure_demand(self._step, [0], windows, meter=meter)
         if name == "warm":
             return ""
         settings = arguments[0]
         self.asked.append(settings)
         loader: Any = Batches(self.clock, 1 / self.curve(settings), stock=0, start=0.1)
         if name == "supply":
-            return measure_supply(
-                loader, settings, windows, began=began, meter=meter, clock=self.clock
-            )
+            return measure_supply(loader, settings, windows, began=began, meter=meter)
         if settings.num_workers:  # batches are made meanwhile
             loader.seconds = max(0.0, loader.seconds - 1 / self.demand)
         return measure_training(
-            loader, self._step, settings, windows, meter=meter, rate=arguments[2], clock=self.clock
+            loader, self._step, settings, windows, meter=meter, rate=arguments[2]
         )
 
     def _step(self, batch: Any) -> None:

@@ -230,14 +230,15 @@ class Seen:
 class Watch:
     """Sees what a script does; `on_step` is called after each step of its first optimiser.
 
-    `backwards` counts backward passes.  Modules are watched until `only_steps`.
+    Modules are watched until `only_steps`.
     """
 
     def __init__(self, on_step: Callable[[], None]) -> None:
         self.seen = Seen()
-        self.backwards = 0
         self.on_forward: Callable[[nn.Module], None] | None = None
         """Called after a whole model was called in evaluation mode."""
+        self.on_event: Callable[[str], None] = lambda kind: None
+        """Called with each event, and with "batch" for each batch of a loader."""
         self.part_seconds: dict[EventKind, float] = defaultdict(float)
         """How long parts of steps took, on the host: optimisers' steps, clipping."""
         self.epochs: list[Epoch] = []
@@ -245,7 +246,7 @@ class Watch:
         self._pass: Event | None = None
         self._left: list[tuple[torch.Tensor, weakref.ref[torch.Tensor], int]] = []
         """Parameters with the gradients of the last step, and the versions of these."""
-        self._on_step = on_step
+        self.on_step = on_step
         self._events: list[Event] = []
         self._depth = 0
         self.in_model = False
@@ -297,6 +298,11 @@ class Watch:
         for name in ("unscale_", "get_scale"):  # the latter to unscale gradients by hand
             self._wrap(torch.amp.GradScaler, name, "unscale")
 
+    @property
+    def is_stepping(self) -> bool:
+        """Whether an optimiser makes a step, in which it may call forward and backward passes."""
+        return bool(self._steps_began)
+
     def only_steps(self) -> None:
         """Watch modules no more: calling them then takes as long as ever."""
         for handle in self._handles:
@@ -310,6 +316,7 @@ class Watch:
         if self._handles:
             self._events.append(event)
             self.seen.after = self._events
+            self.on_event(kind)
         return event
 
     # -- what takes the place of functions -----------------------------------------------------
@@ -329,7 +336,6 @@ class Watch:
             # Under torch's modes a backward pass calls itself once more.
             inner = self._building and kind in ("backward", "grad")
             if kind in ("backward", "grad") and not inner:
-                self.backwards += kind == "backward"
                 self._trains()
             facts: dict[str, Any] = {}
             if kind == "zero_grad":
@@ -504,7 +510,7 @@ class Watch:
             self.seen.steps.append(self._events)
             self._events = []
             self.seen.after = self._events
-        self._on_step()
+        self.on_step()
 
 
 def _making(this: Any, frame: FrameType | None) -> FrameType | None:

@@ -5,23 +5,17 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 
+import numpy as np
 import psutil
+from numpy.typing import NDArray
 
 from fastdata.processes.cgroups import tightest_quota
 
 __all__ = ["CoresOfOthers"]
 
-
-@dataclass(frozen=True, slots=True)
-class _Look:
-    """Seconds by the clock, and on cores: of all that ran there, of the cgroup, of this tree."""
-
-    clock: float
-    cores: float
-    group: float | None
-    own: float
+_BUSY = "user", "nice", "system", "irq", "softirq", "steal"
+"""Of Linux; guests are users too.  What a hypervisor gave to others is stolen."""
 
 
 class CoresOfOthers:
@@ -39,7 +33,7 @@ class CoresOfOthers:
         except AttributeError:  # not on macOS
             self._cpus = list(range(os.cpu_count() or 1))
         self._seconds = self._machine = self._group = 0.0
-        self._began = self._look()
+        self.begin()
 
     def begin(self) -> None:
         """Look at the counts; what happens from now on counts, until `end`."""
@@ -47,12 +41,10 @@ class CoresOfOthers:
 
     def end(self) -> None:
         """Look again, and add the use since `begin`."""
-        before, after = self._began, self._look()
-        own = after.own - before.own
-        self._seconds += after.clock - before.clock
-        self._machine += max(after.cores - before.cores - own, 0.0)
-        if after.group is not None and before.group is not None:
-            self._group += max(after.group - before.group - own, 0.0)
+        seconds, machine, group, own = (self._look() - self._began).tolist()
+        self._seconds += seconds
+        self._machine += max(machine - own, 0.0)
+        self._group += max(0.0, group - own)  # 0.0 if unknown, which is nan
 
     @property
     def cores(self) -> float:
@@ -66,25 +58,21 @@ class CoresOfOthers:
             free = min(free, there - self._group / self._seconds)
         return min(max(there - free, 0.0), there)
 
-    def _look(self) -> _Look:
+    def _look(self) -> NDArray[np.float64]:
+        """Return seconds: of the clock, and of CPU time in total, of the cgroup, of this tree."""
         group = None if self._quota is None else self._quota.seconds_used()
-        return _Look(time.perf_counter(), _busy(self._cpus), group, _of_tree())
-
-
-def _busy(cpus: list[int]) -> float:
-    """Return the busy seconds of these cores, for all processes."""
-    times = psutil.cpu_times(percpu=True)
-    return sum(
-        sum(getattr(times[cpu], name, 0.0) for name in _BUSY) for cpu in cpus if cpu < len(times)
-    )
-
-
-_BUSY = "user", "nice", "system", "irq", "softirq", "steal"
-"""Of Linux; guests are users too.  What a hypervisor gave to others is stolen."""
+        times = psutil.cpu_times(percpu=True)
+        busy = sum(
+            getattr(times[cpu], name, 0.0)
+            for cpu in self._cpus
+            if cpu < len(times)
+            for name in _BUSY
+        )
+        return np.array([time.perf_counter(), busy, group, _of_tree()], float)  # None becomes nan
 
 
 def _of_tree() -> float:
-    """Return the seconds on cores of this process and its descendants, also those that ended."""
+    """Return the CPU seconds of this process and its descendants, also those that ended."""
     here, total = psutil.Process(), 0.0
     for process in (here, *here.children(recursive=True)):
         with suppress(psutil.Error):  # it has ended meanwhile

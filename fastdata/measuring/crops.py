@@ -20,7 +20,7 @@ CROP = 224
 class ChosenCrops:
     """Stands for transforms that are chosen once the dataset is opened.
 
-    `size` is what a user has asked for, None for what suits the images; "none" leaves them as they
+    `size` is the user's choice; None chooses what suits the images, and "none" leaves them as they
     are.
     """
 
@@ -31,31 +31,27 @@ class ChosenCrops:
         images = [sizes for name in data.schema.images if (sizes := stored_sizes(data, name)).size]
         if self.size == "none" or not images:
             return (), ()
-        if self.size is not None:
-            return (RandomResizedCrop(self.size), RandomHorizontalFlip()), ()
-        of_all = np.concatenate(images, axis=1)
-        height, width = of_all.max(axis=1).tolist()
-        size = CROP
-        if max(height, width) <= CROP:
-            if all((sizes == sizes[:, :1]).all() for sizes in images):
-                return (), ()
-            size = int(of_all.min())
-        note = (
-            f"images are up to {height}x{width}: batches are random resized crops of {size}, "
-            "and flips; --crop takes another size, or none"
-        )
-        return (RandomResizedCrop(size), RandomHorizontalFlip()), (note,)
+        size, notes = self.size, ()
+        if size is None:
+            of_all = np.concatenate(images, axis=1)
+            height, width = of_all.max(axis=1).tolist()
+            size = CROP
+            if max(height, width) <= CROP:
+                if all((sizes == sizes[:, :1]).all() for sizes in images):
+                    return (), ()
+                size = int(of_all.min())
+            notes = (
+                f"images are up to {height}x{width}: batches are random resized crops of {size}, "
+                "and flips; --crop takes another size, or none",
+            )
+        return (RandomResizedCrop(size), RandomHorizontalFlip()), notes
 
 
 def stored_sizes(data: Any, name: str) -> NDArray[np.int64]:
-    """Return heights and widths of an image field, [2, n]; of files that are not packed of some."""
+    """Return heights and widths of an image field, [2, n]; of unpacked files those of some."""
     if isinstance(data, UnpackedDataset):
         return data._some_sizes(name)
-    shards = list(data.shards)
-    return np.array(
-        [
-            np.concatenate([shard.column(f"{name}.{side}") for shard in shards])
-            for side in ("height", "width")
-        ],
-        np.int64,
-    )
+    sides = [
+        [shard.column(f"{name}.{side}") for shard in data.shards] for side in ("height", "width")
+    ]
+    return np.array([np.concatenate(side) for side in sides], np.int64)

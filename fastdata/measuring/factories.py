@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.utils.data import (
     DataLoader,
     IterableDataset,
@@ -33,38 +32,23 @@ from fastdata.formats.layout import CODECS
 from fastdata.loading import is_location, loader, options_of
 from fastdata.measuring.crops import stored_sizes
 from fastdata.measuring.downloads import StoreInfo, in_cache, store_info
-from fastdata.measuring.loaders import (
-    dataloader_arguments,
-    inner_loader,
-    stock_loader_like,
-)
+from fastdata.measuring.loaders import dataloader_arguments, inner_loader, stock_loader_like
 from fastdata.opening import open as open_dataset
-from fastdata.options import OF_OPENING, LoaderOptions
+from fastdata.options import OF_STORES, LoaderOptions
 from fastdata.packed_views import packed_view
 from fastdata.prefetch import CUDAPrefetcher
-from fastdata.remote.supply import Supply
 from fastdata.splits import select_split
 from fastdata.tuned_settings.key import key_of
 from fastdata.tuned_settings.settings import Settings
 from fastdata.tuned_settings.store import Key
 from fastdata.unpacked.dataset import UnpackedDataset
 
-__all__ = [
-    "DEFAULT_BATCH_SIZE",
-    "LEAST_CACHED",
-    "ImageInfo",
-    "LoaderFactory",
-    "PackedLoaderFactory",
-    "StockLoaderFactory",
-    "loader_factory",
-]
+__all__ = ["LEAST_CACHED", "ImageInfo", "LoaderFactory", "loader_factory"]
 
 DEFAULT_BATCH_SIZE = 256
 
 LEAST_CACHED = 4
 """Batches whose images are in the cache, so that loaders can be compared on these."""
-
-_DECIDE_ORDER = ("shuffle", "sampler", "batch_sampler", "weights")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,36 +66,35 @@ class ImageInfo:
 class LoaderFactory(ABC):
     """Makes loaders of the same batches with given settings.
 
-    Batches arrive on `device`, or stay on the host where it is None.  With `calls_python` callables
-    make samples of packed data; with `allows_dali` DALI could make the batches.
+    Batches arrive on `device`, or stay on the host if it is None.  `base` are the settings to begin
+    with; its `num_workers` does not count.  With `calls_python`, callables make samples of packed
+    data; with `allows_dali`, DALI could make the batches.
     """
 
-    device: torch.device | None
     calls_python: bool = False
     allows_dali: bool = False
     paths: Sequence[Path] = ()
-    """The files that are read, where they are known."""
+    """The files that are read, if they are known."""
     notes: Sequence[str] = ()
-    """What differs between the measured loaders and the one that was given."""
-    supplies: Sequence[Supply] = ()
-    """Of what comes out of stores, the largest dataset first."""
+    """Differences between the measured loaders and the one that was given."""
     store: StoreInfo | None = None
-    """How much came out of a store when this was made; None where all of it is in files."""
+    """The part from stores when this was made; None if all of it is in files."""
+
+    def __init__(
+        self, dataset: Any, options: LoaderOptions, device: torch.device | None, base: Settings
+    ) -> None:
+        self.dataset, self._given, self.device, self.base = dataset, options, device, base
 
     @property
-    @abstractmethod
-    def base(self) -> Settings:
-        """The settings to begin with; `num_workers` of them does not count."""
-
-    @property
-    @abstractmethod
     def batch_size(self) -> int:
-        """Samples a batch; of a batch sampler those of its first one."""
+        """Samples in a batch; of a batch sampler those of its first one."""
+        batches = self._given.batch_sampler
+        return self._given.batch_size if batches is None else len(next(iter(batches)))
 
     @property
-    @abstractmethod
     def key(self) -> Key | None:
-        """The key of tuned settings for this loader; None where it has none."""
+        """The key of tuned settings for this data and the given options; None without one."""
+        return key_of(self.dataset, self._given)
 
     @abstractmethod
     def open(self, settings: Settings) -> contextlib.AbstractContextManager[Any]:
@@ -122,9 +105,9 @@ class LoaderFactory(ABC):
         return ImageInfo()
 
     def stay_in_cache(self) -> bool:
-        """Make loaders of what is on this machine from now on; return whether that can be.
+        """Make loaders of local data from now on; return whether there is enough.
 
-        So that loaders which are compared read the same, and none waits for downloads.
+        Then all loaders that are compared read the same, and none waits for downloads.
         """
         return True
 
@@ -132,88 +115,84 @@ class LoaderFactory(ABC):
 def loader_factory(data: Any, options: dict[str, Any]) -> LoaderFactory:
     """Return what makes loaders of a path, a dataset or a loader.
 
-    `options` are those of `fastdata.loader`, and an error where a loader is given, which has its
+    `options` are those of `fastdata.loader`, and an error if a loader is given, which has its
     own.  By default batches have 256 samples, are shuffled, and the incomplete one is left out.
     """
     device = data.device if isinstance(data, CUDAPrefetcher) else None
     data = inner_loader(data)
-    if isinstance(data, (Loader, DataLoader)):
-        if device is None and isinstance(data, DataLoader):
-            device = _accelerator(options.get("device"))
-        # Of a loader: where its batches arrive is given; the step's device is another thing.
-        given = [name for name, value in options.items() if value is not None and name != "device"]
-        if given:
-            raise OptionError(
-                f"{', '.join(given)}: a loader has been given, which has its own options"
-            )
-        if isinstance(data, DataLoader):
-            return StockLoaderFactory(data, device)
-        if data.options is None:
-            raise OptionError("this Loader was not made by fastdata.loader: give the dataset")
-        return PackedLoaderFactory(data.dataset, data.options)
-    options = _with_training_defaults(data, options)
-    made = loader(data, **options)
-    if isinstance(made, Loader):
-        made.close()
-        return PackedLoaderFactory(made.dataset, made.options)
-    if isinstance(made, CUDAPrefetcher):
-        device, made = made.device, made.iterable
-    return StockLoaderFactory(made, device, options_of(options))
+    if not isinstance(data, (Loader, DataLoader)):
+        data, options = _with_training_defaults(data, options)
+        made = loader(data, **options)
+        if isinstance(made, Loader):
+            made.close()
+            return PackedLoaderFactory(made.dataset, made.options)
+        device = made.device if isinstance(made, CUDAPrefetcher) else None
+        return StockLoaderFactory(inner_loader(made), device, options_of(options))
+    # A loader decides where its batches arrive; the step's device is another thing.
+    given = [name for name, value in options.items() if value is not None and name != "device"]
+    if given:
+        raise OptionError(f"{', '.join(given)}: a loader has been given, which has its own options")
+    if isinstance(data, DataLoader):
+        wanted = torch.device(options.get("device") or "cpu")
+        if device is None and wanted.type != "cpu":
+            device = wanted
+        return StockLoaderFactory(data, device, _options_like(data, device))
+    if data.options is None:
+        raise OptionError("this Loader was not made by fastdata.loader: give the dataset")
+    return PackedLoaderFactory(data.dataset, data.options)
 
 
-def _accelerator(device: Any) -> torch.device | None:
-    wanted = None if device is None else torch.device(device)
-    return None if wanted is None or wanted.type == "cpu" else wanted
-
-
-def _with_training_defaults(data: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options that are given, completed by the defaults of training."""
+def _with_training_defaults(data: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return the data, opened, and the given options, completed by the defaults of training."""
     given = {name: value for name, value in options.items() if value is not None}
-    iterable = isinstance(data, IterableDataset)
     # One worker, which is not started: so that a stock DataLoader takes options of workers.
     given |= {"num_workers": 1, "prefetch_factor": 2, "persistent_workers": True}
-    if "batch_sampler" in given:
-        return given
-    length = _length_of(data, {name: given.get(name) for name in OF_OPENING})
-    if not iterable and not any(name in given for name in _DECIDE_ORDER):
-        given["shuffle"] = True
-    if "batch_size" not in given:
-        given["batch_size"] = min(DEFAULT_BATCH_SIZE, max(length, 1))
-    if not iterable and "drop_last" not in given:
-        given["drop_last"] = length >= given["batch_size"]
-    return given
-
-
-def _length_of(data: Any, of_opening: dict[str, Any]) -> int:
-    if isinstance(data, IterableDataset):
-        return DEFAULT_BATCH_SIZE
     if is_location(data):
-        return len(open_dataset(data, **of_opening))
-    split, packed = of_opening["split"], packed_view(data)
-    if split is not None and packed is not None:
-        return len(select_split(packed, split))
-    return len(data) if hasattr(data, "__len__") else 1  # `loader` raises
+        data = open_dataset(data, **{name: given.pop(name) for name in OF_STORES if name in given})
+    if "batch_sampler" in given:
+        return data, given
+    if isinstance(data, IterableDataset):
+        return data, {"batch_size": DEFAULT_BATCH_SIZE} | given
+    packed = packed_view(data) if "split" in given else None
+    chosen = data if packed is None else select_split(packed, given["split"])
+    length = len(chosen) if hasattr(chosen, "__len__") else 1  # `loader` raises
+    if not given.keys() & {"shuffle", "sampler", "weights"}:
+        given["shuffle"] = True
+    given.setdefault("batch_size", min(DEFAULT_BATCH_SIZE, max(length, 1)))
+    given.setdefault("drop_last", length >= given["batch_size"])
+    return data, given
 
 
 class PackedLoaderFactory(LoaderFactory):
     """Makes loaders of packed data.
 
-    Caches are left out: once they are full, no worker has anything to read.
+    Caches are left out: once they are full, workers have nothing to read.
     """
 
     def __init__(self, data: Any, options: LoaderOptions) -> None:
-        self._data = data
-        self._given = options
         self._options = dataclasses.replace(options, cache=None, cache_scope="all")
-        self._probe = packed_loader(data, self._options_with(Settings(0)))
-        self._data = self._probe.dataset  # with the fields that were asked for
+        probe = packed_loader(data, self._options_with(Settings(0)))
+        self.calls_python = not probe.pipeline.direct
+        method = options.worker_method
+        if method == "auto":
+            assert isinstance(probe.backend, CpuBackend), (
+                "the options have neither DALI nor a cache"
+            )
+            method = choose_method(
+                2,
+                calls_python=self.calls_python,
+                releases_lock=probe.backend.work.releases_lock,
+                context=options.multiprocessing_context,
+            )
+        base = Settings(1, method, 2, options.pinned, options.persistent)
+        if options.backend == "dali":
+            base = dataclasses.replace(base, worker_method="thread", backend="dali")
+        # The dataset of the probe has the fields that were asked for.
+        super().__init__(probe.dataset, options, options.target, base)
+        self._world_size = probe.world_size
         self.store = store_info(data)
-        supplies = [one.supply for one in getattr(data, "_supplied", ())]
-        self.supplies = sorted(supplies, key=lambda supply: -supply.num_samples)
         self._in_cache = self.store is None or self.store.present == 1
-        self.device = options.target
         self.paths = list(getattr(data, "paths", []))
-        self.calls_python = not self._probe.pipeline.direct
         self.allows_dali = (
             options.backend == "auto"
             and options.decoder == "auto"
@@ -228,53 +207,28 @@ class PackedLoaderFactory(LoaderFactory):
                 "epoch"
             ]
 
-    @property
-    def base(self) -> Settings:
-        """What ``"auto"`` means; a method that is given stays."""
-        options = self._options
-        if options.backend == "dali":
-            return Settings(1, "thread", 2, options.pinned, options.persistent, "dali")
-        method = options.worker_method
-        if method == "auto":
-            backend = self._probe.backend
-            assert isinstance(backend, CpuBackend), "the options have neither DALI nor a cache"
-            method = choose_method(
-                2,
-                calls_python=self.calls_python,
-                releases_lock=backend.work.releases_lock,
-                context=options.multiprocessing_context,
-            )
-        return Settings(1, method, 2, options.pinned, options.persistent, "cpu")
-
-    @property
-    def batch_size(self) -> int:
-        batches = self._options.batch_sampler
-        return self._options.batch_size if batches is None else len(next(iter(batches)))
-
-    @property
-    def key(self) -> Key | None:
-        """The key of a loader of this data with the options as they were given."""
-        return key_of(self._data, self._given)
-
     def images(self, batch: Any) -> ImageInfo:
-        schema = self._data.schema
-        name = next(iter(schema.images), None)
-        stored = None if name is None else _stored_images(self._data, name)
-        if name is None or stored is None:
+        data = self.dataset
+        name = next(iter(data.schema.images), None)
+        unpacked = isinstance(data, UnpackedDataset)
+        if name is None or not (unpacked or hasattr(data, "shards")):
             return ImageInfo()
-        codecs, sides, pixels = stored
+        sizes = stored_sizes(data, name)
+        codecs, pixels = {"file"}, sizes.prod(axis=0)
+        count = int(pixels.mean() * len(data)) if sizes.size else 0  # sizes are those of some files
+        if not unpacked:
+            columns = [np.asarray(shard.column(f"{name}.codec")) for shard in data.shards]
+            codecs = {CODECS[code] for code in np.unique(np.concatenate(columns)).tolist()}
+            count = int(pixels.sum())
+        sides = (int(np.median(sizes.min(axis=0))) if sizes.size else 0,)
         made = getattr(batch, name, None)
-        shape = made.shape[2:] if isinstance(made, torch.Tensor) and made.ndim == 4 else ()
-        side = int(np.median(sides)) if len(sides) else 0
-        return ImageInfo(
-            tuple(sorted(codecs)),
-            (side, min(shape)) if len(shape) == 2 else (side,),
-            pixels * schema.images[name].channels,
-        )
+        if isinstance(made, torch.Tensor) and made.ndim == 4:
+            sides += (min(made.shape[2:]),)
+        return ImageInfo(tuple(sorted(codecs)), sides, count * data.schema.images[name].channels)
 
     @contextlib.contextmanager
     def open(self, settings: Settings) -> Iterator[Any]:
-        with packed_loader(self._data, self._options_with(settings)) as made:
+        with packed_loader(self.dataset, self._options_with(settings)) as made:
             yield made
 
     def stay_in_cache(self) -> bool:
@@ -282,77 +236,34 @@ class PackedLoaderFactory(LoaderFactory):
         of_all = given.sampler, given.batch_sampler, given.weights
         if self._in_cache or any(one is not None for one in of_all):
             return self._in_cache
-        here = np.flatnonzero(in_cache(self._data))
-        if len(here) >= LEAST_CACHED * given.batch_size * self._probe.world_size:
-            self._data, self._in_cache = self._data[here], True
+        here = np.flatnonzero(in_cache(self.dataset))
+        if len(here) >= LEAST_CACHED * given.batch_size * self._world_size:
+            self.dataset, self._in_cache = self.dataset[here], True
         return self._in_cache
 
     def _options_with(self, settings: Settings) -> LoaderOptions:
-        return dataclasses.replace(
-            self._options,
-            num_workers=settings.num_workers,
-            worker_method=settings.worker_method,
-            prefetch_factor=settings.prefetch_factor,
-            pin_memory=settings.pin_memory,
-            persistent_workers=settings.persistent_workers,
-            backend=settings.backend if settings.backend == "dali" else "cpu",
-        )
-
-
-def _stored_images(data: Any, name: str) -> tuple[set[str], NDArray[np.int64], int] | None:
-    """Return codecs of an image field, the shorter sides of its images, and pixels of all.
-
-    Of files that are not packed by the sizes of some of them; None of other data.
-    """
-    if isinstance(data, UnpackedDataset):
-        sizes = stored_sizes(data, name)
-        pixels = int(sizes.prod(axis=0).mean() * len(data)) if sizes.size else 0
-        return {"file"}, sizes.min(axis=0), pixels
-    if not hasattr(data, "shards"):
-        return None
-    sizes = stored_sizes(data, name)
-    codes = np.concatenate([np.asarray(shard.column(f"{name}.codec")) for shard in data.shards])
-    pixels = int(sizes.prod(axis=0).sum())
-    codecs = {CODECS[code] for code in np.unique(codes).tolist()}
-    return codecs, sizes.min(axis=0), pixels
+        backend = "dali" if settings.backend == "dali" else "cpu"
+        given = dataclasses.asdict(settings) | {"backend": backend}
+        return dataclasses.replace(self._options, **given)
 
 
 class StockLoaderFactory(LoaderFactory):
     """Makes stock DataLoaders from the attributes of one, whose batches are copied to `device`.
 
-    `options` are those by which `fastdata.loader` makes it; by default as can be seen of it.
+    `options` are those with which `fastdata.loader` makes it.  Workers persist, and memory is
+    pinned as in the given loader.
     """
 
     def __init__(
-        self,
-        like: DataLoader[Any],
-        device: torch.device | None,
-        options: LoaderOptions | None = None,
+        self, like: DataLoader[Any], device: torch.device | None, options: LoaderOptions
     ) -> None:
-        self.device = device
+        pinned = bool(like.pin_memory) and torch.cuda.is_available()
+        base = Settings(1, "process", 2, pinned, True, "torch")
+        super().__init__(like.dataset, options, device, base)
         self._like = like
-        self._options = options or _options_like(like, device)
         if type(like) is not DataLoader:
             name = type(like).__qualname__
             self.notes = [f"{name} was measured as the stock DataLoader that it is made from"]
-
-    @property
-    def base(self) -> Settings:
-        """Persistent workers, with memory pinned as in the given loader."""
-        pinned = bool(self._like.pin_memory) and torch.cuda.is_available()
-        return Settings(1, "process", 2, pinned, True, "torch")
-
-    @property
-    def batch_size(self) -> int:
-        arguments = dataloader_arguments(self._like)
-        if "batch_sampler" in arguments:
-            return len(next(iter(arguments["batch_sampler"])))
-        return arguments["batch_size"] or 1
-
-    @property
-    def key(self) -> Key | None:
-        """The key of what `fastdata.loader` makes of the same dataset."""
-        return key_of(self._like.dataset, self._options)
 
     @contextlib.contextmanager
     def open(self, settings: Settings) -> Iterator[Any]:
@@ -368,11 +279,9 @@ class StockLoaderFactory(LoaderFactory):
 
 def _options_like(like: DataLoader[Any], device: torch.device | None) -> LoaderOptions:
     """Return the options with which `fastdata.loader` makes such a DataLoader."""
-    options: dict[str, Any] = {
-        "device": device,
-        "multiprocessing_context": like.multiprocessing_context,
-    }
     arguments = dataloader_arguments(like)
+    options: dict[str, Any] = {"device": device}
+    options["multiprocessing_context"] = like.multiprocessing_context
     if "batch_sampler" in arguments:
         options["batch_sampler"] = arguments["batch_sampler"]
     else:

@@ -7,8 +7,7 @@ import mmap
 import os
 import sys
 import time
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -18,60 +17,40 @@ WARM_AT_LEAST = 0.98
 _CHUNK = 1 << 24
 
 
-def resident(paths: Iterable[str | os.PathLike[str]]) -> float | None:
-    """Return which part of some files is in the page cache, from 0 to 1, by mincore(2).
+def resident(paths: Sequence[str | os.PathLike[str]]) -> float | None:
+    """Return the share of some files that is in the page cache, from 0 to 1, by mincore(2).
 
-    None where the system does not report it.  Linux reports it only to those who may write to a
-    file; for others all of it seems to be in memory, so that "warm" is then a guess.
+    None if the system does not report it.  Linux reports it only to users who may write to a file;
+    for others all of it seems to be in memory, so "warm" is then a guess.
     """
     if not sys.platform.startswith("linux"):
         return None
-    there = pages = 0
+    mincore = ctypes.CDLL(None).mincore
+    there = count = 0
     try:
-        for path in paths:
-            found = _pages(path)
-            there += int(np.count_nonzero(found & 1))
-            pages += len(found)
-    except (OSError, ValueError, AttributeError):
+        for path in filter(os.path.getsize, paths):
+            memory = np.memmap(path, np.uint8, "r")
+            pages = np.zeros(-(-len(memory) // mmap.PAGESIZE), np.uint8)  # the lowest bit counts
+            address, found = (ctypes.c_void_p(array.ctypes.data) for array in (memory, pages))
+            if mincore(address, ctypes.c_size_t(len(memory)), found):
+                return None
+            there += int(np.count_nonzero(pages & 1))
+            count += len(pages)
+    except (OSError, ValueError):
         return None
-    return there / pages if pages else 1.0
+    return there / count if count else 1.0
 
 
-def _pages(path: str | os.PathLike[str]) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-    """Return a byte for each page of a file, whose lowest bit is set if it is in memory."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    with open(path, "rb") as file:
-        if not os.fstat(file.fileno()).st_size:
-            return np.zeros(0, np.uint8)
-        # A private writable map: ctypes takes the address of writable memory only.
-        memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-    try:
-        anchor = ctypes.c_char.from_buffer(memory)
-        pages = np.zeros(-(-len(memory) // mmap.PAGESIZE), np.uint8)
-        failed = libc.mincore(
-            ctypes.c_void_p(ctypes.addressof(anchor)),
-            ctypes.c_size_t(len(memory)),
-            pages.ctypes.data_as(ctypes.c_void_p),
-        )
-        del anchor
-    finally:
-        memory.close()
-    if failed:
-        raise OSError(ctypes.get_errno(), f"mincore failed for {path}")
-    return pages
+def read_within(paths: Sequence[str | os.PathLike[str]], seconds: float, most_bytes: int) -> bool:
+    """Read files into memory until the time is up; return whether all was read.
 
-
-def read_within(paths: Iterable[str | os.PathLike[str]], seconds: float, most_bytes: int) -> bool:
-    """Read files, so that they are in memory, until the time is up; return whether all was read.
-
-    Files of more than `most_bytes` altogether are not begun: they would push each other out.
+    Files of more than `most_bytes` altogether are not begun: they would evict each other.
     """
-    files = [Path(path) for path in paths]
-    if sum(file.stat().st_size for file in files) > most_bytes:
+    if sum(map(os.path.getsize, paths)) > most_bytes:
         return False
     end = time.monotonic() + seconds
-    for file in files:
-        with open(file, "rb", buffering=0) as opened:
+    for path in paths:
+        with open(path, "rb", buffering=0) as opened:
             while opened.read(_CHUNK):
                 if time.monotonic() > end:
                     return False

@@ -1,7 +1,7 @@
 """Trials: calls of a workload's methods in a process of their own, or in this one.
 
-Whatever a trial does (it is killed, crashes, hangs, takes all memory), its caller goes on and has
-the reason as text: with a `ProcessRunner` that holds without exception.
+With a `ProcessRunner`, whatever a trial does (it is killed, crashes, hangs, takes all memory), its
+caller goes on and has the reason as text.
 
     ProcessRunner --request--> make(spec).method(*arguments), in a process that is spawned
                   <-result or TrialFailedError--
@@ -19,8 +19,8 @@ import time
 import traceback
 import weakref
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
 from fastdata.errors import FastdataError, WorkerError
@@ -53,7 +53,7 @@ _TICK_SECONDS = 0.1
 class TrialFailedError(FastdataError, RuntimeError):
     """A trial has no result; the message is the reason.
 
-    `refused` is the error of fastdata's own that it was, if any: about an argument or the data.
+    `refused` is the error of fastdata about an argument or the data, if it was one.
     """
 
     def __init__(self, message: str, refused: FastdataError | None = None) -> None:
@@ -97,17 +97,9 @@ class ProcessRunner:
 
     def __init__(self, make: Callable[[Any], Any], spec: Any) -> None:
         self._work = _Requests(pickle.dumps((make, spec), pickle.HIGHEST_PROTOCOL))
-        self._temporary = tempfile.mkdtemp(prefix="fastdata-trials-")
-        self._running: list[tuple[int, ProcessPool]] = []  # the process ID and the pool, or empty
-        self._answered = False
-        self._finalizer = weakref.finalize(
-            self, _close, self._running, self._temporary, os.getpid()
-        )
-
-    @property
-    def pid(self) -> int | None:
-        """The process, if there is one."""
-        return self._running[0][0] if self._running else None
+        self._pool: ProcessPool | None = None
+        self._ending = ExitStack()
+        self._finalizer = weakref.finalize(self, _close, self._ending, os.getpid())
 
     def call(self, name: str, *arguments: Any, seconds: float) -> Any:
         """Call a method there.  Ctrl-C while waiting ends the process.
@@ -115,9 +107,10 @@ class ProcessRunner:
         Raises `TrialFailedError` if it raises, dies, or takes more than `seconds` or too much
         memory.
         """
-        if not self._running:
+        if self._pool is None:
             self._start()
-        _, pool = self._running[0]
+        pool = self._pool
+        assert pool is not None, "it has started"
         try:
             if not self._answered:  # the start does not count
                 _wait(pool.submit(None), seconds + START_SECONDS)
@@ -137,6 +130,9 @@ class ProcessRunner:
         self._finalizer()
 
     def _start(self) -> None:
+        self._answered = False
+        self._temporary = tempfile.mkdtemp(prefix="fastdata-trials-")
+        self._ending.callback(shutil.rmtree, self._temporary, ignore_errors=True)
         method = multiprocessing.get_start_method(allow_none=True)
         role = Role(
             name="fastdata-trials",
@@ -148,17 +144,14 @@ class ProcessRunner:
             end=partial(_end_group, self._temporary),
             daemon=False,
         )
-        pool = ProcessPool(self._work, 1, role, context="spawn")
-        self._running.append((pool.pids[0], pool))
-        self._answered = False
+        self._pool = ProcessPool(self._work, 1, role, context="spawn")
+        self.pid = self._pool.pids[0]
+        self._ending.callback(self._pool.close)
+        self._ending.callback(kill_group, self.pid)
 
     def _end(self) -> None:
-        _kill(self._running)
-        for left in Path(self._temporary).glob("*"):
-            if left.is_dir() and not left.is_symlink():
-                shutil.rmtree(left, ignore_errors=True)
-            else:
-                left.unlink(missing_ok=True)
+        self._pool = None
+        self._ending.close()
 
 
 Runner: TypeAlias = LocalRunner | ProcessRunner
@@ -187,18 +180,9 @@ def _wait(ticket: Ticket, seconds: float) -> Any:
     return ticket.result()
 
 
-def _kill(running: list[tuple[int, ProcessPool]]) -> None:
-    while running:
-        pid, pool = running[0]
-        kill_group(pid)
-        pool.close()
-        running.pop(0)
-
-
-def _close(running: list[tuple[int, ProcessPool]], temporary: str, owner: int) -> None:
+def _close(ending: ExitStack, owner: int) -> None:
     if os.getpid() == owner:  # else it is a fork of the process that has this runner
-        _kill(running)
-        shutil.rmtree(temporary, ignore_errors=True)
+        ending.close()
 
 
 def _died(death: Death, answered: bool) -> TrialFailedError:
@@ -241,30 +225,27 @@ def open_runner(
     as `WorkerError`.
     """
     try:
-        runner: Runner = ProcessRunner(make, spec)
+        sent = ProcessRunner(make, spec)
     except Exception as error:  # a user's object may raise anything as it is pickled
         why = str(error)
     else:
         try:
-            return runner, _probe(runner, seconds), ""
-        except UnsentError as error:
-            runner.close()
-            if must_be_sent:
-                raise WorkerError(f"batches cannot be made: {error}") from error.__cause__
+            return sent, _probe(sent, seconds, must_be_sent=must_be_sent), ""
+        except BaseException as error:
+            sent.close()
+            if not isinstance(error, UnsentError):
+                raise
             why = str(error)
-        except BaseException:
-            runner.close()
-            raise
     runner = local()
     return runner, _probe(runner, seconds), why
 
 
-def _probe(runner: Runner, seconds: float) -> Any:
+def _probe(runner: Runner, seconds: float, *, must_be_sent: bool = True) -> Any:
     try:
         return runner.call("probe", seconds=seconds)
-    except UnsentError:
-        raise
     except TrialFailedError as error:
+        if isinstance(error, UnsentError) and not must_be_sent:
+            raise
         if error.refused is not None:
             raise error.refused from None
         raise WorkerError(f"batches cannot be made: {error}") from error.__cause__

@@ -1,21 +1,22 @@
 """Timed windows: batches with nothing done to them, steps on batches that are there, and both.
 
-A window begins and ends as a batch arrives, after what was made ahead has been thrown away, so
-that it counts what workers can go on with and not what they had in stock.
+A window begins and ends as a batch arrives.  Before the first one, all batches that were made
+ahead are used up, so a window counts what workers can keep up and not their stock.
 
-Windows of a second are skewed: something else took the core, never the other way.  So rates
-are medians, and their intervals are order statistics, which assume nothing of a distribution.
+Windows of a second are skewed: other programs can only make them slower.  So rates are medians,
+and their intervals are order statistics, which assume no distribution.
 """
 
 from __future__ import annotations
 
 import math
 import random
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate, cycle
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -25,7 +26,6 @@ from fastdata.steps.meter import Meter
 from fastdata.tuned_settings.settings import Settings
 
 __all__ = [
-    "CONFIDENCE",
     "LEAST_BATCHES",
     "Rate",
     "Supply",
@@ -39,7 +39,8 @@ __all__ = [
     "storage_bytes_read",
 ]
 
-CONFIDENCE = 0.95
+ERROR = 0.05
+"""Share of intervals that may miss."""
 
 LEAST_BATCHES = 2
 """Of a window, however long they take."""
@@ -51,10 +52,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Batches a second: the median of several windows, and a 95% interval of it.
-
-    `windows` has the rate of each, in the order in which they were measured.
-    """
+    """Batches a second: the median of `windows`, in the order of measurement; a 95% interval."""
 
     median: float
     low: float
@@ -64,25 +62,35 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """How many windows are measured, of at least so many seconds each.
+    """`count` windows of at least `seconds` each.
 
-    Of those that would not fit into `most_seconds` altogether, only the first is begun.
+    After the first one, none is begun that would not fit into `most_seconds` altogether.
     """
 
     count: int
     seconds: float
     most_seconds: float = math.inf
 
-    def another(self, done: int, until: float) -> bool:
-        """Return whether one more window is wanted after `done`, and fits, lasting `until`."""
-        return not done or (done < self.count and until <= self.most_seconds)
+    def rates(
+        self, window: Callable[[], tuple[int, float]], meter: Meter, began: float, *first: float
+    ) -> tuple[float, ...]:
+        """Return the rate of each window: `window` returns a count and its seconds.
+
+        `most_seconds` count from `began`; `first` are the seconds of a first window of one.
+        """
+        done = [(1, took) for took in first]
+        while not done or (
+            len(done) < self.count and meter.clock() - began + done[-1][1] <= self.most_seconds
+        ):
+            done.append(window())
+        return tuple(count / took for count, took in done)
 
 
 @dataclass(frozen=True, slots=True)
 class Supply:
-    """Batches a second of each window of a loader; how long its first batch took.
+    """Batches a second in each window of a loader, and the seconds until its first batch.
 
-    Read from storage is what this process and workers that have ended have read meanwhile.
+    The bytes from storage include those of workers that have ended.
     """
 
     rates: tuple[float, ...]
@@ -91,34 +99,24 @@ class Supply:
 
 
 def rate_of(windows: Sequence[float]) -> Rate:
-    """Return the median of some windows' rates and its 95% interval.
+    """Return the median of the rates of windows and its 95% interval.
 
     The interval is from the k-th smallest to the k-th largest, k as large as the binomial
     distribution allows (Conover, "Practical Nonparametric Statistics", 3.2).  Of fewer than six
-    it is all there are, which is less sure: 94% of five, 75% of three.  Of none it raises
-    `ValueError`.
+    it is their range, which is less sure: 94% of five, 75% of three.
     """
-    if not len(windows):
+    count = len(windows)
+    if not count:
         raise ValueError("a rate needs a window")
-    ordered = np.sort(np.asarray(windows, float))
-    left_out = _left_out(len(ordered))
+    outside = accumulate(2 * math.comb(count, k) / 2**count for k in range((count + 1) // 2))
+    left_out = max(0, sum(share <= ERROR for share in outside) - 1)
+    ordered = sorted(map(float, windows))
     return Rate(
-        median=float(np.median(ordered)),
-        low=float(ordered[left_out]),
-        high=float(ordered[-1 - left_out]),
-        windows=tuple(float(window) for window in windows),
+        float(np.median(ordered)),
+        ordered[left_out],
+        ordered[-1 - left_out],
+        tuple(map(float, windows)),
     )
-
-
-def _left_out(count: int) -> int:
-    """Return how many of so many windows lie outside of the interval at each end."""
-    left_out, outside = 0, 2 / 2**count
-    while 2 * (left_out + 1) < count:
-        outside += 2 * math.comb(count, left_out + 1) / 2**count
-        if outside > 1 - CONFIDENCE:
-            break
-        left_out += 1
-    return left_out
 
 
 def in_turns(
@@ -143,74 +141,56 @@ def measure_supply(
     *,
     began: float,
     meter: Meter,
-    clock: Callable[[], float] = time.perf_counter,
     batches_of_epoch: int | None = None,
 ) -> Supply:
-    """Take batches and do nothing to them.
+    """Take batches, which arrive on the device of `meter`, and do nothing to them.
 
-    The making of the loader, with `settings`, was begun at `began` by `clock`; its batches arrive
-    on the device of `meter`.  Where workers do not persist, `batches_of_epoch` makes each
-    window's rate that of an epoch which begins with their start, unless epochs are so short that
-    windows have several starts anyway.
+    The making of the loader, with `settings`, began at `began`.  If workers do not persist,
+    `batches_of_epoch` makes each rate that of an epoch which begins with their start, unless epochs
+    are so short that windows have several starts anyway.
     """
+    clock, wave = meter.clock, settings.batches_at_once
     with closing(EndlessBatches(loader)) as batches:
-        next(batches)
-        meter.synchronize()
-        start_seconds = clock() - began
-        for _ in range(settings.batches_ahead + 1):
-            next(batches)
-        wave, epochs = settings.batches_at_once, batches.epochs
-        rates: list[float] = []
-        took, begun = 0.0, clock()
-        while windows.another(len(rates), clock() - begun + took):
+
+        def window() -> tuple[int, float]:
             meter.synchronize()
-            count, started = 0, clock()
-            while True:
+            count, took, started = 0, 0.0, clock()
+            while count < LEAST_BATCHES or took < windows.seconds:
                 for _ in range(wave):
                     next(batches)
                 count += wave
                 if count >= LEAST_BATCHES:
                     meter.synchronize()
                     took = clock() - started
-                    if took >= windows.seconds:
-                        break
-            rates.append(count / took)
-        if batches_of_epoch and batches.epochs == epochs:
-            rates = [batches_of_epoch / (start_seconds + batches_of_epoch / r) for r in rates]
-        return Supply(tuple(rates), start_seconds)
+            return count, took
+
+        next(batches)
+        meter.synchronize()
+        start_seconds = clock() - began
+        for _ in range(settings.batches_ahead + 1):
+            next(batches)
+        epochs = batches.epochs
+        rates = windows.rates(window, meter, clock())
+        if (length := batches_of_epoch) and batches.epochs == epochs:
+            rates = tuple(length / (start_seconds + length / rate) for rate in rates)
+        return Supply(rates, start_seconds)
 
 
 def measure_demand(
-    step: Callable[[Any], Any],
-    batches: Sequence[Any],
-    windows: Windows,
-    *,
-    meter: Meter,
-    clock: Callable[[], float] = time.perf_counter,
+    step: Callable[[Any], Any], batches: Sequence[Any], windows: Windows, *, meter: Meter
 ) -> tuple[float, ...]:
     """Return steps a second on batches that are where the step wants them, in turn.
 
-    A step that is longer than a window is one, and two steps are then all there need be.
+    A step that is longer than a window is one, and then two steps may be all.
     """
-
-    def work(count: int) -> None:
-        for number in range(count):
-            step(batches[number % len(batches)])
-
-    begun = clock()
+    work, began = partial(_take_steps, step, cycle(batches)), meter.clock()
     meter.seconds(partial(work, 1))  # what the first time costs
     once = meter.seconds(partial(work, 1))
-    rates: list[float] = []
-    took = once
     if once >= windows.seconds:
-        count, rates = 1, [1 / once]
-    else:
-        least = max(1, min(10, int(windows.seconds / max(once, 1e-9))))
-        count = min(meter.repeats(work, windows.seconds, least=least), MOST_STEPS)
-    while windows.another(len(rates), clock() - begun + took):
-        took = meter.seconds(partial(work, count))
-        rates.append(count / took)
-    return tuple(rates)
+        return windows.rates(lambda: (1, meter.seconds(partial(work, 1))), meter, began, once)
+    least = max(1, min(10, int(windows.seconds / max(once, 1e-9))))
+    count = min(meter.repeats(work, windows.seconds, least=least), MOST_STEPS)
+    return windows.rates(lambda: (count, meter.seconds(partial(work, count))), meter, began)
 
 
 def measure_training(
@@ -221,42 +201,35 @@ def measure_training(
     *,
     meter: Meter,
     rate: float,
-    clock: Callable[[], float] = time.perf_counter,
 ) -> tuple[float, ...]:
     """Return steps a second of a training loop: each takes a batch, and does the step on it.
 
     About `rate` steps a second are expected, for the length of windows.
     """
     first, count = steps_of_run(settings, rate, windows.seconds)
-    rates: list[float] = []
     with closing(EndlessBatches(loader)) as batches:
-
-        def work(count: int) -> None:
-            for _ in range(count):
-                step(next(batches))
-
-        took, begun = 0.0, clock()
+        work, began = partial(_take_steps, step, batches), meter.clock()
         work(first)
-        while windows.another(len(rates), clock() - begun + took):
-            took = meter.seconds(partial(work, count))
-            rates.append(count / took)
-    return tuple(rates)
+        return windows.rates(lambda: (count, meter.seconds(partial(work, count))), meter, began)
+
+
+def _take_steps(step: Callable[[Any], Any], batches: Iterator[Any], count: int) -> None:
+    for _ in range(count):
+        step(next(batches))
 
 
 def steps_of_run(settings: Settings, rate: float, seconds: float) -> tuple[int, int]:
     """Return the steps of a run at `rate` steps a second before its windows, and of a window."""
     wave = settings.batches_at_once
     count = max(LEAST_BATCHES, round(rate * seconds))
-    # What is in stock must be used up, or shown to last.
+    # The stock must be used up, or shown to last.
     return settings.batches_ahead + 3, -(-count // wave) * wave
 
 
 def storage_bytes_read() -> int:
     """Return what this process, with children that it has waited for, has read from disks."""
     try:
-        with open("/proc/self/io") as file:
-            return next(
-                (int(line.split()[1]) for line in file if line.startswith("read_bytes:")), 0
-            )
-    except (OSError, ValueError):
+        counts = Path("/proc/self/io").read_text()
+        return int(counts.partition("\nread_bytes:")[2].split()[0])
+    except (OSError, IndexError):
         return 0

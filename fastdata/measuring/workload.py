@@ -1,8 +1,8 @@
 """What is measured: the loader or dataset of a user or their script, a step, and a device.
 
-A `WorkloadSpec` describes it and can be sent to another process; a `Workload` has it made.
-Everything that takes time or may die is a method of `Workload`, with plain arguments and answers,
-so that it runs in any process.
+A `WorkloadSpec` describes it and can be sent to another process; a `Workload` has it made.  All
+that takes time or may die is a method of `Workload`, with plain arguments and answers, so it runs
+in any process.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from itertools import islice
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
 
 from fastdata.errors import FastdataError
 from fastdata.measuring.crops import ChosenCrops
-from fastdata.measuring.downloads import Fetched, ScratchCache, StoreInfo
-from fastdata.measuring.factories import LEAST_CACHED, ImageInfo, LoaderFactory, loader_factory
+from fastdata.measuring.downloads import StoreInfo
+from fastdata.measuring.factories import LEAST_CACHED, ImageInfo, loader_factory
 from fastdata.measuring.loaders import EndlessBatches, batch_nbytes, dataset_of
 from fastdata.measuring.page_cache import WARM_AT_LEAST, read_within, resident
 from fastdata.measuring.windows import (
@@ -39,13 +38,7 @@ from fastdata.steps.meter import Meter
 from fastdata.tuned_settings.settings import Settings
 from fastdata.tuned_settings.store import Key
 
-__all__ = [
-    "Workload",
-    "WorkloadInfo",
-    "WorkloadSpec",
-    "describe_loader",
-    "step_name",
-]
+__all__ = ["Workload", "WorkloadInfo", "WorkloadSpec", "step_name"]
 
 CACHED_BATCHES = 4
 """Real batches that the step is measured with, in turn."""
@@ -56,7 +49,7 @@ class WorkloadSpec:
     """What to measure.
 
     `data` is a path, dataset or loader, or a script's function that returns one, perhaps with a
-    step.  `options` are those of `fastdata.loader`, where `data` is no loader; a `transform` may
+    step.  `options` are those of `fastdata.loader`, if `data` is no loader; a `transform` may
     also be `ChosenCrops`.  The step may be the name of a reference model, and is called with
     batches that are on `device`.
     """
@@ -69,16 +62,16 @@ class WorkloadSpec:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadInfo:
-    """What is found out about a workload by making its first batches."""
+    """What the first batches of a workload show."""
 
     base: Settings
-    """With which to begin."""
+    """Settings to begin with."""
     batch_size: int
     batch_bytes: int
     batches: int | None
-    """Of an epoch, where that is known."""
+    """In an epoch, if that is known."""
     batch_seconds: float = 0.0
-    """That making one takes in the calling thread."""
+    """For one batch in the calling thread."""
     to_device: bool = False
     """Whether batches go on to a device."""
     cuda: bool = False
@@ -92,12 +85,12 @@ class WorkloadInfo:
     transforms: str = ""
     """Those that were chosen for the dataset, in words."""
     store: StoreInfo | None = None
-    """How much came out of a store before anything was measured; None where it is all in files."""
+    """The part from stores before anything was measured; None if all of it is in files."""
     key: Key | None = None
-    """Under which the settings are stored; None where they cannot be."""
+    """The key of the stored settings; None if they cannot be stored."""
     calls_python: bool = False
-    """Whether callables make samples: batches of worker threads are then others than those of
-    processes, as only processes can seed what the callables draw from."""
+    """Whether callables make samples: then batches of threads differ from those of processes, as
+    only processes can seed what the callables draw from."""
 
 
 class Workload:
@@ -116,27 +109,35 @@ class Workload:
             transform, self._notes = crops.transforms_for(data)
             self._transforms = ", ".join(map(repr, transform)) or "images as they are stored"
             options = {**options, "transform": list(transform) or None}
-        self.loaders: LoaderFactory = loader_factory(data, options)
+        self.loaders = loader_factory(data, options)
         device = spec.device or self.loaders.device
         self.device = torch.device(
             device or ("cuda" if step is not None and torch.cuda.is_available() else "cpu")
         )
         self.step = ReferenceStep(step, self.device) if isinstance(step, str) else step
         self._batches: list[Any] = []
-        self._scratch: ScratchCache | None = None
 
     def probe(self) -> WorkloadInfo:
         """Make a few batches in this process, and keep them; return what there is to know."""
-        loaders = self.loaders
+        loaders, base, notes = self.loaders, self.loaders.base, (*self._notes, *self.loaders.notes)
+        key = None
         # Before any batch: a dataset that opens its file with the first sample is another then.
-        key, notes = self._key()
-        with loaders.open(_without_workers(loaders.base)) as loader:
+        try:
+            key = loaders.key
+        except FastdataError:  # the dataset is not sound
+            raise
+        except Exception as error:  # a user's `repr` or `digest` may raise anything
+            why = f"{type(error).__name__}: {error}"
+            notes += (f"the settings cannot be kept, as naming the data failed ({why})",)
+        if base.backend != "dali":  # which has threads of its own
+            base = Settings(0, base.worker_method, base.prefetch_factor, backend=base.backend)
+        with loaders.open(base) as loader:
             batches = EndlessBatches(loader)
             self._batches = [next(batches)]
             started = time.perf_counter()
             self._batches += islice(batches, 1)
             took = time.perf_counter() - started
-            # More where they are quickly had, so that the step sees different ones.
+            # More if they are quickly had, so that the step sees different ones.
             if took < 0.5 and self.step is not None:
                 self._batches += islice(batches, CACHED_BATCHES - 2)
             batches.close()
@@ -157,7 +158,7 @@ class Workload:
             step="" if self.step is None else step_name(self.step, "the step "),
             images=loaders.images(self._batches[0]),
             device_free_bytes=torch.cuda.mem_get_info()[0] if cuda else 0,
-            notes=(*self._notes, *loaders.notes, *notes),
+            notes=notes,
             transforms=self._transforms,
             store=loaders.store,
             key=key,
@@ -167,9 +168,8 @@ class Workload:
     def warm(self, settings: Settings | None, seconds: float) -> str:
         """Read data that is not in memory; return "warm", "cold", or "" if that is unknown.
 
-        Where files are not known, an epoch is read with these settings; with None it is not.  Of a
-        dataset in a store what comes meanwhile is just fetched, and so in memory; for some batches
-        up to three times as long is waited.
+        If files are not known, an epoch is read with these settings; with None it is not.  What
+        comes out of a store is in memory then; some batches may take up to three times as long.
         """
         paths, store = self.loaders.paths, self.loaders.store
         is_here = store is None or store.present == 1
@@ -192,23 +192,11 @@ class Workload:
         return "warm"
 
     def stay_in_cache(self) -> bool:
-        """Measure what is on this machine from now on; return whether that can be.
+        """Measure local data from now on; return whether there is enough.
 
         Without it loaders wait for downloads, the first of them more than the others.
         """
         return self.loaders.stay_in_cache()
-
-    def fetch(self, streams: int, seconds: float) -> Fetched:
-        """Measure so many requests at once to the store, on what was not fetched before."""
-        if self._scratch is None:
-            self._scratch = ScratchCache(self.loaders.supplies[0])
-        return self._scratch.fetch(streams, seconds)
-
-    def end_fetching(self) -> None:
-        """Remove what was fetched to measure that.  Idempotent."""
-        if self._scratch is not None:
-            self._scratch.close()
-        self._scratch = None
 
     def supply(self, settings: Settings, windows: Windows) -> Supply:
         """Measure the batches that settings give."""
@@ -225,7 +213,7 @@ class Workload:
                 meter=Meter(arrives),
                 batches_of_epoch=len(loader) if restarts else None,
             )
-        # Of workers the system counts it once they have ended.
+        # The system counts the reads of workers once they have ended.
         rate = (storage_bytes_read() - read) / (time.perf_counter() - began)
         return replace(supply, storage_bytes_per_second=max(0.0, rate))
 
@@ -247,25 +235,6 @@ class Workload:
                 loader, self.step, settings, windows, meter=Meter(self.device), rate=rate
             )
 
-    def _key(self) -> tuple[Key | None, list[str]]:
-        try:
-            return self.loaders.key, []
-        except FastdataError:  # the dataset is not sound
-            raise
-        except Exception as error:  # a user's `repr` or `digest` may raise anything
-            why = f"{type(error).__name__}: {error}"
-            return None, [f"the settings cannot be kept, as naming the data failed ({why})"]
-
-
-def _without_workers(base: Settings) -> Settings:
-    """Return settings that make batches in the calling thread, or as nearly as there are."""
-    if base.backend == "dali":  # has threads of its own
-        return base
-    return Settings(0, base.worker_method, base.prefetch_factor, backend=base.backend)
-
-
-# -- in words -------------------------------------------------------------------------------
-
 
 def step_name(step: Any, prefix: str = "") -> str:
     """Return the name of a step after `prefix`; or what it says of itself, without."""
@@ -274,14 +243,3 @@ def step_name(step: Any, prefix: str = "") -> str:
     if hasattr(step, "__qualname__") or "__str__" not in vars(type(step)):
         return prefix + getattr(step, "__qualname__", type(step).__qualname__)
     return safe_repr(step, str)
-
-
-def describe_loader(loader: Any) -> str:
-    """Return a loader in one line."""
-    if isinstance(loader, DataLoader):
-        workers = loader.num_workers
-        dataset = type(loader.dataset).__name__
-        return (
-            f"{type(loader).__name__} of {dataset}, {workers} worker process{'es' * (workers != 1)}"
-        )
-    return safe_repr(loader).partition("\n")[0][:200]

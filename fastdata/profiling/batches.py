@@ -27,13 +27,11 @@ from fastdata.measuring.loaders import (
     BatchesExhaustedError,
     EndlessBatches,
     batch_nbytes,
-    batch_size,
     inner_loader,
-    loader_info,
-    move_batch,
 )
 from fastdata.prefetch import CUDAPrefetcher
 from fastdata.prefetch.tree import leaves, map_leaves
+from fastdata.profiling.loaders import batch_size, loader_info, move_batch
 from fastdata.profiling.model import Cost
 from fastdata.profiling.packed import make_batch, requests_of
 from fastdata.steps.meter import Meter

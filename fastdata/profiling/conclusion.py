@@ -14,13 +14,14 @@ from typing import Any, get_args
 
 import numpy as np
 import torch
+from torch.utils.data import DataLoader
 
-from fastdata.measuring.downloads import DownloadWatch
 from fastdata.measuring.lines import short_line
 from fastdata.measuring.stalls import Stall
-from fastdata.measuring.workload import describe_loader
+from fastdata.printable import safe_repr
 from fastdata.processes.resources import available_cores, format_bytes
 from fastdata.profiling.batches import CachedBatches, LoaderBatches
+from fastdata.profiling.downloads import DownloadWatch
 from fastdata.profiling.fixes import best_of, conditions_of, fixes_for
 from fastdata.profiling.model import ENOUGH, LEAST_GAIN_OF_WORKERS, Cost, LoaderCosts, Model
 from fastdata.profiling.rates import WAITS, Measured, Rates, median
@@ -159,7 +160,7 @@ def conclude(
         steps=rates.steps,
         timeline=m.timeline,
         step=m.step if m.step is not None else "no step",
-        loader=describe_loader(m.loader),
+        loader=_describe_loader(m.loader),
         machine=_describe_machine(m.device),
         notes=(*notes, *m.costs.notes, *_remarks(m, model, measured, tried)),
         download=m.download,
@@ -282,6 +283,14 @@ def _load_seconds(costs: Iterable[Cost]) -> float:
 
 def _rate(seconds: float) -> float:
     return 1 / seconds if seconds > 0 else math.inf
+
+
+def _describe_loader(loader: Any) -> str:
+    """Return a loader in one line."""
+    if not isinstance(loader, DataLoader):
+        return safe_repr(loader).partition("\n")[0][:200]
+    workers, dataset = loader.num_workers, type(loader.dataset).__name__
+    return f"{type(loader).__name__} of {dataset}, {workers} worker process{'es' * (workers != 1)}"
 
 
 def _describe_machine(device: torch.device) -> dict[str, Any]:

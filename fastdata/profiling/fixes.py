@@ -14,16 +14,15 @@ from fastdata.engine.backend import CpuBackend
 from fastdata.engine.loader import Loader
 from fastdata.measuring.lines import short_line
 from fastdata.measuring.loaders import (
-    LoaderInfo,
     batch_nbytes,
     dali_is_installed,
     inner_loader,
-    loader_info,
 )
 from fastdata.measuring.stalls import BLOCKING_COPY, Stall
 from fastdata.prefetch.tree import leaves
 from fastdata.processes.resources import format_bytes
 from fastdata.profiling.batches import CachedBatches
+from fastdata.profiling.loaders import LoaderInfo, loader_info
 from fastdata.profiling.model import ENOUGH, LEAST_GAIN_OF_WORKERS, Model
 from fastdata.profiling.rates import Measured
 from fastdata.profiling.report import Download, Fix

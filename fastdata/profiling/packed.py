@@ -39,9 +39,9 @@ from fastdata.engine.work import BatchWork, Done, ReadAheadTask
 from fastdata.engine.workers import WorkerOptions
 from fastdata.measuring.downloads import in_cache
 from fastdata.measuring.lines import boundary
-from fastdata.measuring.loaders import move_batch
 from fastdata.printable import safe_repr
 from fastdata.profiling.lines import LineSampler, heaviest_lines
+from fastdata.profiling.loaders import move_batch
 from fastdata.profiling.model import Cost, LoaderCosts, hand_over_costs
 from fastdata.profiling.recorder import Recorder, Times, recording, stage_costs
 from fastdata.steps.meter import Meter

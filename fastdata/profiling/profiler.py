@@ -26,7 +26,6 @@ from fastdata.engine.loader import Loader
 from fastdata.errors import OptionError
 from fastdata.loading import is_dataset
 from fastdata.loading import loader as make_loader
-from fastdata.measuring.downloads import DownloadWatch
 from fastdata.measuring.factories import loader_factory
 from fastdata.measuring.loaders import end_workers, inner_loader
 from fastdata.measuring.stalls import Stall, find_stalls
@@ -40,6 +39,7 @@ from fastdata.profiling.batches import (
     measure_prefetcher_transform,
 )
 from fastdata.profiling.conclusion import Measurements, conclude, model_of
+from fastdata.profiling.downloads import DownloadWatch
 from fastdata.profiling.model import LoaderCosts
 from fastdata.profiling.packed import measure_packed
 from fastdata.profiling.rates import measure_rates

@@ -23,10 +23,10 @@ import torch
 
 from fastdata.errors import OptionError
 from fastdata.measuring.cores import CoresOfOthers
-from fastdata.measuring.downloads import DownloadWatch
 from fastdata.measuring.loaders import BatchesExhaustedError
 from fastdata.measuring.windows import in_turns
 from fastdata.profiling.batches import CachedBatches, LoaderBatches
+from fastdata.profiling.downloads import DownloadWatch
 from fastdata.profiling.report import Event
 from fastdata.steps import Step
 from fastdata.steps.meter import Meter

@@ -26,8 +26,9 @@ from typing import Any
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 from fastdata.measuring.lines import boundary
-from fastdata.measuring.loaders import dataloader_arguments, loader_info, worker_arguments
+from fastdata.measuring.loaders import dataloader_arguments, worker_arguments
 from fastdata.profiling.lines import LineCounts, LineSampler, heaviest_lines
+from fastdata.profiling.loaders import loader_info
 from fastdata.profiling.model import Cost, LoaderCosts, hand_over_costs
 from fastdata.profiling.recorder import Kind, Recorder, Times, hooks_installed, stage_costs
 

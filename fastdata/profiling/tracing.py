@@ -24,8 +24,9 @@ from torch.utils.data import DataLoader
 from fastdata.engine.backend import CpuBackend
 from fastdata.engine.contracts import Job, Request
 from fastdata.engine.loader import Loader
-from fastdata.measuring.loaders import inner_loader, loader_info
+from fastdata.measuring.loaders import inner_loader
 from fastdata.prefetch import CUDAPrefetcher
+from fastdata.profiling.loaders import loader_info
 from fastdata.profiling.packed import RecordedResult, RecordedWork, requests_of
 from fastdata.profiling.rates import LEAST_STEPS, TIMELINE_STEPS, loop_events
 from fastdata.profiling.recorder import Times

@@ -18,6 +18,7 @@ class Meter:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.on_gpu = device.type == "cuda"
+        self.clock = time.perf_counter
 
     def synchronize(self) -> None:
         """Wait until the device has done everything."""
@@ -38,9 +39,9 @@ class Meter:
         if not self.on_gpu:
             if lead is not None:
                 lead()
-            started = time.perf_counter()
+            started = self.clock()
             work()
-            return time.perf_counter() - started
+            return self.clock() - started
         first = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         last = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         stream = torch.cuda.current_stream(self.device)
@@ -55,7 +56,7 @@ class Meter:
     def mark(self) -> Any:
         """Return a point of time of the device: behind what was submitted to the current stream."""
         if not self.on_gpu:
-            return time.perf_counter()
+            return self.clock()
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self.device))
         return event

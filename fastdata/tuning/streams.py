@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from fastdata.measuring.downloads import GIVE_UP, Fetched, StoreInfo
+from fastdata.measuring.downloads import StoreInfo
 from fastdata.measuring.trials import TrialFailedError
 from fastdata.processes.resources import format_bytes
 from fastdata.tuning.choice import ALIKE, HEADROOM
+from fastdata.tuning.fetching import GIVE_UP, Fetched
 from fastdata.tuning.report import StoreResult
 from fastdata.tuning.trials import Trials
 

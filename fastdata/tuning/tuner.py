@@ -25,11 +25,7 @@ from fastdata.installing import install_line
 from fastdata.measuring.loaders import dali_is_installed
 from fastdata.measuring.trials import LocalRunner, TrialFailedError, open_runner
 from fastdata.measuring.windows import Rate
-from fastdata.measuring.workload import (
-    Workload,
-    WorkloadSpec,
-    step_name,
-)
+from fastdata.measuring.workload import WorkloadSpec, step_name
 from fastdata.printable import printable
 from fastdata.processes.resources import available_bytes, cores_of_rank
 from fastdata.steps import SleepStep, is_script_target
@@ -39,6 +35,7 @@ from fastdata.tuned_settings.settings import Settings
 from fastdata.tuned_settings.store import Key, Point, TunedSettings
 from fastdata.tuning.budget import TimeBudget
 from fastdata.tuning.choice import best, curve
+from fastdata.tuning.fetching import TunedWorkload
 from fastdata.tuning.report import StoreResult, Trial, TuningResult, advice_for, verdict_of
 from fastdata.tuning.session import Session
 from fastdata.tuning.streams import notes_on_store, store_result
@@ -159,12 +156,12 @@ def tune_workers(
 
     @functools.cache
     def local() -> LocalRunner:
-        return LocalRunner(Workload, replace(spec, step=step))
+        return LocalRunner(TunedWorkload, replace(spec, step=step))
 
     with ProgressBar(budget, progress) as bar:
         bar.show("starting")
         runner, info, why = open_runner(
-            Workload, spec, local, must_be_sent=is_script, seconds=trial_seconds
+            TunedWorkload, spec, local, must_be_sent=is_script, seconds=trial_seconds
         )
         bar.write(info.notes)
         notes: list[str] = []

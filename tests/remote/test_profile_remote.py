@@ -13,8 +13,8 @@ from range_server import RangeServer
 from remote_helpers import loader_of, needs_store
 
 import fastdata
-from fastdata.measuring.downloads import DownloadWatch
 from fastdata.profiling import rates, trying
+from fastdata.profiling.downloads import DownloadWatch
 from fastdata.profiling.model import Cost, Model
 from fastdata.profiling.page import render_page
 from fastdata.remote.supply import Supply

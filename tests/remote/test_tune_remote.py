@@ -15,7 +15,7 @@ from remote_helpers import COUNT, LANES, needs_store
 
 import fastdata
 from fastdata.measuring import trials
-from fastdata.measuring.downloads import Fetched, ScratchCache, store_info
+from fastdata.measuring.downloads import store_info
 from fastdata.measuring.trials import LocalRunner
 from fastdata.measuring.workload import Workload, WorkloadSpec
 from fastdata.remote.folder import CacheFolder
@@ -24,6 +24,7 @@ from fastdata.tuned_settings.settings import Settings
 from fastdata.tuned_settings.store import Key
 from fastdata.tuning import streams, tuner
 from fastdata.tuning.budget import TimeBudget
+from fastdata.tuning.fetching import Fetched, ScratchCache
 from fastdata.tuning.report import StoreResult, TuningResult, text_lines
 from fastdata.tuning.streams import choose_streams, notes_on_store
 from fastdata.tuning.tuner import _keep
@@ -167,7 +168,7 @@ def test_loaders_stay_in_the_cache_once_there_is_enough(server: RangeServer, cac
     for index in range(60):
         _ = data[index]
     assert work.stay_in_cache()
-    supply = work.loaders.supplies[0]
+    supply = work.loaders.dataset._supplied[0].supply
     waited = supply.waited_seconds
     with work.loaders.open(Settings(0)) as loader:
         labels = [label for batch in loader for label in batch.label.tolist()]

@@ -19,12 +19,9 @@ CONVOLUTIONS = nn.Conv2d, nn.ConvTranspose2d
 
 
 class ChannelsLast(Advice):
-    """Convolutions are often faster where the channels of a pixel lie side by side."""
-
     id = "D03"
     title = "channels_last"
     numerics = Numerics.ROUNDING
-    source = "https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html"
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look for convolutions whose inputs are not in that order."""
@@ -79,13 +76,10 @@ def _arrange(
 
 
 class Autotuner(Advice):
-    """cuDNN tries its algorithms for each shape once, and keeps the fastest."""
-
     id = "D04"
     title = "torch.backends.cudnn.benchmark = True"
     numerics = Numerics.ROUNDING
     gpu_only = True
-    source = "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look for convolutions without it."""

@@ -14,9 +14,6 @@ from fastdata.doctor.watching import Seen
 
 __all__ = ["ADVICE"]
 
-_DDP = (
-    "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html"
-)
 _RANKS = "it needs several ranks, and the script is tried with one"
 
 
@@ -27,11 +24,8 @@ def _wrapped(seen: Seen) -> Iterator[DistributedDataParallel]:
 
 
 class DataParallelThreads(Advice):
-    """DataParallel copies the model to each device in each step, in threads of one process."""
-
     id = "D25"
     title = "DistributedDataParallel in place of DataParallel"
-    source = "https://docs.pytorch.org/docs/stable/notes/cuda.html"
     numerics = Numerics.ROUNDING
     gpu_only = True
 
@@ -45,11 +39,8 @@ class DataParallelThreads(Advice):
 
 
 class UnusedParameters(Advice):
-    """DDP walks through the whole graph of each step to find parameters without a gradient."""
-
     id = "D26"
     title = "find_unused_parameters=False"
-    source = _DDP
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look for models whose parameters all had gradients."""
@@ -60,11 +51,8 @@ class UnusedParameters(Advice):
 
 
 class BucketViews(Advice):
-    """Gradients that are views of DDP's buckets are not copied there."""
-
     id = "D27"
     title = "gradient_as_bucket_view=True"
-    source = _DDP
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look for models whose gradients are copied."""
@@ -74,12 +62,9 @@ class BucketViews(Advice):
 
 
 class ReducedTooOften(Advice):
-    """Gradients that are added up over several batches need be exchanged only once."""
-
     id = "D28"
-    title = "no_sync() but for the last batch of a step"
+    title = "no_sync() except for the last batch of a step"
     numerics = Numerics.ROUNDING
-    source = _DDP
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look for steps with several backward passes, all of which exchange gradients."""
@@ -93,13 +78,10 @@ class ReducedTooOften(Advice):
 
 
 class StatisticsOfRanks(Advice):
-    """Batch normalisation of a few samples a rank has statistics of a few samples."""
-
     id = "D29"
     title = "SyncBatchNorm, as ranks have few samples"
     kind = "note"
     numerics = Numerics.TRAINING
-    source = "https://docs.pytorch.org/docs/stable/generated/torch.nn.SyncBatchNorm.html"
 
     FEW = 16
 

@@ -19,12 +19,9 @@ MULTIPLIES = nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.MultiheadAttention
 
 
 class MixedPrecision(Advice):
-    """Under autocast matrix products and convolutions are computed in half the bits."""
-
     id = "D01"
     title = "autocast, bfloat16"
     numerics = Numerics.PRECISION
-    source = "https://docs.pytorch.org/docs/stable/amp.html"
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look for models that multiply in float32."""
@@ -58,13 +55,10 @@ class MixedPrecision(Advice):
 
 
 class MatmulPrecision(Advice):
-    """TensorFloat-32 multiplies float32 matrices with 10 bits of mantissa, on tensor cores."""
-
     id = "D02"
     title = 'torch.set_float32_matmul_precision("high")'
     numerics = Numerics.PRECISION
     gpu_only = True
-    source = "https://docs.pytorch.org/docs/stable/notes/cuda.html"
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look for float32 products without it."""

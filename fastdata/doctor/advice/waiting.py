@@ -13,9 +13,7 @@ from fastdata.measuring.stalls import COPIED_ARRAY
 
 __all__ = ["ADVICE"]
 
-_GUIDE = "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
 _READS = "it has to be read later, or less often, which only the script's author can decide"
-_PINNED = "https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html"
 _LOADING = "loading takes no part in a trial: fastdata profile measures it"
 _THERE = "the script has to make it there"
 _MADE = {
@@ -26,12 +24,9 @@ _MADE = {
 
 
 class Synchronisations(Advice):
-    """Reading a value of the GPU makes the host wait for all that it was given to do."""
-
     id = "D11"
     title = "values that are read in each step"
     gpu_only = True
-    source = _GUIDE
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look at the stalls of a step."""
@@ -50,12 +45,9 @@ class Synchronisations(Advice):
 
 
 class HostTensors(Advice):
-    """What is made on the host is copied; made on the device, it is there."""
-
     id = "D12"
     title = "tensors that are made on the host in each step"
     gpu_only = True
-    source = _GUIDE
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look at the stalls of a step."""
@@ -66,12 +58,9 @@ class HostTensors(Advice):
 
 
 class BlockingCopies(Advice):
-    """From pinned memory a batch can be copied while the host goes on, and is not."""
-
     id = "D21"
     title = ".to(device, non_blocking=True)"
     gpu_only = True
-    source = _PINNED
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look at the copies of a step."""
@@ -87,12 +76,9 @@ class BlockingCopies(Advice):
 
 
 class UnpinnedBatches(Advice):
-    """A copy that is not to block blocks nevertheless, from memory that is not pinned."""
-
     id = "D22"
     title = "DataLoader(pin_memory=True)"
     gpu_only = True
-    source = _PINNED
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look at the copies of a step, and at their loaders."""
