@@ -14,7 +14,7 @@ from selecting import mark_except
 
 from fastdata.doctor.advice import memory, processor, waiting
 from fastdata.doctor.messages import Ended, Watched
-from fastdata.doctor.watching import Metric, Seen
+from fastdata.doctor.seen import Metric, Seen
 
 BY_DEFAULT = {
     "nothing", "anomaly detection", "gradients of zeros", "an optimiser that is not fused",

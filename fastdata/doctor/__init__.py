@@ -12,7 +12,8 @@
 ``session.py``      one of its processes, which stops at steps of the script
 ``writes.py``       a guard for the user's files: the script writes elsewhere
 ``replaying.py``    its batches: live, or a few of them repeated
-``watching.py``     its models, optimisers, and the events of its steps
+``watching.py``     hooks that see its models, optimisers, and the events of its steps
+``seen.py``         what they saw
 ``first_steps.py``  metrics, copies, waits and memory of its first steps
 ``contract.py``     the base class of advice
 ``advice/``         the advice

@@ -117,6 +117,7 @@ def _dimension(args: Any, kwargs: Any) -> Any:
 def _kept(tree: ast.Module, line: int) -> Iterator[str]:
     """Yield names whose values the function around a line returns, or keeps elsewhere."""
     scope: Any = tree
+    node: Any
     for node in ast.walk(tree):  # outer functions come before inner ones
         is_function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
         if is_function and node.lineno <= line <= (node.end_lineno or line):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Literal, TypeAlias
 
-from fastdata.doctor.watching import EventKind, Seen
+from fastdata.doctor.seen import EventKind, Seen
 
 __all__ = ["Advice", "Change", "Finding", "Kind", "Numerics", "Phase", "Undo", "advice", "replaced"]
 

@@ -14,7 +14,7 @@ from fastdata.doctor.first_steps import WATCHED_STEPS
 from fastdata.doctor.messages import Plain, RankFacts, Watched
 from fastdata.doctor.numerics import digest
 from fastdata.doctor.replaying import Trained
-from fastdata.doctor.watching import Seen
+from fastdata.doctor.seen import Seen
 
 __all__ = ["rank_facts", "watched_facts"]
 

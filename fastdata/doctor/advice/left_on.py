@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from fastdata.doctor.contract import Finding, Numerics, Undo, advice, replaced
-from fastdata.doctor.watching import Seen
+from fastdata.doctor.seen import Seen
 
 
 class _Switchable:
@@ -99,8 +99,7 @@ def determinism(seen: Seen) -> Iterator[Finding]:
     """Look at the flag."""
     if torch.are_deterministic_algorithms_enabled():
         calls = [line for name, line in seen.calls if name == "use_deterministic_algorithms"]
-        where = calls[-1] if calls else ""
-        yield Finding(where, change=_not_deterministic)
+        yield Finding(calls[-1] if calls else "", change=_not_deterministic)
 
 
 def _not_deterministic() -> Undo:
@@ -109,10 +108,10 @@ def _not_deterministic() -> Undo:
     return functools.partial(torch.use_deterministic_algorithms, True, warn_only=warn_only)
 
 
-_NO_GRAPH = "torch.inference_mode() in validation"
+_NO_GRAPH = "torch.inference_mode()"
 
 
-@advice("D10", _NO_GRAPH, phase="evaluate", why_not="only passes in evaluation mode are measured")
+@advice("D10", f"{_NO_GRAPH} in validation", phase="evaluate", why_not="only passes in evaluation mode are measured")
 def validation_records_gradients(seen: Seen) -> Iterator[Finding]:
     """Look for forward passes of a validation that are recorded."""
     learns = {id(event) for event in seen.training_passes}
@@ -134,9 +133,9 @@ def validation_records_gradients(seen: Seen) -> Iterator[Finding]:
             validates = not epoch.trains and (other or not event.training)
         if validates and not event.training:
             change = functools.partial(_record_nothing, event.of)
-            found[event.line] = Finding(event.line, change=change)
+            found[event.line] = Finding(event.line, _NO_GRAPH, change)
         elif validates:
-            what = f"{_NO_GRAPH}; model.eval() before it, unless training mode is meant"
+            what = f"{_NO_GRAPH} and (unless training mode is meant) model.eval()"
             found.setdefault(event.line, Finding(event.line, what))
     yield from found.values()
 

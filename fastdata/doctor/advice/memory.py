@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from fastdata.doctor.contract import Finding, Undo, advice, replaced
-from fastdata.doctor.watching import Seen
+from fastdata.doctor.seen import Seen
 
 LEAST_BLOCKS = 4
 _EXPANDABLE = "expandable_segments:True"

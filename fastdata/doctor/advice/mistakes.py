@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fastdata.doctor.contract import Finding, Numerics, advice
-from fastdata.doctor.watching import Event, Seen
+from fastdata.doctor.seen import Event, Seen
 
 _mistake = functools.partial(
     advice, kind="bug", numerics=Numerics.TRAINING, why_not="it changes what is trained"

@@ -14,8 +14,8 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from torch.optim import Optimizer
 
 from fastdata.doctor.contract import Finding, Numerics, Undo, advice, replaced
+from fastdata.doctor.seen import ModuleUse, Seen
 from fastdata.doctor.sources import assigns, mentions
-from fastdata.doctor.watching import ModuleUse, Seen
 
 CONVOLVES = nn.Conv1d, nn.Conv2d, nn.Conv3d
 LINEAR = (*CONVOLVES, nn.Linear)

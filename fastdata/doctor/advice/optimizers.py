@@ -9,8 +9,8 @@ import torch
 from torch.optim import Optimizer
 
 from fastdata.doctor.contract import Finding, Numerics, Undo, advice
+from fastdata.doctor.seen import EventKind, Seen
 from fastdata.doctor.sources import has_own_schedule
-from fastdata.doctor.watching import EventKind, Seen
 
 _note = functools.partial(
     advice, kind="note", numerics=Numerics.TRAINING, why_not="it changes what is trained"

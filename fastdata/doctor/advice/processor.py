@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import torch
 
 from fastdata.doctor.contract import Finding, Numerics, Undo, advice
-from fastdata.doctor.watching import FOLLOWED_STEPS, Seen
+from fastdata.doctor.seen import FOLLOWED_STEPS, Seen
 from fastdata.processes.resources import available_cores
 
 KEPT = (("MALLOC_TRIM_THRESHOLD_", f"{4 << 30}"), ("MALLOC_MMAP_THRESHOLD_", f"{1 << 30}"))

@@ -14,8 +14,8 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from fastdata.doctor.contract import Advice, Finding, Kind, Numerics, advice
 from fastdata.doctor.messages import RankFacts
+from fastdata.doctor.seen import Seen
 from fastdata.doctor.sources import calls
-from fastdata.doctor.watching import Seen
 
 __all__ = ["RanksCompared"]
 

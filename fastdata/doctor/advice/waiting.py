@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from torch.utils.data import DataLoader
 
 from fastdata.doctor.contract import Finding, advice
+from fastdata.doctor.seen import Seen
 from fastdata.doctor.sources import blocking_copies, mentions
-from fastdata.doctor.watching import Seen
 from fastdata.measuring.stalls import COPIED_ARRAY
 
 LEAST_SHARE = 0.1
