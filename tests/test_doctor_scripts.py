@@ -518,7 +518,6 @@ def test_advice_is_tried_by_the_command_and_its_gain_reported(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trials, "WINDOW_SECONDS", 0.05)
-    monkeypatch.setattr(trials, "PAIRS", 2)  # each takes two new processes
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # several wait for each other beside other tests
     path = tmp_path / "train.py"
     path.write_text(script_with(**ANOMALIES))
@@ -538,8 +537,9 @@ def test_advice_is_tried_by_the_command_and_its_gain_reported(
     report = json.loads(capfd.readouterr().out)
     [row] = [row for row in report["rows"] if row["id"] == "D09"]
     gain = row["trial"]["gain"]
-    assert 0 < gain["low"] <= gain["median"] <= gain["high"]
-    assert len(gain["windows"]) == 2
+    assert 0 < gain["low"] <= gain["value"] <= gain["high"]
+    assert gain["starts"] >= 2
+    assert gain["value"] > 1.2
     assert row["trial"]["numerics"] == "bit-equal"
     assert row["where"] == [f"{path}:7 <module>"]
     assert code == (3 if row["trial"]["verdict"] == "gain" else 0)

@@ -10,8 +10,10 @@ from doctor_helpers import script_with, started, watch
 
 from fastdata.doctor import session
 from fastdata.doctor.contract import Numerics
+from fastdata.doctor.first_steps import WATCHED_STEPS
 from fastdata.doctor.messages import Dump, Ended, Ran, Run, Switch, Watched
 from fastdata.doctor.numerics import compare_dumps
+from fastdata.doctor.replaying import KEPT_BATCHES
 from fastdata.doctor.script import Script
 from fastdata.doctor.trials import Trials
 
@@ -135,13 +137,13 @@ def test_gradients_in_float64_are_those_of_a_plain_loop(step: str, tmp_path: Pat
     exec(loop, scope)  # what the script makes before its loop
     model, optimizer, loader = (scope[name] for name in ("model", "optimizer", "loader"))
     batches = list(loader)  # type: ignore[call-overload]
-    for number in range(4):
-        x, y = batches[number]
+    for number in range(WATCHED_STEPS):
+        x, y = batches[number % KEPT_BATCHES]
         optimizer.zero_grad()  # type: ignore[attr-defined]
         torch.nn.functional.cross_entropy(model(x), y).backward()  # type: ignore[operator]
         optimizer.step()  # type: ignore[attr-defined]
     model.double()  # type: ignore[attr-defined]
-    x, y = batches[0]  # the fifth: the first four are given again
+    x, y = batches[0]
     optimizer.zero_grad()  # type: ignore[attr-defined]
     torch.nn.functional.cross_entropy(model(x.double()), y).backward()  # type: ignore[operator]
     expected = [p.grad for p in model.parameters()]  # type: ignore[attr-defined]
@@ -168,7 +170,7 @@ def test_batches_of_other_sizes_have_other_sizes(
         answer()
         assert answer(Run(3)).samples == samples
     sizes = (tmp_path / "output.txt").read_text().split()
-    assert sizes == ["4"] * 8 + [str(samples)] * 6
+    assert sizes == ["4"] * 8 + [str(samples)] * 2 * (WATCHED_STEPS + 3 - KEPT_BATCHES)
 
 
 def test_a_batch_that_the_script_changes_is_the_same_each_time(tmp_path: Path) -> None:
@@ -249,8 +251,8 @@ def test_batches_that_are_put_into_a_list_are_all_there(tmp_path: Path) -> None:
     ).replace("    for x, y in loader:", "    for x, y in list(loader):", 1)
     with started(text, tmp_path) as answer:
         assert isinstance(answer(), Watched)
-        assert isinstance(answer(Run(8)), Ran)  # 12 of the 16 of an epoch
-    assert (tmp_path / "output.txt").read_text().count("step") == 12
+        assert isinstance(answer(Run(8)), Ran)  # of the 16 of an epoch
+    assert (tmp_path / "output.txt").read_text().count("step") == WATCHED_STEPS + 8
 
 
 @pytest.mark.parametrize("phase", ["watch", "train", "evaluate"])

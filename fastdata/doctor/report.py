@@ -291,7 +291,7 @@ def _gain(trial: Trial | None, rows: Sequence[Row], prefix: tuple[str, ...] = ()
 
 
 def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('?') else '.'}"
 
 
 def mistake_text(row: Row, places: int | None = None) -> str:
