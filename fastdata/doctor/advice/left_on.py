@@ -111,7 +111,12 @@ def _not_deterministic() -> Undo:
 _NO_GRAPH = "torch.inference_mode()"
 
 
-@advice("D10", f"{_NO_GRAPH} in validation", phase="evaluate", why_not="only passes in evaluation mode are measured")
+@advice(
+    "D10",
+    f"{_NO_GRAPH} in validation",
+    phase="evaluate",
+    why_not="only passes in evaluation mode are measured",
+)
 def validation_records_gradients(seen: Seen) -> Iterator[Finding]:
     """Look for forward passes of a validation that are recorded."""
     learns = {id(event) for event in seen.training_passes}
