@@ -63,7 +63,7 @@ class Metric:
     line: str
     function: str
     share: float
-    """Of the time of a step, on the host."""
+    """The share of a step's time, on the host."""
 
 
 @dataclass(slots=True, eq=False)
@@ -86,16 +86,16 @@ class Event:
     set_to_none: bool = True
     """Of `zero_grad`."""
     kept: bool = False
-    """Whether a backward pass has added to the gradients with which the last step was made."""
+    """Whether a backward pass has added to the gradients of the last step."""
     synchronises: bool = True
-    """Of a backward pass: whether DDP exchanges gradients in it."""
+    """Whether DDP exchanges gradients in a backward pass."""
     one_by_one: bool = False
     """Of clipping: whether gradients are to be read one after another."""
 
 
 @dataclass(slots=True, eq=False)
 class ModuleUse:
-    """A module without children that was called: by which modules its input was made."""
+    """A call of a module without children, and the module that made its input."""
 
     module: nn.Module
     made_by: nn.Module | None
@@ -123,7 +123,7 @@ class Seen:
     after: list[Event] = field(default_factory=list)
     """Events after the last step: validation, if there was any."""
     uses: dict[nn.Module, ModuleUse] = field(default_factory=dict)
-    """Of the last step in which a module was called."""
+    """The last call of each module in training mode."""
     uses_in_validation: dict[nn.Module, ModuleUse] = field(default_factory=dict)
     """The same, of models in evaluation mode."""
     stalls: tuple[Stall, ...] = ()
@@ -170,7 +170,7 @@ class Seen:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is a plain loop: one optimiser, and gradients that only `backward` makes."""
+        """Whether the script has one optimiser, and only `backward` makes gradients."""
         return len(self.optimizers) == 1 and all(
             any(event.kind == "backward" for event in step)
             and not any(event.kind == "grad" for event in step)
@@ -179,7 +179,7 @@ class Seen:
 
     @property
     def training_passes(self) -> Iterator[Event]:
-        """Forward passes of which gradients were computed."""
+        """Forward passes that have a backward pass."""
         for step in self.steps:
             before: Event | None = None
             for event in step:
@@ -196,7 +196,7 @@ class Seen:
 
     @property
     def model_line(self) -> str:
-        """Where the first model that is trained was made; "" if that was not seen."""
+        """The line that makes the first trained model; "" if it is not known."""
         return next(map(self.line_of, self.trained()), "")
 
     def line_of(self, what: Any) -> str:

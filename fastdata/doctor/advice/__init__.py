@@ -5,10 +5,10 @@
 ``optimizers.py``  fused optimisers, gradients that are set to None, schedules
 ``left_on.py``     debugging, and gradients in a validation
 ``memory.py``      activations that are computed again, fragmented memory
-``waiting.py``     what makes a GPU wait for the host; metrics
+``waiting.py``     GPU waits for the host; metrics
 ``processor.py``   threads, memory allocators
-``ranks.py``       DataParallel, DDP's options, what is wrong between ranks
-``mistakes.py``    what is wrong, and not only slow
+``ranks.py``       DataParallel, DDP's options, mistakes between ranks
+``mistakes.py``    mistakes, whether or not they are slow
 =================  =============================================================
 """
 

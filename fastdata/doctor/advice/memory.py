@@ -22,7 +22,7 @@ _ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
 
 @advice("D35", "checkpoint repeated blocks", saves="memory")
 def activation_checkpointing(seen: Seen) -> Iterator[Finding]:
-    """Look for models of many blocks of one class, none of which is checkpointed."""
+    """Look for models with many blocks of one class, without checkpoints."""
     if seen.is_compiled or any(name == "checkpoint" for name, _ in seen.calls):
         return
     for model in seen.trained():
@@ -67,7 +67,7 @@ def _checkpointed(block: nn.Module, forward: Any) -> Any:
 
 
 UNUSED = 0.25
-"""Of what torch has taken, that is a sign of it."""
+"""The unused share of torch's memory that is a sign of fragmentation."""
 
 
 @advice("D36", _EXPANDABLE, saves="memory", gpu_only=True)

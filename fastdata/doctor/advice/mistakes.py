@@ -12,7 +12,7 @@ from fastdata.doctor.contract import Finding, Numerics, advice
 from fastdata.doctor.seen import Event, Seen
 
 _mistake = functools.partial(
-    advice, kind="bug", numerics=Numerics.TRAINING, why_not="it changes what is trained"
+    advice, kind="bug", numerics=Numerics.TRAINING, why_not="it changes the training"
 )
 """Something that computes another thing than its author probably meant."""
 
@@ -66,7 +66,7 @@ def gradients_never_cleared(seen: Seen) -> Iterator[Finding]:
 
 @_mistake("D47", "model.train() before training")
 def training_in_evaluation(seen: Seen) -> Iterator[Finding]:
-    """Look for backward passes in evaluation mode of what was trained in training mode before.
+    """Look for models that train in training mode first, and in evaluation mode later.
 
     Not if the same step also trains it in training mode, as with adversarial examples.
     """

@@ -39,7 +39,7 @@ def mixed_precision(seen: Seen) -> Iterator[Finding]:
 
 
 def _multiplies(uses: Iterable[ModuleUse]) -> bool:
-    """Return whether any of them multiplies float32 matrices."""
+    """Return whether a module multiplies float32 matrices."""
     return any(isinstance(u.module, MULTIPLIES) and u.dtype == torch.float32 for u in uses)
 
 
@@ -113,7 +113,7 @@ def _convert(model: nn.Module, optimizers: Sequence[Optimizer]) -> Undo:
 def _arrange(
     model: nn.Module, optimizers: Sequence[Optimizer], memory_format: torch.memory_format
 ) -> None:
-    """Put weights, gradients and what optimisers keep of them into one order of memory."""
+    """Change the order of memory of weights, gradients and states of optimisers."""
     model.to(memory_format=memory_format)  # type: ignore[call-overload]
     for parameter in model.parameters():
         if parameter.ndim != 4:
@@ -208,7 +208,7 @@ def _normalised(uses: Mapping[nn.Module, ModuleUse]) -> Iterator[tuple[Any, _Bat
 
 
 def _is_only_user(use: ModuleUse, uses: Mapping[nn.Module, ModuleUse], kinds: Any) -> bool:
-    """Return whether a module takes the output of a layer of these kinds, and no other does."""
+    """Return whether a module is the only user of a layer of these kinds."""
     layer = use.made_by
     return isinstance(layer, kinds) and layer in uses and uses[layer].users == 1
 

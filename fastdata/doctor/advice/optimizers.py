@@ -1,4 +1,4 @@
-"""What the optimiser does, and what it leaves behind."""
+"""Advice on optimisers, gradients and learning rates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fastdata.doctor.seen import EventKind, Seen
 from fastdata.doctor.sources import has_own_schedule
 
 _note = functools.partial(
-    advice, kind="note", numerics=Numerics.TRAINING, why_not="it changes what is trained"
+    advice, kind="note", numerics=Numerics.TRAINING, why_not="it changes the training"
 )
 
 

@@ -15,13 +15,13 @@ from fastdata.doctor.seen import FOLLOWED_STEPS, Seen
 from fastdata.processes.resources import available_cores
 
 KEPT = (("MALLOC_TRIM_THRESHOLD_", f"{4 << 30}"), ("MALLOC_MMAP_THRESHOLD_", f"{1 << 30}"))
-"""Bytes that malloc keeps, and from which on a block is no part of what it keeps."""
+"""Thresholds of malloc in bytes: free memory that it keeps, and its largest block."""
 
 PAGE_SECONDS = 1e-6
 """Until the system has cleared a page of 4 kB: 1 to 2 us, on a virtual machine."""
 
 LEAST_SHARE = 0.05
-"""Of a step, that goes into clearing pages, from which on something may be gained."""
+"""The smallest share of a step for clearing pages that is reported."""
 
 
 def _has_own_allocator() -> bool:

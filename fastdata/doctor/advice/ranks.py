@@ -1,4 +1,4 @@
-"""Training by several processes, or on several devices, and what is wrong between ranks."""
+"""Advice on several devices and processes, and mistakes between ranks."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def bucket_views(seen: Seen) -> Iterator[Finding]:
 
 @_ddp("D28", "no_sync() except for the last batch of a step", numerics=Numerics.ROUNDING)
 def reduced_too_often(seen: Seen) -> Iterator[Finding]:
-    """Look for steps with several backward passes, all of which exchange gradients."""
+    """Look for steps with several backward passes that all exchange gradients."""
     if not any(_wrapped(seen)):
         return
     for step in seen.steps:
@@ -73,7 +73,7 @@ def reduced_too_often(seen: Seen) -> Iterator[Finding]:
 
 
 _FEW = 16
-"""Samples of a rank for which statistics are worth sharing."""
+"""Ranks with fewer samples should share their statistics."""
 
 
 @_ddp("D29", "SyncBatchNorm, as ranks have few samples", kind="note", numerics=Numerics.TRAINING)
@@ -94,7 +94,7 @@ class RanksCompared(Advice):
     """Something that only shows when ranks are compared, as ``--ranks`` does."""
 
     compare: Callable[[Sequence[RankFacts]], Iterator[Finding]] = field(kw_only=True)
-    """Yields what is found in facts of all ranks."""
+    """Yields findings from the facts of all ranks."""
 
 
 def _compared(id: str, title: str, kind: Kind = "bug") -> Callable[[Any], RanksCompared]:
@@ -116,7 +116,7 @@ def same_samples(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
 
 
 def _has_all(rank: RankFacts, ranks: int) -> bool:
-    """Return whether a rank goes through its whole dataset, but for an incomplete batch."""
+    """Return whether a rank goes through its whole dataset, except an incomplete batch."""
     if not rank.first_sample:
         return False
     batches = rank.epoch_batches or 0

@@ -12,7 +12,7 @@ from fastdata.doctor.sources import blocking_copies, mentions
 from fastdata.measuring.stalls import COPIED_ARRAY
 
 LEAST_SHARE = 0.1
-"""Share of a step from which on a metric is reported."""
+"""The smallest share of a step that is reported as a metric."""
 
 _READS = "it has to be read later, or less often, which only the script's author can decide"
 _LOADING = "loading takes no part in a trial: fastdata profile measures it"
