@@ -60,7 +60,7 @@ def row(id: str, verdict: str = "", value: float = 1.0, **others: Any) -> Row:
     return replace(made, **others)
 
 
-MISTAKE = row("D41", kind="bug", why_not="it changes what is trained")
+MISTAKE = row("D41", kind="bug", why_not="it changes the training")
 GPU = row("D11", why_not="GPU only", where=tuple(f"train.py:{n} train" for n in range(9)))
 GAIN = row("D09", "gain", 1.38)
 FUSED = row("D06", "gain", 1.05, trial=trial("gain", 1.05, numerics=Numerics.ROUNDING))
@@ -307,7 +307,7 @@ Not written: torch.save: /home/checkpoint.pt (3x)"""
 
 
 def test_all_of_a_report_is_printed_if_it_is_asked_for() -> None:
-    note = row("D33", kind="note", why_not="it changes what is trained")
+    note = row("D33", kind="note", why_not="it changes the training")
     report = replace(REPORT, rows=(*REPORT.rows, note), noise=Estimate(0.99, 0.98, 1.01, 2))
     short, full = render_text(report), render_text(report, everything=True)
     for text in (
