@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ from fastdata.tuned_settings.settings import Settings
 from fastdata.tuned_settings.store import Key
 from fastdata.unpacked.dataset import UnpackedDataset
 
-__all__ = ["LEAST_CACHED", "ImageInfo", "LoaderFactory", "loader_factory"]
+__all__ = ["LEAST_CACHED", "ImageInfo", "LoaderFactory", "WorkloadInfo", "loader_factory"]
 
 DEFAULT_BATCH_SIZE = 256
 
@@ -58,32 +58,58 @@ class ImageInfo:
     codecs: tuple[str, ...] = ()
     """``"file"`` for files that are not packed."""
     sides: tuple[int, ...] = ()
-    """The median short side; and the short side in batches, where that is fixed."""
+    """The median short side; and the short side in batches, if that is fixed."""
     decoded_bytes: int = 0
     """All images in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadInfo:
+    """What is known of a loader, and after the first batches of these and of the step."""
+
+    base: Settings
+    """Settings to begin with; the number of workers does not count."""
+    batch_size: int = 0
+    batch_bytes: int = 0
+    batches: int | None = None
+    """In an epoch, if that is known."""
+    batch_seconds: float = 0.0
+    """For one batch in the calling thread."""
+    to_device: bool = False
+    """Whether batches go on to a device."""
+    cuda: bool = False
+    allows_dali: bool = False
+    """Whether DALI could make the batches, if it is installed."""
+    step: str = ""
+    """What the step is called; "" without one."""
+    images: ImageInfo = field(default_factory=ImageInfo)
+    device_free_bytes: int = 0
+    notes: tuple[str, ...] = ()
+    transforms: str = ""
+    """Those that were chosen for the dataset, in words."""
+    store: StoreInfo | None = None
+    """The part from stores before anything was measured; None if all of it is in files."""
+    key: Key | None = None
+    """The key of the stored settings; None if they cannot be stored."""
+    calls_python: bool = False
+    """Whether callables make samples: only processes can seed what they draw from."""
 
 
 class LoaderFactory(ABC):
     """Makes loaders of the same batches with given settings.
 
-    Batches arrive on `device`, or stay on the host if it is None.  `base` are the settings to begin
-    with; its `num_workers` does not count.  With `calls_python`, callables make samples of packed
-    data; with `allows_dali`, DALI could make the batches.
+    Batches arrive on `device`, or stay on the host if it is None.  `paths` are the files that are
+    read, if they are known.
     """
 
-    calls_python: bool = False
-    allows_dali: bool = False
     paths: Sequence[Path] = ()
-    """The files that are read, if they are known."""
-    notes: Sequence[str] = ()
-    """Differences between the measured loaders and the one that was given."""
-    store: StoreInfo | None = None
-    """The part from stores when this was made; None if all of it is in files."""
 
     def __init__(
-        self, dataset: Any, options: LoaderOptions, device: torch.device | None, base: Settings
+        self, dataset: Any, options: LoaderOptions, device: torch.device | None, info: WorkloadInfo
     ) -> None:
-        self.dataset, self._given, self.device, self.base = dataset, options, device, base
+        self.dataset, self._given, self.device = dataset, options, device
+        to_device = device is not None and device.type != "cpu"
+        self.info = dataclasses.replace(info, to_device=to_device)
 
     @property
     def batch_size(self) -> int:
@@ -172,28 +198,21 @@ class PackedLoaderFactory(LoaderFactory):
     def __init__(self, data: Any, options: LoaderOptions) -> None:
         self._options = dataclasses.replace(options, cache=None, cache_scope="all")
         probe = packed_loader(data, self._options_with(Settings(0)))
-        self.calls_python = not probe.pipeline.direct
-        method = options.worker_method
+        method, calls_python = options.worker_method, not probe.pipeline.direct
         if method == "auto":
             assert isinstance(probe.backend, CpuBackend), (
                 "the options have neither DALI nor a cache"
             )
             method = choose_method(
                 2,
-                calls_python=self.calls_python,
+                calls_python=calls_python,
                 releases_lock=probe.backend.work.releases_lock,
                 context=options.multiprocessing_context,
             )
         base = Settings(1, method, 2, options.pinned, options.persistent)
         if options.backend == "dali":
             base = dataclasses.replace(base, worker_method="thread", backend="dali")
-        # The dataset of the probe has the fields that were asked for.
-        super().__init__(probe.dataset, options, options.target, base)
-        self._world_size = probe.world_size
-        self.store = store_info(data)
-        self._in_cache = self.store is None or self.store.present == 1
-        self.paths = list(getattr(data, "paths", []))
-        self.allows_dali = (
+        allows_dali = (
             options.backend == "auto"
             and options.decoder == "auto"
             and options.worker_method != "process"
@@ -201,11 +220,19 @@ class PackedLoaderFactory(LoaderFactory):
             and not options.image_lists
             and not isinstance(data, UnpackedDataset)
         )
-        if options.cache is not None:
-            self.notes = [
-                f"measured without cache={options.cache!r}: these workers fill it in the first "
-                "epoch"
-            ]
+        note = f"measured without cache={options.cache!r}: these workers fill it in the first epoch"
+        info = WorkloadInfo(
+            base,
+            allows_dali=allows_dali,
+            notes=() if options.cache is None else (note,),
+            store=store_info(data),
+            calls_python=calls_python,
+        )
+        # The dataset of the probe has the fields that were asked for.
+        super().__init__(probe.dataset, options, options.target, info)
+        self.paths = list(getattr(data, "paths", []))
+        self._world_size = probe.world_size
+        self._in_cache = info.store is None or info.store.present == 1
 
     def images(self, batch: Any) -> ImageInfo:
         data = self.dataset
@@ -258,12 +285,11 @@ class StockLoaderFactory(LoaderFactory):
         self, like: DataLoader[Any], device: torch.device | None, options: LoaderOptions
     ) -> None:
         pinned = bool(like.pin_memory) and torch.cuda.is_available()
-        base = Settings(1, "process", 2, pinned, True, "torch")
-        super().__init__(like.dataset, options, device, base)
+        base, name = Settings(1, "process", 2, pinned, True, "torch"), type(like).__qualname__
+        note = f"{name} was measured as the stock DataLoader that it is made from"
+        notes = () if type(like) is DataLoader else (note,)
+        super().__init__(like.dataset, options, device, WorkloadInfo(base, notes=notes))
         self._like = like
-        if type(like) is not DataLoader:
-            name = type(like).__qualname__
-            self.notes = [f"{name} was measured as the stock DataLoader that it is made from"]
 
     @contextlib.contextmanager
     def open(self, settings: Settings) -> Iterator[Any]:

@@ -18,8 +18,7 @@ import torch
 
 from fastdata.errors import FastdataError
 from fastdata.measuring.crops import ChosenCrops
-from fastdata.measuring.downloads import StoreInfo
-from fastdata.measuring.factories import LEAST_CACHED, ImageInfo, loader_factory
+from fastdata.measuring.factories import LEAST_CACHED, WorkloadInfo, loader_factory
 from fastdata.measuring.loaders import EndlessBatches, batch_nbytes, dataset_of
 from fastdata.measuring.page_cache import WARM_AT_LEAST, read_within, resident
 from fastdata.measuring.windows import (
@@ -36,9 +35,8 @@ from fastdata.processes.resources import available_bytes
 from fastdata.steps import ReferenceStep, is_script_target, run_script
 from fastdata.steps.meter import Meter
 from fastdata.tuned_settings.settings import Settings
-from fastdata.tuned_settings.store import Key
 
-__all__ = ["Workload", "WorkloadInfo", "WorkloadSpec", "step_name"]
+__all__ = ["Workload", "WorkloadSpec", "step_name"]
 
 CACHED_BATCHES = 4
 """Real batches that the step is measured with, in turn."""
@@ -58,39 +56,6 @@ class WorkloadSpec:
     options: dict[str, Any] = field(default_factory=dict)
     step: Callable[[Any], Any] | str | None = None
     device: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class WorkloadInfo:
-    """What the first batches of a workload show."""
-
-    base: Settings
-    """Settings to begin with."""
-    batch_size: int
-    batch_bytes: int
-    batches: int | None
-    """In an epoch, if that is known."""
-    batch_seconds: float = 0.0
-    """For one batch in the calling thread."""
-    to_device: bool = False
-    """Whether batches go on to a device."""
-    cuda: bool = False
-    allows_dali: bool = False
-    """Whether DALI could make the batches, if it is installed."""
-    step: str = ""
-    """What the step is called; "" without one."""
-    images: ImageInfo = field(default_factory=ImageInfo)
-    device_free_bytes: int = 0
-    notes: tuple[str, ...] = ()
-    transforms: str = ""
-    """Those that were chosen for the dataset, in words."""
-    store: StoreInfo | None = None
-    """The part from stores before anything was measured; None if all of it is in files."""
-    key: Key | None = None
-    """The key of the stored settings; None if they cannot be stored."""
-    calls_python: bool = False
-    """Whether callables make samples: then batches of threads differ from those of processes, as
-    only processes can seed what the callables draw from."""
 
 
 class Workload:
@@ -119,8 +84,8 @@ class Workload:
 
     def probe(self) -> WorkloadInfo:
         """Make a few batches in this process, and keep them; return what there is to know."""
-        loaders, base, notes = self.loaders, self.loaders.base, (*self._notes, *self.loaders.notes)
-        key = None
+        loaders, key = self.loaders, None
+        base, notes = loaders.info.base, (*self._notes, *loaders.info.notes)
         # Before any batch: a dataset that opens its file with the first sample is another then.
         try:
             key = loaders.key
@@ -146,23 +111,19 @@ class Workload:
             except TypeError:
                 count = None
         cuda = torch.cuda.is_available()
-        return WorkloadInfo(
-            base=loaders.base,
+        return replace(
+            loaders.info,
             batch_size=loaders.batch_size,
             batch_bytes=batch_nbytes(self._batches[0]),
             batches=count,
             batch_seconds=took,
-            to_device=loaders.device is not None and loaders.device.type != "cpu",
             cuda=cuda,
-            allows_dali=loaders.allows_dali,
             step="" if self.step is None else step_name(self.step, "the step "),
             images=loaders.images(self._batches[0]),
             device_free_bytes=torch.cuda.mem_get_info()[0] if cuda else 0,
             notes=notes,
             transforms=self._transforms,
-            store=loaders.store,
             key=key,
-            calls_python=loaders.calls_python,
         )
 
     def warm(self, settings: Settings | None, seconds: float) -> str:
@@ -171,7 +132,7 @@ class Workload:
         If files are not known, an epoch is read with these settings; with None it is not.  What
         comes out of a store is in memory then; some batches may take up to three times as long.
         """
-        paths, store = self.loaders.paths, self.loaders.store
+        paths, store = self.loaders.paths, self.loaders.info.store
         is_here = store is None or store.present == 1
         share = resident(paths) if paths and is_here else None
         if share is not None:
