@@ -131,19 +131,12 @@ class LoaderFactory(ABC):
         return ImageInfo()
 
     def stay_in_cache(self) -> bool:
-        """Make loaders of local data from now on; return whether there is enough.
-
-        Then all loaders that are compared read the same, and none waits for downloads.
-        """
+        """Make loaders of local data from now on; return whether there is enough."""
         return True
 
 
 def loader_factory(data: Any, options: dict[str, Any]) -> LoaderFactory:
-    """Return what makes loaders of a path, a dataset or a loader.
-
-    `options` are those of `fastdata.loader`, and an error if a loader is given, which has its
-    own.  By default batches have 256 samples, are shuffled, and the incomplete one is left out.
-    """
+    """Return what makes loaders of a path, a dataset or a loader, which has its own options."""
     device = data.device if isinstance(data, CUDAPrefetcher) else None
     data = inner_loader(data)
     if not isinstance(data, (Loader, DataLoader)):
@@ -190,19 +183,14 @@ def _with_training_defaults(data: Any, options: dict[str, Any]) -> tuple[Any, di
 
 
 class PackedLoaderFactory(LoaderFactory):
-    """Makes loaders of packed data.
-
-    Caches are left out: once they are full, workers have nothing to read.
-    """
+    """Makes loaders of packed data, without caches: once they are full, nothing is read."""
 
     def __init__(self, data: Any, options: LoaderOptions) -> None:
         self._options = dataclasses.replace(options, cache=None, cache_scope="all")
         probe = packed_loader(data, self._options_with(Settings(0)))
         method, calls_python = options.worker_method, not probe.pipeline.direct
         if method == "auto":
-            assert isinstance(probe.backend, CpuBackend), (
-                "the options have neither DALI nor a cache"
-            )
+            assert isinstance(probe.backend, CpuBackend), "it has neither DALI nor a cache"
             method = choose_method(
                 2,
                 calls_python=calls_python,
@@ -275,11 +263,7 @@ class PackedLoaderFactory(LoaderFactory):
 
 
 class StockLoaderFactory(LoaderFactory):
-    """Makes stock DataLoaders from the attributes of one, whose batches are copied to `device`.
-
-    `options` are those with which `fastdata.loader` makes it.  Workers persist, and memory is
-    pinned as in the given loader.
-    """
+    """Makes stock DataLoaders like one that `fastdata.loader` makes with `options`."""
 
     def __init__(
         self, like: DataLoader[Any], device: torch.device | None, options: LoaderOptions
@@ -293,26 +277,20 @@ class StockLoaderFactory(LoaderFactory):
 
     @contextlib.contextmanager
     def open(self, settings: Settings) -> Iterator[Any]:
-        with stock_loader_like(
-            self._like,
-            settings.num_workers,
-            pin_memory=settings.pin_memory,
-            prefetch_factor=settings.prefetch_factor,
-            persistent_workers=settings.persistent_workers,
-        ) as made:
+        names = "pin_memory", "prefetch_factor", "persistent_workers"
+        options = {name: getattr(settings, name) for name in names}
+        with stock_loader_like(self._like, settings.num_workers, **options) as made:
             yield made if self.device is None else CUDAPrefetcher(made, self.device)
 
 
 def _options_like(like: DataLoader[Any], device: torch.device | None) -> LoaderOptions:
     """Return the options with which `fastdata.loader` makes such a DataLoader."""
+    options = {"device": device, "multiprocessing_context": like.multiprocessing_context}
     arguments = dataloader_arguments(like)
-    options: dict[str, Any] = {"device": device}
-    options["multiprocessing_context"] = like.multiprocessing_context
     if "batch_sampler" in arguments:
-        options["batch_sampler"] = arguments["batch_sampler"]
+        options["batch_sampler"] = like.batch_sampler
     else:
-        options["batch_size"] = arguments["batch_size"] or 1
-        options["drop_last"] = bool(arguments["drop_last"])
+        options |= {"batch_size": like.batch_size or 1, "drop_last": bool(like.drop_last)}
         if isinstance(like.sampler, RandomSampler):
             options["shuffle"] = True
         elif "sampler" in arguments and not isinstance(like.sampler, SequentialSampler):

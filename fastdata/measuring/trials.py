@@ -1,10 +1,7 @@
 """Trials: calls of a workload's methods in a process of their own, or in this one.
 
-With a `ProcessRunner`, whatever a trial does (it is killed, crashes, hangs, takes all memory), its
-caller goes on and has the reason as text.
-
-    ProcessRunner --request--> make(spec).method(*arguments), in a process that is spawned
-                  <-result or TrialFailedError--
+A trial may be killed, crash, hang or take all memory: with a `ProcessRunner`, its caller goes on
+and has the reason as text.
 """
 
 from __future__ import annotations
@@ -51,10 +48,7 @@ _TICK_SECONDS = 0.1
 
 
 class TrialFailedError(FastdataError, RuntimeError):
-    """A trial has no result; the message is the reason.
-
-    `refused` is the error of fastdata about an argument or the data, if it was one.
-    """
+    """A trial has no result; `refused` is fastdata's error about an argument or the data."""
 
     def __init__(self, message: str, refused: FastdataError | None = None) -> None:
         super().__init__(message)
@@ -89,10 +83,10 @@ class LocalRunner:
 class ProcessRunner:
     """Calls them in another process, started on demand and restarted after a failure.
 
-    It is started by spawn, never by fork: it may use CUDA, and inherits no locks.  It ends with
-    `close`, with this object, with the interpreter, or when this process is killed, together with
-    its child processes, their files in ``/dev/shm``, and its temporary files.  `make` and `spec`
-    are pickled, which may raise anything.
+    It is spawned, never forked: it may use CUDA, and inherits no locks.  It ends with `close`, with
+    this object, the interpreter, or if this process is killed, together with its child processes,
+    their files in ``/dev/shm``, and its temporary files.  `make` and `spec` are pickled, which may
+    raise anything.
     """
 
     def __init__(self, make: Callable[[Any], Any], spec: Any) -> None:

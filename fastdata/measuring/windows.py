@@ -1,10 +1,8 @@
 """Timed windows: batches with nothing done to them, steps on batches that are there, and both.
 
-A window begins and ends as a batch arrives.  Before the first one, all batches that were made
-ahead are used up, so a window counts what workers can keep up and not their stock.
-
-Windows of a second are skewed: other programs can only make them slower.  So rates are medians,
-and their intervals are order statistics, which assume no distribution.
+A window begins and ends as a batch arrives, and the stock of batches is used up before the first.
+Other programs can only make windows slower, so they are skewed: rates are medians, and their
+intervals are order statistics, which assume no distribution.
 """
 
 from __future__ import annotations
@@ -62,10 +60,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """`count` windows of at least `seconds` each.
-
-    After the first one, none is begun that would not fit into `most_seconds` altogether.
-    """
+    """`count` windows of at least `seconds`; all but the first have to fit into `most_seconds`."""
 
     count: int
     seconds: float
@@ -74,10 +69,7 @@ class Windows:
     def rates(
         self, window: Callable[[], tuple[int, float]], meter: Meter, began: float, *first: float
     ) -> tuple[float, ...]:
-        """Return the rate of each window: `window` returns a count and its seconds.
-
-        `most_seconds` count from `began`; `first` are the seconds of a first window of one.
-        """
+        """Return the rate of each `window()`, a count and its seconds; `first` is one of 1."""
         done = [(1, took) for took in first]
         while not done or (
             len(done) < self.count and meter.clock() - began + done[-1][1] <= self.most_seconds
@@ -88,10 +80,7 @@ class Windows:
 
 @dataclass(frozen=True, slots=True)
 class Supply:
-    """Batches a second in each window of a loader, and the seconds until its first batch.
-
-    The bytes from storage include those of workers that have ended.
-    """
+    """Batches a second in each window of a loader; bytes include those of workers that ended."""
 
     rates: tuple[float, ...]
     start_seconds: float
@@ -99,11 +88,10 @@ class Supply:
 
 
 def rate_of(windows: Sequence[float]) -> Rate:
-    """Return the median of the rates of windows and its 95% interval.
+    """Return the median of the rates of windows and its 95% interval, by order statistics.
 
-    The interval is from the k-th smallest to the k-th largest, k as large as the binomial
-    distribution allows (Conover, "Practical Nonparametric Statistics", 3.2).  Of fewer than six
-    it is their range, which is less sure: 94% of five, 75% of three.
+    Source: Conover, "Practical Nonparametric Statistics", 3.2.  The range of fewer than six windows
+    is less sure: 94% of five, 75% of three.
     """
     count = len(windows)
     if not count:
@@ -122,11 +110,7 @@ def rate_of(windows: Sequence[float]) -> Rate:
 def in_turns(
     contenders: Iterable[T], rounds: int, order: random.Random | None = None
 ) -> Iterator[list[T]]:
-    """Yield the contenders once a round, each time in another random order.
-
-    So whatever the machine does meanwhile happens to all of them.  Without `order` the orders are
-    the same in each call.
-    """
+    """Yield the contenders once a round, each time in another random order."""
     turn = list(contenders)
     order = order or random.Random(0)
     for _ in range(rounds):
@@ -179,14 +163,11 @@ def measure_supply(
 def measure_demand(
     step: Callable[[Any], Any], batches: Sequence[Any], windows: Windows, *, meter: Meter
 ) -> tuple[float, ...]:
-    """Return steps a second on batches that are where the step wants them, in turn.
-
-    A step that is longer than a window is one, and then two steps may be all.
-    """
+    """Return steps a second on batches that are where the step wants them, in turn."""
     work, began = partial(_take_steps, step, cycle(batches)), meter.clock()
     meter.seconds(partial(work, 1))  # what the first time costs
     once = meter.seconds(partial(work, 1))
-    if once >= windows.seconds:
+    if once >= windows.seconds:  # each step is a window
         return windows.rates(lambda: (1, meter.seconds(partial(work, 1))), meter, began, once)
     least = max(1, min(10, int(windows.seconds / max(once, 1e-9))))
     count = min(meter.repeats(work, windows.seconds, least=least), MOST_STEPS)
@@ -202,10 +183,7 @@ def measure_training(
     meter: Meter,
     rate: float,
 ) -> tuple[float, ...]:
-    """Return steps a second of a training loop: each takes a batch, and does the step on it.
-
-    About `rate` steps a second are expected, for the length of windows.
-    """
+    """Return steps a second of a training loop; about `rate` are expected."""
     first, count = steps_of_run(settings, rate, windows.seconds)
     with closing(EndlessBatches(loader)) as batches:
         work, began = partial(_take_steps, step, batches), meter.clock()

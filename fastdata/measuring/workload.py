@@ -44,12 +44,10 @@ CACHED_BATCHES = 4
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSpec:
-    """What to measure.
+    """What to measure: data or a script's function, options of `fastdata.loader`, and a step.
 
-    `data` is a path, dataset or loader, or a script's function that returns one, perhaps with a
-    step.  `options` are those of `fastdata.loader`, if `data` is no loader; a `transform` may
-    also be `ChosenCrops`.  The step may be the name of a reference model, and is called with
-    batches that are on `device`.
+    A `transform` may also be `ChosenCrops`, and a step the name of a reference model.  The step is
+    called with batches that are on `device`.
     """
 
     data: Any
@@ -129,8 +127,8 @@ class Workload:
     def warm(self, settings: Settings | None, seconds: float) -> str:
         """Read data that is not in memory; return "warm", "cold", or "" if that is unknown.
 
-        If files are not known, an epoch is read with these settings; with None it is not.  What
-        comes out of a store is in memory then; some batches may take up to three times as long.
+        If files are not known, an epoch is read with `settings`, unless these are None.  Some
+        batches out of a store may take up to three times as long.
         """
         paths, store = self.loaders.paths, self.loaders.info.store
         is_here = store is None or store.present == 1
@@ -153,10 +151,7 @@ class Workload:
         return "warm"
 
     def stay_in_cache(self) -> bool:
-        """Measure local data from now on; return whether there is enough.
-
-        Without it loaders wait for downloads, the first of them more than the others.
-        """
+        """Measure local data from now on, without downloads; return whether there is enough."""
         return self.loaders.stay_in_cache()
 
     def supply(self, settings: Settings, windows: Windows) -> Supply:
