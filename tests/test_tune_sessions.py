@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from simulated_tuning import CURVE, Batches, Clock, Meter, T, rate
 
-from fastdata.measuring.factories import ImageInfo, WorkloadInfo
+from fastdata.measuring.factories import WorkloadInfo
+from fastdata.measuring.images import ImageInfo
 from fastdata.measuring.trials import TrialFailedError
 from fastdata.measuring.windows import (
     Rate,

@@ -28,10 +28,9 @@ from fastdata.engine.backend import CpuBackend
 from fastdata.engine.loader import Loader
 from fastdata.engine.workers import choose_method
 from fastdata.errors import OptionError
-from fastdata.formats.layout import CODECS
 from fastdata.loading import is_location, loader, options_of
-from fastdata.measuring.crops import stored_sizes
 from fastdata.measuring.downloads import StoreInfo, in_cache, store_info
+from fastdata.measuring.images import ImageInfo
 from fastdata.measuring.loaders import dataloader_arguments, inner_loader, stock_loader_like
 from fastdata.opening import open as open_dataset
 from fastdata.options import OF_STORES, LoaderOptions
@@ -43,24 +42,12 @@ from fastdata.tuned_settings.settings import Settings
 from fastdata.tuned_settings.store import Key
 from fastdata.unpacked.dataset import UnpackedDataset
 
-__all__ = ["LEAST_CACHED", "ImageInfo", "LoaderFactory", "WorkloadInfo", "loader_factory"]
+__all__ = ["LEAST_CACHED", "LoaderFactory", "WorkloadInfo", "loader_factory"]
 
 DEFAULT_BATCH_SIZE = 256
 
 LEAST_CACHED = 4
 """Batches whose images are in the cache, so that loaders can be compared on these."""
-
-
-@dataclass(frozen=True, slots=True)
-class ImageInfo:
-    """What is known of the first image field of packed data."""
-
-    codecs: tuple[str, ...] = ()
-    """``"file"`` for files that are not packed."""
-    sides: tuple[int, ...] = ()
-    """The median short side; and the short side in batches, if that is fixed."""
-    decoded_bytes: int = 0
-    """All images in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +112,6 @@ class LoaderFactory(ABC):
     @abstractmethod
     def open(self, settings: Settings) -> contextlib.AbstractContextManager[Any]:
         """Return a context with an iterable of batches, whose workers end with it."""
-
-    def images(self, batch: Any) -> ImageInfo:
-        """Return what is known of the images, of which this is a batch."""
-        return ImageInfo()
 
     def stay_in_cache(self) -> bool:
         """Make loaders of local data from now on; return whether there is enough."""
@@ -222,29 +205,8 @@ class PackedLoaderFactory(LoaderFactory):
         self._world_size = probe.world_size
         self._in_cache = info.store is None or info.store.present == 1
 
-    def images(self, batch: Any) -> ImageInfo:
-        data = self.dataset
-        name = next(iter(data.schema.images), None)
-        unpacked = isinstance(data, UnpackedDataset)
-        if name is None or not (unpacked or hasattr(data, "shards")):
-            return ImageInfo()
-        sizes = stored_sizes(data, name)
-        codecs, pixels = {"file"}, sizes.prod(axis=0)
-        count = int(pixels.mean() * len(data)) if sizes.size else 0  # sizes are those of some files
-        if not unpacked:
-            columns = [np.asarray(shard.column(f"{name}.codec")) for shard in data.shards]
-            codecs = {CODECS[code] for code in np.unique(np.concatenate(columns)).tolist()}
-            count = int(pixels.sum())
-        sides = (int(np.median(sizes.min(axis=0))) if sizes.size else 0,)
-        made = getattr(batch, name, None)
-        if isinstance(made, torch.Tensor) and made.ndim == 4:
-            sides += (min(made.shape[2:]),)
-        return ImageInfo(tuple(sorted(codecs)), sides, count * data.schema.images[name].channels)
-
-    @contextlib.contextmanager
-    def open(self, settings: Settings) -> Iterator[Any]:
-        with packed_loader(self.dataset, self._options_with(settings)) as made:
-            yield made
+    def open(self, settings: Settings) -> Loader:
+        return packed_loader(self.dataset, self._options_with(settings))
 
     def stay_in_cache(self) -> bool:
         given = self._options

@@ -57,8 +57,8 @@ def end_workers(loader: Loader | DataLoader[Any]) -> None:
     """End the workers of a loader, also those of a `DataLoader` that something refers to."""
     if isinstance(loader, Loader):
         loader.close()
-    elif getattr(loader, "_iterator", None) is not None:
-        getattr(loader._iterator, "_shutdown_workers", bool)()
+    elif hasattr(loader._iterator, "_shutdown_workers"):
+        loader._iterator._shutdown_workers()
 
 
 def dataloader_arguments(

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from fastdata.errors import FastdataError
-from fastdata.measuring.crops import ChosenCrops
 from fastdata.measuring.factories import LEAST_CACHED, WorkloadInfo, loader_factory
+from fastdata.measuring.images import ChosenCrops, ImageInfo
 from fastdata.measuring.loaders import EndlessBatches, batch_nbytes, dataset_of
 from fastdata.measuring.page_cache import WARM_AT_LEAST, read_within, resident
 from fastdata.measuring.windows import (
@@ -117,7 +117,7 @@ class Workload:
             batch_seconds=took,
             cuda=cuda,
             step="" if self.step is None else step_name(self.step, "the step "),
-            images=loaders.images(self._batches[0]),
+            images=ImageInfo.of(loaders.dataset, self._batches[0]),
             device_free_bytes=torch.cuda.mem_get_info()[0] if cuda else 0,
             notes=notes,
             transforms=self._transforms,
@@ -132,8 +132,7 @@ class Workload:
         """
         paths, store = self.loaders.paths, self.loaders.info.store
         is_here = store is None or store.present == 1
-        share = resident(paths) if paths and is_here else None
-        if share is not None:
+        if is_here and paths and (share := resident(paths)) is not None:
             if share < WARM_AT_LEAST:
                 read_within(paths, seconds, available_bytes() // 2)
                 share = resident(paths) or 0.0
