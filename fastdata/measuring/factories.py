@@ -52,34 +52,24 @@ LEAST_CACHED = 4
 
 @dataclass(frozen=True, slots=True)
 class WorkloadInfo:
-    """What is known of a loader, and after the first batches of these and of the step."""
+    """Facts about a loader; the first batches complete them."""
 
-    base: Settings
-    """Settings to begin with; the number of workers does not count."""
+    base: Settings  # to begin with, for any number of workers
     batch_size: int = 0
     batch_bytes: int = 0
-    batches: int | None = None
-    """In an epoch, if that is known."""
-    batch_seconds: float = 0.0
-    """For one batch in the calling thread."""
-    to_device: bool = False
-    """Whether batches go on to a device."""
+    batches: int | None = None  # in an epoch, if that is known
+    batch_seconds: float = 0.0  # for one batch in the calling thread
+    to_device: bool = False  # whether batches go on to a device
     cuda: bool = False
-    allows_dali: bool = False
-    """Whether DALI could make the batches, if it is installed."""
-    step: str = ""
-    """What the step is called; "" without one."""
+    allows_dali: bool = False  # whether DALI could make the batches, if it is installed
+    step: str = ""  # its name
     images: ImageInfo = field(default_factory=ImageInfo)
     device_free_bytes: int = 0
     notes: tuple[str, ...] = ()
-    transforms: str = ""
-    """Those that were chosen for the dataset, in words."""
-    store: StoreInfo | None = None
-    """The part from stores before anything was measured; None if all of it is in files."""
-    key: Key | None = None
-    """The key of the stored settings; None if they cannot be stored."""
-    calls_python: bool = False
-    """Whether callables make samples: only processes can seed what they draw from."""
+    transforms: str = ""  # chosen for the dataset, in words
+    store: StoreInfo | None = None  # before any measurement; None if all data is in files
+    key: Key | None = None  # None if the settings cannot be stored
+    calls_python: bool = False  # callables make samples, and only processes can seed them
 
 
 class LoaderFactory(ABC):
@@ -95,8 +85,8 @@ class LoaderFactory(ABC):
         self, dataset: Any, options: LoaderOptions, device: torch.device | None, info: WorkloadInfo
     ) -> None:
         self.dataset, self._given, self.device = dataset, options, device
-        to_device = device is not None and device.type != "cpu"
-        self.info = dataclasses.replace(info, to_device=to_device)
+        moved = device is not None and device.type != "cpu"
+        self.info = dataclasses.replace(info, to_device=moved)
 
     @property
     def batch_size(self) -> int:
@@ -184,10 +174,8 @@ class PackedLoaderFactory(LoaderFactory):
         if options.backend == "dali":
             base = dataclasses.replace(base, worker_method="thread", backend="dali")
         allows_dali = (
-            options.backend == "auto"
-            and options.decoder == "auto"
+            (options.backend, options.decoder, options.cache) == ("auto", "auto", None)
             and options.worker_method != "process"
-            and options.cache is None  # which DALI does not go with
             and not options.image_lists
             and not isinstance(data, UnpackedDataset)
         )
@@ -246,7 +234,7 @@ class StockLoaderFactory(LoaderFactory):
 
 
 def _options_like(like: DataLoader[Any], device: torch.device | None) -> LoaderOptions:
-    """Return the options with which `fastdata.loader` makes such a DataLoader."""
+    """Return the options that make `fastdata.loader` return such a DataLoader."""
     options = {"device": device, "multiprocessing_context": like.multiprocessing_context}
     arguments = dataloader_arguments(like)
     if "batch_sampler" in arguments:

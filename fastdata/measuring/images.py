@@ -1,4 +1,4 @@
-"""Stored images: what is known of them, and the crops that suit a dataset without transforms."""
+"""Facts about stored images, and crops that suit them in a dataset without transforms."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ class ChosenCrops:
     size: int | tuple[int, int] | Literal["none"] | None = None
 
     def transforms_for(self, data: Any) -> tuple[tuple[Any, ...], tuple[str, ...]]:
-        """Return the transforms for a dataset, and what to say of them."""
+        """Return the transforms for a dataset, and notes about them."""
         images = [sizes for name in data.schema.images if (sizes := _stored_sizes(data, name)).size]
         if self.size == "none" or not images:
             return (), ()
-        size, notes = self.size, ()
+        size: Any = self.size
+        notes: tuple[str, ...] = ()
         if size is None:
             of_all = np.concatenate(images, axis=1)
             height, width = of_all.max(axis=1).tolist()
@@ -52,22 +53,17 @@ class ChosenCrops:
 
 @dataclass(frozen=True, slots=True)
 class ImageInfo:
-    """What is known of the first image field of packed data."""
+    """Facts about the first image field of packed data."""
 
-    codecs: tuple[str, ...] = ()
-    """``"file"`` for files that are not packed."""
-    sides: tuple[int, ...] = ()
-    """The median short side; and the short side in batches, if that is fixed."""
-    decoded_bytes: int = 0
-    """All images in memory."""
+    codecs: tuple[str, ...] = ()  # "file" if they are not packed
+    sides: tuple[int, ...] = ()  # the median short side, and that in batches if it is fixed
+    decoded_bytes: int = 0  # of all images in memory
 
     @classmethod
     def of(cls, data: Any, batch: Any) -> ImageInfo:
-        """Return what is known of the images of some data, of which this is a batch."""
-        unpacked = isinstance(data, UnpackedDataset)
-        if not is_packed(data) or not (
-            data.schema.images and (unpacked or hasattr(data, "shards"))
-        ):
+        """Return the facts about the images of `data`, given one batch of it."""
+        unpacked, packed = isinstance(data, UnpackedDataset), is_packed(data)
+        if not (packed and data.schema.images and (unpacked or hasattr(data, "shards"))):
             return cls()
         name, field = next(iter(data.schema.images.items()))
         sizes = _stored_sizes(data, name)
@@ -77,11 +73,11 @@ class ImageInfo:
             columns = [np.asarray(shard.column(f"{name}.codec")) for shard in data.shards]
             codecs = {CODECS[code] for code in np.unique(np.concatenate(columns)).tolist()}
             count = int(pixels.sum())
-        sides = (int(np.median(sizes.min(axis=0))) if sizes.size else 0,)
+        sides = [int(np.median(sizes.min(axis=0))) if sizes.size else 0]
         made = getattr(batch, name, None)
         if isinstance(made, torch.Tensor) and made.ndim == 4:
-            sides += (min(made.shape[2:]),)
-        return cls(tuple(sorted(codecs)), sides, count * field.channels)
+            sides.append(min(made.shape[2:]))
+        return cls(tuple(sorted(codecs)), tuple(sides), count * field.channels)
 
 
 def _stored_sizes(data: Any, name: str) -> NDArray[np.int64]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import inspect
 import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -50,15 +49,12 @@ def dali_is_installed() -> bool:
     return all(importlib.util.find_spec(name) for name in ("nvidia", "nvidia.dali"))
 
 
-# -- making a DataLoader like another --------------------------------------------------------
-
-
 def end_workers(loader: Loader | DataLoader[Any]) -> None:
     """End the workers of a loader, also those of a `DataLoader` that something refers to."""
     if isinstance(loader, Loader):
         loader.close()
-    elif hasattr(loader._iterator, "_shutdown_workers"):
-        loader._iterator._shutdown_workers()
+    elif (iterator := loader._iterator) is not None and hasattr(iterator, "_shutdown_workers"):
+        iterator._shutdown_workers()
 
 
 def dataloader_arguments(
@@ -69,8 +65,7 @@ def dataloader_arguments(
     With `as_batch_sampler`, batches are given by the batch sampler also if torch made that itself.
     """
     names = ["dataset", "collate_fn", "worker_init_fn", "generator"]
-    has_order = "in_order" in inspect.signature(DataLoader.__init__).parameters
-    if has_order and not getattr(like, "in_order", True):
+    if not getattr(like, "in_order", True):
         names.append("in_order")
     own = like.batch_size is None or type(like.batch_sampler) is not BatchSampler
     if isinstance(like.dataset, IterableDataset):
@@ -104,9 +99,6 @@ def stock_loader_like(
             yield made
         finally:
             end_workers(made)
-
-
-# -- batches ---------------------------------------------------------------------------------
 
 
 class BatchesExhaustedError(OptionError):

@@ -33,7 +33,6 @@ __all__ = [
     "Runner",
     "TrialFailedError",
     "TrialTimeoutError",
-    "UnsentError",
     "open_runner",
 ]
 
@@ -92,6 +91,7 @@ class ProcessRunner:
     def __init__(self, make: Callable[[Any], Any], spec: Any) -> None:
         self._work = _Requests(pickle.dumps((make, spec), pickle.HIGHEST_PROTOCOL))
         self._pool: ProcessPool | None = None
+        self._answered = False
         self._ending = ExitStack()
         self._finalizer = weakref.finalize(self, _close, self._ending, os.getpid())
 
@@ -106,14 +106,14 @@ class ProcessRunner:
                 _wait(pool.submit(None), seconds + START_SECONDS)
                 self._answered = True
             return _wait(pool.submit((name, arguments)), seconds)
-        except WorkerError as error:
-            self._end()
+        except BaseException as error:
+            self._pool = None
+            self._ending.close()  # with its current call
+            if not isinstance(error, WorkerError):
+                raise
             if pool.death is None:  # its error cannot be pickled
                 raise _failure(error) from error
             raise _died(pool.death, self._answered) from error
-        except BaseException:
-            self._end()  # with its current call
-            raise
 
     def close(self) -> None:
         """End the process and all that it has started.  Idempotent."""
@@ -137,10 +137,6 @@ class ProcessRunner:
         self._ending.callback(pool.close)
         self._ending.callback(kill_group, self.pid)
         return pool
-
-    def _end(self) -> None:
-        self._pool = None
-        self._ending.close()
 
 
 Runner: TypeAlias = LocalRunner | ProcessRunner
@@ -234,11 +230,8 @@ def _probe(runner: Runner, seconds: float, *, must_be_sent: bool = True) -> Any:
         raise WorkerError(f"batches cannot be made: {error}") from error.__cause__
 
 
-# -- in the process that measures ----------------------------------------------------------
-
-
 class _Requests:
-    """The work of the process: a method's name and its arguments; None only makes the subject."""
+    """The work of that process: a method's name and its arguments; None only makes the subject."""
 
     def __init__(self, pickled: bytes) -> None:
         self._pickled = pickled

@@ -10,14 +10,13 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, cycle
 from pathlib import Path
+from statistics import median
 from typing import Any, TypeVar
-
-import numpy as np
 
 from fastdata.measuring.loaders import EndlessBatches
 from fastdata.steps.meter import Meter
@@ -98,13 +97,9 @@ def rate_of(windows: Sequence[float]) -> Rate:
         raise ValueError("a rate needs a window")
     outside = accumulate(2 * math.comb(count, k) / 2**count for k in range((count + 1) // 2))
     left_out = max(0, sum(share <= ERROR for share in outside) - 1)
-    ordered = sorted(map(float, windows))
-    return Rate(
-        float(np.median(ordered)),
-        ordered[left_out],
-        ordered[-1 - left_out],
-        tuple(map(float, windows)),
-    )
+    rates = tuple(map(float, windows))
+    ordered = sorted(rates)
+    return Rate(median(ordered), ordered[left_out], ordered[-1 - left_out], rates)
 
 
 def in_turns(
@@ -206,8 +201,7 @@ def steps_of_run(settings: Settings, rate: float, seconds: float) -> tuple[int, 
 
 def storage_bytes_read() -> int:
     """Return what this process, with children that it has waited for, has read from disks."""
-    try:
+    with suppress(OSError, IndexError):
         counts = Path("/proc/self/io").read_text()
         return int(counts.partition("\nread_bytes:")[2].split()[0])
-    except (OSError, IndexError):
-        return 0
+    return 0

@@ -65,25 +65,24 @@ class Workload:
             data, own = run_script(data)
             step = own if step is None else step
         options, crops = spec.options, spec.options.get("transform")
-        self._transforms = ""
-        self._notes: tuple[str, ...] = ()
+        notes: tuple[str, ...] = ()
+        transforms = ""
         if isinstance(crops, ChosenCrops):
             data = dataset_of(data)
-            transform, self._notes = crops.transforms_for(data)
-            self._transforms = ", ".join(map(repr, transform)) or "images as they are stored"
+            transform, notes = crops.transforms_for(data)
+            transforms = ", ".join(map(repr, transform)) or "images as they are stored"
             options = {**options, "transform": list(transform) or None}
         self.loaders = loader_factory(data, options)
-        device = spec.device or self.loaders.device
-        self.device = torch.device(
-            device or ("cuda" if step is not None and torch.cuda.is_available() else "cpu")
-        )
+        info = self.loaders.info
+        self._info = replace(info, transforms=transforms, notes=(*notes, *info.notes))
+        default = "cuda" if step is not None and torch.cuda.is_available() else "cpu"
+        self.device = torch.device(spec.device or self.loaders.device or default)
         self.step = ReferenceStep(step, self.device) if isinstance(step, str) else step
         self._batches: list[Any] = []
 
     def probe(self) -> WorkloadInfo:
         """Make a few batches in this process, and keep them; return what there is to know."""
-        loaders, key = self.loaders, None
-        base, notes = loaders.info.base, (*self._notes, *loaders.info.notes)
+        loaders, base, notes, key = self.loaders, self._info.base, self._info.notes, None
         # Before any batch: a dataset that opens its file with the first sample is another then.
         try:
             key = loaders.key
@@ -110,7 +109,7 @@ class Workload:
                 count = None
         cuda = torch.cuda.is_available()
         return replace(
-            loaders.info,
+            self._info,
             batch_size=loaders.batch_size,
             batch_bytes=batch_nbytes(self._batches[0]),
             batches=count,
@@ -120,7 +119,6 @@ class Workload:
             images=ImageInfo.of(loaders.dataset, self._batches[0]),
             device_free_bytes=torch.cuda.mem_get_info()[0] if cuda else 0,
             notes=notes,
-            transforms=self._transforms,
             key=key,
         )
 
@@ -130,7 +128,7 @@ class Workload:
         If files are not known, an epoch is read with `settings`, unless these are None.  Some
         batches out of a store may take up to three times as long.
         """
-        paths, store = self.loaders.paths, self.loaders.info.store
+        paths, store = self.loaders.paths, self._info.store
         is_here = store is None or store.present == 1
         if is_here and paths and (share := resident(paths)) is not None:
             if share < WARM_AT_LEAST:
