@@ -61,7 +61,7 @@ class ImageInfo:
 
     @classmethod
     def of(cls, data: Any, batch: Any) -> ImageInfo:
-        """Return the facts about the images of `data`, given one batch of it."""
+        """Return the facts about the images in `data` and in one batch."""
         unpacked, packed = isinstance(data, UnpackedDataset), is_packed(data)
         if not (packed and data.schema.images and (unpacked or hasattr(data, "shards"))):
             return cls()
