@@ -115,7 +115,8 @@ class Block:
 
 def pages() -> list[Path]:
     """Return every page whose blocks are held to run."""
-    found = [REPOSITORY / "README.md", REPOSITORY / "converters" / "README.md"]
+    names = "README.md", "converters/README.md", "fastdata/doctor/advice.md"
+    found = [REPOSITORY / name for name in names]
     for folder, pattern in (("docs", "*.md"), ("scripts", "README.md"), ("fastdata", "README.md")):
         found += sorted((REPOSITORY / folder).rglob(pattern))
     return found

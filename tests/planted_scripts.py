@@ -133,6 +133,20 @@ SCRIPTS = {
             total = loss.item()  # D11
         """
     },
+    "values that are read after the step": {
+        "step": """
+            optimizer.zero_grad()
+            output = model(x)
+            loss = F.cross_entropy(output, y)
+            predicted, shown = output.detach().argmax(1), loss.detach()
+            loss.backward()
+            optimizer.step()
+            right = (predicted == y).sum().item()  # D11
+            print(shown)  # D11
+            kept = predicted.cpu()  # D11
+            text = f"{shown:.3f}"  # D11
+        """
+    },
     "values that stay on the host": {
         "step": """
             places = [int(place) for place in torch.randperm(4)]
@@ -163,12 +177,44 @@ SCRIPTS = {
     "a tensor that is made on the host and moved": {
         "step": """
             noise = torch.rand(4, 64, 64, 4).to(torch.device("cpu"))  # D12
-            small = torch.rand(4).to("cpu")
+            small = torch.rand(4).mul(2).to("cpu")  # D12
             other = torch.rand(4, 64, 64, 4).to(torch.float64)
+            padded = torch.zeros(4)
+            padded[2] = 1.0
+            padded = padded.to("cpu")
             optimizer.zero_grad()
             F.cross_entropy(model(x), y).backward()
             optimizer.step()
         """
+    },
+    "an index that is made on the host": {
+        "step": """
+            order = torch.randperm(len(x))  # D12
+            others = torch.randperm(len(y))
+            optimizer.zero_grad()
+            output = model(x)
+            mixed = 0.5 * output + 0.5 * output[order]
+            chosen = y[others]
+            F.cross_entropy(mixed, y).backward()
+            optimizer.step()
+        """
+    },
+    "tensors of arrays and lists": {
+        "start": """
+            import numpy as np
+            array, device = np.ones(8), torch.device("cpu")
+            constant = torch.tensor(5.0).to("cpu")
+        """,
+        "step": """
+            copied = torch.tensor(array)  # D12
+            shared, converted = torch.as_tensor(array), torch.tensor(array, dtype=torch.float32)
+            number, known = torch.tensor(5.0), torch.tensor([1.0, 2.0], device="cpu")
+            moved = torch.tensor([1.0, 2.0]).to("cpu")  # D12
+            made = torch.tensor([1.0, 2.0], device=device)  # D12
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        """,
     },
     "gradients that are added up": {
         "before": "model.train(); count = 0",
@@ -213,7 +259,7 @@ SCRIPTS = {
         """,
         "step": """
             y = y.to("cpu", non_blocking=True)
-            weights = torch.ones(8).to("cpu")
+            weights = torch.ones(8).to("cpu")  # D12
             optimizer.zero_grad()
             F.cross_entropy(model(x), y, weights).backward()
             optimizer.step()
@@ -248,6 +294,25 @@ SCRIPTS = {
             right = accuracy(output, y)  # D14
             loss.backward()
             optimizer.step()
+        """,
+    },
+    "a metric after the step": {
+        "start": """
+            @torch.no_grad()
+            def accuracy(output, target):
+                many = output.repeat(2000)
+                for _ in range(300):  # most of a step
+                    order = many.argsort()
+                return (output == target).float().sum()
+        """,
+        "step": """
+            optimizer.zero_grad()
+            output = model(x)
+            loss = F.cross_entropy(output, y)
+            predicted = output.detach().argmax(1)
+            loss.backward()
+            optimizer.step()
+            right = accuracy(predicted, y)  # D14
         """,
     },
     "a metric every ten steps": {

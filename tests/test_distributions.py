@@ -95,7 +95,7 @@ def test_the_source_distribution_has_what_git_tracks(built: Built) -> None:
 
 def test_the_wheel_has_every_module_and_one_library_for_any_python(built: Built) -> None:
     names = zipfile.ZipFile(built.wheel).namelist()
-    package = re.compile(r"(fastdata|converters)/.*(\.py|\.jinja|py\.typed)")
+    package = re.compile(r"(fastdata|converters)/.*(\.py|\.jinja|py\.typed|doctor/advice\.md)")
     wanted = {
         re.sub("^converters/", "fastdata/converters/", name)
         for name in tracked()

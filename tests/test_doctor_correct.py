@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -52,12 +53,11 @@ def test_a_correct_program_is_not_called_wrong(
         pytest.importorskip(NEEDS[name])
     monkeypatch.setattr(examining, "Trials", OnlyWatched)
     path = FOLDER / f"{name}.py"
-    assert main(["doctor", "--check", "--", str(path)], standalone_mode=False) == 0
-    printed = capfd.readouterr().out
-    assert "wrong" not in printed
-    assert "failed" not in printed
-    lines = [line for line in printed.splitlines() if "D10" in line]
-    found = {("D10", int(line)) for one in lines for line in re.findall(r"\.py:(\d+)", one)}
+    command = ["doctor", "--check", "--json", "--", str(path)]
+    assert main(command, standalone_mode=False) == 0
+    report = json.loads(capfd.readouterr().out)
+    assert [row for row in report["rows"] if row["kind"] == "bug"] == []
+    assert report["watched"]["failed"] == ""
+    places = [line for row in report["rows"] if row["id"] == "D10" for line in row["where"]]
+    found = {("D10", int(re.findall(r"\.py:(\d+)", line)[0])) for line in places}
     assert found == planted(path.read_text())
-    for line in lines:
-        assert ("model.eval()" in line) == (name == "validation_in_training_mode")

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from fastdata.doctor import Script, examine, examining, render_text
+from fastdata.doctor import Script, examine, examining
 from fastdata.doctor.contract import Numerics, Phase
 from fastdata.doctor.messages import Plain, Watched
 from fastdata.doctor.processes import ScriptFailedError
-from fastdata.doctor.trials import Trial
+from fastdata.doctor.results import Environment, Follow, Trial
+from fastdata.doctor.trials import TIME_IS_UP, TrialsEndedError
 from fastdata.errors import OptionError
-from fastdata.measuring.windows import rate_of
+from fastdata.measuring.statistics import judge
 
 SCRIPT = Script("file", "train.py")
-NOISE = rate_of([0.97, 0.98, 0.99, 1.0, 1.0, 1.01, 1.02, 1.02, 1.03])
+KEPT = (("MALLOC_TRIM_THRESHOLD_", "4"),)
+BOUND = (("OMP_PROC_BIND", "close"),)
 
 
 def finding(id: str, phase: Phase = "train", **others: Any) -> Plain:
@@ -27,14 +30,18 @@ def finding(id: str, phase: Phase = "train", **others: Any) -> Plain:
 class MadeUp:
     """Takes the place of `Trials`: the gain of several pieces of advice is the product of each."""
 
+    repeatable, smallest_gain, clock = True, 1.03, "wall"
+    step_seconds, peak_bytes = 0.1, 1 << 30
+
     def __init__(self, gains: dict[str, float], *findings: Plain) -> None:
         self.gains, self.findings = gains, findings
-        self.asked: list[tuple[tuple[str, ...], tuple[tuple[str, str], ...]]] = []
-        self.step_seconds, self.peak_bytes = 0.1, 1 << 30
+        self.asked: list[tuple[Phase, dict[Follow, Environment]]] = []
         self.numerics: dict[str, Numerics] = {}
-        self.clock = 0.0
+        self.rows: dict[Phase, dict[Follow, list[float]]] = {"train": {}, "evaluate": {}}
+        self.on_compare: Callable[[int], object] = lambda _: None
+        self.gain_of: Callable[[Follow], float] = self._product
 
-    def __call__(self, *_: Any, **__: Any) -> MadeUp:
+    def __call__(self, *arguments: Any) -> MadeUp:
         return self
 
     def __enter__(self) -> MadeUp:
@@ -49,36 +56,59 @@ class MadeUp:
         return self
 
     def at_most(self, part: str | None) -> float | None:
-        return {"step": 1.25, "clip": 1.1}.get(part or "")
+        return {"step": 1.25, "clip": 1.02}.get(part or "")
 
-    def noise(self, phase: Phase) -> Trial:
-        self.clock += 10
-        if phase == "evaluate" and "evaluate" in self.gains:
-            raise ScriptFailedError("no validation was reached")
-        return Trial((), NOISE, numerics=Numerics.EQUAL)
+    def compare(self, rows: dict[Follow, Environment], phase: Phase = "train") -> None:
+        self.asked.append((phase, rows))
+        for follow in ((), *rows):
+            gain = math.log(self.gain_of(follow))
+            self.rows[phase].setdefault(follow, [gain - 0.001, gain, gain + 0.001])
+        self.on_compare(len(self.asked))
 
-    def trial(self, ids: tuple[str, ...], phase: Phase = "train", environment: Any = ()) -> Trial:
-        self.asked.append((ids, environment))
-        self.clock += 10
-        gain = 1.0
-        for id in ids:
-            gain *= self.gains[id]
-        rate = rate_of([gain + 0.001 * n for n in range(-4, 5)])
-        numerics = max(self.numerics.get(id, Numerics.EQUAL) for id in ids)
-        return Trial(ids, rate, numerics=numerics)
+    def _product(self, follow: Follow) -> float:
+        return math.prod(self.gains[id] for id in follow)
+
+    def found(self, phase: Phase) -> dict[Follow, Trial]:
+        judged = judge(self.rows[phase])
+        return {
+            follow: Trial(
+                follow,
+                one.gain,
+                one.verdict,
+                numerics=max(
+                    (self.numerics.get(id, Numerics.EQUAL) for id in follow), default=None
+                ),
+            )
+            for follow, one in judged.items()
+        }
 
 
 @pytest.fixture
 def made_up(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Have examinations take what is made up, by a clock of its own."""
+    """Have examinations take what is made up."""
 
     def use(gains: dict[str, float], *findings: Plain) -> MadeUp:
         found = MadeUp(gains, *findings)
         monkeypatch.setattr(examining, "Trials", found)
-        monkeypatch.setattr(examining.time, "monotonic", lambda: found.clock)
         return found
 
     return use
+
+
+def test_all_rows_are_compared_at_once_and_the_quick_ones_come_first(made_up: Any) -> None:
+    ids = "D01", "D05", "D06", "D09", "D18", "D55"
+    environments = {"D18": BOUND, "D55": KEPT}
+    used = made_up(
+        dict.fromkeys(ids, 1.0),
+        *(finding(id, environment=environments.get(id, ())) for id in ids),
+    )
+    report = examine(SCRIPT)
+    [(phase, rows)] = used.asked
+    assert phase == "train"
+    assert list(rows) == [("D55",), ("D09",), ("D06",), ("D01",), ("D05",), ("D18",)]
+    assert (rows["D55",], rows["D18",], rows["D06",]) == (KEPT, BOUND, ())
+    assert report.together is None
+    assert {row.trial.verdict for row in report.rows if row.trial} == {"no difference"}
 
 
 def test_gains_are_followed_together_the_largest_first(made_up: Any) -> None:
@@ -87,96 +117,95 @@ def test_gains_are_followed_together_the_largest_first(made_up: Any) -> None:
         *(finding(id) for id in ("D03", "D06", "D07", "D08", "D09")),
     )
     report = examine(SCRIPT)
+    every = "D09", "D07", "D06"
+    assert list(used.asked[1][1]) == [every, ("D07", "D06"), ("D09", "D06"), ("D09", "D07")]
     assert report.together is not None
-    assert report.together.follow == ("D09", "D07", "D06")
-    assert used.asked[-1][0] == ("D09", "D07", "D06")  # measured anew
-    assert report.verdict == "a step is 2.34 times as fast by D09, D07, D06"
+    assert report.together.follow == every
+    assert report.together.gain.value == pytest.approx(1.2 * 1.3 * 1.5)
     assert {row.id: row.trial.verdict for row in report.rows if row.trial} == {
         **dict.fromkeys(("D06", "D07", "D09"), "gain"),
-        "D03": "harm",
-        "D08": "none",
+        "D03": "slower",
+        "D08": "no difference",
     }
 
 
 def test_what_gets_slower_together_is_left_out(made_up: Any) -> None:
     used = made_up({"D06": 1.2, "D09": 1.5}, finding("D06"), finding("D09"))
-    alone = used.trial
-
-    def trial(ids: tuple[str, ...], *arguments: Any, **options: Any) -> Trial:
-        return alone(("D06",) if len(ids) > 1 else ids, *arguments, **options)
-
-    used.trial = trial
+    used.gain_of = lambda follow: (
+        1.1 if len(follow) > 1 else math.prod(used.gains[id] for id in follow)
+    )
     assert examine(SCRIPT).together is None
 
 
-def test_what_adds_nothing_to_the_others_is_left_out_in_the_end(made_up: Any) -> None:
+def test_what_adds_nothing_to_the_others_is_left_out(made_up: Any) -> None:
     used = made_up(
-        {"D06": 1.2, "D07": 1.3, "D09": 1.5}, *(finding(id) for id in ("D06", "D07", "D09"))
+        {"D06": 1.6, "D07": 1.3, "D09": 1.5}, *(finding(id) for id in ("D06", "D07", "D09"))
     )
-    alone = used.trial
 
-    def trial(ids: tuple[str, ...], *arguments: Any, **options: Any) -> Trial:
-        # With D06 there is nothing left to gain by D09.
-        rest = tuple(id for id in ids if id != "D09") if "D06" in ids else ids
-        made = alone(rest, *arguments, **options)
-        return replace(made, follow=ids)
+    def gain_of(follow: Follow) -> float:
+        """With D06, D09 makes a step a little slower."""
+        return math.prod(
+            0.98 if id == "D09" and "D06" in follow else used.gains[id] for id in follow
+        )
 
-    used.trial = trial
-    used.gains["D06"] = 1.6
-    used.gains["D09"] = 1.5
+    used.gain_of = gain_of
     report = examine(SCRIPT)
     assert report.together is not None
     assert report.together.follow == ("D06", "D07")
 
 
-def test_a_part_of_a_step_bounds_what_can_be_gained(made_up: Any) -> None:
-    made_up({"D06": 1.2, "D09": 1.5}, finding("D06"), finding("D09"))
-    report = examine(SCRIPT)
-    assert {row.id: row.at_most for row in report.rows} == {"D06": 1.25, "D09": None}
-    assert "it can be 1.25 at most" in render_text(report)
-
-
-def test_advice_in_the_environment_is_followed_together_too(made_up: Any) -> None:
-    binding = (("OMP_PROC_BIND", "close"),)
-    used = made_up({"D18": 1.3, "D09": 1.5}, finding("D18", environment=binding), finding("D09"))
-    examine(SCRIPT)
-    assert (("D18",), binding) in used.asked
-    assert used.asked[-1] == (("D09", "D18"), binding)
-
-
-def test_other_numbers_are_not_followed_together(made_up: Any) -> None:
-    used = made_up({"D01": 2.0, "D09": 1.5}, finding("D01"), finding("D09"))
-    used.numerics["D01"] = Numerics.PRECISION
-    report = examine(SCRIPT)
-    assert report.together is None
-    assert report.verdict.endswith("2.00 times as fast by D01, with other numbers")
-
-
-def test_no_trial_begins_when_the_time_is_up(made_up: Any) -> None:
+def test_the_allocator_multiplies_what_is_measured_with_it(made_up: Any) -> None:
     used = made_up(
-        dict.fromkeys(("D09", "D07", "D06", "D05"), 1.0),
-        *(finding(id) for id in ("D05", "D06", "D07", "D09")),
+        {"D55": 1.4, "D06": 1.2, "D09": 1.5},
+        finding("D55", environment=KEPT),
+        finding("D06"),
+        finding("D09"),
     )
-    report = examine(SCRIPT, seconds=35)
-    assert [ids for ids, _ in used.asked] == [("D09",), ("D07",)]  # 10 s each, after 10 of noise
-    left_out = {row.id for row in report.rows if "no time left" in row.why_not}
-    assert left_out == {"D06", "D05"}
+    report = examine(SCRIPT)
+    assert list(used.asked[1][1]) == [("D09", "D06")]
+    assert report.together.follow == ("D55", "D09", "D06")
+    assert report.together.gain.value == pytest.approx(1.4 * 1.2 * 1.5)
+    single = {row.id: row.trial.gain for row in report.rows}
+    assert report.together.gain.high / report.together.gain.value > (
+        single["D55"].high / single["D55"].value
+    )
+
+
+@pytest.mark.parametrize("gains", [{"D55": 1.4, "D06": 1.2}, {"D55": 1.4, "D06": 1.0}])
+def test_the_allocator_and_one_other_gain_need_no_more_measuring(
+    gains: dict[str, float], made_up: Any
+) -> None:
+    used = made_up(gains, finding("D55", environment=KEPT), finding("D06"))
+    report = examine(SCRIPT)
+    assert len(used.asked) == 1
+    if gains["D06"] == 1.0:
+        assert report.together is None
+    else:
+        assert report.together.gain.value == pytest.approx(1.4 * 1.2)
+
+
+@pytest.mark.parametrize("numerics", [Numerics.PRECISION, Numerics.TRAINING])
+def test_other_numbers_are_not_followed_together(numerics: Numerics, made_up: Any) -> None:
+    used = made_up({"D01": 2.0, "D09": 1.5, "D06": 1.2}, *map(finding, ("D01", "D06", "D09")))
+    used.numerics["D01"] = numerics
+    report = examine(SCRIPT)
+    assert report.together is not None
+    assert report.together.follow == ("D09", "D06")
 
 
 def test_advice_that_cannot_make_a_step_three_percent_faster_is_not_tried(made_up: Any) -> None:
-    used = made_up({"D06": 1.2, "D09": 1.5}, finding("D06"), finding("D09"))
-    used.at_most = lambda part: 1.02 if part == "step" else None
+    used = made_up({"D09": 1.5}, finding("D13"), finding("D09"))
     report = examine(SCRIPT)
-    assert [ids for ids, _ in used.asked] == [("D09",)]
-    [row] = [row for row in report.rows if row.id == "D06"]
-    assert (row.trial, row.why_not) == (None, "it can make a step 1.02 times as fast at most")
+    assert [list(rows) for _, rows in used.asked] == [[("D09",)]]
+    [row] = [row for row in report.rows if row.id == "D13"]
+    assert (row.trial, row.why_not) == (None, "it can make a step at most 1.02x as fast")
 
 
 def test_only_what_is_wanted_is_tried_and_reported_with_mistakes(made_up: Any) -> None:
     mistake = finding("D42", is_tried=False)
     used = made_up({"D06": 1.0, "D09": 1.0}, finding("D06"), finding("D09"), mistake)
     report = examine(SCRIPT, only=("D06",))
-    assert [ids for ids, _ in used.asked] == [("D06",)]
+    assert [list(rows) for _, rows in used.asked] == [[("D06",)]]
     assert [row.id for row in report.rows] == ["D42", "D06"]
 
 
@@ -188,12 +217,52 @@ def test_advice_that_does_not_exist_is_refused(id: str, made_up: Any) -> None:
 
 
 def test_a_validation_that_cannot_be_measured_is_a_row_with_its_reason(made_up: Any) -> None:
-    made_up({"D09": 1.5, "evaluate": 0}, finding("D09"), finding("D10", "evaluate"))
+    used = made_up({"D09": 1.5, "D10": 1.5}, finding("D09"), finding("D10", "evaluate"))
+
+    def fail(count: int) -> None:
+        if count == 2:
+            used.rows["evaluate"].clear()
+            raise ScriptFailedError("no validation was reached")
+
+    used.on_compare = fail
     report = examine(SCRIPT)
     [row] = [row for row in report.rows if row.id == "D10"]
-    assert row.trial is not None
-    assert (row.trial.verdict, row.trial.why) == ("failed", "no validation was reached")
-    assert report.verdict == "a step is 1.50 times as fast by D09"
+    assert (row.trial, row.why_not) == (None, "no validation was reached")
+    assert report.ended_by == "nothing"
+    assert next(row for row in report.rows if row.id == "D09").trial.verdict == "gain"
+
+
+ENDS: dict[str, tuple[BaseException, str]] = {
+    "time": (TrialsEndedError(TIME_IS_UP), TIME_IS_UP),
+    "noise": (TrialsEndedError("too noisy to measure: others"), "too noisy to measure: others"),
+    "interruption": (KeyboardInterrupt(), "interrupted"),
+    "failure": (ScriptFailedError("boom"), "the script failed in a trial: boom"),
+}
+
+
+@pytest.mark.parametrize("by", ENDS)
+def test_what_was_measured_is_reported_when_trials_end_early(by: str, made_up: Any) -> None:
+    used = made_up({"D09": 1.5, "D06": 1.2}, finding("D09"), finding("D06"))
+    error, said = ENDS[by]
+
+    def end(_: int) -> None:
+        del used.rows["train"]["D06",]
+        raise error
+
+    used.on_compare = end
+    report = examine(SCRIPT)
+    rows = {row.id: row for row in report.rows}
+    assert rows["D09"].trial.verdict == "gain"
+    assert (rows["D06"].trial, rows["D06"].why_not) == (None, said)
+    assert (report.ended_by, report.ended) == (by, said)
+
+
+def test_more_threads_are_not_judged_by_processor_time(made_up: Any) -> None:
+    used = made_up({"D17": 1.0, "D09": 1.5}, finding("D17"), finding("D09"))
+    used.clock = "cpu"
+    used.on_compare = lambda _: used.rows["train"].pop(("D17",))
+    [row] = [row for row in examine(SCRIPT).rows if row.id == "D17"]
+    assert row.why_not == "other programs are busy, so more threads cannot be judged"
 
 
 def test_several_ranks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

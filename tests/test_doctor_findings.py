@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import textwrap
 from collections.abc import Collection
 from pathlib import Path
 
@@ -12,14 +12,16 @@ from doctor_helpers import PLAIN, planted, script_with, watch
 from planted_scripts import ALWAYS, SCRIPTS, TEN
 from selecting import mark_except
 
-from fastdata.doctor.advice import ADVICE, memory, metrics, processor
+from fastdata.doctor.advice import memory, metrics, processor
 from fastdata.doctor.messages import Ended, Watched
 from fastdata.doctor.watching import Metric, Seen
 
 BY_DEFAULT = {
     "nothing", "anomaly detection", "gradients of zeros", "an optimiser that is not fused",
     "channels first", "a value in each step", "gradients that are added up", "a copy that blocks",
-    "a metric in each step, a function",
+    "a metric in each step, a function", "a metric after the step",
+    "values that are read after the step", "tensors of arrays and lists",
+    "an index that is made on the host",
     "clipping before the backward pass", "gradients that are never cleared",
     "validation without autocast", "DDP that copies gradients",
 }  # fmt: skip
@@ -103,8 +105,155 @@ def test_flags_that_are_set_where_there_is_a_gpu_are_no_advice(tmp_path: Path) -
             id, script_with(start=f"if torch.cuda.is_available(): {flag}"), tmp_path
         )
         assert lines_of(id, script_with(start=f"# {flag}"), tmp_path)
+        assert lines_of(id, script_with(start=f"text = '{flag}'"), tmp_path)
     off = "torch.backends.cudnn.benchmark = False"
     assert lines_of("D04", script_with(start=off), tmp_path)
+
+
+def test_a_tensor_that_is_made_once_an_epoch_is_no_advice(tmp_path: Path) -> None:
+    text = script_with(before="model.train(); weights = torch.rand(8).to('cpu')")
+    assert not lines_of("D12", text.replace("64", "12"), tmp_path)
+
+
+ATTENDING = """
+class Attending(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.project, self.last = nn.Linear(24, 72), nn.Linear(24, 8)
+    def forward(self, x):
+        q, k, v = self.project(x.reshape(4, 8, 24)).chunk(3, -1)
+        {attend}
+        return self.last(out.mean(1))
+    {other}
+model = Attending()
+"""
+
+BY_HAND = {
+    "operators": "out = ((q @ k.transpose(-2, -1)) * 24**-0.5).softmax(-1) @ v",
+    "functions": """
+        scores = torch.bmm(q, k.transpose(1, 2)) / 24**0.5
+        scores = scores.masked_fill(torch.ones(8, 8).triu(1).bool(), float("-inf"))
+        weights = F.dropout(F.softmax(scores, dim=-1), 0.1)
+        out = torch.bmm(weights, v)
+    """,
+    "heads": """
+        q, k, v = (one.reshape(4, 8, 3, 8).transpose(1, 2) for one in (q, k, v))
+        weights = torch.softmax(torch.matmul(q, k.mT) / 8**0.5 + torch.zeros(8, 8), dim=3)
+        out = torch.matmul(weights, v).transpose(1, 2).reshape(4, 8, 24)
+    """,
+    "einsum": """
+        weights = torch.einsum("bld,bsd->bls", q, k).mul(24**-0.5).softmax(2)
+        out = torch.einsum("bls,bsd->bld", weights, v)
+    """,
+    "baddbmm": "out = torch.baddbmm(torch.zeros(8, 8), q, k.mT, alpha=0.2).softmax(-1).bmm(v)",
+}
+
+NOT_BY_HAND = {
+    "the function itself": "out = F.scaled_dot_product_attention(q, k, v)",
+    "a mask of its own": "out = F.scaled_dot_product_attention(q, k, v, torch.zeros(8, 8))",
+    "torch's module": "out = nn.MultiheadAttention(24, 3, batch_first=True)(q, k, v)[0]",
+    "linear attention": "out = q.softmax(-1) @ (k.softmax(-2).transpose(-2, -1) @ v)",
+    "no softmax": "out = (q @ k.mT).relu() @ v",
+    "a softmax of classes": "out = self.last(x.reshape(4, 8, 24)).softmax(-1) @ self.last.weight",
+    "weights that are normalised": """
+        weights = (q @ k.mT).softmax(-1)
+        out = (weights / weights.sum(1, keepdim=True)) @ v
+    """,
+    "heads that are mixed": "out = F.linear(q @ k.mT, torch.eye(8)).softmax(-1) @ v",
+    "weights that are used": """
+        weights = (q @ k.mT).softmax(-1)
+        out = weights @ v
+        entropy = -(weights * weights.log()).sum()
+    """,
+    "weights that are returned": "out = self.attend(q, k, v)[0]",
+    "weights that are kept": """
+        weights = (q @ k.mT).softmax(-1)
+        self.map = weights
+        out = weights @ v
+    """,
+}
+
+
+def attending(attend: str) -> str:
+    other = """
+    def attend(self, q, k, v):
+        weights = (q @ k.mT).softmax(-1)
+        return weights @ v, weights
+    """
+    text = textwrap.indent(textwrap.dedent(attend).strip(), " " * 8).strip()
+    return script_with(model=ATTENDING.format(attend=text, other=other.strip()))
+
+
+@pytest.mark.parametrize("name", mark_except({"operators"}, pytest.mark.doctor, BY_HAND))
+def test_attention_that_is_computed_by_hand_is_found_in_its_line(name: str, tmp_path: Path) -> None:
+    text = attending(BY_HAND[name])
+    last = next(n for n, line in enumerate(text.splitlines(), 1) if "  out = " in line)
+    assert lines_of("D58", text, tmp_path) == [str(last)]
+
+
+@pytest.mark.parametrize(
+    "name", mark_except({"weights that are returned"}, pytest.mark.doctor, NOT_BY_HAND)
+)
+def test_other_attention_is_no_advice(name: str, tmp_path: Path) -> None:
+    watched = watch(attending(NOT_BY_HAND[name]), tmp_path, watch_only=True)
+    assert "D58" not in {id for id, _ in found(watched)}
+
+
+ONLY_ON_A_GPU = """
+if torch.cuda.is_available():
+    x = x.cuda()  # D21
+    y = y.to("cuda")  # D21
+    x, y = x.cuda(non_blocking=True), y.to("cuda", torch.long, True)
+    x = x.to(torch.float32)
+    model = model.cuda()
+    print("x.cuda()")  # x.cuda()
+"""
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_copies_that_only_run_on_a_gpu_are_found_in_the_source(
+    pinned: bool, tmp_path: Path
+) -> None:
+    start = "options = {'pin_memory': True}" if pinned else ""
+    text = script_with(start=start, step=ONLY_ON_A_GPU + textwrap.dedent(PLAIN["step"]))
+    watched = watch(text, tmp_path, watch_only=True)
+    assert found(watched) == planted(text)
+    assert isinstance(watched, Watched)
+    hints = {"pin_memory" in one.what for one in watched.findings if one.id == "D21"}
+    assert hints == {not pinned}
+
+
+def test_a_function_that_trains_has_its_copies_found(tmp_path: Path) -> None:
+    text = script_with(
+        start="""
+            def train(model, x, y, to_gpu=False):
+                if to_gpu:
+                    model, x = model.cuda(), x.cuda()  # D21
+                optimizer.zero_grad()
+                F.cross_entropy(model(x), y).backward()
+                optimizer.step()
+        """,
+        step="train(model, x, y)",
+        validation="""
+            if torch.cuda.is_available():
+                for x, y in loader:
+                    x = x.cuda()
+        """,
+    )
+    assert found(watch(text, tmp_path, watch_only=True)) == planted(text)
+
+
+def test_dataparallel_that_only_runs_on_a_gpu_is_found_in_the_source(tmp_path: Path) -> None:
+    text = script_with(
+        start="""
+            # nn.DataParallel(model)
+            text = "nn.DataParallel(model)"
+            def several(model):
+                return nn.DataParallel(model) if torch.cuda.device_count() > 1 else model  # D25
+        """,
+        optimizer=f"{PLAIN['optimizer']}; assert not isinstance(model, nn.DataParallel)",
+    )
+    assert found(watch(text, tmp_path, watch_only=True)) == planted(text)
 
 
 LARGE = "    torch.ones(large)"
@@ -262,7 +411,7 @@ def test_memory_that_is_given_back_is_not_held(tmp_path: Path) -> None:
     watched = watch(text, tmp_path, watch_only=True)
     assert isinstance(watched, Watched)
     zeros = [one.nbytes for one in watched.held if one.operation == "zeros"]
-    assert zeros == [6_000_000]
+    assert zeros == [12_000_000]  # what `view` is of, and the same of the step before
 
 
 @pytest.mark.parametrize(
@@ -291,12 +440,3 @@ def test_fragmented_memory_of_a_gpu_is_found(
 def test_launches_that_block_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
     assert ("D32", 0) in found(watch(script_with(), tmp_path, watch_only=True))
-
-
-def test_ids_are_unique_and_each_is_explained() -> None:
-    page = Path(__file__).parents[1] / "docs" / "doctor.md"
-    assert re.findall(r"^### (D\d\d)$", page.read_text(), re.MULTILINE) == [a.id for a in ADVICE]
-    assert len({advice.id for advice in ADVICE}) == len(ADVICE)
-    for advice in ADVICE:
-        assert (advice.__doc__ or "").strip().endswith("."), advice.id
-        assert advice.source.startswith("https://"), advice.id

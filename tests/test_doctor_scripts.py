@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import signal
@@ -14,11 +13,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from doctor_helpers import ANOMALIES, script_with, started, watch
+from doctor_helpers import ANOMALIES, PLAIN, script_with, started, watch
 from process_helpers import gone
 
 from fastdata.cli import main
-from fastdata.doctor import Script, replaying, script_of, session, trials
+from fastdata.doctor import Script, replaying, script_of, session, stepless, trials
 from fastdata.doctor.advice import ADVICE
 from fastdata.doctor.messages import Ended, Ran, Request, Run, Watched
 from fastdata.doctor.processes import ScriptFailedError, ScriptProcess
@@ -30,17 +29,17 @@ pytestmark = pytest.mark.doctor
 
 ENDS = {
     "raises": ("def train():\n    raise ValueError('of the user')\ntrain()", "ValueError: of the"),
-    "never steps": ("print('hello')", "without a backward pass or a step"),
+    "never steps": ("print('hello')", "ended without a step of an optimiser"),
     "no step": (
         "import torch\ntorch.ones(1, requires_grad=True).sum().backward()",
         "ended without a step of an optimiser",
     ),
     "asks": ("input('go on? ')", "EOFError"),
-    "leaves": ("import sys; sys.exit(3)", "sys.exit(3)"),
-    "says why it leaves": ("raise SystemExit('no data')", "sys.exit('no data')"),
+    "leaves": ("import sys; sys.exit(3)", "SystemExit: 3"),
+    "says why it leaves": ("raise SystemExit('no data')", "SystemExit: no data"),
     "an argument is missing": (
         "import argparse; p = argparse.ArgumentParser(); p.add_argument('data'); p.parse_args()",
-        "sys.exit(2)",
+        "SystemExit: 2",
     ),
     "is no Python": ("this is no Python", "SyntaxError"),
 }
@@ -53,7 +52,7 @@ def test_a_script_without_steps_is_explained(name: str, tmp_path: Path) -> None:
     ended = watch(text, tmp_path, watch_only=True)
     assert isinstance(ended, Ended)
     assert expected in ended.why
-    assert "fastdata" not in ended.why.replace(str(tmp_path), "")
+    assert "fastdata/" not in ended.why.replace(str(tmp_path), "")
 
 
 @pytest.mark.smoke
@@ -74,6 +73,63 @@ def test_a_traceback_has_no_functions_of_doctor(tmp_path: Path) -> None:
         "    import no_such_module",
         "ModuleNotFoundError: No module named 'no_such_module'",
     ]
+
+
+FAILURES = {
+    "a traceback": (
+        "def train():\n    raise ValueError('red \\x1b[31m text')\nprint('begin')\ntrain()",
+        """
+        FILE failed:
+
+        begin
+
+        Traceback (most recent call last):
+          File "FILE", line 4, in <module>
+            train()
+          File "FILE", line 2, in train
+            raise ValueError('red \\x1b[31m text')
+        ValueError: red \\x1b[31m text
+        """,
+    ),
+    "an argument is missing": (
+        ENDS["an argument is missing"][0],
+        """
+        FILE failed:
+
+        usage: train.py [-h] data
+        train.py: error: the following arguments are required: data
+
+        SystemExit: 2
+        """,
+    ),
+    "it has nothing to do": (
+        "import sys; print('10%\\r100%', flush=True); sys.exit()",
+        """
+        FILE: the script ended without a step of an optimiser.
+
+        The end of what it printed:
+        10%
+        100%
+        """,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_the_command_shows_how_a_script_failed(
+    name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    text, expected = FAILURES[name]
+    path = tmp_path / "train.py"
+    path.write_text(text)
+    with pytest.raises(SystemExit, match="1"):
+        main(["doctor", "--quiet", "--", str(path)])
+    shown = textwrap.dedent(expected).strip().replace("FILE", str(path))
+    lines = capfd.readouterr().err.strip().splitlines()
+    # Python marks the place of an error from 3.11 or 3.13 on.
+    assert [line for line in lines if set(line) - {" ", "^", "~"} or not line] == (
+        f"fastdata: error: {shown}".splitlines()
+    )
 
 
 @pytest.mark.smoke
@@ -137,6 +193,147 @@ def test_steps_of_more_batches_than_are_watched_are_seen(tmp_path: Path) -> None
     assert watched.steps >= 5
 
 
+BY_HAND = """
+    loss = F.cross_entropy(model(x), y)
+    with torch.no_grad():
+        for p, gradient in zip(model.parameters(), torch.autograd.grad(loss, model.parameters())):
+            p -= 0.1 * gradient
+"""
+NO_STEPS = {
+    "weights are changed by hand": (BY_HAND, "1,000 backward passes"),
+    "inference": ("with torch.no_grad(): model(x)", "0 s of batches and forward passes"),
+    "it only loads data": ("pass", "0 s of batches and forward passes"),
+    "slow backward passes": (BY_HAND, "0 s of forward and backward passes"),
+}
+
+
+@pytest.mark.parametrize("name", NO_STEPS)
+def test_a_script_that_trains_without_an_optimizer_ends_soon(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, within = NO_STEPS[name]
+    monkeypatch.setattr(stepless, "PASSES_SECONDS", 0.3)
+    monkeypatch.setattr(stepless, "BACKWARD_SECONDS", 0.3 if "slow" in name else 120.0)
+    ended = watch(script_with(step=step, validation="pass"), tmp_path, watch_only=True)
+    assert isinstance(ended, Ended)
+    assert not ended.failed
+    assert f"no step of a torch.optim optimiser was seen within {within}" in ended.why
+    assert f"fastdata doctor {tmp_path / 'train.py'}:build" in ended.why
+
+
+def test_a_script_may_take_its_time_before_the_first_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stepless, "PASSES_SECONDS", 0.5)
+    monkeypatch.setattr(stepless, "LONGEST_SECONDS", 0.1)
+    looks = "import time; x, y = next(iter(loader)); time.sleep(0.7); model(x); time.sleep(0.7)"
+    text = script_with(optimizer=f"{PLAIN['optimizer']}\n{looks}")
+    assert isinstance(watch(text, tmp_path, watch_only=True), Watched)
+
+
+def test_backward_passes_in_a_step_are_no_wait_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stepless, "MOST_BACKWARDS", 5)
+    step = """
+        def closure():
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            return loss
+        optimizer.step(closure)
+    """
+    optimizer = "optimizer = torch.optim.LBFGS(model.parameters(), 1e-3, max_iter=20)"
+    model = "model = nn.Sequential(nn.Flatten(), nn.Linear(192, 8))"
+    text = script_with(step=step, model=model, optimizer=optimizer)
+    assert isinstance(watch(text, tmp_path, watch_only=True), Watched)
+
+
+PROCESSES = """
+    def train(rank, loader):
+        (Path(__file__).parent / f"trained-{rank}").touch()
+        for x, y in loader:
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+    from pathlib import Path
+    import subprocess, time
+    import torch.multiprocessing as mp
+    context = mp.get_context("fork")
+"""
+SPAWNED = """
+    if __name__ == "__main__":
+        mp.spawn(train, (loader,), nprocs=2)
+"""
+FORKED = """
+    process = context.Process(target=train, args=(0, loader))
+    process.start()
+    process.join()
+    time.sleep(3600)
+"""
+STARTS = {
+    "spawned": SPAWNED,
+    "forked": FORKED,
+    "another start method": FORKED.replace("context", "mp.get_context('spawn')").replace(
+        "train, args=(0, loader)", "time.sleep, args=(3600,)"
+    ),
+    "torchrun": "subprocess.run(['/usr/bin/torchrun', 'train.py'])",
+    "its processes have ended": FORKED.replace("time.sleep(3600)", "raise SystemExit").replace(
+        "train, args=(0, loader)", "int"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_a_script_that_trains_in_its_own_processes_is_told_what_to_do(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stepless, "JOIN_SECONDS", 0.5)
+    starts = textwrap.indent(textwrap.dedent(STARTS[name]), " " * 4)
+    before = textwrap.dedent(PROCESSES) + textwrap.dedent(starts)
+    text = script_with(before="").replace("for epoch in", f"{before}\nfor epoch in")
+    path = tmp_path / "train.py"
+    ended = watch(text, tmp_path, watch_only=True)
+    assert isinstance(ended, Ended)
+    assert not ended.failed
+    number = 1 + next(
+        n
+        for n, line in enumerate(text.splitlines())
+        if "mp.spawn(" in line or ".start()" in line or "subprocess.run" in line
+    )
+    assert f"the script starts processes (train.py:{number}) and makes no step" in ended.why
+    assert f"fastdata doctor {path}:build" in ended.why
+    assert ended.why.endswith(f"fastdata doctor --ranks 2 -- {path}")
+    if name == "spawned":
+        assert not list(tmp_path.glob("trained-*"))
+
+
+def test_processes_that_prepare_data_do_no_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stepless, "JOIN_SECONDS", 0.0)
+    prepares = """
+        with context.Pool(1) as pool:
+            pool.map(len, ["data"])
+        process = context.Process(target=time.sleep, args=(1,))
+        process.start()
+        process.join()
+        subprocess.run(["true"])
+        subprocess.run("echo training", shell=True, check=True)
+    """
+    before = textwrap.dedent(PROCESSES) + textwrap.dedent(prepares)
+    text = script_with().replace("DataLoader(data, 4)", "DataLoader(data, 4, num_workers=1)")
+    text = text.replace("for epoch in", f"{before}\nfor epoch in")
+    assert isinstance(watch(text, tmp_path, watch_only=True), Watched)
+
+
+def test_the_time_to_watch_a_script_has_an_end(tmp_path: Path) -> None:
+    text = script_with(step=f"{PLAIN['step']}\n        import time; time.sleep(0.3)")
+    watched = watch(text, tmp_path, watch_only=True, seconds=0.1)
+    assert isinstance(watched, Watched)
+    assert watched.steps == 1
+
+
 KNOWS_ITS_LENGTH = """
     done = globals().get("done", 0) + 1
     assert done <= len(loader), "an epoch is over"
@@ -192,7 +389,7 @@ def test_variables_that_a_script_sets_for_torch_are_set_before_it(
         with Trials(Script("file", str(path)), tmp_path / "scratch") as found:
             watched = found.watch()
         what = [finding.what for finding in watched.findings if finding.id == "D17"]
-        assert (what == [f"{available_cores()} threads (now 1)"]) is expected
+        assert (what == [f"use {available_cores()} threads (now 1)"]) is expected
 
 
 AS_PYTHON = '''
@@ -230,8 +427,8 @@ def test_a_script_is_the_main_program_as_python_runs_it(
         pytest.raises(ScriptFailedError) as ended,
     ):
         process.watched(60)
-    by_doctor = str(ended.value).partition("sys.exit(")[2].removesuffix(")")
-    assert json.loads(ast.literal_eval(by_doctor)) == json.loads(by_python)
+    by_doctor = str(ended.value).removeprefix("SystemExit: ")
+    assert json.loads(by_doctor) == json.loads(by_python)
 
 
 @pytest.mark.smoke
@@ -298,11 +495,29 @@ def test_a_function_is_a_script_too(tmp_path: Path) -> None:
     assert watched.steps > 4
 
 
+@pytest.mark.smoke
+@pytest.mark.parametrize(
+    ("returned", "kinds"),
+    [
+        ("loader", "(DataLoader, None)"),
+        ("data, print", "(TensorDataset, a step)"),
+        ("'train.lmdb', print", "(str, a step)"),
+    ],
+)
+def test_a_function_returns_a_loader_of_batches_and_a_step(
+    returned: str, kinds: str, tmp_path: Path
+) -> None:
+    text = script_with().split("for epoch in")[0] + f"\ndef build():\n    return {returned}\n"
+    ended = watch(text, tmp_path, watch_only=True)
+    assert isinstance(ended, Ended)
+    assert ended.why.startswith(f"{tmp_path / 'train.py'}:build returned {kinds}: doctor needs")
+    assert "Traceback" not in ended.why
+
+
 def test_advice_is_tried_by_the_command_and_its_gain_reported(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trials, "WINDOW_SECONDS", 0.05)
-    monkeypatch.setattr(trials, "PAIRS", 2)  # each takes two new processes
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # several wait for each other beside other tests
     path = tmp_path / "train.py"
     path.write_text(script_with(**ANOMALIES))
@@ -322,9 +537,10 @@ def test_advice_is_tried_by_the_command_and_its_gain_reported(
     report = json.loads(capfd.readouterr().out)
     [row] = [row for row in report["rows"] if row["id"] == "D09"]
     gain = row["trial"]["gain"]
-    assert 0 < gain["low"] <= gain["median"] <= gain["high"]
-    assert len(gain["windows"]) == 2
-    assert row["trial"]["numerics"] == 0
+    assert 0 < gain["low"] <= gain["value"] <= gain["high"]
+    assert gain["starts"] >= 2
+    assert gain["value"] > 1.2
+    assert row["trial"]["numerics"] == "bit-equal"
     assert row["where"] == [f"{path}:7 <module>"]
     assert code == (3 if row["trial"]["verdict"] == "gain" else 0)
     assert "D09" in page.read_text()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,11 +10,12 @@ from doctor_helpers import script_with, started, watch
 
 from fastdata.doctor import session
 from fastdata.doctor.contract import Numerics
+from fastdata.doctor.first_steps import WATCHED_STEPS
 from fastdata.doctor.messages import Dump, Ended, Ran, Run, Switch, Watched
-from fastdata.doctor.numerics import Compared, compare_dumps
+from fastdata.doctor.numerics import compare_dumps
+from fastdata.doctor.replaying import KEPT_BATCHES
 from fastdata.doctor.script import Script
-from fastdata.doctor.trials import Running, Trial, Trials, judged
-from fastdata.measuring.windows import rate_of
+from fastdata.doctor.trials import Trials
 
 pytestmark = pytest.mark.doctor
 
@@ -139,13 +137,13 @@ def test_gradients_in_float64_are_those_of_a_plain_loop(step: str, tmp_path: Pat
     exec(loop, scope)  # what the script makes before its loop
     model, optimizer, loader = (scope[name] for name in ("model", "optimizer", "loader"))
     batches = list(loader)  # type: ignore[call-overload]
-    for number in range(4):
-        x, y = batches[number]
+    for number in range(WATCHED_STEPS):
+        x, y = batches[number % KEPT_BATCHES]
         optimizer.zero_grad()  # type: ignore[attr-defined]
         torch.nn.functional.cross_entropy(model(x), y).backward()  # type: ignore[operator]
         optimizer.step()  # type: ignore[attr-defined]
     model.double()  # type: ignore[attr-defined]
-    x, y = batches[0]  # the fifth: the first four are given again
+    x, y = batches[0]
     optimizer.zero_grad()  # type: ignore[attr-defined]
     torch.nn.functional.cross_entropy(model(x.double()), y).backward()  # type: ignore[operator]
     expected = [p.grad for p in model.parameters()]  # type: ignore[attr-defined]
@@ -172,7 +170,7 @@ def test_batches_of_other_sizes_have_other_sizes(
         answer()
         assert answer(Run(3)).samples == samples
     sizes = (tmp_path / "output.txt").read_text().split()
-    assert sizes == ["4"] * 8 + [str(samples)] * 6
+    assert sizes == ["4"] * 8 + [str(samples)] * 2 * (WATCHED_STEPS + 3 - KEPT_BATCHES)
 
 
 def test_a_batch_that_the_script_changes_is_the_same_each_time(tmp_path: Path) -> None:
@@ -253,8 +251,8 @@ def test_batches_that_are_put_into_a_list_are_all_there(tmp_path: Path) -> None:
     ).replace("    for x, y in loader:", "    for x, y in list(loader):", 1)
     with started(text, tmp_path) as answer:
         assert isinstance(answer(), Watched)
-        assert isinstance(answer(Run(8)), Ran)  # 12 of the 16 of an epoch
-    assert (tmp_path / "output.txt").read_text().count("step") == 12
+        assert isinstance(answer(Run(8)), Ran)  # of the 16 of an epoch
+    assert (tmp_path / "output.txt").read_text().count("step") == WATCHED_STEPS + 8
 
 
 @pytest.mark.parametrize("phase", ["watch", "train", "evaluate"])
@@ -319,100 +317,29 @@ def test_a_validation_is_measured_by_its_passes(tmp_path: Path) -> None:
     assert (tmp_path / "output.txt").read_text().count("pass") == before + 20
 
 
-# -- what was measured -----------------------------------------------------------------------
-
-NOISE = rate_of([0.98, 1.0, 1.02])
+# -- how rows are compared -------------------------------------------------------------------
 
 
-def trial(*gains: float) -> Trial:
-    """Return what some pairs of processes give."""
-    return Trial(("D99",), rate_of(gains))
-
-
-GAIN = trial(1.38, 1.40, 1.42)
-HARM = trial(0.69, 0.70, 0.71)
-NONE = trial(1.02, 0.98, 1.01)
-UNSURE = trial(1.4, 0.9, 1.2)
-TINY = trial(1.010, 1.012, 1.011)
-ONCE = trial(1.4)
-TWICE = trial(1.39, 1.41)
-FAILED = replace(NONE, gain=None)
-
-
-@pytest.mark.smoke
-@pytest.mark.parametrize(
-    ("trials", "verdicts"),
-    [
-        ([GAIN], ["gain"]),
-        ([HARM], ["harm"]),
-        ([NONE], ["none"]),
-        ([UNSURE], ["none"]),
-        ([TINY], ["none"]),
-        ([ONCE, TWICE, GAIN], ["none", "none", "gain"]),  # three pairs of processes are needed
-        ([FAILED, GAIN], ["failed", "gain"]),
-        ([GAIN, HARM, NONE, TINY, GAIN], ["gain", "harm", "none", "none", "gain"]),
-    ],
-)
-def test_trials_are_judged_together(trials: Sequence[Trial], verdicts: list[str]) -> None:
-    assert [one.verdict for one in judged(trials, NOISE)] == verdicts
-
-
-@pytest.mark.smoke
-def test_noise_of_the_script_beside_itself_makes_intervals_wider() -> None:
-    quiet, loud = (judged([GAIN], rate_of([1 - by, 1.0, 1 + by])) for by in (0.02, 0.1))
-    assert quiet[0].gain is not None
-    assert loud[0].gain is not None
-    assert GAIN.gain is not None
-    assert quiet[0].gain.median == pytest.approx(loud[0].gain.median)
-    assert loud[0].gain.low < quiet[0].gain.low < quiet[0].gain.median
-    assert quiet[0].gain.windows == pytest.approx(GAIN.gain.windows)
-
-
-@pytest.mark.smoke
-def test_no_gain_has_one_in_its_interval() -> None:
-    [found] = judged([trial(1.1, 1.1, 0.98)], NOISE)
-    assert found.gain is not None
-    assert (found.verdict, found.gain.low < 1 < found.gain.median) == ("none", True)
-
-
-class OfNumbers(Trials):
-    """Trials whose pairs of processes give made-up gains, and are counted."""
-
-    def given(self, *gains: float) -> Trial:
-        """Follow advice; each pair of processes takes the next gain."""
-        self.gains = iter(gains)
-        return self.trial(("D06",) if self._tried else ())
-
-    def base(self, phase: object) -> Running:
-        return Running(None)  # type: ignore[arg-type]
-
-    _renewed = base
-
-    def _running(self, *_: object, **__: object) -> Running:
-        running = Running(None)  # type: ignore[arg-type]
-        running.warm_up = lambda: None  # type: ignore[method-assign]
-        return running
-
-    def _compare(self, *_: object) -> float:
-        return math.log(next(self.gains))
-
-    def _numerics(self, other: Path) -> Compared:
-        return Compared()
-
-
-@pytest.mark.smoke
-@pytest.mark.parametrize(("first", "pairs"), [(1.0, 3), (1.2, 3), (0.8, 1)])
-def test_further_processes_start_only_for_what_can_be_a_gain(
-    first: float, pairs: int, tmp_path: Path
-) -> None:
-    trials = OfNumbers(Script("file", "train.py"), tmp_path)
-    noise = trials.given(0.98, 1.0, 1.02)
-    assert noise.gain is not None
-    assert len(noise.gain.windows) == 3
-    found = trials.given(first, 1.1 * first, 0.9 * first)
-    assert found.gain is not None
-    assert found.gain.windows == pytest.approx((first, 1.1 * first, 0.9 * first)[:pairs])
-    assert found.gain.low < found.gain.median < found.gain.high
+def test_bare_sequential_models_are_compiled_once(tmp_path: Path) -> None:
+    text = script_with(
+        model="""
+            calls = []
+            torch._dynamo.config.suppress_errors = False
+            def backend(graph, inputs):
+                print("compiled", flush=True)
+                return graph.forward
+            of_torch = torch.compile
+            torch.compile = lambda model, **options: of_torch(model, backend=backend)
+            model = nn.Sequential(nn.Flatten(), nn.Linear(192, 8))
+        """
+    )
+    counts = []
+    with started(text, tmp_path) as answer:
+        assert isinstance(answer(), Watched)
+        for follow in ((), ("D05",), (), ("D05",)):
+            answer(Switch(follow), Run(2))
+            counts.append((tmp_path / "output.txt").read_text().count("compiled"))
+    assert counts == [0, 1, 1, 1]
 
 
 SLEEPS = """

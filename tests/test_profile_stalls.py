@@ -44,6 +44,10 @@ def to_cpu(batch: Any) -> None:
     batch.cpu().numpy()  # here
 
 
+def shown(batch: Any) -> None:
+    str(batch.mean())  # here
+
+
 def where_not_zero(batch: Any) -> None:
     batch.nonzero()  # here
 
@@ -70,6 +74,7 @@ SYNCHRONISING: dict[Callable[[Any], None], str] = {
     as_bool: "bool()",
     to_list: ".tolist()",
     to_cpu: ".cpu()",
+    shown: "print()",
     where_not_zero: "nonzero",
     chosen: "masked_select",
     masked: "a boolean mask",

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 
+from fastdata.cli import main
 from fastdata.errors import OptionError
 from fastdata.steps import ReferenceStep, SleepStep, is_script, run_script
 from fastdata.steps.models import LEAST_SIDES, MODELS, images_of
@@ -279,6 +280,10 @@ def test_what_a_script_lacks_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ),
         ("return 1, 2, 3", r"returned \(int, int, int\), not"),
         ("return [1], [2]", r"returned \(list, list\), not"),
+        ("return 1, step", r"returned \(int, function\), not"),
+        ("return step, step", r"returned \(function, function\), not"),
+        ("return ([1],)", r"returned \(list\), not"),
+        ("return 5", "returned int, not a loader or a dataset"),
         ("return step", "returned function, not a loader or a dataset"),
     ],
 )
@@ -286,6 +291,28 @@ def test_what_is_no_loader_and_step_is_refused(tmp_path: Path, text: str, match:
     path = write(tmp_path, f"def step(batch):\n    pass\ndef build():\n    {text}\n")
     with pytest.raises(OptionError, match=match):
         run_script(f"{path}:build")
+
+
+@pytest.mark.parametrize("command", ["doctor", "profile", "tune-workers"])
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("1, 2, 3", "(int, int, int), not a loader and a step"),
+        ("1, print", "(int, builtin_function_or_method), not a loader and a step"),
+        ("[1], 2", "(list, int), not a loader and a step"),
+        ("5", "int, not a loader or a dataset"),
+    ],
+)
+def test_commands_refuse_what_is_no_loader_and_step(
+    command: str, text: str, found: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path, f"def build():\n    return {text}\n")
+    with pytest.raises(SystemExit):
+        main([command, f"{path}:build"])
+    printed = capfd.readouterr().err.splitlines()
+    assert any(f"{path}:build returned {found}. Write a function that" in line for line in printed)
+    assert "Traceback" not in printed[-1]
+    assert len(printed) <= 4
 
 
 def test_a_script_without_the_function_is_not_run(tmp_path: Path) -> None:

@@ -5,54 +5,61 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
 from fastdata.cli.options import json_options
 from fastdata.cli.output import emit, emit_json, say
-from fastdata.cli.shell import DONE, FOUND, on_interruption
+from fastdata.cli.shell import DONE, FOUND, ScriptCommand, on_interruption
 from fastdata.errors import OptionError
 from fastdata.printable import printable
 
 if TYPE_CHECKING:
     from fastdata.doctor import Script
+    from fastdata.doctor.contract import Advice
 
 __all__ = ["doctor_command"]
 
 _EPILOG = """\b
 Examples:
-  fastdata doctor -- main.py --dummy -b 32
-  fastdata doctor -- -m package.train --epochs 1
-  fastdata doctor --seconds 600 train.py:build
-  fastdata doctor --ranks 2 -- main.py
-  fastdata doctor --list
+  fastdata doctor main.py --dummy -b 32
+  fastdata doctor --seconds 600 --html report.html main.py --epochs 1
+  fastdata doctor -m package.train --epochs 1
+  fastdata doctor train.py:build
+  fastdata doctor --ranks 2 main.py
+  fastdata doctor --explain D06
 
 \b
-The script is started as you start it, several times, each in a process of its own, which is ended
-after some steps.  It runs with your rights; but what it would write to files of yours goes to a
-scratch folder, checkpoints are not written, and trackers and hubs are switched off.  The report
-says what was not written.
+SCRIPT and ARGUMENTS are what you give to python.  Options of doctor come before SCRIPT; all words
+after SCRIPT belong to the script.  FILE.py:FUNCTION returns `loader, step`; the step is called
+with each batch.
 
 \b
-FILE.py:FUNCTION returns `loader, step`; the step is called with each batch.
+The script runs several times, with your rights, each time in a new process that ends after some
+steps.  Files that it writes go to a scratch folder.  It writes no checkpoints; trackers and hubs
+are off.  The report lists all files that were not written.
 
 \b
-Exit codes: 0 done; 3 with --check, a gain above the threshold is open, or something is wrong;
-1 failed, e.g. the script did; 2 wrong usage; 130 Ctrl-C."""
+Exit codes: 0 done; 3 with --check, a gain is open or a mistake was found; 1 failed, for example
+the script; 2 wrong usage; 130 Ctrl-C."""
 
 
 @click.command(
-    "doctor", epilog=_EPILOG, short_help="Try advice on a script's training step, and measure it."
+    "doctor",
+    cls=ScriptCommand,
+    epilog=_EPILOG,
+    short_help="Try advice on a script's training step, and measure it.",
 )
-@click.argument("script", nargs=-1, type=click.UNPROCESSED, metavar="[--] SCRIPT [ARGUMENTS]...")
+@click.argument("script", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGUMENTS]...")
 @click.option(
     "--seconds",
     type=click.FloatRange(0, min_open=True),
     default=300,
     show_default=True,
     metavar="S",
-    help="Begin no trial after these; the one that is running is finished.",
+    help="End within about S seconds.",
 )
 @click.option(
     "--only", multiple=True, metavar="ID", help="Try and report this advice; may be repeated."
@@ -63,6 +70,7 @@ Exit codes: 0 done; 3 with --check, a gain above the threshold is open, or somet
     help="Also measure batches of a quarter to eight times the script's size, and their memory.",
 )
 @click.option("--list", "lists", is_flag=True, help="List the advice, with its IDs.")
+@click.option("--explain", metavar="ID", help="Explain a piece of advice, e.g. D06.")
 @click.option("--all", "notes", is_flag=True, help="Also print notes, which are not measured.")
 @click.option(
     "--ranks",
@@ -77,7 +85,7 @@ Exit codes: 0 done; 3 with --check, a gain above the threshold is open, or somet
     default=1.05,
     show_default=True,
     metavar="X",
-    help="The gain, X times as fast, from which on --check counts it.",
+    help="The smallest gain that --check counts, as a ratio of speeds.",
 )
 @click.option("--html", type=click.Path(), metavar="FILE", help="Also write an HTML page.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress; the verdict only.")
@@ -88,6 +96,7 @@ def doctor_command(
     only: tuple[str, ...],
     batch_sizes: bool,
     lists: bool,
+    explain: str | None,
     notes: bool,
     ranks: int | None,
     check: bool,
@@ -97,6 +106,9 @@ def doctor_command(
     as_json: bool,
 ) -> int:
     """Find advice that applies to the training step of SCRIPT, try each piece, and report gains."""
+    if explain is not None:
+        _explain(explain, as_json)
+        return DONE
     if lists:
         _list(as_json)
         return DONE
@@ -124,7 +136,7 @@ def doctor_command(
     if as_json:
         emit_json(report.to_json())
     else:
-        emit(printable(report.verdict) if quiet else render_text(report, notes=notes))
+        emit(printable(report.verdict) if quiet else render_text(report, everything=notes))
     if html is not None:
         from fastdata.doctor.page import render_page
         from fastdata.pages import write_page
@@ -145,27 +157,44 @@ def _running(script: Script) -> Iterator[None]:
             raise click.ClickException(error.explained(str(script))) from error
 
 
+def _explain(id: str, as_json: bool) -> None:
+    """Print the explanation of a piece of advice."""
+    from fastdata.doctor.advice import advice_by_id
+    from fastdata.doctor.explaining import explanations
+
+    advice = advice_by_id(id)
+    explanation = explanations()[id]
+    if as_json:
+        emit_json({"id": id, "title": advice.title, **asdict(explanation)})
+    else:
+        emit(f"{_heading(advice)}\n{explanation}")
+
+
 def _list(as_json: bool) -> None:
     """Print all advice."""
     from fastdata.doctor.advice import ADVICE
+    from fastdata.doctor.explaining import explanations
 
-    if as_json:
-        emit_json(
-            {
-                "advice": [
-                    {
-                        "id": advice.id,
-                        "title": advice.title,
-                        "kind": advice.kind,
-                        "numerics": str(advice.numerics),
-                        "gpu_only": advice.gpu_only,
-                        "about": (advice.__doc__ or "").strip(),
-                        "source": advice.source,
-                    }
-                    for advice in ADVICE
-                ]
-            }
-        )
+    if not as_json:
+        emit("\n".join(map(_heading, ADVICE)))
         return
-    for advice in ADVICE:
-        emit(f"{advice.id}  {advice.title}{'  (GPU only)' if advice.gpu_only else ''}")
+    emit_json(
+        {
+            "advice": [
+                {
+                    "id": advice.id,
+                    "title": advice.title,
+                    "kind": advice.kind,
+                    "numerics": str(advice.numerics),
+                    "gpu_only": advice.gpu_only,
+                    "about": explanations()[advice.id].what,
+                    "source": explanations()[advice.id].source,
+                }
+                for advice in ADVICE
+            ]
+        }
+    )
+
+
+def _heading(advice: Advice) -> str:
+    return f"{advice.id}  {advice.title}{'  (GPU only)' if advice.gpu_only else ''}"

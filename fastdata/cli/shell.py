@@ -48,6 +48,7 @@ __all__ = [
     "FAILED",
     "FOUND",
     "INTERRUPTED",
+    "ScriptCommand",
     "Shell",
     "Terminated",
     "on_interruption",
@@ -127,6 +128,43 @@ def on_interruption(message: str) -> Iterator[None]:
         raise
 
 
+class ScriptCommand(click.Command):
+    """A command that ends with a script and its arguments, as ``python`` does.
+
+    Its own options come before the script.  All later words belong to the script.
+    """
+
+    def own_words(self, words: Sequence[str]) -> list[str]:
+        """Return the words before the script: the command's own options and their values."""
+        options = [one for one in self.params if isinstance(one, click.Option)]
+        valued = {name for option in options if not option.is_flag for name in option.opts}
+        end = 0
+        while end < len(words) and words[end][:1] == "-" and words[end] not in ("-", "-m", "--"):
+            end += 2 if words[end] in valued else 1
+        return list(words[:end])
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the command's own options; the script starts at the first other word."""
+        own = self.own_words(args)
+        script = args[len(own) :]
+        if script and script[0] != "--":
+            if not ctx.resilient_parsing:
+                self._note_own_options(ctx, script)
+            script = ["--", *script]
+        return super().parse_args(ctx, [*own, *script])
+
+    def _note_own_options(self, ctx: click.Context, script: list[str]) -> None:
+        """Tell the user if the script gets an option that the command has, too."""
+        own = {name for one in self.get_params(ctx) for name in one.opts if name[:2] == "--"}
+        words = script[: script.index("--")] if "--" in script else script
+        found = dict.fromkeys(name for word in words if (name := word.partition("=")[0]) in own)
+        if found:
+            say(
+                f"note: the script gets {', '.join(found)}; "
+                f"options of {self.name} come before the script"
+            )
+
+
 class Shell(click.Group):
     """Commands that return their exit code and may raise anything; ``--help`` has sections."""
 
@@ -178,6 +216,8 @@ class Shell(click.Group):
 
 def _report(error: BaseException, words: Sequence[str], command: click.Command | None) -> int:
     message, code = _describe(error, words)
+    if isinstance(command, ScriptCommand):
+        words = command.own_words(words[1:])
     if isinstance(error, FastdataError) and command is not None:
         message = _with_flags(message, command)
     if _has(words, "--traceback") or os.environ.get("FASTDATA_TRACEBACK", "0") not in ("", "0"):
@@ -216,6 +256,8 @@ def _describe(error: BaseException, words: Sequence[str]) -> tuple[str, int]:
 
 
 def _usage_message(error: click.ClickException, words: Sequence[str]) -> str:
+    if not isinstance(error, click.UsageError):  # it may show a traceback
+        return printable_lines(error.format_message())
     message = _paragraph(error.format_message())
     context = getattr(error, "ctx", None)
     if context is None:

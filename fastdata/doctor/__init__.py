@@ -16,16 +16,19 @@
 ``first_steps.py``  metrics, copies, waits and memory of its first steps
 ``contract.py``     the base class of advice
 ``advice/``         the advice
+``explaining.py``   explanations of advice, from ``advice.md``
 ``ranks.py``        several ranks of a script, watched at once
 ``trials.py``       the script with and without advice, measured in turns
 ``numerics.py``     the effect of advice on gradients
-``report.py``       the report: data, JSON, text
+``report.py``       the report: data, verdict, JSON
+``text.py``         the report as text for a terminal
 ``page.py``         the report as an HTML page: ``report.html.jinja``, filled in
 ==================  ============================================================
 """
 
 from fastdata.doctor.examining import compare_ranks, examine
-from fastdata.doctor.report import DoctorReport, Row, render_text
+from fastdata.doctor.report import DoctorReport, Row
 from fastdata.doctor.script import Script, script_of
+from fastdata.doctor.text import render_text
 
 __all__ = ["DoctorReport", "Row", "Script", "compare_ranks", "examine", "render_text", "script_of"]

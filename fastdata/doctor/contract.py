@@ -71,7 +71,7 @@ def replaced(owner: object, name: str, value: object) -> Undo:
 
 
 class Advice(ABC):
-    """A piece of advice.  Its docstring says what it is; `docs/doctor.md` has a section for it."""
+    """A piece of advice.  ``advice.md`` explains it, in a section with its ID."""
 
     id: ClassVar[str]
     title: ClassVar[str]
@@ -85,8 +85,6 @@ class Advice(ABC):
     """Which part of a step it makes faster: it can save no more than that takes."""
     gpu_only: ClassVar[bool] = False
     """Whether it does something for scripts on a GPU alone."""
-    source: ClassVar[str]
-    """Where the advice comes from."""
 
     @abstractmethod
     def find(self, seen: Seen) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -17,34 +17,47 @@ from fastdata.doctor.messages import Plain
 from fastdata.doctor.processes import ScriptFailedError, scratch_folder
 from fastdata.doctor.ranks import watch_ranks
 from fastdata.doctor.report import DoctorReport, Row
+from fastdata.doctor.results import BatchSize, EndedBy, Environment, Follow, Trial
 from fastdata.doctor.script import Script
-from fastdata.doctor.trials import START_SECONDS, BatchSize, Running, Trial, Trials, judged
+from fastdata.doctor.trials import (
+    ALLOCATOR,
+    START_SECONDS,
+    THREADS,
+    TIME_IS_UP,
+    Running,
+    Trials,
+    TrialsEndedError,
+)
 from fastdata.errors import OptionError
-from fastdata.measuring.statistics import WORTH
+from fastdata.measuring.statistics import WORTH, product
 from fastdata.processes.resources import available_cores
 
 __all__ = ["compare_ranks", "examine"]
 
 TRIED_FIRST = (
-    *("D09", "D30", "D10", "D17", "D55", "D07", "D06"),
-    *("D13", "D03", "D08", "D15", "D01", "D05"),
+    *("D55", "D09", "D30", "D10", "D17", "D07", "D06"),
+    *("D13", "D03", "D08", "D15", "D01", "D35", "D05"),
 )
-"""Those that are quickly tried, and often worth it, come before those that take long."""
+"""Advice that is quickly tried, and often worth it, comes before advice that takes long."""
 
 BATCH_FACTORS = 0.25, 0.5, 1.0, 2.0, 4.0, 8.0
 
+_PHASES: tuple[Phase, ...] = "train", "evaluate"
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """Advice that is to be tried, with its findings."""
+LATE = 0.1
+"""Share of the time by which what is under way may end later; 5 seconds at least."""
 
-    id: str
-    findings: tuple[Plain, ...]
-    phase: Phase
 
-    @property
-    def environment(self) -> tuple[tuple[str, str], ...]:
-        return tuple(pair for finding in self.findings for pair in finding.environment)
+@dataclass
+class _Tried:
+    """What is known by now; an examination that ends early reports it."""
+
+    trials: dict[str, Trial] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+    """By ID, why it was not tried."""
+    base: Running | None = None
+    together: Trial | None = None
+    batch_sizes: list[BatchSize] = field(default_factory=list)
 
 
 def examine(
@@ -53,14 +66,32 @@ def examine(
     seconds: float = 300.0,
     only: Sequence[str] = (),
     batch_sizes: bool = False,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Callable[[str], object] = lambda _: None,
 ) -> DoctorReport:
-    """Watch a script, try the advice that applies to it for about `seconds`, and report.
+    """Watch a script, try the advice that applies to it within about `seconds`, and report.
 
-    `only` are the IDs to report, in addition to mistakes.  The default is all advice.
-    With `batch_sizes` the script also runs with batches of a quarter to eight times its own,
-    whatever time that takes.  Raises `ScriptFailedError` if the script fails by itself, ends
-    without a step, or makes none in ten minutes, and `OptionError` for an unknown ID.
+    An interruption, a failure of the script in a trial, and the end of the time end the trials: the
+    report has what was measured until then.
+
+    Parameters
+    ----------
+    script
+        What `script_of` returns.
+    seconds
+        Nothing is begun after them, and everything ends 10% later, or 5 seconds later.
+    only
+        IDs of advice to try and report.  Mistakes are reported in any case.  Without any, all.
+    batch_sizes
+        Whether the script also runs with batches of a quarter to eight times its own.
+    progress
+        Called with a text on what is done next.
+
+    Raises
+    ------
+    ScriptFailedError
+        If the script fails while it is watched, ends without a step, or makes none in the time.
+    OptionError
+        For an unknown ID, and if this process is one of several ranks.
     """
     if os.environ.get("WORLD_SIZE", "1") != "1":
         raise OptionError(
@@ -70,64 +101,139 @@ def examine(
     if unknown := sorted(set(only) - {advice.id for advice in ADVICE}):
         raise OptionError(f"unknown advice {unknown[0]!r}: fastdata doctor --list has all")
     began = time.monotonic()
-    with scratch_folder() as scratch, Trials(script, scratch) as trials:
+    times = began + seconds, began + seconds + max(5.0, LATE * seconds)
+    with scratch_folder() as scratch, Trials(script, scratch, *times, progress) as trials:
         progress("watching the script")
-        watched = trials.watch()
+        try:
+            watched = trials.watch()
+        except TrialsEndedError:
+            raise ScriptFailedError(
+                f"it made no step within {seconds:.0f} s; --seconds gives more"
+            ) from None
         findings = [
             finding
             for finding in watched.findings
             if not only or finding.id in only or advice_by_id(finding.id).kind == "bug"
         ]
-        wanted = _wanted(findings)
-        tried: dict[str, Trial] = {}
-        noises: dict[Phase, Trial] = {}
-        left_out: dict[str, str] = {}
-        repeatable = True
-        longest = 0.0
-        for number, one in enumerate(wanted, 1):
-            if time.monotonic() - began + longest > seconds and tried:
-                left_out[one.id] = "there was no time left: --seconds gives more"
-                continue
-            started = time.monotonic()
-            if one.phase not in noises:
-                progress("the script beside itself")
-                noises[one.phase] = _noise(trials, one.phase)
-                if one.phase == "train" and noises["train"].gain is not None:
-                    repeatable = noises[one.phase].numerics == Numerics.EQUAL
-                started = time.monotonic()
-            if noises[one.phase].gain is None:
-                tried[one.id] = replace(noises[one.phase], follow=(one.id,))
-                continue
-            at_most = trials.base(one.phase).at_most(advice_by_id(one.id).part)
-            if at_most is not None and at_most < WORTH:
-                left_out[one.id] = f"it can make a step {at_most:.2f} times as fast at most"
-                continue
-            progress(f"{one.id}, {number} of {len(wanted)}: {advice_by_id(one.id).title}")
-            tried[one.id] = trials.trial((one.id,), one.phase, one.environment)
-            longest = max(longest, time.monotonic() - started)
-        tried = _judged(tried, noises, wanted, repeatable=repeatable)
-        left = seconds - (time.monotonic() - began)
-        environments = {one.id: one.environment for one in wanted}
-        together = _together(trials, tried, environments, noises, left, progress)
-        sizes = tuple(_batch_sizes(trials, progress)) if batch_sizes else ()
-        base = trials.base("train") if "train" in noises or batch_sizes else None
+        tried = _Tried()
+        ended_by: EndedBy = "nothing"
+        ended = ""
+        try:
+            _try(trials, findings, tried)
+            if batch_sizes:
+                tried.base = trials.base("train")
+                tried.batch_sizes.extend(_batch_sizes(trials, progress))
+        except TrialsEndedError as error:
+            ended, ended_by = str(error), "time" if str(error) == TIME_IS_UP else "noise"
+        except ScriptFailedError as error:
+            ended, ended_by = f"the script failed in a trial: {error}", "failure"
+        except KeyboardInterrupt:
+            ended, ended_by = "interrupted", "interruption"
+        _collect(trials, tried, findings, ended)
+        noise = trials.found("train").get(())
         return DoctorReport(
             script=str(script),
             watched=watched,
-            step_seconds=base.step_seconds if base else watched.step_seconds,
-            peak_bytes=base.peak_bytes if base else 0,
-            noise=noises["train"].gain if "train" in noises else None,
-            repeatable=repeatable,
-            rows=_rows(findings, tried, left_out, base),
-            together=together,
-            batch_sizes=sizes,
+            step_seconds=tried.base.step_seconds if tried.base else watched.step_seconds,
+            peak_bytes=tried.base.peak_bytes if tried.base else 0,
+            noise=noise.gain if noise is not None else None,
+            repeatable=trials.repeatable,
+            rows=_rows(findings, tried),
+            together=tried.together,
+            batch_sizes=tuple(tried.batch_sizes),
             seconds=time.monotonic() - began,
             machine=_machine(watched.device),
+            smallest_gain=trials.smallest_gain,
+            clock=trials.clock,
+            ended=ended,
+            ended_by=ended_by,
         )
 
 
+def _try(trials: Trials, findings: Sequence[Plain], tried: _Tried) -> None:
+    """Try all advice that can be tried; `tried` has what was found so far."""
+    phases: dict[Phase, dict[Follow, Environment]] = {phase: {} for phase in _PHASES}
+    wanted = _wanted(findings)
+    for id, environment in wanted.items():
+        advice = advice_by_id(id)
+        if advice.phase == "train":
+            tried.base = trials.base("train")
+        at_most = tried.base.at_most(advice.part) if tried.base and advice.part else None
+        if at_most is not None and at_most < WORTH:
+            tried.left_out[id] = f"it can make a step at most {at_most:.2f}x as fast"
+        else:
+            phases[advice.phase][(id,)] = environment
+    if phases["train"]:
+        trials.compare(phases["train"])
+    if phases["evaluate"]:
+        try:
+            trials.compare(phases["evaluate"], "evaluate")
+        except ScriptFailedError as error:
+            tried.left_out |= {follow[0]: str(error) for follow in phases["evaluate"]}
+    if phases["train"]:
+        _try_together(trials, tried, wanted)
+
+
+def _wanted(findings: Sequence[Plain]) -> dict[str, Environment]:
+    """Return the environment of each piece of advice that can be tried, in the order of trials."""
+    order = {id: n for n, id in enumerate(TRIED_FIRST)}
+    ids = dict.fromkeys(finding.id for finding in findings if finding.is_tried)
+    return {
+        id: tuple(pair for one in findings if one.id == id for pair in one.environment)
+        for id in sorted(ids, key=lambda id: (order.get(id, len(order)), id))
+    }
+
+
+def _try_together(trials: Trials, tried: _Tried, wanted: Mapping[str, Environment]) -> None:
+    """Follow all gains that keep the numbers, and all but each one; keep what is the fastest.
+
+    The gain of the allocator multiplies it: all processes but those of its own row have that.
+    """
+    useful = {one.follow[0]: one for one in trials.found("train").values() if _is_useful(one)}
+    allocator = useful.pop(ALLOCATOR, None)
+    single = sorted((id for id in useful if not wanted[id]), key=lambda id: -_value(useful[id]))
+    best = useful[single[0]] if single else None
+    if len(single) > 1:
+        every = tuple(single)
+        rows = [every, *(tuple(x for x in every if x != id) for id in every if len(every) > 2)]
+        trials.compare({follow: () for follow in rows})
+        found = trials.found("train")
+        tested = [found[follow] for follow in rows if follow in found and _is_useful(found[follow])]
+        best = max([*tested, best], key=_value)
+    if best is None or best.gain is None:
+        return
+    if allocator is not None and allocator.gain is not None:
+        follow = (ALLOCATOR, *best.follow)
+        best = replace(best, follow=follow, gain=product(allocator.gain, best.gain))
+    tried.together = best if len(best.follow) > 1 else None
+
+
+def _is_useful(trial: Trial) -> bool:
+    """Return whether it is a gain that keeps the numbers."""
+    if trial.verdict != "gain" or not trial.follow:
+        return False
+    promised = max(advice_by_id(id).numerics for id in trial.follow)
+    return (promised if trial.numerics is None else trial.numerics) <= Numerics.ROUNDING
+
+
+def _value(trial: Trial | None) -> float:
+    return trial.gain.value if trial is not None and trial.gain is not None else 0.0
+
+
+def _collect(trials: Trials, tried: _Tried, findings: Sequence[Plain], ended: str) -> None:
+    """Take what is known of each piece of advice, and why nothing is known of the others."""
+    for phase in _PHASES:
+        found = trials.found(phase)
+        tried.trials |= {follow[0]: one for follow, one in found.items() if len(follow) == 1}
+    for id in _wanted(findings):
+        if id not in tried.trials and id not in tried.left_out:
+            is_busy = id == THREADS and trials.clock == "cpu"
+            why = "other programs are busy, so more threads cannot be judged" if is_busy else ended
+            tried.left_out[id] = why or "there was no time left; --seconds gives more"
+
+
 def compare_ranks(
-    script: Script, count: int, *, progress: Callable[[str], None] = lambda _: None
+    script: Script, count: int, *, progress: Callable[[str], object] = lambda _: None
 ) -> DoctorReport:
     """Watch a script with `count` ranks on this machine, compare them, and report.
 
@@ -155,7 +261,7 @@ def compare_ranks(
         peak_bytes=0,
         noise=None,
         repeatable=True,
-        rows=_rows(findings, {}, {}, None),
+        rows=_rows(findings, _Tried()),
         together=None,
         seconds=time.monotonic() - began,
         machine=_machine(watched[0].device),
@@ -173,7 +279,7 @@ def _machine(device: str) -> dict[str, object]:
     }
 
 
-def _batch_sizes(trials: Trials, progress: Callable[[str], None]) -> Iterator[BatchSize]:
+def _batch_sizes(trials: Trials, progress: Callable[[str], object]) -> Iterator[BatchSize]:
     """Yield what batches of other sizes give, until one does not fit."""
     for factor in BATCH_FACTORS:
         progress(f"batches of {factor:g} times as many samples")
@@ -184,107 +290,7 @@ def _batch_sizes(trials: Trials, progress: Callable[[str], None]) -> Iterator[Ba
             return
 
 
-def _wanted(findings: Sequence[Plain]) -> list[_Wanted]:
-    """Return what can be tried, in the order of trials."""
-    ids = dict.fromkeys(f.id for f in findings if f.is_tried)
-    order = {id: n for n, id in enumerate(TRIED_FIRST)}
-    return [
-        _Wanted(id, tuple(f for f in findings if f.id == id and f.is_tried), advice_by_id(id).phase)
-        for id in sorted(ids, key=lambda id: (order.get(id, len(order)), id))
-    ]
-
-
-def _noise(trials: Trials, phase: Phase) -> Trial:
-    """Compare the script with itself; a failure where it has no validation that can be measured."""
-    if phase == "train":
-        return trials.noise(phase)
-    try:
-        return trials.noise(phase)
-    except ScriptFailedError as error:
-        return Trial((), verdict="failed", why=str(error))
-
-
-def _judged(
-    tried: dict[str, Trial],
-    noises: dict[Phase, Trial],
-    wanted: Sequence[_Wanted],
-    *,
-    repeatable: bool,
-) -> dict[str, Trial]:
-    """Return trials with their verdicts, each phase by its own noise."""
-    found: dict[str, Trial] = {}
-    for phase, noise in noises.items():
-        ids = [one.id for one in wanted if one.phase == phase and one.id in tried]
-        if noise.gain is None:
-            found |= {id: tried[id] for id in ids}
-            continue
-        found |= zip(ids, judged([tried[id] for id in ids], noise.gain), strict=True)
-    if not repeatable:
-        found = {id: replace(one, numerics=None, numerics_error=None) for id, one in found.items()}
-    return found
-
-
-def _together(
-    trials: Trials,
-    tried: dict[str, Trial],
-    environments: Mapping[str, tuple[tuple[str, str], ...]],
-    noises: dict[Phase, Trial],
-    seconds: float,
-    progress: Callable[[str], None],
-) -> Trial | None:
-    """Follow all advice that was a gain and keeps the numbers, and measure that anew.
-
-    The largest gain comes first; another is added where the two together are no slower.  In the end
-    each is left out once, and stays so where the others are as fast without it.
-    """
-    gains = [
-        (id, one)
-        for id, one in tried.items()
-        if one.verdict == "gain"
-        and one.gain is not None
-        and advice_by_id(id).phase == "train"
-        and (advice_by_id(id).numerics if one.numerics is None else one.numerics)
-        <= Numerics.ROUNDING
-    ]
-    gains.sort(key=lambda pair: -pair[1].gain.median if pair[1].gain else 0.0)
-    if len(gains) < 2 or noises["train"].gain is None:
-        return None
-
-    def measure(ids: tuple[str, ...]) -> Trial:
-        environment = tuple(pair for id in ids for pair in environments[id])
-        return trials.trial(ids, environment=environment)
-
-    best: Trial | None = None
-    chosen: tuple[str, ...] = (gains[0][0],)
-    before = gains[0][1]
-    began = time.monotonic()
-    for id, _ in gains[1:]:
-        if best is not None and time.monotonic() - began > seconds:
-            break
-        progress(f"together: {', '.join((*chosen, id))}")
-        now = measure((*chosen, id))
-        if now.gain is None or before.gain is None or now.gain.median < before.gain.low:
-            continue
-        chosen, before, best = now.follow, now, now
-    for id in chosen if len(chosen) > 2 else ():
-        if best is None or best.gain is None or time.monotonic() - began > seconds:
-            break
-        progress(f"together, without {id}")
-        now = measure(tuple(one for one in chosen if one != id))
-        if now.gain is not None and now.gain.median >= best.gain.median:
-            chosen, best = now.follow, now
-    if best is None:
-        return None
-    progress("together, once more")
-    return judged([measure(chosen)], noises["train"].gain)[0]
-
-
-def _rows(
-    findings: Sequence[Plain],
-    tried: dict[str, Trial],
-    left_out: Mapping[str, str],
-    base: Running | None,
-) -> tuple[Row, ...]:
+def _rows(findings: Sequence[Plain], tried: _Tried) -> tuple[Row, ...]:
     """Return a row for each piece of advice that applies, mistakes first, then by gain."""
     rows = []
     for advice in ADVICE:
@@ -292,8 +298,6 @@ def _rows(
         if not of_it:
             continue
         why_not = next((f.why_not for f in of_it if f.why_not), "")
-        if advice.id in left_out:
-            why_not = left_out[advice.id]
         rows.append(
             Row(
                 advice.id,
@@ -301,12 +305,12 @@ def _rows(
                 advice.title,
                 tuple(dict.fromkeys(f.where for f in of_it if f.where)),
                 tuple(dict.fromkeys(f.what for f in of_it)),
-                tried.get(advice.id),
+                tried.trials.get(advice.id),
                 advice.numerics,
-                why_not,
+                tried.left_out.get(advice.id, why_not),
                 advice.phase,
                 advice.saves,
-                base.at_most(advice.part) if base is not None else None,
+                tried.base.at_most(advice.part) if tried.base is not None else None,
             )
         )
     return tuple(sorted(rows, key=_order))
@@ -317,4 +321,4 @@ def _order(row: Row) -> tuple[int, float, str]:
         return 0, 0.0, row.id
     if row.trial is None or row.trial.gain is None:
         return 2, 0.0, row.id
-    return 1, -row.trial.gain.median, row.id
+    return 1, -row.trial.gain.value, row.id

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import nn
 
 from fastdata.doctor.advice import ADVICE
@@ -55,6 +56,7 @@ def watched_facts(
         waited / whole if whole else 0.0,
         whole / len(fed) if fed else 0.0,
         "cuda" if seen.on_gpu else "cpu",
+        torch.get_num_threads(),
         tuple(type(model).__name__ for model in seen.models),
         tuple(type(one).__name__ for one in seen.optimizers),
         sum(parameters.values()),

@@ -1,8 +1,9 @@
 """The first steps of a script, in which each operation is followed.
 
-The second and third step show metrics: results of outputs that train nothing.  The fourth step
-shows waits of a GPU, copies of batches, and the memory of tensors.  Modes of torch see each
-operation.  They would undo the compilation of a model, so a compiled one runs without them.
+The second and third step show metrics: results of outputs that train nothing.  The two steps after
+them show waits of a GPU, copies of batches, and the memory of tensors: two, as code between steps
+may use a tensor that the step before it made.  Modes of torch see each operation.  They would undo
+the compilation of a model, so a compiled one runs without them.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
+from fastdata.doctor.attention import AttentionFollowed
 from fastdata.doctor.memory import MemoryFollowed
-from fastdata.doctor.watching import FOLLOWED_STEPS, BatchCopied, Metric, Watch
+from fastdata.doctor.watching import FOLLOWED_STEPS, BatchCopied, Metric, Seen, Watch
 from fastdata.measuring.lines import direct_line, is_users, user_line
-from fastdata.measuring.stalls import StallCounter, stall_modes
+from fastdata.measuring.stalls import StallCounter, is_copy_to_device, stall_modes
 
 __all__ = ["WATCHED_STEPS", "FirstSteps"]
 
@@ -38,6 +40,7 @@ class FirstSteps:
         self._modes = ExitStack()
         self._outputs: OutputsFollowed | None = None
         self._stalls: StallCounter | None = None
+        self._attention: AttentionFollowed | None = None
         self._memory: MemoryFollowed | None = None
 
     def end_step(self) -> None:
@@ -59,6 +62,8 @@ class FirstSteps:
             self._modes.close()
             if self._stalls is not None:
                 seen.stalls = self._stalls.stalls()
+            if self._attention is not None:
+                seen.attention = self._attention.lines()
             if self._memory is not None:
                 seen.held, seen.held_bytes = self._memory.at_peak(), self._memory.peak_bytes
                 self._memory = None
@@ -67,7 +72,8 @@ class FirstSteps:
         seen = self._watch.seen
         self._stalls = StallCounter(torch.device("cuda" if seen.on_gpu else "cpu"))
         self._modes.enter_context(stall_modes(self._stalls, only_moved=True))
-        self._modes.enter_context(CopiesFollowed(self._loader_of, seen.copies))
+        self._modes.enter_context(CopiesFollowed(self._loader_of, seen))
+        self._attention = self._modes.enter_context(AttentionFollowed())
         self._memory = self._modes.enter_context(MemoryFollowed(seen.models, seen.optimizers))
 
 
@@ -87,6 +93,7 @@ class OutputsFollowed(TorchFunctionMode):
         self._in_model = in_model
         self._seconds: dict[tuple[str, str], dict[int, float]] = {}
         """By line and function, and by step."""
+        self._of_outputs: set[tuple[str, str]] = set()
         self._made_by: Any = WeakIdKeyDictionary()
         self._trains: set[tuple[str, str]] = set()
         self._own_seconds = 0.0
@@ -94,12 +101,12 @@ class OutputsFollowed(TorchFunctionMode):
         self._began = time.perf_counter()
 
     def metrics(self) -> list[Metric]:
-        """Return the lines that compute something in each step."""
+        """Return the lines that compute something of outputs in each step."""
         took = time.perf_counter() - self._began - self._own_seconds
         return [
             Metric(*place, sum(seconds.values()) / took)
             for place, seconds in self._seconds.items()
-            if place[0] and len(seconds) == self.steps and place not in self._trains
+            if place[0] and len(seconds) == self.steps and place in self._of_outputs - self._trains
         ]
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -111,16 +118,15 @@ class OutputsFollowed(TorchFunctionMode):
         origins = {place for one in given for place in self._made_by.get(one, ())}
         if any(one.requires_grad for one in made):
             self._trains |= origins
-        elif (
-            getattr(func, "__name__", "") != "backward"
-            and not self._in_model()
-            and (origins or any(one.grad_fn is not None and one.numel() > 1 for one in given))
-        ):
+        elif getattr(func, "__name__", "") != "backward" and not self._in_model():
+            # Right after the first step it is not known yet which tensors are made of outputs.
             place = self._place(sys._getframe(1))
             step = self._seconds.setdefault(place, {})
             step[self.steps] = step.get(self.steps, 0.0) + ended - began
-            for one in made:
-                self._made_by[one] = origins | {place}
+            if origins or any(one.grad_fn is not None and one.numel() > 1 for one in given):
+                self._of_outputs.add(place)
+                for one in made:
+                    self._made_by[one] = origins | {place}
         self._own_seconds += time.perf_counter() - ended
         return result
 
@@ -135,22 +141,23 @@ class OutputsFollowed(TorchFunctionMode):
 
 
 class CopiesFollowed(TorchFunctionMode):
-    """Notes calls of ``.to(device)`` and ``.cuda()``, of the script's own code, on batches."""
+    """Notes calls of ``.to(device)`` and ``.cuda()`` in the script's own code."""
 
-    def __init__(self, loader_of: Callable[[torch.Tensor], Any], copies: list[BatchCopied]) -> None:
+    def __init__(self, loader_of: Callable[[torch.Tensor], Any], seen: Seen) -> None:
         super().__init__()
-        self._loader_of, self._copies = loader_of, copies
+        self._loader_of, self._seen = loader_of, seen
+        self._lines = seen.moving_lines = set()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name, options = getattr(func, "__name__", ""), kwargs or {}
-        loader = self._loader_of(args[0]) if name in ("to", "cuda") and args else None
-        given = (*args[1:], *options.values())
-        if loader is not None and (
-            name == "cuda" or any(isinstance(one, (str, torch.device)) for one in given)
-        ):
+        options = kwargs or {}
+        line = ""
+        if is_copy_to_device(getattr(func, "__name__", ""), args, options):
+            line = direct_line(sys._getframe(1))
+        if line:
+            self._lines.add(line)
             # It is the only argument of either that may be given as a mere True, except `copy`,
             # the fourth.
             non_blocking = options.get("non_blocking", any(one is True for one in args[1:4]))
-            if line := direct_line(sys._getframe(1)):
-                self._copies.append(BatchCopied(line, loader, bool(non_blocking)))
+            if (loader := self._loader_of(args[0])) is not None:
+                self._seen.copies.append(BatchCopied(line, loader, bool(non_blocking)))
         return func(*args, **options)

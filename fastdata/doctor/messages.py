@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from fastdata.doctor.contract import Phase
@@ -22,6 +23,8 @@ class Request:
     phase: Phase = "train"
     watch_only: bool = False
     """Whether nothing is measured: epochs end early, so that validation is seen."""
+    seconds: float = math.inf
+    """After which a script that is only watched ends, once it has made a step."""
     in_float64: bool = False
     ranks: int = 1
     """Of how many this is one: they are watched, and compared."""
@@ -134,6 +137,8 @@ class Watched:
     """Share of the time that the loop waited for batches."""
     step_seconds: float = 0.0
     device: str = "cpu"
+    threads: int = 1
+    """That torch computes on."""
     models: tuple[str, ...] = ()
     optimizers: tuple[str, ...] = ()
     parameters: int = 0

@@ -39,8 +39,8 @@ with fastdata.doctor.session.connected() as session:
     exec(*session.request.script.program())
 """
 
-MOST_OUTPUT = 2000
-"""Characters of a script's own output that are shown where it failed."""
+MOST_OUTPUT, MOST_LINES = 2000, 12
+"""Characters and lines of a script's own output that are shown if it failed."""
 
 
 class ScriptFailedError(FastdataError, RuntimeError):
@@ -61,9 +61,9 @@ class ScriptFailedError(FastdataError, RuntimeError):
         self.watched, self.output, self.raised = watched, output, raised
 
     def explained(self, script: str) -> str:
-        """Return what a user reads: the script's own traceback, or its last words."""
-        if self.raised:
-            return f"{script} failed:\n\n{self}"
+        """Return the message for users, with the end of what the script printed."""
+        if self.raised:  # as Python itself prints it
+            return "\n\n".join(filter(None, (f"{script} failed:", self.output, str(self))))
         printed = f"\n\nThe end of what it printed:\n{self.output}" if self.output else ""
         return f"{script}: {self}.{printed}"
 
@@ -97,7 +97,7 @@ class ScriptProcess:
         variables = {
             **os.environ,
             "TMPDIR": request.scratch,
-            "TORCHINDUCTOR_CACHE_DIR": str(self._scratch / "inductor"),
+            "TORCHINDUCTOR_CACHE_DIR": str(self._scratch.parent / "inductor"),  # one for all
             "PYTHONUNBUFFERED": "1",
             **(environment or {}),
         }
@@ -186,7 +186,8 @@ class ScriptProcess:
     ) -> ScriptFailedError:
         with open(self._output, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - MOST_OUTPUT))
-            output = file.read().decode(errors="replace").strip()
+            lines = file.read().decode(errors="replace").splitlines()  # also of progress bars
+        output = "\n".join([line for line in lines if line.strip()][-MOST_LINES:])
         return ScriptFailedError(why, watched=watched, output=output, raised=raised)
 
     def close(self) -> None:

@@ -148,6 +148,7 @@ class Replay:
             except StopIteration:
                 break
             taken = time.perf_counter()
+            self._watch.on_event("batch")
             if self.mode != "watch" and len(kept) < KEPT_BATCHES:
                 kept.append(tree_map(_copied, batch))
             if self.mode == "watch":

@@ -1,81 +1,144 @@
-"""What an examination found: its data, their JSON form, and their text for a terminal.
-
-Whatever comes from the script (names, lines, messages) passes through `fastdata.printable`.
-"""
+"""What an examination found: its data, its verdict, and its JSON form."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal
 
 from fastdata.doctor.contract import Kind, Numerics, Phase
 from fastdata.doctor.messages import Watched
-from fastdata.doctor.trials import BatchSize, Trial
-from fastdata.measuring.lines import short_line
-from fastdata.measuring.statistics import WORTH
-from fastdata.measuring.windows import Rate
-from fastdata.printable import printable
+from fastdata.doctor.results import BatchSize, EndedBy, Trial
+from fastdata.measuring.noise import Clock
+from fastdata.measuring.statistics import WORTH, Estimate
 from fastdata.processes.resources import format_bytes
 
 __all__ = [
     "DoctorReport",
     "Row",
-    "gain_text",
-    "held_lines",
-    "memory_text",
-    "note_of",
-    "numerics_text",
-    "render_text",
-    "what_text",
+    "last_line",
+    "mistake_text",
+    "ratio_text",
+    "sentences",
+    "visible_text",
 ]
 
-MOST_HELD = 5
-"""Operations whose memory is listed."""
-
 WAITS = 0.05
-"""A loop that waits a smaller share of its time is fed."""
+"""A loop that waits for less than this share of its time does not wait for data."""
+
+LESS_MEMORY = 0.95
+"""Peaks of memory above this ratio may differ by chance."""
+
+ALLOCATOR = "D55"
+"""Other advice is compared with a baseline that follows this advice."""
+
+OUTCOMES = {
+    "gain": "Faster",
+    "no difference": "No difference",
+    "slower": "Slower, do not use",
+    "cannot be told": "Cannot be told",
+    "failed": "Failed",
+}
+
+PRICES = {
+    Numerics.PRECISION: "with lower precision",
+    Numerics.TRAINING: "with changed training",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A piece of advice that applies: where, what to write, and what came of it."""
+    """A piece of advice that applies: its places, the changes, and the result of its trial."""
 
     id: str
     kind: Kind
     title: str
     where: tuple[str, ...]
-    """``FILE:LINE function``; "" is left out."""
+    """Each is ``FILE:LINE function``."""
     what: tuple[str, ...]
+    """The changes, such as ``AdamW(fused=True)``."""
     trial: Trial | None
     promised: Numerics
-    """What following it does to numbers, where that was not measured."""
+    """The effect on numbers according to the advice."""
     why_not: str = ""
     """Why it was not tried."""
     phase: Phase = "train"
-    """Whether it is about steps or about passes of a validation."""
+    """Whether it is about training steps or about validation."""
     saves: Literal["time", "memory"] = "time"
-    """What it is followed for."""
+    """Its purpose."""
     at_most: float | None = None
-    """How many times as fast it can make a step, by what the part takes that it is about."""
+    """Upper bound of its gain: a step in which the part that it is about takes no time."""
 
     @property
     def numerics(self) -> Numerics:
-        """What following it does to numbers: as measured, else as promised."""
+        """The effect on numbers: as measured, else as promised."""
         measured = self.trial.numerics if self.trial is not None else None
         return self.promised if measured is None else measured
 
     @property
+    def numerics_text(self) -> str:
+        """The effect on numbers in words; with a question mark if it was not measured."""
+        measured = self.trial is not None and self.trial.numerics is not None
+        return f"{self.numerics}{'' if measured else '?'}"
+
+    @property
     def gain(self) -> float:
-        """How many times as fast it makes the script, where that is a gain; else 1."""
+        """The speed-up, if the verdict is a gain; else 1."""
         trial = self.trial
-        is_gain = trial is not None and trial.verdict == "gain" and trial.gain is not None
-        return trial.gain.median if trial and trial.gain and is_gain else 1.0
+        is_gain = trial is not None and trial.verdict == "gain"
+        return trial.gain.value if is_gain and trial and trial.gain is not None else 1.0
 
     @property
     def keeps_numbers(self) -> bool:
-        """Whether numbers stay as they are, but for rounding."""
+        """Whether numbers stay the same, except for rounding."""
         return self.numerics <= Numerics.ROUNDING
+
+    @property
+    def needs_gpu(self) -> bool:
+        """Whether it was not tried because there is no GPU."""
+        return self.trial is None and self.why_not == "GPU only"
+
+    @property
+    def action(self) -> str:
+        """What to change; for many changes the title and their number."""
+        every = ", ".join(self.what)
+        is_long = len(self.what) > 1 and len(every) > 60
+        return f"{self.title} ({len(self.what)} places)" if is_long else every or self.title
+
+    @property
+    def outcome(self) -> str:
+        """The heading of this row in the report."""
+        if self.needs_gpu:
+            return "Needs a GPU to try"
+        if self.trial is None:
+            return f"Not tried ({self.why_not or 'the trials ended before'})"
+        peak, before = self.trial.peak_bytes, self.trial.base_peak_bytes
+        if self.saves == "memory" and self.gain <= 1 and 0 < peak < LESS_MEMORY * before:
+            return "Less memory"
+        return OUTCOMES[self.trial.verdict]
+
+    @property
+    def result(self) -> str:
+        """The ratio, with peaks of memory if that is less; the bound; or why the trial failed."""
+        trial = self.trial
+        if trial is None:
+            return f"at most {self.at_most:.2f}x" if (self.at_most or 0) >= WORTH else ""
+        if trial.verdict == "failed":
+            return last_line(trial.why)
+        if self.outcome != "Less memory":
+            return ratio_text(trial.gain)
+        peak, before = format_bytes(trial.peak_bytes), format_bytes(trial.base_peak_bytes)
+        return f"{peak} instead of {before}, {ratio_text(trial.gain)}"
+
+    def places(self, most: int | None = None) -> str:
+        """Return each ``FILE:LINE``; with `most` that many, shortened, and how many more."""
+        shown = [(re.match(r".*:\d+(?= |$)", where) or [where])[0] for where in self.where[:most]]
+        if most is not None:
+            shown = [one if len(one) <= 30 else f"...{one[-27:]}" for one in shown]
+        more = len(self.where) - len(shown)
+        return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +148,10 @@ class DoctorReport:
     script: str
     watched: Watched
     step_seconds: float
-    """Of the script as it is, with its batches in memory."""
+    """Time of a step of the unchanged script, with batches from memory."""
     peak_bytes: int
-    noise: Rate | None
-    """The script beside itself: what cannot be told from nothing."""
+    noise: Estimate | None
+    """The script compared with itself (A/A)."""
     repeatable: bool
     """Whether a step has the same gradients each time."""
     rows: tuple[Row, ...]
@@ -97,13 +160,39 @@ class DoctorReport:
     batch_sizes: tuple[BatchSize, ...] = ()
     machine: dict[str, Any] = field(default_factory=dict)
     ranks: int = 1
-    """Those that were watched; of several nothing is tried."""
+    """Number of ranks that were watched; with several, nothing is tried."""
+    smallest_gain: float | None = None
+    """The smallest gain that a typical row can show; infinite after a single process."""
+    ended: str = ""
+    """Why trials ended early, as a sentence without its capital and full stop."""
+    ended_by: EndedBy = "nothing"
+    clock: Clock = "wall"
+    """The clock that judged steps: processor time if other programs were busy."""
+    pinned: bool = True
+    """Whether both sides of each comparison ran with the malloc thresholds `KEPT`."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON; its form is documented in ``docs/doctor.md``."""
-        document = asdict(self)
+        document: dict[str, Any] = _plain(self)
         document["watched"].pop("findings")
         return {"version": 1, "verdict": self.verdict, **document}
+
+    @property
+    def mistakes(self) -> list[Row]:
+        """The rows that are about mistakes."""
+        return [row for row in self.rows if row.kind == "bug"]
+
+    @property
+    def faster(self) -> list[Row]:
+        """The gains: the memory allocator first, then the largest."""
+        rows = [row for row in self.rows if row.kind == "speed" and row.gain > 1]
+        return sorted(rows, key=lambda row: (row.id != ALLOCATOR, -row.gain, row.id))
+
+    @property
+    def candidates(self) -> list[Row]:
+        """The rows that could make this script faster on this machine."""
+        rows = [row for row in self.rows if row.kind == "speed" and not row.needs_gpu]
+        return [row for row in rows if row.trial is not None or (row.at_most or WORTH) >= WORTH]
 
     @property
     def waits_for_data(self) -> bool:
@@ -111,193 +200,142 @@ class DoctorReport:
         return self.watched.waited > WAITS
 
     @property
-    def failure(self) -> str:
-        """A sentence on how the script failed after an epoch that ended early, or ""."""
-        why = "the script failed while it was watched, perhaps because its epochs end early there"
-        return f"{why}: {self.watched.failed}" if self.watched.failed else ""
+    def mood(self) -> Literal["good", "unsure", "bad"]:
+        """The colour of the verdict; good is a gain, or the certainty that there is none."""
+        if self.mistakes or (self.ranks > 1 and self.watched.failed):
+            return "bad"
+        results = {row.trial.verdict if row.trial else "failed" for row in self.candidates}
+        is_decided = bool(results) and results <= {"no difference", "slower"} and not self.ended
+        is_good = bool(self.faster) or is_decided or self.ranks > 1
+        return "good" if is_good and not self.waits_for_data else "unsure"
 
     @property
     def verdict(self) -> str:
-        """One sentence: what is wrong, what to do first, or that there is nothing to do."""
-        said = []
-        if bugs := [row.id for row in self.rows if row.kind == "bug"]:
-            said.append(f"something is wrong ({', '.join(bugs)})")
-        if self.waits_for_data:
-            said.append(f"the loop waits for data {self.watched.waited:.0%} of the time")
-        steps = [row for row in self.rows if row.phase == "train" and row.gain > 1]
-        steps.sort(key=lambda row: -row.gain)
-        keeping = [row for row in steps if row.keeps_numbers]
-        others = [row for row in steps if not row.keeps_numbers]
-        together = self.together
-        if together is not None and together.gain is not None and together.verdict == "gain":
-            said.append(_faster(together.gain.median, together.follow))
-        elif keeping:
-            said.append(_faster(keeping[0].gain, (keeping[0].id,)))
-        if others:
-            said.append(f"{_faster(others[0].gain, (others[0].id,))}, with other numbers")
-        if self.ranks > 1 and self.watched.failed:
-            said.append(self.watched.failed)
-        elif self.ranks > 1 and not said:
-            said.append(f"nothing was found to be wrong between {self.ranks} ranks")
-        elif not steps and self.ranks == 1:
-            said.append("no advice makes a step faster")
-        return "; ".join(said)
+        """What is known, in a few sentences."""
+        return " ".join(sentences(self))
 
     def is_open(self, threshold: float) -> bool:
-        """Whether something is wrong, or would be so many times as fast, as measured."""
+        """Whether there is a mistake, or a gain of `threshold` or more that keeps the numbers."""
         return (self.ranks > 1 and bool(self.watched.failed)) or any(
             row.kind == "bug" or (row.gain >= threshold and row.gain > 1 and row.keeps_numbers)
             for row in self.rows
         )
 
-    @property
-    def smallest_gain(self) -> float:
-        """The smallest gain that can be told from nothing."""
-        if self.noise is None:
-            return 1.0
-        return max(self.noise.high, 1 / self.noise.low, WORTH)
+
+def _plain(value: Any) -> Any:
+    """Return data as plain JSON; numbers that are not finite, and such intervals, are null."""
+    if isinstance(value, Numerics):
+        return str(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Estimate) and not math.isfinite(value.high):
+        return {"value": _plain(value.value), "low": None, "high": None, "starts": value.starts}
+    if is_dataclass(value):
+        return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
+    if isinstance(value, dict):
+        return {str(key): _plain(one) for key, one in value.items()}
+    return [_plain(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
-def _faster(gain: float, ids: tuple[str, ...]) -> str:
-    return f"a step is {gain:.2f} times as fast by {', '.join(ids)}"
-
-
-def render_text(report: DoctorReport, *, notes: bool = False) -> str:
-    """Return a report as lines for a terminal; with `notes` also rows of that kind."""
-    return "\n".join(_lines(report, notes))
-
-
-def _lines(report: DoctorReport, notes: bool) -> Iterator[str]:
-    watched = report.watched
-    models = ", ".join(watched.models) or "no model"
-    yield printable(
-        f"{report.script}: {models}, {watched.parameters:,} parameters, "
-        f"{', '.join(watched.optimizers)}, on {watched.device}"
-    )
-    if report.ranks > 1:
-        yield f"{report.ranks} ranks were watched and compared, and nothing was tried"
+def sentences(report: DoctorReport) -> Iterator[str]:
+    """Yield the sentences of the verdict."""
+    yield from _gains(report)
+    mistakes = report.mistakes
+    if len(mistakes) == 1:
+        yield f"1 mistake: {mistake_text(mistakes[0], 1)}."
+    elif mistakes:
+        yield f"{len(mistakes)} mistakes: {', '.join(dict.fromkeys(row.id for row in mistakes))}."
     if report.waits_for_data:
-        yield (
-            f"the loop waits for data {watched.waited:.0%} of the time: no advice on the step can "
-            "mend that; fastdata profile says what would"
-        )
-    bugs = [row for row in report.rows if row.kind == "bug"]
-    for row in bugs:
-        yield printable(f"wrong: {row.title} ({row.id}), {_where(row)}")
-    if report.noise is not None:
-        low, high = report.noise.low, report.noise.high
-        yield (
-            f"a step takes {1e3 * report.step_seconds:.4g} ms; the script beside itself: "
-            f"{report.noise.median:.2f} ({low:.2f}-{high:.2f}); a gain of less than "
-            f"{report.smallest_gain - 1:.0%} cannot be seen"
-        )
-    measured = [row for row in report.rows if row.kind == "speed"]
-    if measured:
-        yield f"{'gain (95%)':18s} {'numerics':18s} {'ID':4s} {'what':44s} where"
-    for row in measured:
-        columns = f"{gain_text(row):18s} {numerics_text(row):18s} {row.id:4s} {what_text(row):44s}"
-        yield printable("  ".join(filter(None, (f"{columns} {_where(row)}", note_of(row)))))
-    if report.together is not None and report.together.gain is not None:
-        gain = report.together.gain
-        yield (
-            f"together {gain.median:.2f} ({gain.low:.2f}-{gain.high:.2f}), measured: "
-            f"{', '.join(report.together.follow)}"
-        )
-    for size in report.batch_sizes:
-        speed = f"{size.samples_per_second:,.4g} samples/s"
-        yield printable(
-            f"batches of {size.samples:,}: {size.why or f'{speed}, {memory_text(size)}'}"
-        )
-    if watched.held:
-        yield (
-            f"a step's tensors take {format_bytes(watched.held_bytes)} at most: "
-            f"{printable('; '.join(' '.join(words) for words in held_lines(watched)))}"
-        )
-    if not report.repeatable:
-        yield "its steps have other gradients each time, so numerics were not measured"
-    if report.failure:
-        yield printable(report.failure)
-    for row in report.rows if notes else ():
-        if row.kind == "note":
-            yield printable(f"note: {row.title} ({row.id}), {_where(row)}")
-    yield report.verdict
-    if watched.blocked:
-        yield printable(
-            f"not written: {', '.join(f'{what} ({n:,}x)' for what, n in watched.blocked.items())}"
-        )
+        waited = f"{report.watched.waited:.0%} of the time"
+        yield f"The loop waits for data {waited}: fastdata profile says why."
+    if report.ranks == 1:
+        yield from _state(report)
+    elif report.watched.failed:
+        yield _sentence(last_line(report.watched.failed))
+    elif not mistakes:
+        yield f"{report.ranks} ranks were compared, and no mistake was found."
 
 
-def gain_text(row: Row) -> str:
-    """Return the gain of a row with its interval, or why there is none."""
-    if row.trial is None:
-        return "GPU only" if row.why_not == "GPU only" else "not measured"
-    if row.trial.gain is None:
-        return "failed"
-    gain = row.trial.gain
-    return f"{gain.median:.2f} ({gain.low:.2f}-{gain.high:.2f})"
+def _gains(report: DoctorReport) -> Iterator[str]:
+    """Yield a sentence for each kind of gain."""
+    main = [row for row in report.faster if row.phase == "train" and row.keeps_numbers]
+    together = report.together
+    if together is not None and together.verdict != "gain":
+        together = None
+    prefix: tuple[str, ...] = ()
+    if main and main[0].id == ALLOCATOR and not (together and ALLOCATOR in together.follow):
+        yield _gain(main[0].trial, main[:1])
+        main, prefix = main[1:], ("on top of that",)
+    if together is not None:
+        followed = [row for id in together.follow for row in report.rows if row.id == id]
+        yield _gain(together, followed, prefix)
+    elif main:
+        yield _gain(main[0].trial, main[:1], prefix)
+    others: dict[tuple[str, str], Row] = {}
+    for row in report.faster:
+        price = PRICES.get(row.numerics, "")
+        if row.phase == "evaluate" or price:
+            others.setdefault((row.phase, price), row)
+    for (_, price), row in others.items():
+        yield _gain(row.trial, [row], (*prefix, price) if price else prefix)
 
 
-def numerics_text(row: Row) -> str:
-    """Return what following a row does to numbers; with a question mark where that is promised."""
-    trial = row.trial
-    if trial is None or trial.gain is None or trial.numerics is None:
-        return f"{row.promised}?"
-    if trial.numerics in (Numerics.EQUAL, None) or trial.numerics_error is None:
-        return str(trial.numerics)
-    return f"{trial.numerics} {trial.numerics_error:.0e}"
+def _gain(trial: Trial | None, rows: Sequence[Row], prefix: tuple[str, ...] = ()) -> str:
+    actions = [row.action if len(row.action) <= 40 else row.title for row in rows]
+    if len(actions) > 3:
+        actions[2:] = [f"{len(actions) - 2} more"]
+    listed = " and ".join(filter(None, (", ".join(actions[:-1]), *actions[-1:])))
+    subject = "validation" if rows and rows[0].phase == "evaluate" else "a step"
+    ratio = ratio_text(trial.gain if trial else None)
+    return _sentence(", ".join((*prefix, f"{subject} can be {ratio} as fast: {listed}")))
 
 
-def memory_text(size: BatchSize) -> str:
-    """Return how much memory batches take; on a GPU also what is taken and cannot be used."""
-    text = format_bytes(size.peak_bytes)
-    if size.reserved_bytes:
-        text += f" of {format_bytes(size.reserved_bytes)} reserved"
-    return f"{text}, {size.retries:,} retries" if size.retries else text
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('?') else '.'}"
 
 
-def held_lines(watched: Watched) -> list[tuple[str, str]]:
-    """Return what holds the memory of a step at its peak, and how much; the rest is the last."""
-    shown, rest = watched.held[:MOST_HELD], watched.held[MOST_HELD:]
-    found = [
-        (" ".join(filter(None, (one.operation, short_line(one.where)))), format_bytes(one.nbytes))
-        for one in shown
-    ]
-    if rest:
-        found.append((f"{len(rest):,} others", format_bytes(sum(one.nbytes for one in rest))))
-    return found
+def mistake_text(row: Row, places: int | None = None) -> str:
+    """Return a mistake with its places, or as many of them as `places`, and its ID."""
+    return ", ".join(filter(None, (row.action, row.places(places)))) + f" ({row.id})"
 
 
-def what_text(row: Row) -> str:
-    """Return what to write, of one place or several."""
-    return row.what[0] if len(row.what) == 1 else f"{row.title} ({len(row.what)} places)"
+def _state(report: DoctorReport) -> Iterator[str]:
+    count = len(report.candidates)
+    results = [row.trial.verdict for row in report.candidates if row.trial is not None]
+    failed, is_faster = results.count("failed"), bool(report.faster)
+    needs = " without a GPU" if any(row.needs_gpu for row in report.rows) else ""
+    if not count and not report.ended:
+        yield f"Nothing to try was found{needs}."
+    elif results or not report.ended:
+        said = f"{len(results)} of " if len(results) < count else ""
+        said += f"{count} change{'' if count == 1 else 's'} tried"
+        none = len(results) > failed and not is_faster
+        if none:
+            said += f", none is {'known to be ' if 'cannot be told' in results else ''}faster"
+        said += f", {failed} failed" if failed else ""
+        said += f"; {visible_text(report)}" if none and visible_text(report) else ""
+        if not is_faster or failed or len(results) < count:
+            yield f"{said}."
+    if report.ended:
+        yield _sentence(report.ended)
 
 
-def _where(row: Row) -> str:
-    more = f" and {len(row.where) - 1} more" if len(row.where) > 1 else ""
-    return (short_line(row.where[0]) if row.where else "") + more
+def visible_text(report: DoctorReport) -> str:
+    """Return which gains cannot be seen; "" if that is not known."""
+    smallest = report.smallest_gain
+    if smallest is None or not math.isfinite(smallest):
+        return ""
+    return f"gains below {smallest - 1:.0%} cannot be seen"
 
 
-def note_of(row: Row) -> str:
-    """Return what else there is to say of a row."""
-    trial = row.trial
-    if trial is None:
-        return "" if row.why_not in ("", "GPU only") else row.why_not
-    if trial.gain is None:
-        return trial.why
-    notes = {
-        "gain": "",
-        "harm": "do not: it is slower here",
-        "none": "cannot be told from nothing",
-        "failed": trial.why,
-    }
-    found = [notes[trial.verdict]] if notes[trial.verdict] else []
-    if row.saves == "memory":
-        memory = format_bytes(trial.peak_bytes), format_bytes(trial.base_peak_bytes)
-        found = ["{} of memory in place of {}".format(*memory)]
-    if row.phase == "evaluate":
-        found.append("of a pass of the validation")
-    if row.at_most is not None:
-        found.append(f"it can be {row.at_most:.2f} at most")
-    if trial.warm_up_seconds > max(1.0, 5 * trial.step_seconds):
-        found.append(f"the first step takes {trial.warm_up_seconds:.0f} s more")
-    return "; ".join(found)
+def ratio_text(gain: Estimate | None) -> str:
+    """Return a ratio and its 95% interval, if it has one: ``1.44x (1.39-1.49)``."""
+    if gain is None:
+        return ""
+    shown = [f"{n:.2f}" if n < 1000 else f"{n:.0e}" for n in (gain.value, gain.low, gain.high)]
+    return "{}x ({}-{})".format(*shown) if math.isfinite(gain.high) else f"{shown[0]}x"
+
+
+def last_line(text: str) -> str:
+    """Return the last line of a traceback, without its full stop."""
+    return (text.strip().splitlines() or [""])[-1].strip().rstrip(".")

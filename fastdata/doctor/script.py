@@ -18,12 +18,15 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, Literal
 
+from torch.utils.data import IterableDataset
+
 from fastdata.errors import OptionError, not_there
+from fastdata.loading import is_dataset
 from fastdata.steps import is_script_target, run_script
 
 __all__ = ["Script", "script_of", "users_traceback"]
 
-_OWN = str(Path(__file__).parent) + os.sep
+_OWN = tuple(str(Path(__file__).parents[1] / folder) + os.sep for folder in ("doctor", "steps"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +103,12 @@ class Script:
 
     def _run_function(self) -> None:
         loader, step = run_script(self.name)
-        if step is None:
+        batched = not is_dataset(loader) or isinstance(loader, IterableDataset)
+        if step is None or not batched or not hasattr(loader, "__iter__"):
+            kinds = f"({type(loader).__name__}, {'None' if step is None else 'a step'})"
             raise OptionError(
-                f"{self.name} returns no step: it returns `loader, step`, and the step is called "
-                "with each batch"
+                f"{self.name} returned {kinds}: doctor needs `return loader, step`, a loader of "
+                "batches, as DataLoader is, and a step, which is called with each batch"
             )
         while True:
             empty = True
@@ -129,8 +134,8 @@ def script_of(words: Sequence[str]) -> Script:
         given.pop(0)
     if given and given[0] == "torchrun":
         raise OptionError(
-            "torchrun starts several processes: give the script itself (fastdata doctor -- "
-            "main.py ARGS), which is tried with one rank"
+            "torchrun starts several processes: give the script itself (fastdata doctor main.py "
+            "ARGS), which runs with one rank, or with N ranks (fastdata doctor --ranks N main.py)"
         )
     if given and given[0] == "-m":
         if len(given) < 2:
@@ -138,8 +143,7 @@ def script_of(words: Sequence[str]) -> Script:
         return Script("module", given[1], tuple(given[2:]))
     if not given or given[0].startswith("-"):
         raise OptionError(
-            "there is no script: give it as it is started, e.g. fastdata doctor -- main.py "
-            "--epochs 1"
+            "there is no script: give it as to python, e.g. fastdata doctor main.py --epochs 1"
         )
     name, *arguments = given
     if not name.endswith(".py") and not os.path.isfile(name) and is_script_target(name):
@@ -159,10 +163,13 @@ def users_traceback(error: BaseException, *, is_main: bool) -> str:
     frames = traceback.TracebackException.from_exception(error)
     first = 0 if is_main else 1
     users = [n for n, one in enumerate(frames.stack) if n >= first and not _is_ours(one.filename)]
-    kept = [one for one in frames.stack[users[0] :] if _OWN not in one.filename] if users else []
+    if not users and isinstance(error, OptionError):
+        return str(error)
+    stack = frames.stack[users[0] :] if users else []
+    kept = [one for one in stack if not one.filename.startswith(_OWN)]
     frames.stack = traceback.StackSummary.from_list(kept)
     return "".join(frames.format()).rstrip()
 
 
 def _is_ours(file: str) -> bool:
-    return file.startswith((_OWN, "<")) or "runpy" in file
+    return file.startswith((*_OWN, "<")) or "runpy" in file

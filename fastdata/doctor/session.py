@@ -47,6 +47,7 @@ from fastdata.doctor.numerics import (
 )
 from fastdata.doctor.replaying import EPOCH_STEPS, Mode, Replay
 from fastdata.doctor.script import users_traceback
+from fastdata.doctor.stepless import Stepless
 from fastdata.doctor.watching import Watch
 from fastdata.doctor.writes import WritesKept
 
@@ -72,7 +73,11 @@ class Session:
     def __init__(self, connection: Connection[Any, Any], request: Request) -> None:
         self._connection, self.request = connection, request
         self._writes = WritesKept(Path(request.scratch))
+        self._deadline = time.monotonic() + request.seconds
         self._watch = Watch(self._on_step)
+        self._stepless = Stepless(
+            request.script, lambda: self._watch.seen.steps_seen > 0, self._end_with
+        )
         mode: Mode = "watch" if request.watch_only else request.phase
         self._replay = Replay(mode, self._watch, compared=request.ranks > 1)
         self._replay.factor = request.batch_factor
@@ -93,6 +98,9 @@ class Session:
     def __enter__(self) -> Session:
         if self.request.phase == "evaluate" or self.request.watch_only:
             self._watch.on_forward = self._on_evaluation
+        self._watch.on_event = self._on_event
+        self._stepless.install()
+        os.register_at_fork(after_in_child=self._on_fork)
         self._seed()
         self._writes.install()
         self._watch.install()
@@ -105,11 +113,17 @@ class Session:
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> NoReturn:
         if isinstance(error, SystemExit):
             if error.code not in (None, 0):
-                self._fail(f"the script ended with sys.exit({error.code!r})")
+                self._fail(f"SystemExit: {error.code}")
         elif error is not None:
             self._fail(users_traceback(error, is_main=self.request.is_main))
+        steps = self._watch.seen.steps_seen
         self._complete = True
-        self._send(Ended(self._why_ended(), watched=self._watched()))
+        self._end_with(
+            f"the script ended after {steps:,} steps" if steps else self._stepless.why_ended()
+        )
+
+    def _end_with(self, why: str) -> NoReturn:
+        self._send(Ended(why, watched=self._watched()))
         self._end()
 
     def _fail(self, why: str) -> NoReturn:
@@ -119,14 +133,6 @@ class Session:
         else:
             self._send(Ended(why, failed=True, watched=watched))
         _end_group()
-
-    def _why_ended(self) -> str:
-        steps = self._watch.seen.steps_seen
-        if not self._watch.backwards and not steps:
-            return "the script ended without a backward pass or a step of an optimiser"
-        if not steps:
-            return "the script ended without a step of an optimiser"
-        return f"the script ended after {steps:,} steps"
 
     def _look_at_environment(self) -> None:
         """Note which variables the script sets before it imports torch, which is here already."""
@@ -181,6 +187,21 @@ class Session:
         elif time.monotonic() - self._first_step > WATCHED_SECONDS or self._replay.epochs > 2:
             self._fail("no validation was reached whose batches come from a loader")
 
+    def _on_fork(self) -> None:
+        """Only note that it trains, in a process that the script has forked."""
+        self._watch.on_step = self._stepless.note_child
+        self._watch.on_event, self._watch.on_forward = (lambda kind: None), None
+
+    def _on_event(self, kind: str) -> None:
+        """Called at each batch, forward and backward pass, until steps are measured."""
+        request = self.request
+        if self._watch.is_stepping:
+            return
+        if not self._watch.seen.steps_seen:
+            self._stepless.note(kind)
+        elif request.watch_only and request.ranks == 1 and time.monotonic() > self._deadline:
+            self._end_watching()
+
     def _on_evaluation(self, model: nn.Module) -> None:
         """Called after each forward pass of a model in evaluation mode."""
         if self.request.watch_only:
@@ -223,6 +244,7 @@ class Session:
             make_float64(seen.models, seen.optimizers)
             self._replay.convert = to_float64
         self._watch.only_steps()
+        self._watch.on_event = lambda kind: None
         forget_peak()
         self._seed()
         self._measures = True

@@ -1,138 +1,117 @@
-"""Advice that is tried: the script as it is, and with the advice followed, in turns.
+"""Advice that is tried: a script as it is, and with advice followed, in turns.
 
-Each is a process of its own, which began with the same weights, batches and random numbers.  One
-runs some steps while the other waits.  A pair of processes yields one number: the median gain of
-its rounds.  The same program is faster in one process than in another, as memory lies otherwise
-there, so `fastdata.measuring.statistics` judges the numbers of several pairs.
+Advice that changes the running script is switched on and off inside one process.  Advice in the
+environment needs pairs of fresh processes.  A process, or a pair, yields one number for each row,
+and `fastdata.measuring.statistics` judges the numbers of all rows.
+
+All processes have the same thresholds of malloc (`KEPT`).  Without them, processes of the same
+script differ by 7 to 30%: one gives blocks of memory back to the system, and another keeps them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 import random
 import statistics
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeAlias
 
 from fastdata.doctor.advice import advice_by_id
+from fastdata.doctor.advice.processor import KEPT
 from fastdata.doctor.contract import Numerics, Phase
-from fastdata.doctor.messages import Dump, Ran, Request, Run, Watched
+from fastdata.doctor.messages import Dump, Ran, Request, Run, Switch, Watched
 from fastdata.doctor.numerics import Compared, compare_dumps
 from fastdata.doctor.processes import ScriptFailedError, ScriptProcess
+from fastdata.doctor.results import BatchSize, Environment, Follow, Trial
 from fastdata.doctor.script import Script
 from fastdata.doctor.watching import EventKind
-from fastdata.measuring.statistics import LEAST_STARTS, Estimate, judge
-from fastdata.measuring.turns import ROUNDS, gains_of, plan
-from fastdata.measuring.windows import Rate
+from fastdata.measuring.cores import CoresOfOthers
+from fastdata.measuring.noise import Clock, clock_for, noise_of, too_noisy
+from fastdata.measuring.statistics import LEAST_STARTS, Judgement, judge, smallest_gain
+from fastdata.measuring.turns import ROUNDS, ROWS_PER_BASELINE, plan, ratios_of
+from fastdata.processes.resources import available_cores
 
-__all__ = [
-    "BatchSize",
-    "Running",
-    "Trial",
-    "Trials",
-    "Verdict",
-    "judged",
-]
+__all__ = ["ALLOCATOR", "THREADS", "TIME_IS_UP", "Running", "Trials", "TrialsEndedError"]
 
 WINDOW_SECONDS = 0.5
-PAIRS = LEAST_STARTS["start"]
-"""Pairs of processes for a gain; the first one may show that there is none."""
+UNTIMED_STEPS = 2
+"""Steps after each switch."""
+
+LEAST_ROUNDS = 3
+"""Rounds of a script whose steps take long."""
+
+MOST_STARTS = 4
+"""Processes for rows whose verdict stays open."""
+
+PAIRS_SHARE = 0.4
+"""Share of the time left that pairs of processes may take before rows are switched."""
 
 MOST_WARM_UPS = 6
 STABLE = 0.1
 """Windows that differ by less are warm."""
 
 START_SECONDS = 600.0
-"""Until a script has made its first steps: data are downloaded, models are made."""
+"""Limit of a script's start: it may download data."""
 
 MOST_STEP_SECONDS = 120.0
 
-Verdict: TypeAlias = Literal["gain", "none", "harm", "failed"]
+FIRST_STEP_SHARE = 0.3
+"""Share of the time left that the first step of a row may take, as for compiling."""
+
+TIME_IS_UP = "the time is up; --seconds gives more"
+
+ITSELF: Follow = ()
+"""The row that compares the script with itself."""
+
+ALLOCATOR, THREADS = "D55", "D17"
+"""Processor time does not show what more threads gain."""
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """What came of following some advice.
+class TrialsEndedError(Exception):
+    """Trials cannot go on; the message says why."""
 
-    `gain` is the time of a step without it over that with it: the mean of all pairs of processes,
-    with its 95% interval, and each pair's own.
-    """
 
-    follow: tuple[str, ...]
-    gain: Rate | None = None
-    verdict: Verdict = "none"
+class _RowFailedError(Exception):
+    """The script fails while a row is followed."""
+
+    def __init__(self, row: _Row, why: str) -> None:
+        super().__init__(why)
+        self.row, self.why = row, why
+
+
+@dataclass(eq=False)
+class _Row:
+    """What is known of a row so far."""
+
+    follow: Follow
+    environment: Environment = ()
+    numbers: list[float] = field(default_factory=list)
     why: str = ""
-    """Why there is no gain, where it has failed."""
-    numerics: Numerics | None = None
-    numerics_error: float | None = None
-    """How far gradients are from those in float64, relative to these."""
+    dump: Path | None = None
     warm_up_seconds: float = 0.0
-    """That the first step took longer than the others: compiling, mostly."""
     peak_bytes: int = 0
-    base_peak_bytes: int = 0
-    """Of the script as it is."""
     step_seconds: float = 0.0
 
-
-@dataclass(frozen=True, slots=True)
-class BatchSize:
-    """How fast a script is with batches of so many samples, and how much memory it takes.
-
-    The most that the process had resident; on a GPU, that torch had allocated there.
-    """
-
-    samples: int
-    samples_per_second: float = 0.0
-    peak_bytes: int = 0
-    reserved_bytes: int = 0
-    """Of a GPU, by torch: what is more than the peak is cut into pieces that are too small."""
-    retries: int = 0
-    """How often torch had to give its unused memory of a GPU back to find a piece."""
-    why: str = ""
-    """Why there are no figures: it does not fit into memory, or failed."""
-
-
-def judged(trials: Sequence[Trial], noise: Rate) -> list[Trial]:
-    """Return trials with their verdicts and intervals, judged together.
-
-    `noise` compares the script with itself, and is one more row.
-    """
-    rows = {n: _numbers(trial.gain) for n, trial in enumerate(trials) if trial.gain is not None}
-    found = judge({}, {**rows, -1: _numbers(noise)})
-    verdicts: dict[str, Verdict] = {"gain": "gain", "slower": "harm"}
-    return [
-        replace(
-            trial,
-            verdict=verdicts.get(found[n].verdict, "none"),
-            gain=_rate(found[n].gain, rows[n]),
-        )
-        if n in rows
-        else replace(trial, verdict="failed")
-        for n, trial in enumerate(trials)
-    ]
-
-
-def _numbers(rate: Rate) -> list[float]:
-    return [math.log(gain) for gain in rate.windows]
-
-
-def _rate(gain: Estimate, numbers: Sequence[float]) -> Rate:
-    return Rate(gain.value, gain.low, gain.high, tuple(math.exp(number) for number in numbers))
+    @property
+    def is_allocator(self) -> bool:
+        """Whether it is the allocator, which every process has but this row's."""
+        return self.follow == (ALLOCATOR,)
 
 
 @dataclass
 class Running:
-    """A process that waits at a step, and what is known of it."""
+    """A process that waits at a step; all ends at the time `until`, by `time.monotonic`."""
 
     process: ScriptProcess
-    first_seconds: float = 0.0
-    """Of its first step, where that has been made."""
+    until: float
     step_seconds: float = 0.0
-    warm_up_seconds: float = 0.0
     last: Ran | None = None
+    _follow: Follow = ()
 
     def at_most(self, part: EventKind | None) -> float | None:
         """Return how many times as fast a step is that does a part of it in no time.
@@ -149,43 +128,63 @@ class Running:
         """The most memory that it has taken: resident, or of a GPU."""
         return (self.last.reserved_bytes or self.last.peak_bytes) if self.last else 0
 
-    def run(self, steps: int) -> float:
-        """Run steps, and return the seconds that one took."""
-        limit = START_SECONDS + steps * MOST_STEP_SECONDS
-        ran = self.process.ask(Run(steps), limit)
-        self.last = ran
-        return ran.seconds / steps
+    def run(self, steps: int) -> Ran:
+        """Run some steps."""
+        self.last = self._ask(Run(steps), START_SECONDS + steps * MOST_STEP_SECONDS)
+        return self.last
 
-    def warm_up(self) -> None:
-        """Run until a step takes as long as the one before."""
-        first = before = self.run(1)
+    def dump(self, path: Path, follow: Follow = (), seconds: float = START_SECONDS) -> float:
+        """Write the numbers of one step from the first state; return its seconds."""
+        self._follow = follow
+        return self._ask(Dump(str(path), follow), seconds).seconds
+
+    def switch(self, follow: Follow, *, forget_peak: bool = False) -> None:
+        """Follow this advice, and no other, from the next step on."""
+        if follow != self._follow or forget_peak:
+            self.process.tell(Switch(follow, forget_peak))
+            self._follow = follow
+
+    def warm_up(self) -> float:
+        """Run until a step takes as long as the one before; return the seconds of the first."""
+        first = before = self.run(1).seconds
         for _ in range(MOST_WARM_UPS):
-            steps = max(1, round(WINDOW_SECONDS / 2 / before))
-            now = self.run(steps)
+            now = self.run(max(1, round(WINDOW_SECONDS / 2 / before))).step_seconds("wall")
             stable = abs(now - before) < STABLE * before
             before = now
             if stable:
                 break
         self.step_seconds = before
-        self.warm_up_seconds = max(0.0, first - before, self.first_seconds - before)
+        return first
+
+    def _ask(self, command: object, seconds: float) -> Ran:
+        with _until(self.until):
+            return self.process.ask(command, min(seconds, self.until - time.monotonic()))
 
 
 @dataclass
 class Trials:
-    """Runs trials of a script; a context, which ends the processes that stay between trials."""
+    """Runs trials of a script; a context, which ends the processes that stay between trials.
+
+    After `deadline` nothing is begun, and at `until` everything ends: both by `time.monotonic`.
+    """
 
     script: Script
     scratch: Path
-    rounds: int = ROUNDS
-    each_round: Callable[[], object] = lambda: None
-    """Called before each round: what else is to be measured in turns with these."""
-    _stack: ExitStack = field(default_factory=ExitStack)
+    deadline: float = math.inf
+    until: float = math.inf
+    progress: Callable[[str], object] = lambda _: None
+    watched: Watched = field(default_factory=Watched)
+    repeatable: bool = True
+    """Whether a step has the same gradients each time."""
+    clock: Clock = "wall"
+    _rows: dict[Phase, dict[Follow, _Row]] = field(default_factory=dict)
     _base: dict[Phase, Running] = field(default_factory=dict)
     _environment: dict[str, str] = field(default_factory=dict)
-    _tried: dict[Phase, dict[tuple[str, ...], list[float]]] = field(default_factory=dict)
-    """The numbers of all rows so far, which tell how much pairs of processes differ."""
     _count: int = 0
+    _start_seconds: float = 0.0
+    """How long a process took to its first steps, at most."""
     _order: random.Random = field(default_factory=lambda: random.Random(0))
+    _stack: ExitStack = field(default_factory=ExitStack)
 
     def __enter__(self) -> Trials:
         return self
@@ -193,76 +192,101 @@ class Trials:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until nothing is begun any more."""
+        return self.deadline - time.monotonic()
+
+    @property
+    def smallest_gain(self) -> float | None:
+        """The smallest gain that can be seen; None while nothing was measured."""
+        rows = [row for row in self._rows.get("train", {}).values() if not row.environment]
+        numbers = {row.follow: row.numbers for row in rows if row.numbers}
+        found = smallest_gain(numbers) if numbers else math.inf
+        return found if math.isfinite(found) else None
+
     def watch(self) -> Watched:
         """Run the script until its steps were seen.
 
         A validation is seen too, if it comes soon.  If the script sets variables that torch reads
         as it is imported, they are set from the beginning from now on: torch comes before scripts.
         """
-        with self._start(watch_only=True) as process:
-            watched = process.watched_to_end(START_SECONDS)
-        if self._environment or not watched.environment:
-            return watched
-        self._environment = watched.environment
+        with self._start(pinned=False, watch_only=True) as process:
+            self.watched = process.watched_to_end(min(START_SECONDS, self._most_seconds))
+        if self._environment or not self.watched.environment:
+            return self.watched
+        self._environment = self.watched.environment
         return self.watch()
 
     def base(self, phase: Phase) -> Running:
-        """Return the script as it is, running; its first step's gradients are kept."""
+        """Return the script as it is, running."""
         if phase not in self._base:
-            running = self._running(self._stack, (), phase)
+            running = self._running(self._stack, phase)
+            if phase == "train":
+                running.dump(self._dump_of(ITSELF))
+                running.dump(self._dump_of(ITSELF, "again"))
+                paths = self._dump_of(ITSELF), self._dump_of(ITSELF, "again")
+                self.repeatable &= compare_dumps(*paths, paths[0]).numerics == Numerics.EQUAL
             running.warm_up()
             self._base[phase] = running
         return self._base[phase]
 
-    def _renewed(self, phase: Phase) -> Running:
-        """Return the script as it is, in another process."""
-        self._base.pop(phase).process.close()
-        return self.base(phase)
+    def compare(self, rows: Mapping[Follow, Environment], phase: Phase = "train") -> None:
+        """Compare the script that follows advice with the script as it is, for each row.
 
-    def noise(self, phase: Phase) -> Trial:
-        """Compare the script with itself."""
-        return self.trial((), phase)
-
-    def trial(
-        self,
-        follow: tuple[str, ...],
-        phase: Phase = "train",
-        environment: tuple[tuple[str, str], ...] = (),
-    ) -> Trial:
-        """Compare the script with one that follows some advice.
-
-        If that one fails, or is ended, the trial has the reason.
+        `rows` have their environment, the most wanted first.  `found` has the results, also if this
+        ends by an error or an interruption.  Rows for which there is no time are left out.  Raises
+        `ScriptFailedError` if the script fails without advice, and `TrialsEndedError` if the time
+        is up or the machine is too noisy.
         """
+        itself = self._rows.setdefault(phase, {}).setdefault(ITSELF, _Row(ITSELF))
+        made = [_Row(follow, environment) for follow, environment in rows.items()]
+        self._rows[phase] |= {row.follow: row for row in made}
         base = self.base(phase)
-        try:
-            with ExitStack() as stack:
-                other = self._running(stack, follow, phase, environment)
-                other.warm_up()
-                numbers = [self._compare(base, other)]
-                compared = self._numerics(self._dump(follow))
-            tried = {**self._tried.get(phase, {}), follow: numbers}
-            if not follow or judge({}, tried)[follow].is_open:
-                for _ in range(PAIRS - 1):
-                    base = self._renewed(phase)
-                    with ExitStack() as stack:
-                        fresh = self._running(stack, follow, phase, environment)
-                        fresh.warm_up()
-                        numbers.append(self._compare(base, fresh))
-        except ScriptFailedError as error:
-            if base.process.has_ended:
-                raise
-            return Trial(follow, verdict="failed", why=_last_line(str(error)))
-        self._tried[phase] = tried
-        return Trial(
-            follow,
-            _rate(judge({}, tried)[follow].gain, numbers),
-            numerics=_at_least_promised(compared.numerics, follow),
-            numerics_error=compared.error,
-            warm_up_seconds=other.warm_up_seconds,
-            peak_bytes=other.peak_bytes,
-            base_peak_bytes=base.peak_bytes,
-            step_seconds=other.step_seconds,
-        )
+        if not itself.step_seconds:
+            itself.step_seconds, itself.peak_bytes = base.step_seconds, base.peak_bytes
+            self._check_noise(base, itself)
+        switched = [row for row in made if not row.environment]
+        pairs = [row for row in made if row.environment]
+        first = self._seconds_of_pairs(pairs) < PAIRS_SHARE * self.seconds_left or not switched
+        for start in range(MOST_STARTS):
+            switched = self._open(switched, phase, start, "live")
+            pairs = self._open(pairs, phase, start, "start")
+            if not switched and not pairs:
+                break
+            if start and not self._renew(phase):
+                break
+            if first:
+                self._run_pairs(pairs, phase)
+            if switched:
+                switched = self._run_switched(switched, phase, start, pairs if first else [])
+            if not first:
+                self._run_pairs(pairs, phase)
+            if start + 1 >= LEAST_STARTS["live"]:
+                self._look_at_numerics(phase)
+
+    def found(self, phase: Phase) -> dict[Follow, Trial]:
+        """Return what is known of each row by now; the script compared with itself is ``()``."""
+        judged = self._judged(phase)
+        found = {}
+        for row in self._rows.get(phase, {}).values():
+            if row.why:
+                found[row.follow] = Trial(row.follow, why=row.why)
+            elif row.follow in judged:
+                compared = self._numerics(row)
+                found[row.follow] = Trial(
+                    row.follow,
+                    judged[row.follow].gain,
+                    judged[row.follow].verdict,
+                    "",
+                    _at_least_promised(compared.numerics, row.follow),
+                    compared.error,
+                    row.warm_up_seconds,
+                    row.peak_bytes,
+                    self._rows[phase][ITSELF].peak_bytes,
+                    row.step_seconds,
+                )
+        return found
 
     def batch_size(self, factor: float) -> BatchSize:
         """Run the script with batches of `factor` times as many samples."""
@@ -270,15 +294,14 @@ class Trials:
         samples = int(base.last.samples * factor) if base.last else 0
         try:
             with ExitStack() as stack:
-                other = self._running(stack, (), "train", batch_factor=factor)
+                other = self._running(stack, "train", batch_factor=factor)
                 other.warm_up()
                 steps = max(1, math.ceil(WINDOW_SECONDS / other.step_seconds))
-                seconds = statistics.median(other.run(steps) for _ in range(3))
-                assert other.last is not None, "it ran three times"
-                ran = other.last
+                every = [other.run(steps) for _ in range(3)]
+                ran = every[-1]
                 return BatchSize(
                     ran.samples,
-                    ran.samples / seconds,
+                    ran.samples / statistics.median(one.step_seconds("wall") for one in every),
                     ran.peak_bytes,
                     ran.reserved_bytes,
                     ran.retries,
@@ -286,77 +309,267 @@ class Trials:
         except ScriptFailedError as error:
             return BatchSize(samples, why=_last_line(str(error)))
 
-    # -- processes -----------------------------------------------------------------------------
+    # -- advice that is switched ----------------------------------------------------------------
+
+    def _run_switched(
+        self, rows: list[_Row], phase: Phase, start: int, pairs: Sequence[_Row]
+    ) -> list[_Row]:
+        """Switch rows on and off in one process; return those for which there was time."""
+        more = max(0, LEAST_STARTS["live"] - start - 1)
+        reserved = more * self._start_seconds + self._seconds_of_pairs(pairs, start + 1)
+        while rows:
+            try:
+                self._first_steps(rows, phase)
+                rows, rounds = self._that_fit(rows, (self.seconds_left - reserved) / (1 + more))
+                self._run_turns(rows, phase, rounds)
+                break
+            except _RowFailedError as error:
+                error.row.why = error.why
+                rows = [row for row in rows if not row.why]
+                if not self._renew(phase):
+                    break
+        return rows
+
+    def _first_steps(self, rows: Sequence[_Row], phase: Phase) -> None:
+        """Follow each row for some steps; note its numbers, its memory, and the time of a step."""
+        base = self.base(phase)
+        for row in rows:
+            if row.step_seconds or row.why:
+                continue
+            self.progress(f"first steps with {_name(row)}")
+            took = 0.0
+            with self._blame(row):
+                limit = FIRST_STEP_SHARE * min(self.seconds_left, START_SECONDS / FIRST_STEP_SHARE)
+                if phase == "train":
+                    row.dump = self._dump_of(row.follow)
+                    took = base.dump(row.dump, row.follow, max(MOST_STEP_SECONDS / 10, limit))
+                base.switch(row.follow, forget_peak=True)
+                took = max(took, base.warm_up())
+            row.step_seconds, row.peak_bytes = base.step_seconds, base.peak_bytes
+            row.warm_up_seconds = max(0.0, took - row.step_seconds)
+
+    def _that_fit(self, rows: Sequence[_Row], seconds: float) -> tuple[list[_Row], int]:
+        """Return the rows and the rounds for which there is time, the most wanted rows first."""
+        kept = list(rows)
+        while kept:
+            rounds = int(min(ROUNDS, seconds / self._seconds_of_round(kept)))
+            if rounds >= LEAST_ROUNDS or (len(kept) == 1 and rounds):
+                return kept, rounds
+            kept.pop()
+        raise TrialsEndedError(TIME_IS_UP)
+
+    def _run_turns(self, rows: Sequence[_Row], phase: Phase, rounds: int) -> None:
+        """Give each row the number of one process."""
+        base, itself = self.base(phase), self._rows[phase][ITSELF]
+        order = list(plan([itself, *rows], None, self._order, rounds))
+        ran: list[Ran] = []
+        others = CoresOfOthers()
+        try:
+            for number, row in enumerate(order):
+                self.progress(f"block {number + 1} of {len(order)}: {_name(row or itself)}")
+                ran.append(self._block(base, row or itself))
+        except BaseException:  # what was measured until then counts
+            with contextlib.suppress(TrialsEndedError):
+                self._add(order, ran, others)
+            raise
+        self._add(order, ran, others)
+
+    def _add(self, order: Sequence[_Row | None], ran: Sequence[Ran], others: CoresOfOthers) -> None:
+        """Add the numbers of one process to its rows; of one that ended early where it has two."""
+        ratios = self._ratios(order, ran, others)
+        for row, numbers in ratios.items():
+            unknown = self.clock == "cpu" and THREADS in row.follow
+            if not unknown and (len(numbers) > 1 or len(ran) == len(order)):
+                row.numbers.append(statistics.median(numbers))
+
+    def _ratios(
+        self, order: Sequence[_Row | None], ran: Sequence[Ran], others: CoresOfOthers
+    ) -> dict[_Row, list[float]]:
+        """Return the ratios of each row; end trials where they say nothing."""
+        others.end()
+        clock = clock_for(
+            others.cores,
+            available_cores(),
+            threads=self.watched.threads,
+            on_gpu=self.watched.device == "cuda",
+        )
+        seconds = [one.step_seconds(clock or "wall") for one in ran]
+        ratios = {row: every for row, every in ratios_of(order, seconds, None).items() if row}
+        of_itself = next((every for row, every in ratios.items() if row.follow == ITSELF), [])
+        noise = noise_of(of_itself) if len(of_itself) >= LEAST_ROUNDS else 0.0
+        if why := too_noisy(noise, clock, others.cores, available_cores()):
+            raise TrialsEndedError(why)
+        if clock == "cpu":
+            self.clock = clock
+        return ratios
+
+    def _block(self, base: Running, row: _Row) -> Ran:
+        with self._blame(row):
+            base.switch(row.follow)
+            base.run(UNTIMED_STEPS if row.step_seconds < WINDOW_SECONDS else 1)
+            return base.run(max(1, math.ceil(WINDOW_SECONDS / row.step_seconds)))
+
+    def _check_noise(self, base: Running, itself: _Row) -> None:
+        """End trials where the script differs from itself too much for any verdict."""
+        self.progress("looking how busy the machine is")
+        order = [None, itself] * LEAST_ROUNDS + [None]
+        others = CoresOfOthers()
+        self._ratios(order, [self._block(base, itself) for _ in order], others)
+
+    # -- advice in the environment --------------------------------------------------------------
+
+    def _run_pairs(self, rows: Sequence[_Row], phase: Phase) -> None:
+        """Start a process with the environment of each row, and compare it with the base."""
+        for row in rows:
+            if self._seconds_of_pairs([row], LEAST_STARTS["start"] - 1) > self.seconds_left:
+                return
+            self.progress(f"a process with {_name(row)}")
+            try:
+                with ExitStack() as stack:
+                    self._run_pair(row, phase, self._running(stack, phase, row))
+            except ScriptFailedError as error:
+                if self.base(phase).process.has_ended:
+                    raise
+                row.why = _last_line(str(error))
+
+    def _run_pair(self, row: _Row, phase: Phase, other: Running) -> None:
+        """Give a row the number of one pair of processes."""
+        base, itself = self.base(phase), self._rows[phase][ITSELF]
+        base.switch(ITSELF)
+        other.warm_up()
+        row.step_seconds, row.peak_bytes = other.step_seconds, other.peak_bytes
+        order = list(plan([row], None, self._order, ROUNDS))
+        others = CoresOfOthers()
+        ran = []
+        for one in order:
+            running, of_row = (base, itself) if one is None else (other, row)
+            running.run(1)
+            ran.append(running.run(max(1, math.ceil(WINDOW_SECONDS / of_row.step_seconds))))
+        gain = statistics.median(self._ratios(order, ran, others)[row])
+        row.numbers.append(-gain if row.is_allocator else gain)
+        if row.is_allocator:
+            row.step_seconds, row.peak_bytes = itself.step_seconds, itself.peak_bytes
+
+    # -- what both have -------------------------------------------------------------------------
+
+    def _open(self, rows: Sequence[_Row], phase: Phase, starts: int, kind: str) -> list[_Row]:
+        """Return the rows that need another process."""
+        rows = [row for row in rows if not row.why]
+        if starts < LEAST_STARTS[kind]:
+            return rows
+        judged = self._judged(phase)
+        return [row for row in rows if row.follow in judged and judged[row.follow].is_open]
+
+    def _judged(self, phase: Phase) -> dict[Follow, Judgement]:
+        rows = [row for row in self._rows.get(phase, {}).values() if row.numbers]
+        return judge(
+            {row.follow: row.numbers for row in rows if not row.environment},
+            {row.follow: row.numbers for row in rows if row.environment},
+        )
+
+    def _seconds_of_round(self, rows: Sequence[_Row]) -> float:
+        """Return how long a round takes: rows, the script itself, and the baseline blocks."""
+        step = max((row.step_seconds for row in rows), default=0.0) or self.watched.step_seconds
+        block = max(WINDOW_SECONDS, step) + UNTIMED_STEPS * step
+        return block * (len(rows) + 2 + len(rows) // ROWS_PER_BASELINE)
+
+    def _seconds_of_pairs(self, rows: Sequence[_Row], starts: int = 0) -> float:
+        """Return how long the pairs of rows take, of which so many have run."""
+        more = max(0, LEAST_STARTS["start"] - starts)
+        one = 2 * self._start_seconds + (ROUNDS + 1) * self._seconds_of_round([])
+        return more * one * len(rows)
+
+    @property
+    def _most_seconds(self) -> float:
+        return self.until - time.monotonic()
+
+    @contextlib.contextmanager
+    def _blame(self, row: _Row) -> Iterator[None]:
+        """Say that it is this row that the script fails with."""
+        try:
+            yield
+        except ScriptFailedError as error:
+            if row.follow == ITSELF:
+                raise
+            raise _RowFailedError(row, _last_line(str(error))) from error
+
+    # -- processes ------------------------------------------------------------------------------
 
     def _start(
-        self, *, environment: tuple[tuple[str, str], ...] = (), **request: object
+        self, *, pinned: bool = True, environment: Environment = (), **request: object
     ) -> ScriptProcess:
         self._count += 1
         scratch = str(self.scratch / f"run-{self._count}")
         made = Request(self.script, scratch, **request)  # type: ignore[arg-type]
-        return ScriptProcess(made, {**self._environment, **dict(environment)})
+        kept = [pair for pair in KEPT if pinned and pair[0] not in os.environ]
+        return ScriptProcess(made, {**dict(kept), **self._environment, **dict(environment)})
 
     def _running(
-        self,
-        stack: ExitStack,
-        follow: tuple[str, ...],
-        phase: Phase,
-        environment: tuple[tuple[str, str], ...] = (),
-        *,
-        in_float64: bool = False,
-        batch_factor: float = 1.0,
+        self, stack: ExitStack, phase: Phase, row: _Row | None = None, **request: object
     ) -> Running:
+        began = time.monotonic()
+        pinned = row is None or not row.is_allocator
+        environment = row.environment if row is not None and pinned else ()
         process = stack.enter_context(
-            self._start(
-                environment=environment,
-                follow=follow,
-                phase=phase,
-                in_float64=in_float64,
-                batch_factor=batch_factor,
-            )
+            self._start(pinned=pinned, environment=environment, phase=phase, **request)
         )
-        process.watched(START_SECONDS)
-        first = 0.0
-        if phase == "train" and batch_factor == 1.0:
-            path = str(self._dump(follow, in_float64=in_float64))
-            first = process.ask(Dump(path), START_SECONDS).seconds  # of compiling, too
-        return Running(process, first_seconds=first)
+        with _until(self.until):
+            process.watched(min(START_SECONDS, self._most_seconds))
+        self._start_seconds = max(self._start_seconds, time.monotonic() - began)
+        return Running(process, self.until)
 
-    def _dump(self, follow: tuple[str, ...], *, in_float64: bool = False) -> Path:
-        name = "float64" if in_float64 else "+".join(follow) or "base"
-        if name == "base" and (self.scratch / "base.pt").exists():
-            name = "again"
-        return self.scratch / f"{name}.pt"
+    def _renew(self, phase: Phase) -> bool:
+        """Have the script as it is in another process from now on, if there is time for one."""
+        if self._start_seconds > self.seconds_left:
+            return False
+        self._base.pop(phase).process.close()
+        running = self._base[phase] = self._running(self._stack, phase)
+        running.warm_up()
+        return True
 
-    # -- measuring -----------------------------------------------------------------------------
+    # -- numbers --------------------------------------------------------------------------------
 
-    def _compare(self, base: Running, other: Running) -> float:
-        """Return the logarithm of the gain of one pair of processes."""
-        fastest = min(base.step_seconds, other.step_seconds)
-        steps = max(1, math.ceil(WINDOW_SECONDS / fastest))
-        blocks = list(plan(["other"], "base", self._order, self.rounds))
-        seconds = []
-        for block in blocks:
-            if block == "base":
-                self.each_round()
-            seconds.append((base if block == "base" else other).run(steps))
-        return gains_of(blocks, seconds, "base")["other"]
+    def _dump_of(self, follow: Follow, name: str = "") -> Path:
+        return self.scratch / f"{name or '+'.join(follow) or 'base'}.pt"
 
-    def _numerics(self, other: Path) -> Compared:
-        if "train" not in self._base:
+    def _numerics(self, row: _Row) -> Compared:
+        """Compare the numbers of a step with those of the script as it is."""
+        if row.is_allocator:
+            return Compared(Numerics.EQUAL, 0.0)
+        if row.dump is None or not self.repeatable:
             return Compared()
-        exact = self._dump((), in_float64=True)
-        if not exact.exists():
-            try:
-                with ExitStack() as stack:
-                    self._running(stack, (), "train", in_float64=True)
-            except ScriptFailedError as error:
-                exact.with_suffix(".txt").write_text(_last_line(str(error)))
-                exact.touch()
-        return compare_dumps(self.scratch / "base.pt", other, exact)
+        return compare_dumps(self._dump_of(ITSELF), row.dump, self._dump_of(ITSELF, "float64"))
+
+    def _look_at_numerics(self, phase: Phase) -> None:
+        """Have a step in float64, which tells rounding from less precision, if a gain needs it."""
+        exact = self._dump_of(ITSELF, "float64")
+        gains = {id for id, one in self._judged(phase).items() if one.verdict == "gain"}
+        rows = [row for row in self._rows[phase].values() if row.follow in gains and row.dump]
+        unknown = self.repeatable and any(self._numerics(row).numerics is None for row in rows)
+        if not unknown or exact.exists() or self._start_seconds > self.seconds_left:
+            return
+        self.progress("a step in float64")
+        exact.touch()  # an empty file says that it is not known
+        with contextlib.suppress(ScriptFailedError), ExitStack() as stack:
+            self._running(stack, phase, in_float64=True).dump(exact)
 
 
-def _at_least_promised(measured: Numerics | None, follow: tuple[str, ...]) -> Numerics | None:
+@contextlib.contextmanager
+def _until(until: float) -> Iterator[None]:
+    """Say that the time is up, where a script has failed for that."""
+    try:
+        yield
+    except ScriptFailedError:
+        if time.monotonic() >= until:
+            raise TrialsEndedError(TIME_IS_UP) from None
+        raise
+
+
+def _name(row: _Row) -> str:
+    return ", ".join(row.follow) or "the script as it is"
+
+
+def _at_least_promised(measured: Numerics | None, follow: Follow) -> Numerics | None:
     """Return the class of numerics; of what lowers the precision, that at least, if at all."""
     promised = max((advice_by_id(id).numerics for id in follow), default=Numerics.EQUAL)
     if measured in (None, Numerics.EQUAL) or promised < Numerics.PRECISION:

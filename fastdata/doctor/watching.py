@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import math
 import os
-import re
 import resource
 import sys
 import time
@@ -29,7 +28,7 @@ from torch.optim import optimizer as optimizer_hooks
 from torch.utils.data import DataLoader
 
 from fastdata.doctor.memory import Held
-from fastdata.measuring.lines import user_line, user_sources
+from fastdata.measuring.lines import user_line
 from fastdata.measuring.stalls import Stall
 
 __all__ = [
@@ -48,7 +47,7 @@ EventKind: TypeAlias = Literal[
     "forward", "backward", "grad", "clip", "scale", "unscale", "step", "zero_grad"
 ]
 
-FOLLOWED_STEPS = 4
+FOLLOWED_STEPS = 5
 """In which operations are followed, so that they take longer than others."""
 
 _HALF = torch.float16, torch.bfloat16
@@ -151,6 +150,10 @@ class Seen:
     stalls: tuple[Stall, ...] = ()
     metrics: list[Metric] = field(default_factory=list)
     copies: list[BatchCopied] = field(default_factory=list)
+    attention: list[str] = field(default_factory=list)
+    """Lines that compute attention by hand."""
+    moving_lines: set[str] | None = None
+    """Lines of a step that move a tensor to a device; None if they were not looked at."""
     held: tuple[Held, ...] = ()
     held_bytes: int = 0
     steps_seen: int = 0
@@ -217,14 +220,6 @@ class Seen:
         """Where the first model that is trained was made; "" if that was not seen."""
         return next(map(self.line_of, self.trained()), "")
 
-    def sets_on_gpu(self, flag: str) -> bool:
-        """Whether the script has a line that sets a flag, and may do so where there is a GPU.
-
-        `flag` is a regular expression.  On a GPU the flag itself says whether it is set.
-        """
-        line = re.compile(rf"^[^#\n]*{flag}", re.MULTILINE)
-        return not self.on_gpu and any(line.search(text) for text in user_sources())
-
     def line_of(self, what: Any) -> str:
         """Return where an object was made; "" if that was not seen."""
         return self.lines.get(id(what), "")
@@ -233,14 +228,15 @@ class Seen:
 class Watch:
     """Sees what a script does; `on_step` is called after each step of its first optimiser.
 
-    `backwards` counts backward passes.  Modules are watched until `only_steps`.
+    Modules are watched until `only_steps`.
     """
 
     def __init__(self, on_step: Callable[[], None]) -> None:
         self.seen = Seen()
-        self.backwards = 0
         self.on_forward: Callable[[nn.Module], None] | None = None
         """Called after a whole model was called in evaluation mode."""
+        self.on_event: Callable[[str], None] = lambda kind: None
+        """Called with each event, and with "batch" for each batch of a loader."""
         self.part_seconds: dict[EventKind, float] = defaultdict(float)
         """How long parts of steps took, on the host: optimisers' steps, clipping."""
         self.epochs: list[Epoch] = []
@@ -248,7 +244,7 @@ class Watch:
         self._pass: Event | None = None
         self._left: list[tuple[torch.Tensor, weakref.ref[torch.Tensor], int]] = []
         """Parameters with the gradients of the last step, and the versions of these."""
-        self._on_step = on_step
+        self.on_step = on_step
         self._events: list[Event] = []
         self._depth = 0
         self.in_model = False
@@ -300,6 +296,11 @@ class Watch:
         for name in ("unscale_", "get_scale"):  # the latter to unscale gradients by hand
             self._wrap(torch.amp.GradScaler, name, "unscale")
 
+    @property
+    def is_stepping(self) -> bool:
+        """Whether an optimiser makes a step, in which it may call forward and backward passes."""
+        return bool(self._steps_began)
+
     def only_steps(self) -> None:
         """Watch modules no more: calling them then takes as long as ever."""
         for handle in self._handles:
@@ -313,6 +314,7 @@ class Watch:
         if self._handles:
             self._events.append(event)
             self.seen.after = self._events
+            self.on_event(kind)
         return event
 
     # -- what takes the place of functions -----------------------------------------------------
@@ -332,7 +334,6 @@ class Watch:
             # Under torch's modes a backward pass calls itself once more.
             inner = self._building and kind in ("backward", "grad")
             if kind in ("backward", "grad") and not inner:
-                self.backwards += kind == "backward"
                 self._trains()
             facts: dict[str, Any] = {}
             if kind == "zero_grad":
@@ -507,7 +508,7 @@ class Watch:
             self.seen.steps.append(self._events)
             self._events = []
             self.seen.after = self._events
-        self._on_step()
+        self.on_step()
 
 
 def _making(this: Any, frame: FrameType | None) -> FrameType | None:

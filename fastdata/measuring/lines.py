@@ -5,6 +5,7 @@ A line is written ``FILE:LINE function``.
 
 from __future__ import annotations
 
+import ast
 import linecache
 import os
 import sys
@@ -23,9 +24,10 @@ __all__ = [
     "is_users",
     "short_line",
     "source_of",
+    "tree_of",
+    "user_files",
     "user_frame",
     "user_line",
-    "user_sources",
 ]
 
 LIBRARIES = tuple(
@@ -101,12 +103,21 @@ def is_users(file: str) -> bool:
     return not path.startswith(LIBRARIES)
 
 
-def user_sources() -> Iterator[str]:
-    """Yield the source text of each file of the user's code that is imported."""
+def user_files() -> Iterator[str]:
+    """Yield the files of the user's code that is imported."""
     files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
     for file in dict.fromkeys(files):
         if isinstance(file, str) and file.endswith(".py") and is_users(file):
-            yield "".join(linecache.getlines(file))
+            yield file
+
+
+@cache
+def tree_of(file: str) -> ast.Module | None:
+    """Return the parsed source text of a file; None if Python cannot read it."""
+    try:
+        return ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):
+        return None
 
 
 def short_line(line: str) -> str:

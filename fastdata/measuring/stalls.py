@@ -21,22 +21,25 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
-from fastdata.measuring.lines import boundary, source_of, user_line
+from fastdata.measuring.lines import boundary, direct_line, source_of, user_line
 from fastdata.prefetch.tree import leaves
 from fastdata.steps import Step
 
 __all__ = [
     "BLOCKING_COPY",
+    "COPIED_ARRAY",
     "LARGE_BYTES",
     "Stall",
     "StallCounter",
     "find_stalls",
+    "is_copy_to_device",
     "stall_modes",
     "synchronisations_warned",
 ]
@@ -45,6 +48,8 @@ LARGE_BYTES = 1 << 16
 """Less is copied in the time that any copy takes to begin: some 5 us at 12 GB/s."""
 
 BLOCKING_COPY = "a copy without non_blocking=True"
+
+COPIED_ARRAY = "torch.tensor(array)"
 
 VALUE_METHODS = {
     "item": ".item()",
@@ -56,8 +61,12 @@ VALUE_METHODS = {
     "__bool__": "bool()",
     "__index__": "int()",
     "__contains__": "in",
+    "__repr__": "print()",
 }
 """Methods of tensors that give the host a value."""
+
+_ONLY_CALLS = "cpu", "numpy", "tolist", "__repr__"
+"""Those that show no operation on the CPU, only a call."""
 
 VALUE_SHAPED = {
     "nonzero": "nonzero",
@@ -133,8 +142,9 @@ def stall_modes(
 
     On the CPU every tensor might be on a GPU; with `only_moved` only those are taken for it that
     were moved by ``.to(...)`` or ``.cuda()``, that belong to a graph, and what was made of them.
+    Then tensors of the host are also counted if they are small, and arrays that are copied.
     """
-    calls = _Calls(counter, only_moved=only_moved and counter.device.type == "cpu")
+    calls = _Calls(counter, only_moved=only_moved)
     with calls, _Operations(counter, calls, batch):
         yield
 
@@ -209,7 +219,7 @@ class _Calls(TorchFunctionMode):
         self._only_moved = only_moved
         self._moved: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._made: Any = WeakIdKeyDictionary()
-        """Function and line that made a large tensor without ``device=``."""
+        """Function and line that made a tensor of the host."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
@@ -217,11 +227,10 @@ class _Calls(TorchFunctionMode):
         if self._only_moved and not outermost:
             return self._followed(name, func, args, kwargs or {})
         try:
-            # On the CPU these are no operations: only the call shows them.
             if (
                 not outermost
                 and self._counter.device.type == "cpu"
-                and name in ("cpu", "numpy", "tolist")
+                and name in _ONLY_CALLS
                 and args
                 and isinstance(args[0], torch.Tensor)
             ):
@@ -231,33 +240,78 @@ class _Calls(TorchFunctionMode):
             self.name = outermost
 
     def _followed(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
-        """Call a function, and take what it makes of tensors that were moved for moved."""
+        """Call a function, and follow tensors of the device, and those that are made on the host.
+
+        What is made of a tensor of the device is on the device.
+        """
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        moved = name in ("to", "cuda") or any(t.requires_grad or t in self._moved for t in given)
-        self.counts = moved
+        on_cpu = self._counter.device.type == "cpu"
+        moved = name in ("to", "cuda") or any(map(self._is_on_device, given))
+        self.counts = moved or not on_cpu
         try:
-            if moved and name in ("cpu", "numpy", "tolist"):
+            if moved and on_cpu and name in _ONLY_CALLS:
                 self._counter.synchronisation(VALUE_METHODS[name])
-            if name in ("to", "cuda"):
-                self._report_made(name, args, kwargs)
+            self._report_made(name, args, kwargs)
             result = func(*args, **kwargs)
         finally:
             self.name, self.counts = "", True
-        if name in FACTORIES and "device" not in kwargs and result.nbytes >= LARGE_BYTES:
-            self._made[result] = (name, user_line(sys._getframe(2)))
+        made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         if moved:
-            for leaf in tree_leaves(result):
-                if isinstance(leaf, torch.Tensor):
-                    self._moved[leaf] = True
+            self._moved.update((leaf, True) for leaf in made)
+        else:
+            self._remember_made(name, args, kwargs, given, made)
         return result
 
+    def _is_on_device(self, tensor: torch.Tensor) -> bool:
+        if self._counter.device.type != "cpu":
+            return tensor.device.type == self._counter.device.type
+        return tensor.requires_grad or tensor in self._moved
+
+    def _remember_made(self, name: str, args: Any, kwargs: Any, given: Any, made: Any) -> None:
+        """Remember what made tensors on the host; report copies of arrays and Python values."""
+        origins = [self._made.get(one) for one in given]
+        if name == "__setitem__" or (name.endswith("_") and None in origins):
+            self._made.pop(given[0], None)  # its values come from elsewhere
+            return
+        device = kwargs.get("device")
+        if name == "tensor":
+            line, data = direct_line(sys._getframe(3)), (*args, kwargs.get("data"))[0]
+            if isinstance(data, np.ndarray):
+                kept = str(made[0].dtype) == f"torch.{data.dtype}"
+                if data.ndim and kept and device is None:
+                    self._counter.add("host tensor", COPIED_ARRAY, line, made[0].nbytes)
+                return
+            if device is not None and str(device) != device:
+                self._counter.add("host tensor", "torch.tensor", line, made[0].nbytes)
+        if name in FACTORIES and device is None and None not in origins:
+            origins = [(name, user_line(sys._getframe(3)))]
+        if origins and None not in origins:
+            self._made.update((leaf, origins[0]) for leaf in made if leaf.device.type == "cpu")
+
     def _report_made(self, name: str, args: Any, kwargs: Any) -> None:
-        """Report a tensor that the same function of the user's has made, and moves now."""
-        made, line = self._made.get(args[0], ("", ""))
-        to = [one for one in (*args[1:], *kwargs.values()) if isinstance(one, (str, torch.device))]
-        here = user_line(sys._getframe(3))
-        if made and (to or name == "cuda") and line.partition(" ")[2] == here.partition(" ")[2]:
-            self._counter.add("host tensor", f"torch.{made}", line, args[0].nbytes)
+        """Report a tensor that the same function of the user's has made, and moves now.
+
+        An index of a tensor of the device is moved, too.
+        """
+        moved: Any = ()
+        if is_copy_to_device(name, args, kwargs):
+            moved = args[:1]
+        elif name == "__getitem__" and self._is_on_device(args[0]):
+            moved = tree_leaves(args[1])
+        for one in moved:
+            made, line = (
+                self._made.get(one, ("", "")) if isinstance(one, torch.Tensor) else ("", "")
+            )
+            here = user_line(sys._getframe(3))
+            if made and line.partition(" ")[2] == here.partition(" ")[2]:
+                self._counter.add("host tensor", f"torch.{made}", line, one.nbytes)
+
+
+def is_copy_to_device(name: str, args: Any, kwargs: Any) -> bool:
+    """Return whether a call is ``.to(device)`` or ``.cuda()``."""
+    given = (*args[1:], *kwargs.values())
+    is_to = name == "to" and any(isinstance(one, (str, torch.device)) for one in given)
+    return is_to or name == "cuda"
 
 
 class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]

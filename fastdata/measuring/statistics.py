@@ -29,6 +29,7 @@ __all__ = [
     "Verdict",
     "joint",
     "judge",
+    "product",
     "smallest_gain",
     "student_inside",
     "student_quantile",
@@ -130,13 +131,18 @@ def smallest_gain(rows: Mapping[K, Sequence[float]]) -> float:
 
 
 def joint(one: Estimate, other: Estimate) -> Estimate:
-    """Return one estimate of `judge` over another: they agree if its interval contains 1.
+    """Return one estimate of `judge` over another: they agree if its interval contains 1."""
+    return product(one, Estimate(1 / other.value, 1 / other.high, 1 / other.low, other.starts))
+
+
+def product(one: Estimate, other: Estimate) -> Estimate:
+    """Return the product of two estimates of `judge`, as of a gain on top of another one.
 
     The two must not share processes.  Errors add as the root of the sum of their squares.
     """
-    value, starts = one.value / other.value, min(one.starts, other.starts)
+    value, starts = one.value * other.value, min(one.starts, other.starts)
     half = math.hypot(math.log(one.high / one.value), math.log(other.high / other.value))
-    return Estimate(value, value * math.exp(-half), value * math.exp(half), starts)
+    return Estimate(value, value * math.exp(-half), value * _exp(half), starts)
 
 
 def _exp(power: float) -> float:

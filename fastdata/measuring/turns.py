@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from fastdata.measuring.windows import in_turns
 
-__all__ = ["ROUNDS", "gains_of", "plan", "ratios_of"]
+__all__ = ["ROUNDS", "ROWS_PER_BASELINE", "gains_of", "plan", "ratios_of"]
 
 ROUNDS = 5
 ROWS_PER_BASELINE = 5

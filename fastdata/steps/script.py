@@ -71,16 +71,15 @@ def run_script(target: str) -> tuple[Any, Step | None]:
     if not callable(function):
         raise OptionError(f"{place} has no function {name!r}. {_REMEDY}")
     returned = function()
-    data, step = returned, None
-    if isinstance(returned, tuple) and not all(isinstance(p, (str, os.PathLike)) for p in returned):
-        if len(returned) != 2 or not (returned[1] is None or callable(returned[1])):
-            kinds = ", ".join(type(one).__name__ for one in returned)
-            raise OptionError(f"{target} returned ({kinds}), not a loader and a step. {_REMEDY}")
-        data, step = returned
-    if data is None or (callable(data) and not _can_be_read(data)):
-        raise OptionError(
-            f"{target} returned {type(data).__name__}, not a loader or a dataset. {_REMEDY}"
-        )
+    if not isinstance(returned, tuple) or all(map(_is_path, returned)):
+        if not _can_be_read(returned):
+            kind = type(returned).__name__
+            raise OptionError(f"{target} returned {kind}, not a loader or a dataset. {_REMEDY}")
+        return returned, None
+    data, step, *others = (*returned, None)
+    if len(others) != 1 or not _can_be_read(data) or not (step is None or callable(step)):
+        kinds = ", ".join(type(one).__name__ for one in returned)
+        raise OptionError(f"{target} returned ({kinds}), not a loader and a step. {_REMEDY}")
     return data, step
 
 
@@ -90,8 +89,13 @@ _REMEDY = (
 )
 
 
+def _is_path(data: Any) -> bool:
+    return isinstance(data, (str, os.PathLike))
+
+
 def _can_be_read(data: Any) -> bool:
-    return any(hasattr(type(data), name) for name in ("__iter__", "__getitem__", "__next__"))
+    methods = "__iter__", "__getitem__", "__next__"
+    return _is_path(data) or any(hasattr(type(data), name) for name in methods)
 
 
 def _check_name(place: str, name: str) -> None:

@@ -292,30 +292,6 @@ def converters(found: Measured) -> list[str]:
     return markdown(heads, "lrrrr", rows)
 
 
-def doctor(cases: Measured) -> list[str]:
-    """Whether gains that doctor reports are there for those who follow its advice."""
-    rows = []
-    for run, names in cases.news():
-        for name in names:
-            row = run["figures"][name]
-            if "failed" in row:
-                rows.append([name, row["failed"], "", "", "NO"])
-                continue
-            gain, real = ("{:.2f} ({:.2f}-{:.2f})".format(*row[key]) for key in ("gain", "real"))
-            rows.append([name, gain, row["verdict"], real, "yes" if row["right"] else "NO"])
-    heads = ["advice", "doctor says (95%)", "verdict", "followed by hand (95%)", "inside"]
-    return markdown(heads, "lllll", rows)
-
-
-def doctor_nothing(measured: Measured) -> list[str]:
-    """How often doctor reports a gain where there is none."""
-    if (row := measured.figure("nothing")) is None:
-        return []
-    cells = [row["runs"], row["trials"], row["with_a_gain"], "{:.2f}-{:.2f}".format(*row["noise"])]
-    heads = ["runs", "pieces of advice tried", "runs with a gain", "the program beside itself"]
-    return markdown(heads, "rrrr", [list(map(str, cells))])
-
-
 def accuracy(found: Measured) -> list[str]:
     """Top-1 of a network trained from the original files and from packs."""
 
@@ -362,8 +338,6 @@ TABLES: Mapping[str, Table] = {
     "converters": Table("docs/converters/README.md", ["converters"], converters),
     "stores-asked": Table("docs/stores.md", ["remote"], asked_of_stores),
     "stores": Table("docs/stores.md", ["remote"], stores),
-    "doctor": Table("docs/doctor.md", ["doctor"], doctor),
-    "doctor-nothing": Table("docs/doctor.md", ["doctor-nothing"], doctor_nothing),
 }
 
 

@@ -35,6 +35,7 @@ from fastdata.doctor.advice.processor import ADVICE as PROCESSOR
 from fastdata.doctor.advice.ranks import ADVICE as RANKS
 from fastdata.doctor.advice.waiting import ADVICE as WAITING
 from fastdata.doctor.contract import Advice
+from fastdata.errors import OptionError
 
 __all__ = ["ADVICE", "advice_by_id"]
 
@@ -63,5 +64,8 @@ ADVICE: tuple[Advice, ...] = tuple(
 
 
 def advice_by_id(id: str) -> Advice:
-    """Return a piece of advice; a `KeyError` without one."""
-    return {advice.id: advice for advice in ADVICE}[id]
+    """Return a piece of advice; an unknown ID is an `OptionError`."""
+    found = next((advice for advice in ADVICE if advice.id == id), None)
+    if found is None:
+        raise OptionError(f"unknown advice {id!r}: fastdata doctor --list has all")
+    return found

@@ -15,8 +15,6 @@ from fastdata.doctor.watching import Seen
 
 __all__ = ["ADVICE"]
 
-_GUIDE = "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
-
 
 class _Switchable:
     """Objects of a context of torch, which do nothing if they are made while it is off."""
@@ -57,11 +55,8 @@ _switchable = functools.cache(_Switchable)
 
 
 class AnomalyDetection(Advice):
-    """Anomaly detection keeps the stack of every forward operation, and checks every gradient."""
-
     id = "D09"
-    title = "anomaly detection is on"
-    source = _GUIDE
+    title = "switch anomaly detection off"
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look for its calls."""
@@ -82,11 +77,8 @@ class AnomalyDetection(Advice):
 
 
 class ProfilerLeftOn(Advice):
-    """A profiler records every operation, also those that nobody will look at."""
-
     id = "D30"
-    title = "a profiler is on"
-    source = _GUIDE
+    title = "switch the profiler off"
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look for profilers that are made."""
@@ -103,12 +95,9 @@ class ProfilerLeftOn(Advice):
 
 
 class BlockingLaunches(Advice):
-    """``CUDA_LAUNCH_BLOCKING=1`` makes the host wait for every kernel."""
-
     id = "D32"
-    title = "CUDA_LAUNCH_BLOCKING is set"
+    title = "unset CUDA_LAUNCH_BLOCKING"
     gpu_only = True
-    source = _GUIDE
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look at the environment."""

@@ -23,12 +23,9 @@ _Convolution: TypeAlias = nn.Conv1d | nn.Conv2d | nn.Conv3d
 
 
 class ValidationRecordsGradients(Advice):
-    """Without ``no_grad`` every operation of a validation is kept for a backward pass."""
-
     id = "D10"
     title = "torch.inference_mode() in validation"
     phase = "evaluate"
-    source = "https://docs.pytorch.org/docs/stable/notes/autograd.html"
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look for forward passes of a validation that are recorded."""
@@ -72,13 +69,10 @@ class ValidationRecordsGradients(Advice):
 
 
 class FoldedNormalisation(Advice):
-    """A convolution and the normalisation after it are one convolution, once weights stay."""
-
     id = "D16"
-    title = "normalisations folded into convolutions, in a copy for validation"
+    title = "fold normalisations into convolutions, in a copy for validation"
     numerics = Numerics.ROUNDING
     phase = "evaluate"
-    source = "https://docs.pytorch.org/tutorials/intermediate/torch_compile_conv_bn_fuser.html"
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look for convolutions whose output a normalisation takes, in a validation."""
@@ -87,7 +81,9 @@ class FoldedNormalisation(Advice):
             pairs = [pair for pair in self._pairs(model, seen) if id(pair[0]) not in known]
             known |= {id(layer) for layer, _ in pairs}
             if pairs:
-                what = f"{type(model).__name__}: {len(pairs)} of them folded"
+                what = (
+                    f"fold {len(pairs)} normalisations of {type(model).__name__} into convolutions"
+                )
                 change = functools.partial(self._fold, model, pairs)
                 yield Finding(seen.line_of(model), what, change)
 

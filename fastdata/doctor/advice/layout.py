@@ -10,22 +10,18 @@ from torch import nn
 from torch.optim import Optimizer
 
 from fastdata.doctor.contract import Advice, Finding, Numerics, Undo
+from fastdata.doctor.sources import assigns
 from fastdata.doctor.watching import Seen
 
 __all__ = ["ADVICE"]
-
-_BENCHMARK = r"cudnn\.benchmark\s*=(?!=|\s*False)"
 
 CONVOLUTIONS = nn.Conv2d, nn.ConvTranspose2d
 
 
 class ChannelsLast(Advice):
-    """Convolutions are often faster where the channels of a pixel lie side by side."""
-
     id = "D03"
     title = "channels_last"
     numerics = Numerics.ROUNDING
-    source = "https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html"
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look for convolutions whose inputs are not in that order."""
@@ -80,18 +76,16 @@ def _arrange(
 
 
 class Autotuner(Advice):
-    """cuDNN tries its algorithms for each shape once, and keeps the fastest."""
-
     id = "D04"
     title = "torch.backends.cudnn.benchmark = True"
     numerics = Numerics.ROUNDING
     gpu_only = True
-    source = "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look for convolutions without it."""
         has = any(isinstance(module, CONVOLUTIONS) for module in seen.uses)
-        if has and not torch.backends.cudnn.benchmark and not seen.sets_on_gpu(_BENCHMARK):
+        is_on = torch.backends.cudnn.benchmark or (not seen.on_gpu and assigns("cudnn.benchmark"))
+        if has and not is_on:
             yield Finding(seen.model_line, self.title, self._switch_on)
 
     @staticmethod

@@ -22,12 +22,9 @@ _ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
 
 
 class ActivationCheckpointing(Advice):
-    """Blocks whose outputs are computed again in the backward pass keep nothing in between."""
-
     id = "D35"
-    title = "activation checkpointing of repeated blocks"
+    title = "checkpoint repeated blocks"
     saves = "memory"
-    source = "https://docs.pytorch.org/docs/stable/checkpoint.html"
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look for models of many blocks of one class, none of which is checkpointed."""
@@ -36,7 +33,7 @@ class ActivationCheckpointing(Advice):
         for model in seen.trained():
             for name, blocks in self._blocks(model, seen).items():
                 if len(blocks) >= LEAST_BLOCKS:
-                    what = f"checkpoint({name}) of {len(blocks)}"
+                    what = f"checkpoint {len(blocks)} blocks of {name}"
                     change = functools.partial(self._checkpoint, blocks)
                     yield Finding(seen.line_of(model), what, change)
 
@@ -75,13 +72,10 @@ def _checkpointed(block: nn.Module, forward: Any) -> Any:
 
 
 class ExpandableSegments(Advice):
-    """Memory of a GPU that torch has taken in blocks of one size does not fit another size."""
-
     id = "D36"
     title = "expandable_segments:True"
     saves = "memory"
     gpu_only = True
-    source = "https://docs.pytorch.org/docs/stable/notes/cuda.html"
 
     UNUSED = 0.25
     """Of what torch has taken, that is a sign of it."""

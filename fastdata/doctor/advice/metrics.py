@@ -14,11 +14,8 @@ LEAST_SHARE = 0.1
 
 
 class MetricsInEachStep(Advice):
-    """Metrics of training that are computed in each step, but hardly looked at so often."""
-
     id = "D14"
     title = "metrics that are computed in each step"
-    source = "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look for lines that compute something of outputs for long, and train nothing with it."""

@@ -13,15 +13,12 @@ from fastdata.doctor.watching import Event, Seen
 
 __all__ = ["ADVICE"]
 
-_AMP = "https://docs.pytorch.org/docs/stable/notes/amp_examples.html"
-
 
 class Mistake(Advice):
     """Something that computes another thing than its author probably meant."""
 
     kind: ClassVar[Kind] = "bug"
     numerics = Numerics.TRAINING
-    source = _AMP
 
     def found(self, line: str, what: str) -> Finding:
         """Return a finding, which is never tried."""
@@ -37,8 +34,6 @@ def _depends_on_mode(model: nn.Module) -> bool:
 
 
 class ClippingBeforeUnscale(Mistake):
-    """Gradients of a scaled loss are clipped by their scaled norm."""
-
     id = "D41"
     title = "gradients are clipped before scaler.unscale_"
 
@@ -59,8 +54,6 @@ class ClippingBeforeUnscale(Mistake):
 
 
 class ClippingWithoutEffect(Mistake):
-    """Gradients that are clipped after the optimiser's step, or before the backward pass."""
-
     id = "D42"
     title = "gradients are clipped where that has no effect"
 
@@ -76,11 +69,8 @@ class ClippingWithoutEffect(Mistake):
 
 
 class GradientsNeverCleared(Mistake):
-    """Gradients are added up from the beginning on."""
-
     id = "D45"
     title = "gradients are never set to zero"
-    source = "https://docs.pytorch.org/docs/stable/optim.html"
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look for backward passes that add to the last step's gradients, in a plain loop."""
@@ -95,11 +85,8 @@ class GradientsNeverCleared(Mistake):
 
 
 class TrainingInEvaluation(Mistake):
-    """After a validation ``model.train()`` is missing: dropout and statistics stay off."""
-
     id = "D47"
     title = "model.train() before training"
-    source = "https://docs.pytorch.org/docs/stable/notes/autograd.html"
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look for backward passes in evaluation mode of what was trained in training mode before.
@@ -119,8 +106,6 @@ class TrainingInEvaluation(Mistake):
 
 
 class ForwardOutsideAutocast(Mistake):
-    """A loss is scaled for half precision, and the model computes in float32."""
-
     id = "D48"
     title = "the forward pass is outside of autocast"
 
@@ -136,8 +121,6 @@ class ForwardOutsideAutocast(Mistake):
 
 
 class ValidationOutsideAutocast(Mistake):
-    """Training computes in half precision, and validation of the same model does not."""
-
     id = "D49"
     title = "validation is outside of autocast"
     kind: ClassVar[Kind] = "note"  # it may be meant

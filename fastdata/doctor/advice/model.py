@@ -16,19 +16,15 @@ from fastdata.doctor.watching import ModuleUse, Seen
 
 __all__ = ["ADVICE"]
 
-_GUIDE = "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
 
 LINEAR = nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear
 ACTIVATIONS = nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.Hardtanh, nn.ELU
 
 
 class BiasBeforeNorm(Advice):
-    """Batch normalisation subtracts the mean, and with it any bias that was added before."""
-
     id = "D08"
     title = "bias=False before a batch normalisation"
     numerics = Numerics.ROUNDING
-    source = _GUIDE
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look for layers whose output a batch normalisation takes, and nothing else."""
@@ -62,11 +58,8 @@ class BiasBeforeNorm(Advice):
 
 
 class InPlaceActivation(Advice):
-    """An activation in place writes no second copy of what it is given."""
-
     id = "D15"
     title = "inplace=True"
-    source = _GUIDE
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look for activations after layers whose backward pass needs no output of theirs."""

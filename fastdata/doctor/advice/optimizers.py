@@ -3,36 +3,26 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Iterator
 
 import torch
 from torch.optim import Optimizer
 
 from fastdata.doctor.contract import Advice, Finding, Numerics, Undo
+from fastdata.doctor.sources import has_own_schedule
 from fastdata.doctor.watching import Seen
-from fastdata.measuring.lines import user_sources
 
 __all__ = ["ADVICE"]
 
 
 _TRAINS = "it changes what is trained"
 
-_OWN_SCHEDULE = re.compile(
-    r"""^[^#\n]*(\[\s*["']lr["']\s*\]\s*[-+*/]?=(?!=)|sched|warm_?up)""",
-    re.MULTILINE | re.IGNORECASE,
-)
-"""What a script has that changes the rate by itself; torch's schedules note `initial_lr`."""
-
 
 class FusedOptimizer(Advice):
-    """A fused optimiser updates many parameters in one pass over their memory."""
-
     id = "D06"
     title = "fused=True"
     numerics = Numerics.ROUNDING
     part = "step"
-    source = "https://docs.pytorch.org/docs/stable/optim.html"
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look for optimisers that can be fused, and are not."""
@@ -73,11 +63,8 @@ class FusedOptimizer(Advice):
 
 
 class GradientsSetToNone(Advice):
-    """Gradients of zeros are written, and then read and added to, in place of being written."""
-
     id = "D07"
     title = "zero_grad(set_to_none=True)"
-    source = "https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html"
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look for gradients that are made zero."""
@@ -92,13 +79,10 @@ class GradientsSetToNone(Advice):
 
 
 class ForeachClipping(Advice):
-    """Clipping with ``foreach=False`` reads each gradient by an operation of its own."""
-
     id = "D13"
     title = "clip_grad_norm_(foreach=True)"
     numerics = Numerics.ROUNDING
     part = "clip"
-    source = "https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html"
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look for clipping that asks for it."""
@@ -113,13 +97,10 @@ class ForeachClipping(Advice):
 
 
 class DecoupledDecay(Advice):
-    """Adam adds weight decay to gradients, which it then scales away; AdamW does not."""
-
     id = "D33"
     title = "AdamW in place of Adam with weight_decay"
     kind = "note"
     numerics = Numerics.TRAINING
-    source = "https://arxiv.org/abs/1711.05101"
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look for Adam with a decay."""
@@ -131,23 +112,14 @@ class DecoupledDecay(Advice):
 
 
 class ConstantLearningRate(Advice):
-    """Training mostly gets further, sooner, by a rate that rises at first, and falls in the end.
-
-    Sources: https://arxiv.org/abs/1706.02677 (warm-up), https://arxiv.org/abs/1708.07120 (one
-    cycle).
-    """
-
     id = "D54"
     title = "a schedule of the learning rate, with a warm-up"
     kind = "note"
     numerics = Numerics.TRAINING
-    source = (
-        "https://docs.pytorch.org/docs/stable/generated/torch.optim.lr_scheduler.OneCycleLR.html"
-    )
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look for optimisers without a schedule, in scripts that set no rate of their own."""
-        if any(_OWN_SCHEDULE.search(text) for text in user_sources()):
+        if has_own_schedule():
             return
         for optimizer in seen.optimizers:
             if all("initial_lr" not in group for group in optimizer.param_groups):

@@ -9,13 +9,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from fastdata.doctor.contract import Advice, Finding, Numerics
+from fastdata.doctor.sources import calls
 from fastdata.doctor.watching import Seen
 
 __all__ = ["ADVICE"]
 
-_DDP = (
-    "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html"
-)
 _RANKS = "it needs several ranks, and the script is tried with one"
 
 
@@ -26,26 +24,23 @@ def _wrapped(seen: Seen) -> Iterator[DistributedDataParallel]:
 
 
 class DataParallelThreads(Advice):
-    """DataParallel copies the model to each device in each step, in threads of one process."""
-
     id = "D25"
     title = "DistributedDataParallel in place of DataParallel"
-    source = "https://docs.pytorch.org/docs/stable/notes/cuda.html"
     numerics = Numerics.ROUNDING
+    gpu_only = True
 
     def find(self, seen: Seen) -> Iterator[Finding]:
-        """Look for models inside of one."""
-        for model in seen.models:
-            if isinstance(model, DataParallel):
-                yield Finding(seen.line_of(model), self.title, why_not=_RANKS)
+        """Look for models inside of one; without a GPU also for lines that were not reached."""
+        lines = [seen.line_of(model) for model in seen.models if isinstance(model, DataParallel)]
+        if not lines and not seen.on_gpu:
+            lines = list(calls("DataParallel"))
+        for line in dict.fromkeys(lines):
+            yield Finding(line, self.title, why_not=_RANKS)
 
 
 class UnusedParameters(Advice):
-    """DDP walks through the whole graph of each step to find parameters without a gradient."""
-
     id = "D26"
     title = "find_unused_parameters=False"
-    source = _DDP
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look for models whose parameters all had gradients."""
@@ -56,11 +51,8 @@ class UnusedParameters(Advice):
 
 
 class BucketViews(Advice):
-    """Gradients that are views of DDP's buckets are not copied there."""
-
     id = "D27"
     title = "gradient_as_bucket_view=True"
-    source = _DDP
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look for models whose gradients are copied."""
@@ -70,12 +62,9 @@ class BucketViews(Advice):
 
 
 class ReducedTooOften(Advice):
-    """Gradients that are added up over several batches need be exchanged only once."""
-
     id = "D28"
-    title = "no_sync() but for the last batch of a step"
+    title = "no_sync() except for the last batch of a step"
     numerics = Numerics.ROUNDING
-    source = _DDP
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look for steps with several backward passes, all of which exchange gradients."""
@@ -89,13 +78,10 @@ class ReducedTooOften(Advice):
 
 
 class StatisticsOfRanks(Advice):
-    """Batch normalisation of a few samples a rank has statistics of a few samples."""
-
     id = "D29"
     title = "SyncBatchNorm, as ranks have few samples"
     kind = "note"
     numerics = Numerics.TRAINING
-    source = "https://docs.pytorch.org/docs/stable/generated/torch.nn.SyncBatchNorm.html"
 
     FEW = 16
 

@@ -10,22 +10,18 @@ import torch
 from torch import nn
 
 from fastdata.doctor.contract import Advice, Finding, Numerics, Undo, replaced
+from fastdata.doctor.sources import assigns, mentions
 from fastdata.doctor.watching import Seen
 
 __all__ = ["ADVICE"]
-
-_TF32 = r"(matmul\.allow_tf32|fp32_precision|set_float32_matmul_precision)\b"
 
 MULTIPLIES = nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.MultiheadAttention
 
 
 class MixedPrecision(Advice):
-    """Under autocast matrix products and convolutions are computed in half the bits."""
-
     id = "D01"
     title = "autocast, bfloat16"
     numerics = Numerics.PRECISION
-    source = "https://docs.pytorch.org/docs/stable/amp.html"
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look for models that multiply in float32."""
@@ -59,17 +55,17 @@ class MixedPrecision(Advice):
 
 
 class MatmulPrecision(Advice):
-    """TensorFloat-32 multiplies float32 matrices with 10 bits of mantissa, on tensor cores."""
-
     id = "D02"
     title = 'torch.set_float32_matmul_precision("high")'
     numerics = Numerics.PRECISION
     gpu_only = True
-    source = "https://docs.pytorch.org/docs/stable/notes/cuda.html"
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look for float32 products without it."""
-        if torch.get_float32_matmul_precision() != "highest" or seen.sets_on_gpu(_TF32):
+        names = "fp32_precision", "set_float32_matmul_precision"
+        if torch.get_float32_matmul_precision() != "highest":
+            return
+        if not seen.on_gpu and (mentions(*names) or assigns("matmul.allow_tf32")):
             return
         uses = seen.uses.values()
         if any(isinstance(u.module, MULTIPLIES) and u.dtype == torch.float32 for u in uses):

@@ -16,8 +16,6 @@ from fastdata.processes.resources import available_cores
 
 __all__ = ["ADVICE"]
 
-_GUIDE = "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
-
 
 KEPT = (("MALLOC_TRIM_THRESHOLD_", f"{4 << 30}"), ("MALLOC_MMAP_THRESHOLD_", f"{1 << 30}"))
 """Bytes that malloc keeps, and from which on a block is no part of what it keeps."""
@@ -40,12 +38,9 @@ def _has_own_allocator() -> bool:
 
 
 class Threads(Advice):
-    """PyTorch computes on as many threads as it is given; fewer than cores leave some idle."""
-
     id = "D17"
-    title = "as many threads as cores"
+    title = "use as many threads as cores"
     numerics = Numerics.ROUNDING
-    source = _GUIDE
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Compare threads with cores."""
@@ -55,7 +50,7 @@ class Threads(Advice):
             where = next((line for name, line in seen.calls if name == "set_num_threads"), "")
             yield Finding(
                 where or (f"OMP_NUM_THREADS={variable}" if variable else ""),
-                f"{cores} threads (now {threads})",
+                f"use {cores} threads (now {threads})",
                 functools.partial(self._use, cores),
             )
 
@@ -67,11 +62,8 @@ class Threads(Advice):
 
 
 class BoundThreads(Advice):
-    """Threads that stay on a core keep what they have in its cache."""
-
     id = "D18"
-    title = "threads bound to cores"
-    source = _GUIDE
+    title = "bind threads to cores"
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look whether threads are bound."""
@@ -84,15 +76,8 @@ class BoundThreads(Advice):
 
 
 class MemoryAllocator(Advice):
-    """glibc gives large blocks back when they are freed, and the system clears their pages again.
-
-    Which blocks these are depends on their addresses.  So the same step can take half as long again
-    in another process.
-    """
-
     id = "D55"
-    title = "memory allocator"
-    source = "https://man7.org/linux/man-pages/man3/mallopt.3.html"
+    title = "set the thresholds of malloc in the environment"
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look how many pages a step is given, and whether clearing them takes long."""
@@ -108,12 +93,9 @@ class MemoryAllocator(Advice):
 
 
 class Determinism(Advice):
-    """Deterministic algorithms are sometimes slower; what that costs is worth knowing."""
-
     id = "D34"
-    title = "without use_deterministic_algorithms"
+    title = "remove use_deterministic_algorithms"
     numerics = Numerics.ROUNDING
-    source = "https://docs.pytorch.org/docs/stable/notes/randomness.html"
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look at the flag."""

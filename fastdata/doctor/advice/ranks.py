@@ -14,9 +14,6 @@ from fastdata.doctor.watching import Seen
 __all__ = ["ADVICE", "RanksCompared"]
 
 _COMPARED = "ranks are compared, and nothing is tried"
-_DDP = (
-    "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html"
-)
 
 
 class RanksCompared(Advice):
@@ -24,7 +21,6 @@ class RanksCompared(Advice):
 
     kind: ClassVar[Kind] = "bug"
     numerics = Numerics.TRAINING
-    source = _DDP
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Find nothing in a script that runs with one rank."""
@@ -36,14 +32,8 @@ class RanksCompared(Advice):
 
 
 class SameSamples(RanksCompared):
-    """Each rank goes through all samples, so that an epoch is as many epochs as there are ranks."""
-
     id = "D50"
     title = "every rank trains with the same samples"
-    source = (
-        "https://docs.pytorch.org/docs/stable/data.html"
-        "#torch.utils.data.distributed.DistributedSampler"
-    )
 
     def compare(self, ranks: Sequence[RankFacts]) -> Iterator[Finding]:
         """Compare first batches, and how many samples loaders have with those of the data."""
@@ -67,8 +57,6 @@ class SameSamples(RanksCompared):
 
 
 class ValidationOnOneRank(RanksCompared):
-    """One rank validates, and the others wait for it: they could share the work."""
-
     id = "D51"
     title = "validation on some ranks only"
     kind: ClassVar[Kind] = "speed"
@@ -82,8 +70,6 @@ class ValidationOnOneRank(RanksCompared):
 
 
 class OtherWeights(RanksCompared):
-    """Ranks whose gradients are not exchanged train a model each, of which one is kept."""
-
     id = "D52"
     title = "ranks have other weights"
 
@@ -97,11 +83,8 @@ class OtherWeights(RanksCompared):
 
 
 class OtherLengths(RanksCompared):
-    """The rank with more batches waits for the others for ever, or until a time-out."""
-
     id = "D53"
     title = "ranks have other numbers of batches"
-    source = "https://docs.pytorch.org/docs/stable/distributed.algorithms.join.html"
 
     def compare(self, ranks: Sequence[RankFacts]) -> Iterator[Finding]:
         """Compare lengths of the loaders that are trained with."""

@@ -7,24 +7,26 @@ from collections.abc import Iterator
 from torch.utils.data import DataLoader
 
 from fastdata.doctor.contract import Advice, Finding
+from fastdata.doctor.sources import blocking_copies, mentions
 from fastdata.doctor.watching import Seen
+from fastdata.measuring.stalls import COPIED_ARRAY
 
 __all__ = ["ADVICE"]
 
-_GUIDE = "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
 _READS = "it has to be read later, or less often, which only the script's author can decide"
-_PINNED = "https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html"
 _LOADING = "loading takes no part in a trial: fastdata profile measures it"
-_MADE = "the script has to make it there"
+_THERE = "the script has to make it there"
+_MADE = {
+    COPIED_ARRAY: ("torch.as_tensor(array), which shares memory", "if the array stays as it is"),
+    "torch.tensor": ("torch.tensor of Python values, which is copied", _THERE),
+}
+"""What to do about other tensors than those of a function that takes ``device=``."""
 
 
 class Synchronisations(Advice):
-    """Reading a value of the GPU makes the host wait for all that it was given to do."""
-
     id = "D11"
     title = "values that are read in each step"
     gpu_only = True
-    source = _GUIDE
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look at the stalls of a step."""
@@ -43,45 +45,44 @@ class Synchronisations(Advice):
 
 
 class HostTensors(Advice):
-    """What is made on the host is copied; made on the device, it is there."""
-
     id = "D12"
-    title = "device= where tensors are made"
+    title = "tensors that are made on the host in each step"
     gpu_only = True
-    source = _GUIDE
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look at the stalls of a step."""
         for stall in seen.stalls:
-            if stall.kind == "host tensor":
-                yield Finding(stall.where, f"{stall.operation}(device=...)", why_not=_MADE)
+            if stall.kind == "host tensor" and stall.count > 1:  # in two steps
+                what, why = _MADE.get(stall.operation, (f"{stall.operation}(device=...)", _THERE))
+                yield Finding(stall.where, what, why_not=why)
 
 
 class BlockingCopies(Advice):
-    """From pinned memory a batch can be copied while the host goes on, and is not."""
-
     id = "D21"
     title = ".to(device, non_blocking=True)"
     gpu_only = True
-    source = _PINNED
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look at the copies of a step."""
         for line in dict.fromkeys(c.line for c in seen.copies if c.pinned and not c.non_blocking):
             yield Finding(line, self.title, why_not=_LOADING)
+        if seen.on_gpu or seen.moving_lines is None:
+            return
+        what = self.title if mentions("pin_memory") else f"{self.title} and pin_memory=True"
+        steps = {event.line for event in seen.events if event.kind in ("backward", "step")}
+        reached = {line.partition(" ")[0] for line in seen.moving_lines}
+        for line in dict.fromkeys(blocking_copies(steps, reached)):
+            yield Finding(line, what, why_not=_LOADING)
 
 
 class UnpinnedBatches(Advice):
-    """A copy that is not to block blocks nevertheless, from memory that is not pinned."""
-
     id = "D22"
     title = "DataLoader(pin_memory=True)"
     gpu_only = True
-    source = _PINNED
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look at the copies of a step, and at their loaders."""
-        if seen.sets_on_gpu(r"pin_memory"):
+        if not seen.on_gpu and mentions("pin_memory"):
             return
         unpinned = [c.loader for c in seen.copies if c.non_blocking and not c.pinned]
         loaders = [loader for loader in unpinned if isinstance(loader, DataLoader)]

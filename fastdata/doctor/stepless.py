@@ -1,0 +1,145 @@
+"""Scripts of which doctor sees no step: they use no optimiser, or train in processes of their own.
+
+A script may load data and models for minutes before its first step.  So only batches, forward and
+backward passes count, and processes that train.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
+from types import FrameType
+from typing import Any, NoReturn
+
+from fastdata.doctor.script import Script
+from fastdata.measuring.lines import is_users, short_line, user_line
+
+__all__ = ["Stepless"]
+
+PASSES_SECONDS = 60.0
+"""Of batches and forward passes without a step: a script may cache features, or validate first."""
+
+BACKWARD_SECONDS, MOST_BACKWARDS = 120.0, 1000
+"""Of backward passes without a step: a script may accumulate the gradients of many batches."""
+
+LONGEST_SECONDS = 10.0
+"""Of one pass; a pause that is longer is a download, or a model that is made."""
+
+JOIN_SECONDS = 30.0
+"""That a script may wait for processes in which doctor sees nothing: they may prepare data."""
+
+_LAUNCHERS = {"torchrun", "torch.distributed.run", "torch.distributed.launch"}
+_SPAWN = os.path.join("torch", "multiprocessing", "spawn.py")
+_TICK_SECONDS = 0.2
+
+
+class Stepless:
+    """Ends a script that will make no step, by calling `end` with the reason.
+
+    `has_stepped` returns whether it has made one.
+    """
+
+    def __init__(
+        self, script: Script, has_stepped: Callable[[], bool], end: Callable[[str], NoReturn]
+    ) -> None:
+        self._script, self._has_stepped, self._end = script, has_stepped, end
+        self._last = self._active = 0.0
+        self._passes = self._backwards = 0
+        self._started, self._started_at = "", 0.0
+        self._child_trains = mmap.mmap(-1, 1)  # shared with processes that are forked
+
+    def install(self) -> None:
+        """Watch which processes the script starts, and waits for."""
+        start, join, opened = BaseProcess.start, BaseProcess.join, subprocess.Popen.__init__
+
+        def started(process: Any) -> None:
+            caller = sys._getframe(1)
+            if caller.f_code.co_filename.endswith(_SPAWN):
+                self._refuse(caller)
+            start(process)
+            if is_users(caller.f_code.co_filename) and not self._started:
+                self._started = user_line(caller)
+                is_forked = getattr(process._popen, "method", "") == "fork"
+                self._started_at = float("inf") if is_forked else time.monotonic()
+
+        def joined(process: Any, timeout: float | None = None) -> None:
+            self._look()
+            while timeout is None and self._started and process.is_alive():
+                join(process, _TICK_SECONDS)
+                self._look()
+            join(process, timeout)
+
+        def launched(program: Any, args: Any, *arguments: Any, **options: Any) -> None:
+            words = [args] if isinstance(args, (bytes, os.PathLike)) else args
+            words = words.split() if isinstance(words, str) else map(os.fsdecode, words)
+            if not _LAUNCHERS.isdisjoint(map(os.path.basename, words)):
+                self._refuse(sys._getframe(1))
+            opened(program, args, *arguments, **options)
+
+        BaseProcess.start, BaseProcess.join = started, joined  # type: ignore[method-assign]
+        subprocess.Popen.__init__ = launched  # type: ignore[method-assign, assignment]
+
+    def note_child(self) -> None:
+        """Note, in a process that the script has forked, that it has made a step there."""
+        self._child_trains[0] = 1
+
+    def note(self, kind: str) -> None:
+        """Count a batch, a forward or a backward pass of a script that has made no step yet."""
+        now = time.monotonic()
+        self._active += min(now - self._last, LONGEST_SECONDS) if self._passes else 0.0
+        self._last = now
+        self._passes += 1
+        self._backwards += kind in ("backward", "grad")
+        if self._backwards >= MOST_BACKWARDS:
+            self._end(self._no_step(f"within {self._backwards:,} backward passes"))
+        limit = BACKWARD_SECONDS if self._backwards else PASSES_SECONDS
+        if self._active > limit:
+            what = "forward and backward" if self._backwards else "batches and forward"
+            self._end(self._no_step(f"within {limit:.0f} s of {what} passes"))
+
+    def why_ended(self) -> str:
+        """Return why a script without a step has ended."""
+        if self._started:
+            return self._elsewhere(self._started)
+        ended = "the script ended without a step of an optimiser"
+        return f"{ended}. {self._remedy}" if self._passes else ended
+
+    def _look(self) -> None:
+        is_late = time.monotonic() - self._started_at > JOIN_SECONDS
+        if self._started and (self._child_trains[0] or is_late) and not self._has_stepped():
+            self._end(self._elsewhere(self._started))
+
+    def _refuse(self, frame: FrameType) -> None:
+        if not self._has_stepped():
+            self._end(self._elsewhere(user_line(frame)))
+
+    def _elsewhere(self, line: str) -> str:
+        return (
+            f"the script starts processes ({short_line(line)}) and makes no step itself, and "
+            "doctor sees only the steps of its main process. Start it so that it trains in one "
+            f"process; or name a function that returns the `loader, step` of one rank, "
+            f"{self._command}; or, if it reads WORLD_SIZE and RANK, let doctor start the ranks: "
+            f"fastdata doctor --ranks 2 -- {self._script}"
+        )
+
+    def _no_step(self, within: str) -> str:
+        seen = f"no step of a torch.optim optimiser was seen {within}"
+        return f"{seen}, and doctor measures training steps. {self._remedy}"
+
+    @property
+    def _remedy(self) -> str:
+        return (
+            "If training begins later, name a function that returns `loader, step`, "
+            f"{self._command}. If weights are changed by hand, do that in a subclass of "
+            "torch.optim.Optimizer"
+        )
+
+    @property
+    def _command(self) -> str:
+        function = "" if self._script.kind == "function" else ":build"
+        return f"fastdata doctor {self._script.name}{function}"

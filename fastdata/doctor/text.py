@@ -1,0 +1,198 @@
+"""A report as text for a terminal: the verdict first, then the things to do.
+
+The text has at most 25 lines of 100 columns; ``--all`` prints everything.  `fastdata.printable`
+cleans what comes from the script.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+
+from fastdata.doctor.advice.processor import KEPT
+from fastdata.doctor.report import (
+    OUTCOMES,
+    DoctorReport,
+    Row,
+    last_line,
+    mistake_text,
+    ratio_text,
+    sentences,
+    visible_text,
+)
+from fastdata.doctor.results import BatchSize
+from fastdata.measuring.lines import short_line
+from fastdata.printable import printable
+from fastdata.processes.resources import format_bytes
+
+__all__ = ["groups", "render_text", "subject", "things_to_do", "together_text"]
+
+LINES, WIDTH = 25, 100
+
+TO_DO = 5
+"""Rows of the table of things to do."""
+
+
+def render_text(report: DoctorReport, *, everything: bool = False) -> str:
+    """Return a report as lines for a terminal; with `everything` without a limit of lines."""
+    if everything:
+        return "\n".join(_lines(report, None))
+    for most in 2, 1:
+        lines = list(_lines(report, most))
+        if len(lines) <= LINES:
+            return "\n".join(lines)
+    hidden = len(lines) - LINES + 1
+    return "\n".join([*lines[: LINES - 1], f"{hidden} more lines: --all"])
+
+
+def _lines(report: DoctorReport, most: int | None) -> Iterator[str]:
+    """Yield the lines of a report; an entry takes at most `most` of them."""
+    blank = [""] if most != 1 else []
+    for sentence in sentences(report):
+        yield from _wrapped(sentence, most)
+    mistakes = report.mistakes if len(report.mistakes) > 1 or most is None else []
+    for row in mistakes[: most and 3]:
+        yield from _wrapped(f"Mistake: {mistake_text(row, most and 1)}", most)
+    if most and len(mistakes) > 3:
+        yield f"{len(mistakes) - 3} more mistakes: --all"
+    yield from blank
+    for sentence in subject(report, everything=most is None):
+        yield from _wrapped(sentence, most)
+    yield from blank
+    if report.faster:
+        yield from _table(things_to_do(report, most), most)
+    if together := together_text(report):
+        yield from _wrapped(together, most)
+    yield from blank if report.faster else ()
+    for heading, items in groups(report, most).items():
+        yield from _listed(heading, items, most)
+
+
+def subject(report: DoctorReport, *, everything: bool) -> Iterator[str]:
+    """Yield sentences on what was measured, and how."""
+    watched = report.watched
+    if everything:
+        yield f"Script: {report.script}"
+    count = watched.parameters
+    millions = f"{count / 1e6:,.1f} M" if count >= 1_000_000 else f"{count:,}"
+    names = (*(watched.models or ("No model",)), f"{millions} parameters", *watched.optimizers)
+    line = f"{', '.join(names)}, on the {'GPU' if watched.device == 'cuda' else 'CPU'}"
+    if report.step_seconds:
+        line += f"; a step takes {1e3 * report.step_seconds:.4g} ms"
+    seen = visible_text(report)
+    yield f"{line}. {seen.capitalize()}." if seen and seen not in report.verdict else f"{line}."
+    if report.noise is not None and report.noise.starts == 1:
+        yield "Only one process was measured: a verdict needs at least one more."
+    if report.clock == "cpu":
+        yield "Other programs were busy, so steps were judged by processor time."
+    if not report.repeatable:
+        yield "Each run of the same step has other gradients, so numerics were not measured."
+    if watched.failed and report.ranks == 1:
+        why = "The script failed while it was watched, perhaps because epochs end early there"
+        yield f"{why}: {last_line(watched.failed)}"
+    if everything and report.noise is not None:
+        yield f"The script compared with itself: {ratio_text(report.noise)}."
+    if everything and report.pinned:
+        pinned = " ".join(f"{name}={value}" for name, value in KEPT)
+        yield f"Both sides of each comparison ran with {pinned}."
+
+
+def groups(report: DoctorReport, most: int | None = None) -> dict[str, list[str]]:
+    """Return what follows the things to do: short texts by heading."""
+    watched = report.watched
+    found = {"Also faster": [_item(row, most) for row in report.faster[TO_DO:]]}
+    found |= {heading: [] for heading in list(OUTCOMES.values())[1:]}
+    for row in report.rows:
+        if row.kind == "speed" and row.gain <= 1:
+            found.setdefault(row.outcome, []).append(_item(row, most))
+    found["Batch sizes"] = [_size_text(size) for size in report.batch_sizes]
+    if most is None:
+        found["Notes"] = [_item(row, most) for row in report.rows if row.kind == "note"]
+        found["Memory of a step"] = [
+            " ".join(filter(None, (one.operation, short_line(one.where), format_bytes(one.nbytes))))
+            for one in watched.held
+        ]
+    found["Not written"] = [f"{what} ({n:,}x)" for what, n in watched.blocked.items()]
+    return {heading: items for heading, items in found.items() if items}
+
+
+def _size_text(size: BatchSize) -> str:
+    text = f"{size.samples_per_second:,.4g} samples/s, {format_bytes(size.peak_bytes)}"
+    if size.reserved_bytes:
+        text += f" of {format_bytes(size.reserved_bytes)} reserved"
+    if size.retries:
+        text += f", {size.retries:,} retries"
+    return f"{size.samples:,}: {size.why or text}"
+
+
+def things_to_do(report: DoctorReport, most: int | None = None) -> Iterator[tuple[str, ...]]:
+    """Yield the gains with the largest first: ratio, numerics, change and places."""
+    for row in report.faster[:TO_DO]:
+        change = f"{row.id} {row.action}{' (of validation)' if row.phase == 'evaluate' else ''}"
+        if row.trial and row.trial.warm_up_seconds > max(1.0, 5 * row.trial.step_seconds):
+            change += f" (first step: {row.trial.warm_up_seconds:.0f} s more)"
+        yield row.result, row.numerics_text, change, row.places(most and 1)
+
+
+def together_text(report: DoctorReport) -> str:
+    """Return the result of following several changes; "" if that was not measured."""
+    trial = report.together
+    if trial is None or trial.gain is None:
+        return ""
+    together = f"{len(trial.follow)} together, measured: {', '.join(trial.follow)}"
+    verdict = "" if trial.verdict == "gain" else f" ({trial.verdict})"
+    return f"{ratio_text(trial.gain)}  {together}{verdict}"
+
+
+def _table(rows: Iterator[tuple[str, ...]], most: int | None) -> Iterator[str]:
+    """Yield rows in columns."""
+    cells = [("Faster (95%)", "Numerics", "Change", "Where"), *rows]
+    widths = [max(len(printable(one)) for one in column) for column in zip(*cells, strict=True)]
+    widths[3] = min(widths[3], 30)
+    widths[2] = min(widths[2], WIDTH - 6 - widths[0] - widths[1] - widths[3])
+    for cell in cells:
+        parts = [_wrapped(one, most, w) for one, w in zip(cell, widths, strict=True)]
+        for line in zip_longest(*parts, fillvalue=""):
+            yield "  ".join(f"{one:{w}}" for one, w in zip(line, widths, strict=True)).rstrip()
+
+
+def _item(row: Row, most: int | None) -> str:
+    """Return a row in a few words; without a limit in all of them."""
+    words = [f"{row.id} {row.action}{' in validation' if row.phase == 'evaluate' else ''}"]
+    if most is None or row.outcome != "No difference":
+        words.append(row.result)
+    if row.trial is not None and (most is None or not row.keeps_numbers):
+        words.append(row.numerics_text)
+    if row.trial is None or most is None:
+        words.append(row.places(most and 1))
+    return ", ".join(filter(None, words))
+
+
+def _listed(heading: str, items: Sequence[str], most: int | None) -> list[str]:
+    """Return a heading and its items as lines; with a limit, how many do not fit."""
+    if most is None:
+        every = f"{heading}:", *(f"  {item}" for item in items)
+        return [line for text in every for line in _wrapped(text, None)]
+    for kept in range(len(items), 0, -1):
+        shown = [_cut(item, 70) for item in items[:kept]] if len(items) > 1 else items
+        text = f"{heading}: {'; '.join(shown)}"
+        if kept < len(items):
+            text += f"; and {len(items) - kept} more: --all"
+        if len(_wrapped(text, None)) <= most:
+            break
+    return _wrapped(text, most)
+
+
+def _cut(text: str, width: int) -> str:
+    text = printable(text)
+    return text if len(text) <= width else f"{text[: width - 4]} ..."
+
+
+def _wrapped(text: str, most: int | None, width: int = WIDTH) -> list[str]:
+    """Return text as lines, at most `most` of them."""
+    indent = "  " if width == WIDTH else ""
+    lines = textwrap.wrap(printable(text), width, subsequent_indent=indent, break_on_hyphens=False)
+    if most is not None and len(lines) > most:
+        lines = [*lines[: most - 1], f"{lines[most - 1][: width - 4]} ..."]
+    return [line.rstrip() for line in lines]
