@@ -36,9 +36,6 @@ __all__ = [
     "storage_bytes_read",
 ]
 
-ERROR = 0.05
-"""Share of intervals that may miss."""
-
 LEAST_BATCHES = 2
 """Of a window, however long they take."""
 
@@ -96,7 +93,7 @@ def rate_of(windows: Sequence[float]) -> Rate:
     if not count:
         raise ValueError("a rate needs a window")
     outside = accumulate(2 * math.comb(count, k) / 2**count for k in range((count + 1) // 2))
-    left_out = max(0, sum(share <= ERROR for share in outside) - 1)
+    left_out = max(0, sum(share <= 1 - 0.95 for share in outside) - 1)
     rates = tuple(map(float, windows))
     ordered = sorted(rates)
     return Rate(median(ordered), ordered[left_out], ordered[-1 - left_out], rates)
