@@ -16,6 +16,7 @@ from fastdata.measuring.stalls import (
     Stall,
     StallCounter,
     find_stalls,
+    stall_modes,
     synchronisations_warned,
 )
 
@@ -197,6 +198,19 @@ def test_large_tensor_of_the_host_is_found_where_it_is_made(
 def test_other_copies_are_none(step: Callable[[Any], Any]) -> None:
     batch = torch.zeros(2, LARGE_BYTES, dtype=torch.uint8)
     assert find_stalls(step, batch, "meta") == ()
+
+
+def test_batches_of_a_loader_are_no_stalls_and_a_copy_counts_once() -> None:
+    """As `doctor` follows a loop on a GPU: nothing says which tensors are the batch."""
+    counter = StallCounter(torch.device("meta"))
+    batches = torch.zeros(2, LARGE).split(1)
+    with stall_modes(counter, only_moved=True):
+        for batch in batches:
+            batch.half().to("meta")
+            torch.from_numpy(np.zeros(LARGE)).to("meta")
+            torch.randperm(LARGE).to("meta")
+    (stall,) = counter.stalls()
+    assert (stall.operation, stall.count, stall.nbytes) == ("torch.randperm", 2, 16 * LARGE)
 
 
 def test_an_error_of_the_step_comes_out_and_nothing_stays_on() -> None:
