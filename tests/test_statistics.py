@@ -14,13 +14,13 @@ from fastdata.measuring import statistics
 from fastdata.measuring.statistics import (
     WORTH,
     Estimate,
-    joint,
     judge,
+    product,
     smallest_gain,
     student_inside,
     student_quantile,
 )
-from fastdata.measuring.turns import gains_of, plan
+from fastdata.measuring.turns import plan, ratios_of
 
 # -- Student's t -----------------------------------------------------------------------------
 
@@ -153,17 +153,21 @@ def test_a_spread_beyond_all_measure_is_no_error() -> None:
     assert smallest_gain({"a": (-90.0, 90.0)}) == math.inf
 
 
+def over(one: Estimate, other: Estimate) -> Estimate:
+    return product(one, Estimate(1 / other.value, 1 / other.high, 1 / other.low, other.starts))
+
+
 def test_estimates_that_differ_do_not_agree() -> None:
     one, other = Estimate(1.30, 1.26, 1.3413, 3), Estimate(1.22, 1.18, 1.2614, 5)
-    apart = joint(one, other)
-    half = math.hypot(math.log(1.3413 / 1.30), math.log(1.2614 / 1.22))
+    apart = over(one, other)
+    half = math.hypot(math.log(1.3413 / 1.30), math.log(1.22 / 1.18))
     assert apart.value == pytest.approx(1.30 / 1.22)
     assert (apart.low, apart.high) == pytest.approx(
         (apart.value * math.exp(-half), apart.value * math.exp(half))
     )
     assert apart.low > 1
-    assert joint(one, one).low < 1 < joint(one, one).high
-    assert joint(one, Estimate(1.0, 0.0, math.inf, 1)).low == 0.0
+    assert over(one, one).low < 1 < over(one, one).high
+    assert product(one, Estimate(1.0, 0.0, math.inf, 1)).low == 0.0
 
 
 # -- simulation ------------------------------------------------------------------------------
@@ -200,8 +204,8 @@ def numbers(
     share = (places - before) / (after - before)
     ratios = (1 - share) * times[:, before] + share * times[:, after] - times[:, places]
     found = np.stack([np.median(ratios[:, at[places] == row], axis=1) for row in names], axis=1)
-    first = gains_of(blocks, np.exp(times[0]).tolist(), -1)
-    np.testing.assert_allclose(found[0], [first[row] for row in names])
+    first = ratios_of(blocks, np.exp(times[0]).tolist(), -1)
+    np.testing.assert_allclose(found[0], [np.median(first[row]) for row in names])
     own, common = draw.standard_normal((count, rows)), draw.standard_normal((count, 1))
     found += between * math.sqrt(0.5) * (own + common)
     found = found.reshape(runs, starts, rows).transpose(0, 2, 1)
@@ -311,6 +315,6 @@ def test_two_reports_of_the_same_gain_agree_nineteen_times_of_twenty() -> None:
     for one, other in zip(drawn[::2], drawn[1::2], strict=True):
         mine, yours = (judge(dict(enumerate(run.tolist()))) for run in (one, other))
         for row in mine:
-            apart = joint(mine[row].gain, yours[row].gain)
+            apart = over(mine[row].gain, yours[row].gain)
             inside.append(apart.low <= 1 <= apart.high)
     assert 0.93 <= np.mean(inside) <= 0.985

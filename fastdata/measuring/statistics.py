@@ -27,7 +27,6 @@ __all__ = [
     "Estimate",
     "Judgement",
     "Verdict",
-    "joint",
     "judge",
     "product",
     "smallest_gain",
@@ -101,38 +100,30 @@ def judge(
     """
     gains: dict[K, Estimate] = {}
     errors: dict[K, float] = {}
-    enough: dict[K, bool] = {}
+    too_few: set[K] = set()
     for kind, rows in (("live", live), ("start", start or {})):
         for key, (variance, degrees) in _variances(rows).items():
-            numbers = rows[key]
-            mean, error = statistics.fmean(numbers), math.sqrt(variance / len(numbers))
+            mean, starts = statistics.fmean(rows[key]), len(rows[key])
+            error = math.sqrt(variance / starts)
             half = error * student_quantile(1 - ERROR, degrees) if degrees else math.inf
-            gains[key] = Estimate(
-                math.exp(mean), _exp(mean - half), _exp(mean + half), len(numbers)
-            )
+            gains[key] = Estimate(math.exp(mean), _exp(mean - half), _exp(mean + half), starts)
             errors[key] = _p_value(mean, error, degrees)
-            enough[key] = len(numbers) >= LEAST_STARTS[kind]
-    true = _holm(errors)
-    return {
-        key: Judgement(gain, _verdict(gain, key in true and enough[key]))
-        for key, gain in gains.items()
-    }
+            if starts < LEAST_STARTS[kind]:
+                too_few.add(key)
+    certain = _holm(errors) - too_few
+    return {key: Judgement(gain, _verdict(gain, key in certain)) for key, gain in gains.items()}
 
 
 def smallest_gain(rows: Mapping[K, Sequence[float]]) -> float:
     """Return the smallest gain that a typical row can show in a report: 1.03 or more."""
+    found = _variances(rows)
+    if not any(degrees for _, degrees in found.values()):
+        return math.inf
     needed = [
         math.sqrt(variance / len(rows[key])) * student_quantile(1 - ERROR / len(rows), degrees)
-        if degrees
-        else math.inf
-        for key, (variance, degrees) in _variances(rows).items()
+        for key, (variance, degrees) in found.items()
     ]
     return max(WORTH, _exp(statistics.median(needed)))
-
-
-def joint(one: Estimate, other: Estimate) -> Estimate:
-    """Return one estimate of `judge` over another: they agree if its interval contains 1."""
-    return product(one, Estimate(1 / other.value, 1 / other.high, 1 / other.low, other.starts))
 
 
 def product(one: Estimate, other: Estimate) -> Estimate:
@@ -160,7 +151,7 @@ def _verdict(gain: Estimate, is_certain: bool) -> Verdict:
 def _variances(rows: Mapping[K, Sequence[float]]) -> dict[K, tuple[float, int]]:
     """Return each row's variance between processes, and its degrees of freedom."""
     degrees = {key: len(row) - 1 for key, row in rows.items()}
-    own = {key: _squares(row) / max(1, degrees[key]) for key, row in rows.items()}
+    own = {key: float(np.var(row, ddof=min(1, degrees[key]))) for key, row in rows.items()}
     total = sum(degrees.values())
     if not total:
         return dict.fromkeys(rows, (math.inf, 0))
@@ -177,19 +168,10 @@ def _variances(rows: Mapping[K, Sequence[float]]) -> dict[K, tuple[float, int]]:
     return found
 
 
-def _squares(numbers: Sequence[float]) -> float:
-    mean = statistics.fmean(numbers)
-    return math.fsum((number - mean) ** 2 for number in numbers)
-
-
 def _are_equal(variances: Sequence[tuple[float, int]]) -> bool:
     """Return whether variances, each with its degrees of freedom, may be of one distribution."""
-    values = np.array([variance for variance, _ in variances])
-    if not values.any():
-        return True
-    return bool(
-        _concentration(values) <= _largest_concentration(tuple(sorted(d for _, d in variances)))
-    )
+    values, degrees = zip(*sorted(variances, key=lambda pair: pair[1]), strict=True)
+    return not any(values) or bool(_concentration(np.array(values)) <= _largest(degrees))
 
 
 def _concentration(variances: np.ndarray) -> np.ndarray:
@@ -199,7 +181,7 @@ def _concentration(variances: np.ndarray) -> np.ndarray:
 
 
 @cache
-def _largest_concentration(degrees: tuple[int, ...]) -> float:
+def _largest(degrees: tuple[int, ...]) -> float:
     """Return the 90% quantile of the concentration if all variances are equal."""
     drawn = np.random.default_rng(0).chisquare(degrees, (DRAWS, len(degrees)))
     return float(np.quantile(_concentration(drawn / degrees), 1 - UNEQUAL))
