@@ -60,8 +60,7 @@ def user_line(frame: FrameType | None) -> str:
     The user's code is what lies neither in torch, fastdata, Python's own library nor any
     ``site-packages``.  Files below the current folder are named relative to it.
     """
-    frame = user_frame(frame)
-    if frame is None:
+    if (frame := user_frame(frame)) is None:
         return ""
     code = frame.f_code
     # `co_qualname` exists from Python 3.11 on.
@@ -79,8 +78,8 @@ def direct_line(frame: FrameType | None) -> str:
 @cache
 def _is_between(file: str) -> bool:
     """Return whether a file is fastdata's, or one of torch's by which tensors call functions."""
-    path = str(Path(file).resolve())
-    return path.startswith(LIBRARIES[0]) or os.path.dirname(path) == os.path.dirname(torch.__file__)
+    path = Path(file).resolve()
+    return str(path).startswith(LIBRARIES[0]) or path.parent == Path(torch.__file__).parent
 
 
 def user_frame(frame: FrameType | None) -> FrameType | None:
@@ -97,10 +96,9 @@ def is_users(file: str) -> bool:
     """Return whether a file is the user's, and no library's."""
     if file.startswith("<"):  # "<frozen importlib>", "<string>" are not, but typed code is
         return file.startswith(INTERACTIVE)
-    path = str(Path(file).resolve())
-    if f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path:
-        return False
-    return not path.startswith(LIBRARIES)
+    path = Path(file).resolve()
+    is_installed = not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
+    return not is_installed and not str(path).startswith(LIBRARIES)
 
 
 def user_files() -> Iterator[str]:

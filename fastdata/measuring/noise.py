@@ -27,14 +27,8 @@ Clock: TypeAlias = Literal["wall", "cpu"]
 def clock_for(cores_of_others: float, cores: int, *, threads: int, on_gpu: bool) -> Clock | None:
     """Return the clock that judges steps; None if neither can.
 
-    Parameters
-    ----------
-    cores_of_others, cores
-        Mean number of cores that other programs use, and the cores of this process.
-    threads
-        Threads of a step on the CPU.
-    on_gpu
-        Whether the step runs on a GPU.  CPU time does not contain work of a GPU.
+    Other programs use `cores_of_others` of the `cores` of this process on average.  A step has
+    `threads` on the CPU.  CPU time does not contain work of a GPU.
     """
     if cores_of_others <= BUSY * cores:
         return "wall"

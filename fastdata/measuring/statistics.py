@@ -210,20 +210,7 @@ def student_inside(t: float, degrees: int) -> float:
     Source: M. Abramowitz, I. Stegun, "Handbook of Mathematical Functions", 26.7.3 and 26.7.4: a
     finite series for whole degrees of freedom.
     """
-    return _inside(math.atan(t / math.sqrt(degrees)), degrees)
-
-
-@cache
-def student_quantile(probability: float, degrees: int) -> float:
-    """Return the inverse of `student_inside`: 12.706 for 0.95 and one degree of freedom."""
-    low, high = 0.0, math.pi / 2
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _inside(middle, degrees) < probability else (low, middle)
-    return math.sqrt(degrees) * math.tan(low)
-
-
-def _inside(angle: float, degrees: int) -> float:
+    angle = math.atan(t / math.sqrt(degrees))
     cosine, is_odd = math.cos(angle), degrees % 2
     term = cosine if is_odd else 1.0
     total = term if degrees > 1 else 0.0
@@ -232,3 +219,13 @@ def _inside(angle: float, degrees: int) -> float:
         total += term
     total *= math.sin(angle)
     return 2 / math.pi * (angle + total) if is_odd else total
+
+
+@cache
+def student_quantile(probability: float, degrees: int) -> float:
+    """Return the inverse of `student_inside`: 12.706 for 0.95 and one degree of freedom."""
+    low, high = 0.0, math.pi / 2  # angles: t itself has no upper bound
+    for _ in range(60):
+        t = math.sqrt(degrees) * math.tan(middle := (low + high) / 2)
+        low, high = (middle, high) if student_inside(t, degrees) < probability else (low, middle)
+    return math.sqrt(degrees) * math.tan(low)

@@ -89,8 +89,7 @@ def rate_of(windows: Sequence[float]) -> Rate:
     Source: Conover, "Practical Nonparametric Statistics", 3.2.  The range of fewer than six windows
     is less sure: 94% of five, 75% of three.
     """
-    count = len(windows)
-    if not count:
+    if not (count := len(windows)):
         raise ValueError("a rate needs a window")
     outside = accumulate(2 * math.comb(count, k) / 2**count for k in range((count + 1) // 2))
     left_out = max(0, sum(share <= 1 - 0.95 for share in outside) - 1)
@@ -103,8 +102,7 @@ def in_turns(
     contenders: Iterable[T], rounds: int, order: random.Random | None = None
 ) -> Iterator[list[T]]:
     """Yield the contenders once a round, each time in another random order."""
-    turn = list(contenders)
-    order = order or random.Random(0)
+    turn, order = list(contenders), order or random.Random(0)
     for _ in range(rounds):
         order.shuffle(turn)
         yield list(turn)
@@ -121,30 +119,27 @@ def measure_supply(
 ) -> Supply:
     """Take batches, which arrive on the device of `meter`, and do nothing to them.
 
-    The making of the loader, with `settings`, began at `began`.  If workers do not persist,
-    `batches_of_epoch` makes each rate that of an epoch which begins with their start, unless epochs
-    are so short that windows have several starts anyway.
+    The making of the loader began at `began`.  If workers do not persist, `batches_of_epoch` makes
+    each rate that of an epoch which begins with their start, unless windows have several starts.
     """
     clock, wave = meter.clock, settings.batches_at_once
     with closing(EndlessBatches(loader)) as batches:
+        take = partial(_take_steps, lambda batch: None, batches)
 
         def window() -> tuple[int, float]:
             meter.synchronize()
             count, took, started = 0, 0.0, clock()
             while count < LEAST_BATCHES or took < windows.seconds:
-                for _ in range(wave):
-                    next(batches)
+                take(wave)
                 count += wave
-                if count >= LEAST_BATCHES:
-                    meter.synchronize()
-                    took = clock() - started
+                meter.synchronize()
+                took = clock() - started
             return count, took
 
-        next(batches)
+        take(1)
         meter.synchronize()
         start_seconds = clock() - began
-        for _ in range(settings.batches_ahead + 1):
-            next(batches)
+        take(settings.batches_ahead + 1)
         epochs = batches.epochs
         rates = windows.rates(window, meter, clock())
         if (length := batches_of_epoch) and batches.epochs == epochs:
@@ -158,12 +153,12 @@ def measure_demand(
     """Return steps a second on batches that are where the step wants them, in turn."""
     work, began = partial(_take_steps, step, cycle(batches)), meter.clock()
     meter.seconds(partial(work, 1))  # what the first time costs
-    once = meter.seconds(partial(work, 1))
-    if once >= windows.seconds:  # each step is a window
-        return windows.rates(lambda: (1, meter.seconds(partial(work, 1))), meter, began, once)
-    least = max(1, min(10, int(windows.seconds / max(once, 1e-9))))
-    count = min(meter.repeats(work, windows.seconds, least=least), MOST_STEPS)
-    return windows.rates(lambda: (count, meter.seconds(partial(work, count))), meter, began)
+    first = [meter.seconds(partial(work, 1))]
+    count = 1  # if a step is a window
+    if first[0] < windows.seconds:
+        least = max(1, min(10, int(windows.seconds / max(first.pop(), 1e-9))))
+        count = min(meter.repeats(work, windows.seconds, least=least), MOST_STEPS)
+    return windows.rates(lambda: (count, meter.seconds(partial(work, count))), meter, began, *first)
 
 
 def measure_training(
