@@ -1,7 +1,4 @@
-"""Equivalent loaders with other settings: the same data, order, transforms and batches each time.
-
-a path, dataset or loader --> loader_factory --> PackedLoaderFactory or StockLoaderFactory
-"""
+"""Equivalent loaders with other settings: the same data, order, transforms and batches."""
 
 from __future__ import annotations
 

@@ -106,10 +106,9 @@ class BatchesExhaustedError(OptionError):
 
 
 class EndlessBatches(Iterator[Any]):
-    """Batches of one epoch after another; for one thread.
+    """Batches of one epoch after another: the `epochs` so far, and `taken` batches of this one.
 
-    `epochs` have been begun so far, and `taken` batches of this one.  Without any batch it raises
-    `OptionError`, after the only epoch of an iterable `BatchesExhaustedError`.
+    Without any batch it raises `OptionError`, after an only epoch `BatchesExhaustedError`.
     """
 
     def __init__(self, loader: Iterable[Any]) -> None:

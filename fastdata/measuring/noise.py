@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 
 from fastdata.measuring.statistics import student_quantile
 
-__all__ = ["Clock", "busy_text", "clock_for", "noise_of", "too_noisy"]
+__all__ = ["Clock", "clock_for", "noise_of", "too_noisy"]
 
 BUSY = 0.1
 """Other programs may use this share of the cores; above it, wall time is not trusted."""
@@ -35,12 +35,6 @@ def clock_for(cores_of_others: float, cores: int, *, threads: int, on_gpu: bool)
     return "cpu" if threads == 1 and not on_gpu else None
 
 
-def busy_text(cores_of_others: float, cores: int) -> str:
-    """Return how busy the machine is: ``other programs use 1.9 of your 2 cores``."""
-    noun = "core" if cores == 1 else "cores"
-    return f"other programs use {cores_of_others:.1f} of your {cores} {noun}"
-
-
 def noise_of(rounds: Sequence[float]) -> float:
     """Return the 95% half-width of an A/A comparison, as a fraction, from one process's rounds.
 
@@ -58,7 +52,9 @@ def noise_of(rounds: Sequence[float]) -> float:
 def too_noisy(noise: float, clock: Clock | None, cores_of_others: float, cores: int) -> str:
     """Return why trials end without a verdict; "" if they can go on."""
     if clock is None:
-        return f"too noisy to measure: {busy_text(cores_of_others, cores)}"
+        noun = "core" if cores == 1 else "cores"
+        busy = f"other programs use {cores_of_others:.1f} of your {cores} {noun}"
+        return f"too noisy to measure: {busy}"
     if noise > MOST_NOISE:
         return f"too noisy to measure: the same step differs from itself by {noise:.0%}"
     return ""

@@ -1,8 +1,4 @@
-"""Trials: calls of a workload's methods in a process of their own, or in this one.
-
-A trial may be killed, crash, hang or take all memory: with a `ProcessRunner`, its caller goes on
-and has the reason as text.
-"""
+"""Calls of a workload's methods in another process, which may die, hang or take all memory."""
 
 from __future__ import annotations
 
@@ -40,8 +36,7 @@ START_SECONDS = 120.0
 """For starting the interpreter and importing torch and the user's modules."""
 
 RESERVE_BYTES = 256 << 20
-"""Host memory to keep free for the training process and the system; a trial that leaves less than
-half of this is ended."""
+"""Host memory to keep free; a trial that leaves less than half of this is ended."""
 
 _TICK_SECONDS = 0.1
 
@@ -82,16 +77,14 @@ class LocalRunner:
 class ProcessRunner:
     """Calls them in another process, started on demand and restarted after a failure.
 
-    It is spawned, never forked: it may use CUDA, and inherits no locks.  It ends with `close`, with
-    this object, the interpreter, or if this process is killed, together with its child processes,
-    their files in ``/dev/shm``, and its temporary files.  `make` and `spec` are pickled, which may
-    raise anything.
+    It is spawned, never forked: it may use CUDA, and inherits no locks.  It ends with `close`, this
+    object or this process, together with its children, their files in ``/dev/shm``, and its
+    temporary files.  `make` and `spec` are pickled, which may raise anything.
     """
 
     def __init__(self, make: Callable[[Any], Any], spec: Any) -> None:
         self._work = _Requests(pickle.dumps((make, spec), pickle.HIGHEST_PROTOCOL))
-        self._pool: ProcessPool | None = None
-        self._answered = False
+        self._pool: ProcessPool | None = None  # once it has answered
         self._ending = ExitStack()
         self._finalizer = weakref.finalize(self, _close, self._ending, os.getpid())
 
@@ -102,25 +95,24 @@ class ProcessRunner:
         """
         pool = self._pool or self._start()
         try:
-            if not self._answered:  # the start does not count
+            if self._pool is None:  # the start does not count
                 _wait(pool.submit(None), seconds + START_SECONDS)
-                self._answered = True
+                self._pool = pool
             return _wait(pool.submit((name, arguments)), seconds)
         except BaseException as error:
-            self._pool = None
+            answered, self._pool = self._pool is not None, None
             self._ending.close()  # with its current call
             if not isinstance(error, WorkerError):
                 raise
             if pool.death is None:  # its error cannot be pickled
                 raise _failure(error) from error
-            raise _died(pool.death, self._answered) from error
+            raise _died(pool.death, answered) from error
 
     def close(self) -> None:
         """End the process and all that it has started.  Idempotent."""
         self._finalizer()
 
     def _start(self) -> ProcessPool:
-        self._answered = False
         self._temporary = tempfile.mkdtemp(prefix="fastdata-trials-")
         self._ending.callback(shutil.rmtree, self._temporary, ignore_errors=True)
         method = multiprocessing.get_start_method(allow_none=True)
@@ -132,7 +124,7 @@ class ProcessRunner:
             end=partial(_end_group, self._temporary),
             daemon=False,
         )
-        self._pool = pool = ProcessPool(self._work, 1, role, context="spawn")
+        pool = ProcessPool(self._work, 1, role, context="spawn")
         self.pid = pool.pids[0]
         self._ending.callback(pool.close)
         self._ending.callback(kill_group, self.pid)
@@ -203,31 +195,23 @@ def open_runner(
     Data that cannot be pickled are measured by the result of `local`; with `must_be_sent` that is
     a `WorkerError`, like other failures, except errors of the data or the options.
     """
+    why = ""
     try:
-        sent = ProcessRunner(make, spec)
+        runner: Runner = ProcessRunner(make, spec)
     except Exception as error:  # a user's object may raise anything as it is pickled
-        why = str(error)
-    else:
+        runner, why = local(), str(error)
+    while True:
         try:
-            return sent, _probe(sent, seconds, must_be_sent=must_be_sent), ""
+            return runner, runner.call("probe", seconds=seconds), why
         except BaseException as error:
-            sent.close()
-            if not isinstance(error, UnsentError):
+            runner.close()
+            if not isinstance(error, TrialFailedError):
                 raise
-            why = str(error)
-    runner = local()
-    return runner, _probe(runner, seconds), why
-
-
-def _probe(runner: Runner, seconds: float, *, must_be_sent: bool = True) -> Any:
-    try:
-        return runner.call("probe", seconds=seconds)
-    except TrialFailedError as error:
-        if isinstance(error, UnsentError) and not must_be_sent:
-            raise
-        if error.refused is not None:
-            raise error.refused from None
-        raise WorkerError(f"batches cannot be made: {error}") from error.__cause__
+            if error.refused is not None:
+                raise error.refused from None
+            if must_be_sent or not isinstance(error, UnsentError):
+                raise WorkerError(f"batches cannot be made: {error}") from error.__cause__
+            runner, why = local(), str(error)
 
 
 class _Requests:

@@ -1,8 +1,7 @@
 """What is measured: the loader or dataset of a user or their script, a step, and a device.
 
-A `WorkloadSpec` describes it and can be sent to another process; a `Workload` has it made.  All
-that takes time or may die is a method of `Workload`, with plain arguments and answers, so it runs
-in any process.
+All that takes time or may die is a method of `Workload`, with plain arguments and answers, so it
+runs in any process.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
@@ -103,10 +103,9 @@ class Workload:
             if took < 0.5 and self.step is not None:
                 self._batches += islice(batches, CACHED_BATCHES - 2)
             batches.close()
-            try:
-                count: int | None = len(loader)
-            except TypeError:
-                count = None
+            count: int | None = None
+            with suppress(TypeError):
+                count = len(loader)
         cuda = torch.cuda.is_available()
         return replace(
             self._info,
