@@ -55,6 +55,9 @@ class Batches:
         self.clock, self.seconds, self.stock, self.count = clock, seconds, stock, count
         self.start = start
 
+    def __len__(self) -> int:
+        return self.count
+
     def __iter__(self) -> Any:
         self.clock.now += self.start  # of workers
         for number in range(self.count):

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from simulated_tuning import CURVE, Batches, Clock, Meter, T, rate
 
-from fastdata.measuring.windows import (
-    Rate,
-    Windows,
-    measure_supply,
-    measure_training,
-    rate_of,
-)
+from fastdata.measuring import workload
+from fastdata.measuring.windows import Rate, Windows, rate_of
+from fastdata.measuring.workload import Workload
 from fastdata.tuned_settings.settings import Settings
 from fastdata.tuning.budget import (
     PROCESS_BYTES,
@@ -201,50 +200,42 @@ def test_what_does_not_fit_is_said_with_figures() -> None:
 # -- windows, on a clock that is not the machine's ------------------------------------------
 
 
-def test_start_and_stock_are_thrown_away() -> None:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    settings = Settings(2, prefetch_factor=4)
-    loader: Any = Batches(clock, 0.1, stock=4)
-    found = measure_supply(
-        loader,
-        settings,
-        Windows(3, 1.0),
-        began=0.0,
-        meter=Meter(clock),  # type: ignore[arg-type]
+    monkeypatch.setattr(workload, "Meter", lambda device: Meter(clock))
+    return clock
+
+
+def workload_of(batches: Batches, step: Any = None) -> Workload:
+    """Return a workload whose loaders all give these batches."""
+    made = Workload.__new__(Workload)
+    made.device, made.step = torch.device("cpu"), step
+    opened: Any = SimpleNamespace(
+        open=lambda settings: nullcontext(batches), device=None, stay_in_cache=lambda: True
     )
+    made.loaders = opened
+    return made
+
+
+def test_start_and_stock_are_thrown_away(clock: Clock) -> None:
+    settings = Settings(2, prefetch_factor=4)
+    found = workload_of(Batches(clock, 0.1, stock=4)).supply(settings, Windows(3, 1.0))
     assert found.rates == pytest.approx((10, 10, 10))
     assert found.start_seconds == 5.0
 
 
-def test_workers_that_do_not_persist_cost_each_epoch_their_start() -> None:
-    clock = Clock()
+def test_workers_that_do_not_persist_cost_each_epoch_their_start(clock: Clock) -> None:
     settings = Settings(2, "process", 1, persistent_workers=False, backend="torch")
-    loader: Any = Batches(clock, 0.1, stock=0)
-    found = measure_supply(
-        loader,
-        settings,
-        Windows(2, 1.0),
-        began=0.0,
-        meter=Meter(clock),  # type: ignore[arg-type]
-        batches_of_epoch=100,
-    )
+    batches = Batches(clock, 0.1, stock=0, count=100)
+    found = workload_of(batches).supply(settings, Windows(2, 1.0))
     assert found.rates == pytest.approx((100 / 15, 100 / 15))
 
 
-def test_training_takes_the_longer_of_step_and_batch_and_never_the_stock() -> None:
-    clock = Clock()
-    settings = Settings(2, prefetch_factor=4)
-    loader: Any = Batches(clock, 0.1, stock=4)
-
+def test_training_takes_the_longer_of_step_and_batch_and_never_the_stock(clock: Clock) -> None:
     def step(batch: Any) -> None:
         clock.now += 0.05
 
-    found = measure_training(
-        loader,
-        step,
-        settings,
-        Windows(2, 1.0),
-        meter=Meter(clock),
-        rate=20,  # type: ignore[arg-type]
-    )
+    training = workload_of(Batches(clock, 0.1, stock=4), step)
+    found = training.train(Settings(2, prefetch_factor=4), Windows(2, 1.0), rate=20)
     assert found == pytest.approx((1 / 0.15, 1 / 0.15))  # this loader does nothing ahead

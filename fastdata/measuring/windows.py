@@ -1,6 +1,5 @@
-"""Timed windows: batches with nothing done to them, steps on batches that are there, and both.
+"""Timed windows: how long they are, their order, and a rate with an interval from several.
 
-A window begins and ends as a batch arrives, and the stock of batches is used up before the first.
 Other programs can only make windows slower, so they are skewed: rates are medians, and their
 intervals are order statistics, which assume no distribution.
 """
@@ -10,15 +9,11 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, suppress
 from dataclasses import dataclass
-from functools import partial
-from itertools import accumulate, cycle
-from pathlib import Path
+from itertools import accumulate
 from statistics import median
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from fastdata.measuring.loaders import EndlessBatches
 from fastdata.steps.meter import Meter
 from fastdata.tuned_settings.settings import Settings
 
@@ -28,18 +23,12 @@ __all__ = [
     "Supply",
     "Windows",
     "in_turns",
-    "measure_demand",
-    "measure_supply",
-    "measure_training",
     "rate_of",
     "steps_of_run",
-    "storage_bytes_read",
 ]
 
 LEAST_BATCHES = 2
 """Of a window, however long they take."""
-
-MOST_STEPS = 10_000
 
 T = TypeVar("T")
 
@@ -108,92 +97,9 @@ def in_turns(
         yield list(turn)
 
 
-def measure_supply(
-    loader: Any,
-    settings: Settings,
-    windows: Windows,
-    *,
-    began: float,
-    meter: Meter,
-    batches_of_epoch: int | None = None,
-) -> Supply:
-    """Take batches, which arrive on the device of `meter`, and do nothing to them.
-
-    The making of the loader began at `began`.  If workers do not persist, `batches_of_epoch` makes
-    each rate that of an epoch which begins with their start, unless windows have several starts.
-    """
-    clock, wave = meter.clock, settings.batches_at_once
-    with closing(EndlessBatches(loader)) as batches:
-        take = partial(_take_steps, lambda batch: None, batches)
-
-        def window() -> tuple[int, float]:
-            meter.synchronize()
-            count, took, started = 0, 0.0, clock()
-            while count < LEAST_BATCHES or took < windows.seconds:
-                take(wave)
-                count += wave
-                meter.synchronize()
-                took = clock() - started
-            return count, took
-
-        take(1)
-        meter.synchronize()
-        start_seconds = clock() - began
-        take(settings.batches_ahead + 1)
-        epochs = batches.epochs
-        rates = windows.rates(window, meter, clock())
-        if (length := batches_of_epoch) and batches.epochs == epochs:
-            rates = tuple(length / (start_seconds + length / rate) for rate in rates)
-        return Supply(rates, start_seconds)
-
-
-def measure_demand(
-    step: Callable[[Any], Any], batches: Sequence[Any], windows: Windows, *, meter: Meter
-) -> tuple[float, ...]:
-    """Return steps a second on batches that are where the step wants them, in turn."""
-    work, began = partial(_take_steps, step, cycle(batches)), meter.clock()
-    meter.seconds(partial(work, 1))  # what the first time costs
-    first = [meter.seconds(partial(work, 1))]
-    count = 1  # if a step is a window
-    if first[0] < windows.seconds:
-        least = max(1, min(10, int(windows.seconds / max(first.pop(), 1e-9))))
-        count = min(meter.repeats(work, windows.seconds, least=least), MOST_STEPS)
-    return windows.rates(lambda: (count, meter.seconds(partial(work, count))), meter, began, *first)
-
-
-def measure_training(
-    loader: Any,
-    step: Callable[[Any], Any],
-    settings: Settings,
-    windows: Windows,
-    *,
-    meter: Meter,
-    rate: float,
-) -> tuple[float, ...]:
-    """Return steps a second of a training loop; about `rate` are expected."""
-    first, count = steps_of_run(settings, rate, windows.seconds)
-    with closing(EndlessBatches(loader)) as batches:
-        work, began = partial(_take_steps, step, batches), meter.clock()
-        work(first)
-        return windows.rates(lambda: (count, meter.seconds(partial(work, count))), meter, began)
-
-
-def _take_steps(step: Callable[[Any], Any], batches: Iterator[Any], count: int) -> None:
-    for _ in range(count):
-        step(next(batches))
-
-
 def steps_of_run(settings: Settings, rate: float, seconds: float) -> tuple[int, int]:
     """Return the steps of a run at `rate` steps a second before its windows, and of a window."""
     wave = settings.batches_at_once
     count = max(LEAST_BATCHES, round(rate * seconds))
     # The stock must be used up, or shown to last.
     return settings.batches_ahead + 3, -(-count // wave) * wave
-
-
-def storage_bytes_read() -> int:
-    """Return what this process, with children that it has waited for, has read from disks."""
-    with suppress(OSError, IndexError):
-        counts = Path("/proc/self/io").read_text()
-        return int(counts.partition("\nread_bytes:")[2].split()[0])
-    return 0

@@ -6,12 +6,13 @@ runs in any process.
 
 from __future__ import annotations
 
-import functools
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from functools import partial
+from itertools import cycle, islice
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,14 +22,7 @@ from fastdata.measuring.factories import LEAST_CACHED, WorkloadInfo, loader_fact
 from fastdata.measuring.images import ChosenCrops, ImageInfo
 from fastdata.measuring.loaders import EndlessBatches, batch_nbytes, dataset_of
 from fastdata.measuring.page_cache import WARM_AT_LEAST, read_within, resident
-from fastdata.measuring.windows import (
-    Supply,
-    Windows,
-    measure_demand,
-    measure_supply,
-    measure_training,
-    storage_bytes_read,
-)
+from fastdata.measuring.windows import LEAST_BATCHES, Supply, Windows, steps_of_run
 from fastdata.prefetch import CUDAPrefetcher
 from fastdata.printable import safe_repr
 from fastdata.processes.resources import available_bytes
@@ -40,6 +34,9 @@ __all__ = ["Workload", "WorkloadSpec", "step_name"]
 
 CACHED_BATCHES = 4
 """Real batches that the step is measured with, in turn."""
+
+MOST_STEPS = 10_000
+"""Of a window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,23 +148,40 @@ class Workload:
         return self.loaders.stay_in_cache()
 
     def supply(self, settings: Settings, windows: Windows) -> Supply:
-        """Measure the batches that settings give."""
+        """Measure the batches that settings give, and do nothing to them.
+
+        If workers do not persist, each rate is that of an epoch, which begins with their start,
+        unless windows have several starts anyway.
+        """
         self.stay_in_cache()
-        began, read = time.perf_counter(), storage_bytes_read()
-        arrives = self.device if self.loaders.device is None else self.loaders.device
-        with self.loaders.open(settings) as loader:
+        meter = Meter(self.device if self.loaders.device is None else self.loaders.device)
+        began, read, wave = meter.clock(), _storage_bytes_read(), settings.batches_at_once
+        with self.loaders.open(settings) as loader, closing(EndlessBatches(loader)) as batches:
+            take = partial(_take_steps, lambda batch: None, batches)
+
+            def window() -> tuple[int, float]:
+                meter.synchronize()
+                count, took, started = 0, 0.0, meter.clock()
+                while count < LEAST_BATCHES or took < windows.seconds:
+                    take(wave)
+                    count += wave
+                    meter.synchronize()
+                    took = meter.clock() - started
+                return count, took
+
+            take(1)
+            meter.synchronize()
+            start_seconds = meter.clock() - began
+            take(settings.batches_ahead + 1)
+            epochs = batches.epochs
+            rates = windows.rates(window, meter, meter.clock())
             restarts = settings.num_workers and not settings.persistent_workers
-            supply = measure_supply(
-                loader,
-                settings,
-                windows,
-                began=began,
-                meter=Meter(arrives),
-                batches_of_epoch=len(loader) if restarts else None,
-            )
+            if restarts and batches.epochs == epochs:
+                length = len(loader)
+                rates = tuple(length / (start_seconds + length / rate) for rate in rates)
         # The system counts the reads of workers once they have ended.
-        rate = (storage_bytes_read() - read) / (time.perf_counter() - began)
-        return replace(supply, storage_bytes_per_second=max(0.0, rate))
+        per_second = (_storage_bytes_read() - read) / (meter.clock() - began)
+        return Supply(rates, start_seconds, max(0.0, per_second))
 
     def demand(self, windows: Windows) -> tuple[float, ...]:
         """Measure the step on batches that are on its device: steps a second of each window."""
@@ -176,21 +190,45 @@ class Workload:
             self.probe()
         if self.device.type != "cpu":
             self._batches = list(CUDAPrefetcher(self._batches, self.device))
-        return measure_demand(self.step, self._batches, windows, meter=Meter(self.device))
+        meter = Meter(self.device)
+        work, began = partial(_take_steps, self.step, cycle(self._batches)), meter.clock()
+        work(1)  # what the first time costs
+        first = [meter.seconds(partial(work, 1))]
+        count = 1  # if a step is a window
+        if first[0] < windows.seconds:
+            least = max(1, min(10, int(windows.seconds / max(first.pop(), 1e-9))))
+            count = min(meter.repeats(work, windows.seconds, least=least), MOST_STEPS)
+        return windows.rates(
+            lambda: (count, meter.seconds(partial(work, count))), meter, began, *first
+        )
 
     def train(self, settings: Settings, windows: Windows, rate: float) -> tuple[float, ...]:
-        """Measure the step on batches as the loader gives them: steps a second."""
+        """Measure the step on batches as the loader gives them: steps a second, about `rate`."""
         assert self.step is not None, "there is a step"
         self.stay_in_cache()
-        with self.loaders.open(settings) as loader:
-            return measure_training(
-                loader, self.step, settings, windows, meter=Meter(self.device), rate=rate
-            )
+        meter, (ahead, count) = Meter(self.device), steps_of_run(settings, rate, windows.seconds)
+        with self.loaders.open(settings) as loader, closing(EndlessBatches(loader)) as batches:
+            work, began = partial(_take_steps, self.step, batches), meter.clock()
+            work(ahead)
+            return windows.rates(lambda: (count, meter.seconds(partial(work, count))), meter, began)
+
+
+def _take_steps(step: Callable[[Any], Any], batches: Iterator[Any], count: int) -> None:
+    for _ in range(count):
+        step(next(batches))
+
+
+def _storage_bytes_read() -> int:
+    """Return what this process, with children that it has waited for, has read from disks."""
+    with suppress(OSError, IndexError):
+        counts = Path("/proc/self/io").read_text()
+        return int(counts.partition("\nread_bytes:")[2].split()[0])
+    return 0
 
 
 def step_name(step: Any, prefix: str = "") -> str:
     """Return the name of a step after `prefix`; or what it says of itself, without."""
-    if isinstance(step, functools.partial):
+    if isinstance(step, partial):
         return step_name(step.func, prefix)
     if hasattr(step, "__qualname__") or "__str__" not in vars(type(step)):
         return prefix + getattr(step, "__qualname__", type(step).__qualname__)
