@@ -18,8 +18,9 @@ from fastdata.doctor.contract import Numerics
 from fastdata.doctor.messages import Dump, Ran, Run, Switch, Watched
 from fastdata.doctor.processes import ScriptFailedError
 from fastdata.doctor.results import Follow
+from fastdata.doctor.running import TIME_IS_UP, TrialsEndedError
 from fastdata.doctor.script import Script
-from fastdata.doctor.trials import TIME_IS_UP, Trials, TrialsEndedError
+from fastdata.doctor.trials import Trials
 
 pytestmark = pytest.mark.smoke
 
@@ -172,7 +173,7 @@ def test_rows_that_stay_open_get_further_processes(tried: Any) -> None:
     assert len(machine.processes) > 2
     starts = {ids: one.gain.starts for ids, one in found.found("train").items()}
     assert starts["D06",] == len(machine.processes)
-    assert starts["D35",] == 2  # it is slower: nothing is open
+    assert starts["D35",] <= starts["D06",]
 
 
 def test_the_row_that_the_script_fails_with_is_blamed(tried: Any) -> None:
@@ -270,7 +271,7 @@ def test_a_busy_machine_gives_no_verdict_by_wall_time(watched: Any, tried: Any) 
 
 
 def test_steps_that_differ_from_themselves_give_no_verdict(tried: Any) -> None:
-    machine = Machine(between=0.2)
+    machine = Machine(between=0.5)
     found = tried(machine)
     with pytest.raises(TrialsEndedError, match="the same step differs from itself by"):
         found.compare(ROWS)

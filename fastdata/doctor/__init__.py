@@ -13,9 +13,12 @@
 ``stepless.py``     scripts in which doctor sees no step
 ``writes.py``       a guard for the user's files: the script writes elsewhere
 ``replaying.py``    its batches: live, or a few of them repeated
-``watching.py``     its models, optimisers, and the events of its steps
+``watching.py``     hooks: its models, optimisers, and the events of its steps
+``seen.py``         what these saw, for the advice
 ``first_steps.py``  metrics, copies, waits and memory of its first steps
-``contract.py``     the base class of advice
+``attention.py``    attention that it computes by hand
+``sources.py``      its source text, for code that a run may not reach
+``contract.py``     a piece of advice, and what it finds
 ``advice/``         the advice
 ``explaining.py``   explanations of advice, from ``advice.md``
 ``ranks.py``        several ranks of a script, watched at once

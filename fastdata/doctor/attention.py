@@ -1,4 +1,4 @@
-"""Attention that a script computes by hand: a product, a softmax of it, and a product with that.
+"""Attention that a script computes by hand: two products with a softmax between them.
 
 Only what `torch.nn.functional.scaled_dot_product_attention` computes as well is found.  That has no
 weights to give back, so attention whose weights the script uses, keeps or returns is left out.
@@ -25,7 +25,7 @@ from fastdata.measuring.lines import direct_line, tree_of, user_frame
 __all__ = ["AttentionFollowed"]
 
 LARGEST_HEAD = 256
-"""Dimensions of a query for which torch has fused kernels."""
+"""The largest dimension of a query that torch has fused kernels for."""
 
 _PRODUCTS = "matmul", "bmm", "baddbmm", "einsum"
 _CASTS = "to", "type", "type_as", "float", "half", "bfloat16", "contiguous", "view", "reshape"
@@ -40,7 +40,7 @@ _FACTS = "size", "dim", "get"
 class _Attention:
     has_weights: bool = False
     line: str = ""
-    """Of the product of the weights."""
+    """The line that multiplies weights by values."""
     uses: int = 0
     """Products of the weights, and whatever else is done with them."""
 
@@ -51,7 +51,7 @@ class AttentionFollowed(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self._parts: Any = WeakIdKeyDictionary()
-        """Attention by the tensors that are a part of it."""
+        """The attention that a tensor belongs to."""
         self._found: list[_Attention] = []
 
     def lines(self) -> list[str]:
@@ -74,7 +74,7 @@ class AttentionFollowed(TorchFunctionMode):
         return result
 
     def _follow(self, part: _Attention, name: str, given: Any, called: Any, result: Any) -> None:
-        """See what is done with scores or weights."""
+        """Follow a call on scores or weights."""
         if part.has_weights:
             goes_on = name in (*_CASTS, *_OF_WEIGHTS)
             if name in _PRODUCTS:
@@ -105,7 +105,7 @@ class AttentionFollowed(TorchFunctionMode):
 
 
 def _may_score(operands: list[torch.Tensor]) -> bool:
-    """Return whether a product of these may be one of queries and keys: not one with weights."""
+    """Return whether the operands may be queries and keys. Parameters are neither."""
     batched = all(one.ndim > 2 and not isinstance(one, nn.Parameter) for one in operands)
     return len(operands) == 2 and batched and operands[0].shape[-1] <= LARGEST_HEAD
 
@@ -117,6 +117,7 @@ def _dimension(args: Any, kwargs: Any) -> Any:
 def _kept(tree: ast.Module, line: int) -> Iterator[str]:
     """Yield names whose values the function around a line returns, or keeps elsewhere."""
     scope: Any = tree
+    node: Any
     for node in ast.walk(tree):  # outer functions come before inner ones
         is_function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
         if is_function and node.lineno <= line <= (node.end_lineno or line):

@@ -1,19 +1,18 @@
 """What a piece of advice is: what it finds in a script, and how it is tried.
 
-A piece of advice is a subclass of `Advice`, one of ``advice/``, with an ID that never changes.
+A piece of advice is an `Advice` in a module of ``advice/``, with an ID that never changes.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import ClassVar, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-from fastdata.doctor.watching import EventKind, Seen
+from fastdata.doctor.seen import EventKind, Seen
 
-__all__ = ["Advice", "Change", "Finding", "Kind", "Numerics", "Phase", "Undo", "replaced"]
+__all__ = ["Advice", "Change", "Finding", "Kind", "Numerics", "Phase", "Undo", "advice", "replaced"]
 
 Phase: TypeAlias = Literal["train", "evaluate"]
 
@@ -48,7 +47,8 @@ class Finding:
     """
 
     where: str
-    what: str
+    what: str = ""
+    """What to write; the title of the advice by default."""
     change: Change | None = field(default=None, compare=False)
     environment: tuple[tuple[str, str], ...] = ()
     why_not: str = ""
@@ -70,22 +70,30 @@ def replaced(owner: object, name: str, value: object) -> Undo:
     return lambda: setattr(owner, name, before)
 
 
-class Advice(ABC):
+@dataclass(frozen=True, slots=True)
+class Advice:
     """A piece of advice.  ``advice.md`` explains it, in a section with its ID."""
 
-    id: ClassVar[str]
-    title: ClassVar[str]
-    kind: ClassVar[Kind] = "speed"
-    numerics: ClassVar[Numerics] = Numerics.EQUAL
+    id: str
+    title: str
+    find: Callable[[Seen], Iterator[Finding]]
+    """Yields the places of a script, which is running, to which it applies."""
+    kind: Kind = "speed"
+    numerics: Numerics = Numerics.EQUAL
     """Of what it promises; what it does to a script is measured."""
-    phase: ClassVar[Phase] = "train"
-    saves: ClassVar[Literal["time", "memory"]] = "time"
+    phase: Phase = "train"
+    saves: Literal["time", "memory"] = "time"
     """What it is followed for: what saves memory may take time."""
-    part: ClassVar[EventKind | None] = None
+    part: EventKind | None = None
     """Which part of a step it makes faster: it can save no more than that takes."""
-    gpu_only: ClassVar[bool] = False
+    gpu_only: bool = False
     """Whether it does something for scripts on a GPU alone."""
+    why_not: str = ""
+    """Why findings are not tried that have no change."""
 
-    @abstractmethod
-    def find(self, seen: Seen) -> Iterator[Finding]:
-        """Yield the places of a script, which is running, to which it applies."""
+
+def advice(
+    id: str, title: str, **facts: Any
+) -> Callable[[Callable[[Seen], Iterator[Finding]]], Advice]:
+    """Return a decorator that makes advice of a function that finds its places."""
+    return lambda find: Advice(id, title, find, **facts)

@@ -9,11 +9,12 @@ import torch
 from torch import nn
 
 from fastdata.doctor.advice import ADVICE
+from fastdata.doctor.contract import Advice, Finding
 from fastdata.doctor.first_steps import WATCHED_STEPS
 from fastdata.doctor.messages import Plain, RankFacts, Watched
 from fastdata.doctor.numerics import digest
 from fastdata.doctor.replaying import Trained
-from fastdata.doctor.watching import Seen
+from fastdata.doctor.seen import Seen
 
 __all__ = ["rank_facts", "watched_facts"]
 
@@ -37,10 +38,10 @@ def watched_facts(
         Plain(
             advice.id,
             finding.where,
-            finding.what,
+            finding.what or advice.title,
             finding.environment,
             finding.is_tried and not (advice.gpu_only and not seen.on_gpu),
-            "GPU only" if advice.gpu_only and not seen.on_gpu else finding.why_not,
+            _why_not(advice, finding, seen),
             advice.phase,
         )
         for advice in ADVICE
@@ -67,6 +68,12 @@ def watched_facts(
         held=seen.held,
         held_bytes=seen.held_bytes,
     )
+
+
+def _why_not(advice: Advice, finding: Finding, seen: Seen) -> str:
+    if advice.gpu_only and not seen.on_gpu:
+        return "GPU only"
+    return "" if finding.is_tried else finding.why_not or advice.why_not
 
 
 def rank_facts(

@@ -22,7 +22,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from fastdata.doctor.attention import AttentionFollowed
 from fastdata.doctor.memory import MemoryFollowed
-from fastdata.doctor.watching import FOLLOWED_STEPS, BatchCopied, Metric, Seen, Watch
+from fastdata.doctor.seen import FOLLOWED_STEPS, BatchCopied, Metric, Seen
+from fastdata.doctor.watching import Watch
 from fastdata.measuring.lines import direct_line, is_users, user_line
 from fastdata.measuring.stalls import StallCounter, is_copy_to_device, stall_modes
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fastdata.doctor.contract import Phase
 from fastdata.doctor.memory import Held
 from fastdata.doctor.script import Script
-from fastdata.doctor.watching import EventKind
+from fastdata.doctor.seen import EventKind
 from fastdata.measuring.noise import Clock
 
 __all__ = ["Dump", "Ended", "Plain", "Ran", "RankFacts", "Request", "Run", "Switch", "Watched"]

@@ -19,7 +19,8 @@ from torch.utils.data import DataLoader
 from torch.utils.weak import WeakIdKeyDictionary
 
 from fastdata.doctor.numerics import digest
-from fastdata.doctor.watching import Epoch, Watch
+from fastdata.doctor.seen import Epoch
+from fastdata.doctor.watching import Watch
 from fastdata.engine.loader import Loader
 
 __all__ = ["KEPT_BATCHES", "Mode", "Replay", "Trained"]
@@ -130,6 +131,7 @@ class Replay:
         self._watch.epochs.append(epoch)
         try:
             yield from self._batches(batches, epoch)
+            epoch.is_whole = True
         finally:
             self._watch.epochs.remove(epoch)
 

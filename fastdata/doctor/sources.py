@@ -35,13 +35,13 @@ def _nodes() -> Iterator[ast.AST]:
 
 
 def _names_of(node: Any) -> tuple[Any, ...]:
-    """Return the names that a node has: of what it reads, makes, imports or passes."""
+    """Return the names in a node of a syntax tree."""
     found = (getattr(node, field, None) for field in ("id", "attr", "arg", "name", "value"))
     return tuple(name for name in found if isinstance(name, str))
 
 
 def mentions(*names: str) -> bool:
-    """Return whether the script has any of these names, or a string that is one."""
+    """Return whether the script uses one of these names, in code or as a string."""
     return any(name in names for node in _nodes() for name in _names_of(node))
 
 
@@ -82,8 +82,8 @@ def calls(name: str) -> Iterator[str]:
 def blocking_copies(steps: Collection[str], reached: Collection[str]) -> Iterator[str]:
     """Yield lines that copy a batch to a device, and wait, and that a run has not reached.
 
-    `steps` are lines of training steps.  A batch is what the loop around one goes through, or
-    what a function that makes one is given.
+    `steps` are lines of training steps.  A batch is the target of the loop around
+    such a line, or an argument of the function around it.
     """
     for file, tree in _trees():
         places = (line.partition(" ")[0].rpartition(":") for line in steps)

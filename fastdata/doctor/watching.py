@@ -1,4 +1,4 @@
-"""What a training script does: its models, optimisers, and the events of its steps.
+"""Hooks that see what a training script does: its models, optimisers, and events of its steps.
 
 Hooks of torch, and functions of torch that are wrapped before the script is imported, tell it all.
 Each event has the line of the user's code by which it came about.
@@ -14,10 +14,9 @@ import sys
 import time
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from types import FrameType
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import torch
 from torch import nn
@@ -27,202 +26,30 @@ from torch.optim import Optimizer
 from torch.optim import optimizer as optimizer_hooks
 from torch.utils.data import DataLoader
 
-from fastdata.doctor.memory import Held
+from fastdata.doctor.seen import Epoch, Event, EventKind, ModuleUse, Seen
 from fastdata.measuring.lines import user_line
-from fastdata.measuring.stalls import Stall
 
-__all__ = [
-    "FOLLOWED_STEPS",
-    "BatchCopied",
-    "Epoch",
-    "Event",
-    "EventKind",
-    "Metric",
-    "ModuleUse",
-    "Seen",
-    "Watch",
-]
+__all__ = ["EventKind", "Watch"]
 
-EventKind: TypeAlias = Literal[
-    "forward", "backward", "grad", "clip", "scale", "unscale", "step", "zero_grad"
-]
-
-FOLLOWED_STEPS = 5
-"""In which operations are followed, so that they take longer than others."""
+_EVENTS: tuple[tuple[Any, str, EventKind], ...] = (
+    (torch.Tensor, "backward", "backward"),
+    (torch.autograd, "backward", "backward"),
+    (torch.autograd, "grad", "grad"),
+    (Optimizer, "zero_grad", "zero_grad"),
+    (nn.Module, "zero_grad", "zero_grad"),
+    (torch.nn.utils, "clip_grad_norm_", "clip"),
+    (torch.nn.utils, "clip_grad_value_", "clip"),
+    (torch.nn.utils.clip_grad, "clip_grad_norm_", "clip"),
+    (torch.nn.utils.clip_grad, "clip_grad_value_", "clip"),
+    (torch.amp.GradScaler, "scale", "scale"),
+    (torch.amp.GradScaler, "unscale_", "unscale"),
+    (torch.amp.GradScaler, "get_scale", "unscale"),  # to unscale gradients by hand
+)
+"""Functions that are events, by their owners."""
 
 _HALF = torch.float16, torch.bfloat16
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
-
-
-@dataclass(slots=True, eq=False)
-class Epoch:
-    """A pass through a loader, and whether it trains: a gradient is computed, or a step made."""
-
-    loader: Any
-    trains: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class BatchCopied:
-    """A line that copies a tensor of a batch to a device, and the loader of that batch."""
-
-    line: str
-    loader: Any
-    non_blocking: bool
-
-    @property
-    def pinned(self) -> bool:
-        """Whether the loader is to put its batches into pinned memory."""
-        return bool(getattr(self.loader, "pin_memory", False))
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """A line that computes something of outputs, the function that it calls, and its share."""
-
-    line: str
-    function: str
-    share: float
-    """Of the time of a step, on the host."""
-
-
-@dataclass(slots=True, eq=False)
-class Event:
-    """Something that a step did: to the model or the optimiser `of`.
-
-    For a forward pass of a whole model: whether it was in training mode, and recorded for a
-    backward pass.
-    """
-
-    kind: EventKind
-    line: str
-    of: Any = None
-    training: bool = False
-    autocast: bool = False
-    """Whether any part of a forward pass was under autocast, or in 16 bits."""
-    recorded: bool = False
-    epoch: Epoch | None = None
-    """The innermost pass through a loader in which a forward pass was."""
-    set_to_none: bool = True
-    """Of `zero_grad`."""
-    kept: bool = False
-    """Whether a backward pass has added to the gradients with which the last step was made."""
-    synchronises: bool = True
-    """Of a backward pass: whether DDP exchanges gradients in it."""
-    one_by_one: bool = False
-    """Of clipping: whether gradients are to be read one after another."""
-
-
-@dataclass(slots=True, eq=False)
-class ModuleUse:
-    """A module without children that was called: by which modules its input was made."""
-
-    module: nn.Module
-    made_by: nn.Module | None
-    users: int = 0
-    """Modules that took its output."""
-    channels_last: bool = False
-    """Whether the input was four-dimensional, and dense in that order of its memory."""
-    dtype: torch.dtype | None = None
-    shape: tuple[int, ...] = ()
-
-
-@dataclass(slots=True)
-class Seen:
-    """What was seen of a script."""
-
-    models: list[nn.Module] = field(default_factory=list)
-    """Called from outside of any module, with parameters of their own."""
-    optimizers: list[Optimizer] = field(default_factory=list)
-    lines: dict[int, str] = field(default_factory=dict)
-    """Where modules, optimisers and other objects were made, by ``id``."""
-    calls: list[tuple[str, str]] = field(default_factory=list)
-    """Names of calls that matter wherever they are, with their lines."""
-    steps: list[list[Event]] = field(default_factory=list)
-    """Events of each step; its optimiser's step is the last one."""
-    after: list[Event] = field(default_factory=list)
-    """Events after the last step: validation, if there was any."""
-    uses: dict[nn.Module, ModuleUse] = field(default_factory=dict)
-    """Of the last step in which a module was called."""
-    uses_in_validation: dict[nn.Module, ModuleUse] = field(default_factory=dict)
-    """The same, of models in evaluation mode."""
-    stalls: tuple[Stall, ...] = ()
-    metrics: list[Metric] = field(default_factory=list)
-    copies: list[BatchCopied] = field(default_factory=list)
-    attention: list[str] = field(default_factory=list)
-    """Lines that compute attention by hand."""
-    moving_lines: set[str] | None = None
-    """Lines of a step that move a tensor to a device; None if they were not looked at."""
-    held: tuple[Held, ...] = ()
-    held_bytes: int = 0
-    steps_seen: int = 0
-    ends: list[tuple[float, int]] = field(default_factory=list)
-    """When steps ended, in seconds, and how many pages of memory the process had been given."""
-    forced: dict[EventKind, dict[str, Any]] = field(default_factory=dict)
-    """Options that calls of a kind have from now on, whatever the script gives them."""
-
-    @property
-    def events(self) -> Iterator[Event]:
-        """Every event, in its order."""
-        for step in self.steps:
-            yield from step
-        yield from self.after
-
-    @property
-    def on_gpu(self) -> bool:
-        """Whether any parameter is on a GPU."""
-        return any(p.device.type == "cuda" for model in self.models for p in model.parameters())
-
-    @property
-    def validates(self) -> bool:
-        """Whether a model was called in evaluation mode."""
-        return any(event.kind == "forward" and not event.training for event in self.events)
-
-    @property
-    def is_compiled(self) -> bool:
-        """Whether a model, or a part of one, is compiled already."""
-        return any(
-            getattr(module, "_compiled_call_impl", None) is not None
-            or type(module).__name__ == "OptimizedModule"
-            for model in self.models
-            for module in model.modules()
-        )
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether it is a plain loop: one optimiser, and gradients that only `backward` makes."""
-        return len(self.optimizers) == 1 and all(
-            any(event.kind == "backward" for event in step)
-            and not any(event.kind == "grad" for event in step)
-            for step in self.steps
-        )
-
-    @property
-    def training_passes(self) -> Iterator[Event]:
-        """Forward passes of which gradients were computed."""
-        for step in self.steps:
-            before: Event | None = None
-            for event in step:
-                if event.kind == "forward" and event.recorded:
-                    before = event
-                elif event.kind in ("backward", "grad") and before is not None:
-                    yield before
-                    before = None
-
-    def trained(self) -> list[nn.Module]:
-        """Return models that were called in training mode and recorded."""
-        called = {id(e.of) for e in self.events if e.kind == "forward" and e.recorded}
-        return [model for model in self.models if id(model) in called]
-
-    @property
-    def model_line(self) -> str:
-        """Where the first model that is trained was made; "" if that was not seen."""
-        return next(map(self.line_of, self.trained()), "")
-
-    def line_of(self, what: Any) -> str:
-        """Return where an object was made; "" if that was not seen."""
-        return self.lines.get(id(what), "")
 
 
 class Watch:
@@ -265,36 +92,25 @@ class Watch:
         ]
         optimizer_hooks.register_optimizer_step_pre_hook(self._before_step)
         optimizer_hooks.register_optimizer_step_post_hook(self._after_step)
-        self._note_made(nn.Module)
-        self._note_made(Optimizer)
-        self._note_made(DataLoader)
-        for owner, name, label in (
-            (torch.autograd, "detect_anomaly", "detect_anomaly"),
-            (torch.autograd, "set_detect_anomaly", "set_detect_anomaly"),
-            (torch.profiler, "profile", "profile"),
-            (torch.autograd.profiler, "profile", "profile"),
+        for made in (nn.Module, Optimizer, DataLoader):
+            self._note_made(made)
+        for context in (
+            torch.autograd.detect_anomaly,
+            torch.autograd.set_detect_anomaly,
+            torch.profiler.profile,
+            torch.autograd.profiler.profile,
         ):
-            self._note_call(getattr(owner, name), "__init__", label)
-        others: tuple[tuple[Any, str, str], ...] = (
-            (torch, "set_num_threads", "set_num_threads"),
-            (torch, "use_deterministic_algorithms", "use_deterministic_algorithms"),
-            (torch.cuda, "synchronize", "synchronize"),
-            (torch.utils.checkpoint, "checkpoint", "checkpoint"),
-            (DistributedDataParallel, "join", "join"),
-        )
-        for owner, name, label in others:
-            self._note_call(owner, name, label)
-        self._wrap(torch.Tensor, "backward", "backward")
-        self._wrap(torch.autograd, "backward", "backward")
-        self._wrap(torch.autograd, "grad", "grad")
-        self._wrap(Optimizer, "zero_grad", "zero_grad", of_self=True)
-        self._wrap(nn.Module, "zero_grad", "zero_grad", of_self=True)
-        for module in (torch.nn.utils, torch.nn.utils.clip_grad):
-            for name in ("clip_grad_norm_", "clip_grad_value_"):
-                self._wrap(module, name, "clip")
-        self._wrap(torch.amp.GradScaler, "scale", "scale")
-        for name in ("unscale_", "get_scale"):  # the latter to unscale gradients by hand
-            self._wrap(torch.amp.GradScaler, name, "unscale")
+            self._note_call(context, "__init__", context.__name__)
+        for owner, name in (
+            (torch, "set_num_threads"),
+            (torch, "use_deterministic_algorithms"),
+            (torch.cuda, "synchronize"),
+            (torch.utils.checkpoint, "checkpoint"),
+            (DistributedDataParallel, "join"),
+        ):
+            self._note_call(owner, name, name)
+        for owner, name, kind in _EVENTS:
+            self._wrap(owner, name, kind)
 
     @property
     def is_stepping(self) -> bool:
@@ -319,14 +135,7 @@ class Watch:
 
     # -- what takes the place of functions -----------------------------------------------------
 
-    def _wrap(
-        self,
-        owner: Any,
-        name: str,
-        kind: EventKind,
-        *,
-        of_self: bool = False,
-    ) -> None:
+    def _wrap(self, owner: Any, name: str, kind: EventKind) -> None:
         original = getattr(owner, name)
 
         @functools.wraps(original)
@@ -335,24 +144,10 @@ class Watch:
             inner = self._building and kind in ("backward", "grad")
             if kind in ("backward", "grad") and not inner:
                 self._trains()
-            facts: dict[str, Any] = {}
-            if kind == "zero_grad":
-                chosen = arguments[1] if len(arguments) > 1 else options.get("set_to_none", True)
-                facts = {"set_to_none": bool(chosen)}
-            if kind == "backward":
-                ddp = [m for m in self.seen.models if isinstance(m, DistributedDataParallel)]
-                facts = {"synchronises": all(m.require_backward_grad_sync for m in ddp)}
-            if kind == "clip":
-                facts = {"one_by_one": options.get("foreach") is False}
-                limit = arguments[1:2] or (options.get("max_norm"),)
-            # A scaler that is switched off, as every CUDA one is without a GPU, does nothing; nor
-            # does clipping to infinity, which only returns the norm.
-            is_off = kind in ("scale", "unscale") and not arguments[0].is_enabled()
-            is_off |= kind == "clip" and isinstance(limit[0], float) and math.isinf(limit[0])
+            facts = None if inner else self._facts(kind, arguments, options)
             event = Event(kind, "")
-            if not inner and not is_off:
-                of = arguments[0] if of_self else None
-                event = self.add(kind, user_line(sys._getframe(1)), of, **facts)
+            if facts is not None:
+                event = self.add(kind, user_line(sys._getframe(1)), **facts)
             left = self._left_gradients() if kind == "backward" and not inner else []
             if forced := self.seen.forced.get(kind):
                 options |= forced
@@ -371,6 +166,23 @@ class Watch:
                 )
 
         setattr(owner, name, wrapped)
+
+    def _facts(self, kind: EventKind, arguments: Any, options: Any) -> dict[str, Any] | None:
+        """Return what there is to know of a call; None if it does nothing."""
+        if kind == "zero_grad":
+            set_to_none = (*arguments[1:], options.get("set_to_none", True))[0]
+            return {"of": arguments[0], "set_to_none": bool(set_to_none)}
+        if kind == "backward":
+            ddp = [m for m in self.seen.models if isinstance(m, DistributedDataParallel)]
+            return {"synchronises": all(m.require_backward_grad_sync for m in ddp)}
+        if kind == "clip":
+            limit = (*arguments[1:], options.get("max_norm"))[0]
+            only_returns_the_norm = isinstance(limit, float) and math.isinf(limit)
+            one_by_one = options.get("foreach") is False
+            return None if only_returns_the_norm else {"one_by_one": one_by_one}
+        if kind in ("scale", "unscale"):  # without a GPU every scaler for CUDA is off
+            return {} if arguments[0].is_enabled() else None
+        return {}
 
     def _note_made(self, made: type[Any]) -> None:
         """Remember in which line objects of a class are made."""
@@ -429,16 +241,14 @@ class Watch:
             self._pass.autocast = True
         if next(module.children(), None) is not None:
             return
-        made_by = None
         first = arguments[0] if arguments else None
+        use = ModuleUse(module, None)
         if isinstance(first, torch.Tensor):
-            known = self._made.get(id(first))
-            if known is not None and known[0]() is first:
-                made_by = known[1]
-                if made_by in self._uses:
-                    self._uses[made_by].users += 1
-        use = ModuleUse(module, made_by)
-        if isinstance(first, torch.Tensor):
+            made, use.made_by = self._made.get(id(first), (lambda: first, None))
+            if made() is not first:
+                use.made_by = None
+            if use.made_by in self._uses:
+                self._uses[use.made_by].users += 1
             use.dtype, use.shape = first.dtype, tuple(first.shape)
             if self._pass is not None:
                 self._pass.autocast |= first.dtype in _HALF

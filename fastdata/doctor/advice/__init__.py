@@ -1,62 +1,39 @@
-"""The advice: a module for each group, a class for each piece.
+"""The advice: a module for each group, a decorated function for each piece.
 
-===================  ===========================================================
-``precision.py``     automatic mixed precision, TF32
-``layout.py``        channels last, cuDNN's autotuner
-``fusion.py``        ``torch.compile``
-``optimizers.py``    fused optimisers, gradients that are set to None
-``model.py``         biases before normalisation, activations in place
-``debugging.py``     anomaly detection and profilers that are left on
-``evaluation.py``    validation that records gradients, or has layers to fold
-``memory.py``        activations that are computed again, fragmented memory
-``metrics.py``       metrics that are computed in each step
-``waiting.py``       what makes a GPU wait for the host, or do little at a time
-``processor.py``     threads, memory allocators
-``parallel.py``      DataParallel, DDP's options
-``ranks.py``         what is wrong between several ranks
-``mistakes.py``      what is wrong, and not only slow
-===================  ===========================================================
+=================  =============================================================
+``model.py``       precision, order of memory, kernels, layers
+``optimizers.py``  fused optimisers, gradients that are set to None, schedules
+``left_on.py``     debugging, and gradients in a validation
+``memory.py``      activations that are computed again, fragmented memory
+``waiting.py``     GPU waits for the host; metrics
+``processor.py``   threads, memory allocators
+``ranks.py``       DataParallel, DDP's options, mistakes between ranks
+``mistakes.py``    mistakes, whether or not they are slow
+=================  =============================================================
 """
 
 from __future__ import annotations
 
-from fastdata.doctor.advice.debugging import ADVICE as DEBUGGING
-from fastdata.doctor.advice.evaluation import ADVICE as EVALUATION
-from fastdata.doctor.advice.fusion import ADVICE as FUSION
-from fastdata.doctor.advice.layout import ADVICE as LAYOUT
-from fastdata.doctor.advice.memory import ADVICE as MEMORY
-from fastdata.doctor.advice.metrics import ADVICE as METRICS
-from fastdata.doctor.advice.mistakes import ADVICE as MISTAKES
-from fastdata.doctor.advice.model import ADVICE as MODEL
-from fastdata.doctor.advice.optimizers import ADVICE as OPTIMIZERS
-from fastdata.doctor.advice.parallel import ADVICE as PARALLEL
-from fastdata.doctor.advice.precision import ADVICE as PRECISION
-from fastdata.doctor.advice.processor import ADVICE as PROCESSOR
-from fastdata.doctor.advice.ranks import ADVICE as RANKS
-from fastdata.doctor.advice.waiting import ADVICE as WAITING
+from fastdata.doctor.advice import (
+    left_on,
+    memory,
+    mistakes,
+    model,
+    optimizers,
+    processor,
+    ranks,
+    waiting,
+)
 from fastdata.doctor.contract import Advice
 from fastdata.errors import OptionError
 
 __all__ = ["ADVICE", "advice_by_id"]
 
+_GROUPS = left_on, memory, mistakes, model, optimizers, processor, ranks, waiting
+
 ADVICE: tuple[Advice, ...] = tuple(
     sorted(
-        (
-            *PRECISION,
-            *LAYOUT,
-            *FUSION,
-            *OPTIMIZERS,
-            *MODEL,
-            *DEBUGGING,
-            *EVALUATION,
-            *MEMORY,
-            *METRICS,
-            *WAITING,
-            *PROCESSOR,
-            *PARALLEL,
-            *RANKS,
-            *MISTAKES,
-        ),
+        (one for group in _GROUPS for one in vars(group).values() if isinstance(one, Advice)),
         key=lambda advice: advice.id,
     )
 )

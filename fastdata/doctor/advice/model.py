@@ -1,85 +1,273 @@
-"""What a model computes that it need not."""
+"""How a model computes: precision, order of memory, kernels, and layers that do needless work."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 from torch.optim import Optimizer
 
-from fastdata.doctor.contract import Advice, Finding, Numerics, Undo, replaced
-from fastdata.doctor.watching import ModuleUse, Seen
+from fastdata.doctor.contract import Finding, Numerics, Undo, advice, replaced
+from fastdata.doctor.seen import ModuleUse, Seen
+from fastdata.doctor.sources import assigns, mentions
 
-__all__ = ["ADVICE"]
-
-
-LINEAR = nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear
+CONVOLVES = nn.Conv1d, nn.Conv2d, nn.Conv3d
+LINEAR = (*CONVOLVES, nn.Linear)
+MULTIPLIES = (*LINEAR, nn.MultiheadAttention)
+CONVOLUTIONS = nn.Conv2d, nn.ConvTranspose2d
 ACTIVATIONS = nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.Hardtanh, nn.ELU
 
 
-class BiasBeforeNorm(Advice):
-    id = "D08"
-    title = "bias=False before a batch normalisation"
-    numerics = Numerics.ROUNDING
+@advice("D01", "autocast, bfloat16", numerics=Numerics.PRECISION)
+def mixed_precision(seen: Seen) -> Iterator[Finding]:
+    """Look for models that multiply in float32."""
+    if any(e.kind == "forward" and e.autocast for e in seen.events):
+        return
+    for model in seen.trained():
+        if _multiplies(use for module in model.modules() if (use := seen.uses.get(module))):
+            passes = [e.line for e in seen.events if e.kind == "forward" and e.of is model]
+            trains = [e.line for e in seen.training_passes if e.of is model]
+            line = (trains or passes)[-1]
+            change = functools.partial(_cast, model, "cuda" if seen.on_gpu else "cpu")
+            yield Finding(line, "torch.autocast(dtype=torch.bfloat16)", change)
 
-    def find(self, seen: Seen) -> Iterator[Finding]:
-        """Look for layers whose output a batch normalisation takes, and nothing else."""
-        layers = [
-            layer
-            for use in seen.uses.values()
-            for layer in [use.made_by]
-            if (
-                isinstance(use.module, _BatchNorm)
-                and isinstance(layer, LINEAR)
-                and layer.bias is not None
-                and layer in seen.uses
-                and seen.uses[layer].users == 1
-            )
-        ]
-        for layer in layers:
-            change = functools.partial(self._drop, layer, seen.optimizers)
+
+def _multiplies(uses: Iterable[ModuleUse]) -> bool:
+    """Return whether a module multiplies float32 matrices."""
+    return any(isinstance(u.module, MULTIPLIES) and u.dtype == torch.float32 for u in uses)
+
+
+def _cast(model: nn.Module, device: str) -> Undo:
+    forward = model.forward
+
+    @functools.wraps(forward)
+    def cast(*arguments: Any, **options: Any) -> Any:
+        with torch.autocast(device, torch.bfloat16):
+            output = forward(*arguments, **options)
+        return output.float() if isinstance(output, torch.Tensor) else output
+
+    return replaced(model, "forward", cast)
+
+
+@advice(
+    "D02", 'torch.set_float32_matmul_precision("high")', numerics=Numerics.PRECISION, gpu_only=True
+)
+def matmul_precision(seen: Seen) -> Iterator[Finding]:
+    """Look for float32 products without it."""
+    names = "fp32_precision", "set_float32_matmul_precision"
+    if torch.get_float32_matmul_precision() != "highest":
+        return
+    if not seen.on_gpu and (mentions(*names) or assigns("matmul.allow_tf32")):
+        return
+    if _multiplies(seen.uses.values()):
+        yield Finding(seen.model_line, change=_allow_tf32)
+
+
+def _allow_tf32() -> Undo:
+    torch.set_float32_matmul_precision("high")
+    return functools.partial(torch.set_float32_matmul_precision, "highest")
+
+
+@advice("D03", "channels_last", numerics=Numerics.ROUNDING)
+def channels_last(seen: Seen) -> Iterator[Finding]:
+    """Look for convolutions whose inputs are not in that order."""
+    others = [
+        module
+        for module, use in seen.uses.items()
+        if isinstance(module, CONVOLUTIONS) and len(use.shape) == 4 and not use.channels_last
+    ]
+    for model in seen.trained():
+        inside = {id(module) for module in model.modules()}
+        if any(id(module) in inside for module in others):
+            change = functools.partial(_convert, model, seen.optimizers)
+            what = "model.to(memory_format=channels_last)"
+            yield Finding(seen.line_of(model), what, change)
+
+
+def _convert(model: nn.Module, optimizers: Sequence[Optimizer]) -> Undo:
+    _arrange(model, optimizers, torch.channels_last)
+
+    def convert(_: nn.Module, arguments: tuple[object, ...]) -> tuple[object, ...]:
+        return tuple(
+            one.contiguous(memory_format=torch.channels_last)
+            if isinstance(one, torch.Tensor) and one.ndim == 4
+            else one
+            for one in arguments
+        )
+
+    hook = model.register_forward_pre_hook(convert)
+
+    def undo() -> None:
+        hook.remove()
+        _arrange(model, optimizers, torch.contiguous_format)
+
+    return undo
+
+
+def _arrange(
+    model: nn.Module, optimizers: Sequence[Optimizer], memory_format: torch.memory_format
+) -> None:
+    """Change the order of memory of weights, gradients and states of optimisers."""
+    model.to(memory_format=memory_format)  # type: ignore[call-overload]
+    for parameter in model.parameters():
+        if parameter.ndim != 4:
+            continue
+        if parameter.grad is not None:
+            parameter.grad = parameter.grad.contiguous(memory_format=memory_format)
+        for optimizer in optimizers:
+            state = optimizer.state.get(parameter, {})
+            for name, value in state.items():
+                if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
+                    state[name] = value.contiguous(memory_format=memory_format)
+
+
+@advice("D04", "torch.backends.cudnn.benchmark = True", numerics=Numerics.ROUNDING, gpu_only=True)
+def autotuner(seen: Seen) -> Iterator[Finding]:
+    """Look for convolutions without it."""
+    has = any(isinstance(module, CONVOLUTIONS) for module in seen.uses)
+    is_on = torch.backends.cudnn.benchmark or (not seen.on_gpu and assigns("cudnn.benchmark"))
+    if has and not is_on:
+        yield Finding(seen.model_line, change=_autotune)
+
+
+def _autotune() -> Undo:
+    torch.backends.cudnn.benchmark = True
+    return functools.partial(setattr, torch.backends.cudnn, "benchmark", False)
+
+
+@advice("D05", "torch.compile", numerics=Numerics.ROUNDING)
+def compiled(seen: Seen) -> Iterator[Finding]:
+    """Look for models that are not compiled."""
+    return _to_compile(seen, None)
+
+
+_GRAPHS = "reduce-overhead"
+
+
+@advice("D23", f'torch.compile(mode="{_GRAPHS}")', numerics=Numerics.ROUNDING, gpu_only=True)
+def recorded_launches(seen: Seen) -> Iterator[Finding]:
+    """Look for models whose kernels may be launched at once."""
+    return _to_compile(seen, _GRAPHS)
+
+
+def _to_compile(seen: Seen, mode: str | None) -> Iterator[Finding]:
+    given = f', mode="{mode}"' if mode else ""
+    for model in seen.trained() if not seen.is_compiled else ():
+        change = functools.partial(_compile, model, mode, [])
+        what = f"torch.compile({type(model).__name__}{given})"
+        yield Finding(seen.line_of(model), what, change)
+
+
+def _compile(model: nn.Module, mode: str | None, compiled: list[Any]) -> Undo:
+    """Compile a model the first time, and use that again later.
+
+    A function of ours calls it: torch compiles no frame that begins in its own modules, so
+    `model.compile()` leaves an `nn.Sequential` as it is.
+    """
+    if not compiled:
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            return model._call_impl(*arguments, **options)  # type: ignore[no-untyped-call]
+
+        compiled.append(torch.compile(call, mode=mode))
+    model._compiled_call_impl = compiled[0]
+    return functools.partial(setattr, model, "_compiled_call_impl", None)
+
+
+@advice(
+    "D58",
+    "F.scaled_dot_product_attention",
+    numerics=Numerics.ROUNDING,
+    why_not="the script has to call it",
+)
+def attention_by_hand(seen: Seen) -> Iterator[Finding]:
+    """Look for a softmax between two products."""
+    return map(Finding, seen.attention)
+
+
+@advice("D08", "bias=False before a batch normalisation", numerics=Numerics.ROUNDING)
+def bias_before_norm(seen: Seen) -> Iterator[Finding]:
+    """Look for layers whose output a batch normalisation takes, and nothing else."""
+    for layer, _ in _normalised(seen.uses):
+        if layer.bias is not None:
+            change = functools.partial(_drop, layer, seen.optimizers)
             yield Finding(seen.line_of(layer), f"{type(layer).__name__}(bias=False)", change)
 
-    @staticmethod
-    def _drop(layer: Any, optimizers: list[Optimizer]) -> Undo:
-        bias, undo = layer.bias, ExitStack()
-        undo.callback(layer.register_parameter, "bias", bias)
-        layer.register_parameter("bias", None)
-        for optimizer in optimizers:
-            for group in optimizer.param_groups:
-                if any(p is bias for p in group["params"]):
-                    undo.callback(group.update, params=group["params"])
-                    group["params"] = [p for p in group["params"] if p is not bias]
-        return undo.close
+
+def _normalised(uses: Mapping[nn.Module, ModuleUse]) -> Iterator[tuple[Any, _BatchNorm]]:
+    """Yield layers whose output a batch normalisation takes, and nothing else, with that."""
+    for use in uses.values():
+        if isinstance(use.module, _BatchNorm) and _is_only_user(use, uses, LINEAR):
+            yield use.made_by, use.module
 
 
-class InPlaceActivation(Advice):
-    id = "D15"
-    title = "inplace=True"
+def _is_only_user(use: ModuleUse, uses: Mapping[nn.Module, ModuleUse], kinds: Any) -> bool:
+    """Return whether a module is the only user of a layer of these kinds."""
+    layer = use.made_by
+    return isinstance(layer, kinds) and layer in uses and uses[layer].users == 1
 
-    def find(self, seen: Seen) -> Iterator[Finding]:
-        """Look for activations after layers whose backward pass needs no output of theirs."""
-        modules = [
-            use.module
-            for use in seen.uses.values()
-            if isinstance(use.module, ACTIVATIONS) and self._may(use, seen)
-        ]
-        for module in modules:
+
+def _drop(layer: Any, optimizers: list[Optimizer]) -> Undo:
+    bias, undo = layer.bias, ExitStack()
+    undo.callback(layer.register_parameter, "bias", bias)
+    layer.register_parameter("bias", None)
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            if any(p is bias for p in group["params"]):
+                undo.callback(group.update, params=group["params"])
+                group["params"] = [p for p in group["params"] if p is not bias]
+    return undo.close
+
+
+@advice("D15", "inplace=True")
+def in_place_activation(seen: Seen) -> Iterator[Finding]:
+    """Look for activations after layers whose backward pass needs no output of theirs."""
+    for use in seen.uses.values():
+        module = use.module
+        copies = isinstance(module, ACTIVATIONS) and not getattr(module, "inplace", True)
+        if copies and _is_only_user(use, seen.uses, (*LINEAR, _BatchNorm)):
             change = functools.partial(replaced, module, "inplace", True)
             what = f"{type(module).__name__}(inplace=True)"
             yield Finding(seen.line_of(module), what, change)
 
-    @staticmethod
-    def _may(use: ModuleUse, seen: Seen) -> bool:
-        if getattr(use.module, "inplace", True) or not isinstance(
-            use.made_by, (*LINEAR, _BatchNorm)
-        ):
-            return False
-        return use.made_by in seen.uses and seen.uses[use.made_by].users == 1
+
+@advice(
+    "D16",
+    "fold normalisations into convolutions, in a copy for validation",
+    numerics=Numerics.ROUNDING,
+    phase="evaluate",
+)
+def folded_normalisation(seen: Seen) -> Iterator[Finding]:
+    """Look for convolutions whose output a normalisation takes, in a validation."""
+    known: set[nn.Module] = set()  # a model may be a part of another, which is called too
+    for model in seen.models:
+        inside = set(model.modules()) - known
+        pairs = [
+            (layer, norm)
+            for layer, norm in _normalised(seen.uses_in_validation)
+            if isinstance(layer, CONVOLVES) and layer in inside and norm in inside
+        ]
+        known |= {layer for layer, _ in pairs}
+        if pairs:
+            what = f"fold {len(pairs)} normalisations of {type(model).__name__} into convolutions"
+            change = functools.partial(_fold, model, pairs)
+            yield Finding(seen.line_of(model), what, change)
 
 
-ADVICE = BiasBeforeNorm(), InPlaceActivation()
+def _fold(model: nn.Module, pairs: list[tuple[Any, _BatchNorm]]) -> Undo:
+    folded: dict[int, nn.Module] = {}
+    for layer, norm in pairs:
+        folded[id(layer)], folded[id(norm)] = fuse_conv_bn_eval(layer, norm), nn.Identity()
+    undo = ExitStack()
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if id(child) in folded:
+                setattr(module, name, folded[id(child)])
+                undo.callback(setattr, module, name, child)
+    return undo.close

@@ -1,0 +1,204 @@
+"""What was seen of a training script: its models and optimisers, and the events of its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from fastdata.doctor.memory import Held
+from fastdata.measuring.stalls import Stall
+
+__all__ = [
+    "FOLLOWED_STEPS",
+    "BatchCopied",
+    "Epoch",
+    "Event",
+    "EventKind",
+    "Metric",
+    "ModuleUse",
+    "Seen",
+]
+
+EventKind: TypeAlias = Literal[
+    "forward", "backward", "grad", "clip", "scale", "unscale", "step", "zero_grad"
+]
+
+FOLLOWED_STEPS = 5
+"""In which operations are followed, so that they take longer than others."""
+
+
+@dataclass(slots=True, eq=False)
+class Epoch:
+    """A pass through a loader, and whether it trains: a gradient is computed, or a step made."""
+
+    loader: Any
+    trains: bool = False
+    is_whole: bool = False
+    """Whether the script took all batches, and did not stop before the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCopied:
+    """A line that copies a tensor of a batch to a device, and the loader of that batch."""
+
+    line: str
+    loader: Any
+    non_blocking: bool
+
+    @property
+    def pinned(self) -> bool:
+        """Whether the loader is to put its batches into pinned memory."""
+        return bool(getattr(self.loader, "pin_memory", False))
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A line that computes something of outputs, the function that it calls, and its share."""
+
+    line: str
+    function: str
+    share: float
+    """The share of a step's time, on the host."""
+
+
+@dataclass(slots=True, eq=False)
+class Event:
+    """Something that a step did: to the model or the optimiser `of`.
+
+    For a forward pass of a whole model: whether it was in training mode, and recorded for a
+    backward pass.
+    """
+
+    kind: EventKind
+    line: str
+    of: Any = None
+    training: bool = False
+    autocast: bool = False
+    """Whether any part of a forward pass was under autocast, or in 16 bits."""
+    recorded: bool = False
+    epoch: Epoch | None = None
+    """The innermost pass through a loader in which a forward pass was."""
+    set_to_none: bool = True
+    """Of `zero_grad`."""
+    kept: bool = False
+    """Whether a backward pass has added to the gradients of the last step."""
+    synchronises: bool = True
+    """Whether DDP exchanges gradients in a backward pass."""
+    one_by_one: bool = False
+    """Of clipping: whether gradients are to be read one after another."""
+
+
+@dataclass(slots=True, eq=False)
+class ModuleUse:
+    """A call of a module without children, and the module that made its input."""
+
+    module: nn.Module
+    made_by: nn.Module | None
+    users: int = 0
+    """Modules that took its output."""
+    channels_last: bool = False
+    """Whether the input was four-dimensional, and dense in that order of its memory."""
+    dtype: torch.dtype | None = None
+    shape: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class Seen:
+    """What was seen of a script."""
+
+    models: list[nn.Module] = field(default_factory=list)
+    """Called from outside of any module, with parameters of their own."""
+    optimizers: list[Optimizer] = field(default_factory=list)
+    lines: dict[int, str] = field(default_factory=dict)
+    """Where modules, optimisers and other objects were made, by ``id``."""
+    calls: list[tuple[str, str]] = field(default_factory=list)
+    """Names of calls that matter wherever they are, with their lines."""
+    steps: list[list[Event]] = field(default_factory=list)
+    """Events of each step; its optimiser's step is the last one."""
+    after: list[Event] = field(default_factory=list)
+    """Events after the last step: validation, if there was any."""
+    uses: dict[nn.Module, ModuleUse] = field(default_factory=dict)
+    """The last call of each module in training mode."""
+    uses_in_validation: dict[nn.Module, ModuleUse] = field(default_factory=dict)
+    """The same, of models in evaluation mode."""
+    stalls: tuple[Stall, ...] = ()
+    metrics: list[Metric] = field(default_factory=list)
+    copies: list[BatchCopied] = field(default_factory=list)
+    attention: list[str] = field(default_factory=list)
+    """Lines that compute attention by hand."""
+    moving_lines: set[str] | None = None
+    """Lines of a step that move a tensor to a device; None if they were not looked at."""
+    held: tuple[Held, ...] = ()
+    held_bytes: int = 0
+    steps_seen: int = 0
+    ends: list[tuple[float, int]] = field(default_factory=list)
+    """When steps ended, in seconds, and how many pages of memory the process had been given."""
+    forced: dict[EventKind, dict[str, Any]] = field(default_factory=dict)
+    """Options that calls of a kind have from now on, whatever the script gives them."""
+
+    @property
+    def events(self) -> Iterator[Event]:
+        """Every event, in its order."""
+        for step in self.steps:
+            yield from step
+        yield from self.after
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether any parameter is on a GPU."""
+        return any(p.device.type == "cuda" for model in self.models for p in model.parameters())
+
+    @property
+    def validates(self) -> bool:
+        """Whether a model was called in evaluation mode."""
+        return any(event.kind == "forward" and not event.training for event in self.events)
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether a model, or a part of one, is compiled already."""
+        return any(
+            getattr(module, "_compiled_call_impl", None) is not None
+            or type(module).__name__ == "OptimizedModule"
+            for model in self.models
+            for module in model.modules()
+        )
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the script has one optimiser, and only `backward` makes gradients."""
+        return len(self.optimizers) == 1 and all(
+            any(event.kind == "backward" for event in step)
+            and not any(event.kind == "grad" for event in step)
+            for step in self.steps
+        )
+
+    @property
+    def training_passes(self) -> Iterator[Event]:
+        """Forward passes that have a backward pass."""
+        for step in self.steps:
+            before: Event | None = None
+            for event in step:
+                if event.kind == "forward" and event.recorded:
+                    before = event
+                elif event.kind in ("backward", "grad") and before is not None:
+                    yield before
+                    before = None
+
+    def trained(self) -> list[nn.Module]:
+        """Return models that were called in training mode and recorded."""
+        called = {id(e.of) for e in self.events if e.kind == "forward" and e.recorded}
+        return [model for model in self.models if id(model) in called]
+
+    @property
+    def model_line(self) -> str:
+        """The line that makes the first trained model; "" if it is not known."""
+        return next(map(self.line_of, self.trained()), "")
+
+    def line_of(self, what: Any) -> str:
+        """Return where an object was made; "" if that was not seen."""
+        return self.lines.get(id(what), "")
