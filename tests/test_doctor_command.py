@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_helpers import run, run_json
+from cli_helpers import run, run_json, start
+from doctor_helpers import script_with
 
 import fastdata.doctor
 from fastdata.cli.doctor import doctor_command
-from fastdata.doctor import Script
+from fastdata.doctor import DoctorReport, Script
 from fastdata.doctor.advice import ADVICE
 from fastdata.doctor.explaining import explanations
+from fastdata.doctor.messages import Watched
+from fastdata.doctor.results import EndedBy
 
 
 @pytest.fixture
@@ -129,6 +134,42 @@ def test_a_script_gets_its_options(tmp_path: Path) -> None:
     result = run("doctor", path, "--epochs", "1")
     assert result.exit_code == 1
     assert "got ['--epochs', '1']" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("ended_by", "code"),
+    [("nothing", 0), ("time", 0), ("noise", 0), ("failure", 1), ("interruption", 130)],
+)
+@pytest.mark.usefixtures("examined")
+def test_trials_that_end_early_have_a_report_and_an_exit_code(
+    ended_by: EndedBy, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = DoctorReport(
+        "train.py", Watched(), 0.1, 0, None, True, (), None, 1.0, ended="why", ended_by=ended_by
+    )
+    monkeypatch.setattr(fastdata.doctor, "examine", lambda *_, **__: report)
+    result = run("doctor", "train.py")
+    assert result.exit_code == code
+    assert "Why." in result.stdout
+
+
+@pytest.mark.doctor
+def test_ctrl_c_prints_what_was_measured(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(script_with())
+    with start("doctor", "--json", "--only", "D01", path) as command:
+        assert command.stdout is not None
+        assert command.stderr is not None
+        said = ""
+        while "how busy the machine is" not in said:
+            said = command.stderr.readline()
+            assert said, "it ended before a trial"
+        command.send_signal(signal.SIGINT)
+        report = json.loads(command.stdout.read())
+        assert command.wait() == 130
+    assert (report["ended_by"], report["verdict"][-12:]) == ("interruption", "Interrupted.")
+    assert report["step_seconds"] > 0
+    assert {row["id"] for row in report["rows"]} == {"D01"}
 
 
 def test_examples_of_the_help_can_be_parsed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -23,6 +24,7 @@ from fastdata.doctor.messages import Ended, Ran, Request, Run, Watched
 from fastdata.doctor.processes import ScriptFailedError, ScriptProcess
 from fastdata.doctor.trials import Trials
 from fastdata.errors import OptionError
+from fastdata.measuring import noise
 from fastdata.processes.resources import available_cores
 
 pytestmark = pytest.mark.doctor
@@ -32,6 +34,10 @@ ENDS = {
     "never steps": ("print('hello')", "ended without a step of an optimiser"),
     "no step": (
         "import torch\ntorch.ones(1, requires_grad=True).sum().backward()",
+        "ended without a step of an optimiser",
+    ),
+    "its workers only load data": (
+        "from torch.utils.data import DataLoader\nlist(DataLoader([1, 2], num_workers=1))",
         "ended without a step of an optimiser",
     ),
     "asks": ("input('go on? ')", "EOFError"),
@@ -518,6 +524,7 @@ def test_advice_is_tried_by_the_command_and_its_gain_reported(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trials, "WINDOW_SECONDS", 0.05)
+    monkeypatch.setattr(noise, "MOST_NOISE", math.inf)  # of other tests
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # several wait for each other beside other tests
     path = tmp_path / "train.py"
     path.write_text(script_with(**ANOMALIES))

@@ -35,7 +35,7 @@ import fastdata
 from fastdata.errors import MissingExtraError, OptionError, WorkerError
 from fastdata.loading import is_dataset
 from fastdata.measuring import trials
-from fastdata.measuring.crops import ChosenCrops
+from fastdata.measuring.images import ChosenCrops
 from fastdata.measuring.page_cache import read_within, resident
 from fastdata.measuring.trials import LocalRunner, ProcessRunner, TrialFailedError
 from fastdata.measuring.windows import Rate, Supply, Windows

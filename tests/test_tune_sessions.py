@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from simulated_tuning import CURVE, Batches, Clock, Meter, T, rate
 
-from fastdata.measuring.factories import ImageInfo
+from fastdata.measuring.factories import WorkloadInfo
+from fastdata.measuring.images import ImageInfo
 from fastdata.measuring.trials import TrialFailedError
 from fastdata.measuring.windows import (
     Rate,
@@ -21,7 +22,6 @@ from fastdata.measuring.windows import (
     measure_supply,
     measure_training,
 )
-from fastdata.measuring.workload import WorkloadInfo
 from fastdata.tuned_settings.settings import Settings
 from fastdata.tuning.budget import TimeBudget
 from fastdata.tuning.choice import curve, fed, ruled_out

@@ -12,7 +12,7 @@ import click
 
 from fastdata.cli.options import json_options
 from fastdata.cli.output import emit, emit_json, say
-from fastdata.cli.shell import DONE, FOUND, ScriptCommand, on_interruption
+from fastdata.cli.shell import DONE, FAILED, FOUND, INTERRUPTED, ScriptCommand, on_interruption
 from fastdata.errors import OptionError
 from fastdata.printable import printable
 
@@ -43,7 +43,7 @@ are off.  The report lists all files that were not written.
 
 \b
 Exit codes: 0 done; 3 with --check, a gain is open or a mistake was found; 1 failed, for example
-the script; 2 wrong usage; 130 Ctrl-C."""
+the script, also in a trial; 2 wrong usage; 130 Ctrl-C."""
 
 
 @click.command(
@@ -71,14 +71,18 @@ the script; 2 wrong usage; 130 Ctrl-C."""
 )
 @click.option("--list", "lists", is_flag=True, help="List the advice, with its IDs.")
 @click.option("--explain", metavar="ID", help="Explain a piece of advice, e.g. D06.")
-@click.option("--all", "notes", is_flag=True, help="Also print notes, which are not measured.")
+@click.option(
+    "--all", "notes", is_flag=True, help="Print everything, also notes, which are not measured."
+)
 @click.option(
     "--ranks",
     type=click.IntRange(2),
     metavar="N",
     help="Watch N ranks on this machine, as torchrun starts them, and compare them; try nothing.",
 )
-@click.option("--check", is_flag=True, help="Exit with 3 where something is left to do, for CI.")
+@click.option(
+    "--check", is_flag=True, help="Exit with 3 if a gain is open or a mistake was found, for CI."
+)
 @click.option(
     "--threshold",
     type=click.FloatRange(1),
@@ -142,12 +146,13 @@ def doctor_command(
         from fastdata.pages import write_page
 
         write_page(render_page(report), html)
-    return FOUND if check and report.is_open(threshold) else DONE
+    found = FOUND if check and report.is_open(threshold) else DONE
+    return {"interruption": INTERRUPTED, "failure": FAILED}.get(report.ended_by, found)
 
 
 @contextlib.contextmanager
 def _running(script: Script) -> Iterator[None]:
-    """Explain it where a script fails, or is interrupted."""
+    """Explain a failure of the script, or an interruption, before there are results."""
     from fastdata.doctor.processes import ScriptFailedError
 
     with on_interruption("Nothing was written."):

@@ -95,7 +95,7 @@ def choose(
     raises is a `click.ClickException`.
     """
     import fastdata
-    from fastdata.measuring.crops import ChosenCrops
+    from fastdata.measuring.images import ChosenCrops
     from fastdata.splits import check_one_split
     from fastdata.steps import is_script_target
 

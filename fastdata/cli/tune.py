@@ -92,7 +92,7 @@ def tune_command(
     if target is None:
         raise click.UsageError("Missing argument 'TARGET'.")
     import fastdata
-    from fastdata.measuring.crops import ChosenCrops
+    from fastdata.measuring.images import ChosenCrops
     from fastdata.splits import check_one_split
     from fastdata.steps import is_script_target
     from fastdata.tuning.picture import check_picture_path, plot

@@ -10,6 +10,7 @@
 ``script.py``       a script, started as its user starts it
 ``processes.py``    its processes, seen from the parent
 ``session.py``      one of its processes, which stops at steps of the script
+``stepless.py``     scripts in which doctor sees no step
 ``writes.py``       a guard for the user's files: the script writes elsewhere
 ``replaying.py``    its batches: live, or a few of them repeated
 ``watching.py``     hooks: its models, optimisers, and the events of its steps

@@ -71,11 +71,9 @@ class ScriptFailedError(FastdataError, RuntimeError):
 @contextlib.contextmanager
 def scratch_folder() -> Iterator[Path]:
     """Give a folder for all that scripts write, which is removed in the end."""
-    folder = Path(tempfile.mkdtemp(prefix="fastdata-doctor-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    prefix = "fastdata-doctor-"
+    with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
 class ScriptProcess:
@@ -88,7 +86,6 @@ class ScriptProcess:
         self._scratch = Path(request.scratch)
         self._scratch.mkdir(parents=True, exist_ok=True)
         self._output = self._scratch / "output.txt"
-        self._ended = False
         code = request.script.within(_START)
         request = replace(request, is_main=code is not None)
         ours, theirs = Pipe()
@@ -140,13 +137,11 @@ class ScriptProcess:
     def watched_to_end(self, seconds: float) -> Watched:
         """Return what was seen of a script that runs until it ends, or for so many seconds."""
         try:
-            answer = self._answer(seconds)
+            return self.watched(seconds)
         except ScriptFailedError as error:
             if error.raised or error.watched is None or not error.watched.steps:
                 raise
             return error.watched
-        assert isinstance(answer, Watched), "nothing else is sent"
-        return answer
 
     def tell(self, command: object) -> None:
         """Have the script do something that it gives no answer to."""
@@ -154,7 +149,7 @@ class ScriptProcess:
 
     def ask(self, command: object, seconds: float) -> Ran:
         """Have the script run some steps; return how long they took."""
-        self._connection.send(command)
+        self.tell(command)
         answer = self._answer(seconds)
         assert isinstance(answer, Ran), "that is what follows"
         return answer
@@ -192,10 +187,8 @@ class ScriptProcess:
 
     def close(self) -> None:
         """End the process, and all that it has started.  Idempotent."""
-        if self._ended:
+        if self._connection.closed:
             return
-        self._ended = True
-        self._process.kill()
         kill_group(self._process.pid)
         self._process.wait()
         self._connection.close()

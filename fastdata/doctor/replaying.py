@@ -177,7 +177,7 @@ class Replay:
             close()
         del batches
         trains = epoch.trains
-        if kept and ((self.mode == "train" and trains) or self._evaluates(trains=trains)):
+        if kept and self._is_measured(trains=trains):
             self.repeats = True
             kept = _regrouped(kept, self.factor)
             self.samples = _samples(kept[0])
@@ -206,9 +206,7 @@ class Replay:
         if trains and self.mode == "watch":
             is_long = count >= WATCHED_BATCHES or self._is_over(began, EPOCH_SECONDS)
             return is_long and steps >= EPOCH_STEPS
-        if trains:
-            return count >= KEPT_BATCHES
-        if self._evaluates(trains=False):
+        if trains or self._is_measured(trains=False):
             return count >= KEPT_BATCHES
         if not self._trained:
             return self._is_over(began, UNTRAINED_SECONDS)
@@ -217,8 +215,9 @@ class Replay:
     def _is_over(self, began: float, seconds: float) -> bool:
         return not self._compared and time.monotonic() - began > seconds
 
-    def _evaluates(self, *, trains: bool) -> bool:
-        return self.mode == "evaluate" and self._trained and not trains
+    def _is_measured(self, *, trains: bool) -> bool:
+        """Return whether batches of an epoch are given again, to measure it."""
+        return self.mode == "train" if trains else self.mode == "evaluate" and self._trained
 
 
 def _copied(leaf: Any) -> Any:
@@ -235,17 +234,14 @@ def _has_samples(leaf: Any) -> bool:
 
 def _regrouped(batches: list[Any], factor: float) -> list[Any]:
     """Return batches of more samples, or fewer: put together, or cut."""
-    if factor < 1:
-
-        def cut(leaf: Any) -> Any:
-            return leaf[: max(1, int(len(leaf) * factor))] if _has_samples(leaf) else leaf
-
-        return [tree_map(cut, batch) for batch in batches]
+    count, times = len(batches), max(1, int(factor))
 
     def joined(*leaves: Any) -> Any:
-        return torch.cat(leaves) if _has_samples(leaves[0]) else leaves[0]
+        if not _has_samples(leaves[0]):
+            return leaves[0]
+        most = max(1, int(len(leaves[0]) * factor)) if factor < 1 else None
+        return torch.cat(leaves)[:most]
 
-    count, times = len(batches), int(factor)
     return [
         tree_map(joined, *(batches[(first + n) % count] for n in range(times)))
         for first in range(count)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from fastdata.doctor.contract import Kind, Numerics, Phase
 from fastdata.doctor.messages import Watched
 from fastdata.doctor.results import BatchSize, EndedBy, Trial
+from fastdata.doctor.trials import ALLOCATOR
 from fastdata.measuring.noise import Clock
 from fastdata.measuring.statistics import WORTH, Estimate
 from fastdata.processes.resources import format_bytes
@@ -30,9 +31,6 @@ WAITS = 0.05
 
 LESS_MEMORY = 0.95
 """Peaks of memory above this ratio may differ by chance."""
-
-ALLOCATOR = "D55"
-"""Other advice is compared with a baseline that follows this advice."""
 
 OUTCOMES = {
     "gain": "Faster",
@@ -65,7 +63,7 @@ class Row:
     why_not: str = ""
     """Why it was not tried."""
     phase: Phase = "train"
-    """Whether it is about training steps or about validation."""
+    """The part of the script that it makes faster: training steps or validation."""
     saves: Literal["time", "memory"] = "time"
     """Its purpose."""
     at_most: float | None = None
@@ -97,7 +95,7 @@ class Row:
 
     @property
     def needs_gpu(self) -> bool:
-        """Whether it was not tried because there is no GPU."""
+        """Whether a trial needs a GPU and there is none."""
         return self.trial is None and self.why_not == "GPU only"
 
     @property
@@ -113,7 +111,7 @@ class Row:
         if self.needs_gpu:
             return "Needs a GPU to try"
         if self.trial is None:
-            return f"Not tried ({self.why_not or 'the trials ended before'})"
+            return f"Not tried ({last_line(self.why_not)})" if self.why_not else "Not tried"
         peak, before = self.trial.peak_bytes, self.trial.base_peak_bytes
         if self.saves == "memory" and self.gain <= 1 and 0 < peak < LESS_MEMORY * before:
             return "Less memory"
@@ -136,7 +134,7 @@ class Row:
         """Return each ``FILE:LINE``; with `most` that many, shortened, and how many more."""
         shown = [(re.match(r".*:\d+(?= |$)", where) or [where])[0] for where in self.where[:most]]
         if most is not None:
-            shown = [one if len(one) <= 30 else f"...{one[-27:]}" for one in shown]
+            shown = [one if len(one) <= 24 else f"...{one[-21:]}" for one in shown]
         more = len(self.where) - len(shown)
         return ", ".join(shown) + (f" and {more} more" if more else "")
 
@@ -166,6 +164,7 @@ class DoctorReport:
     ended: str = ""
     """Why trials ended early, as a sentence without its capital and full stop."""
     ended_by: EndedBy = "nothing"
+    """What ended them."""
     clock: Clock = "wall"
     """The clock that judged steps: processor time if other programs were busy."""
     pinned: bool = True
@@ -259,35 +258,32 @@ def sentences(report: DoctorReport) -> Iterator[str]:
 def _gains(report: DoctorReport) -> Iterator[str]:
     """Yield a sentence for each kind of gain."""
     main = [row for row in report.faster if row.phase == "train" and row.keeps_numbers]
+    is_pinned = bool(main) and main[0].id == ALLOCATOR
+    found = [(row.trial, [row]) for row in main[: 1 + is_pinned]]
     together = report.together
-    if together is not None and together.verdict != "gain":
-        together = None
-    prefix: tuple[str, ...] = ()
-    if main and main[0].id == ALLOCATOR and not (together and ALLOCATOR in together.follow):
-        yield _gain(main[0].trial, main[:1])
-        main, prefix = main[1:], ("on top of that",)
-    if together is not None:
+    if together is not None and together.verdict == "gain" and together.gain is not None:
         followed = [row for id in together.follow for row in report.rows if row.id == id]
-        yield _gain(together, followed, prefix)
-    elif main:
-        yield _gain(main[0].trial, main[:1], prefix)
-    others: dict[tuple[str, str], Row] = {}
+        is_first = is_pinned and ALLOCATOR not in together.follow
+        found = [*found[:is_first], (together, followed)]
+    others: dict[tuple[str, bool], Row] = {}
     for row in report.faster:
-        price = PRICES.get(row.numerics, "")
-        if row.phase == "evaluate" or price:
-            others.setdefault((row.phase, price), row)
-    for (_, price), row in others.items():
-        yield _gain(row.trial, [row], (*prefix, price) if price else prefix)
+        if row.phase == "evaluate" or not row.keeps_numbers:
+            others.setdefault((row.phase, row.keeps_numbers), row)
+    for trial, rows in (*found, *((row.trial, [row]) for row in others.values())):
+        yield _gain(trial, rows, is_pinned and all(row.id != ALLOCATOR for row in rows))
 
 
-def _gain(trial: Trial | None, rows: Sequence[Row], prefix: tuple[str, ...] = ()) -> str:
-    actions = [row.action if len(row.action) <= 40 else row.title for row in rows]
+def _gain(trial: Trial | None, rows: Sequence[Row], is_further: bool) -> str:
+    actions = [row.action if len(row.action) <= 60 else row.title for row in rows]
     if len(actions) > 3:
         actions[2:] = [f"{len(actions) - 2} more"]
     listed = " and ".join(filter(None, (", ".join(actions[:-1]), *actions[-1:])))
+    numerics = rows[0].numerics if len(rows) == 1 else trial and trial.numerics
+    price = f"{PRICES[numerics]}, " if numerics in PRICES else ""
     subject = "validation" if rows and rows[0].phase == "evaluate" else "a step"
+    than = f" as with {ALLOCATOR} alone" if is_further else ""
     ratio = ratio_text(trial.gain if trial else None)
-    return _sentence(", ".join((*prefix, f"{subject} can be {ratio} as fast: {listed}")))
+    return _sentence(f"{price}{subject} can be {ratio} as fast{than}: {listed}")
 
 
 def _sentence(text: str) -> str:
@@ -295,7 +291,7 @@ def _sentence(text: str) -> str:
 
 
 def mistake_text(row: Row, places: int | None = None) -> str:
-    """Return a mistake with its places, or as many of them as `places`, and its ID."""
+    """Return a mistake with its ID and its places; `places` limits their number."""
     return ", ".join(filter(None, (row.action, row.places(places)))) + f" ({row.id})"
 
 
@@ -317,7 +313,8 @@ def _state(report: DoctorReport) -> Iterator[str]:
         if not is_faster or failed or len(results) < count:
             yield f"{said}."
     if report.ended:
-        yield _sentence(report.ended)
+        what, colon, why = report.ended.partition(":")
+        yield _sentence(f"{what}: {last_line(why)}" if colon else what)
 
 
 def visible_text(report: DoctorReport) -> str:

@@ -143,7 +143,7 @@ def script_of(words: Sequence[str]) -> Script:
         return Script("module", given[1], tuple(given[2:]))
     if not given or given[0].startswith("-"):
         raise OptionError(
-            "there is no script: give it as to python, e.g. fastdata doctor main.py --epochs 1"
+            "there is no script: name it first, as in fastdata doctor main.py --epochs 1"
         )
     name, *arguments = given
     if not name.endswith(".py") and not os.path.isfile(name) and is_script_target(name):

@@ -86,17 +86,16 @@ class Session:
         self._first: State | None = None  # before the first dump
         self._steps = 0  # that are to be run
         self._left = 0  # of the steps that are to be run
-        self._began = self._cpu_began = 0.0
+        self._began = 0.0, 0.0
         self._measures = False
         self._first_steps = FirstSteps(self._watch, self._replay.loader_of)
         self._dump: StepDump | None = None
         self._first_step = 0.0
         self._weights = ""
-        self._complete = False
         self._environment: dict[str, str] = {}
 
     def __enter__(self) -> Session:
-        if self.request.phase == "evaluate" or self.request.watch_only:
+        if self.request.phase == "evaluate":
             self._watch.on_forward = self._on_evaluation
         self._watch.on_event = self._on_event
         self._stepless.install()
@@ -117,14 +116,12 @@ class Session:
         elif error is not None:
             self._fail(users_traceback(error, is_main=self.request.is_main))
         steps = self._watch.seen.steps_seen
-        self._complete = True
         self._end_with(
             f"the script ended after {steps:,} steps" if steps else self._stepless.why_ended()
         )
 
     def _end_with(self, why: str) -> NoReturn:
-        self._send(Ended(why, watched=self._watched()))
-        self._end()
+        self._finish(Ended(why, watched=self._watched(complete=True)))
 
     def _fail(self, why: str) -> NoReturn:
         watched = self._watched()
@@ -167,24 +164,26 @@ class Session:
             self._on_unit()
             return
         steps = self._watch.seen.steps_seen
-        if steps == 1:
-            self._first_step = time.monotonic()
+        self._first_step = self._first_step or time.monotonic()
         self._first_steps.end_step()
         if steps < WATCHED_STEPS:
             return
-        if steps == WATCHED_STEPS and self.request.ranks > 1:
-            self._weights = digest(list(self._parameters().values()))
-            self._send(self._watched())  # it may wait for the others for ever, later
+        is_late = time.monotonic() - self._first_step > WATCHED_SECONDS
+        epochs = self._replay.epochs
         if self.request.ranks > 1:
-            if steps >= RANKS_STEPS or self._replay.epochs > 1:
+            if steps == WATCHED_STEPS:
+                self._weights = digest(list(self._parameters().values()))
+                self._send(self._watched())  # it may wait for the others for ever, later
+            if steps >= RANKS_STEPS or epochs > 1:
                 self._end_watching()
         elif self.request.watch_only:
-            late = time.monotonic() - self._first_step > WATCHED_SECONDS
-            if (late and steps > EPOCH_STEPS) or self._replay.epochs > 1:
+            if steps == EPOCH_STEPS:  # validation may come now
+                self._deadline = min(self._deadline, self._first_step + 2 * WATCHED_SECONDS)
+            if (is_late and steps > EPOCH_STEPS) or epochs > 1:
                 self._end_watching()
         elif self.request.phase == "train":
             self._begin()
-        elif time.monotonic() - self._first_step > WATCHED_SECONDS or self._replay.epochs > 2:
+        elif is_late or epochs > 2:
             self._fail("no validation was reached whose batches come from a loader")
 
     def _on_fork(self) -> None:
@@ -194,22 +193,16 @@ class Session:
 
     def _on_event(self, kind: str) -> None:
         """Called at each batch, forward and backward pass, until steps are measured."""
-        request = self.request
-        if self._watch.is_stepping:
-            return
+        is_alone = self.request.watch_only and self.request.ranks == 1
         if not self._watch.seen.steps_seen:
-            self._stepless.note(kind)
-        elif request.watch_only and request.ranks == 1 and time.monotonic() > self._deadline:
+            if not self._watch.is_stepping:
+                self._stepless.note(kind)
+        elif is_alone and kind == "forward" and time.monotonic() > self._deadline:
             self._end_watching()
 
     def _on_evaluation(self, model: nn.Module) -> None:
-        """Called after each forward pass of a model in evaluation mode."""
-        if self.request.watch_only:
-            if not self._first_step or self.request.ranks > 1:
-                return
-            if time.monotonic() - self._first_step > 2 * WATCHED_SECONDS:
-                self._end_watching()
-        elif self._replay.repeats:
+        """Called after each forward pass in evaluation mode of a validation to be measured."""
+        if self._replay.repeats:
             model.register_forward_hook(lambda *_: self._on_unit())
             self._watch.on_forward = None
             self._begin()
@@ -221,12 +214,11 @@ class Session:
             self._answer()
 
     def _end_watching(self) -> NoReturn:
-        self._complete = True
-        self._send(self._watched())
-        self._end()
+        self._finish(self._watched(complete=True))
 
-    def _end(self) -> NoReturn:
-        """End; of several ranks, when all have been seen, as the others need this one for that."""
+    def _finish(self, message: object) -> NoReturn:
+        """Send a last message and end; one of several ranks waits until all were seen."""
+        self._send(message)
         if self.request.ranks > 1:
             with contextlib.suppress(EOFError, OSError):
                 self._connection.recv()
@@ -252,17 +244,17 @@ class Session:
         self._wait()
 
     def _answer(self) -> None:
-        if uses_cuda():
-            torch.cuda.synchronize()
-        seconds = time.perf_counter() - self._began
-        cpu_seconds = time.process_time() - self._cpu_began
-        samples, parts = self._replay.samples, self._watch.part_seconds.copy()
+        seconds, cpu_seconds = (
+            now - then for now, then in zip(_clocks(), self._began, strict=True)
+        )
+        peak, memory = peak_bytes(), (0, 0)
         if uses_cuda():
             peak, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
             memory = reserved, torch.cuda.memory_stats().get("num_alloc_retries", 0)
-        else:
-            peak, memory = peak_bytes(), (0, 0)
-        self._send(Ran(seconds, peak, self._steps, samples, parts, *memory, cpu_seconds))
+        parts = self._watch.part_seconds
+        self._send(
+            Ran(seconds, peak, self._steps, self._replay.samples, parts, *memory, cpu_seconds)
+        )
         self._wait()
 
     def _wait(self) -> None:
@@ -287,11 +279,9 @@ class Session:
             self._left = command.steps
         else:
             _end_group()
-        if uses_cuda():
-            torch.cuda.synchronize()
         self._steps = self._left
         self._watch.part_seconds = defaultdict(float)
-        self._began, self._cpu_began = time.perf_counter(), time.process_time()
+        self._began = _clocks()
 
     def _switch(self, follow: tuple[str, ...]) -> None:
         """Follow this advice, and no other."""
@@ -311,19 +301,23 @@ class Session:
         except OSError:
             _end_group()
 
-    def _watched(self) -> Watched:
-        seen, request = self._watch.seen, self.request
+    def _watched(self, *, complete: bool = False) -> Watched:
+        seen, replay = self._watch.seen, self._replay
         rank = None
-        if request.ranks > 1:
-            seed = self._seed if self._complete else None
-            rank = rank_facts(seen, self._replay.trained_with, self._weights, seed)
+        if self.request.ranks > 1:
+            seed = self._seed if complete else None
+            rank = rank_facts(seen, replay.trained_with, self._weights, seed)
+        blocked, environment = dict(self._writes.blocked), self._environment
         return watched_facts(
-            seen,
-            self._replay.waits,
-            blocked=dict(self._writes.blocked),
-            environment=self._environment,
-            rank=rank,
+            seen, replay.waits, blocked=blocked, environment=environment, rank=rank
         )
+
+
+def _clocks() -> tuple[float, float]:
+    """Return the time, and the CPU time of this process, once a GPU has done its work."""
+    if uses_cuda():
+        torch.cuda.synchronize()
+    return time.perf_counter(), time.process_time()
 
 
 def _end_group() -> NoReturn:

@@ -1,4 +1,4 @@
-"""Scripts of which doctor sees no step: they use no optimiser, or train in processes of their own.
+"""Recognise a script that will make no step: it has no optimiser, or other processes train.
 
 A script may load data and models for minutes before its first step.  So only batches, forward and
 backward passes count, and processes that train.
@@ -22,16 +22,16 @@ from fastdata.measuring.lines import is_users, short_line, user_line
 __all__ = ["Stepless"]
 
 PASSES_SECONDS = 60.0
-"""Of batches and forward passes without a step: a script may cache features, or validate first."""
+"""Limit for batches and forward passes: a script may cache features, or validate first."""
 
 BACKWARD_SECONDS, MOST_BACKWARDS = 120.0, 1000
-"""Of backward passes without a step: a script may accumulate the gradients of many batches."""
+"""Limits for backward passes: a script may accumulate the gradients of many batches."""
 
 LONGEST_SECONDS = 10.0
-"""Of one pass; a pause that is longer is a download, or a model that is made."""
+"""The most that one pass counts: a longer pause is a download, or a model that is made."""
 
 JOIN_SECONDS = 30.0
-"""That a script may wait for processes in which doctor sees nothing: they may prepare data."""
+"""Limit for processes in which doctor sees nothing: they may prepare data."""
 
 _LAUNCHERS = {"torchrun", "torch.distributed.run", "torch.distributed.launch"}
 _SPAWN = os.path.join("torch", "multiprocessing", "spawn.py")
@@ -50,7 +50,8 @@ class Stepless:
         self._script, self._has_stepped, self._end = script, has_stepped, end
         self._last = self._active = 0.0
         self._passes = self._backwards = 0
-        self._started, self._started_at = "", 0.0
+        self._processes: list[Any] = []  # that the script's own code has started
+        self._started, self._started_at = "", 0.0  # the last one
         self._child_trains = mmap.mmap(-1, 1)  # shared with processes that are forked
 
     def install(self) -> None:
@@ -62,27 +63,34 @@ class Stepless:
             if caller.f_code.co_filename.endswith(_SPAWN):
                 self._refuse(caller)
             start(process)
-            if is_users(caller.f_code.co_filename) and not self._started:
+            if is_users(caller.f_code.co_filename):
+                self._processes.append(process)
                 self._started = user_line(caller)
                 is_forked = getattr(process._popen, "method", "") == "fork"
                 self._started_at = float("inf") if is_forked else time.monotonic()
 
         def joined(process: Any, timeout: float | None = None) -> None:
-            self._look()
-            while timeout is None and self._started and process.is_alive():
-                join(process, _TICK_SECONDS)
+            if process in self._processes:
                 self._look()
+                while timeout is None and process.is_alive():
+                    join(process, _TICK_SECONDS)
+                    self._look()
             join(process, timeout)
 
         def launched(program: Any, args: Any, *arguments: Any, **options: Any) -> None:
-            words = [args] if isinstance(args, (bytes, os.PathLike)) else args
-            words = words.split() if isinstance(words, str) else map(os.fsdecode, words)
-            if not _LAUNCHERS.isdisjoint(map(os.path.basename, words)):
+            if not isinstance(args, (str, bytes, os.PathLike)):
+                args = list(args)  # it may be a generator
+            words = args if isinstance(args, list) else os.fsdecode(args).split()
+            if not _LAUNCHERS.isdisjoint(os.path.basename(os.fsdecode(word)) for word in words):
                 self._refuse(sys._getframe(1))
             opened(program, args, *arguments, **options)
 
-        BaseProcess.start, BaseProcess.join = started, joined  # type: ignore[method-assign]
-        subprocess.Popen.__init__ = launched  # type: ignore[method-assign, assignment]
+        for owner, name, function in (
+            (BaseProcess, "start", started),
+            (BaseProcess, "join", joined),
+            (subprocess.Popen, "__init__", launched),
+        ):
+            setattr(owner, name, function)
 
     def note_child(self) -> None:
         """Note, in a process that the script has forked, that it has made a step there."""
@@ -111,7 +119,7 @@ class Stepless:
 
     def _look(self) -> None:
         is_late = time.monotonic() - self._started_at > JOIN_SECONDS
-        if self._started and (self._child_trains[0] or is_late) and not self._has_stepped():
+        if (self._child_trains[0] or is_late) and not self._has_stepped():
             self._end(self._elsewhere(self._started))
 
     def _refuse(self, frame: FrameType) -> None:

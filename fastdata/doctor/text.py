@@ -1,7 +1,7 @@
 """A report as text for a terminal: the verdict first, then the things to do.
 
 The text has at most 25 lines of 100 columns; ``--all`` prints everything.  `fastdata.printable`
-cleans what comes from the script.
+removes control characters from names and messages of the script.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from fastdata.doctor.report import (
     visible_text,
 )
 from fastdata.doctor.results import BatchSize
+from fastdata.doctor.trials import ALLOCATOR
 from fastdata.measuring.lines import short_line
 from fastdata.printable import printable
 from fastdata.processes.resources import format_bytes
@@ -37,40 +38,43 @@ TO_DO = 5
 def render_text(report: DoctorReport, *, everything: bool = False) -> str:
     """Return a report as lines for a terminal; with `everything` without a limit of lines."""
     if everything:
-        return "\n".join(_lines(report, None))
-    for most in 2, 1:
-        lines = list(_lines(report, most))
+        return "\n".join(_lines(report, None, None, [""]))
+    for most, listed, blank in (2, 2, [""]), (2, 1, [""]), (2, 1, []), (1, 1, []):
+        lines = list(_lines(report, most, listed, blank))
         if len(lines) <= LINES:
             return "\n".join(lines)
     hidden = len(lines) - LINES + 1
     return "\n".join([*lines[: LINES - 1], f"{hidden} more lines: --all"])
 
 
-def _lines(report: DoctorReport, most: int | None) -> Iterator[str]:
-    """Yield the lines of a report; an entry takes at most `most` of them."""
-    blank = [""] if most != 1 else []
+def _lines(
+    report: DoctorReport, most: int | None, listed: int | None, blank: list[str]
+) -> Iterator[str]:
+    """Yield the lines of a report.
+
+    A sentence or a cell takes at most `most` lines, a list at most `listed`.
+    """
     for sentence in sentences(report):
         yield from _wrapped(sentence, most)
     mistakes = report.mistakes if len(report.mistakes) > 1 or most is None else []
     for row in mistakes[: most and 3]:
         yield from _wrapped(f"Mistake: {mistake_text(row, most and 1)}", most)
     if most and len(mistakes) > 3:
-        yield f"{len(mistakes) - 3} more mistakes: --all"
+        yield f"and {len(mistakes) - 3} more: --all"
     yield from blank
     for sentence in subject(report, everything=most is None):
         yield from _wrapped(sentence, most)
     yield from blank
     if report.faster:
         yield from _table(things_to_do(report, most), most)
-    if together := together_text(report):
-        yield from _wrapped(together, most)
-    yield from blank if report.faster else ()
+        yield from _wrapped(together_text(report), most)
+        yield from blank
     for heading, items in groups(report, most).items():
-        yield from _listed(heading, items, most)
+        yield from _listed(heading, items, listed)
 
 
 def subject(report: DoctorReport, *, everything: bool) -> Iterator[str]:
-    """Yield sentences on what was measured, and how."""
+    """Yield sentences on the script and on the measurement."""
     watched = report.watched
     if everything:
         yield f"Script: {report.script}"
@@ -84,6 +88,8 @@ def subject(report: DoctorReport, *, everything: bool) -> Iterator[str]:
     yield f"{line}. {seen.capitalize()}." if seen and seen not in report.verdict else f"{line}."
     if report.noise is not None and report.noise.starts == 1:
         yield "Only one process was measured: a verdict needs at least one more."
+    if len(report.faster) > 1 and report.faster[0].id == ALLOCATOR:
+        yield f"All other gains are in addition to {ALLOCATOR}."
     if report.clock == "cpu":
         yield "Other programs were busy, so steps were judged by processor time."
     if not report.repeatable:
@@ -99,13 +105,15 @@ def subject(report: DoctorReport, *, everything: bool) -> Iterator[str]:
 
 
 def groups(report: DoctorReport, most: int | None = None) -> dict[str, list[str]]:
-    """Return what follows the things to do: short texts by heading."""
+    """Return the lists below the things to do: short texts by heading."""
     watched = report.watched
     found = {"Also faster": [_item(row, most) for row in report.faster[TO_DO:]]}
     found |= {heading: [] for heading in list(OUTCOMES.values())[1:]}
     for row in report.rows:
         if row.kind == "speed" and row.gain <= 1:
-            found.setdefault(row.outcome, []).append(_item(row, most))
+            is_said = row.trial is None and row.why_not == report.ended
+            heading = "Not tried" if is_said else row.outcome
+            found.setdefault(heading, []).append(_item(row, most))
     found["Batch sizes"] = [_size_text(size) for size in report.batch_sizes]
     if most is None:
         found["Notes"] = [_item(row, most) for row in report.rows if row.kind == "note"]
@@ -129,10 +137,15 @@ def _size_text(size: BatchSize) -> str:
 def things_to_do(report: DoctorReport, most: int | None = None) -> Iterator[tuple[str, ...]]:
     """Yield the gains with the largest first: ratio, numerics, change and places."""
     for row in report.faster[:TO_DO]:
-        change = f"{row.id} {row.action}{' (of validation)' if row.phase == 'evaluate' else ''}"
+        change = _change(row)
         if row.trial and row.trial.warm_up_seconds > max(1.0, 5 * row.trial.step_seconds):
             change += f" (first step: {row.trial.warm_up_seconds:.0f} s more)"
         yield row.result, row.numerics_text, change, row.places(most and 1)
+
+
+def _change(row: Row) -> str:
+    is_clear = row.phase == "train" or "validation" in row.action
+    return f"{row.id} {row.action}{'' if is_clear else ' in validation'}"
 
 
 def together_text(report: DoctorReport) -> str:
@@ -140,8 +153,9 @@ def together_text(report: DoctorReport) -> str:
     trial = report.together
     if trial is None or trial.gain is None:
         return ""
-    together = f"{len(trial.follow)} together, measured: {', '.join(trial.follow)}"
+    how = f"{ALLOCATOR} times the others" if ALLOCATOR in trial.follow else "measured"
     verdict = "" if trial.verdict == "gain" else f" ({trial.verdict})"
+    together = f"{len(trial.follow)} together, {how}: {', '.join(trial.follow)}"
     return f"{ratio_text(trial.gain)}  {together}{verdict}"
 
 
@@ -149,7 +163,7 @@ def _table(rows: Iterator[tuple[str, ...]], most: int | None) -> Iterator[str]:
     """Yield rows in columns."""
     cells = [("Faster (95%)", "Numerics", "Change", "Where"), *rows]
     widths = [max(len(printable(one)) for one in column) for column in zip(*cells, strict=True)]
-    widths[3] = min(widths[3], 30)
+    widths[3] = min(widths[3], 36)
     widths[2] = min(widths[2], WIDTH - 6 - widths[0] - widths[1] - widths[3])
     for cell in cells:
         parts = [_wrapped(one, most, w) for one, w in zip(cell, widths, strict=True)]
@@ -158,8 +172,8 @@ def _table(rows: Iterator[tuple[str, ...]], most: int | None) -> Iterator[str]:
 
 
 def _item(row: Row, most: int | None) -> str:
-    """Return a row in a few words; without a limit in all of them."""
-    words = [f"{row.id} {row.action}{' in validation' if row.phase == 'evaluate' else ''}"]
+    """Return a row as a short text; without a limit all of its facts."""
+    words = [_change(row)]
     if most is None or row.outcome != "No difference":
         words.append(row.result)
     if row.trial is not None and (most is None or not row.keeps_numbers):
@@ -190,7 +204,7 @@ def _cut(text: str, width: int) -> str:
 
 
 def _wrapped(text: str, most: int | None, width: int = WIDTH) -> list[str]:
-    """Return text as lines, at most `most` of them."""
+    """Return text as lines; `most` limits their number."""
     indent = "  " if width == WIDTH else ""
     lines = textwrap.wrap(printable(text), width, subsequent_indent=indent, break_on_hyphens=False)
     if most is not None and len(lines) > most:

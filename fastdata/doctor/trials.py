@@ -412,7 +412,8 @@ class Trials:
     def _check_noise(self, base: Running, itself: _Row) -> None:
         """End trials where the script differs from itself too much for any verdict."""
         self.progress("looking how busy the machine is")
-        order = [None, itself] * LEAST_ROUNDS + [None]
+        rounds = ROUNDS if base.step_seconds < WINDOW_SECONDS else LEAST_ROUNDS
+        order = [None, itself] * rounds + [None]
         others = CoresOfOthers()
         self._ratios(order, [self._block(base, itself) for _ in order], others)
 

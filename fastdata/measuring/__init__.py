@@ -1,14 +1,11 @@
-"""What all that measures loading has in common: tuning, profiling, and comparing training steps.
+"""The common parts of all that measures: tuning, profiling, and comparing training steps.
 
-    script, loader or dataset --> Workload --> LoaderFactory --> loaders with given Settings
-                                          \\--> windows of batches and steps --> Rate
-    Workload ~~ in a process of its own ~~ trials
-
-=================  ==================================================================
-``workload.py``    what is measured: data, step, device; what they are in words
-``loaders.py``     what is known of a loader; its batches, epoch after epoch; making one like it
+=================  ===============================================================
+``workload.py``    what is measured: data, step, device
 ``factories.py``   equivalent loaders with other settings
-``crops.py``       transforms for a dataset that comes without any
+``loaders.py``     batches, epoch after epoch; making a loader like another
+``images.py``      stored images, and transforms for a dataset without any
+``downloads.py``   the part of a dataset that comes out of a store
 ``windows.py``     timed windows of batches and steps; medians with intervals
 ``turns.py``       the order of blocks in a process, and its number for each row
 ``statistics.py``  gains with intervals and verdicts, from one number per process
@@ -16,6 +13,7 @@
 ``trials.py``      calls in a process that may die, hang or take all memory
 ``cores.py``       what other processes take of the cores
 ``page_cache.py``  whether files are in memory
-``downloads.py``   what comes out of a store: what a loop waits for, and how fast it is
-=================  ==================================================================
+``stalls.py``      operations of a step that make a device wait
+``lines.py``       lines of the user's code
+=================  ===============================================================
 """

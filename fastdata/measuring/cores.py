@@ -23,7 +23,7 @@ class CoresOfOthers:
 
     In a cgroup with a CPU quota, only other processes of the group count, unless the machine has
     fewer free cores than the quota.  The system counts in steps of 10 ms, so a precise result takes
-    a second or more; one look takes milliseconds.  For one thread.
+    a second or more.  For one thread.
     """
 
     def __init__(self) -> None:
@@ -62,12 +62,8 @@ class CoresOfOthers:
         """Return seconds: of the clock, and of CPU time in total, of the cgroup, of this tree."""
         group = None if self._quota is None else self._quota.seconds_used()
         times = psutil.cpu_times(percpu=True)
-        busy = sum(
-            getattr(times[cpu], name, 0.0)
-            for cpu in self._cpus
-            if cpu < len(times)
-            for name in _BUSY
-        )
+        here = [times[cpu] for cpu in self._cpus if cpu < len(times)]
+        busy = sum(getattr(one, name, 0.0) for one in here for name in _BUSY)
         return np.array([time.perf_counter(), busy, group, _of_tree()], float)  # None becomes nan
 
 

@@ -17,18 +17,13 @@ __all__ = ["StoreInfo", "fetched_bytes", "in_cache", "store_info"]
 
 @dataclass(frozen=True, slots=True)
 class StoreInfo:
-    """How much of a dataset comes out of a store.
+    """How much of a dataset comes out of a store."""
 
-    `present` is the share of its samples, 0 to 1, whose images are in the cache; `sample_bytes`
-    are those of the images of a sample.  `total_bytes` are those of all files in stores, of which
-    the cache may hold `cache_bytes`; `streams` is the requested number of concurrent requests.
-    """
-
-    present: float
-    sample_bytes: float
-    total_bytes: int
-    cache_bytes: int
-    streams: int
+    present: float  # share of its samples, 0 to 1, whose images are in the cache
+    sample_bytes: float  # of the images of a sample
+    total_bytes: int  # of all files in stores
+    cache_bytes: int  # room in the cache
+    streams: int  # the requested number of concurrent requests
 
     @property
     def fits(self) -> bool:
@@ -62,6 +57,5 @@ def in_cache(dataset: Any, indices: NDArray[np.int64] | None = None) -> NDArray[
 
 def fetched_bytes(supplies: Iterable[Supply]) -> int:
     """Return what the downloaders of some supplies have fetched; each cache has one."""
-    return sum(
-        one.counts()["fetched_bytes"] for one in {one.cache: one for one in supplies}.values()
-    )
+    by_cache = {one.cache: one for one in supplies}
+    return sum(one.counts()["fetched_bytes"] for one in by_cache.values())

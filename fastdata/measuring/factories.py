@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,9 @@ from fastdata.engine.backend import CpuBackend
 from fastdata.engine.loader import Loader
 from fastdata.engine.workers import choose_method
 from fastdata.errors import OptionError
-from fastdata.formats.layout import CODECS
 from fastdata.loading import is_location, loader, options_of
-from fastdata.measuring.crops import stored_sizes
 from fastdata.measuring.downloads import StoreInfo, in_cache, store_info
+from fastdata.measuring.images import ImageInfo
 from fastdata.measuring.loaders import dataloader_arguments, inner_loader, stock_loader_like
 from fastdata.opening import open as open_dataset
 from fastdata.options import OF_STORES, LoaderOptions
@@ -43,7 +42,7 @@ from fastdata.tuned_settings.settings import Settings
 from fastdata.tuned_settings.store import Key
 from fastdata.unpacked.dataset import UnpackedDataset
 
-__all__ = ["LEAST_CACHED", "ImageInfo", "LoaderFactory", "loader_factory"]
+__all__ = ["LEAST_CACHED", "LoaderFactory", "WorkloadInfo", "loader_factory"]
 
 DEFAULT_BATCH_SIZE = 256
 
@@ -52,38 +51,42 @@ LEAST_CACHED = 4
 
 
 @dataclass(frozen=True, slots=True)
-class ImageInfo:
-    """What is known of the first image field of packed data."""
+class WorkloadInfo:
+    """Facts about a loader; the first batches complete them."""
 
-    codecs: tuple[str, ...] = ()
-    """``"file"`` for files that are not packed."""
-    sides: tuple[int, ...] = ()
-    """The median short side; and the short side in batches, where that is fixed."""
-    decoded_bytes: int = 0
-    """All images in memory."""
+    base: Settings  # to begin with, for any number of workers
+    batch_size: int = 0
+    batch_bytes: int = 0
+    batches: int | None = None  # in an epoch, if that is known
+    batch_seconds: float = 0.0  # for one batch in the calling thread
+    to_device: bool = False  # whether batches go on to a device
+    cuda: bool = False
+    allows_dali: bool = False  # whether DALI could make the batches, if it is installed
+    step: str = ""  # its name
+    images: ImageInfo = field(default_factory=ImageInfo)
+    device_free_bytes: int = 0
+    notes: tuple[str, ...] = ()
+    transforms: str = ""  # chosen for the dataset, in words
+    store: StoreInfo | None = None  # before any measurement; None if all data is in files
+    key: Key | None = None  # None if the settings cannot be stored
+    calls_python: bool = False  # callables make samples, and only processes can seed them
 
 
 class LoaderFactory(ABC):
     """Makes loaders of the same batches with given settings.
 
-    Batches arrive on `device`, or stay on the host if it is None.  `base` are the settings to begin
-    with; its `num_workers` does not count.  With `calls_python`, callables make samples of packed
-    data; with `allows_dali`, DALI could make the batches.
+    Batches arrive on `device`, or stay on the host if it is None.  `paths` are the files that are
+    read, if they are known.
     """
 
-    calls_python: bool = False
-    allows_dali: bool = False
     paths: Sequence[Path] = ()
-    """The files that are read, if they are known."""
-    notes: Sequence[str] = ()
-    """Differences between the measured loaders and the one that was given."""
-    store: StoreInfo | None = None
-    """The part from stores when this was made; None if all of it is in files."""
 
     def __init__(
-        self, dataset: Any, options: LoaderOptions, device: torch.device | None, base: Settings
+        self, dataset: Any, options: LoaderOptions, device: torch.device | None, info: WorkloadInfo
     ) -> None:
-        self.dataset, self._given, self.device, self.base = dataset, options, device, base
+        self.dataset, self._given, self.device = dataset, options, device
+        moved = device is not None and device.type != "cpu"
+        self.info = dataclasses.replace(info, to_device=moved)
 
     @property
     def batch_size(self) -> int:
@@ -100,24 +103,13 @@ class LoaderFactory(ABC):
     def open(self, settings: Settings) -> contextlib.AbstractContextManager[Any]:
         """Return a context with an iterable of batches, whose workers end with it."""
 
-    def images(self, batch: Any) -> ImageInfo:
-        """Return what is known of the images, of which this is a batch."""
-        return ImageInfo()
-
     def stay_in_cache(self) -> bool:
-        """Make loaders of local data from now on; return whether there is enough.
-
-        Then all loaders that are compared read the same, and none waits for downloads.
-        """
+        """Make loaders of local data from now on; return whether there is enough."""
         return True
 
 
 def loader_factory(data: Any, options: dict[str, Any]) -> LoaderFactory:
-    """Return what makes loaders of a path, a dataset or a loader.
-
-    `options` are those of `fastdata.loader`, and an error if a loader is given, which has its
-    own.  By default batches have 256 samples, are shuffled, and the incomplete one is left out.
-    """
+    """Return what makes loaders of a path, a dataset or a loader, which has its own options."""
     device = data.device if isinstance(data, CUDAPrefetcher) else None
     data = inner_loader(data)
     if not isinstance(data, (Loader, DataLoader)):
@@ -164,72 +156,45 @@ def _with_training_defaults(data: Any, options: dict[str, Any]) -> tuple[Any, di
 
 
 class PackedLoaderFactory(LoaderFactory):
-    """Makes loaders of packed data.
-
-    Caches are left out: once they are full, workers have nothing to read.
-    """
+    """Makes loaders of packed data, without caches: once they are full, nothing is read."""
 
     def __init__(self, data: Any, options: LoaderOptions) -> None:
         self._options = dataclasses.replace(options, cache=None, cache_scope="all")
         probe = packed_loader(data, self._options_with(Settings(0)))
-        self.calls_python = not probe.pipeline.direct
-        method = options.worker_method
+        method, calls_python = options.worker_method, not probe.pipeline.direct
         if method == "auto":
-            assert isinstance(probe.backend, CpuBackend), (
-                "the options have neither DALI nor a cache"
-            )
+            assert isinstance(probe.backend, CpuBackend), "it has neither DALI nor a cache"
             method = choose_method(
                 2,
-                calls_python=self.calls_python,
+                calls_python=calls_python,
                 releases_lock=probe.backend.work.releases_lock,
                 context=options.multiprocessing_context,
             )
         base = Settings(1, method, 2, options.pinned, options.persistent)
         if options.backend == "dali":
             base = dataclasses.replace(base, worker_method="thread", backend="dali")
-        # The dataset of the probe has the fields that were asked for.
-        super().__init__(probe.dataset, options, options.target, base)
-        self._world_size = probe.world_size
-        self.store = store_info(data)
-        self._in_cache = self.store is None or self.store.present == 1
-        self.paths = list(getattr(data, "paths", []))
-        self.allows_dali = (
-            options.backend == "auto"
-            and options.decoder == "auto"
+        allows_dali = (
+            (options.backend, options.decoder, options.cache) == ("auto", "auto", None)
             and options.worker_method != "process"
-            and options.cache is None  # which DALI does not go with
             and not options.image_lists
             and not isinstance(data, UnpackedDataset)
         )
-        if options.cache is not None:
-            self.notes = [
-                f"measured without cache={options.cache!r}: these workers fill it in the first "
-                "epoch"
-            ]
+        note = f"measured without cache={options.cache!r}: these workers fill it in the first epoch"
+        info = WorkloadInfo(
+            base,
+            allows_dali=allows_dali,
+            notes=() if options.cache is None else (note,),
+            store=store_info(data),
+            calls_python=calls_python,
+        )
+        # The dataset of the probe has the fields that were asked for.
+        super().__init__(probe.dataset, options, options.target, info)
+        self.paths = list(getattr(data, "paths", []))
+        self._world_size = probe.world_size
+        self._in_cache = info.store is None or info.store.present == 1
 
-    def images(self, batch: Any) -> ImageInfo:
-        data = self.dataset
-        name = next(iter(data.schema.images), None)
-        unpacked = isinstance(data, UnpackedDataset)
-        if name is None or not (unpacked or hasattr(data, "shards")):
-            return ImageInfo()
-        sizes = stored_sizes(data, name)
-        codecs, pixels = {"file"}, sizes.prod(axis=0)
-        count = int(pixels.mean() * len(data)) if sizes.size else 0  # sizes are those of some files
-        if not unpacked:
-            columns = [np.asarray(shard.column(f"{name}.codec")) for shard in data.shards]
-            codecs = {CODECS[code] for code in np.unique(np.concatenate(columns)).tolist()}
-            count = int(pixels.sum())
-        sides = (int(np.median(sizes.min(axis=0))) if sizes.size else 0,)
-        made = getattr(batch, name, None)
-        if isinstance(made, torch.Tensor) and made.ndim == 4:
-            sides += (min(made.shape[2:]),)
-        return ImageInfo(tuple(sorted(codecs)), sides, count * data.schema.images[name].channels)
-
-    @contextlib.contextmanager
-    def open(self, settings: Settings) -> Iterator[Any]:
-        with packed_loader(self.dataset, self._options_with(settings)) as made:
-            yield made
+    def open(self, settings: Settings) -> Loader:
+        return packed_loader(self.dataset, self._options_with(settings))
 
     def stay_in_cache(self) -> bool:
         given = self._options
@@ -248,45 +213,34 @@ class PackedLoaderFactory(LoaderFactory):
 
 
 class StockLoaderFactory(LoaderFactory):
-    """Makes stock DataLoaders from the attributes of one, whose batches are copied to `device`.
-
-    `options` are those with which `fastdata.loader` makes it.  Workers persist, and memory is
-    pinned as in the given loader.
-    """
+    """Makes stock DataLoaders like one that `fastdata.loader` makes with `options`."""
 
     def __init__(
         self, like: DataLoader[Any], device: torch.device | None, options: LoaderOptions
     ) -> None:
         pinned = bool(like.pin_memory) and torch.cuda.is_available()
-        base = Settings(1, "process", 2, pinned, True, "torch")
-        super().__init__(like.dataset, options, device, base)
+        base, name = Settings(1, "process", 2, pinned, True, "torch"), type(like).__qualname__
+        note = f"{name} was measured as the stock DataLoader that it is made from"
+        notes = () if type(like) is DataLoader else (note,)
+        super().__init__(like.dataset, options, device, WorkloadInfo(base, notes=notes))
         self._like = like
-        if type(like) is not DataLoader:
-            name = type(like).__qualname__
-            self.notes = [f"{name} was measured as the stock DataLoader that it is made from"]
 
     @contextlib.contextmanager
     def open(self, settings: Settings) -> Iterator[Any]:
-        with stock_loader_like(
-            self._like,
-            settings.num_workers,
-            pin_memory=settings.pin_memory,
-            prefetch_factor=settings.prefetch_factor,
-            persistent_workers=settings.persistent_workers,
-        ) as made:
+        names = "pin_memory", "prefetch_factor", "persistent_workers"
+        options = {name: getattr(settings, name) for name in names}
+        with stock_loader_like(self._like, settings.num_workers, **options) as made:
             yield made if self.device is None else CUDAPrefetcher(made, self.device)
 
 
 def _options_like(like: DataLoader[Any], device: torch.device | None) -> LoaderOptions:
-    """Return the options with which `fastdata.loader` makes such a DataLoader."""
+    """Return the options that make `fastdata.loader` return such a DataLoader."""
+    options = {"device": device, "multiprocessing_context": like.multiprocessing_context}
     arguments = dataloader_arguments(like)
-    options: dict[str, Any] = {"device": device}
-    options["multiprocessing_context"] = like.multiprocessing_context
     if "batch_sampler" in arguments:
-        options["batch_sampler"] = arguments["batch_sampler"]
+        options["batch_sampler"] = like.batch_sampler
     else:
-        options["batch_size"] = arguments["batch_size"] or 1
-        options["drop_last"] = bool(arguments["drop_last"])
+        options |= {"batch_size": like.batch_size or 1, "drop_last": bool(like.drop_last)}
         if isinstance(like.sampler, RandomSampler):
             options["shuffle"] = True
         elif "sampler" in arguments and not isinstance(like.sampler, SequentialSampler):

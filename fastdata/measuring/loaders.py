@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import inspect
 import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -50,20 +49,12 @@ def dali_is_installed() -> bool:
     return all(importlib.util.find_spec(name) for name in ("nvidia", "nvidia.dali"))
 
 
-# -- making a DataLoader like another --------------------------------------------------------
-
-
 def end_workers(loader: Loader | DataLoader[Any]) -> None:
-    """End the workers of a loader that was made to be measured.
-
-    Those of a `DataLoader` would live as long as anything that refers to it.
-    """
+    """End the workers of a loader, also those of a `DataLoader` that something refers to."""
     if isinstance(loader, Loader):
         loader.close()
-        return
-    stop = getattr(getattr(loader, "_iterator", None), "_shutdown_workers", None)
-    if stop is not None:
-        stop()
+    elif (iterator := loader._iterator) is not None and hasattr(iterator, "_shutdown_workers"):
+        iterator._shutdown_workers()
 
 
 def dataloader_arguments(
@@ -71,12 +62,10 @@ def dataloader_arguments(
 ) -> dict[str, Any]:
     """Return the arguments that make a `DataLoader` like another, except those of workers.
 
-    Batches are given by ``batch_size``, ``sampler`` and ``drop_last``, or by the other's own batch
-    sampler; with `as_batch_sampler`, also by the one that `DataLoader` made itself.
+    With `as_batch_sampler`, batches are given by the batch sampler also if torch made that itself.
     """
     names = ["dataset", "collate_fn", "worker_init_fn", "generator"]
-    has_order = "in_order" in inspect.signature(DataLoader.__init__).parameters
-    if has_order and not getattr(like, "in_order", True):
+    if not getattr(like, "in_order", True):
         names.append("in_order")
     own = like.batch_size is None or type(like.batch_sampler) is not BatchSampler
     if isinstance(like.dataset, IterableDataset):
@@ -98,10 +87,7 @@ def worker_arguments(like: DataLoader[Any]) -> dict[str, Any]:
 def stock_loader_like(
     like: DataLoader[Any], num_workers: int, *, pin_memory: bool, **of_workers: Any
 ) -> Iterator[DataLoader[Any]]:
-    """Make a `DataLoader` like another with other workers, which end with the block.
-
-    `of_workers` are the arguments that only one with workers takes.
-    """
+    """Make a `DataLoader` like another with other workers, which end with the block."""
     arguments = dataloader_arguments(like) | {"num_workers": num_workers, "pin_memory": pin_memory}
     if num_workers:
         arguments |= worker_arguments(like) | of_workers
@@ -115,9 +101,6 @@ def stock_loader_like(
             end_workers(made)
 
 
-# -- batches ---------------------------------------------------------------------------------
-
-
 class BatchesExhaustedError(OptionError):
     """There are no more batches, and the iterable cannot be begun again."""
 
@@ -125,9 +108,8 @@ class BatchesExhaustedError(OptionError):
 class EndlessBatches(Iterator[Any]):
     """Batches of one epoch after another; for one thread.
 
-    `epochs` have been begun so far, and `taken` batches of this one.  A loader whose first epoch
-    has no batch raises `OptionError`, one with a single epoch `BatchesExhaustedError`.  A subclass
-    may override `begin_epoch`, to time it or to drop batches.
+    `epochs` have been begun so far, and `taken` batches of this one.  Without any batch it raises
+    `OptionError`, after the only epoch of an iterable `BatchesExhaustedError`.
     """
 
     def __init__(self, loader: Iterable[Any]) -> None:

@@ -14,7 +14,6 @@ import numpy as np
 __all__ = ["WARM_AT_LEAST", "read_within", "resident"]
 
 WARM_AT_LEAST = 0.98
-_CHUNK = 1 << 24
 
 
 def resident(paths: Sequence[str | os.PathLike[str]]) -> float | None:
@@ -51,7 +50,7 @@ def read_within(paths: Sequence[str | os.PathLike[str]], seconds: float, most_by
     end = time.monotonic() + seconds
     for path in paths:
         with open(path, "rb", buffering=0) as opened:
-            while opened.read(_CHUNK):
+            while opened.read(1 << 24):
                 if time.monotonic() > end:
                     return False
     return True

@@ -1,10 +1,7 @@
 """Trials: calls of a workload's methods in a process of their own, or in this one.
 
-With a `ProcessRunner`, whatever a trial does (it is killed, crashes, hangs, takes all memory), its
-caller goes on and has the reason as text.
-
-    ProcessRunner --request--> make(spec).method(*arguments), in a process that is spawned
-                  <-result or TrialFailedError--
+A trial may be killed, crash, hang or take all memory: with a `ProcessRunner`, its caller goes on
+and has the reason as text.
 """
 
 from __future__ import annotations
@@ -36,7 +33,6 @@ __all__ = [
     "Runner",
     "TrialFailedError",
     "TrialTimeoutError",
-    "UnsentError",
     "open_runner",
 ]
 
@@ -51,10 +47,7 @@ _TICK_SECONDS = 0.1
 
 
 class TrialFailedError(FastdataError, RuntimeError):
-    """A trial has no result; the message is the reason.
-
-    `refused` is the error of fastdata about an argument or the data, if it was one.
-    """
+    """A trial has no result; `refused` is fastdata's error about an argument or the data."""
 
     def __init__(self, message: str, refused: FastdataError | None = None) -> None:
         super().__init__(message)
@@ -89,47 +82,44 @@ class LocalRunner:
 class ProcessRunner:
     """Calls them in another process, started on demand and restarted after a failure.
 
-    It is started by spawn, never by fork: it may use CUDA, and inherits no locks.  It ends with
-    `close`, with this object, with the interpreter, or when this process is killed, together with
-    its child processes, their files in ``/dev/shm``, and its temporary files.  `make` and `spec`
-    are pickled, which may raise anything.
+    It is spawned, never forked: it may use CUDA, and inherits no locks.  It ends with `close`, with
+    this object, the interpreter, or if this process is killed, together with its child processes,
+    their files in ``/dev/shm``, and its temporary files.  `make` and `spec` are pickled, which may
+    raise anything.
     """
 
     def __init__(self, make: Callable[[Any], Any], spec: Any) -> None:
         self._work = _Requests(pickle.dumps((make, spec), pickle.HIGHEST_PROTOCOL))
         self._pool: ProcessPool | None = None
+        self._answered = False
         self._ending = ExitStack()
         self._finalizer = weakref.finalize(self, _close, self._ending, os.getpid())
 
     def call(self, name: str, *arguments: Any, seconds: float) -> Any:
-        """Call a method there.  Ctrl-C while waiting ends the process.
+        """Call a method there; Ctrl-C while waiting ends the process.
 
-        Raises `TrialFailedError` if it raises, dies, or takes more than `seconds` or too much
-        memory.
+        Raises `TrialFailedError`, also if it takes more than `seconds` or too much memory.
         """
-        if self._pool is None:
-            self._start()
-        pool = self._pool
-        assert pool is not None, "it has started"
+        pool = self._pool or self._start()
         try:
             if not self._answered:  # the start does not count
                 _wait(pool.submit(None), seconds + START_SECONDS)
                 self._answered = True
             return _wait(pool.submit((name, arguments)), seconds)
-        except WorkerError as error:
-            self._end()
+        except BaseException as error:
+            self._pool = None
+            self._ending.close()  # with its current call
+            if not isinstance(error, WorkerError):
+                raise
             if pool.death is None:  # its error cannot be pickled
                 raise _failure(error) from error
             raise _died(pool.death, self._answered) from error
-        except BaseException:
-            self._end()  # with its current call
-            raise
 
     def close(self) -> None:
         """End the process and all that it has started.  Idempotent."""
         self._finalizer()
 
-    def _start(self) -> None:
+    def _start(self) -> ProcessPool:
         self._answered = False
         self._temporary = tempfile.mkdtemp(prefix="fastdata-trials-")
         self._ending.callback(shutil.rmtree, self._temporary, ignore_errors=True)
@@ -137,21 +127,16 @@ class ProcessRunner:
         role = Role(
             name="fastdata-trials",
             set_up=partial(_set_up, self._temporary, method),
-            remedy=(
-                "In a script, measure under `if __name__ == '__main__':`, as all worker "
-                "processes need it"
-            ),
+            remedy="In a script, measure under `if __name__ == '__main__':`, as all worker "
+            "processes need it",
             end=partial(_end_group, self._temporary),
             daemon=False,
         )
-        self._pool = ProcessPool(self._work, 1, role, context="spawn")
-        self.pid = self._pool.pids[0]
-        self._ending.callback(self._pool.close)
+        self._pool = pool = ProcessPool(self._work, 1, role, context="spawn")
+        self.pid = pool.pids[0]
+        self._ending.callback(pool.close)
         self._ending.callback(kill_group, self.pid)
-
-    def _end(self) -> None:
-        self._pool = None
-        self._ending.close()
+        return pool
 
 
 Runner: TypeAlias = LocalRunner | ProcessRunner
@@ -169,11 +154,9 @@ def _wait(ticket: Ticket, seconds: float) -> Any:
                 f"gave no answer within {seconds:.0f} s, and was ended: it hangs, or is that "
                 "slow (trial_seconds is the limit)"
             )
-        free = available_bytes()
-        if free < RESERVE_BYTES // 2:
-            raise TrialFailedError(
-                f"took memory until {format_bytes(free)} were left, and was ended"
-            )
+        if (free := available_bytes()) < RESERVE_BYTES // 2:
+            left = format_bytes(free)
+            raise TrialFailedError(f"took memory until {left} were left, and was ended")
         return False
 
     wait_until(is_done, f"a measurement (at most {seconds:.0f} s)")
@@ -181,7 +164,7 @@ def _wait(ticket: Ticket, seconds: float) -> Any:
 
 
 def _close(ending: ExitStack, owner: int) -> None:
-    if os.getpid() == owner:  # else it is a fork of the process that has this runner
+    if os.getpid() == owner:  # not in a fork
         ending.close()
 
 
@@ -199,12 +182,9 @@ def _died(death: Death, answered: bool) -> TrialFailedError:
 
 
 def _failure(error: BaseException) -> TrialFailedError:
-    """Return the type and the message of an error in one line, for a failed trial.
-
-    An error sent by a worker has its traceback as text: the last line counts.
-    """
+    """Return a failed trial with the type and the message of an error in one line."""
     text = traceback.format_exception_only(type(error), error)[-1].strip()
-    if "Traceback (most recent call last)" in text:
+    if "Traceback (most recent call last)" in text:  # sent by a worker
         text = text.splitlines()[-1]
     refused = error if isinstance(error, FastdataError) else None
     return TrialFailedError(" ".join(text.split()), refused)
@@ -221,8 +201,7 @@ def open_runner(
     """Return a runner, the result of its method ``probe``, and why it is in this process, or "".
 
     Data that cannot be pickled are measured by the result of `local`; with `must_be_sent` that is
-    an error.  Errors of the data or the options are raised unchanged, other failures of the probe
-    as `WorkerError`.
+    a `WorkerError`, like other failures, except errors of the data or the options.
     """
     try:
         sent = ProcessRunner(make, spec)
@@ -251,14 +230,8 @@ def _probe(runner: Runner, seconds: float, *, must_be_sent: bool = True) -> Any:
         raise WorkerError(f"batches cannot be made: {error}") from error.__cause__
 
 
-# -- in the process that measures ----------------------------------------------------------
-
-
 class _Requests:
-    """The work of the process: a request is a method's name and its arguments.
-
-    None asks whether there is anything to call methods of.
-    """
+    """The work of that process: a method's name and its arguments; None only makes the subject."""
 
     def __init__(self, pickled: bytes) -> None:
         self._pickled = pickled
@@ -272,10 +245,7 @@ class _Requests:
                 except Exception as error:  # classes of a notebook, say
                     raise UnsentError(str(_failure(error))) from error
                 self._subject = make(spec)
-            if request is None:
-                return None
-            name, arguments = request
-            return getattr(self._subject, name)(*arguments)
+            return request and getattr(self._subject, request[0])(*request[1])
         except TrialFailedError:
             raise
         except BaseException as error:  # SystemExit too: it is the user's code's
@@ -283,22 +253,17 @@ class _Requests:
 
 
 def _set_up(temporary: str, start_method: str | None) -> None:
-    """Set up this process for measuring.
-
-    `temporary` is its folder for temporary files.  The parent removes it; if the parent was killed,
-    this process does.  `start_method` is the parent's, so that loaders start workers as they would
-    there.
-    """
+    """Set up this process, with a folder for temporary files, which its parent removes."""
     lead_group()
     os.dup2(2, 1)  # keeps the user's prints out of the command's output
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    # A spawned process would spawn its own.
+    # A spawned process would spawn its own; loaders start workers as they would in the parent.
     multiprocessing.set_start_method(start_method, force=True)
     os.environ["TMPDIR"] = tempfile.tempdir = temporary
 
 
 def _end_group(temporary: str) -> NoReturn:
-    """End this process and all that it has started."""
+    """End this process and all that it has started, as the parent was killed."""
     shutil.rmtree(temporary, ignore_errors=True)
     os.killpg(0, signal.SIGKILL)
     os._exit(1)

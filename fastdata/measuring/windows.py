@@ -1,10 +1,8 @@
 """Timed windows: batches with nothing done to them, steps on batches that are there, and both.
 
-A window begins and ends as a batch arrives.  Before the first one, all batches that were made
-ahead are used up, so a window counts what workers can keep up and not their stock.
-
-Windows of a second are skewed: other programs can only make them slower.  So rates are medians,
-and their intervals are order statistics, which assume no distribution.
+A window begins and ends as a batch arrives, and the stock of batches is used up before the first.
+Other programs can only make windows slower, so they are skewed: rates are medians, and their
+intervals are order statistics, which assume no distribution.
 """
 
 from __future__ import annotations
@@ -12,14 +10,13 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, cycle
 from pathlib import Path
+from statistics import median
 from typing import Any, TypeVar
-
-import numpy as np
 
 from fastdata.measuring.loaders import EndlessBatches
 from fastdata.steps.meter import Meter
@@ -38,9 +35,6 @@ __all__ = [
     "steps_of_run",
     "storage_bytes_read",
 ]
-
-ERROR = 0.05
-"""Share of intervals that may miss."""
 
 LEAST_BATCHES = 2
 """Of a window, however long they take."""
@@ -62,10 +56,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """`count` windows of at least `seconds` each.
-
-    After the first one, none is begun that would not fit into `most_seconds` altogether.
-    """
+    """`count` windows of at least `seconds`; all but the first have to fit into `most_seconds`."""
 
     count: int
     seconds: float
@@ -74,10 +65,7 @@ class Windows:
     def rates(
         self, window: Callable[[], tuple[int, float]], meter: Meter, began: float, *first: float
     ) -> tuple[float, ...]:
-        """Return the rate of each window: `window` returns a count and its seconds.
-
-        `most_seconds` count from `began`; `first` are the seconds of a first window of one.
-        """
+        """Return the rate of each `window()`, a count and its seconds; `first` is one of 1."""
         done = [(1, took) for took in first]
         while not done or (
             len(done) < self.count and meter.clock() - began + done[-1][1] <= self.most_seconds
@@ -88,10 +76,7 @@ class Windows:
 
 @dataclass(frozen=True, slots=True)
 class Supply:
-    """Batches a second in each window of a loader, and the seconds until its first batch.
-
-    The bytes from storage include those of workers that have ended.
-    """
+    """Batches a second in each window of a loader; bytes include those of workers that ended."""
 
     rates: tuple[float, ...]
     start_seconds: float
@@ -99,34 +84,25 @@ class Supply:
 
 
 def rate_of(windows: Sequence[float]) -> Rate:
-    """Return the median of the rates of windows and its 95% interval.
+    """Return the median of the rates of windows and its 95% interval, by order statistics.
 
-    The interval is from the k-th smallest to the k-th largest, k as large as the binomial
-    distribution allows (Conover, "Practical Nonparametric Statistics", 3.2).  Of fewer than six
-    it is their range, which is less sure: 94% of five, 75% of three.
+    Source: Conover, "Practical Nonparametric Statistics", 3.2.  The range of fewer than six windows
+    is less sure: 94% of five, 75% of three.
     """
     count = len(windows)
     if not count:
         raise ValueError("a rate needs a window")
     outside = accumulate(2 * math.comb(count, k) / 2**count for k in range((count + 1) // 2))
-    left_out = max(0, sum(share <= ERROR for share in outside) - 1)
-    ordered = sorted(map(float, windows))
-    return Rate(
-        float(np.median(ordered)),
-        ordered[left_out],
-        ordered[-1 - left_out],
-        tuple(map(float, windows)),
-    )
+    left_out = max(0, sum(share <= 1 - 0.95 for share in outside) - 1)
+    rates = tuple(map(float, windows))
+    ordered = sorted(rates)
+    return Rate(median(ordered), ordered[left_out], ordered[-1 - left_out], rates)
 
 
 def in_turns(
     contenders: Iterable[T], rounds: int, order: random.Random | None = None
 ) -> Iterator[list[T]]:
-    """Yield the contenders once a round, each time in another random order.
-
-    So whatever the machine does meanwhile happens to all of them.  Without `order` the orders are
-    the same in each call.
-    """
+    """Yield the contenders once a round, each time in another random order."""
     turn = list(contenders)
     order = order or random.Random(0)
     for _ in range(rounds):
@@ -179,14 +155,11 @@ def measure_supply(
 def measure_demand(
     step: Callable[[Any], Any], batches: Sequence[Any], windows: Windows, *, meter: Meter
 ) -> tuple[float, ...]:
-    """Return steps a second on batches that are where the step wants them, in turn.
-
-    A step that is longer than a window is one, and then two steps may be all.
-    """
+    """Return steps a second on batches that are where the step wants them, in turn."""
     work, began = partial(_take_steps, step, cycle(batches)), meter.clock()
     meter.seconds(partial(work, 1))  # what the first time costs
     once = meter.seconds(partial(work, 1))
-    if once >= windows.seconds:
+    if once >= windows.seconds:  # each step is a window
         return windows.rates(lambda: (1, meter.seconds(partial(work, 1))), meter, began, once)
     least = max(1, min(10, int(windows.seconds / max(once, 1e-9))))
     count = min(meter.repeats(work, windows.seconds, least=least), MOST_STEPS)
@@ -202,10 +175,7 @@ def measure_training(
     meter: Meter,
     rate: float,
 ) -> tuple[float, ...]:
-    """Return steps a second of a training loop: each takes a batch, and does the step on it.
-
-    About `rate` steps a second are expected, for the length of windows.
-    """
+    """Return steps a second of a training loop; about `rate` are expected."""
     first, count = steps_of_run(settings, rate, windows.seconds)
     with closing(EndlessBatches(loader)) as batches:
         work, began = partial(_take_steps, step, batches), meter.clock()
@@ -228,8 +198,7 @@ def steps_of_run(settings: Settings, rate: float, seconds: float) -> tuple[int, 
 
 def storage_bytes_read() -> int:
     """Return what this process, with children that it has waited for, has read from disks."""
-    try:
+    with suppress(OSError, IndexError):
         counts = Path("/proc/self/io").read_text()
         return int(counts.partition("\nread_bytes:")[2].split()[0])
-    except (OSError, IndexError):
-        return 0
+    return 0

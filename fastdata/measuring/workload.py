@@ -17,9 +17,8 @@ from typing import Any
 import torch
 
 from fastdata.errors import FastdataError
-from fastdata.measuring.crops import ChosenCrops
-from fastdata.measuring.downloads import StoreInfo
-from fastdata.measuring.factories import LEAST_CACHED, ImageInfo, loader_factory
+from fastdata.measuring.factories import LEAST_CACHED, WorkloadInfo, loader_factory
+from fastdata.measuring.images import ChosenCrops, ImageInfo
 from fastdata.measuring.loaders import EndlessBatches, batch_nbytes, dataset_of
 from fastdata.measuring.page_cache import WARM_AT_LEAST, read_within, resident
 from fastdata.measuring.windows import (
@@ -36,9 +35,8 @@ from fastdata.processes.resources import available_bytes
 from fastdata.steps import ReferenceStep, is_script_target, run_script
 from fastdata.steps.meter import Meter
 from fastdata.tuned_settings.settings import Settings
-from fastdata.tuned_settings.store import Key
 
-__all__ = ["Workload", "WorkloadInfo", "WorkloadSpec", "step_name"]
+__all__ = ["Workload", "WorkloadSpec", "step_name"]
 
 CACHED_BATCHES = 4
 """Real batches that the step is measured with, in turn."""
@@ -46,51 +44,16 @@ CACHED_BATCHES = 4
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSpec:
-    """What to measure.
+    """What to measure: data or a script's function, options of `fastdata.loader`, and a step.
 
-    `data` is a path, dataset or loader, or a script's function that returns one, perhaps with a
-    step.  `options` are those of `fastdata.loader`, if `data` is no loader; a `transform` may
-    also be `ChosenCrops`.  The step may be the name of a reference model, and is called with
-    batches that are on `device`.
+    A `transform` may also be `ChosenCrops`, and a step the name of a reference model.  The step is
+    called with batches that are on `device`.
     """
 
     data: Any
     options: dict[str, Any] = field(default_factory=dict)
     step: Callable[[Any], Any] | str | None = None
     device: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class WorkloadInfo:
-    """What the first batches of a workload show."""
-
-    base: Settings
-    """Settings to begin with."""
-    batch_size: int
-    batch_bytes: int
-    batches: int | None
-    """In an epoch, if that is known."""
-    batch_seconds: float = 0.0
-    """For one batch in the calling thread."""
-    to_device: bool = False
-    """Whether batches go on to a device."""
-    cuda: bool = False
-    allows_dali: bool = False
-    """Whether DALI could make the batches, if it is installed."""
-    step: str = ""
-    """What the step is called; "" without one."""
-    images: ImageInfo = field(default_factory=ImageInfo)
-    device_free_bytes: int = 0
-    notes: tuple[str, ...] = ()
-    transforms: str = ""
-    """Those that were chosen for the dataset, in words."""
-    store: StoreInfo | None = None
-    """The part from stores before anything was measured; None if all of it is in files."""
-    key: Key | None = None
-    """The key of the stored settings; None if they cannot be stored."""
-    calls_python: bool = False
-    """Whether callables make samples: then batches of threads differ from those of processes, as
-    only processes can seed what the callables draw from."""
 
 
 class Workload:
@@ -102,25 +65,24 @@ class Workload:
             data, own = run_script(data)
             step = own if step is None else step
         options, crops = spec.options, spec.options.get("transform")
-        self._transforms = ""
-        self._notes: tuple[str, ...] = ()
+        notes: tuple[str, ...] = ()
+        transforms = ""
         if isinstance(crops, ChosenCrops):
             data = dataset_of(data)
-            transform, self._notes = crops.transforms_for(data)
-            self._transforms = ", ".join(map(repr, transform)) or "images as they are stored"
+            transform, notes = crops.transforms_for(data)
+            transforms = ", ".join(map(repr, transform)) or "images as they are stored"
             options = {**options, "transform": list(transform) or None}
         self.loaders = loader_factory(data, options)
-        device = spec.device or self.loaders.device
-        self.device = torch.device(
-            device or ("cuda" if step is not None and torch.cuda.is_available() else "cpu")
-        )
+        info = self.loaders.info
+        self._info = replace(info, transforms=transforms, notes=(*notes, *info.notes))
+        default = "cuda" if step is not None and torch.cuda.is_available() else "cpu"
+        self.device = torch.device(spec.device or self.loaders.device or default)
         self.step = ReferenceStep(step, self.device) if isinstance(step, str) else step
         self._batches: list[Any] = []
 
     def probe(self) -> WorkloadInfo:
         """Make a few batches in this process, and keep them; return what there is to know."""
-        loaders, base, notes = self.loaders, self.loaders.base, (*self._notes, *self.loaders.notes)
-        key = None
+        loaders, base, notes, key = self.loaders, self._info.base, self._info.notes, None
         # Before any batch: a dataset that opens its file with the first sample is another then.
         try:
             key = loaders.key
@@ -146,35 +108,29 @@ class Workload:
             except TypeError:
                 count = None
         cuda = torch.cuda.is_available()
-        return WorkloadInfo(
-            base=loaders.base,
+        return replace(
+            self._info,
             batch_size=loaders.batch_size,
             batch_bytes=batch_nbytes(self._batches[0]),
             batches=count,
             batch_seconds=took,
-            to_device=loaders.device is not None and loaders.device.type != "cpu",
             cuda=cuda,
-            allows_dali=loaders.allows_dali,
             step="" if self.step is None else step_name(self.step, "the step "),
-            images=loaders.images(self._batches[0]),
+            images=ImageInfo.of(loaders.dataset, self._batches[0]),
             device_free_bytes=torch.cuda.mem_get_info()[0] if cuda else 0,
             notes=notes,
-            transforms=self._transforms,
-            store=loaders.store,
             key=key,
-            calls_python=loaders.calls_python,
         )
 
     def warm(self, settings: Settings | None, seconds: float) -> str:
         """Read data that is not in memory; return "warm", "cold", or "" if that is unknown.
 
-        If files are not known, an epoch is read with these settings; with None it is not.  What
-        comes out of a store is in memory then; some batches may take up to three times as long.
+        If files are not known, an epoch is read with `settings`, unless these are None.  Some
+        batches out of a store may take up to three times as long.
         """
-        paths, store = self.loaders.paths, self.loaders.store
+        paths, store = self.loaders.paths, self._info.store
         is_here = store is None or store.present == 1
-        share = resident(paths) if paths and is_here else None
-        if share is not None:
+        if is_here and paths and (share := resident(paths)) is not None:
             if share < WARM_AT_LEAST:
                 read_within(paths, seconds, available_bytes() // 2)
                 share = resident(paths) or 0.0
@@ -192,10 +148,7 @@ class Workload:
         return "warm"
 
     def stay_in_cache(self) -> bool:
-        """Measure local data from now on; return whether there is enough.
-
-        Without it loaders wait for downloads, the first of them more than the others.
-        """
+        """Measure local data from now on, without downloads; return whether there is enough."""
         return self.loaders.stay_in_cache()
 
     def supply(self, settings: Settings, windows: Windows) -> Supply:

@@ -8,6 +8,7 @@ from typing import Any
 from fastdata.engine.loader import Loader
 from fastdata.measuring.downloads import StoreInfo, fetched_bytes, in_cache, store_info
 from fastdata.measuring.loaders import inner_loader
+from fastdata.remote.supply import Supply
 from fastdata.sampling import Batches
 
 __all__ = ["DownloadWatch"]
@@ -17,8 +18,8 @@ class DownloadWatch:
     """Tells how much of a loop's waiting was for images that had not come yet; for its thread.
 
     Workers make a batch once its images are there, and make later ones meanwhile.  So if images of
-    the requested batch are missing, the whole wait is for them; else only what the loop itself
-    waited for images of a batch that it planned.  Without workers it waits for all images itself.
+    the requested batch are missing, the whole wait is for them; else only the time that the loop
+    itself waited for images of a batch that it planned.  Without workers it waits for all images.
 
     The look at missing images takes some 50 us for a batch of 256, and is part of the loop's rate.
 
@@ -30,7 +31,8 @@ class DownloadWatch:
         self.before = self.after = before
         self.bytes_per_second = 0.0
         self._loader = loader
-        self._supplies = [one.supply for one in getattr(loader.dataset, "_supplied", ())]
+        supplied = getattr(loader.dataset, "_supplied", ())
+        self._supplies: list[Supply] = [one.supply for one in supplied]
         self._epoch: tuple[int, Any] = -1, ()
         self._absent, self._waited = False, 0.0
         self._began, self._fetched = time.monotonic(), fetched_bytes(self._supplies)
@@ -61,7 +63,7 @@ class DownloadWatch:
         return seconds if self._absent else min(seconds, self._waited_by_loop() - self._waited)
 
     def stop(self) -> None:
-        """Note what has come, and what there is now."""
+        """Note the downloads so far, and the present state of the cache."""
         fetched = fetched_bytes(self._supplies) - self._fetched
         self.bytes_per_second = max(fetched, 0) / max(time.monotonic() - self._began, 1e-9)
         self.after = store_info(self._loader.dataset) or self.before

@@ -1,4 +1,4 @@
-"""What is known of a loader before it gives a batch, and of a batch."""
+"""Facts about a loader before it gives a batch, and about a batch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["LoaderInfo", "batch_size", "loader_info", "move_batch"]
 
 @dataclass(frozen=True, slots=True)
 class LoaderInfo:
-    """What is known of a loader before it gives a batch."""
+    """Facts about a loader before it gives a batch."""
 
     kind: Literal["packed", "stock", "iterable"]
     """A `fastdata.Loader`, a `DataLoader`, anything else."""
@@ -36,7 +36,7 @@ class LoaderInfo:
 
 
 def loader_info(loader: Any) -> LoaderInfo:
-    """Return what is known of a loader, without the prefetcher that it may be in."""
+    """Return the facts about a loader, or about the one inside a prefetcher."""
     loader = inner_loader(loader)
     try:
         length: int | None = len(loader)

@@ -47,14 +47,14 @@ class TunedWorkload(Workload):
         self._scratch: ScratchCache | None = None
 
     def fetch(self, streams: int, seconds: float) -> Fetched:
-        """Measure so many requests at once to the largest store, on blocks not fetched before."""
+        """Measure `streams` concurrent requests to the largest store, for new blocks."""
         if self._scratch is None:
             supplies = (one.supply for one in self.loaders.dataset._supplied)
             self._scratch = ScratchCache(max(supplies, key=lambda supply: supply.num_samples))
         return self._scratch.fetch(streams, seconds)
 
     def end_fetching(self) -> None:
-        """Remove what was fetched to measure that.  Idempotent."""
+        """Remove the blocks that were fetched.  Idempotent."""
         if self._scratch is not None:
             self._scratch.close()
         self._scratch = None
@@ -64,7 +64,7 @@ class ScratchCache:
     """A temporary cache, empty at first.
 
     It lies within the cache folder of `supply`, so on the same disk.  Its own downloader has the
-    number of streams that it is told, and finds no block that is there already.
+    given number of streams, and finds an empty folder.
     """
 
     def __init__(self, supply: Supply) -> None:

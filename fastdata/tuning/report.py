@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from fastdata.installing import install_line
+from fastdata.measuring.factories import WorkloadInfo
 from fastdata.measuring.loaders import dali_is_installed
 from fastdata.measuring.windows import Rate
-from fastdata.measuring.workload import WorkloadInfo
 from fastdata.processes.resources import format_bytes
 from fastdata.tuned_settings.settings import Settings, from_plain, plain_json
 from fastdata.tuning.choice import CEILING, HEADROOM, suffices

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any
 
+from fastdata.measuring.factories import WorkloadInfo
 from fastdata.measuring.trials import TrialFailedError
 from fastdata.measuring.windows import Rate
-from fastdata.measuring.workload import WorkloadInfo
 from fastdata.tuned_settings.settings import Settings
 from fastdata.tuning.budget import cost_of
 from fastdata.tuning.choice import CEILING, Measured, best, curve, plateau, same, sufficient

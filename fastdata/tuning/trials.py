@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from statistics import median
 
+from fastdata.measuring.factories import WorkloadInfo
 from fastdata.measuring.trials import Runner, TrialFailedError, TrialTimeoutError
 from fastdata.measuring.windows import Rate, Supply, Windows, in_turns, rate_of
-from fastdata.measuring.workload import WorkloadInfo
 from fastdata.processes.resources import available_bytes
 from fastdata.tuned_settings.settings import Settings
 from fastdata.tuning.budget import (
