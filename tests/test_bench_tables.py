@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from docs_blocks import pages as markdown_pages
 
-from fastdata.doctor.advice import advice_by_id
+from fastdata.doctor import advice, examining, facts, session
 
 REPOSITORY = Path(__file__).parents[1]
 sys.path.append(str(REPOSITORY / "scripts" / "bench"))
@@ -219,14 +219,15 @@ def test_a_table_without_results_says_so(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_tables_of_doctor_name_the_clock_and_what_failed() -> None:
     gains = {"gain": [1.5, 1.4, 1.6], "wall": [9.0, 1.0, 99.0], "cpu": [1.45, 1.44, 1.46]}
+    gains["ratio"] = [1.03, 0.96, 1.11]
     row = {**gains, "verdict": "gain", "clock": "cpu", "half_width_percent": 6.7, "agrees": True}
     failed = {"failed": "doctor does not find it", "agrees": False}
     rows = [("D06 fused AdamW", row), ("D09 anomaly detection off", failed)]
     found = Measured.of({"benchmark": "doctor", "row": n, "values": v} for n, v in rows)
-    said = "| D06 fused AdamW | 1.50 (1.40-1.60), gain | 6.7% | 1.45 (1.44-1.46) | cpu | yes |"
+    numbers = "1.50 (1.40-1.60), gain | 6.7% | 1.45 (1.44-1.46) | cpu | 1.03 (0.96-1.11)"
     assert pages.doctor(found)[2:] == [
-        said,
-        "| D09 anomaly detection off | doctor does not find it | | | | NO |",
+        f"| D06 fused AdamW | {numbers} | yes |",
+        "| D09 anomaly detection off | doctor does not find it | | | | | NO |",
     ]
     counts = {"runs": 19, "not_judged": 1, "pieces": 114, "with_a_gain": 1, "with_a_slower": 0}
     values = {**counts, "itself": [0.98, 1.02], "smallest_gain": [1.03, 1.09]}
@@ -235,9 +236,18 @@ def test_tables_of_doctor_name_the_clock_and_what_failed() -> None:
     assert pages.doctor_nothing(found)[2:] == [said]
 
 
+def test_made_up_advice_replaces_all_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    users = advice, examining, facts, session
+    for module in users:  # each gets its own back
+        monkeypatch.setattr(module, "ADVICE", advice.ADVICE)
+    doctor_cases.make_up_advice()
+    assert [one.id for one in advice.ADVICE] == [f"X{n}" for n in range(doctor_cases.MADE_UP)]
+    assert all(module.ADVICE is advice.ADVICE for module in users)
+
+
 @pytest.mark.parametrize("case", doctor_cases.CASES, ids=lambda case: case.id)
 def test_a_script_for_doctor_is_another_one_with_the_advice_followed(case: Any) -> None:
-    advice_by_id(case.id)
+    advice.advice_by_id(case.id)
     for is_timed in (False, True):
         before, after = (
             case.script(is_followed=is_followed, is_timed=is_timed) for is_followed in (False, True)

@@ -301,13 +301,16 @@ def doctor(found: Measured) -> list[str]:
         for name in names:
             row = run["figures"][name]
             if "failed" in row:
-                rows.append([name, row["failed"], "", "", "", "NO"])
+                rows.append([name, row["failed"], "", "", "", "", "NO"])
                 continue
-            gain, real = ("{:.2f} ({:.2f}-{:.2f})".format(*row[k]) for k in ("gain", row["clock"]))
+            keys = "gain", row["clock"], "ratio"
+            gain, real, ratio = ("{:.2f} ({:.2f}-{:.2f})".format(*row[key]) for key in keys)
             half, agrees = f"{row['half_width_percent']:.1f}%", "yes" if row["agrees"] else "NO"
-            rows.append([name, f"{gain}, {row['verdict']}", half, real, row["clock"], agrees])
-    heads = ["advice", "doctor (95%)", "half-width", "by hand (95%)", "clock", "agree"]
-    return markdown(heads, "llrlll", rows)
+            rows.append(
+                [name, f"{gain}, {row['verdict']}", half, real, row["clock"], ratio, agrees]
+            )
+    heads = ["advice", "doctor (95%)", "half-width", "by hand (95%)", "clock", "ratio", "agree"]
+    return markdown(heads, "llrllll", rows)
 
 
 def doctor_nothing(found: Measured) -> list[str]:
