@@ -14,8 +14,8 @@ from fastdata.measuring import statistics
 from fastdata.measuring.statistics import (
     WORTH,
     Estimate,
+    joint,
     judge,
-    product,
     smallest_gain,
     student_inside,
     student_quantile,
@@ -153,21 +153,17 @@ def test_a_spread_beyond_all_measure_is_no_error() -> None:
     assert smallest_gain({"a": (-90.0, 90.0)}) == math.inf
 
 
-def over(one: Estimate, other: Estimate) -> Estimate:
-    return product(one, Estimate(1 / other.value, 1 / other.high, 1 / other.low, other.starts))
-
-
 def test_estimates_that_differ_do_not_agree() -> None:
     one, other = Estimate(1.30, 1.26, 1.3413, 3), Estimate(1.22, 1.18, 1.2614, 5)
-    apart = over(one, other)
-    half = math.hypot(math.log(1.3413 / 1.30), math.log(1.22 / 1.18))
+    apart = joint(one, other)
+    half = math.hypot(math.log(1.3413 / 1.30), math.log(1.2614 / 1.22))
     assert apart.value == pytest.approx(1.30 / 1.22)
     assert (apart.low, apart.high) == pytest.approx(
         (apart.value * math.exp(-half), apart.value * math.exp(half))
     )
     assert apart.low > 1
-    assert over(one, one).low < 1 < over(one, one).high
-    assert product(one, Estimate(1.0, 0.0, math.inf, 1)).low == 0.0
+    assert joint(one, one).low < 1 < joint(one, one).high
+    assert joint(one, Estimate(1.0, 0.0, math.inf, 1)).low == 0.0
 
 
 # -- simulation ------------------------------------------------------------------------------
@@ -315,6 +311,6 @@ def test_two_reports_of_the_same_gain_agree_nineteen_times_of_twenty() -> None:
     for one, other in zip(drawn[::2], drawn[1::2], strict=True):
         mine, yours = (judge(dict(enumerate(run.tolist()))) for run in (one, other))
         for row in mine:
-            apart = over(mine[row].gain, yours[row].gain)
+            apart = joint(mine[row].gain, yours[row].gain)
             inside.append(apart.low <= 1 <= apart.high)
     assert 0.93 <= np.mean(inside) <= 0.985

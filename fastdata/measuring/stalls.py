@@ -63,8 +63,8 @@ VALUE_METHODS = {
 }
 """Methods of tensors that give the host a value."""
 
-_ONLY_CALLS = "cpu", "numpy", "tolist", "__repr__"
-"""Those that show no operation on the CPU, only a call."""
+_ONLY_CALLS = {True: ("cpu", "numpy", "tolist", "__repr__"), False: ("__repr__",)}
+"""Methods that show no operation, only a call: on the CPU, and on another device."""
 
 VALUE_SHAPED = {
     **{name: name for name in ("nonzero", "masked_select", "unique_consecutive", "bincount")},
@@ -200,7 +200,7 @@ class _Calls(TorchFunctionMode):
         on_device = self.name in ("to", "cuda") or any(map(self._is_on_device, given))
         self.counts = on_device or not (self._on_cpu and self._only_moved)
         try:
-            if on_device and self._on_cpu and self.name in _ONLY_CALLS:
+            if on_device and self.name in _ONLY_CALLS[self._on_cpu]:
                 self._counter.synchronisation(VALUE_METHODS[self.name])
             result = func(*args, **kwargs)
             if self._only_moved or not self._on_cpu:
