@@ -35,7 +35,7 @@ class Numerics(IntEnum):
     TRAINING = 3
 
     def __str__(self) -> str:
-        return ("bit-equal", "rounding", "lower precision", "training changes")[self]
+        return ("identical", "rounding", "lower precision", "training changes")[self]
 
 
 @dataclass(frozen=True, slots=True)

@@ -213,6 +213,15 @@ class DoctorReport:
         """What is known, in a few sentences."""
         return " ".join(sentences(self))
 
+    @property
+    def is_unknown(self) -> bool:
+        """Whether no change has a verdict, for lack of time or because of noise."""
+        verdicts = {row.trial.verdict for row in self.candidates if row.trial}
+        if verdicts & {"gain", "no difference", "slower"}:
+            return False
+        had_no_time = any("--seconds" in row.why_not for row in self.candidates)
+        return had_no_time or "cannot be told" in verdicts or self.ended_by in ("time", "noise")
+
     def is_open(self, threshold: float) -> bool:
         """Whether there is a mistake, or a gain of `threshold` or more that keeps the numbers."""
         return (self.ranks > 1 and bool(self.watched.failed)) or any(

@@ -7,8 +7,9 @@ removes control characters from names and messages of the script.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
+from unicodedata import east_asian_width
 
 from fastdata.doctor.advice.processor import KEPT
 from fastdata.doctor.report import (
@@ -29,7 +30,10 @@ from fastdata.processes.resources import format_bytes
 
 __all__ = ["groups", "render_text", "subject", "things_to_do", "together_text"]
 
-LINES, WIDTH = 25, 100
+LINES = 25
+
+WIDTH = 98
+"""Two less than 100: each of two cells in a row may end with half of a wide character."""
 
 TO_DO = 5
 """Rows of the table of things to do."""
@@ -38,13 +42,22 @@ TO_DO = 5
 def render_text(report: DoctorReport, *, everything: bool = False) -> str:
     """Return a report as lines for a terminal; with `everything` without a limit of lines."""
     if everything:
-        return "\n".join(_lines(report, None, None, [""]))
+        return _joined(_lines(report, None, None, [""]))
     for most, listed, blank in (2, 2, [""]), (2, 1, [""]), (2, 1, []), (1, 1, []):
         lines = list(_lines(report, most, listed, blank))
         if len(lines) <= LINES:
-            return "\n".join(lines)
+            return _joined(lines)
     hidden = len(lines) - LINES + 1
-    return "\n".join([*lines[: LINES - 1], f"{hidden} more lines: --all"])
+    return _joined([*lines[: LINES - 1], f"{hidden} more lines: --all"])
+
+
+def _joined(lines: Iterable[str]) -> str:
+    return "\n".join(lines).replace("\0", "")
+
+
+def _columns(text: str) -> str:
+    """Return printable text with a NUL after each character that takes two columns."""
+    return "".join(f"{c}\0" if east_asian_width(c) in "WF" else c for c in printable(text))
 
 
 def _lines(
@@ -162,7 +175,7 @@ def together_text(report: DoctorReport) -> str:
 def _table(rows: Iterator[tuple[str, ...]], most: int | None) -> Iterator[str]:
     """Yield rows in columns."""
     cells = [("Faster (95%)", "Numerics", "Change", "Where"), *rows]
-    widths = [max(len(printable(one)) for one in column) for column in zip(*cells, strict=True)]
+    widths = [max(len(_columns(one)) for one in column) for column in zip(*cells, strict=True)]
     widths[3] = min(widths[3], 36)
     widths[2] = min(widths[2], WIDTH - 6 - widths[0] - widths[1] - widths[3])
     for cell in cells:
@@ -199,14 +212,14 @@ def _listed(heading: str, items: Sequence[str], most: int | None) -> list[str]:
 
 
 def _cut(text: str, width: int) -> str:
-    text = printable(text)
+    text = _columns(text)
     return text if len(text) <= width else f"{text[: width - 4]} ..."
 
 
 def _wrapped(text: str, most: int | None, width: int = WIDTH) -> list[str]:
     """Return text as lines; `most` limits their number."""
     indent = "  " if width == WIDTH else ""
-    lines = textwrap.wrap(printable(text), width, subsequent_indent=indent, break_on_hyphens=False)
+    lines = textwrap.wrap(_columns(text), width, subsequent_indent=indent, break_on_hyphens=False)
     if most is not None and len(lines) > most:
         lines = [*lines[: most - 1], f"{lines[most - 1][: width - 4]} ..."]
     return [line.rstrip() for line in lines]
