@@ -19,8 +19,8 @@ from fastdata.doctor import DoctorReport, Row, render_text
 from fastdata.doctor.contract import Numerics
 from fastdata.doctor.memory import Held
 from fastdata.doctor.messages import Watched
-from fastdata.doctor.page import render_page
 from fastdata.doctor.results import BatchSize, Trial
+from fastdata.doctor.text import render_page
 from fastdata.measuring.statistics import Estimate
 from fastdata.pages import write_page
 from fastdata.printable import printable
@@ -316,7 +316,7 @@ Not written: torch.save: /home/checkpoint.pt (3x)"""
     )
 
 
-def test_all_of_a_report_is_printed_if_it_is_asked_for() -> None:
+def test_all_of_a_report_is_printed_if_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     note = row("D33", kind="note", why_not="it changes the training")
     report = replace(REPORT, rows=(*REPORT.rows, note), noise=Estimate(0.99, 0.98, 1.01, 2))
     short, full = render_text(report), render_text(report, everything=True)
@@ -332,7 +332,10 @@ def test_all_of_a_report_is_printed_if_it_is_asked_for() -> None:
         assert text in " ".join(full.split())
     pinned = f"Both sides of each comparison ran with {MALLOC}."
     assert pinned in " ".join(full.split())
-    assert MALLOC not in " ".join(render_text(replace(report, pinned=False)).split())
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1")  # of the user
+    assert "MALLOC_TRIM_THRESHOLD_=1 " in render_text(report, everything=True)
+    uncompared = render_text(replace(report, noise=None), everything=True)
+    assert "Both sides" not in uncompared
     assert "D33" in render_page(report)
 
 
@@ -492,6 +495,7 @@ def assert_is_fit(report: DoctorReport) -> None:
     """Assert that all forms of a report keep to their limits and show text as text."""
     short, full = render_text(report), render_text(report, everything=True)
     assert len(short.splitlines()) <= 25
+    assert "\\x00" not in full + short
     for line in (*short.splitlines(), *full.splitlines()):
         assert sum(2 if east_asian_width(one) in "WF" else 1 for one in line) <= 100
         assert line == printable(line).rstrip()
@@ -608,7 +612,6 @@ def random_report(draw: random.Random) -> DoctorReport:
         smallest_gain=draw.choice((None, 1.04, math.inf)),
         ended=draw.choice(("", "", "interrupted", *words)),
         clock=draw.choice(("wall", "cpu")),
-        pinned=draw.random() < 0.5,
     )
 
 

@@ -84,8 +84,8 @@ because of noise; 2 wrong usage; 130 Ctrl-C."""
 @click.option(
     "--check",
     is_flag=True,
-    help="For CI: exit with 3 if a gain is open or a mistake was found, and with 1 if no change has "
-    "a verdict, for lack of time or because of noise.",
+    help="For CI: exit with 3 if a gain is open or a mistake was found, and with 1 if no change "
+    "has a verdict, for lack of time or because of noise.",
 )
 @click.option(
     "--threshold",
@@ -146,7 +146,7 @@ def doctor_command(
     else:
         emit(printable(report.verdict) if quiet else render_text(report, everything=notes))
     if html is not None:
-        from fastdata.doctor.page import render_page
+        from fastdata.doctor.text import render_page
         from fastdata.pages import write_page
 
         write_page(render_page(report), html)
