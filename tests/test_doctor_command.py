@@ -268,5 +268,5 @@ def test_an_unknown_advice_is_not_explained(id: str) -> None:
 def test_the_list_has_the_text_of_the_explanations() -> None:
     listed = run_json("doctor", "--list")["advice"]
     assert [(one["id"], one["about"], one["source"]) for one in listed] == [
-        (id, one.what, one.source) for id, one in explanations().items()
+        (id, one["what"], one["source"]) for id, one in explanations().items()
     ]

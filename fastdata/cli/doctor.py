@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Iterator
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -17,7 +14,6 @@ from fastdata.errors import OptionError
 from fastdata.printable import printable
 
 if TYPE_CHECKING:
-    from fastdata.doctor import Script
     from fastdata.doctor.contract import Advice
 
 __all__ = ["doctor_command"]
@@ -131,16 +127,20 @@ def doctor_command(
 
         check_page_path(html)  # before the time is spent
     from fastdata.doctor import compare_ranks, examine, render_text, script_of
+    from fastdata.doctor.processes import ScriptFailedError
 
     chosen = script_of(script)
-    with _running(chosen):
-        progress = (lambda _: None) if quiet else say
-        if ranks:
-            report = compare_ranks(chosen, ranks, progress=progress)
-        else:
-            report = examine(
-                chosen, seconds=seconds, only=only, batch_sizes=batch_sizes, progress=progress
-            )
+    progress = (lambda _: None) if quiet else say
+    with on_interruption("Nothing was written."):
+        try:
+            if ranks:
+                report = compare_ranks(chosen, ranks, progress=progress)
+            else:
+                report = examine(
+                    chosen, seconds=seconds, only=only, batch_sizes=batch_sizes, progress=progress
+                )
+        except ScriptFailedError as error:
+            raise click.ClickException(error.explained(str(chosen))) from error
     if as_json:
         emit_json(report.to_json())
     else:
@@ -157,29 +157,16 @@ def doctor_command(
     return {"interruption": INTERRUPTED, "failure": FAILED}.get(report.ended_by, found)
 
 
-@contextlib.contextmanager
-def _running(script: Script) -> Iterator[None]:
-    """Explain a failure of the script, or an interruption, before there are results."""
-    from fastdata.doctor.processes import ScriptFailedError
-
-    with on_interruption("Nothing was written."):
-        try:
-            yield
-        except ScriptFailedError as error:
-            raise click.ClickException(error.explained(str(script))) from error
-
-
 def _explain(id: str, as_json: bool) -> None:
     """Print the explanation of a piece of advice."""
     from fastdata.doctor.advice import advice_by_id
-    from fastdata.doctor.explaining import explanations
+    from fastdata.doctor.explaining import explanations, shown
 
     advice = advice_by_id(id)
-    explanation = explanations()[id]
     if as_json:
-        emit_json({"id": id, "title": advice.title, **asdict(explanation)})
+        emit_json({"id": id, "title": advice.title, **explanations()[id]})
     else:
-        emit(f"{_heading(advice)}\n{explanation}")
+        emit(f"{_heading(advice)}\n{shown(explanations()[id])}")
 
 
 def _list(as_json: bool) -> None:
@@ -199,8 +186,8 @@ def _list(as_json: bool) -> None:
                     "kind": advice.kind,
                     "numerics": str(advice.numerics),
                     "gpu_only": advice.gpu_only,
-                    "about": explanations()[advice.id].what,
-                    "source": explanations()[advice.id].source,
+                    "about": explanations()[advice.id]["what"],
+                    "source": explanations()[advice.id]["source"],
                 }
                 for advice in ADVICE
             ]

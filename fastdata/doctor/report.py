@@ -18,11 +18,8 @@ from fastdata.processes.resources import format_bytes
 
 __all__ = ["OUTCOMES", "DoctorReport", "Row", "last_line", "sentences"]
 
-WAITS = 0.05
-"""A loop that waits for less than this share of its time does not wait for data."""
-
-LESS_MEMORY = 0.95
-"""Peaks of memory above this ratio may differ by chance."""
+WAITS = 0.05  # a loop that waits for a smaller share of its time does not wait for data
+LESS_MEMORY = 0.95  # peaks of memory above this ratio may differ by chance
 
 OUTCOMES = {
     "gain": "Faster",
@@ -47,8 +44,7 @@ class Row:
     why_not: str = ""  # why it was not tried
     phase: Phase = "train"
     saves: Literal["time", "memory"] = "time"
-    at_most: float | None = None
-    """Upper bound of its gain: a step in which the part that it is about takes no time."""
+    at_most: float | None = None  # of its gain: as if the part that it changes took no time
 
     @property
     def numerics(self) -> Numerics:
@@ -133,15 +129,11 @@ class DoctorReport:
     seconds: float
     batch_sizes: tuple[BatchSize, ...] = ()
     machine: dict[str, Any] = field(default_factory=dict)
-    ranks: int = 1
-    """Number of ranks that were watched; with several, nothing is tried."""
-    smallest_gain: float | None = None
-    """The smallest gain that a typical row can show; infinite after a single process."""
-    ended: str = ""
-    """Why trials ended early, as a sentence without its capital and full stop."""
+    ranks: int = 1  # with several ranks, nothing is tried
+    smallest_gain: float | None = None  # that a typical row can show
+    ended: str = ""  # why trials ended early: a sentence without its capital and full stop
     ended_by: EndedBy = "nothing"
-    clock: Clock = "wall"
-    """The clock that judged steps: processor time if other programs were busy."""
+    clock: Clock = "wall"  # that judged steps: "cpu" if other programs were busy
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON; its form is documented in ``docs/doctor.md``."""
@@ -232,12 +224,10 @@ def sentences(report: DoctorReport) -> Iterator[str]:
 
 def _gains(report: DoctorReport) -> Iterator[str]:
     """Yield a sentence for each kind of gain: its largest, or the best changes together."""
-    best: dict[tuple[Phase, bool, bool], tuple[Trial | None, list[Row]]] = {}
-    allocator: tuple[Phase, bool, bool] = "train", True, True
-    main: tuple[Phase, bool, bool] = "train", True, False
+    allocator, main = ("train", True, True), ("train", True, False)
+    best: dict[Any, tuple[Trial | None, list[Row]]] = {}
     for row in report.faster:
-        kind = row.phase, row.keeps_numbers, row.id == ALLOCATOR
-        best.setdefault(kind, (row.trial, [row]))
+        best.setdefault((row.phase, row.keeps_numbers, row.id == ALLOCATOR), (row.trial, [row]))
     is_pinned = allocator in best
     together = report.together
     if together is not None and together.verdict == "gain":
@@ -248,11 +238,8 @@ def _gains(report: DoctorReport) -> Iterator[str]:
     for kind in sorted(best, key=lambda kind: kind not in (allocator, main)):
         trial, rows = best[kind]
         gain = trial.gain if trial else ""
-        than = (
-            f" as with {ALLOCATOR} alone"
-            if is_pinned and all(one.id != ALLOCATOR for one in rows)
-            else ""
-        )
+        is_further = is_pinned and all(row.id != ALLOCATOR for row in rows)
+        than = f" as with {ALLOCATOR} alone" if is_further else ""
         price = "" if kind[1] else f"with {rows[0].numerics}, "
         subject = "a step" if kind[0] == "train" else "validation"
         yield _sentence(f"{price}{subject} can be {gain} as fast{than}: {_actions(rows)}")

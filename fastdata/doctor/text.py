@@ -22,13 +22,8 @@ from fastdata.processes.resources import format_bytes
 
 __all__ = ["render_page", "render_text"]
 
-LINES = 25
-
-WIDTH = 98
-"""Two less than 100: each of two cells in a row may end with half of a wide character."""
-
-TO_DO = 5
-"""Rows of the table of things to do."""
+LINES, TO_DO = 25, 5
+WIDTH = 98  # of 100: each of two cells in a line may end with half of a wide character
 
 
 def render_page(report: DoctorReport) -> str:
