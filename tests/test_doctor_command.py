@@ -176,6 +176,7 @@ NO_TIME = row_with(None, "there was no time left; --seconds gives more")
         ("time", [NO_TIME], 1),
         ("time", [row_with("cannot be told"), NO_TIME], 1),
         ("nothing", [NO_TIME], 1),
+        ("nothing", [row_with(None, "other programs are busy, so ...")], 1),
         ("nothing", [row_with("cannot be told")], 1),
         ("noise", [], 1),
         ("noise", [row_with(None, "why"), row_with(None, "", "bug")], 3),

@@ -79,17 +79,13 @@ class Advice:
     find: Callable[[Seen], Iterator[Finding]]
     """Yields the places of a script, which is running, to which it applies."""
     kind: Kind = "speed"
-    numerics: Numerics = Numerics.EQUAL
-    """Of what it promises; what it does to a script is measured."""
+    numerics: Numerics = Numerics.EQUAL  # that it promises; the effect on a script is measured
     phase: Phase = "train"
-    saves: Literal["time", "memory"] = "time"
-    """What it is followed for: what saves memory may take time."""
+    saves: Literal["time", "memory"] = "time"  # advice that saves memory may take time
     part: EventKind | None = None
-    """Which part of a step it makes faster: it can save no more than that takes."""
+    """The part of a step that it makes faster; it cannot save more than this part takes."""
     gpu_only: bool = False
-    """Whether it does something for scripts on a GPU alone."""
-    why_not: str = ""
-    """Why findings are not tried that have no change."""
+    why_not: str = ""  # why findings without a change are not tried
 
 
 def advice(

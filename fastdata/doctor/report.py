@@ -185,8 +185,8 @@ class DoctorReport:
         verdicts = {row.trial.verdict for row in self.candidates if row.trial}
         if verdicts & {"gain", "no difference", "slower"}:
             return False
-        had_no_time = any("--seconds" in row.why_not for row in self.candidates)
-        return had_no_time or "cannot be told" in verdicts or self.ended_by in ("time", "noise")
+        is_left_out = any(re.search("--seconds|busy", row.why_not) for row in self.candidates)
+        return is_left_out or "cannot be told" in verdicts or self.ended_by in ("time", "noise")
 
     def is_open(self, threshold: float) -> bool:
         """Whether there is a mistake, or a gain of `threshold` or more that keeps the numbers."""

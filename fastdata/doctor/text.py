@@ -54,7 +54,7 @@ def render_text(report: DoctorReport, *, everything: bool = False) -> str:
 
 
 def _lines(report: DoctorReport, most: int | None, listed: int | None) -> Iterator[str]:
-    """Yield lines; a sentence or a cell takes at most `most` of them, a list at most `listed`."""
+    """Yield lines: at most `most` for a sentence or a cell, and `listed` for a list."""
     for sentence in sentences(report):
         yield from _wrapped(sentence, most)
     mistakes = report.mistakes if len(report.mistakes) > 1 or most is None else []
