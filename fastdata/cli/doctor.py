@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import time
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -17,6 +20,9 @@ if TYPE_CHECKING:
     from fastdata.doctor.contract import Advice
 
 __all__ = ["doctor_command"]
+
+LINE_SECONDS = 5.0
+"""Time between lines of progress in a log."""
 
 _EPILOG = """\b
 Examples:
@@ -130,8 +136,7 @@ def doctor_command(
     from fastdata.doctor.processes import ScriptFailedError
 
     chosen = script_of(script)
-    progress = (lambda _: None) if quiet else say
-    with on_interruption("Nothing was written."):
+    with on_interruption("Nothing was written."), _bar(seconds, quiet) as progress:
         try:
             if ranks:
                 report = compare_ranks(chosen, ranks, progress=progress)
@@ -155,6 +160,34 @@ def doctor_command(
         say("--check: no change has a verdict, for lack of time or because of noise")
         found = FAILED
     return {"interruption": INTERRUPTED, "failure": FAILED}.get(report.ended_by, found)
+
+
+@contextlib.contextmanager
+def _bar(seconds: float, quiet: bool) -> Iterator[Callable[[str], None]]:
+    """Give a function that shows what is done, and the time that is left.
+
+    On a terminal it moves a bar; elsewhere it prints a line every `LINE_SECONDS`.
+    """
+    from tqdm import tqdm
+
+    began, said = time.monotonic(), -math.inf
+    disable = True if quiet else None  # None: unless it is a terminal
+    form = "{desc} |{bar}| {postfix}"
+    with tqdm(total=seconds, disable=disable, leave=False, bar_format=form) as bar:
+
+        def show(text: str) -> None:
+            nonlocal said
+            gone = time.monotonic() - began
+            left = f"{max(seconds - gone, 0):.0f} s left"
+            if not bar.disable:
+                bar.n = min(gone, seconds)
+                bar.set_description_str(left, refresh=False)
+                bar.set_postfix_str(printable(text))
+            elif not quiet and gone - said >= LINE_SECONDS:
+                said = gone
+                say(f"{left}: {text}")
+
+        yield show
 
 
 def _explain(id: str, as_json: bool) -> None:

@@ -80,8 +80,7 @@ class Session:
             request.script, lambda: self._watch.seen.steps_seen > 0, self._end_with
         )
         mode: Mode = "watch" if request.watch_only else request.phase
-        self._replay = Replay(mode, self._watch, compared=request.ranks > 1)
-        self._replay.factor = request.batch_factor
+        self._replay = Replay(mode, self._watch, request.batch_factor, compared=request.ranks > 1)
         self._changes: dict[str, list[Change]] = {}  # by ID of advice
         self._undo = contextlib.ExitStack()
         self._restore: Callable[[], None] | None = None  # the state before the first dump
