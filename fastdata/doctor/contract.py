@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from fastdata.doctor.seen import EventKind, Seen
@@ -62,12 +63,11 @@ class Finding:
 def replaced(owner: object, name: str, value: object) -> Undo:
     """Set an attribute of a module, a class or an object."""
     own = vars(owner)
-    if name not in own:
-        setattr(owner, name, value)
-        return lambda: delattr(owner, name)
-    before = own[name]
+    undo = (
+        partial(setattr, owner, name, own[name]) if name in own else partial(delattr, owner, name)
+    )
     setattr(owner, name, value)
-    return lambda: setattr(owner, name, before)
+    return undo
 
 
 @dataclass(frozen=True, slots=True)
