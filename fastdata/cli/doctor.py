@@ -164,7 +164,7 @@ def doctor_command(
 
 @contextlib.contextmanager
 def _bar(seconds: float, quiet: bool) -> Iterator[Callable[[str], None]]:
-    """Give a function that shows what is done, and the time that is left.
+    """Give a function that shows the current work and the remaining time.
 
     On a terminal it moves a bar; elsewhere it prints a line every `LINE_SECONDS`.
     """

@@ -1,4 +1,4 @@
-"""What a piece of advice is: what it finds in a script, and how it is tried.
+"""Pieces of advice: the places of a script that they find, and the changes that are tried.
 
 A piece of advice is an `Advice` in a module of ``advice/``, with an ID that never changes.
 """
@@ -18,7 +18,7 @@ __all__ = ["Advice", "Change", "Finding", "Kind", "Numerics", "Phase", "Undo", "
 Phase: TypeAlias = Literal["train", "evaluate"]
 
 Undo: TypeAlias = Callable[[], object]
-"""Makes a change of the running script as if it had not been."""
+"""Reverts a change of the running script."""
 
 Change: TypeAlias = Callable[[], Undo]
 """Follows advice in the running script."""
@@ -41,10 +41,10 @@ class Numerics(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A place in a script to which a piece of advice applies.
+    """A place in a script that a piece of advice can improve.
 
-    `change` follows the advice in the running script, and `environment` in one that is started
-    with these variables.  With neither it is found, and not measured; `why_not` says why.
+    `change` follows the advice in the running script; `environment` is set for a new process.
+    Without both it is reported but not measured; `why_not` says why.
     """
 
     where: str
@@ -77,7 +77,7 @@ class Advice:
     id: str
     title: str
     find: Callable[[Seen], Iterator[Finding]]
-    """Yields the places of a script, which is running, to which it applies."""
+    """Yields the places of the running script that it can improve."""
     kind: Kind = "speed"
     numerics: Numerics = Numerics.EQUAL  # that it promises; the effect on a script is measured
     phase: Phase = "train"

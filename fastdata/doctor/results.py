@@ -48,6 +48,6 @@ class BatchSize:
     samples: int
     samples_per_second: float = 0.0
     peak_bytes: int = 0
-    reserved_bytes: int = 0  # of a GPU, by torch; above the peak, it is fragmented
+    reserved_bytes: int = 0  # by torch on a GPU; memory above the peak is fragmented
     retries: int = 0  # how often torch returned its unused memory of a GPU to allocate more
-    why: str = ""  # why there are no figures, such as a lack of memory
+    why: str = ""  # the reason for no figures, such as a lack of memory
