@@ -44,7 +44,7 @@ class Finding:
     """A place in a script that a piece of advice can improve.
 
     `change` follows the advice in the running script; `environment` is set for a new process.
-    Without both it is reported but not measured; `why_not` says why.
+    Without both it is reported, and not measured; `why_not` says why.
     """
 
     where: str
