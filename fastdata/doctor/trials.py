@@ -98,7 +98,7 @@ class _Row:
 
     @property
     def is_allocator(self) -> bool:
-        """Whether it is the memory allocator: all other processes follow that advice."""
+        """All other processes follow the advice on the memory allocator."""
         return self.follow == (ALLOCATOR,)
 
 
@@ -177,7 +177,7 @@ class Trials:
         """Compare the script that follows advice with the script as it is, for each row.
 
         `rows` have their environment, the most wanted first.  `found` has the results, also if this
-        ends by an error or an interruption.  Rows are left out if the time does not suffice.  Raises
+        ends by an error or an interruption.  Some rows are left out if the time is short.  Raises
         `ScriptFailedError` if the script fails without advice, and `TrialsEndedError` if the time
         is up or the machine is too noisy.
         """
@@ -417,7 +417,7 @@ class Trials:
         return block * (len(rows) + 2 + len(rows) // ROWS_PER_BASELINE)
 
     def _seconds_of_pairs(self, rows: Sequence[_Row], starts: int = 0) -> float:
-        """Return how long the pairs of rows take after `starts` of them."""
+        """Return the seconds that the remaining pairs of these rows take."""
         more = max(0, LEAST_STARTS["start"] - starts)
         one = 2 * self._start_seconds + (ROUNDS + 1) * self._seconds_of_round([])
         return more * one * len(rows)
@@ -502,7 +502,7 @@ def _name(row: _Row) -> str:
 
 
 def _at_least_promised(measured: Numerics | None, follow: Follow) -> Numerics | None:
-    """Return the class of numerics; advice that lowers the precision keeps its own if it differs."""
+    """Return the class of numerics; of advice that lowers the precision at least that, if any."""
     promised = max((advice_by_id(id).numerics for id in follow), default=Numerics.EQUAL)
     if measured in (None, Numerics.EQUAL) or promised < Numerics.PRECISION:
         return measured
