@@ -15,11 +15,13 @@ from doctor_helpers import script_with
 
 import fastdata.doctor
 from fastdata.cli.doctor import doctor_command
-from fastdata.doctor import DoctorReport, Script
+from fastdata.doctor import DoctorReport, Row, Script
 from fastdata.doctor.advice import ADVICE
+from fastdata.doctor.contract import Kind, Numerics
 from fastdata.doctor.explaining import explanations
 from fastdata.doctor.messages import Watched
-from fastdata.doctor.results import EndedBy
+from fastdata.doctor.results import EndedBy, Trial, Verdict
+from fastdata.measuring.statistics import Estimate
 
 
 @pytest.fixture
@@ -70,6 +72,8 @@ EPOCHS = Script("file", "train.py", ("--epochs", "1"))
             Script("module", "package.train", ("--epochs", "1")),
             300,
         ),
+        (["python", "-u", "train.py", "--epochs", "1"], EPOCHS, 300),
+        (["python3", "-u", "-m", "p", "-u"], Script("module", "p", ("-u",)), 300),
     ],
 )
 def test_options_after_the_script_belong_to_it(
@@ -119,6 +123,10 @@ def test_json_is_for_doctor_before_the_script_only() -> None:
         (["-m"], "-m needs the name of a module"),
         ([], "there is no script"),
         (["--seconds", "60"], "there is no script"),
+        (["python", "-u"], "there is no script"),
+        (["python", "-O", "train.py"], "without python's option -O"),
+        (["python", "-u", "-Wignore", "train.py"], "without python's option -Wignore"),
+        (["python", "-X", "dev", "-m", "package.train"], "set PYTHONOPTIMIZE"),
     ],
 )
 @pytest.mark.usefixtures("examined")
@@ -151,6 +159,50 @@ def test_trials_that_end_early_have_a_report_and_an_exit_code(
     result = run("doctor", "train.py")
     assert result.exit_code == code
     assert "Why." in result.stdout
+
+
+def row_with(verdict: Verdict | None, why_not: str = "", kind: Kind = "speed") -> Row:
+    trial = Trial(("D06",), Estimate(1.2, 1.0, 1.4, 2), verdict) if verdict else None
+    return Row("D06", kind, "title", (), (), trial, Numerics.EQUAL, why_not)
+
+
+NO_TIME = row_with(None, "there was no time left; --seconds gives more")
+
+
+@pytest.mark.parametrize(
+    ("ended_by", "rows", "code"),
+    [
+        ("noise", [row_with(None, "why")], 1),
+        ("time", [NO_TIME], 1),
+        ("time", [row_with("cannot be told"), NO_TIME], 1),
+        ("nothing", [NO_TIME], 1),
+        ("nothing", [row_with(None, "other programs are busy, so ...")], 1),
+        ("nothing", [row_with("cannot be told")], 1),
+        ("noise", [], 1),
+        ("noise", [row_with(None, "why"), row_with(None, "", "bug")], 3),
+        ("time", [row_with("gain"), NO_TIME], 3),
+        ("time", [row_with("no difference"), NO_TIME], 0),
+        ("noise", [row_with("slower"), row_with(None, "why")], 0),
+        ("nothing", [], 0),
+        ("nothing", [row_with(None, "only its author knows when it is needed")], 0),
+    ],
+)
+@pytest.mark.usefixtures("examined")
+def test_check_fails_if_nothing_could_be_measured(
+    ended_by: EndedBy, rows: list[Row], code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = "" if ended_by == "nothing" else "why"
+    report = DoctorReport(
+        "train.py", Watched(), 0.1, 0, None, True, tuple(rows), None, 1.0,
+        ended=ended, ended_by=ended_by,
+    )  # fmt: skip
+    monkeypatch.setattr(fastdata.doctor, "examine", lambda *_, **__: report)
+    result = run("doctor", "--check", "--json", "train.py")
+    assert result.exit_code == code
+    assert json.loads(result.stdout)["verdict"] == report.verdict
+    note = "fastdata: --check: no change has a verdict, for lack of time or because of noise"
+    assert (note in result.stderr.splitlines()) == (code == 1)
+    assert run("doctor", "--json", "train.py").exit_code == 0
 
 
 @pytest.mark.doctor
@@ -217,5 +269,5 @@ def test_an_unknown_advice_is_not_explained(id: str) -> None:
 def test_the_list_has_the_text_of_the_explanations() -> None:
     listed = run_json("doctor", "--list")["advice"]
     assert [(one["id"], one["about"], one["source"]) for one in listed] == [
-        (id, one.what, one.source) for id, one in explanations().items()
+        (id, one["what"], one["source"]) for id, one in explanations().items()
     ]

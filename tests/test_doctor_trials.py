@@ -96,6 +96,28 @@ def test_advice_is_switched_on_and_off_in_one_process(id: str, tmp_path: Path) -
             assert compare_dumps(expected, path, expected).numerics == Numerics.EQUAL, number
 
 
+def test_the_state_of_an_optimizer_with_lists_is_restored(tmp_path: Path) -> None:
+    text = script_with(
+        model="model = nn.Sequential(nn.Flatten(), nn.Linear(192, 8))",
+        optimizer="optimizer = torch.optim.LBFGS(model.parameters(), 0.1, max_iter=2)",
+        step="""
+            def closure():
+                optimizer.zero_grad()
+                loss = F.cross_entropy(model(x), y)
+                loss.backward()
+                return loss
+            optimizer.step(closure)
+        """,
+    )
+    paths = tmp_path / "first.pt", tmp_path / "second.pt"
+    with started(text, tmp_path) as answer:
+        assert isinstance(answer(), Watched)
+        for path in paths:
+            assert isinstance(answer(Dump(str(path))), Ran)
+            assert isinstance(answer(Run(2)), Ran)
+    assert compare_dumps(*paths, paths[0]).numerics == Numerics.EQUAL
+
+
 @pytest.mark.smoke
 def test_the_script_beside_itself_is_the_same_bit_for_bit(tmp_path: Path) -> None:
     text = script_with(start="import random; random.random()")

@@ -6,7 +6,6 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -18,7 +17,6 @@ from fastdata.errors import OptionError
 from fastdata.printable import printable
 
 if TYPE_CHECKING:
-    from fastdata.doctor import Script
     from fastdata.doctor.contract import Advice
 
 __all__ = ["doctor_command"]
@@ -47,7 +45,8 @@ are off.  The report lists all files that were not written.
 
 \b
 Exit codes: 0 done; 3 with --check, a gain is open or a mistake was found; 1 failed, for example
-the script, also in a trial; 2 wrong usage; 130 Ctrl-C."""
+the script, also in a trial, and with --check if no change has a verdict, for lack of time or
+because of noise; 2 wrong usage; 130 Ctrl-C."""
 
 
 @click.command(
@@ -85,7 +84,10 @@ the script, also in a trial; 2 wrong usage; 130 Ctrl-C."""
     help="Watch N ranks on this machine, as torchrun starts them, and compare them; try nothing.",
 )
 @click.option(
-    "--check", is_flag=True, help="Exit with 3 if a gain is open or a mistake was found, for CI."
+    "--check",
+    is_flag=True,
+    help="For CI: exit with 3 if a gain is open or a mistake was found, and with 1 if no change "
+    "has a verdict, for lack of time or because of noise.",
 )
 @click.option(
     "--threshold",
@@ -131,31 +133,38 @@ def doctor_command(
 
         check_page_path(html)  # before the time is spent
     from fastdata.doctor import compare_ranks, examine, render_text, script_of
+    from fastdata.doctor.processes import ScriptFailedError
 
     chosen = script_of(script)
-    with _running(chosen), _bar(seconds, quiet) as progress:
-        if ranks:
-            report = compare_ranks(chosen, ranks, progress=progress)
-        else:
-            report = examine(
-                chosen, seconds=seconds, only=only, batch_sizes=batch_sizes, progress=progress
-            )
+    with on_interruption("Nothing was written."), _bar(seconds, quiet) as progress:
+        try:
+            if ranks:
+                report = compare_ranks(chosen, ranks, progress=progress)
+            else:
+                report = examine(
+                    chosen, seconds=seconds, only=only, batch_sizes=batch_sizes, progress=progress
+                )
+        except ScriptFailedError as error:
+            raise click.ClickException(error.explained(str(chosen))) from error
     if as_json:
         emit_json(report.to_json())
     else:
         emit(printable(report.verdict) if quiet else render_text(report, everything=notes))
     if html is not None:
-        from fastdata.doctor.page import render_page
+        from fastdata.doctor.text import render_page
         from fastdata.pages import write_page
 
         write_page(render_page(report), html)
     found = FOUND if check and report.is_open(threshold) else DONE
+    if check and not found and report.is_unknown:
+        say("--check: no change has a verdict, for lack of time or because of noise")
+        found = FAILED
     return {"interruption": INTERRUPTED, "failure": FAILED}.get(report.ended_by, found)
 
 
 @contextlib.contextmanager
 def _bar(seconds: float, quiet: bool) -> Iterator[Callable[[str], None]]:
-    """Give a function that shows what is done, and the time that is left.
+    """Give a function that shows the current work and the remaining time.
 
     On a terminal it moves a bar; elsewhere it prints a line every `LINE_SECONDS`.
     """
@@ -181,29 +190,16 @@ def _bar(seconds: float, quiet: bool) -> Iterator[Callable[[str], None]]:
         yield show
 
 
-@contextlib.contextmanager
-def _running(script: Script) -> Iterator[None]:
-    """Explain a failure of the script, or an interruption, before there are results."""
-    from fastdata.doctor.processes import ScriptFailedError
-
-    with on_interruption("Nothing was written."):
-        try:
-            yield
-        except ScriptFailedError as error:
-            raise click.ClickException(error.explained(str(script))) from error
-
-
 def _explain(id: str, as_json: bool) -> None:
     """Print the explanation of a piece of advice."""
     from fastdata.doctor.advice import advice_by_id
-    from fastdata.doctor.explaining import explanations
+    from fastdata.doctor.explaining import explanations, shown
 
     advice = advice_by_id(id)
-    explanation = explanations()[id]
     if as_json:
-        emit_json({"id": id, "title": advice.title, **asdict(explanation)})
+        emit_json({"id": id, "title": advice.title, **explanations()[id]})
     else:
-        emit(f"{_heading(advice)}\n{explanation}")
+        emit(f"{_heading(advice)}\n{shown(explanations()[id])}")
 
 
 def _list(as_json: bool) -> None:
@@ -223,8 +219,8 @@ def _list(as_json: bool) -> None:
                     "kind": advice.kind,
                     "numerics": str(advice.numerics),
                     "gpu_only": advice.gpu_only,
-                    "about": explanations()[advice.id].what,
-                    "source": explanations()[advice.id].source,
+                    "about": explanations()[advice.id]["what"],
+                    "source": explanations()[advice.id]["source"],
                 }
                 for advice in ADVICE
             ]

@@ -25,8 +25,7 @@
 ``trials.py``       the script with and without advice, measured in turns
 ``numerics.py``     the effect of advice on gradients
 ``report.py``       the report: data, verdict, JSON
-``text.py``         the report as text for a terminal
-``page.py``         the report as an HTML page: ``report.html.jinja``, filled in
+``text.py``         the report as text for a terminal, and as an HTML page
 ==================  ============================================================
 """
 

@@ -1,4 +1,4 @@
-"""What a piece of advice is: what it finds in a script, and how it is tried.
+"""Pieces of advice: the places of a script that they find, and the changes that are tried.
 
 A piece of advice is an `Advice` in a module of ``advice/``, with an ID that never changes.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from fastdata.doctor.seen import EventKind, Seen
@@ -17,7 +18,7 @@ __all__ = ["Advice", "Change", "Finding", "Kind", "Numerics", "Phase", "Undo", "
 Phase: TypeAlias = Literal["train", "evaluate"]
 
 Undo: TypeAlias = Callable[[], object]
-"""Makes a change of the running script as if it had not been."""
+"""Reverts a change of the running script."""
 
 Change: TypeAlias = Callable[[], Undo]
 """Follows advice in the running script."""
@@ -35,15 +36,15 @@ class Numerics(IntEnum):
     TRAINING = 3
 
     def __str__(self) -> str:
-        return ("bit-equal", "rounding", "lower precision", "training changes")[self]
+        return ("identical", "rounding", "lower precision", "training changes")[self]
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A place in a script to which a piece of advice applies.
+    """A place in a script that a piece of advice can improve.
 
-    `change` follows the advice in the running script, and `environment` in one that is started
-    with these variables.  With neither it is found, and not measured; `why_not` says why.
+    `change` follows the advice in the running script; `environment` is set for a new process.
+    Without both it is reported, and not measured; `why_not` says why.
     """
 
     where: str
@@ -62,12 +63,11 @@ class Finding:
 def replaced(owner: object, name: str, value: object) -> Undo:
     """Set an attribute of a module, a class or an object."""
     own = vars(owner)
-    if name not in own:
-        setattr(owner, name, value)
-        return lambda: delattr(owner, name)
-    before = own[name]
+    undo = (
+        partial(setattr, owner, name, own[name]) if name in own else partial(delattr, owner, name)
+    )
     setattr(owner, name, value)
-    return lambda: setattr(owner, name, before)
+    return undo
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,19 +77,15 @@ class Advice:
     id: str
     title: str
     find: Callable[[Seen], Iterator[Finding]]
-    """Yields the places of a script, which is running, to which it applies."""
+    """Yields the places of the running script that it can improve."""
     kind: Kind = "speed"
-    numerics: Numerics = Numerics.EQUAL
-    """Of what it promises; what it does to a script is measured."""
+    numerics: Numerics = Numerics.EQUAL  # that it promises; the effect on a script is measured
     phase: Phase = "train"
-    saves: Literal["time", "memory"] = "time"
-    """What it is followed for: what saves memory may take time."""
+    saves: Literal["time", "memory"] = "time"  # advice that saves memory may take time
     part: EventKind | None = None
-    """Which part of a step it makes faster: it can save no more than that takes."""
+    """The part of a step that it makes faster; it cannot save more than this part takes."""
     gpu_only: bool = False
-    """Whether it does something for scripts on a GPU alone."""
-    why_not: str = ""
-    """Why findings are not tried that have no change."""
+    why_not: str = ""  # why findings without a change are not tried
 
 
 def advice(

@@ -6,10 +6,9 @@ import functools
 import re
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import resources
 
-__all__ = ["Explanation", "explanations"]
+__all__ = ["explanations", "shown"]
 
 _SECTION = re.compile(
     r"""^\#\#\ (?P<id>D\d\d)\n\n
@@ -23,30 +22,18 @@ _SECTION = re.compile(
 _LINK = re.compile(r"\[([^]]+)\]\((\S+?)\)")
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """The parts of a section; `example` is code, `source` a URL."""
-
-    id: str
-    what: str
-    why: str
-    example: str
-    when_not_to: str
-    source: str
-
-    def __str__(self) -> str:
-        parts = f"Why: {self.why}", f"When not to: {self.when_not_to}"
-        what, why, when_not_to = (
-            textwrap.fill(_LINK.sub(r"\1 (\2)", part), 100, break_long_words=False)
-            for part in (self.what, *parts)
-        )
-        example = textwrap.indent(self.example, "    ")
-        return "\n".join([what, why, "Example:", example, when_not_to, f"Source: {self.source}"])
+def shown(parts: Mapping[str, str]) -> str:
+    """Return an explanation as lines for a terminal."""
+    texts = parts["what"], f"Why: {parts['why']}", f"When not to: {parts['when_not_to']}"
+    what, why, when_not_to = (
+        textwrap.fill(_LINK.sub(r"\1 (\2)", text), 100, break_long_words=False) for text in texts
+    )
+    example = textwrap.indent(parts["example"], "    ")
+    return "\n".join([what, why, "Example:", example, when_not_to, f"Source: {parts['source']}"])
 
 
 @functools.cache
-def explanations() -> Mapping[str, Explanation]:
-    """Return the explanation of each piece of advice by its ID."""
+def explanations() -> Mapping[str, Mapping[str, str]]:
+    """Return the parts of each section by the ID; the example is code, the source a URL."""
     text = resources.files(__package__).joinpath("advice.md").read_text("utf-8")
-    found = (Explanation(**match.groupdict()) for match in _SECTION.finditer(text))
-    return {one.id: one for one in found}
+    return {match["id"]: match.groupdict() for match in _SECTION.finditer(text)}

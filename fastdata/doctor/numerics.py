@@ -17,18 +17,18 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from fastdata.doctor.contract import Numerics
 
 __all__ = [
     "Compared",
-    "State",
-    "StepDump",
     "compare_dumps",
     "digest",
     "make_float64",
     "named_parameters",
+    "remember",
+    "step_dump",
     "to_float64",
 ]
 
@@ -37,11 +37,11 @@ _save = torch.save  # before a script's process keeps it from writing
 Tensors: TypeAlias = dict[str, torch.Tensor]
 
 ROUNDING_FACTOR = 4.0
-"""An error that is so many times that of the script itself is rounding still."""
+"""An error up to this many times the error of the script itself is rounding."""
 
 ROUNDING_ERROR = 5e-3
-"""Relative: float32 sums in another order turn the sign of what some ReLU is given.  In four
-residual blocks channels last was 2e-4 off and no biases 8e-5, and bfloat16 2e-2."""
+"""Relative: float32 sums in another order change the sign of some inputs of ReLU.  In four
+residual blocks, channels_last was 2e-4 off, no biases 8e-5, and bfloat16 2e-2."""
 
 MOST_ERROR = 0.1
 """Relative: gradients that are further off train something else."""
@@ -51,7 +51,7 @@ MOST_ERROR = 0.1
 class Compared:
     """The class of a difference, and the relative error of gradients; None where not known.
 
-    Not known where the script itself has other gradients each time, or cannot run in float64.
+    Both are unknown if the script has other gradients each time, or cannot run in float64.
     """
 
     numerics: Numerics | None = None
@@ -59,7 +59,7 @@ class Compared:
 
 
 def named_parameters(models: Sequence[nn.Module], optimizer: Optimizer) -> Tensors:
-    """Return an optimiser's parameters, by names that stay if one is taken away."""
+    """Return an optimiser's parameters; a name stays if another parameter is removed."""
     names = {
         id(p): f"{number}.{name}"
         for number, model in enumerate(models)
@@ -69,90 +69,85 @@ def named_parameters(models: Sequence[nn.Module], optimizer: Optimizer) -> Tenso
     return {names.get(id(p), str(n)): p for n, p in enumerate(every)}
 
 
-class State:
-    """Weights, buffers, gradients, and what optimisers keep, as they are now."""
+def remember(models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> Callable[[], None]:
+    """Return a function that restores weights, buffers, gradients, and the state of optimisers.
 
-    def __init__(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
-        of_models = [t for model in models for t in (*model.parameters(), *model.buffers())]
-        self._optimizers = [
-            (
-                optimizer,
-                {p: _copied(state) for p, state in optimizer.state.items()},
-                [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups],
-            )
-            for optimizer in optimizers
-        ]
-        of_groups = [p for one in optimizers for g in one.param_groups for p in g["params"]]
-        tensors = {id(t): t for t in (*of_models, *of_groups)}.values()
-        self._values = [(t, t.detach().clone()) for t in tensors]
-        self._gradients = [(t, _clone(t.grad)) for t in tensors if isinstance(t, nn.Parameter)]
+    Call it while no advice is followed.
+    """
+    every = [t for model in models for t in (*model.parameters(), *model.buffers())]
+    every += [p for one in optimizers for group in one.param_groups for p in group["params"]]
+    tensors = [
+        (t, _cloned(t), _cloned(t.grad) if t.is_leaf else None)
+        for t in {id(t): t for t in every}.values()
+    ]
+    states = [
+        (one, _cloned(dict(one.state)), [_cloned(_options(group)) for group in one.param_groups])
+        for one in optimizers
+    ]
 
-    def restore(self) -> None:
-        """Have all of it as it was; for a moment in which no advice is followed."""
+    def restore() -> None:
         with torch.no_grad():
-            for tensor, value in self._values:
+            for tensor, value, gradient in tensors:
                 tensor.copy_(value)
-        for parameter, gradient in self._gradients:
-            parameter.grad = _clone(gradient)
-        for optimizer, states, groups in self._optimizers:
+                if tensor.is_leaf:
+                    tensor.grad = _cloned(gradient)
+        for optimizer, state, options in states:
             optimizer.state.clear()
-            optimizer.state.update({p: _copied(state) for p, state in states.items()})
-            for group, options in zip(optimizer.param_groups, groups, strict=True):
-                group.update(options)
+            optimizer.state.update(_cloned(state))
+            for group, values in zip(optimizer.param_groups, options, strict=True):
+                group.update(_cloned(values))
+
+    return restore
 
 
-def _clone(value: Any) -> Any:
-    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+def _options(group: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in group.items() if name != "params"}
 
 
-def _copied(state: Any) -> Any:
-    return {k: _clone(v) for k, v in state.items()} if isinstance(state, dict) else _clone(state)
+def _cloned(tree: Any) -> Any:
+    """Return a copy of a structure with copies of its tensors."""
+    return tree_map(lambda one: one.detach().clone() if torch.is_tensor(one) else one, tree)
 
 
-class StepDump:
-    """Gradients and updates of the step that comes next, for a file."""
+def step_dump(path: str, parameters: Tensors) -> Callable[[], None]:
+    """Return a function that writes the gradients and updates of the next step to a file.
 
-    def __init__(self, path: str, parameters: Tensors) -> None:
-        self._path, self._parameters = path, parameters
-        self._before = {name: p.detach().clone() for name, p in parameters.items()}
+    Call it after the step, whose closure may make gradients.
+    """
+    before = _cloned(parameters)
 
-    def write(self) -> None:
-        """Write the file; after the step, which may have called a closure that made gradients."""
-        every = self._parameters.items()
-        gradients = {name: p.grad.detach() for name, p in every if p.grad is not None}
-        updates = {name: p.detach() - self._before[name] for name, p in every}
-        _save({"gradients": gradients, "updates": updates}, self._path)
+    def write() -> None:
+        gradients = {n: p.grad.detach() for n, p in parameters.items() if p.grad is not None}
+        updates = {name: p.detach() - before[name] for name, p in parameters.items()}
+        _save({"gradients": gradients, "updates": updates}, path)
+
+    return write
 
 
 def to_float64(leaf: Any) -> Any:
     """Return a tensor of floating point numbers in float64, and anything else as it is."""
-    is_float = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
-    return leaf.double() if is_float else leaf
+    return leaf.double() if torch.is_tensor(leaf) and leaf.is_floating_point() else leaf
 
 
 def make_float64(models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
-    """Make weights and optimisers float64, whatever the script has made of them."""
+    """Convert weights and the state of optimisers to float64."""
     for model in models:
         model.double()
-    for optimizer in optimizers:
-        for state in optimizer.state.values():
-            for name, value in state.items():
-                if name != "step":
-                    state[name] = to_float64(value)
+    for state in (state for one in optimizers for state in one.state.values()):
+        state.update({k: to_float64(value) for k, value in state.items() if k != "step"})
 
 
 def compare_dumps(base: Path, other: Path, exact: Path) -> Compared:
-    """Compare gradients and updates of a step, as `StepDump` writes them."""
+    """Compare gradients and updates of a step, as `step_dump` writes them."""
     first, second = _load(base), _load(other)
     if first is None or second is None:
         return Compared()
-    same_gradients = _equal(first["gradients"], second["gradients"])
-    if same_gradients and _equal(first["updates"], second["updates"]):
-        return Compared(Numerics.EQUAL, 0.0)
-    if same_gradients:  # an optimiser that rounds otherwise
-        error = _error(second["updates"], first["updates"])
-        near = error <= ROUNDING_ERROR
-        return Compared(Numerics.ROUNDING if near else Numerics.TRAINING, error)
+    if _equal(first["gradients"], second["gradients"]):
+        if _equal(first["updates"], second["updates"]):
+            return Compared(Numerics.EQUAL, 0.0)
+        error = _error(second["updates"], first["updates"])  # an optimiser that rounds otherwise
+        is_near = error <= ROUNDING_ERROR
+        return Compared(Numerics.ROUNDING if is_near else Numerics.TRAINING, error)
     right = _load(exact)
     if right is None or not first["gradients"].keys() & right["gradients"].keys():
         return Compared()
@@ -164,20 +159,16 @@ def compare_dumps(base: Path, other: Path, exact: Path) -> Compared:
 
 
 def _load(path: Path) -> dict[str, Tensors] | None:
-    if not path.exists() or not path.stat().st_size:
-        return None
-    loaded: dict[str, Tensors] = torch.load(path, map_location="cpu", weights_only=True)
-    return loaded
+    is_there = path.exists() and path.stat().st_size
+    return torch.load(path, map_location="cpu", weights_only=True) if is_there else None
 
 
 def _equal(first: Tensors, second: Tensors) -> bool:
-    return first.keys() == second.keys() and all(
-        torch.equal(tensor, second[name]) for name, tensor in first.items()
-    )
+    return first.keys() == second.keys() and all(torch.equal(first[n], second[n]) for n in first)
 
 
 def _error(tensors: Tensors, right: Tensors) -> float:
-    """Return the norm of the difference over that of `right`, of what both have."""
+    """Return the norm of the difference over the norm of `right`, for the names of both."""
     names = tensors.keys() & right.keys()
     difference = sum(float((tensors[n].double() - right[n].double()).norm() ** 2) for n in names)
     norm = sum(float(right[n].double().norm() ** 2) for n in names)
@@ -187,17 +178,13 @@ def _error(tensors: Tensors, right: Tensors) -> float:
 def digest(tensors: Any) -> str:
     """Return a hash of the values of all tensors in a structure; "" without any.
 
-    Tensors that wrap others are left out, as those of which each rank has a part.
+    Tensors that wrap others are left out: of some, each rank has a part.
     """
     wraps_others: Callable[[object], bool] = is_traceable_wrapper_subclass
-    leaves = [
-        leaf
-        for leaf in tree_leaves(tensors)
-        if isinstance(leaf, torch.Tensor) and not wraps_others(leaf)
-    ]
+    leaves = [t for t in tree_leaves(tensors) if torch.is_tensor(t) and not wraps_others(t)]
     found = hashlib.sha256()
     for leaf in leaves:
         found.update(f"{leaf.dtype} {tuple(leaf.shape)}".encode())
         flat = leaf.detach().cpu().contiguous().flatten()
-        found.update(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
+        found.update(flat.view(torch.uint8).numpy().data)
     return found.hexdigest() if leaves else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from fastdata.doctor.contract import Kind, Numerics, Phase
@@ -16,21 +16,10 @@ from fastdata.measuring.noise import Clock
 from fastdata.measuring.statistics import WORTH, Estimate
 from fastdata.processes.resources import format_bytes
 
-__all__ = [
-    "DoctorReport",
-    "Row",
-    "last_line",
-    "mistake_text",
-    "ratio_text",
-    "sentences",
-    "visible_text",
-]
+__all__ = ["OUTCOMES", "DoctorReport", "Row", "last_line", "sentences"]
 
-WAITS = 0.05
-"""A loop that waits for less than this share of its time does not wait for data."""
-
-LESS_MEMORY = 0.95
-"""Peaks of memory above this ratio may differ by chance."""
+WAITS = 0.05  # a loop that waits for a smaller share of its time does not wait for data
+LESS_MEMORY = 0.95  # peaks of memory above this ratio may differ by chance
 
 OUTCOMES = {
     "gain": "Faster",
@@ -38,11 +27,6 @@ OUTCOMES = {
     "slower": "Slower, do not use",
     "cannot be told": "Cannot be told",
     "failed": "Failed",
-}
-
-PRICES = {
-    Numerics.PRECISION: "with lower precision",
-    Numerics.TRAINING: "with changed training",
 }
 
 
@@ -53,21 +37,14 @@ class Row:
     id: str
     kind: Kind
     title: str
-    where: tuple[str, ...]
-    """Each is ``FILE:LINE function``."""
-    what: tuple[str, ...]
-    """The changes, such as ``AdamW(fused=True)``."""
+    where: tuple[str, ...]  # each is ``FILE:LINE function``
+    what: tuple[str, ...]  # the changes, such as ``AdamW(fused=True)``
     trial: Trial | None
     promised: Numerics
-    """The effect on numbers according to the advice."""
-    why_not: str = ""
-    """Why it was not tried."""
+    why_not: str = ""  # why it was not tried
     phase: Phase = "train"
-    """The part of the script that it makes faster: training steps or validation."""
     saves: Literal["time", "memory"] = "time"
-    """Its purpose."""
-    at_most: float | None = None
-    """Upper bound of its gain: a step in which the part that it is about takes no time."""
+    at_most: float | None = None  # of its gain: as if the part that it changes took no time
 
     @property
     def numerics(self) -> Numerics:
@@ -76,17 +53,10 @@ class Row:
         return self.promised if measured is None else measured
 
     @property
-    def numerics_text(self) -> str:
-        """The effect on numbers in words; with a question mark if it was not measured."""
-        measured = self.trial is not None and self.trial.numerics is not None
-        return f"{self.numerics}{'' if measured else '?'}"
-
-    @property
     def gain(self) -> float:
         """The speed-up, if the verdict is a gain; else 1."""
         trial = self.trial
-        is_gain = trial is not None and trial.verdict == "gain"
-        return trial.gain.value if is_gain and trial and trial.gain is not None else 1.0
+        return trial.gain.value if trial and trial.gain and trial.verdict == "gain" else 1.0
 
     @property
     def keeps_numbers(self) -> bool:
@@ -125,10 +95,11 @@ class Row:
             return f"at most {self.at_most:.2f}x" if (self.at_most or 0) >= WORTH else ""
         if trial.verdict == "failed":
             return last_line(trial.why)
+        ratio = str(trial.gain or "")
         if self.outcome != "Less memory":
-            return ratio_text(trial.gain)
+            return ratio
         peak, before = format_bytes(trial.peak_bytes), format_bytes(trial.base_peak_bytes)
-        return f"{peak} instead of {before}, {ratio_text(trial.gain)}"
+        return f"{peak} instead of {before}, {ratio}"
 
     def places(self, most: int | None = None) -> str:
         """Return each ``FILE:LINE``; with `most` that many, shortened, and how many more."""
@@ -138,6 +109,10 @@ class Row:
         more = len(self.where) - len(shown)
         return ", ".join(shown) + (f" and {more} more" if more else "")
 
+    def as_mistake(self, places: int | None = None) -> str:
+        """Return a mistake with its places and its ID; `places` limits their number."""
+        return ", ".join(filter(None, (self.action, self.places(places)))) + f" ({self.id})"
+
 
 @dataclass(frozen=True, slots=True)
 class DoctorReport:
@@ -145,34 +120,24 @@ class DoctorReport:
 
     script: str
     watched: Watched
-    step_seconds: float
-    """Time of a step of the unchanged script, with batches from memory."""
+    step_seconds: float  # of the unchanged script, with batches from memory
     peak_bytes: int
-    noise: Estimate | None
-    """The script compared with itself (A/A)."""
-    repeatable: bool
-    """Whether a step has the same gradients each time."""
+    noise: Estimate | None  # the script compared with itself (A/A)
+    repeatable: bool  # whether a step has the same gradients each time
     rows: tuple[Row, ...]
     together: Trial | None
     seconds: float
     batch_sizes: tuple[BatchSize, ...] = ()
     machine: dict[str, Any] = field(default_factory=dict)
-    ranks: int = 1
-    """Number of ranks that were watched; with several, nothing is tried."""
-    smallest_gain: float | None = None
-    """The smallest gain that a typical row can show; infinite after a single process."""
-    ended: str = ""
-    """Why trials ended early, as a sentence without its capital and full stop."""
+    ranks: int = 1  # with several ranks, nothing is tried
+    smallest_gain: float | None = None  # that a typical row can show
+    ended: str = ""  # why trials ended early: a sentence without its capital and full stop
     ended_by: EndedBy = "nothing"
-    """What ended them."""
-    clock: Clock = "wall"
-    """The clock that judged steps: processor time if other programs were busy."""
-    pinned: bool = True
-    """Whether both sides of each comparison ran with the malloc thresholds `KEPT`."""
+    clock: Clock = "wall"  # that judged steps: "cpu" if other programs were busy
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON; its form is documented in ``docs/doctor.md``."""
-        document: dict[str, Any] = _plain(self)
+        document = asdict(self, dict_factory=_plain)
         document["watched"].pop("findings")
         return {"version": 1, "verdict": self.verdict, **document}
 
@@ -194,11 +159,6 @@ class DoctorReport:
         return [row for row in rows if row.trial is not None or (row.at_most or WORTH) >= WORTH]
 
     @property
-    def waits_for_data(self) -> bool:
-        """Whether the loop of the script waits for batches."""
-        return self.watched.waited > WAITS
-
-    @property
     def mood(self) -> Literal["good", "unsure", "bad"]:
         """The colour of the verdict; good is a gain, or the certainty that there is none."""
         if self.mistakes or (self.ranks > 1 and self.watched.failed):
@@ -206,12 +166,27 @@ class DoctorReport:
         results = {row.trial.verdict if row.trial else "failed" for row in self.candidates}
         is_decided = bool(results) and results <= {"no difference", "slower"} and not self.ended
         is_good = bool(self.faster) or is_decided or self.ranks > 1
-        return "good" if is_good and not self.waits_for_data else "unsure"
+        return "good" if is_good and self.watched.waited <= WAITS else "unsure"
 
     @property
     def verdict(self) -> str:
         """What is known, in a few sentences."""
         return " ".join(sentences(self))
+
+    @property
+    def visible(self) -> str:
+        """The gains that cannot be seen; "" if that is not known."""
+        smallest = self.smallest_gain or math.inf
+        return f"gains below {smallest - 1:.0%} cannot be seen" if math.isfinite(smallest) else ""
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether no change has a verdict, for lack of time or because of noise."""
+        verdicts = {row.trial.verdict for row in self.candidates if row.trial}
+        if verdicts & {"gain", "no difference", "slower"}:
+            return False
+        is_left_out = any(re.search("--seconds|busy", row.why_not) for row in self.candidates)
+        return is_left_out or "cannot be told" in verdicts or self.ended_by in ("time", "noise")
 
     def is_open(self, threshold: float) -> bool:
         """Whether there is a mistake, or a gain of `threshold` or more that keeps the numbers."""
@@ -221,19 +196,11 @@ class DoctorReport:
         )
 
 
-def _plain(value: Any) -> Any:
-    """Return data as plain JSON; numbers that are not finite, and such intervals, are null."""
-    if isinstance(value, Numerics):
-        return str(value)
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Estimate) and not math.isfinite(value.high):
-        return {"value": _plain(value.value), "low": None, "high": None, "starts": value.starts}
-    if is_dataclass(value):
-        return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
-    if isinstance(value, dict):
-        return {str(key): _plain(one) for key, one in value.items()}
-    return [_plain(one) for one in value] if isinstance(value, (list, tuple)) else value
+def _plain(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return fields as plain JSON; numbers that are not finite, and such intervals, are null."""
+    plain = {name: str(value) if isinstance(value, Numerics) else value for name, value in fields}
+    infinite = [one for one, n in fields if isinstance(n, float) and not math.isfinite(n)]
+    return plain | dict.fromkeys(infinite + ["low"] * ("high" in infinite))
 
 
 def sentences(report: DoctorReport) -> Iterator[str]:
@@ -241,10 +208,10 @@ def sentences(report: DoctorReport) -> Iterator[str]:
     yield from _gains(report)
     mistakes = report.mistakes
     if len(mistakes) == 1:
-        yield f"1 mistake: {mistake_text(mistakes[0], 1)}."
+        yield f"1 mistake: {mistakes[0].as_mistake(1)}."
     elif mistakes:
         yield f"{len(mistakes)} mistakes: {', '.join(dict.fromkeys(row.id for row in mistakes))}."
-    if report.waits_for_data:
+    if report.watched.waited > WAITS:
         waited = f"{report.watched.waited:.0%} of the time"
         yield f"The loop waits for data {waited}: fastdata profile says why."
     if report.ranks == 1:
@@ -256,81 +223,57 @@ def sentences(report: DoctorReport) -> Iterator[str]:
 
 
 def _gains(report: DoctorReport) -> Iterator[str]:
-    """Yield a sentence for each kind of gain."""
-    main = [row for row in report.faster if row.phase == "train" and row.keeps_numbers]
-    is_pinned = bool(main) and main[0].id == ALLOCATOR
-    found = [(row.trial, [row]) for row in main[: 1 + is_pinned]]
-    together = report.together
-    if together is not None and together.verdict == "gain" and together.gain is not None:
-        followed = [row for id in together.follow for row in report.rows if row.id == id]
-        is_first = is_pinned and ALLOCATOR not in together.follow
-        found = [*found[:is_first], (together, followed)]
-    others: dict[tuple[str, bool], Row] = {}
+    """Yield a sentence for each kind of gain: its largest, or the best changes together."""
+    allocator, main = ("train", True, True), ("train", True, False)
+    best: dict[Any, tuple[Trial | None, list[Row]]] = {}
     for row in report.faster:
-        if row.phase == "evaluate" or not row.keeps_numbers:
-            others.setdefault((row.phase, row.keeps_numbers), row)
-    for trial, rows in (*found, *((row.trial, [row]) for row in others.values())):
-        yield _gain(trial, rows, is_pinned and all(row.id != ALLOCATOR for row in rows))
+        best.setdefault((row.phase, row.keeps_numbers, row.id == ALLOCATOR), (row.trial, [row]))
+    is_pinned = allocator in best
+    together = report.together
+    if together is not None and together.verdict == "gain":
+        followed = [row for id in together.follow for row in report.rows if row.id == id]
+        best[main] = together, followed
+        if ALLOCATOR in together.follow:
+            best.pop(allocator, None)
+    for kind in sorted(best, key=lambda kind: kind not in (allocator, main)):
+        trial, rows = best[kind]
+        gain = trial.gain if trial else ""
+        is_further = is_pinned and all(row.id != ALLOCATOR for row in rows)
+        than = f" as with {ALLOCATOR} alone" if is_further else ""
+        price = "" if kind[1] else f"with {rows[0].numerics}, "
+        subject = "a step" if kind[0] == "train" else "validation"
+        yield _sentence(f"{price}{subject} can be {gain} as fast{than}: {_actions(rows)}")
 
 
-def _gain(trial: Trial | None, rows: Sequence[Row], is_further: bool) -> str:
+def _actions(rows: Sequence[Row]) -> str:
     actions = [row.action if len(row.action) <= 60 else row.title for row in rows]
     if len(actions) > 3:
         actions[2:] = [f"{len(actions) - 2} more"]
-    listed = " and ".join(filter(None, (", ".join(actions[:-1]), *actions[-1:])))
-    numerics = rows[0].numerics if len(rows) == 1 else trial and trial.numerics
-    price = f"{PRICES[numerics]}, " if numerics in PRICES else ""
-    subject = "validation" if rows and rows[0].phase == "evaluate" else "a step"
-    than = f" as with {ALLOCATOR} alone" if is_further else ""
-    ratio = ratio_text(trial.gain if trial else None)
-    return _sentence(f"{price}{subject} can be {ratio} as fast{than}: {listed}")
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('?') else '.'}"
-
-
-def mistake_text(row: Row, places: int | None = None) -> str:
-    """Return a mistake with its ID and its places; `places` limits their number."""
-    return ", ".join(filter(None, (row.action, row.places(places)))) + f" ({row.id})"
+    return " and ".join(filter(None, (", ".join(actions[:-1]), *actions[-1:])))
 
 
 def _state(report: DoctorReport) -> Iterator[str]:
-    count = len(report.candidates)
+    """Yield how many changes were tried, and why trials ended."""
     results = [row.trial.verdict for row in report.candidates if row.trial is not None]
-    failed, is_faster = results.count("failed"), bool(report.faster)
-    needs = " without a GPU" if any(row.needs_gpu for row in report.rows) else ""
+    count, failed, is_faster = len(report.candidates), results.count("failed"), bool(report.faster)
     if not count and not report.ended:
+        needs = " without a GPU" if any(row.needs_gpu for row in report.rows) else ""
         yield f"Nothing to try was found{needs}."
-    elif results or not report.ended:
-        said = f"{len(results)} of " if len(results) < count else ""
-        said += f"{count} change{'' if count == 1 else 's'} tried"
-        none = len(results) > failed and not is_faster
-        if none:
+    elif (results or not report.ended) and (not is_faster or failed or len(results) < count):
+        of = f"{len(results)} of " if len(results) < count else ""
+        said = f"{of}{count} change{'' if count == 1 else 's'} tried"
+        is_none = len(results) > failed and not is_faster
+        if is_none:
             said += f", none is {'known to be ' if 'cannot be told' in results else ''}faster"
         said += f", {failed} failed" if failed else ""
-        said += f"; {visible_text(report)}" if none and visible_text(report) else ""
-        if not is_faster or failed or len(results) < count:
-            yield f"{said}."
+        yield f"{said}; {report.visible}." if is_none and report.visible else f"{said}."
     if report.ended:
         what, colon, why = report.ended.partition(":")
         yield _sentence(f"{what}: {last_line(why)}" if colon else what)
 
 
-def visible_text(report: DoctorReport) -> str:
-    """Return which gains cannot be seen; "" if that is not known."""
-    smallest = report.smallest_gain
-    if smallest is None or not math.isfinite(smallest):
-        return ""
-    return f"gains below {smallest - 1:.0%} cannot be seen"
-
-
-def ratio_text(gain: Estimate | None) -> str:
-    """Return a ratio and its 95% interval, if it has one: ``1.44x (1.39-1.49)``."""
-    if gain is None:
-        return ""
-    shown = [f"{n:.2f}" if n < 1000 else f"{n:.0e}" for n in (gain.value, gain.low, gain.high)]
-    return "{}x ({}-{})".format(*shown) if math.isfinite(gain.high) else f"{shown[0]}x"
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('?') else '.'}"
 
 
 def last_line(text: str) -> str:

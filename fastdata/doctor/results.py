@@ -1,4 +1,4 @@
-"""What came of following advice: plain data, for the report and its JSON form."""
+"""Results of following advice: plain data, for the report and its JSON form."""
 
 from __future__ import annotations
 
@@ -12,52 +12,42 @@ from fastdata.measuring.statistics import Estimate
 __all__ = ["BatchSize", "EndedBy", "Environment", "Follow", "Trial", "Verdict"]
 
 Follow: TypeAlias = tuple[str, ...]
-"""IDs of advice that is followed together; none for the script as it is."""
+"""IDs of advice that is followed together; empty for the unchanged script."""
 
 Environment: TypeAlias = tuple[tuple[str, str], ...]
-
 Verdict: TypeAlias = Literal[statistics.Verdict, "failed"]
-
 EndedBy: TypeAlias = Literal["nothing", "time", "noise", "failure", "interruption"]
-"""What ended the trials early."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What came of following some advice.
+    """The result of following some advice.
 
-    `gain` is the time of a step without the advice over that with it.
+    `gain` is the time of a step without the advice over the time with it.
     """
 
     follow: Follow
     gain: Estimate | None = None
     verdict: Verdict = "failed"
-    why: str = ""
-    """Why it failed."""
+    why: str = ""  # why it failed
     numerics: Numerics | None = None
-    numerics_error: float | None = None
-    """How far gradients are from those in float64, relative to these."""
-    warm_up_seconds: float = 0.0
-    """How much longer the first step took than the others: for compiling, mostly."""
+    numerics_error: float | None = None  # relative error of gradients, against float64
+    warm_up_seconds: float = 0.0  # that the first step took longer, mostly for compiling
     peak_bytes: int = 0
-    base_peak_bytes: int = 0
-    """Peak memory without the advice."""
+    base_peak_bytes: int = 0  # of the unchanged script
     step_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class BatchSize:
-    """Speed and peak memory of the script with another batch size.
+    """Speed and peak memory of the script with batches of `samples`.
 
-    Memory is resident memory; on a GPU, memory that torch allocated there.
+    Memory is resident memory of the process.  On a GPU, it is the memory that torch allocated.
     """
 
     samples: int
     samples_per_second: float = 0.0
     peak_bytes: int = 0
-    reserved_bytes: int = 0
-    """GPU memory that torch reserved; much more than the peak is fragmented memory."""
-    retries: int = 0
-    """How often torch had to give its unused memory of a GPU back to find a piece."""
-    why: str = ""
-    """Why it has no figures: the batches do not fit into memory, or the script failed."""
+    reserved_bytes: int = 0  # by torch on a GPU; memory above the peak is fragmented
+    retries: int = 0  # how often torch returned its unused memory of a GPU to allocate more
+    why: str = ""  # the reason for no figures, such as a lack of memory

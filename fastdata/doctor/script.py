@@ -132,6 +132,13 @@ def script_of(words: Sequence[str]) -> Script:
     given = list(words)
     if given and os.path.basename(given[0]).startswith("python"):
         given.pop(0)
+        while given[:1] == ["-u"]:  # output goes to a file
+            given.pop(0)
+        if given and given[0].startswith("-") and given[0] != "-m":
+            raise OptionError(
+                f"doctor starts scripts without python's option {given[0]}: leave it out, or set "
+                "PYTHONOPTIMIZE, PYTHONWARNINGS or PYTHONDEVMODE, which mean the same"
+            )
     if given and given[0] == "torchrun":
         raise OptionError(
             "torchrun starts several processes: give the script itself (fastdata doctor main.py "

@@ -22,6 +22,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -38,11 +39,11 @@ from fastdata.doctor.first_steps import WATCHED_STEPS, FirstSteps
 from fastdata.doctor.memory import forget_peak, peak_bytes, uses_cuda
 from fastdata.doctor.messages import Dump, Ended, Ran, Request, Run, Switch, Watched
 from fastdata.doctor.numerics import (
-    State,
-    StepDump,
     digest,
     make_float64,
     named_parameters,
+    remember,
+    step_dump,
     to_float64,
 )
 from fastdata.doctor.replaying import EPOCH_STEPS, Mode, Replay
@@ -82,13 +83,13 @@ class Session:
         self._replay = Replay(mode, self._watch, request.batch_factor, compared=request.ranks > 1)
         self._changes: dict[str, list[Change]] = {}  # by ID of advice
         self._undo = contextlib.ExitStack()
-        self._first: State | None = None  # before the first dump
+        self._restore: Callable[[], None] | None = None  # the state before the first dump
         self._steps = 0  # that are to be run
         self._left = 0  # of the steps that are to be run
         self._began = 0.0, 0.0
         self._measures = False
         self._first_steps = FirstSteps(self._watch, self._replay.loader_of)
-        self._dump: StepDump | None = None
+        self._dump: Callable[[], None] | None = None
         self._first_step = 0.0
         self._weights = ""
         self._environment: dict[str, str] = {}
@@ -157,7 +158,7 @@ class Session:
     def _on_step(self) -> None:
         """Called after each step of the optimiser."""
         if self._dump is not None:
-            self._dump.write()
+            self._dump()
             self._dump = None
         if self._measures:
             self._on_unit()
@@ -267,13 +268,13 @@ class Session:
             _end_group()
         if isinstance(command, Dump):
             self._switch(())
-            if self._first is None:
-                self._first = State(self._watch.seen.models, self._watch.seen.optimizers)
-            self._first.restore()
+            if self._restore is None:
+                self._restore = remember(self._watch.seen.models, self._watch.seen.optimizers)
+            self._restore()
             self._replay.rewind()
             self._seed()
             self._switch(command.follow)
-            self._dump, self._left = StepDump(command.path, self._parameters()), 1
+            self._dump, self._left = step_dump(command.path, self._parameters()), 1
         elif isinstance(command, Run):
             self._left = command.steps
         else:

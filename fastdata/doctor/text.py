@@ -1,79 +1,80 @@
-"""A report as text for a terminal: the verdict first, then the things to do.
+"""A report as text for a terminal, and as an HTML page: the verdict first, then the things to do.
 
-The text has at most 25 lines of 100 columns; ``--all`` prints everything.  `fastdata.printable`
-removes control characters from names and messages of the script.
+The text has at most 25 lines of 100 columns; ``--all`` prints everything.  The page folds it.
+`fastdata.printable` removes control characters from names and messages of the script.
 """
 
 from __future__ import annotations
 
+import os
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
+from unicodedata import east_asian_width
 
 from fastdata.doctor.advice.processor import KEPT
-from fastdata.doctor.report import (
-    OUTCOMES,
-    DoctorReport,
-    Row,
-    last_line,
-    mistake_text,
-    ratio_text,
-    sentences,
-    visible_text,
-)
+from fastdata.doctor.report import OUTCOMES, DoctorReport, Row, last_line, sentences
 from fastdata.doctor.results import BatchSize
 from fastdata.doctor.trials import ALLOCATOR
 from fastdata.measuring.lines import short_line
 from fastdata.printable import printable
 from fastdata.processes.resources import format_bytes
 
-__all__ = ["groups", "render_text", "subject", "things_to_do", "together_text"]
+__all__ = ["render_page", "render_text"]
 
-LINES, WIDTH = 25, 100
+LINES, TO_DO = 25, 5
+WIDTH = 98  # of 100: each of two cells in a line may end with half of a wide character
 
-TO_DO = 5
-"""Rows of the table of things to do."""
+
+def render_page(report: DoctorReport) -> str:
+    """Return a report as an HTML page; the template is ``report.html.jinja``."""
+    from fastdata.pages import render  # jinja2 is not imported for text
+
+    content = {
+        "report": report,
+        "sentences": list(sentences(report)) or ["Nothing was tried."],
+        "things_to_do": list(_things_to_do(report, None)),
+        "together": _together_text(report),
+        "subject": list(_subject(report, everything=True)),
+        "groups": _groups(report, None),
+    }
+    return render("fastdata.doctor", "report.html.jinja", content)
 
 
 def render_text(report: DoctorReport, *, everything: bool = False) -> str:
     """Return a report as lines for a terminal; with `everything` without a limit of lines."""
     if everything:
-        return "\n".join(_lines(report, None, None, [""]))
-    for most, listed, blank in (2, 2, [""]), (2, 1, [""]), (2, 1, []), (1, 1, []):
-        lines = list(_lines(report, most, listed, blank))
+        return _joined(_lines(report, None, None))
+    for most, listed, blank in (2, 2, True), (2, 1, True), (2, 1, False), (1, 1, False):
+        lines = [line for line in _lines(report, most, listed) if line or blank]
         if len(lines) <= LINES:
-            return "\n".join(lines)
+            return _joined(lines)
     hidden = len(lines) - LINES + 1
-    return "\n".join([*lines[: LINES - 1], f"{hidden} more lines: --all"])
+    return _joined([*lines[: LINES - 1], f"{hidden} more lines: --all"])
 
 
-def _lines(
-    report: DoctorReport, most: int | None, listed: int | None, blank: list[str]
-) -> Iterator[str]:
-    """Yield the lines of a report.
-
-    A sentence or a cell takes at most `most` lines, a list at most `listed`.
-    """
+def _lines(report: DoctorReport, most: int | None, listed: int | None) -> Iterator[str]:
+    """Yield lines: at most `most` for a sentence or a cell, and `listed` for a list."""
     for sentence in sentences(report):
         yield from _wrapped(sentence, most)
     mistakes = report.mistakes if len(report.mistakes) > 1 or most is None else []
     for row in mistakes[: most and 3]:
-        yield from _wrapped(f"Mistake: {mistake_text(row, most and 1)}", most)
+        yield from _wrapped(f"Mistake: {row.as_mistake(most and 1)}", most)
     if most and len(mistakes) > 3:
         yield f"and {len(mistakes) - 3} more: --all"
-    yield from blank
-    for sentence in subject(report, everything=most is None):
+    yield ""
+    for sentence in _subject(report, everything=most is None):
         yield from _wrapped(sentence, most)
-    yield from blank
+    yield ""
     if report.faster:
-        yield from _table(things_to_do(report, most), most)
-        yield from _wrapped(together_text(report), most)
-        yield from blank
-    for heading, items in groups(report, most).items():
+        yield from _table(_things_to_do(report, most), most)
+        yield from _wrapped(_together_text(report), most)
+        yield ""
+    for heading, items in _groups(report, most).items():
         yield from _listed(heading, items, listed)
 
 
-def subject(report: DoctorReport, *, everything: bool) -> Iterator[str]:
+def _subject(report: DoctorReport, *, everything: bool) -> Iterator[str]:
     """Yield sentences on the script and on the measurement."""
     watched = report.watched
     if everything:
@@ -84,7 +85,7 @@ def subject(report: DoctorReport, *, everything: bool) -> Iterator[str]:
     line = f"{', '.join(names)}, on the {'GPU' if watched.device == 'cuda' else 'CPU'}"
     if report.step_seconds:
         line += f"; a step takes {1e3 * report.step_seconds:.4g} ms"
-    seen = visible_text(report)
+    seen = report.visible
     yield f"{line}. {seen.capitalize()}." if seen and seen not in report.verdict else f"{line}."
     if report.noise is not None and report.noise.starts == 1:
         yield "Only one process was measured: a verdict needs at least one more."
@@ -98,13 +99,12 @@ def subject(report: DoctorReport, *, everything: bool) -> Iterator[str]:
         why = "The script failed while it was watched, perhaps because epochs end early there"
         yield f"{why}: {last_line(watched.failed)}"
     if everything and report.noise is not None:
-        yield f"The script compared with itself: {ratio_text(report.noise)}."
-    if everything and report.pinned:
-        pinned = " ".join(f"{name}={value}" for name, value in KEPT)
+        yield f"The script compared with itself: {report.noise}."
+        pinned = " ".join(f"{name}={os.environ.get(name, value)}" for name, value in KEPT)
         yield f"Both sides of each comparison ran with {pinned}."
 
 
-def groups(report: DoctorReport, most: int | None = None) -> dict[str, list[str]]:
+def _groups(report: DoctorReport, most: int | None) -> dict[str, list[str]]:
     """Return the lists below the things to do: short texts by heading."""
     watched = report.watched
     found = {"Also faster": [_item(row, most) for row in report.faster[TO_DO:]]}
@@ -134,13 +134,19 @@ def _size_text(size: BatchSize) -> str:
     return f"{size.samples:,}: {size.why or text}"
 
 
-def things_to_do(report: DoctorReport, most: int | None = None) -> Iterator[tuple[str, ...]]:
+def _things_to_do(report: DoctorReport, most: int | None) -> Iterator[tuple[str, ...]]:
     """Yield the gains with the largest first: ratio, numerics, change and places."""
     for row in report.faster[:TO_DO]:
         change = _change(row)
         if row.trial and row.trial.warm_up_seconds > max(1.0, 5 * row.trial.step_seconds):
             change += f" (first step: {row.trial.warm_up_seconds:.0f} s more)"
-        yield row.result, row.numerics_text, change, row.places(most and 1)
+        yield row.result, _numerics(row), change, row.places(most and 1)
+
+
+def _numerics(row: Row) -> str:
+    """Return the effect on numbers, with a question mark if it was not measured."""
+    is_measured = row.trial is not None and row.trial.numerics is not None
+    return f"{row.numerics}{'' if is_measured else '?'}"
 
 
 def _change(row: Row) -> str:
@@ -148,27 +154,14 @@ def _change(row: Row) -> str:
     return f"{row.id} {row.action}{'' if is_clear else ' in validation'}"
 
 
-def together_text(report: DoctorReport) -> str:
+def _together_text(report: DoctorReport) -> str:
     """Return the result of following several changes; "" if that was not measured."""
     trial = report.together
     if trial is None or trial.gain is None:
         return ""
     how = f"{ALLOCATOR} times the others" if ALLOCATOR in trial.follow else "measured"
     verdict = "" if trial.verdict == "gain" else f" ({trial.verdict})"
-    together = f"{len(trial.follow)} together, {how}: {', '.join(trial.follow)}"
-    return f"{ratio_text(trial.gain)}  {together}{verdict}"
-
-
-def _table(rows: Iterator[tuple[str, ...]], most: int | None) -> Iterator[str]:
-    """Yield rows in columns."""
-    cells = [("Faster (95%)", "Numerics", "Change", "Where"), *rows]
-    widths = [max(len(printable(one)) for one in column) for column in zip(*cells, strict=True)]
-    widths[3] = min(widths[3], 36)
-    widths[2] = min(widths[2], WIDTH - 6 - widths[0] - widths[1] - widths[3])
-    for cell in cells:
-        parts = [_wrapped(one, most, w) for one, w in zip(cell, widths, strict=True)]
-        for line in zip_longest(*parts, fillvalue=""):
-            yield "  ".join(f"{one:{w}}" for one, w in zip(line, widths, strict=True)).rstrip()
+    return f"{trial.gain}  {len(trial.follow)} together, {how}: {', '.join(trial.follow)}{verdict}"
 
 
 def _item(row: Row, most: int | None) -> str:
@@ -177,10 +170,22 @@ def _item(row: Row, most: int | None) -> str:
     if most is None or row.outcome != "No difference":
         words.append(row.result)
     if row.trial is not None and (most is None or not row.keeps_numbers):
-        words.append(row.numerics_text)
+        words.append(_numerics(row))
     if row.trial is None or most is None:
         words.append(row.places(most and 1))
     return ", ".join(filter(None, words))
+
+
+def _table(rows: Iterator[tuple[str, ...]], most: int | None) -> Iterator[str]:
+    """Yield rows in columns."""
+    cells = [("Faster (95%)", "Numerics", "Change", "Where"), *rows]
+    widths = [max(len(_columns(one)) for one in column) for column in zip(*cells, strict=True)]
+    widths[3] = min(widths[3], 36)
+    widths[2] = min(widths[2], WIDTH - 6 - widths[0] - widths[1] - widths[3])
+    for cell in cells:
+        parts = [_wrapped(one, most, w) for one, w in zip(cell, widths, strict=True)]
+        for line in zip_longest(*parts, fillvalue=""):
+            yield "  ".join(f"{one:{w}}" for one, w in zip(line, widths, strict=True)).rstrip()
 
 
 def _listed(heading: str, items: Sequence[str], most: int | None) -> list[str]:
@@ -189,7 +194,9 @@ def _listed(heading: str, items: Sequence[str], most: int | None) -> list[str]:
         every = f"{heading}:", *(f"  {item}" for item in items)
         return [line for text in every for line in _wrapped(text, None)]
     for kept in range(len(items), 0, -1):
-        shown = [_cut(item, 70) for item in items[:kept]] if len(items) > 1 else items
+        shown = (
+            [_joined(_wrapped(item, 1, 70)) for item in items[:kept]] if len(items) > 1 else items
+        )
         text = f"{heading}: {'; '.join(shown)}"
         if kept < len(items):
             text += f"; and {len(items) - kept} more: --all"
@@ -198,15 +205,19 @@ def _listed(heading: str, items: Sequence[str], most: int | None) -> list[str]:
     return _wrapped(text, most)
 
 
-def _cut(text: str, width: int) -> str:
-    text = printable(text)
-    return text if len(text) <= width else f"{text[: width - 4]} ..."
-
-
 def _wrapped(text: str, most: int | None, width: int = WIDTH) -> list[str]:
     """Return text as lines; `most` limits their number."""
     indent = "  " if width == WIDTH else ""
-    lines = textwrap.wrap(printable(text), width, subsequent_indent=indent, break_on_hyphens=False)
+    lines = textwrap.wrap(_columns(text), width, subsequent_indent=indent, break_on_hyphens=False)
     if most is not None and len(lines) > most:
-        lines = [*lines[: most - 1], f"{lines[most - 1][: width - 4]} ..."]
+        lines[most - 1 :] = [f"{lines[most - 1][: width - 4]} ..."]
     return [line.rstrip() for line in lines]
+
+
+def _columns(text: str) -> str:
+    """Return printable text with a NUL after each character that takes two columns."""
+    return "".join(f"{c}\0" if east_asian_width(c) in "WF" else c for c in printable(text))
+
+
+def _joined(lines: Iterable[str]) -> str:
+    return "\n".join(lines).replace("\0", "")

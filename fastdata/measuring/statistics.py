@@ -66,6 +66,12 @@ class Estimate:
     high: float
     starts: int
 
+    def __str__(self) -> str:
+        """Return the ratio and its interval, if it has one: ``1.44x (1.39-1.49)``."""
+        ends = (f"{n:.2f}" if n < 1000 else f"{n:.0e}" for n in (self.value, self.low, self.high))
+        value, low, high = ends
+        return f"{value}x ({low}-{high})" if math.isfinite(self.high) else f"{value}x"
+
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
