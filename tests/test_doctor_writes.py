@@ -100,7 +100,21 @@ def test_what_is_written_can_be_read_again(home: Path, tmp_path: Path) -> None:
     before = tree(home)
     watched = watch(script_with(start=IMPORTS, validation=validation), tmp_path, watch_only=True)
     assert isinstance(watched, Watched), watched
+    assert not watched.failed
     assert tree(home) == before
+
+
+def test_files_of_one_name_stay_apart_when_another_is_removed(home: Path, tmp_path: Path) -> None:
+    validation = """
+        for place in ('a.txt', 'folder/b.txt'):
+            open(place, 'w').write(place)
+        os.remove('a.txt')
+        open('b.txt', 'w').write('another')
+        assert open('folder/b.txt').read() == 'folder/b.txt'
+    """
+    watched = watch(script_with(start=IMPORTS, validation=validation), tmp_path, watch_only=True)
+    assert isinstance(watched, Watched), watched
+    assert not watched.failed
 
 
 def test_deep_folders_are_looked_at_once_each(home: Path, tmp_path: Path) -> None:
@@ -111,6 +125,7 @@ def test_deep_folders_are_looked_at_once_each(home: Path, tmp_path: Path) -> Non
     (home / ("deep/" * 40)).mkdir(parents=True)
     watched = watch(script_with(start=IMPORTS, validation=validation), tmp_path, watch_only=True)
     assert isinstance(watched, Watched), watched
+    assert not watched.failed
 
 
 def test_temporary_folders_work(tmp_path: Path) -> None:
@@ -124,6 +139,7 @@ def test_temporary_folders_work(tmp_path: Path) -> None:
     text = script_with(start=f"{IMPORTS}; import tempfile", validation=validation)
     watched = watch(text, tmp_path, watch_only=True)
     assert isinstance(watched, Watched), watched
+    assert not watched.failed
     assert not watched.blocked
 
 
