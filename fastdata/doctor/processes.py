@@ -11,7 +11,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from importlib.util import MAGIC_NUMBER
 from multiprocessing import Pipe
 from pathlib import Path
@@ -36,7 +35,7 @@ sys.path.insert(0, root)
 import fastdata.doctor.session
 sys.path[:] = path[not getattr(sys.flags, "safe_path", False) :]  # the script's comes later
 with fastdata.doctor.session.connected() as session:
-    exec(*session.request.script.program())
+    session.request.script.run()
 """
 
 MOST_OUTPUT, MOST_LINES = 2000, 12
@@ -86,11 +85,8 @@ class ScriptProcess:
         self._scratch = Path(request.scratch)
         self._scratch.mkdir(parents=True, exist_ok=True)
         self._output = self._scratch / "output.txt"
-        code = request.script.within(_START)
-        request = replace(request, is_main=code is not None)
-        ours, theirs = Pipe()
-        lifeline_end, lifeline = os.pipe()
-        self._connection, self._lifeline = ours, lifeline
+        code = request.script.within(_START) or compile(_START, "<string>", "exec")
+        self._connection, theirs = Pipe()
         variables = {
             **os.environ,
             "TMPDIR": request.scratch,
@@ -99,23 +95,19 @@ class ScriptProcess:
             **(environment or {}),
         }
         program = self._scratch / "script.pyc"
-        program.write_bytes(
-            MAGIC_NUMBER + bytes(12) + marshal.dumps(code or compile(_START, "<string>", "exec"))
-        )
-        arguments = [str(_ROOT), str(theirs.fileno()), str(lifeline_end)]
+        program.write_bytes(MAGIC_NUMBER + bytes(12) + marshal.dumps(code))
         with open(self._output, "wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, program, *arguments],
+                [sys.executable, program, str(_ROOT), str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                pass_fds=(theirs.fileno(), lifeline_end),
+                pass_fds=(theirs.fileno(),),
                 env=variables,
                 start_new_session=True,  # a Ctrl-C of the terminal is not for it
             )
         theirs.close()
-        os.close(lifeline_end)
-        ours.send(request)
+        self._connection.send(request)
 
     def __enter__(self) -> ScriptProcess:
         return self
@@ -192,7 +184,6 @@ class ScriptProcess:
         kill_group(self._process.pid)
         self._process.wait()
         self._connection.close()
-        os.close(self._lifeline)
         for folder in reversed(folders_made(self._scratch)):
             with contextlib.suppress(OSError):  # something is inside
                 os.rmdir(folder)

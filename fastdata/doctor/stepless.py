@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from fastdata.doctor.script import Script
+from fastdata.doctor.seen import Seen
 from fastdata.measuring.lines import is_users, short_line, user_line
 
 __all__ = ["Stepless"]
@@ -41,13 +42,11 @@ _TICK_SECONDS = 0.2
 class Stepless:
     """Ends a script that will make no step, by calling `end` with the reason.
 
-    `has_stepped` returns whether it has made one.
+    `seen` counts the steps that it has made.
     """
 
-    def __init__(
-        self, script: Script, has_stepped: Callable[[], bool], end: Callable[[str], NoReturn]
-    ) -> None:
-        self._script, self._has_stepped, self._end = script, has_stepped, end
+    def __init__(self, script: Script, seen: Seen, end: Callable[[str], NoReturn]) -> None:
+        self._script, self._seen, self._end = script, seen, end
         self._last = self._active = 0.0
         self._passes = self._backwards = 0
         self._processes: list[Any] = []  # that the script's own code has started
@@ -119,11 +118,11 @@ class Stepless:
 
     def _look(self) -> None:
         is_late = time.monotonic() - self._started_at > JOIN_SECONDS
-        if (self._child_trains[0] or is_late) and not self._has_stepped():
+        if (self._child_trains[0] or is_late) and not self._seen.steps_seen:
             self._end(self._elsewhere(self._started))
 
     def _refuse(self, frame: FrameType) -> None:
-        if not self._has_stepped():
+        if not self._seen.steps_seen:
             self._end(self._elsewhere(user_line(frame)))
 
     def _elsewhere(self, line: str) -> str:
