@@ -18,16 +18,9 @@ from fastdata.doctor.processes import ScriptFailedError, scratch_folder
 from fastdata.doctor.ranks import watch_ranks
 from fastdata.doctor.report import DoctorReport, Row
 from fastdata.doctor.results import BatchSize, EndedBy, Environment, Follow, Trial
+from fastdata.doctor.running import START_SECONDS, TIME_IS_UP, Running, TrialsEndedError
 from fastdata.doctor.script import Script
-from fastdata.doctor.trials import (
-    ALLOCATOR,
-    START_SECONDS,
-    THREADS,
-    TIME_IS_UP,
-    Running,
-    Trials,
-    TrialsEndedError,
-)
+from fastdata.doctor.trials import ALLOCATOR, THREADS, Trials
 from fastdata.errors import OptionError
 from fastdata.measuring.statistics import WORTH, product
 from fastdata.processes.resources import available_cores

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from fastdata.doctor.contract import Phase
@@ -22,11 +23,12 @@ class Request:
     phase: Phase = "train"
     watch_only: bool = False
     """Whether nothing is measured: epochs end early, so that validation is seen."""
+    seconds: float = math.inf
+    """After which a script that is only watched ends, once it has made a step."""
     in_float64: bool = False
     ranks: int = 1
     """Of how many this is one: they are watched, and compared."""
     batch_factor: float = 1.0
-    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,7 @@ class Dump:
 
     path: str
     follow: tuple[str, ...] = ()
+    steps: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,16 +62,11 @@ class Replay:
         self.waits: list[tuple[float, float]] = []
         """For each batch that was trained with: seconds that the loop waited for it, and until
         it wanted the next one."""
-        self.samples = 0
-        """Of a batch that is given again: the length of its first tensor."""
-        self.next_batch = 0
-        """The number of the batch that is given next, while batches are given again."""
-        self.repeats = False
-        """Whether batches are being given again."""
-        self.trained: list[Epoch] = []
-        """Epochs in which something was trained."""
-        self.has_cut = False
-        """Whether an epoch has ended early."""
+        self.repeats = False  # whether batches are being given again
+        self.samples = 0  # of such a batch: the length of its first tensor
+        self.next_batch = 0  # the number of the batch that is given again next
+        self.trained: list[Epoch] = []  # in which something was trained
+        self.has_cut = False  # whether an epoch has ended early
         self.loaders: Any = WeakIdKeyDictionary()
         """By tensor of a batch that they made, while the script is watched."""
         self._replaced: set[Any] = set()
@@ -124,9 +119,7 @@ class Replay:
             taken = time.perf_counter()
             self._watch.on_event("batch")
             if self._request.watch_only:
-                for leaf in tree_leaves(batch):
-                    if isinstance(leaf, torch.Tensor):
-                        self.loaders[leaf] = epoch.loader
+                self.loaders.update(dict.fromkeys(_tensors(batch), epoch.loader))
             elif count < KEPT_BATCHES:
                 kept.append(tree_map(_copied, batch))
             if self._request.ranks > 1 and count < KEPT_BATCHES:
@@ -187,11 +180,7 @@ def _copied(leaf: Any) -> Any:
 
 
 def _samples(batch: Any) -> int:
-    return next((len(leaf) for leaf in tree_leaves(batch) if _has_samples(leaf)), 0)
-
-
-def _has_samples(leaf: Any) -> bool:
-    return isinstance(leaf, torch.Tensor) and leaf.ndim > 0
+    return next((len(tensor) for tensor in _tensors(batch) if tensor.ndim), 0)
 
 
 def _regrouped(batches: list[Any], factor: float) -> list[Any]:
@@ -199,9 +188,10 @@ def _regrouped(batches: list[Any], factor: float) -> list[Any]:
     count, times = len(batches), max(1, int(factor))
 
     def joined(*leaves: Any) -> Any:
-        if not _has_samples(leaves[0]):
-            return leaves[0]
-        most = max(1, int(len(leaves[0]) * factor)) if factor < 1 else None
+        first = leaves[0]
+        if not isinstance(first, torch.Tensor) or not first.ndim:
+            return first
+        most = max(1, int(len(first) * factor)) if factor < 1 else None
         return torch.cat(leaves)[:most]
 
     return [
@@ -210,6 +200,9 @@ def _regrouped(batches: list[Any], factor: float) -> list[Any]:
     ]
 
 
+def _tensors(batch: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
+
+
 def _versions(batch: Any) -> list[int]:
-    leaves = (leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor))
-    return [leaf._version for leaf in leaves if not leaf.is_inference()]
+    return [tensor._version for tensor in _tensors(batch) if not tensor.is_inference()]

@@ -153,6 +153,11 @@ class Seen:
         yield from self.after
 
     @property
+    def forwards(self) -> Iterator[Event]:
+        """Every forward pass of a whole model."""
+        return (event for event in self.events if event.kind == "forward")
+
+    @property
     def on_gpu(self) -> bool:
         """Whether any parameter is on a GPU."""
         return any(p.device.type == "cuda" for model in self.models for p in model.parameters())
@@ -160,7 +165,7 @@ class Seen:
     @property
     def validates(self) -> bool:
         """Whether a model was called in evaluation mode."""
-        return any(event.kind == "forward" and not event.training for event in self.events)
+        return any(not event.training for event in self.forwards)
 
     @property
     def is_compiled(self) -> bool:
@@ -195,13 +200,17 @@ class Seen:
 
     def trained(self) -> list[nn.Module]:
         """Return models that were called in training mode and recorded."""
-        called = {id(e.of) for e in self.events if e.kind == "forward" and e.recorded}
+        called = {id(event.of) for event in self.forwards if event.recorded}
         return [model for model in self.models if id(model) in called]
 
     @property
     def model_line(self) -> str:
         """The line that makes the first trained model; "" if it is not known."""
         return next(map(self.line_of, self.trained()), "")
+
+    def called(self, *names: str) -> list[str]:
+        """Return the lines that call one of these."""
+        return [line for name, line in self.calls if name in names]
 
     def line_of(self, what: Any) -> str:
         """Return where an object was made; "" if that was not seen."""

@@ -37,25 +37,8 @@ from fastdata.doctor.advice import ADVICE
 from fastdata.doctor.contract import Change
 from fastdata.doctor.first_steps import WATCHED_STEPS, FirstSteps
 from fastdata.doctor.memory import forget_peak, peak_bytes, uses_cuda
-from fastdata.doctor.messages import (
-    Dump,
-    Ended,
-    Plain,
-    Ran,
-    RankFacts,
-    Request,
-    Run,
-    Switch,
-    Watched,
-)
-from fastdata.doctor.numerics import (
-    State,
-    StepDump,
-    digest,
-    make_float64,
-    named_parameters,
-    to_float64,
-)
+from fastdata.doctor.messages import Dump, Ended, Plain, Ran, RankFacts, Request, Switch, Watched
+from fastdata.doctor.numerics import State, StepDump, digest, make_float64, to_float64
 from fastdata.doctor.replaying import EPOCH_STEPS, Replay
 from fastdata.doctor.script import users_traceback
 from fastdata.doctor.seen import Epoch, Seen
@@ -87,6 +70,7 @@ class Session:
 
     def __init__(self, connection: Connection[Any, Any], request: Request) -> None:
         self._connection, self.request = connection, request
+        self._deadline = time.monotonic() + request.seconds
         self._writes = WritesKept(Path(request.scratch))
         self._watch = Watch(self._on_step)
         self._seen = self._watch.seen
@@ -130,9 +114,6 @@ class Session:
     def _end_with(self, why: str) -> NoReturn:
         self._finish(Ended(why, watched=self._watched(complete=True)))
 
-    def _end_watching(self) -> NoReturn:
-        self._finish(self._watched(complete=True))
-
     def _finish(self, message: object) -> NoReturn:
         """Send a last message and end; one of several ranks waits until all were seen."""
         self._connection.send(message)
@@ -165,10 +146,8 @@ class Session:
         builtins.__import__ = importing
 
     def _seed(self) -> None:
-        seed = self.request.seed
-        random.seed(seed)
-        np.random.seed(seed)
-        torch.manual_seed(seed)
+        for seed in (random.seed, np.random.seed, torch.manual_seed):
+            seed(0)
 
     # -- at the end of steps -------------------------------------------------------------------
 
@@ -183,13 +162,16 @@ class Session:
         epochs = len(self._replay.trained)
         if self.request.ranks > 1:
             if steps == WATCHED_STEPS:
-                self._weights = digest(list(self._parameters().values()))
+                groups = self._seen.optimizers[0].param_groups
+                self._weights = digest([group["params"] for group in groups])
                 self._connection.send(self._watched())  # it may wait for the others for ever, later
             if steps >= RANKS_STEPS or epochs > 1:
-                self._end_watching()
+                self._finish(self._watched(complete=True))
         elif self.request.watch_only:
+            if steps == EPOCH_STEPS:  # validation may come now
+                self._deadline = min(self._deadline, self._first_step + 2 * WATCHED_SECONDS)
             if (is_late and steps > EPOCH_STEPS) or epochs > 1:
-                self._end_watching()
+                self._finish(self._watched(complete=True))
         elif self.request.phase == "train":
             self._begin()
         elif is_late or epochs > 2:
@@ -202,14 +184,12 @@ class Session:
 
     def _on_event(self, kind: str) -> None:
         """Called at each batch, forward and backward pass, until steps are measured."""
-        steps = self._seen.steps_seen
-        if not steps and not self._watch.is_stepping:
-            self._stepless.note(kind)
-        elif self.request.watch_only and self.request.ranks == 1 and kind == "forward":
-            # Validation may come after the steps of an epoch that ends early.
-            is_late = time.monotonic() - self._first_step > 2 * WATCHED_SECONDS
-            if steps >= EPOCH_STEPS and is_late:
-                self._end_watching()
+        is_alone = self.request.watch_only and self.request.ranks == 1
+        if not self._seen.steps_seen:
+            if not self._watch.is_stepping:
+                self._stepless.note(kind)
+        elif is_alone and kind == "forward" and time.monotonic() > self._deadline:
+            self._finish(self._watched(complete=True))
 
     def _on_evaluation(self, model: nn.Module) -> None:
         """Called after each forward pass in evaluation mode of a validation to be measured."""
@@ -224,8 +204,17 @@ class Session:
             self._dump.write()
             self._dump = None
         self._left -= 1
-        if self._left == 0:
-            self._answer()
+        if self._left:
+            return
+        (now, cpu_now), (began, cpu_began) = _clocks(), self._began
+        peak, memory = peak_bytes(), (0, 0)
+        if uses_cuda():
+            peak, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
+            memory = reserved, torch.cuda.memory_stats().get("num_alloc_retries", 0)
+        steps, samples, parts = self._steps, self._replay.samples, self._watch.part_seconds
+        seconds, cpu_seconds = now - began, cpu_now - cpu_began
+        self._connection.send(Ran(seconds, peak, steps, samples, parts, *memory, cpu_seconds))
+        self._wait()
 
     def _begin(self) -> None:
         """Follow the advice, and wait for the parent from now on."""
@@ -245,17 +234,6 @@ class Session:
         self._connection.send(watched)
         self._wait()
 
-    def _answer(self) -> None:
-        (now, cpu_now), (began, cpu_began) = _clocks(), self._began
-        peak, memory = peak_bytes(), (0, 0)
-        if uses_cuda():
-            peak, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
-            memory = reserved, torch.cuda.memory_stats().get("num_alloc_retries", 0)
-        steps, samples, parts = self._steps, self._replay.samples, self._watch.part_seconds
-        seconds, cpu_seconds = now - began, cpu_now - cpu_began
-        self._connection.send(Ran(seconds, peak, steps, samples, parts, *memory, cpu_seconds))
-        self._wait()
-
     def _wait(self) -> None:
         """Do what the parent wants next."""
         while isinstance(command := self._connection.recv(), Switch):
@@ -269,8 +247,8 @@ class Session:
             self._replay.next_batch = 0
             self._seed()
             self._switch(command.follow)
-            self._dump = StepDump(command.path, self._parameters())
-        self._steps = self._left = command.steps if isinstance(command, Run) else 1
+            self._dump = StepDump(command.path, self._seen.models, self._seen.optimizers[0])
+        self._steps = self._left = command.steps
         self._watch.part_seconds = defaultdict(float)
         self._began = _clocks()
 
@@ -280,9 +258,6 @@ class Session:
         for id in sorted(follow):
             for change in self._changes.get(id, ()):
                 self._undo.callback(change())
-
-    def _parameters(self) -> dict[str, torch.Tensor]:
-        return named_parameters(self._seen.models, self._seen.optimizers[0])
 
     # -- what is sent --------------------------------------------------------------------------
 
@@ -332,7 +307,7 @@ class Session:
             WATCHED_STEPS,
             self._weights,
             any(map(_is_sharded, seen.models)),
-            any(name == "join" for name, _ in seen.calls),
+            bool(seen.called("join")),
             seen.validates,
             complete,
         )

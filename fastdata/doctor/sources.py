@@ -41,7 +41,7 @@ def _names_of(node: Any) -> tuple[Any, ...]:
 
 
 def mentions(*names: str) -> bool:
-    """Return whether the script uses one of these names, in code or as a string."""
+    """Return whether the script has such a name or string."""
     return any(name in names for node in _nodes() for name in _names_of(node))
 
 

@@ -66,7 +66,7 @@ VALUE_METHODS = {
 """Methods of tensors that give the host a value."""
 
 _ONLY_CALLS = "cpu", "numpy", "tolist", "__repr__"
-"""Those that show no operation on the CPU, only a call."""
+"""Those that show no operation on the CPU, only a call; the last one on no device."""
 
 VALUE_SHAPED = {
     "nonzero": "nonzero",
@@ -249,7 +249,7 @@ class _Calls(TorchFunctionMode):
         moved = name in ("to", "cuda") or any(map(self._is_on_device, given))
         self.counts = moved or not on_cpu
         try:
-            if moved and on_cpu and name in _ONLY_CALLS:
+            if moved and name in (_ONLY_CALLS if on_cpu else ("__repr__",)):
                 self._counter.synchronisation(VALUE_METHODS[name])
             self._report_made(name, args, kwargs)
             result = func(*args, **kwargs)

@@ -56,10 +56,9 @@ _switchable = functools.cache(_Switchable)
 @advice("D09", "switch anomaly detection off")
 def anomaly_detection(seen: Seen) -> Iterator[Finding]:
     """Look for its calls."""
-    for name, line in dict.fromkeys(seen.calls):
-        if name in ("detect_anomaly", "set_detect_anomaly"):
-            everywhere = name == "set_detect_anomaly"
-            yield Finding(line, change=functools.partial(_no_anomalies, everywhere))
+    for name in ("detect_anomaly", "set_detect_anomaly"):
+        change = functools.partial(_no_anomalies, name == "set_detect_anomaly")
+        yield from (Finding(line, change=change) for line in seen.called(name))
 
 
 def _no_anomalies(everywhere: bool) -> Undo:
@@ -75,9 +74,7 @@ def _no_anomalies(everywhere: bool) -> Undo:
 @advice("D30", "switch the profiler off")
 def profiler_left_on(seen: Seen) -> Iterator[Finding]:
     """Look for profilers that are made."""
-    for name, line in dict.fromkeys(seen.calls):
-        if name == "profile":
-            yield Finding(line, change=_no_profiler)
+    return (Finding(line, change=_no_profiler) for line in seen.called("profile"))
 
 
 def _no_profiler() -> Undo:
@@ -98,8 +95,8 @@ def blocking_launches(seen: Seen) -> Iterator[Finding]:
 def determinism(seen: Seen) -> Iterator[Finding]:
     """Look at the flag."""
     if torch.are_deterministic_algorithms_enabled():
-        calls = [line for name, line in seen.calls if name == "use_deterministic_algorithms"]
-        yield Finding(calls[-1] if calls else "", change=_not_deterministic)
+        lines = "", *seen.called("use_deterministic_algorithms")
+        yield Finding(lines[-1], change=_not_deterministic)
 
 
 def _not_deterministic() -> Undo:
@@ -125,12 +122,11 @@ def validation_records_gradients(seen: Seen) -> Iterator[Finding]:
         id(event.epoch.loader) for event in seen.events if event.epoch and event.epoch.trains
     }
     found: dict[str, Finding] = {}
-    for event in seen.events:
-        if event.kind != "forward" or not event.recorded or id(event) in learns:
+    for event in seen.forwards:
+        has_gradients = any(p.requires_grad for p in event.of.parameters())
+        if not event.recorded or id(event) in learns or not has_gradients:
             continue
         epoch = event.epoch
-        if not any(p.requires_grad for p in event.of.parameters()):
-            continue
         if epoch is None:
             validates = not event.training and id(event.of) in trained
         else:

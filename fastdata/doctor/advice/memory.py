@@ -23,7 +23,7 @@ _ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
 @advice("D35", "checkpoint repeated blocks", saves="memory")
 def activation_checkpointing(seen: Seen) -> Iterator[Finding]:
     """Look for models with many blocks of one class, without checkpoints."""
-    if seen.is_compiled or any(name == "checkpoint" for name, _ in seen.calls):
+    if seen.is_compiled or seen.called("checkpoint"):
         return
     for model in seen.trained():
         for name, blocks in _blocks(model, seen).items():

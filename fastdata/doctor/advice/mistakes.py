@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator
 
 from torch import nn
@@ -85,21 +86,16 @@ def training_in_evaluation(seen: Seen) -> Iterator[Finding]:
 @_mistake("D48", "the forward pass is outside of autocast")
 def forward_outside_autocast(seen: Seen) -> Iterator[Finding]:
     """Look for scaled losses, if no forward pass that is recorded has a part in 16 bits."""
-    passes = [event for event in seen.events if event.kind == "forward" and event.recorded]
-    if any(event.kind == "scale" for event in seen.events) and not any(
-        event.autocast for event in passes
-    ):
-        for event in seen.training_passes:
-            yield Finding(event.line)
-            return
+    in_16_bits = any(event.recorded and event.autocast for event in seen.forwards)
+    if any(event.kind == "scale" for event in seen.events) and not in_16_bits:
+        yield from (Finding(event.line) for event in itertools.islice(seen.training_passes, 1))
 
 
 @_mistake("D49", "validation is outside of autocast", kind="note")  # it may be meant
 def validation_outside_autocast(seen: Seen) -> Iterator[Finding]:
     """Compare passes of training with those of validation."""
-    forwards = [event for event in seen.events if event.kind == "forward"]
-    halved = {id(event.of) for event in forwards if event.training and event.autocast}
-    for event in forwards:
+    halved = {id(event.of) for event in seen.forwards if event.training and event.autocast}
+    for event in seen.forwards:
         if id(event.of) in halved and not event.training and not event.autocast:
             yield Finding(event.line)
             return

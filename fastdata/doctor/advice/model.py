@@ -27,11 +27,11 @@ ACTIVATIONS = nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.Hardtanh, nn.ELU
 @advice("D01", "autocast, bfloat16", numerics=Numerics.PRECISION)
 def mixed_precision(seen: Seen) -> Iterator[Finding]:
     """Look for models that multiply in float32."""
-    if any(e.kind == "forward" and e.autocast for e in seen.events):
+    if any(event.autocast for event in seen.forwards):
         return
     for model in seen.trained():
         if _multiplies(use for module in model.modules() if (use := seen.uses.get(module))):
-            passes = [e.line for e in seen.events if e.kind == "forward" and e.of is model]
+            passes = [e.line for e in seen.forwards if e.of is model]
             trains = [e.line for e in seen.training_passes if e.of is model]
             line = (trains or passes)[-1]
             change = functools.partial(_cast, model, "cuda" if seen.on_gpu else "cpu")
@@ -208,7 +208,7 @@ def _normalised(uses: Mapping[nn.Module, ModuleUse]) -> Iterator[tuple[Any, _Bat
 
 
 def _is_only_user(use: ModuleUse, uses: Mapping[nn.Module, ModuleUse], kinds: Any) -> bool:
-    """Return whether a module is the only user of a layer of these kinds."""
+    """Return whether no other module uses the layer before it, of one of `kinds`."""
     layer = use.made_by
     return isinstance(layer, kinds) and layer in uses and uses[layer].users == 1
 

@@ -40,7 +40,7 @@ def threads(seen: Seen) -> Iterator[Finding]:
     cores, threads = available_cores(), torch.get_num_threads()
     if threads != cores and not seen.on_gpu:
         variable = os.environ.get("OMP_NUM_THREADS")
-        where = next((line for name, line in seen.calls if name == "set_num_threads"), "")
+        where = next(iter(seen.called("set_num_threads")), "")
         yield Finding(
             where or (f"OMP_NUM_THREADS={variable}" if variable else ""),
             f"use {cores} threads (now {threads})",

@@ -30,16 +30,15 @@ def synchronisations(seen: Seen) -> Iterator[Finding]:
     """Look at the stalls of a step."""
     # Anomaly detection reads every gradient, and DDP which parameters were used; they are
     # advice of their own.
-    checks = any("anomaly" in name for name, _ in seen.calls) or any(
+    checks = seen.called("detect_anomaly", "set_detect_anomaly") or any(
         getattr(model, "find_unused_parameters", False) for model in seen.models
     )
     backward = {event.line for event in seen.events if event.kind == "backward"}
     for stall in seen.stalls:
         if stall.kind == "synchronisation" and not (checks and stall.where in backward):
             yield Finding(stall.where, stall.operation)
-    for name, line in dict.fromkeys(seen.calls):
-        if name == "synchronize":
-            yield Finding(line, "torch.cuda.synchronize()")
+    for line in seen.called("synchronize"):
+        yield Finding(line, "torch.cuda.synchronize()")
 
 
 @advice("D12", "tensors that are made on the host in each step", gpu_only=True)
