@@ -1,4 +1,9 @@
-"""Processes of scripts that are only tried, as the parent has them."""
+"""Processes of scripts that are only tried, as the parent has them.
+
+Several ranks of a script are watched at once.  Each is a process with the environment that
+``torchrun`` gives it.  Its epochs end after a number of batches, and never after a time, so that
+all ranks do the same.  A rank that has been watched waits until all have.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +11,28 @@ import contextlib
 import marshal
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import replace
 from importlib.util import MAGIC_NUMBER
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
 from fastdata.doctor.messages import Ended, Ran, Request, Watched
+from fastdata.doctor.script import Script
 from fastdata.doctor.writes import folders_made
 from fastdata.errors import FastdataError
 from fastdata.measuring.trials import RESERVE_BYTES
-from fastdata.processes.resources import available_bytes, format_bytes
+from fastdata.processes.resources import available_bytes, available_cores, format_bytes
 from fastdata.processes.starting import kill_group
 
-__all__ = ["ScriptFailedError", "ScriptProcess", "scratch_folder"]
+__all__ = ["ScriptFailedError", "ScriptProcess", "scratch_folder", "watch_ranks"]
 
 _TICK_SECONDS = 0.1
 _ROOT = Path(__file__).resolve().parents[2]
@@ -41,6 +50,9 @@ with fastdata.doctor.session.connected() as session:
 MOST_OUTPUT, MOST_LINES = 2000, 12
 """Characters and lines of a script's own output that are shown if it failed."""
 
+PATIENCE_SECONDS = 60.0
+"""That other ranks have when one is done."""
+
 
 class ScriptFailedError(FastdataError, RuntimeError):
     """A script has failed, ended too early, or does what cannot be measured.
@@ -51,9 +63,9 @@ class ScriptFailedError(FastdataError, RuntimeError):
     def __init__(
         self,
         message: str,
-        *,
         watched: Watched | None = None,
         output: str = "",
+        *,
         raised: bool = False,
     ) -> None:
         super().__init__(message)
@@ -112,9 +124,6 @@ class ScriptProcess:
     def __enter__(self) -> ScriptProcess:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     @property
     def has_ended(self) -> bool:
         """Whether there is no process any more."""
@@ -148,25 +157,23 @@ class ScriptProcess:
 
     def _answer(self, seconds: float) -> Any:
         deadline = time.monotonic() + seconds
-        while not self._connection.poll(_TICK_SECONDS):
-            if self._process.poll() is not None and not self._connection.poll():
-                raise self._failed(f"the script's process {self._death()}")
-            if time.monotonic() > deadline:
-                raise self._failed(f"the script made no step within {seconds:.0f} s")
-            if (free := available_bytes()) < RESERVE_BYTES // 2:
-                raise self._failed(f"it took memory until {format_bytes(free)} were left")
         try:
+            while not self._connection.poll(_TICK_SECONDS):
+                # Other processes of the script may keep its end of the connection open.
+                if self._process.poll() is not None and not self._connection.poll():
+                    raise EOFError
+                if time.monotonic() > deadline:
+                    raise self._failed(f"the script made no step within {seconds:.0f} s")
+                if (free := available_bytes()) < RESERVE_BYTES // 2:
+                    raise self._failed(f"it took memory until {format_bytes(free)} were left")
             answer = self._connection.recv()
         except (EOFError, OSError):
-            self._process.wait()
-            raise self._failed(f"the script's process {self._death()}") from None
+            code = self._process.wait()
+            how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+            raise self._failed(f"the script's process {how}") from None
         if isinstance(answer, Ended):
             raise self._failed(answer.why, answer.watched, raised=answer.failed)
         return answer
-
-    def _death(self) -> str:
-        code = self._process.returncode
-        return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
     def _failed(
         self, why: str, watched: Watched | None = None, *, raised: bool = False
@@ -175,9 +182,9 @@ class ScriptProcess:
             file.seek(max(0, os.fstat(file.fileno()).st_size - MOST_OUTPUT))
             lines = file.read().decode(errors="replace").splitlines()  # also of progress bars
         output = "\n".join([line for line in lines if line.strip()][-MOST_LINES:])
-        return ScriptFailedError(why, watched=watched, output=output, raised=raised)
+        return ScriptFailedError(why, watched, output, raised=raised)
 
-    def close(self) -> None:
+    def close(self, *_: object) -> None:
         """End the process, and all that it has started.  Idempotent."""
         if self._connection.closed:
             return
@@ -188,3 +195,59 @@ class ScriptProcess:
             with contextlib.suppress(OSError):  # something is inside
                 os.rmdir(folder)
         shutil.rmtree(self._scratch, ignore_errors=True)
+
+    __exit__ = close
+
+
+def watch_ranks(script: Script, count: int, scratch: Path, seconds: float) -> list[Watched]:
+    """Run a script with so many ranks until the steps of each were seen.
+
+    Raises the `ScriptFailedError` of the rank that fails first, as the others fail by that.  A rank
+    that goes on no more when another one is done is returned as it was seen, and the first one's
+    `failed` says so.
+    """
+    begun: dict[int, Watched] = {}
+
+    def follow(rank: int, process: ScriptProcess) -> Watched:
+        begun[rank] = watched = process.watched_to_end(seconds)
+        facts = watched.rank
+        return process.watched_to_end(seconds) if facts and not facts.complete else watched
+
+    # The processes end first; then the threads, which wait for them.
+    with ThreadPoolExecutor(count) as pool, contextlib.ExitStack() as stack:
+        shared = _environment(count)
+        answers = []
+        for rank in range(count):
+            request = Request(script, str(scratch / f"rank-{rank}"), watch_only=True, ranks=count)
+            variables = {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            process = stack.enter_context(ScriptProcess(request, variables))
+            answers.append(pool.submit(follow, rank, process))
+        wait(answers, return_when=FIRST_COMPLETED)
+        done, _ = wait(answers, PATIENCE_SECONDS, return_when=FIRST_EXCEPTION)
+        late = [rank for rank, answer in enumerate(answers) if answer not in done]
+        found = [
+            answer.result() if answer in done else begun.get(rank, Watched())
+            for rank, answer in enumerate(answers)
+        ]
+    if late:
+        names = ", ".join(map(str, late))
+        why = f"rank {names} went on no more when others were done: do ranks wait for each other?"
+        found[0] = replace(found[0], failed=found[0].failed or why)
+    return found
+
+
+def _environment(count: int) -> dict[str, str]:
+    """Return what ``torchrun`` sets for each of the ranks on one machine."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    return {
+        "WORLD_SIZE": str(count),
+        "LOCAL_WORLD_SIZE": str(count),
+        "GROUP_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_RUN_ID": "fastdata-doctor",  # by which Lightning knows it is started so
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS")
+        or str(max(1, available_cores() // count)),
+    }

@@ -87,10 +87,10 @@ class Script:
                 script, outer = ast.parse(text, path), ast.parse(program)
                 end = outer.body[-1]
                 assert isinstance(end, ast.With), "that is what a program ends with"
-                first = [one for one in script.body[:1] if ast.get_docstring(script) is not None]
-                first += [one for one in script.body if _is_future(one)]
-                end.body += script.body[len(first) :]
-                script.body = [*first, *outer.body]
+                first = 1 if ast.get_docstring(script) is not None else 0
+                first += sum(getattr(one, "module", "") == "__future__" for one in script.body)
+                end.body += script.body[first:]
+                script.body = [*script.body[:first], *outer.body]
                 return compile(ast.fix_missing_locations(script), path, "exec", dont_inherit=True)
         except (OSError, SyntaxError, ValueError):
             return None
@@ -111,10 +111,6 @@ class Script:
                 step(batch)
             if empty:
                 raise OptionError(f"the loader of {self.name} has no batches")
-
-
-def _is_future(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
 
 
 def script_of(words: Sequence[str]) -> Script:
@@ -152,14 +148,10 @@ def script_of(words: Sequence[str]) -> Script:
 def users_traceback(error: BaseException) -> str:
     """Return a traceback from the script's first line on, without doctor's own functions."""
     frames = traceback.TracebackException.from_exception(error)
-    users = [n for n, one in enumerate(frames.stack) if not _is_ours(one.filename)]
-    if not users and isinstance(error, OptionError):
+    stack = [one for one in frames.stack if not one.filename.startswith(_OWN)]
+    while stack and (stack[0].filename.startswith("<") or "runpy" in stack[0].filename):
+        del stack[0]  # what has started the script
+    if not stack and isinstance(error, OptionError):
         return str(error)
-    stack = frames.stack[users[0] :] if users else []
-    kept = [one for one in stack if not one.filename.startswith(_OWN)]
-    frames.stack = traceback.StackSummary.from_list(kept)
+    frames.stack = traceback.StackSummary.from_list(stack)
     return "".join(frames.format()).rstrip()
-
-
-def _is_ours(file: str) -> bool:
-    return file.startswith((*_OWN, "<")) or "runpy" in file
