@@ -28,6 +28,7 @@ __all__ = [
     "compare_dumps",
     "digest",
     "make_float64",
+    "named_parameters",
     "to_float64",
 ]
 
@@ -57,7 +58,7 @@ class Compared:
     error: float | None = None
 
 
-def _named_parameters(models: Sequence[nn.Module], optimizer: Optimizer) -> Tensors:
+def named_parameters(models: Sequence[nn.Module], optimizer: Optimizer) -> Tensors:
     """Return an optimiser's parameters, by names that stay if one is taken away."""
     names = {
         id(p): f"{number}.{name}"
@@ -111,9 +112,9 @@ def _copied(state: Any) -> Any:
 class StepDump:
     """Gradients and updates of the step that comes next, for a file."""
 
-    def __init__(self, path: str, models: Sequence[nn.Module], optimizer: Optimizer) -> None:
-        self._path, self._parameters = path, _named_parameters(models, optimizer)
-        self._before = {name: p.detach().clone() for name, p in self._parameters.items()}
+    def __init__(self, path: str, parameters: Tensors) -> None:
+        self._path, self._parameters = path, parameters
+        self._before = {name: p.detach().clone() for name, p in parameters.items()}
 
     def write(self) -> None:
         """Write the file; after the step, which may have called a closure that made gradients."""

@@ -38,7 +38,14 @@ from fastdata.doctor.contract import Change
 from fastdata.doctor.first_steps import WATCHED_STEPS, FirstSteps
 from fastdata.doctor.memory import forget_peak, peak_bytes, uses_cuda
 from fastdata.doctor.messages import Dump, Ended, Plain, Ran, RankFacts, Request, Switch, Watched
-from fastdata.doctor.numerics import State, StepDump, digest, make_float64, to_float64
+from fastdata.doctor.numerics import (
+    State,
+    StepDump,
+    digest,
+    make_float64,
+    named_parameters,
+    to_float64,
+)
 from fastdata.doctor.replaying import EPOCH_STEPS, Replay
 from fastdata.doctor.script import users_traceback
 from fastdata.doctor.seen import Epoch, Seen
@@ -247,7 +254,8 @@ class Session:
             self._replay.next_batch = 0
             self._seed()
             self._switch(command.follow)
-            self._dump = StepDump(command.path, self._seen.models, self._seen.optimizers[0])
+            parameters = named_parameters(self._seen.models, self._seen.optimizers[0])
+            self._dump = StepDump(command.path, parameters)
         self._steps = self._left = command.steps
         self._watch.part_seconds = defaultdict(float)
         self._began = _clocks()

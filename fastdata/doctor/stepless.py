@@ -90,7 +90,8 @@ class Stepless:
                 self._refuse(user_line(sys._getframe(1)))
             opened(program, args, *arguments, **options)
 
-        BaseProcess.start, BaseProcess.join = started, joined  # type: ignore[method-assign]
+        BaseProcess.start = started  # type: ignore[assignment,method-assign]
+        BaseProcess.join = joined  # type: ignore[assignment,method-assign]
         subprocess.Popen.__init__ = launched  # type: ignore[assignment,method-assign]
 
     def note_child(self) -> None:
