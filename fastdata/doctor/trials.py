@@ -14,6 +14,7 @@ import contextlib
 import math
 import os
 import random
+import re
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -248,7 +249,7 @@ class Trials:
                     ran.retries,
                 )
         except ScriptFailedError as error:
-            return BatchSize(samples, why=_last_line(str(error)))
+            return BatchSize(samples, why=_error_of(str(error)))
 
     # -- advice that is switched ----------------------------------------------------------------
 
@@ -372,7 +373,7 @@ class Trials:
             except ScriptFailedError as error:
                 if self.base(phase).process.has_ended:
                     raise
-                row.why = _last_line(str(error))
+                row.why = _error_of(str(error))
 
     def _run_pair(self, row: _Row, phase: Phase, other: Running) -> None:
         """Give a row the number of one pair of processes."""
@@ -433,7 +434,7 @@ class Trials:
         except ScriptFailedError as error:
             if row.follow == ITSELF:
                 raise
-            raise _RowFailedError(row, _last_line(str(error))) from error
+            raise _RowFailedError(row, _error_of(str(error))) from error
 
     # -- processes ------------------------------------------------------------------------------
 
@@ -508,5 +509,8 @@ def _at_least_promised(measured: Numerics | None, follow: Follow) -> Numerics | 
     return max(measured, promised)
 
 
-def _last_line(text: str) -> str:
-    return next((line for line in reversed(text.splitlines()) if line.strip()), text).strip()
+def _error_of(text: str) -> str:
+    """Return the line of a traceback that has the error, else the last line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Interrupt): .", line)]
+    return (errors or lines or [text])[-1]
