@@ -11,7 +11,7 @@ from fastdata.doctor.script import Script
 from fastdata.doctor.seen import EventKind
 from fastdata.measuring.noise import Clock
 
-__all__ = ["Dump", "Ended", "Plain", "Ran", "RankFacts", "Request", "Run", "Switch", "Watched"]
+__all__ = ["Ended", "Plain", "Ran", "RankFacts", "Request", "Run", "Watched"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,29 +30,14 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Run so many steps."""
+    """Run steps, and follow this advice, and no other, from the first one on."""
 
     steps: int
-
-
-@dataclass(frozen=True, slots=True)
-class Switch:
-    """Follow this advice from the next step on, and no other."""
-
-    follow: tuple[str, ...]
-    forget_peak: bool = False  # the peak of memory is that of what follows
-
-
-@dataclass(frozen=True, slots=True)
-class Dump:
-    """Write gradients and updates of the next step, from the first state, to a file.
-
-    Advice is followed in this step, and stays so.
-    """
-
-    path: str
     follow: tuple[str, ...] = ()
-    steps: int = 1
+    forget_peak: bool = False  # the peak of memory is that of these steps and later ones
+    dump: str = (
+        ""  # a file for gradients and updates of one step, which is run from the first state
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
-from fastdata.doctor.messages import Ended, Ran, Request, Watched
+from fastdata.doctor.messages import Ended, Ran, Request, Run, Watched
 from fastdata.doctor.script import Script
 from fastdata.doctor.writes import folders_made
 from fastdata.errors import FastdataError
@@ -144,13 +144,9 @@ class ScriptProcess:
                 raise
             return error.watched
 
-    def tell(self, command: object) -> None:
-        """Have the script do something that it gives no answer to."""
-        self._connection.send(command)
-
-    def ask(self, command: object, seconds: float) -> Ran:
+    def ask(self, command: Run, seconds: float) -> Ran:
         """Have the script run some steps; return how long they took."""
-        self.tell(command)
+        self._connection.send(command)
         answer = self._answer(seconds)
         assert isinstance(answer, Ran), "that is what follows"
         return answer

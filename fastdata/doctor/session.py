@@ -1,13 +1,12 @@
 """The process of a script that is only tried: it runs the script, and stops at its steps.
 
-    parent --Request--> start; watch some steps; follow advice
+    parent --Request--> start; watch some steps
            <--Watched--
-           --Run(steps)--> so many steps --> Ran(seconds)    again and again
-           --Dump--------> the next step's gradients and parameters, to a file
+           --Run-------> follow advice, run N steps --> Ran    again and again
 
-The script's own code runs in the main thread, as ever.  At the end of a step it waits for what the
-parent wants next.  When the parent has ended, or says so, this process ends at once, with all that
-it has started, and without any more code of the script.
+The script's own code runs in the main thread, as ever.  At the end of a step it waits for the
+parent's next message.  When the parent has ended, or says so, this process ends at once, with all
+that it has started, and without any more code of the script.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from fastdata.doctor.advice import ADVICE
 from fastdata.doctor.contract import Change
 from fastdata.doctor.first_steps import WATCHED_STEPS, FirstSteps
 from fastdata.doctor.memory import forget_peak, peak_bytes, uses_cuda
-from fastdata.doctor.messages import Dump, Ended, Plain, Ran, RankFacts, Request, Switch, Watched
+from fastdata.doctor.messages import Ended, Plain, Ran, RankFacts, Request, Run, Watched
 from fastdata.doctor.numerics import (
     State,
     StepDump,
@@ -85,6 +84,7 @@ class Session:
         self._replay = Replay(request, self._watch)
         self._first_steps = FirstSteps(self._watch, self._replay.loaders.get)
         self._changes: dict[str, list[Change]] = {}  # by ID of advice
+        self._follow: tuple[str, ...] = ()
         self._undo = contextlib.ExitStack()
         self._first: State | None = None  # before the first dump
         self._steps = self._left = 0  # that are to be run; those of them that are left
@@ -243,26 +243,29 @@ class Session:
 
     def _wait(self) -> None:
         """Do what the parent wants next."""
-        while isinstance(command := self._connection.recv(), Switch):
-            self._switch(command.follow)
-            if command.forget_peak:
-                forget_peak()
-        if isinstance(command, Dump):
+        command: Run = self._connection.recv()
+        if command.dump:
             self._switch(())
             self._first = self._first or State(self._seen.models, self._seen.optimizers)
             self._first.restore()
             self._replay.next_batch = 0
             self._seed()
-            self._switch(command.follow)
+        self._switch(command.follow)
+        if command.dump:
             parameters = named_parameters(self._seen.models, self._seen.optimizers[0])
-            self._dump = StepDump(command.path, parameters)
+            self._dump = StepDump(command.dump, parameters)
+        if command.forget_peak:
+            forget_peak()
         self._steps = self._left = command.steps
         self._watch.part_seconds = defaultdict(float)
         self._began = _clocks()
 
     def _switch(self, follow: tuple[str, ...]) -> None:
         """Follow this advice, and no other."""
+        if follow == self._follow:
+            return
         self._undo.close()
+        self._follow = follow
         for id in sorted(follow):
             for change in self._changes.get(id, ()):
                 self._undo.callback(change())
