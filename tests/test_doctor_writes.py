@@ -43,6 +43,10 @@ WAYS = {
     "linking": "os.symlink('old.txt', 'link.txt')",
     "logging": "logging.FileHandler('old.txt').emit(logging.makeLogRecord({'msg': 'lost'}))",
     "safetensors": "from safetensors.torch import save_file; save_file({}, 'old.txt')",
+    "a hub": (
+        "os.environ['HF_HUB_OFFLINE'] = '1'; from huggingface_hub import create_repo\n"
+        "create_repo('someone/something')"
+    ),
     "a database of shelves": "import shelve; shelve.open('shelf', 'n')",
 }
 
@@ -72,8 +76,8 @@ IMPORTS = "import logging, os, shutil, tempfile, numpy as np; from pathlib impor
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_way_of_writing_changes_nothing(way: str, home: Path, tmp_path: Path) -> None:
-    if way == "safetensors":
-        pytest.importorskip("safetensors")
+    if way in (libraries := {"safetensors": "safetensors", "a hub": "huggingface_hub"}):
+        pytest.importorskip(libraries[way])
     before = tree(home)
     text = script_with(start=IMPORTS, validation=f"{WAYS[way]}")
     watched = watch(text, tmp_path, watch_only=True)

@@ -55,9 +55,9 @@ PATIENCE_SECONDS = 60.0
 
 
 class ScriptFailedError(FastdataError, RuntimeError):
-    """A script has failed, ended too early, or does what cannot be measured.
+    """A script has failed, ended too early, or cannot be measured.
 
-    `watched` is what was seen until then, and `output` the end of what it printed.
+    `watched` has the facts that were seen by then, and `output` the end of its output.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class ScriptFailedError(FastdataError, RuntimeError):
         self.watched, self.output, self.raised = watched, output, raised
 
     def explained(self, script: str) -> str:
-        """Return the message for users, with the end of what the script printed."""
+        """Return the message for users, with the end of the output."""
         if self.raised:  # as Python itself prints it
             return "\n\n".join(filter(None, (f"{script} failed:", self.output, str(self))))
         printed = f"\n\nThe end of what it printed:\n{self.output}" if self.output else ""
@@ -88,9 +88,9 @@ def scratch_folder() -> Iterator[Path]:
 
 
 class ScriptProcess:
-    """A script in a process of its own, in an own group; a context that ends all of it.
+    """A script in its own process and process group; a context.
 
-    It ends with this object's context and with this process, however that ends.
+    All of the group ends with the context and with this process, however that ends.
     """
 
     def __init__(self, request: Request, environment: Mapping[str, str] | None = None) -> None:
@@ -126,17 +126,17 @@ class ScriptProcess:
 
     @property
     def has_ended(self) -> bool:
-        """Whether there is no process any more."""
+        """Whether the process has ended."""
         return self._process.poll() is not None
 
     def watched(self, seconds: float) -> Watched:
-        """Return what was seen; of a script that is measured, once it waits for `ask`."""
+        """Return the facts that were seen; a script that is measured waits for `ask` then."""
         answer = self._answer(seconds)
-        assert isinstance(answer, Watched), "that is what comes first"
+        assert isinstance(answer, Watched), "it comes first"
         return answer
 
     def watched_to_end(self, seconds: float) -> Watched:
-        """Return what was seen of a script that runs until it ends, or for so many seconds."""
+        """Return the facts of a script that runs until it ends, or for `seconds`."""
         try:
             return self.watched(seconds)
         except ScriptFailedError as error:
@@ -148,7 +148,7 @@ class ScriptProcess:
         """Have the script run some steps; return how long they took."""
         self._connection.send(command)
         answer = self._answer(seconds)
-        assert isinstance(answer, Ran), "that is what follows"
+        assert isinstance(answer, Ran), "it follows"
         return answer
 
     def _answer(self, seconds: float) -> Any:
@@ -196,13 +196,26 @@ class ScriptProcess:
 
 
 def watch_ranks(script: Script, count: int, scratch: Path, seconds: float) -> list[Watched]:
-    """Run a script with so many ranks until the steps of each were seen.
+    """Run a script with `count` ranks until the steps of each were seen.
 
     Raises the `ScriptFailedError` of the rank that fails first, as the others fail by that.  A rank
     that goes on no more when another one is done is returned as it was seen, and the first one's
     `failed` says so.
     """
     begun: dict[int, Watched] = {}
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    threads = max(1, available_cores() // count)
+    shared = {  # as torchrun sets it for ranks on one machine
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(threads),
+        "WORLD_SIZE": str(count),
+        "LOCAL_WORLD_SIZE": str(count),
+        "GROUP_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_RUN_ID": "fastdata-doctor",  # tells Lightning of a launcher
+    }
 
     def follow(rank: int, process: ScriptProcess) -> Watched:
         begun[rank] = watched = process.watched_to_end(seconds)
@@ -211,7 +224,6 @@ def watch_ranks(script: Script, count: int, scratch: Path, seconds: float) -> li
 
     # The processes end first; then the threads, which wait for them.
     with ThreadPoolExecutor(count) as pool, contextlib.ExitStack() as stack:
-        shared = _environment(count)
         answers = []
         for rank in range(count):
             request = Request(script, str(scratch / f"rank-{rank}"), watch_only=True, ranks=count)
@@ -230,20 +242,3 @@ def watch_ranks(script: Script, count: int, scratch: Path, seconds: float) -> li
         why = f"rank {names} went on no more when others were done: do ranks wait for each other?"
         found[0] = replace(found[0], failed=found[0].failed or why)
     return found
-
-
-def _environment(count: int) -> dict[str, str]:
-    """Return what ``torchrun`` sets for each of the ranks on one machine."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    return {
-        "WORLD_SIZE": str(count),
-        "LOCAL_WORLD_SIZE": str(count),
-        "GROUP_RANK": "0",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "TORCHELASTIC_RUN_ID": "fastdata-doctor",  # by which Lightning knows it is started so
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS")
-        or str(max(1, available_cores() // count)),
-    }

@@ -41,7 +41,7 @@ class Script:
     def run(self) -> None:
         """Run it as ``python`` does.
 
-        Of a function, its step is called with one batch after another, for ever.
+        The step of a function is called with one batch after another, without end.
         """
         if self.kind == "function":
             self._run_function()
@@ -72,7 +72,7 @@ class Script:
     def within(self, program: str) -> CodeType | None:
         """Return a program that has the script's own code in place of `run`, which is its end.
 
-        None where there is no such code, or Python cannot read it.  So no frame lies below those of
+        None if it is no file, or Python cannot read it.  So no frame lies below those of
         the script: whatever looks at the stack, as anomaly detection does at each operation, takes
         as long as it does without doctor.
         """
@@ -86,7 +86,7 @@ class Script:
                 program = program.replace("script.run()", "script.become_main()")
                 script, outer = ast.parse(text, path), ast.parse(program)
                 end = outer.body[-1]
-                assert isinstance(end, ast.With), "that is what a program ends with"
+                assert isinstance(end, ast.With), "a program ends with it"
                 first = 1 if ast.get_docstring(script) is not None else 0
                 first += sum(getattr(one, "module", "") == "__future__" for one in script.body)
                 end.body += script.body[first:]
@@ -150,7 +150,7 @@ def users_traceback(error: BaseException) -> str:
     frames = traceback.TracebackException.from_exception(error)
     stack = [one for one in frames.stack if not one.filename.startswith(_OWN)]
     while stack and (stack[0].filename.startswith("<") or "runpy" in stack[0].filename):
-        del stack[0]  # what has started the script
+        del stack[0]  # these frames start the script
     if not stack and isinstance(error, OptionError):
         return str(error)
     frames.stack = traceback.StackSummary.from_list(stack)

@@ -55,23 +55,23 @@ from fastdata.doctor.writes import WritesKept
 __all__ = ["Session", "connected"]
 
 RANKS_STEPS = 36
-"""Steps of ranks that are compared, where they reach no second epoch."""
+"""Steps of ranks that are compared; fewer if a second epoch begins."""
 
 READ_ONCE = "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "PYTORCH_", "TORCH_", "CUDA_", "CUBLAS_"
 """Beginnings of variables that torch, or a library of its own, reads as it is imported."""
 
 STARTING_BATCHES = 2
-"""For which the loop waits until workers have begun."""
+"""The loop waits for them until workers have begun, so they do not count."""
 
 WATCHED_SECONDS = 20.0
-"""Of training that is only watched; of validation as much again."""
+"""Limit for training that is only watched; validation may take as long again."""
 
 
 class Session:
     """Answers to its parent while the script of a request runs.
 
-    A context, within which the script's code is, or ``session.request.script.run()`` runs it; at
-    its end the process ends, whatever the script has done.
+    A context: inside it, the script's code stands, or ``session.request.script.run()`` runs it.
+    The process ends with the context, whatever the script has done.
     """
 
     def __init__(self, connection: Connection[Any, Any], request: Request) -> None:
@@ -87,7 +87,7 @@ class Session:
         self._follow: tuple[str, ...] = ()
         self._undo = contextlib.ExitStack()
         self._first: State | None = None  # before the first dump
-        self._steps = self._left = 0  # that are to be run; those of them that are left
+        self._steps = self._left = 0  # steps to run; steps that remain
         self._began = 0.0, 0.0
         self._dump: StepDump | None = None
         self._first_step = 0.0
@@ -171,7 +171,7 @@ class Session:
             if steps == WATCHED_STEPS:
                 groups = self._seen.optimizers[0].param_groups
                 self._weights = digest([group["params"] for group in groups])
-                self._connection.send(self._watched())  # it may wait for the others for ever, later
+                self._connection.send(self._watched())  # later it may block on others
             if steps >= RANKS_STEPS or epochs > 1:
                 self._finish(self._watched(complete=True))
         elif self.request.watch_only:
@@ -242,7 +242,7 @@ class Session:
         self._wait()
 
     def _wait(self) -> None:
-        """Do what the parent wants next."""
+        """Wait for the next message of the parent, and begin its steps."""
         command: Run = self._connection.recv()
         if command.dump:
             self._switch(())
@@ -270,10 +270,10 @@ class Session:
             for change in self._changes.get(id, ()):
                 self._undo.callback(change())
 
-    # -- what is sent --------------------------------------------------------------------------
+    # -- messages --------------------------------------------------------------------------
 
     def _watched(self, *, complete: bool = False) -> Watched:
-        """Return what was seen, with the findings of all advice."""
+        """Return the facts that were seen, with the findings of all advice."""
         seen = self._seen
         fed = self._replay.waits[STARTING_BATCHES:]
         waited = sum(wait for wait, _ in fed)
@@ -298,7 +298,7 @@ class Session:
         )
 
     def _rank_facts(self, *, complete: bool) -> RankFacts:
-        """Return what ranks are compared by; `complete` if it has done all that it was to do."""
+        """Return the facts of a rank for the comparison; `complete` if its script has ended."""
         seen = self._seen
         epoch = self._replay.trained[0] if self._replay.trained else Epoch(None)
         loader, first_sample = epoch.loader, ""
@@ -367,7 +367,7 @@ def _end_group() -> NoReturn:
 
 
 def connected() -> Session:
-    """Return what the parent requests, by the descriptor of the command line.
+    """Return the session that the parent requests, by the descriptor of the command line.
 
     A thread ends everything when the parent's end of the connection is closed, as by its death.
     """

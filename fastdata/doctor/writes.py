@@ -61,15 +61,11 @@ _EVENTS: dict[str, tuple[tuple[int, int], ...]] = {
 """Events of Python's audit at which files change: places of their paths among the arguments, and
 of the descriptors of the paths' folders; -1 without one."""
 
+_UPLOADS = "create_commit", "create_repo", "upload_file", "upload_folder", "upload_large_folder"
 _LATE: dict[str, tuple[str, ...]] = {
     "safetensors.torch": ("save_file", "save_model"),
-    "huggingface_hub.hf_api": (
-        "HfApi.create_commit",
-        "HfApi.create_repo",
-        "HfApi.upload_file",
-        "HfApi.upload_folder",
-        "HfApi.upload_large_folder",
-    ),
+    # The functions are methods of an object that is made with the module.
+    "huggingface_hub.hf_api": (*_UPLOADS, *(f"HfApi.{name}" for name in _UPLOADS)),
 }
 """Functions that do nothing once their module is imported."""
 
