@@ -93,19 +93,11 @@ class WritesKept(importlib.abc.MetaPathFinder):
         self._scratch = scratch
         self._moved: dict[str, str] = {}
         self._numbers = count()
-        home = Path.home()
-        places = [Path("/dev"), Path("/proc"), Path(tempfile.gettempdir())]
-        places.append(Path(os.environ.get("XDG_CACHE_HOME", home / ".cache")))
-        places += [
-            Path(os.environ[name]) for name in ("HF_HOME", "TORCH_HOME") if name in os.environ
-        ]
-        caches = (
-            "TORCHINDUCTOR_CACHE_DIR",
-            "TRITON_CACHE_DIR",
-        )  # of this process, as the scratch folder
-        own = [scratch, *(os.environ[name] for name in caches if name in os.environ)]
-        self._caches = [os.path.realpath(place) for place in own]
-        self._allowed = tuple(os.path.realpath(place) for place in places)
+        cache = os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")
+        places = ["/dev", "/proc", tempfile.gettempdir(), cache, *_set("HF_HOME", "TORCH_HOME")]
+        own = [scratch, *_set("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")]
+        self._allowed = tuple(f"{os.path.realpath(place)}/" for place in places)
+        self._own = tuple(f"{os.path.realpath(place)}/" for place in own)
 
     def install(self) -> None:
         """Take the place of the functions that write."""
@@ -140,10 +132,9 @@ class WritesKept(importlib.abc.MetaPathFinder):
     # -- places ------------------------------------------------------------------------------
 
     def _is_allowed(self, path: str) -> bool:
-        if any(path.startswith(f"{place}/") for place in self._caches):
-            return True
-        inside = any(path == place or path.startswith(place + os.sep) for place in self._allowed)
-        return inside and not path.startswith(_SHARED)
+        folder = f"{path}/"
+        is_common = folder.startswith(self._allowed) and not path.startswith(_SHARED)
+        return is_common or folder.startswith(self._own)
 
     def _move(self, path: str, place: str) -> None:
         """Have a file be in another place; only from then on is it looked for there."""
@@ -265,6 +256,11 @@ class WritesKept(importlib.abc.MetaPathFinder):
             if not self._is_allowed(real):
                 self._block(f"refused: {real}")
                 raise PermissionError(f"fastdata doctor lets a script write nothing: {real}")
+
+
+def _set(*names: str) -> list[str]:
+    """Return the environment variables that are set."""
+    return [os.environ[name] for name in names if name in os.environ]
 
 
 def _real(path: Any, folder: int | None = None) -> str:
