@@ -1,4 +1,4 @@
-"""A whole examination of a script: watch it, try what was found, and put it together."""
+"""A whole examination of a script: watch it, try the advice that applies, and report."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BATCH_FACTORS = 0.25, 0.5, 1.0, 2.0, 4.0, 8.0
 _PHASES: tuple[Phase, ...] = "train", "evaluate"
 
 LATE = 0.1
-"""Share of the time by which what is under way may end later; 5 seconds at least."""
+"""Running trials may end later by this share of the time, or by 5 seconds."""
 
 
 @dataclass
@@ -76,7 +76,7 @@ def examine(
     batch_sizes
         Whether the script also runs with batches of a quarter to eight times its own.
     progress
-        Called with a text on what is done next.
+        Called with a text before each part.
 
     Raises
     ------
@@ -143,7 +143,7 @@ def examine(
 
 
 def _try(trials: Trials, findings: Sequence[Plain], tried: _Tried) -> None:
-    """Try all advice that can be tried; `tried` has what was found so far."""
+    """Try all advice that can be tried; `tried` collects the results."""
     phases: dict[Phase, dict[Follow, Environment]] = {phase: {} for phase in _PHASES}
     wanted = _wanted(findings)
     for id, environment in wanted.items():
@@ -177,7 +177,7 @@ def _wanted(findings: Sequence[Plain]) -> dict[str, Environment]:
 
 
 def _try_together(trials: Trials, tried: _Tried, wanted: Mapping[str, Environment]) -> None:
-    """Follow all gains that keep the numbers, and all but each one; keep what is the fastest.
+    """Follow all gains that keep the numbers, then without each one; keep the fastest set.
 
     The gain of the allocator multiplies it: all processes but those of its own row have that.
     """
@@ -213,7 +213,7 @@ def _value(trial: Trial | None) -> float:
 
 
 def _collect(trials: Trials, tried: _Tried, findings: Sequence[Plain], ended: str) -> None:
-    """Take what is known of each piece of advice, and why nothing is known of the others."""
+    """Collect the trial of each piece of advice, or the reason why there is none."""
     for phase in _PHASES:
         found = trials.found(phase)
         tried.trials |= {follow[0]: one for follow, one in found.items() if len(follow) == 1}

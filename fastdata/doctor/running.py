@@ -51,9 +51,9 @@ class Running:
     _forgets_peak: bool = False
 
     def at_most(self, part: EventKind | None) -> float | None:
-        """Return how many times as fast a step is that does a part of it in no time.
+        """Return the gain of a step in which a part takes no time: an upper bound.
 
-        None where that part was not timed, or another processor does the work.
+        None if that part was not timed, or a GPU does the work.
         """
         if part is None or self.last is None or self.last.reserved_bytes:
             return None
@@ -99,7 +99,7 @@ class Running:
 
 @contextlib.contextmanager
 def ends_at(until: float) -> Iterator[None]:
-    """Say that the time is up, where a script has failed for that."""
+    """Turn the failure of a script that was stopped at `until` into the end of the trials."""
     try:
         yield
     except ScriptFailedError:

@@ -98,7 +98,7 @@ class _Row:
 
     @property
     def is_allocator(self) -> bool:
-        """Whether it is the allocator, which every process has but this row's."""
+        """All other processes follow the advice on the memory allocator."""
         return self.follow == (ALLOCATOR,)
 
 
@@ -177,7 +177,7 @@ class Trials:
         """Compare the script that follows advice with the script as it is, for each row.
 
         `rows` have their environment, the most wanted first.  `found` has the results, also if this
-        ends by an error or an interruption.  Rows for which there is no time are left out.  Raises
+        ends by an error or an interruption.  Some rows are left out if the time is short.  Raises
         `ScriptFailedError` if the script fails without advice, and `TrialsEndedError` if the time
         is up or the machine is too noisy.
         """
@@ -208,7 +208,7 @@ class Trials:
                 self._look_at_numerics(phase)
 
     def found(self, phase: Phase) -> dict[Follow, Trial]:
-        """Return what is known of each row by now; the script compared with itself is ``()``."""
+        """Return the present results of each row; the script compared with itself is ``()``."""
         judged = self._judged(phase)
         found = {}
         for row in self._rows.get(phase, {}).values():
@@ -256,7 +256,7 @@ class Trials:
     def _run_switched(
         self, rows: list[_Row], phase: Phase, start: int, pairs: Sequence[_Row]
     ) -> list[_Row]:
-        """Switch rows on and off in one process; return those for which there was time."""
+        """Switch rows on and off in one process; return the rows that ran."""
         more = max(0, LEAST_STARTS["live"] - start - 1)
         reserved = more * self._start_seconds + self._seconds_of_pairs(pairs, start + 1)
         while rows:
@@ -291,7 +291,7 @@ class Trials:
             row.warm_up_seconds = max(0.0, took - row.step_seconds)
 
     def _that_fit(self, rows: Sequence[_Row], seconds: float) -> tuple[list[_Row], int]:
-        """Return the rows and the rounds for which there is time, the most wanted rows first."""
+        """Return the rows and the rounds that fit into the time, the most wanted rows first."""
         kept = list(rows)
         while kept:
             rounds = int(min(ROUNDS, seconds / self._seconds_of_round(kept)))
@@ -310,7 +310,7 @@ class Trials:
             for number, row in enumerate(order):
                 self.progress(f"block {number + 1} of {len(order)}: {_name(row or itself)}")
                 ran.append(self._block(base, row or itself))
-        except BaseException:  # what was measured until then counts
+        except BaseException:  # its complete rounds count
             with contextlib.suppress(TrialsEndedError):
                 self._add(order, ran, others)
             raise
@@ -417,7 +417,7 @@ class Trials:
         return block * (len(rows) + 2 + len(rows) // ROWS_PER_BASELINE)
 
     def _seconds_of_pairs(self, rows: Sequence[_Row], starts: int = 0) -> float:
-        """Return how long the pairs of rows take, of which so many have run."""
+        """Return the seconds that the remaining pairs of these rows take."""
         more = max(0, LEAST_STARTS["start"] - starts)
         one = 2 * self._start_seconds + (ROUNDS + 1) * self._seconds_of_round([])
         return more * one * len(rows)
@@ -502,7 +502,7 @@ def _name(row: _Row) -> str:
 
 
 def _at_least_promised(measured: Numerics | None, follow: Follow) -> Numerics | None:
-    """Return the class of numerics; of what lowers the precision, that at least, if at all."""
+    """Return the class of numerics; of advice that lowers the precision at least that, if any."""
     promised = max((advice_by_id(id).numerics for id in follow), default=Numerics.EQUAL)
     if measured in (None, Numerics.EQUAL) or promised < Numerics.PRECISION:
         return measured
