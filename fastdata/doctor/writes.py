@@ -93,9 +93,9 @@ class WritesKept(importlib.abc.MetaPathFinder):
         self._scratch = scratch
         self._moved: dict[str, str] = {}
         self._numbers = count()
-        cache = os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")
+        cache = os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))
         places = ["/dev", "/proc", tempfile.gettempdir(), cache, *_set("HF_HOME", "TORCH_HOME")]
-        own = [scratch, *_set("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")]
+        own = [str(scratch), *_set("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")]
         self._allowed = tuple(f"{os.path.realpath(place)}/" for place in places)
         self._own = tuple(f"{os.path.realpath(place)}/" for place in own)
 
