@@ -170,7 +170,7 @@ def _run(connection: Any, request: Request, folder: Path) -> NoReturn:
         for name in _test_modules():  # which are no code of the script's
             del sys.modules[name]
         torch.set_num_threads(1)  # the threads of this process's parent are not here
-        with Session(connection, request) as session:
-            exec(*session.request.script.program())
+        program = "with session: session.request.script.run()"
+        exec(program, {"session": Session(connection, request)})
     finally:
         os._exit(1)

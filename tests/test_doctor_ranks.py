@@ -11,7 +11,7 @@ import pytest
 import torch.distributed.fsdp
 
 from fastdata.cli import main
-from fastdata.doctor import compare_ranks, ranks, script_of
+from fastdata.doctor import compare_ranks, processes, script_of
 from fastdata.doctor.processes import ScriptFailedError
 
 pytestmark = pytest.mark.doctor
@@ -97,7 +97,7 @@ def test_what_is_wrong_between_ranks_is_found_and_nothing_else(
     if SHARED in str(CASES[name]) and not hasattr(torch.distributed.fsdp, "fully_shard"):
         pytest.skip("this torch has another FSDP")
     is_late = name == "other lengths"  # the rank with more batches waits for the other for ever
-    monkeypatch.setattr(ranks, "PATIENCE_SECONDS", 1.0 if is_late else 5.0)
+    monkeypatch.setattr(processes, "PATIENCE_SECONDS", 1.0 if is_late else 5.0)
     path = script(tmp_path, **CASES[name])
     report = compare_ranks(script_of([str(path)]), 2)
     found = {row.id: row for row in report.rows if "D50" <= row.id <= "D53" or row.kind == "bug"}
@@ -118,7 +118,7 @@ def test_what_is_wrong_between_ranks_is_found_and_nothing_else(
 
 
 def test_a_rank_that_never_begins_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranks, "PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr(processes, "PATIENCE_SECONDS", 1.0)
     waits = "import time\nif rank: time.sleep(3600)\nloader = DataLoader(data, 4)"
     path = script(tmp_path, loader=waits, validation="pass")
     ddp = "DistributedDataParallel(nn.Linear(4, 2), gradient_as_bucket_view=True)"

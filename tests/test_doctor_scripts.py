@@ -575,19 +575,20 @@ def test_all_advice_is_listed(capfd: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_no_process_stays_when_the_command_is_stopped(how: signal.Signals, tmp_path: Path) -> None:
     path = tmp_path / "train.py"
-    path.write_text(script_with(step="import time; time.sleep(3600)"))
+    step = "print('begun', flush=True); import time; time.sleep(3600)"
+    path.write_text(script_with(step=step))
     command = subprocess.Popen(
         [sys.executable, "-m", "fastdata", "doctor", "--", str(path)],
         stderr=subprocess.DEVNULL,
         env={**os.environ, "TMPDIR": str(tmp_path)},
     )
     parent = psutil.Process(command.pid)
-    children: list[psutil.Process] = []
     try:
-        while not children:
+        while not any("begun" in one.read_text() for one in tmp_path.glob("*/run-1/output.txt")):
             assert command.poll() is None
-            children = parent.children(recursive=True)
             time.sleep(0.1)
+        children = parent.children(recursive=True)
+        assert children
         command.send_signal(how)
         assert command.wait() in (130, -how)
         assert gone(*(child.pid for child in children))

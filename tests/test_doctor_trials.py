@@ -11,7 +11,7 @@ from doctor_helpers import script_with, started, watch
 from fastdata.doctor import session
 from fastdata.doctor.contract import Numerics
 from fastdata.doctor.first_steps import WATCHED_STEPS
-from fastdata.doctor.messages import Dump, Ended, Ran, Run, Switch, Watched
+from fastdata.doctor.messages import Ended, Ran, Run, Watched
 from fastdata.doctor.numerics import compare_dumps
 from fastdata.doctor.replaying import KEPT_BATCHES
 from fastdata.doctor.script import Script
@@ -67,8 +67,8 @@ def dump(
     path = folder / f"{name}.pt"
     with started(text, folder / name, **request) as answer:
         assert isinstance(answer(), Watched)
-        assert isinstance(answer(Dump(str(path), follow)), Ran)
-        assert isinstance(answer(Run(2)), Ran)
+        assert isinstance(answer(Run(1, follow, dump=str(path))), Ran)
+        assert isinstance(answer(Run(2, follow)), Ran)
     return path
 
 
@@ -90,8 +90,8 @@ def test_advice_is_switched_on_and_off_in_one_process(id: str, tmp_path: Path) -
         assert isinstance(answer(), Watched)
         for number, follow in enumerate([(), (id,), (), (id,)]):
             path = tmp_path / f"{number}.pt"
-            assert isinstance(answer(Switch((id,)), Switch(()), Dump(str(path), follow)), Ran)
-            assert isinstance(answer(Run(2)), Ran)
+            for run in (Run(1, follow, dump=str(path)), Run(2, follow), Run(1, (id,)), Run(1)):
+                assert isinstance(answer(run), Ran)
             expected = followed if follow else base
             assert compare_dumps(expected, path, expected).numerics == Numerics.EQUAL, number
 
@@ -113,7 +113,7 @@ def test_the_state_of_an_optimizer_with_lists_is_restored(tmp_path: Path) -> Non
     with started(text, tmp_path) as answer:
         assert isinstance(answer(), Watched)
         for path in paths:
-            assert isinstance(answer(Dump(str(path))), Ran)
+            assert isinstance(answer(Run(1, dump=str(path))), Ran)
             assert isinstance(answer(Run(2)), Ran)
     assert compare_dumps(*paths, paths[0]).numerics == Numerics.EQUAL
 
@@ -239,7 +239,7 @@ def test_checkpointing_keeps_gradients_and_takes_less_memory(tmp_path: Path) -> 
     for ids in ((), ("D35",)):
         with started(text, tmp_path) as answer:
             answer()
-            peaks.append(answer(Switch(ids, forget_peak=True), Run(1)).peak_bytes)
+            peaks.append(answer(Run(1, ids, forget_peak=True)).peak_bytes)
     kept = 4 * 8 * 4 * 3 * 256 * 256 * 4  # of sigmoids, in bytes
     # Not all of it: the allocator keeps some of what was freed.
     assert peaks[0] - peaks[1] > kept / 8
@@ -335,7 +335,7 @@ def test_a_validation_is_measured_by_its_passes(tmp_path: Path) -> None:
     with started(text, tmp_path, phase="evaluate") as answer:
         assert isinstance(answer(), Watched)
         before = (tmp_path / "output.txt").read_text().count("pass")
-        assert isinstance(answer(Switch(("D10", "D16")), Run(20)), Ran)
+        assert isinstance(answer(Run(20, ("D10", "D16"))), Ran)
     assert (tmp_path / "output.txt").read_text().count("pass") == before + 20
 
 
@@ -359,7 +359,7 @@ def test_bare_sequential_models_are_compiled_once(tmp_path: Path) -> None:
     with started(text, tmp_path) as answer:
         assert isinstance(answer(), Watched)
         for follow in ((), ("D05",), (), ("D05",)):
-            answer(Switch(follow), Run(2))
+            answer(Run(2, follow))
             counts.append((tmp_path / "output.txt").read_text().count("compiled"))
     assert counts == [0, 1, 1, 1]
 

@@ -15,7 +15,7 @@ import torch
 from fastdata.doctor import trials
 from fastdata.doctor.advice.processor import KEPT
 from fastdata.doctor.contract import Numerics
-from fastdata.doctor.messages import Dump, Ran, Run, Switch, Watched
+from fastdata.doctor.messages import Ran, Run, Watched
 from fastdata.doctor.processes import ScriptFailedError
 from fastdata.doctor.results import Follow
 from fastdata.doctor.running import TIME_IS_UP, TrialsEndedError
@@ -75,15 +75,12 @@ class Process:
         self._take(self.machine.start, seconds)
         return Watched()
 
-    def tell(self, command: Switch) -> None:
+    def ask(self, command: Run, seconds: float) -> Ran:
         self.follow = command.follow
-
-    def ask(self, command: Any, seconds: float) -> Ran:
-        if isinstance(command, Dump):
-            self.follow = command.follow
+        if command.dump:
             tensors = {"weight": torch.full((4,), 0.1)}
-            torch.save({"gradients": tensors, "updates": tensors}, command.path)
-        steps = command.steps if isinstance(command, Run) else 1
+            torch.save({"gradients": tensors, "updates": tensors}, command.dump)
+        steps = command.steps
         self.steps += steps
         self.machine.on_step(self)
         taken = steps * self._step()

@@ -45,6 +45,10 @@ WAYS = {
     "linking": "os.symlink('old.txt', 'link.txt')",
     "logging": "logging.FileHandler('old.txt').emit(logging.makeLogRecord({'msg': 'lost'}))",
     "safetensors": "from safetensors.torch import save_file; save_file({}, 'old.txt')",
+    "a hub": (
+        "os.environ['HF_HUB_OFFLINE'] = '1'; from huggingface_hub import create_repo\n"
+        "create_repo('someone/something')"
+    ),
     "a database of shelves": "import shelve; shelve.open('shelf', 'n')",
 }
 
@@ -74,8 +78,8 @@ IMPORTS = "import logging, os, shutil, tempfile, numpy as np; from pathlib impor
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_way_of_writing_changes_nothing(way: str, home: Path, tmp_path: Path) -> None:
-    if way == "safetensors":
-        pytest.importorskip("safetensors")
+    if way in (libraries := {"safetensors": "safetensors", "a hub": "huggingface_hub"}):
+        pytest.importorskip(libraries[way])
     before = tree(home)
     text = script_with(start=IMPORTS, validation=f"{WAYS[way]}")
     watched = watch(text, tmp_path, watch_only=True)
@@ -102,7 +106,21 @@ def test_what_is_written_can_be_read_again(home: Path, tmp_path: Path) -> None:
     before = tree(home)
     watched = watch(script_with(start=IMPORTS, validation=validation), tmp_path, watch_only=True)
     assert isinstance(watched, Watched), watched
+    assert not watched.failed
     assert tree(home) == before
+
+
+def test_files_of_one_name_stay_apart_when_another_is_removed(home: Path, tmp_path: Path) -> None:
+    validation = """
+        for place in ('a.txt', 'folder/b.txt'):
+            open(place, 'w').write(place)
+        os.remove('a.txt')
+        open('b.txt', 'w').write('another')
+        assert open('folder/b.txt').read() == 'folder/b.txt'
+    """
+    watched = watch(script_with(start=IMPORTS, validation=validation), tmp_path, watch_only=True)
+    assert isinstance(watched, Watched), watched
+    assert not watched.failed
 
 
 def test_deep_folders_are_looked_at_once_each(home: Path, tmp_path: Path) -> None:
@@ -113,6 +131,7 @@ def test_deep_folders_are_looked_at_once_each(home: Path, tmp_path: Path) -> Non
     (home / ("deep/" * 40)).mkdir(parents=True)
     watched = watch(script_with(start=IMPORTS, validation=validation), tmp_path, watch_only=True)
     assert isinstance(watched, Watched), watched
+    assert not watched.failed
 
 
 def test_temporary_folders_work(tmp_path: Path) -> None:
@@ -126,6 +145,7 @@ def test_temporary_folders_work(tmp_path: Path) -> None:
     text = script_with(start=f"{IMPORTS}; import tempfile", validation=validation)
     watched = watch(text, tmp_path, watch_only=True)
     assert isinstance(watched, Watched), watched
+    assert not watched.failed
     assert not watched.blocked
 
 

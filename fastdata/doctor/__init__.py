@@ -8,7 +8,7 @@
 ==================  ============================================================
 ``examining.py``    `examine`: the whole examination, step by step
 ``script.py``       a script, started as its user starts it
-``processes.py``    its processes, seen from the parent
+``processes.py``    its processes, seen from the parent; several ranks at once
 ``session.py``      one of its processes, which stops at steps of the script
 ``stepless.py``     scripts in which doctor sees no step
 ``writes.py``       a guard for the user's files: the script writes elsewhere
@@ -21,7 +21,6 @@
 ``contract.py``     a piece of advice, and what it finds
 ``advice/``         the advice
 ``explaining.py``   explanations of advice, from ``advice.md``
-``ranks.py``        several ranks of a script, watched at once
 ``trials.py``       the script with and without advice, measured in turns
 ``numerics.py``     the effect of advice on gradients
 ``report.py``       the report: data, verdict, JSON

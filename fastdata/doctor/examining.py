@@ -14,8 +14,7 @@ from fastdata.doctor.advice import ADVICE, advice_by_id
 from fastdata.doctor.advice.ranks import RanksCompared
 from fastdata.doctor.contract import Numerics, Phase
 from fastdata.doctor.messages import Plain
-from fastdata.doctor.processes import ScriptFailedError, scratch_folder
-from fastdata.doctor.ranks import watch_ranks
+from fastdata.doctor.processes import ScriptFailedError, scratch_folder, watch_ranks
 from fastdata.doctor.report import DoctorReport, Row
 from fastdata.doctor.results import BatchSize, EndedBy, Environment, Follow, Trial
 from fastdata.doctor.running import START_SECONDS, TIME_IS_UP, Running, TrialsEndedError

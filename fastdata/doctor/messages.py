@@ -11,7 +11,7 @@ from fastdata.doctor.script import Script
 from fastdata.doctor.seen import EventKind
 from fastdata.measuring.noise import Clock
 
-__all__ = ["Dump", "Ended", "Plain", "Ran", "RankFacts", "Request", "Run", "Switch", "Watched"]
+__all__ = ["Ended", "Plain", "Ran", "RankFacts", "Request", "Run", "Watched"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,44 +21,23 @@ class Request:
     script: Script
     scratch: str
     phase: Phase = "train"
-    watch_only: bool = False
-    """Whether nothing is measured: epochs end early, so that validation is seen."""
-    seconds: float = math.inf
-    """After which a script that is only watched ends, once it has made a step."""
+    watch_only: bool = False  # nothing is measured; epochs end early, so that validation is seen
+    seconds: float = math.inf  # after which a script is watched no more, if it has made a step
     in_float64: bool = False
-    ranks: int = 1
-    """Of how many this is one: they are watched, and compared."""
+    ranks: int = 1  # of how many this is one: they are watched, and compared
     batch_factor: float = 1.0
-    seed: int = 0
-    is_main: bool = False
-    """Whether the process's main program is the script already."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Run so many steps."""
+    """Run steps, and follow this advice, and no other, from the first one on."""
 
     steps: int
-
-
-@dataclass(frozen=True, slots=True)
-class Switch:
-    """Follow this advice from the next step on, and no other."""
-
-    follow: tuple[str, ...]
-    forget_peak: bool = False
-    """Whether the peak of memory is that of what follows."""
-
-
-@dataclass(frozen=True, slots=True)
-class Dump:
-    """Write gradients and updates of the next step, from the first state, to a file.
-
-    Advice is followed in this step, and stays so.
-    """
-
-    path: str
     follow: tuple[str, ...] = ()
+    forget_peak: bool = False  # the peak of memory is that of these steps and later ones
+    dump: str = (
+        ""  # a file for gradients and updates of one step, which is run from the first state
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +57,7 @@ class Ran:
     """On a GPU: the most that torch took of its memory, in blocks, for `peak_bytes`."""
     retries: int = 0
     """On a GPU: how often all unused blocks had to be given back, as none was large enough."""
-    cpu_seconds: float = 0.0
-    """Of all threads of the process."""
+    cpu_seconds: float = 0.0  # of all threads of the process
 
     def step_seconds(self, clock: Clock) -> float:
         """Return the time of a step by a clock."""
@@ -106,25 +84,18 @@ class RankFacts:
     batches: tuple[str, ...] = ()
     """Hashes of the first batches that were trained with."""
     batch_samples: int = 0
-    epoch_batches: int | None = None
-    """Of the loader that was trained with, where it has a length."""
-    samples: int = 0
-    """Of its dataset; 0 where it has no length."""
+    epoch_batches: int | None = None  # of the loader that was trained with, if it has a length
+    samples: int = 0  # of its dataset; 0 if it has no length
     first_sample: str = ""
     """A hash of the dataset's first sample, made by the same random numbers on each rank."""
-    loader: str = ""
-    """The line in which it was made."""
-    step: str = ""
-    """The line of the optimiser's step."""
+    loader: str = ""  # the line that makes it
+    step: str = ""  # the line of the optimiser's step
     steps: int = 0
-    weights: str = ""
-    """A hash of them after so many steps; "" where there were fewer."""
+    weights: str = ""  # a hash of them after `steps` steps; "" if there were fewer
     sharded: bool = False
-    joins: bool = False
-    """Whether the script lets ranks have other numbers of batches."""
+    joins: bool = False  # the script lets ranks have other numbers of batches
     validates: bool = False
-    complete: bool = False
-    """Whether its script has ended, or begun a second epoch."""
+    complete: bool = False  # its script has ended, or begun a second epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +104,10 @@ class Watched:
 
     findings: tuple[Plain, ...] = ()
     steps: int = 0
-    waited: float = 0.0
-    """Share of the time that the loop waited for batches."""
+    waited: float = 0.0  # share of the time that the loop waited for batches
     step_seconds: float = 0.0
     device: str = "cpu"
-    threads: int = 1
-    """That torch computes on."""
+    threads: int = 1  # that torch computes on
     models: tuple[str, ...] = ()
     optimizers: tuple[str, ...] = ()
     parameters: int = 0
@@ -146,12 +115,9 @@ class Watched:
     blocked: dict[str, int] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
     """Variables that the script sets before it imports torch, which reads them then."""
-    failed: str = ""
-    """How the script failed, once an epoch had ended early, which may be why."""
-    rank: RankFacts | None = None
-    """Of one among several."""
-    held: tuple[Held, ...] = ()
-    """What is in memory when a step takes the most, the largest first."""
+    failed: str = ""  # how the script failed, once an epoch had ended early, which may be why
+    rank: RankFacts | None = None  # of one among several
+    held: tuple[Held, ...] = ()  # what is in memory when a step takes the most, the largest first
     held_bytes: int = 0
     """All of that: of tensors on the device, without what operations take while they run."""
 

@@ -1,4 +1,9 @@
-"""Processes of scripts that are only tried, as the parent has them."""
+"""Processes of scripts that are only tried, as the parent has them.
+
+Several ranks of a script are watched at once.  Each is a process with the environment that
+``torchrun`` gives it.  Its epochs end after a number of batches, and never after a time, so that
+all ranks do the same.  A rank that has been watched waits until all have.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +11,28 @@ import contextlib
 import marshal
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import replace
 from importlib.util import MAGIC_NUMBER
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
-from fastdata.doctor.messages import Ended, Ran, Request, Watched
+from fastdata.doctor.messages import Ended, Ran, Request, Run, Watched
+from fastdata.doctor.script import Script
 from fastdata.doctor.writes import folders_made
 from fastdata.errors import FastdataError
 from fastdata.measuring.trials import RESERVE_BYTES
-from fastdata.processes.resources import available_bytes, format_bytes
+from fastdata.processes.resources import available_bytes, available_cores, format_bytes
 from fastdata.processes.starting import kill_group
 
-__all__ = ["ScriptFailedError", "ScriptProcess", "scratch_folder"]
+__all__ = ["ScriptFailedError", "ScriptProcess", "scratch_folder", "watch_ranks"]
 
 _TICK_SECONDS = 0.1
 _ROOT = Path(__file__).resolve().parents[2]
@@ -36,32 +44,35 @@ sys.path.insert(0, root)
 import fastdata.doctor.session
 sys.path[:] = path[not getattr(sys.flags, "safe_path", False) :]  # the script's comes later
 with fastdata.doctor.session.connected() as session:
-    exec(*session.request.script.program())
+    session.request.script.run()
 """
 
 MOST_OUTPUT, MOST_LINES = 2000, 12
 """Characters and lines of a script's own output that are shown if it failed."""
 
+PATIENCE_SECONDS = 60.0
+"""That other ranks have when one is done."""
+
 
 class ScriptFailedError(FastdataError, RuntimeError):
-    """A script has failed, ended too early, or does what cannot be measured.
+    """A script has failed, ended too early, or cannot be measured.
 
-    `watched` is what was seen until then, and `output` the end of what it printed.
+    `watched` has the facts that were seen by then, and `output` the end of its output.
     """
 
     def __init__(
         self,
         message: str,
-        *,
         watched: Watched | None = None,
         output: str = "",
+        *,
         raised: bool = False,
     ) -> None:
         super().__init__(message)
         self.watched, self.output, self.raised = watched, output, raised
 
     def explained(self, script: str) -> str:
-        """Return the message for users, with the end of what the script printed."""
+        """Return the message for users, with the end of the output."""
         if self.raised:  # as Python itself prints it
             return "\n\n".join(filter(None, (f"{script} failed:", self.output, str(self))))
         printed = f"\n\nThe end of what it printed:\n{self.output}" if self.output else ""
@@ -77,20 +88,17 @@ def scratch_folder() -> Iterator[Path]:
 
 
 class ScriptProcess:
-    """A script in a process of its own, in an own group; a context that ends all of it.
+    """A script in its own process and process group; a context.
 
-    It ends with this object's context and with this process, however that ends.
+    All of the group ends with the context and with this process, however that ends.
     """
 
     def __init__(self, request: Request, environment: Mapping[str, str] | None = None) -> None:
         self._scratch = Path(request.scratch)
         self._scratch.mkdir(parents=True, exist_ok=True)
         self._output = self._scratch / "output.txt"
-        code = request.script.within(_START)
-        request = replace(request, is_main=code is not None)
-        ours, theirs = Pipe()
-        lifeline_end, lifeline = os.pipe()
-        self._connection, self._lifeline = ours, lifeline
+        code = request.script.within(_START) or compile(_START, "<string>", "exec")
+        self._connection, theirs = Pipe()
         variables = {
             **os.environ,
             "TMPDIR": request.scratch,
@@ -100,43 +108,36 @@ class ScriptProcess:
             **(environment or {}),
         }
         program = self._scratch / "script.pyc"
-        program.write_bytes(
-            MAGIC_NUMBER + bytes(12) + marshal.dumps(code or compile(_START, "<string>", "exec"))
-        )
-        arguments = [str(_ROOT), str(theirs.fileno()), str(lifeline_end)]
+        program.write_bytes(MAGIC_NUMBER + bytes(12) + marshal.dumps(code))
         with open(self._output, "wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, program, *arguments],
+                [sys.executable, program, str(_ROOT), str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                pass_fds=(theirs.fileno(), lifeline_end),
+                pass_fds=(theirs.fileno(),),
                 env=variables,
                 start_new_session=True,  # a Ctrl-C of the terminal is not for it
             )
         theirs.close()
-        os.close(lifeline_end)
-        ours.send(request)
+        self._connection.send(request)
 
     def __enter__(self) -> ScriptProcess:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     @property
     def has_ended(self) -> bool:
-        """Whether there is no process any more."""
+        """Whether the process has ended."""
         return self._process.poll() is not None
 
     def watched(self, seconds: float) -> Watched:
-        """Return what was seen; of a script that is measured, once it waits for `ask`."""
+        """Return the facts that were seen; a script that is measured waits for `ask` then."""
         answer = self._answer(seconds)
-        assert isinstance(answer, Watched), "that is what comes first"
+        assert isinstance(answer, Watched), "it comes first"
         return answer
 
     def watched_to_end(self, seconds: float) -> Watched:
-        """Return what was seen of a script that runs until it ends, or for so many seconds."""
+        """Return the facts of a script that runs until it ends, or for `seconds`."""
         try:
             return self.watched(seconds)
         except ScriptFailedError as error:
@@ -144,38 +145,32 @@ class ScriptProcess:
                 raise
             return error.watched
 
-    def tell(self, command: object) -> None:
-        """Have the script do something that it gives no answer to."""
-        self._connection.send(command)
-
-    def ask(self, command: object, seconds: float) -> Ran:
+    def ask(self, command: Run, seconds: float) -> Ran:
         """Have the script run some steps; return how long they took."""
-        self.tell(command)
+        self._connection.send(command)
         answer = self._answer(seconds)
-        assert isinstance(answer, Ran), "that is what follows"
+        assert isinstance(answer, Ran), "it follows"
         return answer
 
     def _answer(self, seconds: float) -> Any:
         deadline = time.monotonic() + seconds
-        while not self._connection.poll(_TICK_SECONDS):
-            if self._process.poll() is not None and not self._connection.poll():
-                raise self._failed(f"the script's process {self._death()}")
-            if time.monotonic() > deadline:
-                raise self._failed(f"the script made no step within {seconds:.0f} s")
-            if (free := available_bytes()) < RESERVE_BYTES // 2:
-                raise self._failed(f"it took memory until {format_bytes(free)} were left")
         try:
+            while not self._connection.poll(_TICK_SECONDS):
+                # Other processes of the script may keep its end of the connection open.
+                if self._process.poll() is not None and not self._connection.poll():
+                    raise EOFError
+                if time.monotonic() > deadline:
+                    raise self._failed(f"the script made no step within {seconds:.0f} s")
+                if (free := available_bytes()) < RESERVE_BYTES // 2:
+                    raise self._failed(f"it took memory until {format_bytes(free)} were left")
             answer = self._connection.recv()
         except (EOFError, OSError):
-            self._process.wait()
-            raise self._failed(f"the script's process {self._death()}") from None
+            code = self._process.wait()
+            how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+            raise self._failed(f"the script's process {how}") from None
         if isinstance(answer, Ended):
             raise self._failed(answer.why, answer.watched, raised=answer.failed)
         return answer
-
-    def _death(self) -> str:
-        code = self._process.returncode
-        return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
     def _failed(
         self, why: str, watched: Watched | None = None, *, raised: bool = False
@@ -184,17 +179,67 @@ class ScriptProcess:
             file.seek(max(0, os.fstat(file.fileno()).st_size - MOST_OUTPUT))
             lines = file.read().decode(errors="replace").splitlines()  # also of progress bars
         output = "\n".join([line for line in lines if line.strip()][-MOST_LINES:])
-        return ScriptFailedError(why, watched=watched, output=output, raised=raised)
+        return ScriptFailedError(why, watched, output, raised=raised)
 
-    def close(self) -> None:
+    def close(self, *_: object) -> None:
         """End the process, and all that it has started.  Idempotent."""
         if self._connection.closed:
             return
         kill_group(self._process.pid)
         self._process.wait()
         self._connection.close()
-        os.close(self._lifeline)
         for folder in reversed(folders_made(self._scratch)):
             with contextlib.suppress(OSError):  # something is inside
                 os.rmdir(folder)
         shutil.rmtree(self._scratch, ignore_errors=True)
+
+    __exit__ = close
+
+
+def watch_ranks(script: Script, count: int, scratch: Path, seconds: float) -> list[Watched]:
+    """Run a script with `count` ranks until the steps of each were seen.
+
+    Raises the `ScriptFailedError` of the rank that fails first, as the others fail by that.  A rank
+    that goes on no more when another one is done is returned as it was seen, and the first one's
+    `failed` says so.
+    """
+    begun: dict[int, Watched] = {}
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    threads = max(1, available_cores() // count)
+    shared = {  # as torchrun sets it for ranks on one machine
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(threads),
+        "WORLD_SIZE": str(count),
+        "LOCAL_WORLD_SIZE": str(count),
+        "GROUP_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_RUN_ID": "fastdata-doctor",  # tells Lightning of a launcher
+    }
+
+    def follow(rank: int, process: ScriptProcess) -> Watched:
+        begun[rank] = watched = process.watched_to_end(seconds)
+        facts = watched.rank
+        return process.watched_to_end(seconds) if facts and not facts.complete else watched
+
+    # The processes end first; then the threads, which wait for them.
+    with ThreadPoolExecutor(count) as pool, contextlib.ExitStack() as stack:
+        answers = []
+        for rank in range(count):
+            request = Request(script, str(scratch / f"rank-{rank}"), watch_only=True, ranks=count)
+            variables = {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            process = stack.enter_context(ScriptProcess(request, variables))
+            answers.append(pool.submit(follow, rank, process))
+        wait(answers, return_when=FIRST_COMPLETED)
+        done, _ = wait(answers, PATIENCE_SECONDS, return_when=FIRST_EXCEPTION)
+        late = [rank for rank, answer in enumerate(answers) if answer not in done]
+        found = [
+            answer.result() if answer in done else begun.get(rank, Watched())
+            for rank, answer in enumerate(answers)
+        ]
+    if late:
+        names = ", ".join(map(str, late))
+        why = f"rank {names} went on no more when others were done: do ranks wait for each other?"
+        found[0] = replace(found[0], failed=found[0].failed or why)
+    return found

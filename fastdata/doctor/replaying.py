@@ -10,20 +10,20 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import DataLoader
 from torch.utils.weak import WeakIdKeyDictionary
 
+from fastdata.doctor.messages import Request
 from fastdata.doctor.numerics import digest
 from fastdata.doctor.seen import Epoch
 from fastdata.doctor.watching import Watch
 from fastdata.engine.loader import Loader
 
-__all__ = ["KEPT_BATCHES", "Mode", "Replay", "Trained"]
+__all__ = ["KEPT_BATCHES", "Replay"]
 
 KEPT_BATCHES = 4
 """Of an epoch whose batches are given again and again."""
@@ -46,54 +46,30 @@ EPOCH_STEPS = 5
 REPEATED_LENGTH = 100_000
 """Of loaders whose batches are given again: scripts stop, or change what they do, at the end."""
 
-Mode: TypeAlias = Literal["watch", "train", "evaluate"]
-"""Nothing is repeated; training is; validation is."""
-
-
-@dataclass(slots=True)
-class Trained:
-    """The loader of the first epoch that was trained with, and its first batches."""
-
-    loader: Any
-    samples: int
-    """Of the first batch."""
-    digests: list[str]
+_END = object()
 
 
 class Replay:
     """Takes the place of loaders' iterators; `watch` knows which epochs train.
 
-    Batches that are given again have `factor` times as many samples.  If this is one of several
-    ranks that are `compared`, epochs end after a number of batches, never after a time.
+    In one of several ranks, epochs end after a number of batches, never after a time.
     """
 
-    def __init__(
-        self, mode: Mode, watch: Watch, factor: float = 1.0, *, compared: bool = False
-    ) -> None:
-        self.mode, self._watch, self._factor, self._compared = mode, watch, factor, compared
+    def __init__(self, request: Request, watch: Watch) -> None:
+        self._request, self._watch = request, watch
         self.convert: Callable[[Any], Any] | None = None
         """What becomes of each tensor of a batch."""
         self.waits: list[tuple[float, float]] = []
         """For each batch that was trained with: seconds that the loop waited for it, and until
         it wanted the next one."""
-        self.samples = 0
-        """Of a batch that is given again: the length of its first tensor."""
-        self._next = 0
-        """Place of the batch that is given next, while batches are given again."""
-        self.repeats = False
-        """Whether batches are being given again."""
-        self.epochs = 0
-        """In which something was trained, and that have begun."""
-        self.has_cut = False
-        """Whether an epoch has ended early."""
-        self.trained_with: Trained | None = None
+        self.repeats = False  # whether batches are being given again
+        self.samples = 0  # of such a batch: the length of its first tensor
+        self.next_batch = 0  # the number of the batch that is given again next
+        self.trained: list[Epoch] = []  # in which something was trained
+        self.has_cut = False  # whether an epoch has ended early
+        self.loaders: Any = WeakIdKeyDictionary()
+        """By tensor of a batch that they made, while the script is watched."""
         self._replaced: set[Any] = set()
-        self._loaders: Any = WeakIdKeyDictionary()
-        """By tensor of a batch, while nothing is given again."""
-
-    def loader_of(self, tensor: torch.Tensor) -> Any:
-        """Return the loader that made a tensor, while the script is watched; else None."""
-        return self._loaders.get(tensor)
 
     def install(self) -> None:
         """Take the place of the iterators of all loaders in this process."""
@@ -107,7 +83,7 @@ class Replay:
                 return self._epoch(original(loader), loader)
 
             loader_class.__iter__ = iterate  # type: ignore[method-assign]
-            if self.mode == "train":
+            if self._is_measured(trains=True):
                 length: Callable[[Any], int] = loader_class.__len__
 
                 def repeated(loader: Any, length: Callable[[Any], int] = length) -> int:
@@ -138,80 +114,65 @@ class Replay:
     def _batches(self, batches: Iterator[Any], epoch: Epoch) -> Iterator[Any]:
         steps, began = self._watch.seen.steps_seen, time.monotonic()
         kept: list[Any] = []
-        first = Trained(epoch.loader, 0, [])
-        count, counted = 0, False
-        while True:
-            asked = time.perf_counter()
-            try:
-                batch = next(batches)
-            except StopIteration:
-                break
+        count, asked = 0, time.perf_counter()
+        while (batch := next(batches, _END)) is not _END:
             taken = time.perf_counter()
             self._watch.on_event("batch")
-            if self.mode == "watch":
-                self._loaders.update(dict.fromkeys(_tensors(batch), epoch.loader))
-            elif len(kept) < KEPT_BATCHES:
+            if self._request.watch_only:
+                self.loaders.update(dict.fromkeys(_tensors(batch), epoch.loader))
+            elif count < KEPT_BATCHES:
                 kept.append(tree_map(_copied, batch))
-            if self._compared and count < KEPT_BATCHES:
-                first.samples = first.samples or _samples(batch)
-                first.digests.append(digest(batch))
+            if self._request.ranks > 1 and count < KEPT_BATCHES:
+                epoch.samples = epoch.samples or _samples(batch)
+                epoch.digests.append(digest(batch))
             yield self._converted(batch)
             count += 1
             if epoch.trains:
-                self.trained_with = self.trained_with or first
-                if not counted:
-                    self.epochs, counted = self.epochs + 1, True
+                if epoch not in self.trained:
+                    self.trained.append(epoch)
                 self.waits.append((taken - asked, time.perf_counter() - taken))
             made = self._watch.seen.steps_seen - steps
             if self._ends(count, made, began, trains=epoch.trains):
                 self.has_cut = True
                 break
+            asked = time.perf_counter()
         close = getattr(batches, "close", None)
         if callable(close):
             close()
         del batches
-        trains = epoch.trains
-        if kept and self._is_measured(trains=trains):
+        if kept and self._is_measured(trains=epoch.trains):
             self.repeats = True
-            kept = _regrouped(kept, self._factor)
+            kept = _regrouped(kept, self._request.batch_factor)
             self.samples = _samples(kept[0])
-            yield from map(self._converted, self._again(kept))
-
-    def rewind(self) -> None:
-        """Give the first batch again next."""
-        self._next = 0
+            yield from self._again(kept)
 
     def _again(self, kept: list[Any]) -> Iterator[Any]:
         """Yield batches in turn; copies of them, where the script changes batches in place."""
         given = [tree_map(_copied, batch) for batch in kept]
         versions = [_versions(batch) for batch in given]
         while True:
-            number = self._next % len(given)
-            self._next += 1
+            number = self.next_batch % len(given)
+            self.next_batch += 1
             batch = given[number]
             if versions[number] != _versions(batch):
                 batch = tree_map(_copied, kept[number])
-            yield batch
+            yield self._converted(batch)
 
     def _converted(self, batch: Any) -> Any:
         return batch if self.convert is None else tree_map(self.convert, batch)
 
     def _ends(self, count: int, steps: int, began: float, *, trains: bool) -> bool:
-        if trains and self.mode == "watch":
-            is_long = count >= WATCHED_BATCHES or self._is_over(began, EPOCH_SECONDS)
-            return is_long and steps >= EPOCH_STEPS
+        seconds = time.monotonic() - began if self._request.ranks == 1 else 0.0
+        if trains and self._request.watch_only:
+            return steps >= EPOCH_STEPS and (count >= WATCHED_BATCHES or seconds > EPOCH_SECONDS)
         if trains or self._is_measured(trains=False):
             return count >= KEPT_BATCHES
-        if not self.epochs:
-            return self._is_over(began, UNTRAINED_SECONDS)
-        return count >= UNTRAINED_BATCHES
-
-    def _is_over(self, began: float, seconds: float) -> bool:
-        return not self._compared and time.monotonic() - began > seconds
+        return count >= UNTRAINED_BATCHES if self.trained else seconds > UNTRAINED_SECONDS
 
     def _is_measured(self, *, trains: bool) -> bool:
         """Return whether batches of an epoch are given again, to measure it."""
-        return self.mode == "train" if trains else self.mode == "evaluate" and self.epochs > 0
+        phase = "" if self._request.watch_only else self._request.phase
+        return phase == "train" if trains else phase == "evaluate" and bool(self.trained)
 
 
 def _copied(leaf: Any) -> Any:
@@ -219,11 +180,7 @@ def _copied(leaf: Any) -> Any:
 
 
 def _samples(batch: Any) -> int:
-    return next((len(leaf) for leaf in tree_leaves(batch) if _has_samples(leaf)), 0)
-
-
-def _has_samples(leaf: Any) -> bool:
-    return isinstance(leaf, torch.Tensor) and leaf.ndim > 0
+    return next((len(tensor) for tensor in _tensors(batch) if tensor.ndim), 0)
 
 
 def _regrouped(batches: list[Any], factor: float) -> list[Any]:
@@ -231,9 +188,10 @@ def _regrouped(batches: list[Any], factor: float) -> list[Any]:
     count, times = len(batches), max(1, int(factor))
 
     def joined(*leaves: Any) -> Any:
-        if not _has_samples(leaves[0]):
-            return leaves[0]
-        most = max(1, int(len(leaves[0]) * factor)) if factor < 1 else None
+        first = leaves[0]
+        if not isinstance(first, torch.Tensor) or not first.ndim:
+            return first
+        most = max(1, int(len(first) * factor)) if factor < 1 else None
         return torch.cat(leaves)[:most]
 
     return [

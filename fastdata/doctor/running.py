@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fastdata.doctor.messages import Dump, Ran, Run, Switch
+from fastdata.doctor.messages import Ran, Run
 from fastdata.doctor.processes import ScriptFailedError, ScriptProcess
 from fastdata.doctor.results import Follow
 from fastdata.doctor.seen import EventKind
@@ -48,6 +48,7 @@ class Running:
     step_seconds: float = 0.0
     last: Ran | None = None
     _follow: Follow = ()
+    _forgets_peak: bool = False
 
     def at_most(self, part: EventKind | None) -> float | None:
         """Return the gain of a step in which a part takes no time: an upper bound.
@@ -66,19 +67,18 @@ class Running:
 
     def run(self, steps: int) -> Ran:
         """Run some steps."""
-        self.last = self._ask(Run(steps), START_SECONDS + steps * MOST_STEP_SECONDS)
+        command, self._forgets_peak = Run(steps, self._follow, self._forgets_peak), False
+        self.last = self._ask(command, START_SECONDS + steps * MOST_STEP_SECONDS)
         return self.last
 
     def dump(self, path: Path, follow: Follow = (), seconds: float = START_SECONDS) -> float:
         """Write the numbers of one step from the first state; return its seconds."""
         self._follow = follow
-        return self._ask(Dump(str(path), follow), seconds).seconds
+        return self._ask(Run(1, follow, dump=str(path)), seconds).seconds
 
     def switch(self, follow: Follow, *, forget_peak: bool = False) -> None:
         """Follow this advice, and no other, from the next step on."""
-        if follow != self._follow or forget_peak:
-            self.process.tell(Switch(follow, forget_peak))
-            self._follow = follow
+        self._follow, self._forgets_peak = follow, forget_peak
 
     def warm_up(self) -> float:
         """Run until a step takes as long as the one before; return the seconds of the first."""
@@ -92,7 +92,7 @@ class Running:
         self.step_seconds = before
         return first
 
-    def _ask(self, command: object, seconds: float) -> Ran:
+    def _ask(self, command: Run, seconds: float) -> Ran:
         with ends_at(self.until):
             return self.process.ask(command, min(seconds, self.until - time.monotonic()))
 

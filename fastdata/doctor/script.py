@@ -4,8 +4,6 @@ from __future__ import annotations
 import __future__
 
 import ast
-import builtins
-import io
 import os
 import runpy
 import sys
@@ -16,7 +14,7 @@ from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any, Literal
+from typing import Literal
 
 from torch.utils.data import IterableDataset
 
@@ -40,23 +38,22 @@ class Script:
     def __str__(self) -> str:
         return " ".join([*(["-m"] if self.kind == "module" else []), self.name, *self.arguments])
 
-    def program(self) -> tuple[CodeType, dict[str, Any]]:
-        """Return code and globals, which ``exec`` runs as ``python`` does.
+    def run(self) -> None:
+        """Run it as ``python`` does.
 
-        Its arguments, and its folder on ``sys.path``, are set already.  Of a function, its step is
-        called with one batch after another, for ever.
+        The step of a function is called with one batch after another, without end.
         """
         if self.kind == "function":
-            return compile("run()", "<string>", "exec"), {"run": self._run_function}
-        if self.kind == "module":
+            self._run_function()
+        elif self.kind == "module":
             self._set_arguments(os.getcwd())
-            return compile("run()", "<string>", "exec"), {"run": self._run_module}
-        with io.open_code(self.name) as file:
-            code = compile(file.read(), os.path.abspath(self.name), "exec", dont_inherit=True)
-        sys.modules["__main__"] = main = ModuleType("__main__")
-        main.__dict__["__builtins__"] = builtins
-        self.become_main()
-        return code, main.__dict__
+            runpy.run_module(self.name, run_name="__main__", alter_sys=True)
+        else:
+            text = Path(self.name).read_bytes()
+            code = compile(text, os.path.abspath(self.name), "exec", dont_inherit=True)
+            sys.modules["__main__"] = main = ModuleType("__main__")
+            self.become_main()
+            exec(code, vars(main))
 
     def become_main(self) -> None:
         """Have the module that runs look like the script's, and have the script's arguments."""
@@ -73,9 +70,9 @@ class Script:
             sys.path.insert(0, folder)
 
     def within(self, program: str) -> CodeType | None:
-        """Return a program that has the script's own code in the ``with`` that is its end.
+        """Return a program that has the script's own code in place of `run`, which is its end.
 
-        None where there is no such code, or Python cannot read it.  So no frame lies below those of
+        None if it is no file, or Python cannot read it.  So no frame lies below those of
         the script: whatever looks at the stack, as anomaly detection does at each operation, takes
         as long as it does without doctor.
         """
@@ -86,20 +83,17 @@ class Script:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the script's process has its own
                 text = Path(path).read_bytes()
+                program = program.replace("script.run()", "script.become_main()")
                 script, outer = ast.parse(text, path), ast.parse(program)
                 end = outer.body[-1]
-                assert isinstance(end, ast.With), "that is what a program ends with"
-                first = [one for one in script.body[:1] if ast.get_docstring(script) is not None]
-                first += [one for one in script.body if _is_future(one)]
-                end.items[0].optional_vars = None
-                end.body = script.body[len(first) :] or [ast.Pass()]
-                script.body = [*first, *outer.body]
+                assert isinstance(end, ast.With), "a program ends with it"
+                first = 1 if ast.get_docstring(script) is not None else 0
+                first += sum(getattr(one, "module", "") == "__future__" for one in script.body)
+                end.body += script.body[first:]
+                script.body = [*script.body[:first], *outer.body]
                 return compile(ast.fix_missing_locations(script), path, "exec", dont_inherit=True)
         except (OSError, SyntaxError, ValueError):
             return None
-
-    def _run_module(self) -> None:
-        runpy.run_module(self.name, run_name="__main__", alter_sys=True)
 
     def _run_function(self) -> None:
         loader, step = run_script(self.name)
@@ -117,10 +111,6 @@ class Script:
                 step(batch)
             if empty:
                 raise OptionError(f"the loader of {self.name} has no batches")
-
-
-def _is_future(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
 
 
 def script_of(words: Sequence[str]) -> Script:
@@ -162,21 +152,13 @@ def script_of(words: Sequence[str]) -> Script:
     return Script("file", name, tuple(arguments))
 
 
-def users_traceback(error: BaseException, *, is_main: bool) -> str:
-    """Return a traceback from the script's first line on, without doctor's own functions.
-
-    Another frame may have started the script.
-    """
+def users_traceback(error: BaseException) -> str:
+    """Return a traceback from the script's first line on, without doctor's own functions."""
     frames = traceback.TracebackException.from_exception(error)
-    first = 0 if is_main else 1
-    users = [n for n, one in enumerate(frames.stack) if n >= first and not _is_ours(one.filename)]
-    if not users and isinstance(error, OptionError):
+    stack = [one for one in frames.stack if not one.filename.startswith(_OWN)]
+    while stack and (stack[0].filename.startswith("<") or "runpy" in stack[0].filename):
+        del stack[0]  # these frames start the script
+    if not stack and isinstance(error, OptionError):
         return str(error)
-    stack = frames.stack[users[0] :] if users else []
-    kept = [one for one in stack if not one.filename.startswith(_OWN)]
-    frames.stack = traceback.StackSummary.from_list(kept)
+    frames.stack = traceback.StackSummary.from_list(stack)
     return "".join(frames.format()).rstrip()
-
-
-def _is_ours(file: str) -> bool:
-    return file.startswith((*_OWN, "<")) or "runpy" in file

@@ -40,6 +40,10 @@ class Epoch:
     trains: bool = False
     is_whole: bool = False
     """Whether the script took all batches, and did not stop before the end."""
+    samples: int = 0
+    """Of the first batch, of a rank that is compared with others."""
+    digests: list[str] = field(default_factory=list)
+    """Of its first batches."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,12 @@
 """The process of a script that is only tried: it runs the script, and stops at its steps.
 
-    parent --Request--> start; watch some steps; follow advice
+    parent --Request--> start; watch some steps
            <--Watched--
-           --Run(steps)--> so many steps --> Ran(seconds)    again and again
-           --Dump--------> the next step's gradients and parameters, to a file
+           --Run-------> follow advice, run N steps --> Ran    again and again
 
-The script's own code runs in the main thread, as ever.  At the end of a step it waits for what the
-parent wants next.  When the parent has ended, or says so, this process ends at once, with all that
-it has started, and without any more code of the script.
+The script's own code runs in the main thread, as ever.  At the end of a step it waits for the
+parent's next message.  When the parent has ended, or says so, this process ends at once, with all
+that it has started, and without any more code of the script.
 """
 
 from __future__ import annotations
@@ -17,12 +16,13 @@ import contextlib
 import faulthandler
 import os
 import random
+import select
 import signal
 import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -34,10 +34,9 @@ from torch import nn
 
 from fastdata.doctor.advice import ADVICE
 from fastdata.doctor.contract import Change
-from fastdata.doctor.facts import rank_facts, watched_facts
 from fastdata.doctor.first_steps import WATCHED_STEPS, FirstSteps
 from fastdata.doctor.memory import forget_peak, peak_bytes, uses_cuda
-from fastdata.doctor.messages import Dump, Ended, Ran, Request, Run, Switch, Watched
+from fastdata.doctor.messages import Ended, Plain, Ran, RankFacts, Request, Run, Watched
 from fastdata.doctor.numerics import (
     digest,
     make_float64,
@@ -46,8 +45,9 @@ from fastdata.doctor.numerics import (
     step_dump,
     to_float64,
 )
-from fastdata.doctor.replaying import EPOCH_STEPS, Mode, Replay
+from fastdata.doctor.replaying import EPOCH_STEPS, Replay
 from fastdata.doctor.script import users_traceback
+from fastdata.doctor.seen import Epoch, Seen
 from fastdata.doctor.stepless import Stepless
 from fastdata.doctor.watching import Watch
 from fastdata.doctor.writes import WritesKept
@@ -55,40 +55,40 @@ from fastdata.doctor.writes import WritesKept
 __all__ = ["Session", "connected"]
 
 RANKS_STEPS = 36
-"""Steps of ranks that are compared, where they reach no second epoch."""
+"""Steps of ranks that are compared; fewer if a second epoch begins."""
 
 READ_ONCE = "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "PYTORCH_", "TORCH_", "CUDA_", "CUBLAS_"
 """Beginnings of variables that torch, or a library of its own, reads as it is imported."""
 
+STARTING_BATCHES = 2
+"""The loop waits for them until workers have begun, so they do not count."""
+
 WATCHED_SECONDS = 20.0
-"""Of training that is only watched; of validation as much again."""
+"""Limit for training that is only watched; validation may take as long again."""
 
 
 class Session:
     """Answers to its parent while the script of a request runs.
 
-    A context, within which the script's code is, or ``exec(*session.request.script.program())``
-    runs it; at its end the process ends, whatever the script has done.
+    A context: inside it, the script's code stands, or ``session.request.script.run()`` runs it.
+    The process ends with the context, whatever the script has done.
     """
 
     def __init__(self, connection: Connection[Any, Any], request: Request) -> None:
         self._connection, self.request = connection, request
-        self._writes = WritesKept(Path(request.scratch))
         self._deadline = time.monotonic() + request.seconds
+        self._writes = WritesKept(Path(request.scratch))
         self._watch = Watch(self._on_step)
-        self._stepless = Stepless(
-            request.script, lambda: self._watch.seen.steps_seen > 0, self._end_with
-        )
-        mode: Mode = "watch" if request.watch_only else request.phase
-        self._replay = Replay(mode, self._watch, request.batch_factor, compared=request.ranks > 1)
+        self._seen = self._watch.seen
+        self._stepless = Stepless(request.script, self._seen, self._end_with)
+        self._replay = Replay(request, self._watch)
+        self._first_steps = FirstSteps(self._watch, self._replay.loaders.get)
         self._changes: dict[str, list[Change]] = {}  # by ID of advice
+        self._follow: tuple[str, ...] = ()
         self._undo = contextlib.ExitStack()
         self._restore: Callable[[], None] | None = None  # the state before the first dump
-        self._steps = 0  # that are to be run
-        self._left = 0  # of the steps that are to be run
+        self._steps = self._left = 0  # steps to run; steps that remain
         self._began = 0.0, 0.0
-        self._measures = False
-        self._first_steps = FirstSteps(self._watch, self._replay.loader_of)
         self._dump: Callable[[], None] | None = None
         self._first_step = 0.0
         self._weights = ""
@@ -104,8 +104,6 @@ class Session:
         self._writes.install()
         self._watch.install()
         self._replay.install()
-        if self.request.is_main:
-            self.request.script.become_main()
         self._look_at_environment()
         return self
 
@@ -114,8 +112,8 @@ class Session:
             if error.code not in (None, 0):
                 self._fail(f"SystemExit: {error.code}")
         elif error is not None:
-            self._fail(users_traceback(error, is_main=self.request.is_main))
-        steps = self._watch.seen.steps_seen
+            self._fail(users_traceback(error))
+        steps = self._seen.steps_seen
         self._end_with(
             f"the script ended after {steps:,} steps" if steps else self._stepless.why_ended()
         )
@@ -123,12 +121,19 @@ class Session:
     def _end_with(self, why: str) -> NoReturn:
         self._finish(Ended(why, watched=self._watched(complete=True)))
 
+    def _finish(self, message: object) -> NoReturn:
+        """Send a last message and end; one of several ranks waits until all were seen."""
+        self._connection.send(message)
+        if self.request.ranks > 1:
+            self._connection.poll(None)
+        _end_group()
+
     def _fail(self, why: str) -> NoReturn:
         watched = self._watched()
+        message: object = Ended(why, failed=True, watched=watched)
         if self.request.watch_only and self._replay.has_cut and watched.steps >= WATCHED_STEPS:
-            self._send(replace(watched, failed=why.splitlines()[-1]))
-        else:
-            self._send(Ended(why, failed=True, watched=watched))
+            message = replace(watched, failed=why.splitlines()[-1])
+        self._connection.send(message)
         _end_group()
 
     def _look_at_environment(self) -> None:
@@ -148,39 +153,32 @@ class Session:
         builtins.__import__ = importing
 
     def _seed(self) -> None:
-        seed = self.request.seed
-        random.seed(seed)
-        np.random.seed(seed)
-        torch.manual_seed(seed)
+        for seed in (random.seed, np.random.seed, torch.manual_seed):
+            seed(0)
 
     # -- at the end of steps -------------------------------------------------------------------
 
     def _on_step(self) -> None:
-        """Called after each step of the optimiser."""
-        if self._dump is not None:
-            self._dump()
-            self._dump = None
-        if self._measures:
-            self._on_unit()
-            return
-        steps = self._watch.seen.steps_seen
+        """Called after each step of the optimiser, until steps are measured."""
+        steps = self._seen.steps_seen
         self._first_step = self._first_step or time.monotonic()
         self._first_steps.end_step()
         if steps < WATCHED_STEPS:
             return
         is_late = time.monotonic() - self._first_step > WATCHED_SECONDS
-        epochs = self._replay.epochs
+        epochs = len(self._replay.trained)
         if self.request.ranks > 1:
             if steps == WATCHED_STEPS:
-                self._weights = digest(list(self._parameters().values()))
-                self._send(self._watched())  # it may wait for the others for ever, later
+                groups = self._seen.optimizers[0].param_groups
+                self._weights = digest([group["params"] for group in groups])
+                self._connection.send(self._watched())  # later it may block on others
             if steps >= RANKS_STEPS or epochs > 1:
-                self._end_watching()
+                self._finish(self._watched(complete=True))
         elif self.request.watch_only:
             if steps == EPOCH_STEPS:  # validation may come now
                 self._deadline = min(self._deadline, self._first_step + 2 * WATCHED_SECONDS)
             if (is_late and steps > EPOCH_STEPS) or epochs > 1:
-                self._end_watching()
+                self._finish(self._watched(complete=True))
         elif self.request.phase == "train":
             self._begin()
         elif is_late or epochs > 2:
@@ -194,11 +192,11 @@ class Session:
     def _on_event(self, kind: str) -> None:
         """Called at each batch, forward and backward pass, until steps are measured."""
         is_alone = self.request.watch_only and self.request.ranks == 1
-        if not self._watch.seen.steps_seen:
+        if not self._seen.steps_seen:
             if not self._watch.is_stepping:
                 self._stepless.note(kind)
         elif is_alone and kind == "forward" and time.monotonic() > self._deadline:
-            self._end_watching()
+            self._finish(self._watched(complete=True))
 
     def _on_evaluation(self, model: nn.Module) -> None:
         """Called after each forward pass in evaluation mode of a validation to be measured."""
@@ -208,109 +206,150 @@ class Session:
             self._begin()
 
     def _on_unit(self) -> None:
-        """Called after each step, or pass of a validation, that may be measured."""
+        """Called after each step, or pass of a validation, that is measured."""
+        if self._dump is not None:
+            self._dump()
+            self._dump = None
         self._left -= 1
-        if self._left == 0:
-            self._answer()
-
-    def _end_watching(self) -> NoReturn:
-        self._finish(self._watched(complete=True))
-
-    def _finish(self, message: object) -> NoReturn:
-        """Send a last message and end; one of several ranks waits until all were seen."""
-        self._send(message)
-        if self.request.ranks > 1:
-            with contextlib.suppress(EOFError, OSError):
-                self._connection.recv()
-        _end_group()
-
-    def _begin(self) -> None:
-        """Follow the advice, and wait for the parent from now on."""
-        seen = self._watch.seen
-        watched = self._watched()
-        for advice in ADVICE:
-            if advice.phase == self.request.phase:
-                found = (finding.change for finding in advice.find(seen))
-                self._changes[advice.id] = [change for change in found if change is not None]
-        if self.request.in_float64:
-            make_float64(seen.models, seen.optimizers)
-            self._replay.convert = to_float64
-        self._watch.only_steps()
-        self._watch.on_event = lambda kind: None
-        forget_peak()
-        self._seed()
-        self._measures = True
-        self._send(watched)
-        self._wait()
-
-    def _answer(self) -> None:
-        seconds, cpu_seconds = (
-            now - then for now, then in zip(_clocks(), self._began, strict=True)
-        )
+        if self._left:
+            return
+        (now, cpu_now), (began, cpu_began) = _clocks(), self._began
         peak, memory = peak_bytes(), (0, 0)
         if uses_cuda():
             peak, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
             memory = reserved, torch.cuda.memory_stats().get("num_alloc_retries", 0)
-        parts = self._watch.part_seconds
-        self._send(
-            Ran(seconds, peak, self._steps, self._replay.samples, parts, *memory, cpu_seconds)
-        )
+        steps, samples, parts = self._steps, self._replay.samples, self._watch.part_seconds
+        seconds, cpu_seconds = now - began, cpu_now - cpu_began
+        self._connection.send(Ran(seconds, peak, steps, samples, parts, *memory, cpu_seconds))
+        self._wait()
+
+    def _begin(self) -> None:
+        """Follow the advice, and wait for the parent from now on."""
+        watched = self._watched()
+        self._changes = {
+            advice.id: [one.change for one in advice.find(self._seen) if one.change is not None]
+            for advice in ADVICE
+            if advice.phase == self.request.phase
+        }
+        if self.request.in_float64:
+            make_float64(self._seen.models, self._seen.optimizers)
+            self._replay.convert = to_float64
+        self._watch.only_steps()
+        self._watch.on_event, self._watch.on_step = (lambda kind: None), self._on_unit
+        forget_peak()
+        self._seed()
+        self._connection.send(watched)
         self._wait()
 
     def _wait(self) -> None:
-        """Do what the parent wants next."""
-        try:
-            while isinstance(command := self._connection.recv(), Switch):
-                self._switch(command.follow)
-                if command.forget_peak:
-                    forget_peak()
-        except (EOFError, OSError):
-            _end_group()
-        if isinstance(command, Dump):
+        """Wait for the next message of the parent, and begin its steps."""
+        command: Run = self._connection.recv()
+        if command.dump:
             self._switch(())
             if self._restore is None:
-                self._restore = remember(self._watch.seen.models, self._watch.seen.optimizers)
+                self._restore = remember(self._seen.models, self._seen.optimizers)
             self._restore()
-            self._replay.rewind()
+            self._replay.next_batch = 0
             self._seed()
-            self._switch(command.follow)
-            self._dump, self._left = step_dump(command.path, self._parameters()), 1
-        elif isinstance(command, Run):
-            self._left = command.steps
-        else:
-            _end_group()
-        self._steps = self._left
+        self._switch(command.follow)
+        if command.dump:
+            parameters = named_parameters(self._seen.models, self._seen.optimizers[0])
+            self._dump = step_dump(command.dump, parameters)
+        if command.forget_peak:
+            forget_peak()
+        self._steps = self._left = command.steps
         self._watch.part_seconds = defaultdict(float)
         self._began = _clocks()
 
     def _switch(self, follow: tuple[str, ...]) -> None:
         """Follow this advice, and no other."""
+        if follow == self._follow:
+            return
         self._undo.close()
-        for id, changes in self._changes.items():
-            for change in changes if id in follow else ():
+        self._follow = follow
+        for id in sorted(follow):
+            for change in self._changes.get(id, ()):
                 self._undo.callback(change())
 
-    def _parameters(self) -> dict[str, torch.Tensor]:
-        return named_parameters(self._watch.seen.models, self._watch.seen.optimizers[0])
-
-    # -- what is sent --------------------------------------------------------------------------
-
-    def _send(self, message: object) -> None:
-        try:
-            self._connection.send(message)
-        except OSError:
-            _end_group()
+    # -- messages --------------------------------------------------------------------------
 
     def _watched(self, *, complete: bool = False) -> Watched:
-        seen, replay = self._watch.seen, self._replay
-        rank = None
-        if self.request.ranks > 1:
-            seed = self._seed if complete else None
-            rank = rank_facts(seen, replay.trained_with, self._weights, seed)
-        blocked, environment = dict(self._writes.blocked), self._environment
-        return watched_facts(
-            seen, replay.waits, blocked=blocked, environment=environment, rank=rank
+        """Return the facts that were seen, with the findings of all advice."""
+        seen = self._seen
+        fed = self._replay.waits[STARTING_BATCHES:]
+        waited = sum(wait for wait, _ in fed)
+        whole = waited + sum(step for _, step in fed)
+        parameters = {id(p): p.numel() for model in seen.models for p in model.parameters()}
+        return Watched(
+            tuple(_findings(seen)),
+            seen.steps_seen,
+            waited / whole if whole else 0.0,
+            whole / len(fed) if fed else 0.0,
+            "cuda" if seen.on_gpu else "cpu",
+            torch.get_num_threads(),
+            tuple(type(model).__name__ for model in seen.models),
+            tuple(type(one).__name__ for one in seen.optimizers),
+            sum(parameters.values()),
+            seen.validates,
+            dict(self._writes.blocked),
+            environment=self._environment,
+            rank=self._rank_facts(complete=complete) if self.request.ranks > 1 else None,
+            held=seen.held,
+            held_bytes=seen.held_bytes,
         )
+
+    def _rank_facts(self, *, complete: bool) -> RankFacts:
+        """Return the facts of a rank for the comparison; `complete` if its script has ended."""
+        seen = self._seen
+        epoch = self._replay.trained[0] if self._replay.trained else Epoch(None)
+        loader, first_sample = epoch.loader, ""
+        if complete:
+            self._seed()  # as on each rank
+            # A user's dataset may raise anything: then it has no first sample.
+            with contextlib.suppress(Exception):
+                first_sample = digest(loader.collate_fn([loader.dataset[0]]))
+        return RankFacts(
+            tuple(epoch.digests),
+            epoch.samples,
+            _length(loader),
+            _length(getattr(loader, "dataset", None)) or 0,
+            first_sample,
+            seen.line_of(loader),
+            seen.steps[0][-1].line if seen.steps else "",
+            WATCHED_STEPS,
+            self._weights,
+            any(map(_is_sharded, seen.models)),
+            bool(seen.called("join")),
+            seen.validates,
+            complete,
+        )
+
+
+def _findings(seen: Seen) -> Iterator[Plain]:
+    for advice in ADVICE if seen.steps else ():
+        needs_gpu = advice.gpu_only and not seen.on_gpu
+        for one in advice.find(seen):
+            what, is_tried = one.what or advice.title, one.is_tried and not needs_gpu
+            why_not = "" if one.is_tried else one.why_not or advice.why_not
+            why_not = "GPU only" if needs_gpu else why_not
+            yield Plain(
+                advice.id, one.where, what, one.environment, is_tried, why_not, advice.phase
+            )
+
+
+def _length(sized: Any) -> int | None:
+    try:
+        return len(sized)
+    except TypeError:
+        return None
+
+
+def _is_sharded(model: nn.Module) -> bool:
+    """Return whether a rank has only a part of the weights, as FSDP and tensor parallelism have."""
+    has_parts = any(
+        hasattr(p, "placements") or hasattr(p, "_sharded_size") for p in model.parameters()
+    )
+    return has_parts or any("FullySharded" in type(module).__name__ for module in model.modules())
 
 
 def _clocks() -> tuple[float, float]:
@@ -328,20 +367,19 @@ def _end_group() -> NoReturn:
     os._exit(1)
 
 
-def _end_with(lifeline: int) -> None:
-    """Have a thread end everything when the other end of a pipe is closed, as by a death."""
+def connected() -> Session:
+    """Return the session that the parent requests, by the descriptor of the command line.
+
+    A thread ends everything when the parent's end of the connection is closed, as by its death.
+    """
+    faulthandler.enable()
+    connection: Connection[Any, Any] = Connection(int(sys.argv[1]))
+    closed = select.poll()
+    closed.register(connection, 0)
 
     def watch() -> None:
-        os.read(lifeline, 1)
+        closed.poll()
         os.killpg(0, signal.SIGKILL)
 
     threading.Thread(target=watch, name="fastdata doctor", daemon=True).start()
-
-
-def connected() -> Session:
-    """Return what the parent requests, by the descriptors of the command line."""
-    connection: Connection[Any, Any] = Connection(int(sys.argv[1]))
-    lifeline = int(sys.argv[2])
-    faulthandler.enable()
-    _end_with(lifeline)
     return Session(connection, connection.recv())

@@ -13,10 +13,10 @@ import sys
 import time
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
-from types import FrameType
 from typing import Any, NoReturn
 
 from fastdata.doctor.script import Script
+from fastdata.doctor.seen import Seen
 from fastdata.measuring.lines import is_users, short_line, user_line
 
 __all__ = ["Stepless"]
@@ -41,13 +41,18 @@ _TICK_SECONDS = 0.2
 class Stepless:
     """Ends a script that will make no step, by calling `end` with the reason.
 
-    `has_stepped` returns whether it has made one.
+    `seen` counts the steps that it has made.
     """
 
-    def __init__(
-        self, script: Script, has_stepped: Callable[[], bool], end: Callable[[str], NoReturn]
-    ) -> None:
-        self._script, self._has_stepped, self._end = script, has_stepped, end
+    def __init__(self, script: Script, seen: Seen, end: Callable[[str], NoReturn]) -> None:
+        self._script, self._seen, self._end = script, seen, end
+        function = "" if script.kind == "function" else ":build"
+        self._command = f"fastdata doctor {script.name}{function}"
+        self._remedy = (
+            "If training begins later, name a function that returns `loader, step`, "
+            f"{self._command}. If weights are changed by hand, do that in a subclass of "
+            "torch.optim.Optimizer"
+        )
         self._last = self._active = 0.0
         self._passes = self._backwards = 0
         self._processes: list[Any] = []  # that the script's own code has started
@@ -61,7 +66,7 @@ class Stepless:
         def started(process: Any) -> None:
             caller = sys._getframe(1)
             if caller.f_code.co_filename.endswith(_SPAWN):
-                self._refuse(caller)
+                self._refuse(user_line(caller))
             start(process)
             if is_users(caller.f_code.co_filename):
                 self._processes.append(process)
@@ -82,15 +87,12 @@ class Stepless:
                 args = list(args)  # it may be a generator
             words = args if isinstance(args, list) else os.fsdecode(args).split()
             if not _LAUNCHERS.isdisjoint(os.path.basename(os.fsdecode(word)) for word in words):
-                self._refuse(sys._getframe(1))
+                self._refuse(user_line(sys._getframe(1)))
             opened(program, args, *arguments, **options)
 
-        for owner, name, function in (
-            (BaseProcess, "start", started),
-            (BaseProcess, "join", joined),
-            (subprocess.Popen, "__init__", launched),
-        ):
-            setattr(owner, name, function)
+        BaseProcess.start = started  # type: ignore[assignment,method-assign]
+        BaseProcess.join = joined  # type: ignore[assignment,method-assign]
+        subprocess.Popen.__init__ = launched  # type: ignore[assignment,method-assign]
 
     def note_child(self) -> None:
         """Note, in a process that the script has forked, that it has made a step there."""
@@ -103,12 +105,17 @@ class Stepless:
         self._last = now
         self._passes += 1
         self._backwards += kind in ("backward", "grad")
+        limit, what = PASSES_SECONDS, "batches and forward"
+        if self._backwards:
+            limit, what = BACKWARD_SECONDS, "forward and backward"
+        within = f"{limit:.0f} s of {what} passes" if self._active > limit else ""
         if self._backwards >= MOST_BACKWARDS:
-            self._end(self._no_step(f"within {self._backwards:,} backward passes"))
-        limit = BACKWARD_SECONDS if self._backwards else PASSES_SECONDS
-        if self._active > limit:
-            what = "forward and backward" if self._backwards else "batches and forward"
-            self._end(self._no_step(f"within {limit:.0f} s of {what} passes"))
+            within = f"{self._backwards:,} backward passes"
+        if within:
+            self._end(
+                f"no step of a torch.optim optimiser was seen within {within}, and doctor measures "
+                f"training steps. {self._remedy}"
+            )
 
     def why_ended(self) -> str:
         """Return why a script without a step has ended."""
@@ -118,13 +125,12 @@ class Stepless:
         return f"{ended}. {self._remedy}" if self._passes else ended
 
     def _look(self) -> None:
-        is_late = time.monotonic() - self._started_at > JOIN_SECONDS
-        if (self._child_trains[0] or is_late) and not self._has_stepped():
-            self._end(self._elsewhere(self._started))
+        if self._child_trains[0] or time.monotonic() - self._started_at > JOIN_SECONDS:
+            self._refuse(self._started)
 
-    def _refuse(self, frame: FrameType) -> None:
-        if not self._has_stepped():
-            self._end(self._elsewhere(user_line(frame)))
+    def _refuse(self, line: str) -> None:
+        if not self._seen.steps_seen:
+            self._end(self._elsewhere(line))
 
     def _elsewhere(self, line: str) -> str:
         return (
@@ -134,20 +140,3 @@ class Stepless:
             f"{self._command}; or, if it reads WORLD_SIZE and RANK, let doctor start the ranks: "
             f"fastdata doctor --ranks 2 -- {self._script}"
         )
-
-    def _no_step(self, within: str) -> str:
-        seen = f"no step of a torch.optim optimiser was seen {within}"
-        return f"{seen}, and doctor measures training steps. {self._remedy}"
-
-    @property
-    def _remedy(self) -> str:
-        return (
-            "If training begins later, name a function that returns `loader, step`, "
-            f"{self._command}. If weights are changed by hand, do that in a subclass of "
-            "torch.optim.Optimizer"
-        )
-
-    @property
-    def _command(self) -> str:
-        function = "" if self._script.kind == "function" else ":build"
-        return f"fastdata doctor {self._script.name}{function}"
