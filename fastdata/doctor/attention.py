@@ -9,20 +9,18 @@ from __future__ import annotations
 import ast
 import math
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
 from fastdata.measuring.lines import direct_line, tree_of, user_frame
 
-__all__ = ["AttentionFollowed"]
+__all__ = ["AttentionFollowed", "tensors_in"]
 
 LARGEST_HEAD = 256
 """The largest dimension of a query that torch has fused kernels for."""
@@ -45,11 +43,15 @@ class _Attention:
     """Products of the weights, and whatever else is done with them."""
 
 
-class AttentionFollowed(TorchFunctionMode):
+def tensors_in(tree: Any) -> list[torch.Tensor]:
+    """Return the tensors of what a call is given, or returns."""
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+class AttentionFollowed:
     """Follows tensors from one product to the next."""
 
     def __init__(self) -> None:
-        super().__init__()
         self._parts: Any = WeakIdKeyDictionary()
         """The attention that a tensor belongs to."""
         self._found: list[_Attention] = []
@@ -59,29 +61,25 @@ class AttentionFollowed(TorchFunctionMode):
         lines = (one.line for one in self._found if one.has_weights and one.uses == 1)
         return list(dict.fromkeys(filter(None, lines)))
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        result = func(*args, **kwargs)
-        name = getattr(func, "__name__", "").strip("_")
-        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        parts = [part for one in given for part in [self._parts.get(one)] if part is not None]
-        if not parts:
+    def follow(self, name: str, args: Any, kwargs: Any, result: Any) -> None:
+        """Follow a call of the script's, after it."""
+        given = tensors_in((args, kwargs))
+        part = next((self._parts[one] for one in given if one in self._parts), None)
+        if part is None:
             if name in _PRODUCTS and _may_score(given[-2:]):
                 self._found.append(_Attention())
                 self._parts[result] = self._found[-1]
-        elif name not in _FACTS:
-            self._follow(parts[0], name, given, (args, kwargs), result)
-        return result
-
-    def _follow(self, part: _Attention, name: str, given: Any, called: Any, result: Any) -> None:
-        """Follow a call on scores or weights."""
+            return
+        if name in _FACTS:
+            return
         if part.has_weights:
             goes_on = name in (*_CASTS, *_OF_WEIGHTS)
             if name in _PRODUCTS:
                 frame = sys._getframe(1)
                 part.line = "" if self._is_kept(part, frame) else direct_line(frame)
-        elif name == "softmax" and _dimension(*called) in (-1, given[0].ndim - 1):
-            goes_on = part.has_weights = True
+        elif name == "softmax":
+            dimension = kwargs.get("dim", args[1] if len(args) > 1 else None)
+            goes_on = part.has_weights = dimension in (-1, given[0].ndim - 1)
         else:
             others = [one for one in given if one not in self._parts]
             scales = name in _SCALED and all(math.prod(one.shape[-2:]) == 1 for one in others)
@@ -97,11 +95,13 @@ class AttentionFollowed(TorchFunctionMode):
         frame = user_frame(frame)
         if frame is None:
             return True
-        values = frame.f_locals.items()
-        names = {k for k, one in values if isinstance(one, torch.Tensor) and one in self._parts}
-        names = {name for name in names if self._parts[frame.f_locals[name]] is part}
+        names = {
+            name
+            for name, one in frame.f_locals.items()
+            if isinstance(one, torch.Tensor) and self._parts.get(one) is part
+        }
         tree = tree_of(frame.f_code.co_filename)
-        return bool(names) and (tree is None or any(names & set(_kept(tree, frame.f_lineno))))
+        return bool(names) and (tree is None or bool(names & _kept(tree, frame.f_lineno)))
 
 
 def _may_score(operands: list[torch.Tensor]) -> bool:
@@ -110,29 +110,24 @@ def _may_score(operands: list[torch.Tensor]) -> bool:
     return len(operands) == 2 and batched and operands[0].shape[-1] <= LARGEST_HEAD
 
 
-def _dimension(args: Any, kwargs: Any) -> Any:
-    return kwargs.get("dim", args[1] if len(args) > 1 else None)
-
-
-def _kept(tree: ast.Module, line: int) -> Iterator[str]:
-    """Yield names whose values the function around a line returns, or keeps elsewhere."""
+def _kept(tree: ast.Module, line: int) -> set[str]:
+    """Return names whose values the function around a line returns, or keeps elsewhere."""
     scope: Any = tree
-    node: Any
+    functions = ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda
     for node in ast.walk(tree):  # outer functions come before inner ones
-        is_function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
-        if is_function and node.lineno <= line <= (node.end_lineno or line):
+        if isinstance(node, functions) and node.lineno <= line <= (node.end_lineno or line):
             scope = node
+    names: set[str] = set()
     for node in ast.walk(scope):
         elsewhere = isinstance(node, ast.Assign) and not isinstance(node.targets[0], ast.Name)
         if elsewhere or isinstance(node, (ast.Return, ast.Yield)):
-            yield from _bare(node.value)
+            names |= _bare(node.value)  # type: ignore[attr-defined]
+    return names
 
 
-def _bare(value: ast.expr | None) -> Iterator[str]:
-    """Yield names that are values themselves, or items of one."""
+def _bare(value: ast.AST | None) -> set[str]:
+    """Return names that are values themselves, or items of one."""
     if isinstance(value, ast.Name):
-        yield value.id
-    elif isinstance(value, (ast.Tuple, ast.List, ast.Dict, ast.IfExp)):
-        for child in ast.iter_child_nodes(value):
-            if isinstance(child, ast.expr):
-                yield from _bare(child)
+        return {value.id}
+    has_items = isinstance(value, (ast.Tuple, ast.List, ast.Dict, ast.IfExp))
+    return set().union(*map(_bare, ast.iter_child_nodes(value))) if value and has_items else set()

@@ -5,14 +5,27 @@ A piece of advice is an `Advice` in a module of ``advice/``, with an ID that nev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Literal, TypeAlias
 
 from fastdata.doctor.seen import EventKind, Seen
 
-__all__ = ["Advice", "Change", "Finding", "Kind", "Numerics", "Phase", "Undo", "advice", "replaced"]
+__all__ = [
+    "Advice",
+    "Change",
+    "Finding",
+    "Kind",
+    "Numerics",
+    "Phase",
+    "Undo",
+    "advice",
+    "at",
+    "replaced",
+    "switched",
+]
 
 Phase: TypeAlias = Literal["train", "evaluate"]
 
@@ -59,15 +72,23 @@ class Finding:
         return not self.why_not and (self.change is not None or bool(self.environment))
 
 
+def at(lines: Iterable[str], what: str = "", change: Change | None = None) -> Iterator[Finding]:
+    """Return a finding for each of these lines."""
+    return (Finding(line, what, change) for line in dict.fromkeys(lines))
+
+
+def switched(setter: Callable[[Any], object], new: object, old: object) -> Undo:
+    """Give a function the new value, and later the old one."""
+    setter(new)
+    return functools.partial(setter, old)
+
+
 def replaced(owner: object, name: str, value: object) -> Undo:
     """Set an attribute of a module, a class or an object."""
-    own = vars(owner)
-    if name not in own:
-        setattr(owner, name, value)
-        return lambda: delattr(owner, name)
-    before = own[name]
+    if name in vars(owner):
+        return switched(functools.partial(setattr, owner, name), value, vars(owner)[name])
     setattr(owner, name, value)
-    return lambda: setattr(owner, name, before)
+    return functools.partial(delattr, owner, name)
 
 
 @dataclass(frozen=True, slots=True)

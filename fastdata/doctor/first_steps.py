@@ -17,10 +17,9 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
-from fastdata.doctor.attention import AttentionFollowed
+from fastdata.doctor.attention import AttentionFollowed, tensors_in
 from fastdata.doctor.memory import MemoryFollowed
 from fastdata.doctor.seen import FOLLOWED_STEPS, BatchCopied, Metric, Seen
 from fastdata.doctor.watching import Watch
@@ -39,59 +38,44 @@ class FirstSteps:
     def __init__(self, watch: Watch, loader_of: Callable[[torch.Tensor], Any]) -> None:
         self._watch, self._loader_of = watch, loader_of
         self._modes = ExitStack()
-        self._outputs: OutputsFollowed | None = None
-        self._stalls: StallCounter | None = None
-        self._attention: AttentionFollowed | None = None
-        self._memory: MemoryFollowed | None = None
 
     def end_step(self) -> None:
         """Note that a step of the optimiser has ended; to be called within it."""
         seen = self._watch.seen
-        if self._outputs is not None:
-            self._outputs.steps += 1
-        if seen.steps_seen == OUTPUTS_STEP and not seen.is_compiled:
-            self._outputs = OutputsFollowed(sys._getframe(1), lambda: self._watch.in_model)
-            self._modes.enter_context(self._outputs)
-        elif seen.steps_seen == LOOK_STEP:
+        if seen.steps_seen in (LOOK_STEP, WATCHED_STEPS):
             self._modes.close()
-            if self._outputs is not None:
-                seen.metrics = self._outputs.metrics()
-                self._outputs = None
-            if not seen.is_compiled:
-                self._look()
-        elif seen.steps_seen == WATCHED_STEPS:
-            self._modes.close()
-            if self._stalls is not None:
-                seen.stalls = self._stalls.stalls()
-            if self._attention is not None:
-                seen.attention = self._attention.lines()
-            if self._memory is not None:
-                seen.held, seen.held_bytes = self._memory.at_peak(), self._memory.peak_bytes
-                self._memory = None
+        if seen.steps_seen not in (OUTPUTS_STEP, LOOK_STEP) or seen.is_compiled:
+            return
+        if seen.steps_seen == OUTPUTS_STEP:
+            outputs = OutputsFollowed(sys._getframe(1), self._watch)
+            self._modes.enter_context(outputs)
+            self._modes.callback(lambda: setattr(seen, "metrics", outputs.metrics()))
+            return
+        stalls = StallCounter(torch.device("cuda" if seen.on_gpu else "cpu"))
+        self._modes.enter_context(stall_modes(stalls, only_moved=True))
+        calls = self._modes.enter_context(CallsFollowed(self._loader_of, seen))
+        memory = self._modes.enter_context(MemoryFollowed(seen.models, seen.optimizers))
 
-    def _look(self) -> None:
-        seen = self._watch.seen
-        self._stalls = StallCounter(torch.device("cuda" if seen.on_gpu else "cpu"))
-        self._modes.enter_context(stall_modes(self._stalls, only_moved=True))
-        self._modes.enter_context(CopiesFollowed(self._loader_of, seen))
-        self._attention = self._modes.enter_context(AttentionFollowed())
-        self._memory = self._modes.enter_context(MemoryFollowed(seen.models, seen.optimizers))
+        def note() -> None:
+            seen.stalls, seen.attention = stalls.stalls(), calls.attention.lines()
+            seen.held, seen.held_bytes = memory.at_peak(), memory.peak_bytes
+
+        self._modes.callback(note)
 
 
 class OutputsFollowed(TorchFunctionMode):
     """Times operations of a loop on outputs of its model, unless their result trains something.
 
-    `frame` is in the loop.  `in_model` returns whether a model is being called.
+    `frame` is in the loop.
     """
 
-    def __init__(self, frame: FrameType | None, in_model: Callable[[], bool]) -> None:
+    def __init__(self, frame: FrameType | None, watch: Watch) -> None:
         super().__init__()
-        self.steps = 0
+        self._watch = watch
         self._loop = set()
         while frame is not None:
             self._loop.add(frame.f_code)
             frame = frame.f_back
-        self._in_model = in_model
         self._seconds: dict[tuple[str, str], dict[int, float]] = {}
         """By line and function, and by step."""
         self._of_outputs: set[tuple[str, str]] = set()
@@ -104,26 +88,26 @@ class OutputsFollowed(TorchFunctionMode):
     def metrics(self) -> list[Metric]:
         """Return the lines that compute something of outputs in each step."""
         took = time.perf_counter() - self._began - self._own_seconds
+        steps = LOOK_STEP - OUTPUTS_STEP
         return [
             Metric(*place, sum(seconds.values()) / took)
             for place, seconds in self._seconds.items()
-            if place[0] and len(seconds) == self.steps and place in self._of_outputs - self._trains
+            if place[0] and len(seconds) == steps and place in self._of_outputs - self._trains
         ]
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         began = time.perf_counter()
         result = func(*args, **(kwargs or {}))
         ended = time.perf_counter()
-        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        given, made = tensors_in((args, kwargs)), tensors_in(result)
         origins = {place for one in given for place in self._made_by.get(one, ())}
         if any(one.requires_grad for one in made):
             self._trains |= origins
-        elif getattr(func, "__name__", "") != "backward" and not self._in_model():
+        elif getattr(func, "__name__", "") != "backward" and not self._watch.in_model:
             # Right after the first step it is not known yet which tensors are made of outputs.
             place = self._place(sys._getframe(1))
-            step = self._seconds.setdefault(place, {})
-            step[self.steps] = step.get(self.steps, 0.0) + ended - began
+            seconds, step = self._seconds.setdefault(place, {}), self._watch.seen.steps_seen
+            seconds[step] = seconds.get(step, 0.0) + ended - began
             if origins or any(one.grad_fn is not None and one.numel() > 1 for one in given):
                 self._of_outputs.add(place)
                 for one in made:
@@ -141,18 +125,19 @@ class OutputsFollowed(TorchFunctionMode):
         return (user_line(frame) if in_loop else ""), called
 
 
-class CopiesFollowed(TorchFunctionMode):
-    """Notes calls of ``.to(device)`` and ``.cuda()`` in the script's own code."""
+class CallsFollowed(TorchFunctionMode):
+    """Notes copies to a device, and attention by hand, in the script's own code."""
 
     def __init__(self, loader_of: Callable[[torch.Tensor], Any], seen: Seen) -> None:
         super().__init__()
         self._loader_of, self._seen = loader_of, seen
         self._lines = seen.moving_lines = set()
+        self.attention = AttentionFollowed()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         options = kwargs or {}
-        line = ""
-        if is_copy_to_device(getattr(func, "__name__", ""), args, options):
+        name, line = getattr(func, "__name__", ""), ""
+        if is_copy_to_device(name, args, options):
             line = direct_line(sys._getframe(1))
         if line:
             self._lines.add(line)
@@ -161,4 +146,6 @@ class CopiesFollowed(TorchFunctionMode):
             non_blocking = options.get("non_blocking", any(one is True for one in args[1:4]))
             if (loader := self._loader_of(args[0])) is not None:
                 self._seen.copies.append(BatchCopied(line, loader, bool(non_blocking)))
-        return func(*args, **options)
+        result = func(*args, **options)
+        self.attention.follow(name.strip("_"), args, options, result)
+        return result

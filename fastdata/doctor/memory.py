@@ -77,7 +77,7 @@ class MemoryFollowed(TorchDispatchMode):  # type: ignore[no-untyped-call]
         models, optimizers = list(models), list(optimizers)
         parameters = [p for model in models for p in model.parameters()]
         self._device = "cuda" if any(p.is_cuda for p in parameters) else "cpu"
-        self._alive: dict[int, tuple[weakref.ref[Any], tuple[str, str], int]] = {}
+        self._alive: dict[int, weakref.ref[Any]] = {}
         """By address of a storage."""
         self._held: dict[tuple[str, str], tuple[int, int]] = {}
         """Bytes and tensors that are alive, by operation and line."""
@@ -106,41 +106,31 @@ class MemoryFollowed(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for leaf in tree_leaves((args, kwargs)):
             self._add(leaf, (BEFORE, ""))
         result = func(*args, **(kwargs or {}))
-        made = [leaf for leaf in tree_leaves(result) if self._is_new(leaf)]
-        if made:
-            place = func.overloadpacket.__name__, user_line(sys._getframe(1))
-            for leaf in made:
-                self._add(leaf, place)
+        place = func.overloadpacket.__name__, user_line(sys._getframe(1))
+        for leaf in tree_leaves(result):
+            self._add(leaf, place)
         return result
-
-    def _storage(self, leaf: Any) -> Any:
-        """Return the memory of a tensor; None where it has none, or another device has it."""
-        if not isinstance(leaf, torch.Tensor) or leaf.device.type != self._device:
-            return None
-        try:
-            return leaf.untyped_storage()
-        except (NotImplementedError, RuntimeError):  # sparse ones, and those without values
-            return None
-
-    def _is_new(self, leaf: Any) -> bool:
-        storage = self._storage(leaf)
-        return storage is not None and storage._cdata not in self._alive
 
     def _add(self, leaf: Any, place: tuple[str, str]) -> None:
         """Count the memory of a tensor that was not seen before, until it is given back."""
-        if not self._is_new(leaf):
+        if not isinstance(leaf, torch.Tensor) or leaf.device.type != self._device:
             return
-        storage = self._storage(leaf)
+        try:
+            storage = leaf.untyped_storage()
+        except (NotImplementedError, RuntimeError):  # sparse ones, and those without values
+            return
         address, nbytes = storage._cdata, storage.nbytes()
-        reference = weakref.ref(storage, lambda _: self._remove(address))
-        self._alive[address] = reference, place, nbytes
+        if address in self._alive:
+            return
+
+        def remove(_: object) -> None:
+            del self._alive[address]
+            self._count(place, -nbytes, -1)
+
+        self._alive[address] = weakref.ref(storage, remove)
         self._count(place, nbytes, 1)
         if self._bytes > self.peak_bytes:
             self.peak_bytes, self._at_peak = self._bytes, self._held.copy()
-
-    def _remove(self, address: int) -> None:
-        _, place, nbytes = self._alive.pop(address)
-        self._count(place, -nbytes, -1)
 
     def _count(self, place: tuple[str, str], nbytes: int, tensors: int) -> None:
         before = self._held.get(place, (0, 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -68,37 +69,30 @@ class Metric:
 
 @dataclass(slots=True, eq=False)
 class Event:
-    """Something that a step did: to the model or the optimiser `of`.
-
-    For a forward pass of a whole model: whether it was in training mode, and recorded for a
-    backward pass.
-    """
+    """Something that a step did: to the model or the optimiser `of`."""
 
     kind: EventKind
     line: str
     of: Any = None
+    # Of a forward pass of a whole model:
     training: bool = False
-    autocast: bool = False
-    """Whether any part of a forward pass was under autocast, or in 16 bits."""
-    recorded: bool = False
-    epoch: Epoch | None = None
-    """The innermost pass through a loader in which a forward pass was."""
+    recorded: bool = False  # for a backward pass
+    autocast: bool = False  # any part was under autocast, or in 16 bits
+    epoch: Epoch | None = None  # the innermost pass through a loader
+    # Of a backward pass:
+    kept: bool = False  # it has added to the gradients of the last step
+    synchronises: bool = True  # DDP exchanges gradients
+    # Of `zero_grad`, and of clipping:
     set_to_none: bool = True
-    """Of `zero_grad`."""
-    kept: bool = False
-    """Whether a backward pass has added to the gradients of the last step."""
-    synchronises: bool = True
-    """Whether DDP exchanges gradients in a backward pass."""
-    one_by_one: bool = False
-    """Of clipping: whether gradients are to be read one after another."""
+    one_by_one: bool = False  # gradients are to be read one after another
 
 
 @dataclass(slots=True, eq=False)
 class ModuleUse:
-    """A call of a module without children, and the module that made its input."""
+    """A call of a module without children, and what its input was."""
 
     module: nn.Module
-    made_by: nn.Module | None
+    made_by: nn.Module | None = None
     users: int = 0
     """Modules that took its output."""
     channels_last: bool = False
@@ -144,9 +138,15 @@ class Seen:
     @property
     def events(self) -> Iterator[Event]:
         """Every event, in its order."""
-        for step in self.steps:
-            yield from step
-        yield from self.after
+        return itertools.chain(*self.steps, self.after)
+
+    def of_kind(self, *kinds: EventKind) -> Iterator[Event]:
+        """Return the events of these kinds, in their order."""
+        return (event for event in self.events if event.kind in kinds)
+
+    def called(self, *names: str) -> list[str]:
+        """Return the lines of the calls that matter of these names."""
+        return [line for name, line in self.calls if name in names]
 
     @property
     def on_gpu(self) -> bool:
@@ -156,7 +156,7 @@ class Seen:
     @property
     def validates(self) -> bool:
         """Whether a model was called in evaluation mode."""
-        return any(event.kind == "forward" and not event.training for event in self.events)
+        return not all(event.training for event in self.of_kind("forward"))
 
     @property
     def is_compiled(self) -> bool:
@@ -171,10 +171,9 @@ class Seen:
     @property
     def is_plain(self) -> bool:
         """Whether the script has one optimiser, and only `backward` makes gradients."""
+        kinds = [{event.kind for event in step} for step in self.steps]
         return len(self.optimizers) == 1 and all(
-            any(event.kind == "backward" for event in step)
-            and not any(event.kind == "grad" for event in step)
-            for step in self.steps
+            "backward" in one and "grad" not in one for one in kinds
         )
 
     @property
@@ -191,13 +190,8 @@ class Seen:
 
     def trained(self) -> list[nn.Module]:
         """Return models that were called in training mode and recorded."""
-        called = {id(e.of) for e in self.events if e.kind == "forward" and e.recorded}
+        called = {id(event.of) for event in self.of_kind("forward") if event.recorded}
         return [model for model in self.models if id(model) in called]
-
-    @property
-    def model_line(self) -> str:
-        """The line that makes the first trained model; "" if it is not known."""
-        return next(map(self.line_of, self.trained()), "")
 
     def line_of(self, what: Any) -> str:
         """Return where an object was made; "" if that was not seen."""

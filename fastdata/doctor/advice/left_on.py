@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -11,55 +10,46 @@ from typing import Any
 import torch
 from torch import nn
 
-from fastdata.doctor.contract import Finding, Numerics, Undo, advice, replaced
+from fastdata.doctor.contract import Finding, Numerics, Undo, advice, at, replaced
 from fastdata.doctor.seen import Seen
 
 
-class _Switchable:
-    """Objects of a context of torch, which do nothing if they are made while it is off."""
+class _Nothing:
+    """Takes the place of an object of a context of torch, and does nothing."""
 
-    def __init__(self, context: type[Any]) -> None:
-        self.off = False
-        self._made_off: set[int] = set()
-        make = context.__init__
+    def __enter__(self) -> _Nothing:
+        return self
 
-        @functools.wraps(make)
-        def making(this: Any, *arguments: Any, **options: Any) -> None:
-            self._made_off.discard(id(this))
-            if self.off:
-                self._made_off.add(id(this))
-            else:
-                make(this, *arguments, **options)
+    def __exit__(self, *error: object) -> None:
+        pass
 
-        context.__init__ = making
-        for name in ("__enter__", "__exit__", "start", "stop", "step"):
-            if hasattr(context, name):
-                setattr(context, name, self._method(getattr(context, name)))
-
-    def _method(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def method(this: Any, *arguments: Any, **options: Any) -> Any:
-            if id(this) in self._made_off:
-                return None if original.__name__ == "__exit__" else this
-            return original(this, *arguments, **options)
-
-        return method
-
-    def switch_off(self) -> Undo:
-        self.off = True
-        return functools.partial(setattr, self, "off", False)
+    def __getattr__(self, name: str) -> Callable[..., _Nothing]:
+        return lambda *arguments, **options: self
 
 
-_switchable = functools.cache(_Switchable)
+def _make(context: type[Any], *arguments: Any, **options: Any) -> Any:
+    return object.__new__(context)
+
+
+def _make_nothing(context: type[Any], *arguments: Any, **options: Any) -> Any:
+    return _Nothing()
+
+
+def _without(*contexts: Any) -> Undo:
+    """Have these classes make objects that do nothing; those that are made already go on."""
+    undo = ExitStack()
+    for context in contexts:
+        context.__new__ = _make_nothing
+        # A class whose `__new__` is deleted refuses arguments from then on.
+        undo.callback(setattr, context, "__new__", _make)
+    return undo.close
 
 
 @advice("D09", "switch anomaly detection off")
 def anomaly_detection(seen: Seen) -> Iterator[Finding]:
     """Look for its calls."""
-    for name, line in dict.fromkeys(seen.calls):
-        if name in ("detect_anomaly", "set_detect_anomaly"):
-            everywhere = name == "set_detect_anomaly"
-            yield Finding(line, change=functools.partial(_no_anomalies, everywhere))
+    for name, everywhere in (("detect_anomaly", False), ("set_detect_anomaly", True)):
+        yield from at(seen.called(name), change=functools.partial(_no_anomalies, everywhere))
 
 
 def _no_anomalies(everywhere: bool) -> Undo:
@@ -67,38 +57,24 @@ def _no_anomalies(everywhere: bool) -> Undo:
     if everywhere:
         undo.callback(torch.autograd.set_detect_anomaly, torch.is_anomaly_enabled())
     torch.autograd.set_detect_anomaly(False)
-    for context in (torch.autograd.detect_anomaly, torch.autograd.set_detect_anomaly):
-        undo.callback(_switchable(context).switch_off())
+    undo.callback(_without(torch.autograd.detect_anomaly, torch.autograd.set_detect_anomaly))
     return undo.close
+
+
+_PROFILERS = torch.profiler.profile, torch.autograd.profiler.profile
 
 
 @advice("D30", "switch the profiler off")
 def profiler_left_on(seen: Seen) -> Iterator[Finding]:
     """Look for profilers that are made."""
-    for name, line in dict.fromkeys(seen.calls):
-        if name == "profile":
-            yield Finding(line, change=_no_profiler)
-
-
-def _no_profiler() -> Undo:
-    undo = ExitStack()
-    for context in (torch.profiler.profile, torch.autograd.profiler.profile):
-        undo.callback(_switchable(context).switch_off())
-    return undo.close
-
-
-@advice("D32", "unset CUDA_LAUNCH_BLOCKING", gpu_only=True)
-def blocking_launches(seen: Seen) -> Iterator[Finding]:
-    """Look at the environment."""
-    if os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"):
-        yield Finding("", environment=(("CUDA_LAUNCH_BLOCKING", "0"),))
+    return at(seen.called("profile"), change=functools.partial(_without, *_PROFILERS))
 
 
 @advice("D34", "remove use_deterministic_algorithms", numerics=Numerics.ROUNDING)
 def determinism(seen: Seen) -> Iterator[Finding]:
     """Look at the flag."""
     if torch.are_deterministic_algorithms_enabled():
-        calls = [line for name, line in seen.calls if name == "use_deterministic_algorithms"]
+        calls = seen.called("use_deterministic_algorithms")
         yield Finding(calls[-1] if calls else "", change=_not_deterministic)
 
 
@@ -121,17 +97,14 @@ def validation_records_gradients(seen: Seen) -> Iterator[Finding]:
     """Look for forward passes of a validation that are recorded."""
     learns = {id(event) for event in seen.training_passes}
     trained = {id(event.of) for event in seen.training_passes}
-    loaders = {
-        id(event.epoch.loader) for event in seen.events if event.epoch and event.epoch.trains
-    }
+    epochs = (event.epoch for event in seen.events)
+    loaders = {id(epoch.loader) for epoch in epochs if epoch and epoch.trains}
     found: dict[str, Finding] = {}
-    for event in seen.events:
-        if event.kind != "forward" or not event.recorded or id(event) in learns:
+    for event in seen.of_kind("forward"):
+        learnable = event.recorded and any(p.requires_grad for p in event.of.parameters())
+        if id(event) in learns or not learnable:
             continue
-        epoch = event.epoch
-        if not any(p.requires_grad for p in event.of.parameters()):
-            continue
-        if epoch is None:
+        if (epoch := event.epoch) is None:
             validates = not event.training and id(event.of) in trained
         else:
             other = epoch.is_whole and bool(loaders) and id(epoch.loader) not in loaders
@@ -150,9 +123,7 @@ def _record_nothing(model: nn.Module) -> Undo:
 
     @functools.wraps(forward)
     def unrecorded(*arguments: Any, **options: Any) -> Any:
-        if model.training:
-            return forward(*arguments, **options)
-        with torch.no_grad():
+        with torch.set_grad_enabled(model.training and torch.is_grad_enabled()):
             return forward(*arguments, **options)
 
     return replaced(model, "forward", unrecorded)
