@@ -8,28 +8,43 @@ the compilation of a model, so a compiled one runs without them.
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
 import torch
+from torch import nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
-from fastdata.doctor.attention import AttentionFollowed, tensors_in
 from fastdata.doctor.memory import MemoryFollowed
-from fastdata.doctor.seen import FOLLOWED_STEPS, BatchCopied, Metric, Seen
+from fastdata.doctor.seen import FOLLOWED_STEPS, Copied, Metric, Seen
+from fastdata.doctor.sources import kept_names
 from fastdata.doctor.watching import Watch
-from fastdata.measuring.lines import direct_line, is_users, user_line
+from fastdata.measuring.lines import direct_line, is_users, user_frame, user_line
 from fastdata.measuring.stalls import StallCounter, is_copy_to_device, stall_modes
 
 __all__ = ["WATCHED_STEPS", "FirstSteps"]
 
 OUTPUTS_STEP, LOOK_STEP, WATCHED_STEPS = 1, 3, FOLLOWED_STEPS
 """Numbers of steps: the mode for outputs begins, the other modes begin, the last mode ends."""
+
+LARGEST_HEAD = 256
+"""The largest dimension of a query that torch has fused kernels for."""
+
+_PRODUCTS = "matmul", "bmm", "baddbmm", "einsum"
+_CASTS = "to", "type", "type_as", "float", "half", "bfloat16", "contiguous", "view", "reshape"
+_SCALED = "mul", "rmul", "imul", "div", "truediv", "itruediv"
+_MASKED = "add", "radd", "iadd", "sub", "isub", "masked_fill", "where"
+_OF_WEIGHTS = "dropout", "masked_fill", "nan_to_num", "transpose", "permute", "swapaxes"
+_FACTS = "size", "dim", "get"
+"""Calls that read no values; the last one is of properties."""
 
 
 class FirstSteps:
@@ -61,6 +76,11 @@ class FirstSteps:
             seen.held, seen.held_bytes = memory.at_peak(), memory.peak_bytes
 
         self._modes.callback(note)
+
+
+def tensors_in(tree: Any) -> list[torch.Tensor]:
+    """Return the tensors of what a call is given, or returns."""
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
 class OutputsFollowed(TorchFunctionMode):
@@ -130,22 +150,95 @@ class CallsFollowed(TorchFunctionMode):
 
     def __init__(self, loader_of: Callable[[torch.Tensor], Any], seen: Seen) -> None:
         super().__init__()
-        self._loader_of, self._seen = loader_of, seen
-        self._lines = seen.moving_lines = set()
+        self._loader_of = loader_of
+        self._copies = seen.copies = []
         self.attention = AttentionFollowed()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         options = kwargs or {}
-        name, line = getattr(func, "__name__", ""), ""
-        if is_copy_to_device(name, args, options):
-            line = direct_line(sys._getframe(1))
-        if line:
-            self._lines.add(line)
+        name = getattr(func, "__name__", "")
+        is_copy = is_copy_to_device(name, args, options)
+        if is_copy and (line := direct_line(sys._getframe(1))):
             # It is the only argument of either that may be given as a mere True, except `copy`,
             # the fourth.
             non_blocking = options.get("non_blocking", any(one is True for one in args[1:4]))
-            if (loader := self._loader_of(args[0])) is not None:
-                self._seen.copies.append(BatchCopied(line, loader, bool(non_blocking)))
+            self._copies.append(Copied(line, self._loader_of(args[0]), bool(non_blocking)))
         result = func(*args, **options)
         self.attention.follow(name.strip("_"), args, options, result)
         return result
+
+
+@dataclass(eq=False)
+class _Attention:
+    has_weights: bool = False
+    line: str = ""
+    """The line that multiplies weights by values."""
+    uses: int = 0
+    """Products of the weights, and whatever else is done with them."""
+
+
+class AttentionFollowed:
+    """Follows tensors from one product to the next: attention that a script computes by hand.
+
+    Only what `torch.nn.functional.scaled_dot_product_attention` computes as well is found.  That
+    has no weights to give back, so attention whose weights the script uses, keeps or returns is
+    left out.
+    """
+
+    def __init__(self) -> None:
+        self._parts: Any = WeakIdKeyDictionary()
+        """The attention that a tensor belongs to."""
+        self._found: list[_Attention] = []
+
+    def lines(self) -> list[str]:
+        """Return the lines of attention whose weights are used for nothing else."""
+        lines = (one.line for one in self._found if one.has_weights and one.uses == 1)
+        return list(dict.fromkeys(filter(None, lines)))
+
+    def follow(self, name: str, args: Any, kwargs: Any, result: Any) -> None:
+        """Follow a call of the script's, after it."""
+        given = tensors_in((args, kwargs))
+        part = next((self._parts[one] for one in given if one in self._parts), None)
+        if part is None:
+            if name in _PRODUCTS and _may_score(given[-2:]):
+                self._found.append(_Attention())
+                self._parts[result] = self._found[-1]
+            return
+        if name in _FACTS:
+            return
+        if part.has_weights:
+            goes_on = name in (*_CASTS, *_OF_WEIGHTS)
+            if name in _PRODUCTS:
+                frame = sys._getframe(1)
+                part.line = "" if self._is_kept(part, frame) else direct_line(frame)
+        elif name == "softmax":
+            dimension = kwargs.get("dim", args[1] if len(args) > 1 else None)
+            goes_on = part.has_weights = dimension in (-1, given[0].ndim - 1)
+        else:
+            others = [one for one in given if one not in self._parts]
+            scales = name in _SCALED and all(math.prod(one.shape[-2:]) == 1 for one in others)
+            same = isinstance(result, torch.Tensor) and result.shape[-2:] == given[-1].shape[-2:]
+            goes_on = scales or name in _MASKED or (name in _CASTS and same)
+        if goes_on:
+            self._parts[result] = part
+        else:
+            part.uses += 1
+
+    def _is_kept(self, part: _Attention, frame: FrameType | None) -> bool:
+        """Return whether the function that has weights returns them, or keeps them elsewhere."""
+        frame = user_frame(frame)
+        if frame is None:
+            return True
+        names = {
+            name
+            for name, one in frame.f_locals.items()
+            if isinstance(one, torch.Tensor) and self._parts.get(one) is part
+        }
+        kept = kept_names(frame.f_code.co_filename, frame.f_lineno)
+        return bool(names) and (kept is None or bool(names & kept))
+
+
+def _may_score(operands: list[torch.Tensor]) -> bool:
+    """Return whether the operands may be queries and keys. Parameters are neither."""
+    batched = all(one.ndim > 2 and not isinstance(one, nn.Parameter) for one in operands)
+    return len(operands) == 2 and batched and operands[0].shape[-1] <= LARGEST_HEAD

@@ -8,7 +8,7 @@ import gc
 import resource
 import sys
 import weakref
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,9 +72,8 @@ class MemoryFollowed(TorchDispatchMode):  # type: ignore[no-untyped-call]
     while they run is not seen.  Memory that tensors share is counted once, where it was made.
     """
 
-    def __init__(self, models: Iterable[torch.nn.Module], optimizers: Iterable[Optimizer]) -> None:
+    def __init__(self, models: Sequence[torch.nn.Module], optimizers: Sequence[Optimizer]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        models, optimizers = list(models), list(optimizers)
         parameters = [p for model in models for p in model.parameters()]
         self._device = "cuda" if any(p.is_cuda for p in parameters) else "cpu"
         self._alive: dict[int, weakref.ref[Any]] = {}
@@ -84,14 +83,15 @@ class MemoryFollowed(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._bytes = 0
         self.peak_bytes = 0
         self._at_peak = self._held
-        for parameter in parameters:
-            self._add(parameter, ("parameters", ""))
-            self._add(parameter.grad, ("gradients of the step before", ""))
-        for model in models:
-            for tensor in model.buffers():
-                self._add(tensor, ("buffers of the model", ""))
-        for tensor in tree_leaves([list(one.state.values()) for one in optimizers]):
-            self._add(tensor, ("state of the optimiser", ""))
+        groups: dict[str, list[Any]] = {
+            "parameters": parameters,
+            "gradients of the step before": [p.grad for p in parameters],
+            "buffers of the model": [b for model in models for b in model.buffers()],
+            "state of the optimiser": tree_leaves([list(one.state.values()) for one in optimizers]),
+        }
+        for name, tensors in groups.items():
+            for tensor in tensors:
+                self._add(tensor, (name, ""))
 
     def at_peak(self) -> tuple[Held, ...]:
         """Return what was in memory when that was the most, the largest first."""

@@ -14,16 +14,7 @@ from torch.optim import Optimizer
 from fastdata.doctor.memory import Held
 from fastdata.measuring.stalls import Stall
 
-__all__ = [
-    "FOLLOWED_STEPS",
-    "BatchCopied",
-    "Epoch",
-    "Event",
-    "EventKind",
-    "Metric",
-    "ModuleUse",
-    "Seen",
-]
+__all__ = ["FOLLOWED_STEPS", "Copied", "Epoch", "Event", "EventKind", "Metric", "ModuleUse", "Seen"]
 
 EventKind: TypeAlias = Literal[
     "forward", "backward", "grad", "clip", "scale", "unscale", "step", "zero_grad"
@@ -44,8 +35,8 @@ class Epoch:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchCopied:
-    """A line that copies a tensor of a batch to a device, and the loader of that batch."""
+class Copied:
+    """A line that copies a tensor to a device, and the loader of a tensor of a batch."""
 
     line: str
     loader: Any
@@ -82,9 +73,8 @@ class Event:
     # Of a backward pass:
     kept: bool = False  # it has added to the gradients of the last step
     synchronises: bool = True  # DDP exchanges gradients
-    # Of `zero_grad`, and of clipping:
-    set_to_none: bool = True
-    one_by_one: bool = False  # gradients are to be read one after another
+    # Of another call:
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
@@ -122,11 +112,10 @@ class Seen:
     """The same, of models in evaluation mode."""
     stalls: tuple[Stall, ...] = ()
     metrics: list[Metric] = field(default_factory=list)
-    copies: list[BatchCopied] = field(default_factory=list)
+    copies: list[Copied] | None = None
+    """None if they were not looked at."""
     attention: list[str] = field(default_factory=list)
     """Lines that compute attention by hand."""
-    moving_lines: set[str] | None = None
-    """Lines of a step that move a tensor to a device; None if they were not looked at."""
     held: tuple[Held, ...] = ()
     held_bytes: int = 0
     steps_seen: int = 0
@@ -190,8 +179,8 @@ class Seen:
 
     def trained(self) -> list[nn.Module]:
         """Return models that were called in training mode and recorded."""
-        called = {id(event.of) for event in self.of_kind("forward") if event.recorded}
-        return [model for model in self.models if id(model) in called]
+        called = {event.of for event in self.of_kind("forward") if event.recorded}
+        return [model for model in self.models if model in called]
 
     def line_of(self, what: Any) -> str:
         """Return where an object was made; "" if that was not seen."""

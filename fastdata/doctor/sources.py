@@ -13,9 +13,10 @@ from typing import Any
 
 from fastdata.measuring.lines import tree_of, user_files
 
-__all__ = ["assigns", "blocking_copies", "calls", "has_own_schedule", "mentions"]
+__all__ = ["assigns", "blocking_copies", "calls", "has_own_schedule", "kept_names", "mentions"]
 
 _LOOPS = ast.For, ast.AsyncFor
+_FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 
 _DEVICE = re.compile("cuda|dev|gpu|rank", re.IGNORECASE)
 """What the text of a device has, and that of a type does not."""
@@ -100,10 +101,8 @@ def _batches(node: Any, numbers: list[int]) -> set[str]:
             if isinstance(one, ast.Assign) and _root(one.value) in names:
                 names = names.union(*map(_names_in, one.targets))
         return names
-    is_function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-    if not is_function or any(
-        isinstance(one, _LOOPS) and _is_around(one, numbers) for one in parts
-    ):
+    in_loop = any(isinstance(one, _LOOPS) and _is_around(one, numbers) for one in parts)
+    if in_loop or not isinstance(node, _FUNCTIONS):
         return set()
     called = {
         one.func.id for one in parts if isinstance(one, ast.Call) and isinstance(one.func, ast.Name)
@@ -131,3 +130,30 @@ def _blocks(call: ast.Call, batches: Collection[str]) -> bool:
     waits = options.get("non_blocking") is None and "True" not in given
     device = call.func.attr == "to" and any(map(_DEVICE.search, given[:1]))
     return waits and (device or call.func.attr == "cuda")
+
+
+def kept_names(file: str, line: int) -> set[str] | None:
+    """Return names whose values the function around a line returns, or keeps elsewhere.
+
+    None if the source text cannot be read.
+    """
+    if (tree := tree_of(file)) is None:
+        return None
+    scope: ast.AST = tree
+    for node in ast.walk(tree):  # outer functions come before inner ones
+        if isinstance(node, (*_FUNCTIONS, ast.Lambda)) and _is_around(node, [line]):
+            scope = node
+    names: set[str] = set()
+    for node in ast.walk(scope):
+        elsewhere = isinstance(node, ast.Assign) and not isinstance(node.targets[0], ast.Name)
+        if elsewhere or isinstance(node, (ast.Return, ast.Yield)):
+            names |= _bare(node.value)  # type: ignore[attr-defined]
+    return names
+
+
+def _bare(value: ast.AST | None) -> set[str]:
+    """Return names that are values themselves, or items of one."""
+    if isinstance(value, ast.Name):
+        return {value.id}
+    has_items = isinstance(value, (ast.Tuple, ast.List, ast.Dict, ast.IfExp))
+    return set().union(*map(_bare, ast.iter_child_nodes(value))) if value and has_items else set()

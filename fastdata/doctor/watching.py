@@ -88,7 +88,6 @@ class Watch:
         """Whether a whole model, with parameters, is being called."""
         self._pass: Event | None = None
         self._left: list[_Gradient] = []  # of the last step
-        self._events: list[Event] = []
         self._depth = 0
         self._uses = self.seen.uses
         self._made: dict[int, tuple[weakref.ref[Any], nn.Module]] = {}
@@ -107,12 +106,12 @@ class Watch:
         optimizer_hooks.register_optimizer_step_pre_hook(self._before_step)
         optimizer_hooks.register_optimizer_step_post_hook(self._after_step)
         for made in (nn.Module, Optimizer, DataLoader):
-            _before(made, "__init__", self._note_made)
+            _replace(made, "__init__", self._make)
         for owner, name, label in _CALLS:
-            _before(owner, name, functools.partial(self._note_call, label, name == "__init__"))
+            _replace(owner, name, functools.partial(self._call, label))
         for kind, functions in _EVENTS.items():
             for owner, name in functions:
-                self._wrap(owner, name, kind)
+                _replace(owner, name, functools.partial(self._event, kind))
 
     @property
     def is_stepping(self) -> bool:
@@ -130,82 +129,73 @@ class Watch:
         """Add an event, of a step that is under way; it is returned."""
         event = Event(kind, line, of, **facts)
         if self._handles:
-            self._events.append(event)
-            self.seen.after = self._events
+            self.seen.after.append(event)
             self.on_event(kind)
         return event
 
     # -- what takes the place of functions -----------------------------------------------------
 
-    def _wrap(self, owner: Any, name: str, kind: EventKind) -> None:
-        original = getattr(owner, name)
-
-        @functools.wraps(original)
-        def wrapped(*arguments: Any, **options: Any) -> Any:
-            event, left = Event(kind, ""), []
-            differentiates = kind in ("backward", "grad")
-            # Under torch's modes a backward pass calls itself once more.
-            if not (self._inside and differentiates):
-                if differentiates:
-                    self._trains()
-                if (facts := self._facts(kind, arguments, options)) is not None:
-                    event = self.add(kind, user_line(sys._getframe(1)), **facts)
-                left = self._left_gradients() if kind == "backward" else []
-            if forced := self.seen.forced.get(kind):
-                options |= forced
-                if kind == "zero_grad":
-                    arguments = arguments[:1]
-            self._inside += 1
-            began = time.perf_counter()
-            try:
-                return original(*arguments, **options)
-            finally:
-                self._inside -= 1
-                self.part_seconds[kind] += time.perf_counter() - began
-                event.kept = bool(left) and all(
-                    p.grad is not None and p.grad is gradient() and p.grad._version > version
-                    for p, gradient, version in left
-                )
-
-        setattr(owner, name, wrapped)
+    def _event(self, kind: EventKind, original: Any, frame: Any, args: Any, kwargs: Any) -> Any:
+        event, left = Event(kind, ""), []
+        differentiates = kind in ("backward", "grad")
+        # Under torch's modes a backward pass calls itself once more.
+        if not (self._inside and differentiates):
+            if differentiates:
+                self._trains()
+            if (facts := self._facts(kind, args, kwargs)) is not None:
+                event = self.add(kind, user_line(frame), **facts)
+            left = self._left_gradients() if kind == "backward" else []
+        if forced := self.seen.forced.get(kind):
+            kwargs |= forced
+            args = args[:1] if kind == "zero_grad" else args
+        self._inside += 1
+        began = time.perf_counter()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            self._inside -= 1
+            self.part_seconds[kind] += time.perf_counter() - began
+            event.kept = bool(left) and all(
+                p.grad is not None and p.grad is gradient() and p.grad._version > version
+                for p, gradient, version in left
+            )
 
     def _facts(self, kind: EventKind, arguments: Any, options: Any) -> dict[str, Any] | None:
         """Return what there is to know of a call; None if it does nothing."""
         if kind == "zero_grad":
             set_to_none = (*arguments[1:], options.get("set_to_none", True))[0]
-            return {"of": arguments[0], "set_to_none": bool(set_to_none)}
+            return {"options": {"set_to_none": bool(set_to_none)}}
         if kind == "backward":
             ddp = [m for m in self.seen.models if isinstance(m, DistributedDataParallel)]
             return {"synchronises": all(m.require_backward_grad_sync for m in ddp)}
         if kind == "clip":
             limit = (*arguments[1:], options.get("max_norm"))[0]
             only_returns_the_norm = isinstance(limit, float) and math.isinf(limit)
-            one_by_one = options.get("foreach") is False
-            return None if only_returns_the_norm else {"one_by_one": one_by_one}
+            return None if only_returns_the_norm else {"options": options}
         if kind in ("scale", "unscale"):  # without a GPU every scaler for CUDA is off
             return {} if arguments[0].is_enabled() else None
         return {}
 
-    def _note_made(self, frame: FrameType | None, arguments: Any, options: Any) -> None:
+    def _make(self, original: Any, frame: FrameType, arguments: Any, options: Any) -> None:
         """Remember in which line an object is made: not in one of its own constructors."""
-        this = arguments[0]
-        while frame is not None and frame.f_code.co_name == "__init__":
-            names = frame.f_code.co_varnames
-            if not names or frame.f_locals.get(names[0]) is not this:
+        maker: FrameType | None = frame
+        while maker is not None and maker.f_code.co_name == "__init__":
+            names = maker.f_code.co_varnames
+            if not names or maker.f_locals.get(names[0]) is not arguments[0]:
                 break
-            frame = frame.f_back
-        self.seen.lines[id(this)] = user_line(frame)
+            maker = maker.f_back
+        self.seen.lines[id(arguments[0])] = user_line(maker)
+        original(*arguments, **options)
 
-    def _note_call(
-        self, label: str, has_self: bool, frame: FrameType, arguments: Any, options: Any
-    ) -> None:
+    def _call(self, label: str, original: Any, frame: FrameType, args: Any, kwargs: Any) -> Any:
         # `set_detect_anomaly(False)`, `profile(enabled=False)` are none.
-        given = (*arguments[has_self:][:1], options.get("enabled"), options.get("mode"))
-        off = any(value is False for value in given)
+        first = args[1:2] if original.__name__ == "__init__" else args[:1]
+        off = any(one is False for one in (*first, kwargs.get("enabled"), kwargs.get("mode")))
         # Nor are torch's own calls, as its compiler's.
         line = "" if off or frame.f_code.co_filename.startswith(_TORCH) else user_line(frame)
         if line and (label, line) not in self.seen.calls:
             self.seen.calls.append((label, line))
+        return original(*args, **kwargs)
 
     def _trains(self) -> None:
         for epoch in self.epochs:
@@ -256,7 +246,7 @@ class Watch:
         self.in_model = bool(parameters)
         if not parameters:
             return
-        if all(module is not model for model in self.seen.models):
+        if module not in self.seen.models:
             self.seen.models.append(module)
         self._pass = self.add(
             "forward",
@@ -290,7 +280,7 @@ class Watch:
         if began is not None and not self._steps_began:
             self.part_seconds["step"] += time.perf_counter() - began
         # Not before: forward and backward pass may be in a closure that the step calls.
-        if all(optimizer is not one for one in self.seen.optimizers):
+        if optimizer not in self.seen.optimizers:
             self.seen.optimizers.append(optimizer)
         self._trains()
         if self._handles:
@@ -309,19 +299,17 @@ class Watch:
         if self._handles:
             faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
             self.seen.ends.append((time.perf_counter(), faults))
-            self.seen.steps.append(self._events)
-            self._events = []
-            self.seen.after = self._events
+            self.seen.steps.append(self.seen.after)
+            self.seen.after = []
         self.on_step()
 
 
-def _before(owner: Any, name: str, note: Callable[[FrameType, Any, Any], None]) -> None:
-    """Have a function first call `note` with its caller's frame and what it is given."""
+def _replace(owner: Any, name: str, run: Callable[[Any, FrameType, Any, Any], Any]) -> None:
+    """Have `run` take the place of a function, with that, its caller, and what it is given."""
     original = getattr(owner, name)
 
     @functools.wraps(original)
-    def wrapped(*arguments: Any, **options: Any) -> Any:
-        note(sys._getframe(1), arguments, options)
-        return original(*arguments, **options)
+    def replacing(*arguments: Any, **options: Any) -> Any:
+        return run(original, sys._getframe(1), arguments, options)
 
-    setattr(owner, name, wrapped)
+    setattr(owner, name, replacing)

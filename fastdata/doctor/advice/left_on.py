@@ -17,62 +17,63 @@ from fastdata.doctor.seen import Seen
 class _Nothing:
     """Takes the place of an object of a context of torch, and does nothing."""
 
+    def __init__(self, entered: list[object]) -> None:
+        self._entered = entered
+
     def __enter__(self) -> _Nothing:
+        self._entered.append(self)
         return self
 
     def __exit__(self, *error: object) -> None:
-        pass
+        self._entered.remove(self)
 
     def __getattr__(self, name: str) -> Callable[..., _Nothing]:
         return lambda *arguments, **options: self
 
 
-def _make(context: type[Any], *arguments: Any, **options: Any) -> Any:
-    return object.__new__(context)
+def _without(*contexts: Any, entered: list[object]) -> Undo:
+    """Have these classes make objects that do nothing; those that are made already go on.
 
-
-def _make_nothing(context: type[Any], *arguments: Any, **options: Any) -> Any:
-    return _Nothing()
-
-
-def _without(*contexts: Any) -> Undo:
-    """Have these classes make objects that do nothing; those that are made already go on."""
+    `entered` has those whose block is being run.
+    """
     undo = ExitStack()
     for context in contexts:
-        context.__new__ = _make_nothing
+        context.__new__ = lambda *arguments, **options: _Nothing(entered)
         # A class whose `__new__` is deleted refuses arguments from then on.
-        undo.callback(setattr, context, "__new__", _make)
+        undo.callback(setattr, context, "__new__", lambda made, *_, **options: object.__new__(made))
     return undo.close
 
 
 @advice("D09", "switch anomaly detection off")
 def anomaly_detection(seen: Seen) -> Iterator[Finding]:
-    """Look for its calls."""
-    for name, everywhere in (("detect_anomaly", False), ("set_detect_anomaly", True)):
-        yield from at(seen.called(name), change=functools.partial(_no_anomalies, everywhere))
+    return at(seen.called("detect_anomaly", "set_detect_anomaly"), change=_no_anomalies)
 
 
-def _no_anomalies(everywhere: bool) -> Undo:
+_entered: list[object] = []  # instead of contexts that look for anomalies
+
+
+def _no_anomalies() -> Undo:
     undo = ExitStack()
-    if everywhere:
-        undo.callback(torch.autograd.set_detect_anomaly, torch.is_anomaly_enabled())
+    was_on = torch.is_anomaly_enabled()
     torch.autograd.set_detect_anomaly(False)
-    undo.callback(_without(torch.autograd.detect_anomaly, torch.autograd.set_detect_anomaly))
+    # Where a context of this step was entered without effect, the next step's has one.
+    undo.callback(lambda: torch.autograd.set_detect_anomaly(was_on and not _entered))
+    contexts = torch.autograd.detect_anomaly, torch.autograd.set_detect_anomaly
+    undo.callback(_without(*contexts, entered=_entered))
     return undo.close
 
 
 _PROFILERS = torch.profiler.profile, torch.autograd.profiler.profile
 
-
-@advice("D30", "switch the profiler off")
-def profiler_left_on(seen: Seen) -> Iterator[Finding]:
-    """Look for profilers that are made."""
-    return at(seen.called("profile"), change=functools.partial(_without, *_PROFILERS))
+profiler_left_on = advice("D30", "switch the profiler off")(
+    lambda seen: at(
+        seen.called("profile"), change=functools.partial(_without, *_PROFILERS, entered=[])
+    )
+)
 
 
 @advice("D34", "remove use_deterministic_algorithms", numerics=Numerics.ROUNDING)
 def determinism(seen: Seen) -> Iterator[Finding]:
-    """Look at the flag."""
     if torch.are_deterministic_algorithms_enabled():
         calls = seen.called("use_deterministic_algorithms")
         yield Finding(calls[-1] if calls else "", change=_not_deterministic)
@@ -95,17 +96,17 @@ _NO_GRAPH = "torch.inference_mode()"
 )
 def validation_records_gradients(seen: Seen) -> Iterator[Finding]:
     """Look for forward passes of a validation that are recorded."""
-    learns = {id(event) for event in seen.training_passes}
-    trained = {id(event.of) for event in seen.training_passes}
+    learns = set(seen.training_passes)
+    trained = {event.of for event in learns}
     epochs = (event.epoch for event in seen.events)
     loaders = {id(epoch.loader) for epoch in epochs if epoch and epoch.trains}
     found: dict[str, Finding] = {}
     for event in seen.of_kind("forward"):
         learnable = event.recorded and any(p.requires_grad for p in event.of.parameters())
-        if id(event) in learns or not learnable:
+        if event in learns or not learnable:
             continue
         if (epoch := event.epoch) is None:
-            validates = not event.training and id(event.of) in trained
+            validates = not event.training and event.of in trained
         else:
             other = epoch.is_whole and bool(loaders) and id(epoch.loader) not in loaders
             validates = not epoch.trains and (other or not event.training)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from fastdata.doctor.contract import Finding, Numerics, Undo, advice, at
-from fastdata.doctor.seen import Event, EventKind, Seen
+from fastdata.doctor.seen import EventKind, Seen
 from fastdata.doctor.sources import blocking_copies, has_own_schedule, mentions
 from fastdata.measuring.stalls import COPIED_ARRAY
 
@@ -70,33 +70,28 @@ def _fuse(optimizer: Optimizer) -> Undo:
     return undo
 
 
-@advice("D07", "zero_grad(set_to_none=True)")
-def gradients_set_to_none(seen: Seen) -> Iterator[Finding]:
-    """Look for gradients that are made zero."""
-    return _forced(seen, "zero_grad", "set_to_none", lambda event: not event.set_to_none)
-
-
-@advice("D13", "clip_grad_norm_(foreach=True)", numerics=Numerics.ROUNDING, part="clip")
-def foreach_clipping(seen: Seen) -> Iterator[Finding]:
-    """Look for clipping that asks for it."""
-    return _forced(seen, "clip", "foreach", lambda event: event.one_by_one)
-
-
-def _forced(
-    seen: Seen, kind: EventKind, option: str, applies: Callable[[Event], bool]
-) -> Iterator[Finding]:
-    """Return where an option of calls is to be true."""
+def _forced(seen: Seen, kind: EventKind, option: str) -> Iterator[Finding]:
+    """Return where an option of calls, which is False, is to be True."""
 
     def change() -> Undo:
         seen.forced[kind] = {option: True}
         return functools.partial(seen.forced.pop, kind)
 
-    return at((event.line for event in filter(applies, seen.of_kind(kind))), change=change)
+    events = seen.of_kind(kind)
+    return at((one.line for one in events if one.options.get(option) is False), change=change)
+
+
+gradients_set_to_none = advice("D07", "zero_grad(set_to_none=True)")(
+    lambda seen: _forced(seen, "zero_grad", "set_to_none")
+)
+
+foreach_clipping = advice(
+    "D13", "clip_grad_norm_(foreach=True)", numerics=Numerics.ROUNDING, part="clip"
+)(lambda seen: _forced(seen, "clip", "foreach"))
 
 
 @_note("D33", "AdamW in place of Adam with weight_decay")
 def decoupled_decay(seen: Seen) -> Iterator[Finding]:
-    """Look for Adam with a decay."""
     for optimizer in seen.optimizers:
         decays = any(group.get("weight_decay") for group in optimizer.param_groups)
         decoupled = optimizer.defaults.get("decoupled_weight_decay")
@@ -114,7 +109,6 @@ def constant_learning_rate(seen: Seen) -> Iterator[Finding]:
 
 @advice("D11", "values that are read in each step", gpu_only=True, why_not=_READS)
 def synchronisations(seen: Seen) -> Iterator[Finding]:
-    """Look at the stalls of a step."""
     # Anomaly detection reads every gradient, and DDP which parameters were used; they are
     # advice of their own.
     checks = seen.called("detect_anomaly", "set_detect_anomaly") or any(
@@ -129,7 +123,6 @@ def synchronisations(seen: Seen) -> Iterator[Finding]:
 
 @advice("D12", "tensors that are made on the host in each step", gpu_only=True)
 def host_tensors(seen: Seen) -> Iterator[Finding]:
-    """Look at the stalls of a step."""
     for stall in seen.stalls:
         if stall.kind == "host tensor" and stall.count > 1:  # in two steps
             what, why = _MADE.get(stall.operation, (f"{stall.operation}(device=...)", _THERE))
@@ -138,21 +131,21 @@ def host_tensors(seen: Seen) -> Iterator[Finding]:
 
 @advice("D21", _ASYNC, gpu_only=True, why_not=_LOADING)
 def copies_that_block(seen: Seen) -> Iterator[Finding]:
-    """Look at the copies of a step."""
-    yield from at(copy.line for copy in seen.copies if copy.pinned and not copy.non_blocking)
-    if not seen.on_gpu and seen.moving_lines is not None:
+    copies = seen.copies or []
+    yield from at(copy.line for copy in copies if copy.pinned and not copy.non_blocking)
+    if not seen.on_gpu and seen.copies is not None:
         steps = {event.line for event in seen.of_kind("backward", "step")}
-        reached = {line.partition(" ")[0] for line in seen.moving_lines}
+        reached = {copy.line.partition(" ")[0] for copy in copies}
         what = "" if mentions("pin_memory") else f"{_ASYNC} and pin_memory=True"
         yield from at(blocking_copies(steps, reached), what)
 
 
 @advice("D22", "DataLoader(pin_memory=True)", gpu_only=True, why_not=_LOADING)
 def unpinned_batches(seen: Seen) -> Iterator[Finding]:
-    """Look at the copies of a step, and at their loaders."""
     if seen.on_gpu or not mentions("pin_memory"):
-        unpinned = (copy.loader for copy in seen.copies if copy.non_blocking and not copy.pinned)
-        yield from at(seen.line_of(one) for one in unpinned if isinstance(one, DataLoader))
+        copies = (copy for copy in seen.copies or () if isinstance(copy.loader, DataLoader))
+        unpinned = (copy.loader for copy in copies if copy.non_blocking and not copy.pinned)
+        yield from at(map(seen.line_of, unpinned))
 
 
 @advice(

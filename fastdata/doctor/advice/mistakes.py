@@ -55,10 +55,10 @@ def training_in_evaluation(seen: Seen) -> Iterator[Finding]:
 
     Not if the same step also trains it in training mode, as with adversarial examples.
     """
-    passes = {id(event) for event in seen.training_passes}
+    passes = set(seen.training_passes)
     trained: set[nn.Module] = set()
     for step in seen.steps if seen.is_plain else ():
-        forwards = [event for event in step if id(event) in passes]
+        forwards = [event for event in step if event in passes]
         trains = {event.of for event in forwards if event.training}
         for event in forwards:
             if event.of in trained - trains and _depends_on_mode(event.of):

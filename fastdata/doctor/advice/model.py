@@ -125,20 +125,15 @@ def _arrange(
     model: nn.Module, optimizers: Sequence[Optimizer], memory_format: torch.memory_format
 ) -> None:
     """Change the order of memory of weights, gradients and states of optimisers."""
-    model.to(memory_format=memory_format)  # type: ignore[call-overload]
+    model.to(memory_format=memory_format)  # type: ignore[call-overload]  # and gradients
     for parameter in model.parameters():
-        if parameter.ndim != 4:
-            continue
-        if parameter.grad is not None:
-            parameter.grad = parameter.grad.contiguous(memory_format=memory_format)
         for state in (optimizer.state.get(parameter, {}) for optimizer in optimizers):
             for name, value in state.items():
-                if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
+                if parameter.ndim == 4 and getattr(value, "shape", ()) == parameter.shape:
                     state[name] = value.contiguous(memory_format=memory_format)
 
 
 def _to_compile(seen: Seen, mode: str | None) -> Iterator[Finding]:
-    """Look for models that are not compiled."""
     given = f', mode="{mode}"' if mode else ""
     for model in seen.trained() if not seen.is_compiled else ():
         change = functools.partial(_compile, model, mode, [])
@@ -170,15 +165,12 @@ recorded_launches = _compiles("D23", f'torch.compile(mode="{_GRAPHS}")', gpu_onl
 )
 
 
-@advice(
+attention_by_hand = advice(
     "D58",
     "F.scaled_dot_product_attention",
     numerics=Numerics.ROUNDING,
     why_not="the script has to call it",
-)
-def attention_by_hand(seen: Seen) -> Iterator[Finding]:
-    """Look for a softmax between two products."""
-    return at(seen.attention)
+)(lambda seen: at(seen.attention))
 
 
 @advice("D08", "bias=False before a batch normalisation", numerics=Numerics.ROUNDING)
@@ -284,8 +276,8 @@ def _blocks(model: nn.Module, seen: Seen) -> dict[str, list[nn.Module]]:
             continue
         counts = Counter(map(type, row))
         for block in row:
-            is_whole = counts[type(block)] > 1 and next(block.children(), None) is not None
-            if is_whole and not seen.uses.keys().isdisjoint(block.modules()):
+            is_repeated = counts[type(block)] > 1 and next(block.children(), None) is not None
+            if is_repeated and not seen.uses.keys().isdisjoint(block.modules()):
                 found.setdefault(type(block).__name__, []).append(block)
                 inside.update(block.modules())
     return found

@@ -40,7 +40,6 @@ def _has_any(*names: str) -> bool:
 
 @advice("D17", "use as many threads as cores", numerics=Numerics.ROUNDING)
 def threads(seen: Seen) -> Iterator[Finding]:
-    """Compare threads with cores."""
     cores, threads = available_cores(), torch.get_num_threads()
     if threads != cores and not seen.on_gpu:
         variable = os.environ.get("OMP_NUM_THREADS")
@@ -51,7 +50,6 @@ def threads(seen: Seen) -> Iterator[Finding]:
 
 @advice("D18", "bind threads to cores")
 def bound_threads(seen: Seen) -> Iterator[Finding]:
-    """Look whether threads are bound."""
     bound = _has_any("OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
     if not seen.on_gpu and torch.get_num_threads() > 1 and not bound:
         yield _set(("OMP_PROC_BIND", "close"), ("OMP_PLACES", "cores"))
@@ -83,7 +81,6 @@ _ALLOCATOR, _EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"
 
 @advice("D36", _EXPANDABLE, saves="memory", gpu_only=True)
 def expandable_segments(seen: Seen) -> Iterator[Finding]:
-    """Look at the figures of torch's allocator."""
     if not seen.on_gpu or _has_any(_ALLOCATOR, "PYTORCH_ALLOC_CONF"):
         return
     figures = torch.cuda.memory_stats()
@@ -96,6 +93,5 @@ def expandable_segments(seen: Seen) -> Iterator[Finding]:
 
 @advice("D32", "unset CUDA_LAUNCH_BLOCKING", gpu_only=True)
 def blocking_launches(seen: Seen) -> Iterator[Finding]:
-    """Look at the environment."""
     if os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"):
         yield Finding("", environment=(("CUDA_LAUNCH_BLOCKING", "0"),))

@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -19,10 +19,7 @@ from fastdata.doctor.sources import calls
 
 __all__ = ["RanksCompared"]
 
-_Comparison: TypeAlias = Callable[[Sequence[RankFacts]], "tuple[str, str] | None"]
-"""Returns where a mistake is, and what; None without one."""
-
-_COMPARED = "ranks are compared, and nothing is tried"
+_wrong = functools.partial(Finding, why_not="ranks are compared, and nothing is tried")
 _ddp = functools.partial(advice, why_not="it needs several ranks, and the script is tried with one")
 
 
@@ -49,16 +46,15 @@ def unused_parameters(seen: Seen) -> Iterator[Finding]:
             yield Finding(seen.line_of(model))
 
 
-@_ddp("D27", "gradient_as_bucket_view=True")
-def bucket_views(seen: Seen) -> Iterator[Finding]:
-    """Look for models whose gradients are copied."""
-    return at(seen.line_of(one) for one in _wrapped(seen) if not one.gradient_as_bucket_view)
+bucket_views = _ddp("D27", "gradient_as_bucket_view=True")(
+    lambda seen: at(seen.line_of(m) for m in _wrapped(seen) if not m.gradient_as_bucket_view)
+)
 
 
 @_ddp("D28", "no_sync() except for the last batch of a step", numerics=Numerics.ROUNDING)
 def reduced_too_often(seen: Seen) -> Iterator[Finding]:
     """Look for steps with several backward passes that all exchange gradients."""
-    for step in seen.steps if any(_wrapped(seen)) else ():
+    for step in seen.steps if _wrapped(seen) else ():
         backwards = [event for event in step if event.kind == "backward"]
         if len(backwards) > 1 and all(event.synchronises for event in backwards):
             yield Finding(backwards[0].line)
@@ -86,34 +82,25 @@ def statistics_of_ranks(seen: Seen) -> Iterator[Finding]:
 class RanksCompared(Advice):
     """Something that only shows when ranks are compared, as ``--ranks`` does."""
 
-    compare: Callable[[Sequence[RankFacts]], list[Finding]] = field(kw_only=True)
-    """Returns findings from the facts of all ranks."""
+    compare: Callable[[Sequence[RankFacts]], Iterator[Finding]] = field(kw_only=True)
+    """Yields findings from the facts of all ranks."""
 
 
-def _compared(id: str, title: str, kind: Kind = "bug") -> Callable[[_Comparison], RanksCompared]:
+def _compared(id: str, title: str, kind: Kind = "bug") -> Callable[[Any], RanksCompared]:
     """Return a decorator of functions that compare ranks; one rank shows nothing."""
-
-    def decorate(comparison: _Comparison) -> RanksCompared:
-        def compare(ranks: Sequence[RankFacts]) -> list[Finding]:
-            found = comparison(ranks)
-            return [Finding(*found, why_not=_COMPARED)] if found else []
-
-        return RanksCompared(
-            id, title, lambda seen: iter(()), kind, Numerics.TRAINING, compare=compare
-        )
-
-    return decorate
+    return lambda compare: RanksCompared(
+        id, title, lambda seen: iter(()), kind, Numerics.TRAINING, compare=compare
+    )
 
 
 @_compared("D50", "every rank trains with the same samples")
-def same_samples(ranks: Sequence[RankFacts]) -> tuple[str, str] | None:
+def same_samples(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
     """Compare first batches, and how many samples loaders have with those of the data."""
-    if ranks[0].batches and all(rank.batches == ranks[0].batches for rank in ranks):
-        return ranks[0].loader, "the same batches on each rank"
     is_first_same = len({rank.first_sample for rank in ranks}) == 1
-    if is_first_same and all(_has_all(rank, len(ranks)) for rank in ranks):
-        return ranks[0].loader, "all samples on each rank"
-    return None
+    if ranks[0].batches and len({rank.batches for rank in ranks}) == 1:
+        yield _wrong(ranks[0].loader, "the same batches on each rank")
+    elif is_first_same and all(_has_all(rank, len(ranks)) for rank in ranks):
+        yield _wrong(ranks[0].loader, "all samples on each rank")
 
 
 def _has_all(rank: RankFacts, ranks: int) -> bool:
@@ -125,28 +112,25 @@ def _has_all(rank: RankFacts, ranks: int) -> bool:
 
 
 @_compared("D51", "validation on some ranks only", kind="speed")
-def validation_on_one_rank(ranks: Sequence[RankFacts]) -> tuple[str, str] | None:
+def validation_on_one_rank(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
     """Compare which ranks validate."""
     count = sum(rank.validates for rank in ranks)
     if 0 < count < len(ranks) and all(rank.complete for rank in ranks):
-        return "", f"validation on {count} of {len(ranks)} ranks"
-    return None
+        yield _wrong("", f"validation on {count} of {len(ranks)} ranks")
 
 
 @_compared("D52", "ranks have other weights")
-def other_weights(ranks: Sequence[RankFacts]) -> tuple[str, str] | None:
+def other_weights(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
     """Compare weights after the same number of steps; those in shards are other ones."""
     weights = {rank.weights for rank in ranks}
     if len(weights) > 1 and "" not in weights and not any(rank.sharded for rank in ranks):
-        return ranks[0].step, f"ranks have other weights after {ranks[0].steps} steps"
-    return None
+        yield _wrong(ranks[0].step, f"ranks have other weights after {ranks[0].steps} steps")
 
 
 @_compared("D53", "ranks have other numbers of batches")
-def other_lengths(ranks: Sequence[RankFacts]) -> tuple[str, str] | None:
+def other_lengths(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
     """Compare lengths of the loaders that are trained with."""
     lengths = [rank.epoch_batches for rank in ranks]
-    if None in lengths or len(set(lengths)) == 1 or any(rank.joins for rank in ranks):
-        return None
-    counts = ", ".join(f"{length:,}" for length in lengths)
-    return ranks[0].loader, f"ranks have other numbers of batches: {counts}"
+    if None not in lengths and len(set(lengths)) > 1 and not any(rank.joins for rank in ranks):
+        counts = ", ".join(f"{length:,}" for length in lengths)
+        yield _wrong(ranks[0].loader, f"ranks have other numbers of batches: {counts}")
