@@ -1,4 +1,4 @@
-"""What a piece of advice is: what it finds in a script, and how it is tried.
+"""Pieces of advice, and the findings of advice in a script.
 
 A piece of advice is an `Advice` in a module of ``advice/``, with an ID that never changes.
 """
@@ -53,7 +53,7 @@ class Numerics(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A place in a script to which a piece of advice applies.
+    """A place in a script, where a piece of advice applies.
 
     `change` follows the advice in the running script, and `environment` in one that is started
     with these variables.  With neither it is found, and not measured; `why_not` says why.
@@ -73,7 +73,7 @@ class Finding:
 
 
 def at(lines: Iterable[str], what: str = "", change: Change | None = None) -> Iterator[Finding]:
-    """Return a finding for each of these lines."""
+    """Return a finding for each line."""
     return (Finding(line, what, change) for line in dict.fromkeys(lines))
 
 
@@ -98,17 +98,17 @@ class Advice:
     id: str
     title: str
     find: Callable[[Seen], Iterator[Finding]]
-    """Yields the places of a script, which is running, to which it applies."""
+    """Yields the places in the running script where it applies."""
     kind: Kind = "speed"
     numerics: Numerics = Numerics.EQUAL
-    """Of what it promises; what it does to a script is measured."""
+    """The promised effect; the trial measures the effect on a script."""
     phase: Phase = "train"
     saves: Literal["time", "memory"] = "time"
     """What it is followed for: what saves memory may take time."""
     part: EventKind | None = None
-    """Which part of a step it makes faster: it can save no more than that takes."""
+    """The part of a step that it makes faster: the gain has that bound."""
     gpu_only: bool = False
-    """Whether it does something for scripts on a GPU alone."""
+    """Whether it helps only scripts on a GPU."""
     why_not: str = ""
     """Why findings are not tried that have no change."""
 

@@ -79,7 +79,7 @@ class FirstSteps:
 
 
 def tensors_in(tree: Any) -> list[torch.Tensor]:
-    """Return the tensors of what a call is given, or returns."""
+    """Return the tensors in arguments or results."""
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 

@@ -65,15 +65,15 @@ class Event:
     kind: EventKind
     line: str
     of: Any = None
-    # Of a forward pass of a whole model:
+    # A forward pass of a whole model:
     training: bool = False
     recorded: bool = False  # for a backward pass
     autocast: bool = False  # any part was under autocast, or in 16 bits
     epoch: Epoch | None = None  # the innermost pass through a loader
-    # Of a backward pass:
+    # A backward pass:
     kept: bool = False  # it has added to the gradients of the last step
     synchronises: bool = True  # DDP exchanges gradients
-    # Of another call:
+    # Another call:
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -130,11 +130,11 @@ class Seen:
         return itertools.chain(*self.steps, self.after)
 
     def of_kind(self, *kinds: EventKind) -> Iterator[Event]:
-        """Return the events of these kinds, in their order."""
+        """Return the events whose kind is among `kinds`, in order."""
         return (event for event in self.events if event.kind in kinds)
 
     def called(self, *names: str) -> list[str]:
-        """Return the lines of the calls that matter of these names."""
+        """Return the lines in `calls` that have one of the names."""
         return [line for name, line in self.calls if name in names]
 
     @property

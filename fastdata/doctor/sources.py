@@ -38,7 +38,7 @@ def _names_of(node: Any) -> tuple[Any, ...]:
 
 
 def mentions(*names: str) -> bool:
-    """Return whether the script uses one of these names, in code or as a string."""
+    """Return whether the script uses one of the names, in code or as a string."""
     return any(name in names for _, node in _nodes() for name in _names_of(node))
 
 
@@ -87,7 +87,7 @@ def blocking_copies(steps: Collection[str], reached: Collection[str]) -> Iterato
 
 
 def _is_around(node: Any, numbers: list[int]) -> bool:
-    """Return whether any of these lines is inside a node."""
+    """Return whether a node contains any of the lines."""
     last = getattr(node, "end_lineno", None) or 0
     return any(getattr(node, "lineno", last + 1) <= number <= last for number in numbers)
 

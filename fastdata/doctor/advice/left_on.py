@@ -56,7 +56,7 @@ def _no_anomalies() -> Undo:
     undo = ExitStack()
     was_on = torch.is_anomaly_enabled()
     torch.autograd.set_detect_anomaly(False)
-    # Where a context of this step was entered without effect, the next step's has one.
+    # If a step has entered such a context without effect, the next step's context has one.
     undo.callback(lambda: torch.autograd.set_detect_anomaly(was_on and not _entered))
     contexts = torch.autograd.detect_anomaly, torch.autograd.set_detect_anomaly
     undo.callback(_without(*contexts, entered=_entered))

@@ -190,7 +190,7 @@ def _normalised(uses: Mapping[nn.Module, ModuleUse]) -> Iterator[tuple[Any, _Bat
 
 
 def _is_only_user(use: ModuleUse, uses: Mapping[nn.Module, ModuleUse], kinds: Any) -> bool:
-    """Return whether a module is the only user of a layer of these kinds."""
+    """Return whether a module alone takes the output of a layer, which has one of `kinds`."""
     layer = use.made_by
     return isinstance(layer, kinds) and layer in uses and uses[layer].users == 1
 
