@@ -13,7 +13,7 @@ from fastdata.doctor.contract import Numerics, Phase
 from fastdata.doctor.messages import Plain, Watched
 from fastdata.doctor.processes import ScriptFailedError
 from fastdata.doctor.results import Environment, Follow, Trial
-from fastdata.doctor.trials import TIME_IS_UP, TrialsEndedError
+from fastdata.doctor.running import TIME_IS_UP, TrialsEndedError
 from fastdata.errors import OptionError
 from fastdata.measuring.statistics import judge
 

@@ -18,8 +18,9 @@ from fastdata.doctor.contract import Numerics
 from fastdata.doctor.messages import Dump, Ran, Run, Switch, Watched
 from fastdata.doctor.processes import ScriptFailedError
 from fastdata.doctor.results import Follow
+from fastdata.doctor.running import TIME_IS_UP, TrialsEndedError
 from fastdata.doctor.script import Script
-from fastdata.doctor.trials import TIME_IS_UP, Trials, TrialsEndedError
+from fastdata.doctor.trials import Trials
 
 pytestmark = pytest.mark.smoke
 

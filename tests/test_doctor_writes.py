@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from doctor_helpers import script_with, watch
 
+from fastdata.doctor import Script
 from fastdata.doctor.messages import Ended, Watched
+from fastdata.doctor.trials import Trials
 from fastdata.doctor.writes import folders_made
 
 pytestmark = pytest.mark.doctor
@@ -137,3 +139,21 @@ def test_folders_that_are_made_are_known(home: Path, tmp_path: Path) -> None:
     watch(text, tmp_path, watch_only=True)
     made = folders_made(tmp_path / "scratch")
     assert made == [str(home / "runs"), str(home / "runs" / "one")]
+
+
+@pytest.mark.parametrize("name", ["TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"])
+def test_compilers_find_what_they_have_written(name: str, tmp_path: Path) -> None:
+    """Triton loads libraries that it has written; a library is not opened by Python."""
+    start = f"""
+        import os, subprocess
+        folder = os.environ["{name}"]
+        os.makedirs(folder, exist_ok=True)
+        with open(f"{{folder}}/library.so", "w") as file:
+            file.write("code")
+        subprocess.run(["cat", f"{{folder}}/library.so"], check=True)
+    """
+    path = tmp_path / "train.py"
+    path.write_text(script_with(start=start))
+    with Trials(Script("file", str(path)), tmp_path / "scratch") as trials:
+        assert trials.watch().blocked == {}
+    assert not (Path.home() / ".triton" / "library.so").exists()

@@ -12,10 +12,12 @@ import pytest
 import torch
 
 from fastdata.measuring.stalls import (
+    COPIED_ARRAY,
     LARGE_BYTES,
     Stall,
     StallCounter,
     find_stalls,
+    stall_modes,
     synchronisations_warned,
 )
 
@@ -243,3 +245,25 @@ def test_synchronisations_on_a_gpu(cuda: torch.device) -> None:
     assert torch.cuda.get_sync_debug_mode() == before
     (stall,) = find_stalls(lambda batch: torch.randperm(LARGE).to(cuda), batch, cuda)[:1]
     assert stall.operation == "torch.randperm"
+
+
+@pytest.mark.gpu
+def test_small_tensors_of_the_host_on_a_gpu(cuda: torch.device) -> None:
+    batch, found = BATCH.to(cuda), StallCounter(cuda)
+
+    def step() -> None:
+        batch[torch.randperm(3)]
+        torch.rand(4).mul(2).to(cuda)
+        torch.tensor([1.0, 2.0], device=cuda)
+        torch.tensor(np.ones(4))
+        str(batch)
+        batch[torch.randperm(3, device=cuda)]
+        padded = torch.zeros(2)
+        padded[1] = 1.0
+        padded.to(cuda)
+
+    with stall_modes(found, only_moved=True):
+        step()
+    operations = {stall.operation for stall in found.stalls()}
+    tensors = {"torch.randperm", "torch.rand", "torch.tensor", COPIED_ARRAY}
+    assert operations == {*tensors, "print()"}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from fastdata.doctor.contract import Advice
 
 __all__ = ["doctor_command"]
+
+LINE_SECONDS = 5.0
+"""Time between lines of progress in a log."""
 
 _EPILOG = """\b
 Examples:
@@ -129,8 +133,7 @@ def doctor_command(
     from fastdata.doctor import compare_ranks, examine, render_text, script_of
 
     chosen = script_of(script)
-    with _running(chosen):
-        progress = (lambda _: None) if quiet else say
+    with _running(chosen), _bar(seconds, quiet) as progress:
         if ranks:
             report = compare_ranks(chosen, ranks, progress=progress)
         else:
@@ -148,6 +151,34 @@ def doctor_command(
         write_page(render_page(report), html)
     found = FOUND if check and report.is_open(threshold) else DONE
     return {"interruption": INTERRUPTED, "failure": FAILED}.get(report.ended_by, found)
+
+
+@contextlib.contextmanager
+def _bar(seconds: float, quiet: bool) -> Iterator[Callable[[str], None]]:
+    """Give a function that shows what is done, and the time that is left.
+
+    On a terminal it moves a bar; elsewhere it prints a line every `LINE_SECONDS`.
+    """
+    from tqdm import tqdm
+
+    began, said = time.monotonic(), -math.inf
+    disable = True if quiet else None  # None: unless it is a terminal
+    form = "{desc} |{bar}| {postfix}"
+    with tqdm(total=seconds, disable=disable, leave=False, bar_format=form) as bar:
+
+        def show(text: str) -> None:
+            nonlocal said
+            gone = time.monotonic() - began
+            left = f"{max(seconds - gone, 0):.0f} s left"
+            if not bar.disable:
+                bar.n = min(gone, seconds)
+                bar.set_description_str(left, refresh=False)
+                bar.set_postfix_str(printable(text))
+            elif not quiet and gone - said >= LINE_SECONDS:
+                said = gone
+                say(f"{left}: {text}")
+
+        yield show
 
 
 @contextlib.contextmanager

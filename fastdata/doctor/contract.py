@@ -53,7 +53,7 @@ class Numerics(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A place in a script, where a piece of advice applies.
+    """A place in a script, and the change that a piece of advice makes there.
 
     `change` follows the advice in the running script, and `environment` in one that is started
     with these variables.  With neither it is found, and not measured; `why_not` says why.
@@ -108,7 +108,7 @@ class Advice:
     part: EventKind | None = None
     """The part of a step that it makes faster: the gain has that bound."""
     gpu_only: bool = False
-    """Whether it helps only scripts on a GPU."""
+    """Only scripts on a GPU gain by it."""
     why_not: str = ""
     """Why findings are not tried that have no change."""
 

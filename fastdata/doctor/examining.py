@@ -1,4 +1,4 @@
-"""A whole examination of a script: watch it, try what was found, and put it together."""
+"""A whole examination of a script: watch it, try the advice that applies, and report."""
 
 from __future__ import annotations
 
@@ -18,16 +18,9 @@ from fastdata.doctor.processes import ScriptFailedError, scratch_folder
 from fastdata.doctor.ranks import watch_ranks
 from fastdata.doctor.report import DoctorReport, Row
 from fastdata.doctor.results import BatchSize, EndedBy, Environment, Follow, Trial
+from fastdata.doctor.running import START_SECONDS, TIME_IS_UP, Running, TrialsEndedError
 from fastdata.doctor.script import Script
-from fastdata.doctor.trials import (
-    ALLOCATOR,
-    START_SECONDS,
-    THREADS,
-    TIME_IS_UP,
-    Running,
-    Trials,
-    TrialsEndedError,
-)
+from fastdata.doctor.trials import ALLOCATOR, THREADS, Trials
 from fastdata.errors import OptionError
 from fastdata.measuring.statistics import WORTH, product
 from fastdata.processes.resources import available_cores
@@ -45,7 +38,7 @@ BATCH_FACTORS = 0.25, 0.5, 1.0, 2.0, 4.0, 8.0
 _PHASES: tuple[Phase, ...] = "train", "evaluate"
 
 LATE = 0.1
-"""Share of the time by which what is under way may end later; 5 seconds at least."""
+"""Running trials may end later by this share of the time, or by 5 seconds."""
 
 
 @dataclass
@@ -84,7 +77,7 @@ def examine(
     batch_sizes
         Whether the script also runs with batches of a quarter to eight times its own.
     progress
-        Called with a text on what is done next.
+        Called with a text before each part.
 
     Raises
     ------
@@ -151,7 +144,7 @@ def examine(
 
 
 def _try(trials: Trials, findings: Sequence[Plain], tried: _Tried) -> None:
-    """Try all advice that can be tried; `tried` has what was found so far."""
+    """Try all advice that can be tried; `tried` collects the results."""
     phases: dict[Phase, dict[Follow, Environment]] = {phase: {} for phase in _PHASES}
     wanted = _wanted(findings)
     for id, environment in wanted.items():
@@ -185,7 +178,7 @@ def _wanted(findings: Sequence[Plain]) -> dict[str, Environment]:
 
 
 def _try_together(trials: Trials, tried: _Tried, wanted: Mapping[str, Environment]) -> None:
-    """Follow all gains that keep the numbers, and all but each one; keep what is the fastest.
+    """Follow all gains that keep the numbers, then without each one; keep the fastest set.
 
     The gain of the allocator multiplies it: all processes but those of its own row have that.
     """
@@ -221,7 +214,7 @@ def _value(trial: Trial | None) -> float:
 
 
 def _collect(trials: Trials, tried: _Tried, findings: Sequence[Plain], ended: str) -> None:
-    """Take what is known of each piece of advice, and why nothing is known of the others."""
+    """Collect the trial of each piece of advice, or the reason why there is none."""
     for phase in _PHASES:
         found = trials.found(phase)
         tried.trials |= {follow[0]: one for follow, one in found.items() if len(follow) == 1}

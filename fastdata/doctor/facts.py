@@ -92,7 +92,7 @@ def rank_facts(
         WATCHED_STEPS,
         weights,
         any(map(_is_sharded, seen.models)),
-        any(name == "join" for name, _ in seen.calls),
+        bool(seen.called("join")),
         seen.validates,
         seed is not None,
     )

@@ -95,6 +95,7 @@ class ScriptProcess:
             **os.environ,
             "TMPDIR": request.scratch,
             "TORCHINDUCTOR_CACHE_DIR": str(self._scratch.parent / "inductor"),  # one for all
+            "TRITON_CACHE_DIR": str(self._scratch.parent / "triton"),
             "PYTHONUNBUFFERED": "1",
             **(environment or {}),
         }

@@ -63,20 +63,19 @@ class Trained:
 class Replay:
     """Takes the place of loaders' iterators; `watch` knows which epochs train.
 
-    If this is one of several ranks that are `compared`, epochs end after a number of batches, never
-    after a time.
+    Batches that are given again have `factor` times as many samples.  If this is one of several
+    ranks that are `compared`, epochs end after a number of batches, never after a time.
     """
 
-    def __init__(self, mode: Mode, watch: Watch, *, compared: bool = False) -> None:
-        self.mode = mode
-        self._compared = compared
+    def __init__(
+        self, mode: Mode, watch: Watch, factor: float = 1.0, *, compared: bool = False
+    ) -> None:
+        self.mode, self._watch, self._factor, self._compared = mode, watch, factor, compared
         self.convert: Callable[[Any], Any] | None = None
         """What becomes of each tensor of a batch."""
         self.waits: list[tuple[float, float]] = []
         """For each batch that was trained with: seconds that the loop waited for it, and until
         it wanted the next one."""
-        self.factor = 1.0
-        """How many times as many samples batches have as those of the script."""
         self.samples = 0
         """Of a batch that is given again: the length of its first tensor."""
         self._next = 0
@@ -87,9 +86,7 @@ class Replay:
         """In which something was trained, and that have begun."""
         self.has_cut = False
         """Whether an epoch has ended early."""
-        self._watch = watch
         self.trained_with: Trained | None = None
-        self._trained = False
         self._replaced: set[Any] = set()
         self._loaders: Any = WeakIdKeyDictionary()
         """By tensor of a batch, while nothing is given again."""
@@ -151,12 +148,10 @@ class Replay:
                 break
             taken = time.perf_counter()
             self._watch.on_event("batch")
-            if self.mode != "watch" and len(kept) < KEPT_BATCHES:
-                kept.append(tree_map(_copied, batch))
             if self.mode == "watch":
-                for leaf in tree_leaves(batch):
-                    if isinstance(leaf, torch.Tensor):
-                        self._loaders[leaf] = epoch.loader
+                self._loaders.update(dict.fromkeys(_tensors(batch), epoch.loader))
+            elif len(kept) < KEPT_BATCHES:
+                kept.append(tree_map(_copied, batch))
             if self._compared and count < KEPT_BATCHES:
                 first.samples = first.samples or _samples(batch)
                 first.digests.append(digest(batch))
@@ -166,7 +161,6 @@ class Replay:
                 self.trained_with = self.trained_with or first
                 if not counted:
                     self.epochs, counted = self.epochs + 1, True
-                self._trained = True
                 self.waits.append((taken - asked, time.perf_counter() - taken))
             made = self._watch.seen.steps_seen - steps
             if self._ends(count, made, began, trains=epoch.trains):
@@ -179,7 +173,7 @@ class Replay:
         trains = epoch.trains
         if kept and self._is_measured(trains=trains):
             self.repeats = True
-            kept = _regrouped(kept, self.factor)
+            kept = _regrouped(kept, self._factor)
             self.samples = _samples(kept[0])
             yield from map(self._converted, self._again(kept))
 
@@ -208,7 +202,7 @@ class Replay:
             return is_long and steps >= EPOCH_STEPS
         if trains or self._is_measured(trains=False):
             return count >= KEPT_BATCHES
-        if not self._trained:
+        if not self.epochs:
             return self._is_over(began, UNTRAINED_SECONDS)
         return count >= UNTRAINED_BATCHES
 
@@ -217,7 +211,7 @@ class Replay:
 
     def _is_measured(self, *, trains: bool) -> bool:
         """Return whether batches of an epoch are given again, to measure it."""
-        return self.mode == "train" if trains else self.mode == "evaluate" and self._trained
+        return self.mode == "train" if trains else self.mode == "evaluate" and self.epochs > 0
 
 
 def _copied(leaf: Any) -> Any:
@@ -248,6 +242,9 @@ def _regrouped(batches: list[Any], factor: float) -> list[Any]:
     ]
 
 
+def _tensors(batch: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
+
+
 def _versions(batch: Any) -> list[int]:
-    leaves = (leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor))
-    return [leaf._version for leaf in leaves if not leaf.is_inference()]
+    return [tensor._version for tensor in _tensors(batch) if not tensor.is_inference()]

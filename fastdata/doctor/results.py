@@ -41,23 +41,23 @@ class Trial:
     """How much longer the first step took than the others: for compiling, mostly."""
     peak_bytes: int = 0
     base_peak_bytes: int = 0
-    """Of the script as it is."""
+    """Peak memory without the advice."""
     step_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class BatchSize:
-    """Speed and peak memory of the script with batches of so many samples.
+    """Speed and peak memory of the script with another batch size.
 
-    Memory is what the process had resident; on a GPU, what torch had allocated there.
+    Memory is resident memory; on a GPU, memory that torch allocated there.
     """
 
     samples: int
     samples_per_second: float = 0.0
     peak_bytes: int = 0
     reserved_bytes: int = 0
-    """Of a GPU, by torch: what is more than the peak is cut into pieces that are too small."""
+    """GPU memory that torch reserved; much more than the peak is fragmented memory."""
     retries: int = 0
     """How often torch had to give its unused memory of a GPU back to find a piece."""
     why: str = ""
-    """Why there are no figures: it does not fit into memory, or failed."""
+    """Why it has no figures: the batches do not fit into memory, or the script failed."""

@@ -79,8 +79,7 @@ class Session:
             request.script, lambda: self._watch.seen.steps_seen > 0, self._end_with
         )
         mode: Mode = "watch" if request.watch_only else request.phase
-        self._replay = Replay(mode, self._watch, compared=request.ranks > 1)
-        self._replay.factor = request.batch_factor
+        self._replay = Replay(mode, self._watch, request.batch_factor, compared=request.ranks > 1)
         self._changes: dict[str, list[Change]] = {}  # by ID of advice
         self._undo = contextlib.ExitStack()
         self._first: State | None = None  # before the first dump

@@ -14,6 +14,7 @@ import contextlib
 import math
 import os
 import random
+import re
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,21 +25,28 @@ from pathlib import Path
 from fastdata.doctor.advice import advice_by_id
 from fastdata.doctor.advice.processor import KEPT
 from fastdata.doctor.contract import Numerics, Phase
-from fastdata.doctor.messages import Dump, Ran, Request, Run, Switch, Watched
+from fastdata.doctor.messages import Ran, Request, Watched
 from fastdata.doctor.numerics import Compared, compare_dumps
 from fastdata.doctor.processes import ScriptFailedError, ScriptProcess
 from fastdata.doctor.results import BatchSize, Environment, Follow, Trial
+from fastdata.doctor.running import (
+    MOST_STEP_SECONDS,
+    START_SECONDS,
+    TIME_IS_UP,
+    WINDOW_SECONDS,
+    Running,
+    TrialsEndedError,
+    ends_at,
+)
 from fastdata.doctor.script import Script
-from fastdata.doctor.watching import EventKind
 from fastdata.measuring.cores import CoresOfOthers
 from fastdata.measuring.noise import Clock, clock_for, noise_of, too_noisy
 from fastdata.measuring.statistics import LEAST_STARTS, Judgement, judge, smallest_gain
 from fastdata.measuring.turns import ROUNDS, ROWS_PER_BASELINE, plan, ratios_of
 from fastdata.processes.resources import available_cores
 
-__all__ = ["ALLOCATOR", "THREADS", "TIME_IS_UP", "Running", "Trials", "TrialsEndedError"]
+__all__ = ["ALLOCATOR", "THREADS", "Trials"]
 
-WINDOW_SECONDS = 0.5
 UNTIMED_STEPS = 2
 """Steps after each switch."""
 
@@ -51,29 +59,20 @@ MOST_STARTS = 4
 PAIRS_SHARE = 0.4
 """Share of the time left that pairs of processes may take before rows are switched."""
 
-MOST_WARM_UPS = 6
-STABLE = 0.1
-"""Windows that differ by less are warm."""
-
-START_SECONDS = 600.0
-"""Limit of a script's start: it may download data."""
-
-MOST_STEP_SECONDS = 120.0
-
 FIRST_STEP_SHARE = 0.3
 """Share of the time left that the first step of a row may take, as for compiling."""
-
-TIME_IS_UP = "the time is up; --seconds gives more"
 
 ITSELF: Follow = ()
 """The row that compares the script with itself."""
 
-ALLOCATOR, THREADS = "D55", "D17"
+ALLOCATOR = "D55"
+"""All processes follow this advice; its own row is compared with one that does not."""
+
+THREADS = "D17"
 """Processor time does not show what more threads gain."""
 
-
-class TrialsEndedError(Exception):
-    """Trials cannot go on; the message says why."""
+WATCH_SHARE = 0.4
+"""Share of the time after which a script is not watched any longer."""
 
 
 class _RowFailedError(Exception):
@@ -99,66 +98,8 @@ class _Row:
 
     @property
     def is_allocator(self) -> bool:
-        """Whether it is the allocator, which every process has but this row's."""
+        """All other processes follow the advice on the memory allocator."""
         return self.follow == (ALLOCATOR,)
-
-
-@dataclass
-class Running:
-    """A process that waits at a step; all ends at the time `until`, by `time.monotonic`."""
-
-    process: ScriptProcess
-    until: float
-    step_seconds: float = 0.0
-    last: Ran | None = None
-    _follow: Follow = ()
-
-    def at_most(self, part: EventKind | None) -> float | None:
-        """Return how many times as fast a step is that does a part of it in no time.
-
-        None where that part was not timed, or another processor does the work.
-        """
-        if part is None or self.last is None or self.last.reserved_bytes:
-            return None
-        share = self.last.part_seconds.get(part, 0.0) / self.last.seconds
-        return 1 / (1 - share) if 0 < share < 1 else None
-
-    @property
-    def peak_bytes(self) -> int:
-        """The most memory that it has taken: resident, or of a GPU."""
-        return (self.last.reserved_bytes or self.last.peak_bytes) if self.last else 0
-
-    def run(self, steps: int) -> Ran:
-        """Run some steps."""
-        self.last = self._ask(Run(steps), START_SECONDS + steps * MOST_STEP_SECONDS)
-        return self.last
-
-    def dump(self, path: Path, follow: Follow = (), seconds: float = START_SECONDS) -> float:
-        """Write the numbers of one step from the first state; return its seconds."""
-        self._follow = follow
-        return self._ask(Dump(str(path), follow), seconds).seconds
-
-    def switch(self, follow: Follow, *, forget_peak: bool = False) -> None:
-        """Follow this advice, and no other, from the next step on."""
-        if follow != self._follow or forget_peak:
-            self.process.tell(Switch(follow, forget_peak))
-            self._follow = follow
-
-    def warm_up(self) -> float:
-        """Run until a step takes as long as the one before; return the seconds of the first."""
-        first = before = self.run(1).seconds
-        for _ in range(MOST_WARM_UPS):
-            now = self.run(max(1, round(WINDOW_SECONDS / 2 / before))).step_seconds("wall")
-            stable = abs(now - before) < STABLE * before
-            before = now
-            if stable:
-                break
-        self.step_seconds = before
-        return first
-
-    def _ask(self, command: object, seconds: float) -> Ran:
-        with _until(self.until):
-            return self.process.ask(command, min(seconds, self.until - time.monotonic()))
 
 
 @dataclass
@@ -211,7 +152,8 @@ class Trials:
         A validation is seen too, if it comes soon.  If the script sets variables that torch reads
         as it is imported, they are set from the beginning from now on: torch comes before scripts.
         """
-        with self._start(pinned=False, watch_only=True) as process:
+        seconds = WATCH_SHARE * self.seconds_left
+        with self._start(pinned=False, watch_only=True, seconds=seconds) as process:
             self.watched = process.watched_to_end(min(START_SECONDS, self._most_seconds))
         if self._environment or not self.watched.environment:
             return self.watched
@@ -235,7 +177,7 @@ class Trials:
         """Compare the script that follows advice with the script as it is, for each row.
 
         `rows` have their environment, the most wanted first.  `found` has the results, also if this
-        ends by an error or an interruption.  Rows for which there is no time are left out.  Raises
+        ends by an error or an interruption.  Some rows are left out if the time is short.  Raises
         `ScriptFailedError` if the script fails without advice, and `TrialsEndedError` if the time
         is up or the machine is too noisy.
         """
@@ -266,7 +208,7 @@ class Trials:
                 self._look_at_numerics(phase)
 
     def found(self, phase: Phase) -> dict[Follow, Trial]:
-        """Return what is known of each row by now; the script compared with itself is ``()``."""
+        """Return the present results of each row; the script compared with itself is ``()``."""
         judged = self._judged(phase)
         found = {}
         for row in self._rows.get(phase, {}).values():
@@ -307,14 +249,14 @@ class Trials:
                     ran.retries,
                 )
         except ScriptFailedError as error:
-            return BatchSize(samples, why=_last_line(str(error)))
+            return BatchSize(samples, why=_error_of(str(error)))
 
     # -- advice that is switched ----------------------------------------------------------------
 
     def _run_switched(
         self, rows: list[_Row], phase: Phase, start: int, pairs: Sequence[_Row]
     ) -> list[_Row]:
-        """Switch rows on and off in one process; return those for which there was time."""
+        """Switch rows on and off in one process; return the rows that ran."""
         more = max(0, LEAST_STARTS["live"] - start - 1)
         reserved = more * self._start_seconds + self._seconds_of_pairs(pairs, start + 1)
         while rows:
@@ -349,7 +291,7 @@ class Trials:
             row.warm_up_seconds = max(0.0, took - row.step_seconds)
 
     def _that_fit(self, rows: Sequence[_Row], seconds: float) -> tuple[list[_Row], int]:
-        """Return the rows and the rounds for which there is time, the most wanted rows first."""
+        """Return the rows and the rounds that fit into the time, the most wanted rows first."""
         kept = list(rows)
         while kept:
             rounds = int(min(ROUNDS, seconds / self._seconds_of_round(kept)))
@@ -368,7 +310,7 @@ class Trials:
             for number, row in enumerate(order):
                 self.progress(f"block {number + 1} of {len(order)}: {_name(row or itself)}")
                 ran.append(self._block(base, row or itself))
-        except BaseException:  # what was measured until then counts
+        except BaseException:  # its complete rounds count
             with contextlib.suppress(TrialsEndedError):
                 self._add(order, ran, others)
             raise
@@ -431,7 +373,7 @@ class Trials:
             except ScriptFailedError as error:
                 if self.base(phase).process.has_ended:
                     raise
-                row.why = _last_line(str(error))
+                row.why = _error_of(str(error))
 
     def _run_pair(self, row: _Row, phase: Phase, other: Running) -> None:
         """Give a row the number of one pair of processes."""
@@ -475,7 +417,7 @@ class Trials:
         return block * (len(rows) + 2 + len(rows) // ROWS_PER_BASELINE)
 
     def _seconds_of_pairs(self, rows: Sequence[_Row], starts: int = 0) -> float:
-        """Return how long the pairs of rows take, of which so many have run."""
+        """Return the seconds that the remaining pairs of these rows take."""
         more = max(0, LEAST_STARTS["start"] - starts)
         one = 2 * self._start_seconds + (ROUNDS + 1) * self._seconds_of_round([])
         return more * one * len(rows)
@@ -492,7 +434,7 @@ class Trials:
         except ScriptFailedError as error:
             if row.follow == ITSELF:
                 raise
-            raise _RowFailedError(row, _last_line(str(error))) from error
+            raise _RowFailedError(row, _error_of(str(error))) from error
 
     # -- processes ------------------------------------------------------------------------------
 
@@ -514,7 +456,7 @@ class Trials:
         process = stack.enter_context(
             self._start(pinned=pinned, environment=environment, phase=phase, **request)
         )
-        with _until(self.until):
+        with ends_at(self.until):
             process.watched(min(START_SECONDS, self._most_seconds))
         self._start_seconds = max(self._start_seconds, time.monotonic() - began)
         return Running(process, self.until)
@@ -555,28 +497,20 @@ class Trials:
             self._running(stack, phase, in_float64=True).dump(exact)
 
 
-@contextlib.contextmanager
-def _until(until: float) -> Iterator[None]:
-    """Say that the time is up, where a script has failed for that."""
-    try:
-        yield
-    except ScriptFailedError:
-        if time.monotonic() >= until:
-            raise TrialsEndedError(TIME_IS_UP) from None
-        raise
-
-
 def _name(row: _Row) -> str:
     return ", ".join(row.follow) or "the script as it is"
 
 
 def _at_least_promised(measured: Numerics | None, follow: Follow) -> Numerics | None:
-    """Return the class of numerics; of what lowers the precision, that at least, if at all."""
+    """Return the class of numerics; of advice that lowers the precision at least that, if any."""
     promised = max((advice_by_id(id).numerics for id in follow), default=Numerics.EQUAL)
     if measured in (None, Numerics.EQUAL) or promised < Numerics.PRECISION:
         return measured
     return max(measured, promised)
 
 
-def _last_line(text: str) -> str:
-    return next((line for line in reversed(text.splitlines()) if line.strip()), text).strip()
+def _error_of(text: str) -> str:
+    """Return the line of a traceback that has the error, else the last line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Interrupt): .", line)]
+    return (errors or lines or [text])[-1]

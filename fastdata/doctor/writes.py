@@ -96,10 +96,17 @@ class WritesKept(importlib.abc.MetaPathFinder):
         self._moved: dict[str, str] = {}
         self._looks = False  # whether `_LOOKS` are our functions
         home = Path.home()
-        places = [scratch, Path("/dev"), Path("/proc"), Path(tempfile.gettempdir())]
+        places = [Path("/dev"), Path("/proc"), Path(tempfile.gettempdir())]
         places.append(Path(os.environ.get("XDG_CACHE_HOME", home / ".cache")))
-        names = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "HF_HOME", "TORCH_HOME"
-        places += [Path(os.environ[name]) for name in names if name in os.environ]
+        places += [
+            Path(os.environ[name]) for name in ("HF_HOME", "TORCH_HOME") if name in os.environ
+        ]
+        caches = (
+            "TORCHINDUCTOR_CACHE_DIR",
+            "TRITON_CACHE_DIR",
+        )  # of this process, as the scratch folder
+        own = [scratch, *(os.environ[name] for name in caches if name in os.environ)]
+        self._caches = [os.path.realpath(place) for place in own]
         self._allowed = tuple(os.path.realpath(place) for place in places)
 
     def install(self) -> None:
@@ -130,7 +137,7 @@ class WritesKept(importlib.abc.MetaPathFinder):
     # -- places ------------------------------------------------------------------------------
 
     def _is_allowed(self, path: str) -> bool:
-        if path.startswith(self._allowed[0] + os.sep):
+        if any(path.startswith(f"{place}/") for place in self._caches):
             return True
         inside = any(path == place or path.startswith(place + os.sep) for place in self._allowed)
         return inside and not path.startswith(_SHARED)

@@ -65,8 +65,8 @@ VALUE_METHODS = {
 }
 """Methods of tensors that give the host a value."""
 
-_ONLY_CALLS = "cpu", "numpy", "tolist", "__repr__"
-"""Those that show no operation on the CPU, only a call."""
+_ONLY_CALLS = {True: ("cpu", "numpy", "tolist", "__repr__"), False: ("__repr__",)}
+"""Methods that show no operation, only a call: on the CPU, and on another device."""
 
 VALUE_SHAPED = {
     "nonzero": "nonzero",
@@ -229,8 +229,7 @@ class _Calls(TorchFunctionMode):
         try:
             if (
                 not outermost
-                and self._counter.device.type == "cpu"
-                and name in _ONLY_CALLS
+                and name in _ONLY_CALLS[self._counter.device.type == "cpu"]
                 and args
                 and isinstance(args[0], torch.Tensor)
             ):
@@ -249,7 +248,7 @@ class _Calls(TorchFunctionMode):
         moved = name in ("to", "cuda") or any(map(self._is_on_device, given))
         self.counts = moved or not on_cpu
         try:
-            if moved and on_cpu and name in _ONLY_CALLS:
+            if moved and name in _ONLY_CALLS[on_cpu]:
                 self._counter.synchronisation(VALUE_METHODS[name])
             self._report_made(name, args, kwargs)
             result = func(*args, **kwargs)

@@ -132,16 +132,18 @@ def smallest_gain(rows: Mapping[K, Sequence[float]]) -> float:
 
 def joint(one: Estimate, other: Estimate) -> Estimate:
     """Return one estimate of `judge` over another: they agree if its interval contains 1."""
-    return product(one, Estimate(1 / other.value, 1 / other.high, 1 / other.low, other.starts))
+    return _combined(one.value / other.value, one, other)
 
 
 def product(one: Estimate, other: Estimate) -> Estimate:
-    """Return the product of two estimates of `judge`, as of a gain on top of another one.
+    """Return the product of two estimates of `judge`, as of a gain on top of another one."""
+    return _combined(one.value * other.value, one, other)
 
-    The two must not share processes.  Errors add as the root of the sum of their squares.
-    """
-    value, starts = one.value * other.value, min(one.starts, other.starts)
+
+def _combined(value: float, one: Estimate, other: Estimate) -> Estimate:
+    """Add the errors of two estimates, as the root of their squares; they share no process."""
     half = math.hypot(math.log(one.high / one.value), math.log(other.high / other.value))
+    starts = min(one.starts, other.starts)
     return Estimate(value, value * math.exp(-half), value * _exp(half), starts)
 
 

@@ -59,6 +59,10 @@ MEASUREMENTS = {
     "mnist": Measurement("mnist_table.py", minutes=12, images=False),
     "converters": Measurement("converters.py", minutes=17),
     "remote": Measurement("remote.py", minutes=30),
+    "doctor": Measurement("doctor_check.py", minutes=40, images=False, work=False),
+    "doctor-nothing": Measurement(
+        "doctor_check.py", ["--nothing", "20"], 50, images=False, work=False
+    ),
 }
 
 

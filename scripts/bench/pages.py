@@ -56,6 +56,8 @@ def text_of(name: str) -> str:
     """Return what stands between the marks of a table, its name included."""
     table = TABLES[name]
     found = [Measured.load(source) for source in table.sources]
+    if not any(one.runs for one in found):
+        return f"{name} -->\n\nNot measured yet.\n\n"
     lines = table.lines(*found)
     if table.origins:
         lines += ["", " ".join(map(origin, found))]
@@ -292,6 +294,41 @@ def converters(found: Measured) -> list[str]:
     return markdown(heads, "lrrrr", rows)
 
 
+def doctor(found: Measured) -> list[str]:
+    """Gains that doctor reports beside those of advice that is followed by hand."""
+    rows = []
+    for run, names in found.news():
+        for name in names:
+            row = run["figures"][name]
+            if "failed" in row:
+                rows.append([name, row["failed"], "", "", "", "", "NO"])
+                continue
+            keys = "gain", row["clock"], "ratio"
+            gain, real, ratio = ("{:.2f} ({:.2f}-{:.2f})".format(*row[key]) for key in keys)
+            half, agrees = f"{row['half_width_percent']:.1f}%", "yes" if row["agrees"] else "NO"
+            rows.append(
+                [name, f"{gain}, {row['verdict']}", half, real, row["clock"], ratio, agrees]
+            )
+    heads = ["advice", "doctor (95%)", "half-width", "by hand (95%)", "clock", "ratio", "agree"]
+    return markdown(heads, "llrllll", rows)
+
+
+def doctor_nothing(found: Measured) -> list[str]:
+    """How often doctor reports a gain if there is none."""
+    row = found.figure("nothing") or {}
+    counts = [
+        row["runs"],
+        row["not_judged"],
+        row["pieces"],
+        row["with_a_gain"],
+        row["with_a_slower"],
+    ]
+    ranges = ["-".join(f"{one:.2f}" for one in row[key]) for key in ("itself", "smallest_gain")]
+    heads = ["runs", "runs without a result", "pieces tried", "runs with a gain"]
+    heads += ["runs with a slowdown", "the script compared with itself", "smallest gain that shows"]
+    return markdown(heads, "rrrrrrr", [[*map(str, counts), *ranges]])
+
+
 def accuracy(found: Measured) -> list[str]:
     """Top-1 of a network trained from the original files and from packs."""
 
@@ -338,6 +375,8 @@ TABLES: Mapping[str, Table] = {
     "converters": Table("docs/converters/README.md", ["converters"], converters),
     "stores-asked": Table("docs/stores.md", ["remote"], asked_of_stores),
     "stores": Table("docs/stores.md", ["remote"], stores),
+    "doctor": Table("docs/doctor.md", ["doctor"], doctor),
+    "doctor-nothing": Table("docs/doctor.md", ["doctor-nothing"], doctor_nothing),
 }
 
 
