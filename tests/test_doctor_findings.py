@@ -12,7 +12,7 @@ from doctor_helpers import PLAIN, planted, script_with, watch
 from planted_scripts import ALWAYS, SCRIPTS, TEN
 from selecting import mark_except
 
-from fastdata.doctor.advice import memory, processor, waiting
+from fastdata.doctor.advice import loop, processor
 from fastdata.doctor.messages import Ended, Watched
 from fastdata.doctor.seen import Metric, Seen
 
@@ -42,13 +42,13 @@ def found(watched: Watched | Ended, but: Collection[str] = ALWAYS) -> set[tuple[
 def test_what_was_planted_is_found_in_its_line_and_nothing_else(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "LEAST_SHARE", 0.3)  # steps are so short that a metric is much
+    monkeypatch.setattr(loop, "LEAST_SHARE", 0.3)  # steps are so short that a metric is much
     text = script_with(**SCRIPTS[name])
     assert found(watch(text, tmp_path, watch_only=True)) == planted(text)
 
 
 def test_ten_faults_at_once_are_all_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "LEAST_SHARE", 0.3)
+    monkeypatch.setattr(loop, "LEAST_SHARE", 0.3)
     assert len(planted(TEN)) >= 10
     assert found(watch(TEN, tmp_path, watch_only=True)) == planted(TEN)
 
@@ -362,7 +362,7 @@ def test_page_faults_are_found_where_clearing_them_takes_much_of_a_step(
 
 def test_a_metric_is_reported_with_its_share_and_what_is_gained_without_it() -> None:
     seen = Seen(metrics=[Metric("train.py:41 main", "accuracy", 0.63), Metric("x.py:1", "", 0.05)])
-    [finding] = waiting.metrics_in_each_step.find(seen)
+    [finding] = loop.metrics_in_each_step.find(seen)
     assert finding.what == "accuracy() takes 63% of a step: at most 2.7x"
     assert (finding.where, finding.is_tried) == ("train.py:41 main", False)
 
@@ -428,12 +428,12 @@ def test_fragmented_memory_of_a_gpu_is_found(
     }
     monkeypatch.setattr(Seen, "on_gpu", True)
     monkeypatch.setattr(torch.cuda, "memory_stats", lambda: figures)
-    findings = list(memory.expandable_segments.find(Seen()))
+    findings = list(processor.expandable_segments.find(Seen()))
     assert bool(findings) is expected
     environment = (("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),)
     assert all(finding.environment == environment for finding in findings)
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
-    assert not list(memory.expandable_segments.find(Seen()))
+    assert not list(processor.expandable_segments.find(Seen()))
 
 
 @pytest.mark.doctor

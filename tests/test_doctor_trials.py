@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -243,6 +244,40 @@ def test_checkpointing_keeps_gradients_and_takes_less_memory(tmp_path: Path) -> 
     kept = 4 * 8 * 4 * 3 * 256 * 256 * 4  # of sigmoids, in bytes
     # Not all of it: the allocator keeps some of what was freed.
     assert peaks[0] - peaks[1] > kept / 8
+
+
+SHOWING = """
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    print("anomalies:", torch.is_anomaly_enabled(), flush=True)
+    optimizer.step()
+"""
+IN_EACH_STEP = f"with torch.autograd.detect_anomaly():{textwrap.indent(SHOWING, '    ')}"
+LOOKS_FOR_ANOMALIES = {
+    "everywhere": script_with(step=SHOWING, start="torch.autograd.set_detect_anomaly(True)"),
+    "in each step": script_with(step=IN_EACH_STEP),
+    **{
+        f"{name} around the loop": script_with(step=SHOWING).replace(
+            "for epoch in", f"with torch.autograd.{name}(True):\n for epoch in"
+        )
+        for name in ("detect_anomaly", "set_detect_anomaly")
+    },
+}
+
+
+@pytest.mark.parametrize("name", LOOKS_FOR_ANOMALIES)
+def test_anomaly_detection_is_off_only_while_that_advice_is_followed(
+    name: str, tmp_path: Path
+) -> None:
+    states = []
+    with started(LOOKS_FOR_ANOMALIES[name], tmp_path) as answer:
+        assert isinstance(answer(), Watched)
+        for follow in ((), ("D09",), (), ("D09",), ()):
+            before = (tmp_path / "output.txt").read_text().count("anomalies:")
+            assert isinstance(answer(Switch(follow), Run(3)), Ran)
+            shown = (tmp_path / "output.txt").read_text().split("anomalies:")[before + 1 :]
+            states.append([line.split()[0] for line in shown])
+    assert states == [["True"] * 3, ["False"] * 3, ["True"] * 3, ["False"] * 3, ["True"] * 3]
 
 
 def test_a_script_that_ends_says_so(tmp_path: Path) -> None:

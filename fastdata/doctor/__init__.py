@@ -15,8 +15,7 @@
 ``replaying.py``    its batches: live, or a few of them repeated
 ``watching.py``     hooks: its models, optimisers, and the events of its steps
 ``seen.py``         what these saw, for the advice
-``first_steps.py``  metrics, copies, waits and memory of its first steps
-``attention.py``    attention that it computes by hand
+``first_steps.py``  its first steps: metrics, copies, waits, memory, attention
 ``sources.py``      its source text, for code that a run may not reach
 ``contract.py``     a piece of advice, and what it finds
 ``advice/``         the advice

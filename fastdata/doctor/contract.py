@@ -1,19 +1,31 @@
-"""Pieces of advice: the places of a script that they find, and the changes that are tried.
+"""Pieces of advice, and the findings of advice in a script.
 
 A piece of advice is an `Advice` in a module of ``advice/``, with an ID that never changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
-from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from fastdata.doctor.seen import EventKind, Seen
 
-__all__ = ["Advice", "Change", "Finding", "Kind", "Numerics", "Phase", "Undo", "advice", "replaced"]
+__all__ = [
+    "Advice",
+    "Change",
+    "Finding",
+    "Kind",
+    "Numerics",
+    "Phase",
+    "Undo",
+    "advice",
+    "at",
+    "replaced",
+    "switched",
+]
 
 Phase: TypeAlias = Literal["train", "evaluate"]
 
@@ -60,14 +72,23 @@ class Finding:
         return not self.why_not and (self.change is not None or bool(self.environment))
 
 
+def at(lines: Iterable[str], what: str = "", change: Change | None = None) -> Iterator[Finding]:
+    """Return a finding for each line."""
+    return (Finding(line, what, change) for line in dict.fromkeys(lines))
+
+
+def switched(setter: Callable[[Any], object], new: object, old: object) -> Undo:
+    """Give a function the new value, and later the old one."""
+    setter(new)
+    return functools.partial(setter, old)
+
+
 def replaced(owner: object, name: str, value: object) -> Undo:
     """Set an attribute of a module, a class or an object."""
-    own = vars(owner)
-    undo = (
-        partial(setattr, owner, name, own[name]) if name in own else partial(delattr, owner, name)
-    )
+    if name in vars(owner):
+        return switched(functools.partial(setattr, owner, name), value, vars(owner)[name])
     setattr(owner, name, value)
-    return undo
+    return functools.partial(delattr, owner, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +105,7 @@ class Advice:
     saves: Literal["time", "memory"] = "time"  # advice that saves memory may take time
     part: EventKind | None = None
     """The part of a step that it makes faster; it cannot save more than this part takes."""
-    gpu_only: bool = False
+    gpu_only: bool = False  # only scripts on a GPU gain by it
     why_not: str = ""  # why findings without a change are not tried
 
 

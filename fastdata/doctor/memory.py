@@ -8,7 +8,7 @@ import gc
 import resource
 import sys
 import weakref
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,26 +72,26 @@ class MemoryFollowed(TorchDispatchMode):  # type: ignore[no-untyped-call]
     while they run is not seen.  Memory that tensors share is counted once, where it was made.
     """
 
-    def __init__(self, models: Iterable[torch.nn.Module], optimizers: Iterable[Optimizer]) -> None:
+    def __init__(self, models: Sequence[torch.nn.Module], optimizers: Sequence[Optimizer]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        models, optimizers = list(models), list(optimizers)
         parameters = [p for model in models for p in model.parameters()]
         self._device = "cuda" if any(p.is_cuda for p in parameters) else "cpu"
-        self._alive: dict[int, tuple[weakref.ref[Any], tuple[str, str], int]] = {}
+        self._alive: dict[int, weakref.ref[Any]] = {}
         """By address of a storage."""
         self._held: dict[tuple[str, str], tuple[int, int]] = {}
         """Bytes and tensors that are alive, by operation and line."""
         self._bytes = 0
         self.peak_bytes = 0
         self._at_peak = self._held
-        for parameter in parameters:
-            self._add(parameter, ("parameters", ""))
-            self._add(parameter.grad, ("gradients of the step before", ""))
-        for model in models:
-            for tensor in model.buffers():
-                self._add(tensor, ("buffers of the model", ""))
-        for tensor in tree_leaves([list(one.state.values()) for one in optimizers]):
-            self._add(tensor, ("state of the optimiser", ""))
+        groups: dict[str, list[Any]] = {
+            "parameters": parameters,
+            "gradients of the step before": [p.grad for p in parameters],
+            "buffers of the model": [b for model in models for b in model.buffers()],
+            "state of the optimiser": tree_leaves([list(one.state.values()) for one in optimizers]),
+        }
+        for name, tensors in groups.items():
+            for tensor in tensors:
+                self._add(tensor, (name, ""))
 
     def at_peak(self) -> tuple[Held, ...]:
         """Return what was in memory when that was the most, the largest first."""
@@ -106,41 +106,31 @@ class MemoryFollowed(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for leaf in tree_leaves((args, kwargs)):
             self._add(leaf, (BEFORE, ""))
         result = func(*args, **(kwargs or {}))
-        made = [leaf for leaf in tree_leaves(result) if self._is_new(leaf)]
-        if made:
-            place = func.overloadpacket.__name__, user_line(sys._getframe(1))
-            for leaf in made:
-                self._add(leaf, place)
+        place = func.overloadpacket.__name__, user_line(sys._getframe(1))
+        for leaf in tree_leaves(result):
+            self._add(leaf, place)
         return result
-
-    def _storage(self, leaf: Any) -> Any:
-        """Return the memory of a tensor; None where it has none, or another device has it."""
-        if not isinstance(leaf, torch.Tensor) or leaf.device.type != self._device:
-            return None
-        try:
-            return leaf.untyped_storage()
-        except (NotImplementedError, RuntimeError):  # sparse ones, and those without values
-            return None
-
-    def _is_new(self, leaf: Any) -> bool:
-        storage = self._storage(leaf)
-        return storage is not None and storage._cdata not in self._alive
 
     def _add(self, leaf: Any, place: tuple[str, str]) -> None:
         """Count the memory of a tensor that was not seen before, until it is given back."""
-        if not self._is_new(leaf):
+        if not isinstance(leaf, torch.Tensor) or leaf.device.type != self._device:
             return
-        storage = self._storage(leaf)
+        try:
+            storage = leaf.untyped_storage()
+        except (NotImplementedError, RuntimeError):  # sparse ones, and those without values
+            return
         address, nbytes = storage._cdata, storage.nbytes()
-        reference = weakref.ref(storage, lambda _: self._remove(address))
-        self._alive[address] = reference, place, nbytes
+        if address in self._alive:
+            return
+
+        def remove(_: object) -> None:
+            del self._alive[address]
+            self._count(place, -nbytes, -1)
+
+        self._alive[address] = weakref.ref(storage, remove)
         self._count(place, nbytes, 1)
         if self._bytes > self.peak_bytes:
             self.peak_bytes, self._at_peak = self._bytes, self._held.copy()
-
-    def _remove(self, address: int) -> None:
-        _, place, nbytes = self._alive.pop(address)
-        self._count(place, -nbytes, -1)
 
     def _count(self, place: tuple[str, str], nbytes: int, tensors: int) -> None:
         before = self._held.get(place, (0, 0))

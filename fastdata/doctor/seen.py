@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -13,16 +14,7 @@ from torch.optim import Optimizer
 from fastdata.doctor.memory import Held
 from fastdata.measuring.stalls import Stall
 
-__all__ = [
-    "FOLLOWED_STEPS",
-    "BatchCopied",
-    "Epoch",
-    "Event",
-    "EventKind",
-    "Metric",
-    "ModuleUse",
-    "Seen",
-]
+__all__ = ["FOLLOWED_STEPS", "Copied", "Epoch", "Event", "EventKind", "Metric", "ModuleUse", "Seen"]
 
 EventKind: TypeAlias = Literal[
     "forward", "backward", "grad", "clip", "scale", "unscale", "step", "zero_grad"
@@ -47,8 +39,8 @@ class Epoch:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchCopied:
-    """A line that copies a tensor of a batch to a device, and the loader of that batch."""
+class Copied:
+    """A line that copies a tensor to a device, and the loader of a tensor of a batch."""
 
     line: str
     loader: Any
@@ -72,37 +64,29 @@ class Metric:
 
 @dataclass(slots=True, eq=False)
 class Event:
-    """Something that a step did: to the model or the optimiser `of`.
-
-    For a forward pass of a whole model: whether it was in training mode, and recorded for a
-    backward pass.
-    """
+    """Something that a step did: to the model or the optimiser `of`."""
 
     kind: EventKind
     line: str
     of: Any = None
+    # A forward pass of a whole model:
     training: bool = False
-    autocast: bool = False
-    """Whether any part of a forward pass was under autocast, or in 16 bits."""
-    recorded: bool = False
-    epoch: Epoch | None = None
-    """The innermost pass through a loader in which a forward pass was."""
-    set_to_none: bool = True
-    """Of `zero_grad`."""
-    kept: bool = False
-    """Whether a backward pass has added to the gradients of the last step."""
-    synchronises: bool = True
-    """Whether DDP exchanges gradients in a backward pass."""
-    one_by_one: bool = False
-    """Of clipping: whether gradients are to be read one after another."""
+    recorded: bool = False  # for a backward pass
+    autocast: bool = False  # any part was under autocast, or in 16 bits
+    epoch: Epoch | None = None  # the innermost pass through a loader
+    # A backward pass:
+    kept: bool = False  # it has added to the gradients of the last step
+    synchronises: bool = True  # DDP exchanges gradients
+    # Another call:
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
 class ModuleUse:
-    """A call of a module without children, and the module that made its input."""
+    """A call of a module without children, and what its input was."""
 
     module: nn.Module
-    made_by: nn.Module | None
+    made_by: nn.Module | None = None
     users: int = 0
     """Modules that took its output."""
     channels_last: bool = False
@@ -132,11 +116,10 @@ class Seen:
     """The same, of models in evaluation mode."""
     stalls: tuple[Stall, ...] = ()
     metrics: list[Metric] = field(default_factory=list)
-    copies: list[BatchCopied] = field(default_factory=list)
+    copies: list[Copied] | None = None
+    """None if they were not looked at."""
     attention: list[str] = field(default_factory=list)
     """Lines that compute attention by hand."""
-    moving_lines: set[str] | None = None
-    """Lines of a step that move a tensor to a device; None if they were not looked at."""
     held: tuple[Held, ...] = ()
     held_bytes: int = 0
     steps_seen: int = 0
@@ -148,14 +131,15 @@ class Seen:
     @property
     def events(self) -> Iterator[Event]:
         """Every event, in its order."""
-        for step in self.steps:
-            yield from step
-        yield from self.after
+        return itertools.chain(*self.steps, self.after)
 
-    @property
-    def forwards(self) -> Iterator[Event]:
-        """Every forward pass of a whole model."""
-        return (event for event in self.events if event.kind == "forward")
+    def of_kind(self, *kinds: EventKind) -> Iterator[Event]:
+        """Return the events whose kind is among `kinds`, in order."""
+        return (event for event in self.events if event.kind in kinds)
+
+    def called(self, *names: str) -> list[str]:
+        """Return the lines in `calls` that have one of the names."""
+        return [line for name, line in self.calls if name in names]
 
     @property
     def on_gpu(self) -> bool:
@@ -165,7 +149,7 @@ class Seen:
     @property
     def validates(self) -> bool:
         """Whether a model was called in evaluation mode."""
-        return any(not event.training for event in self.forwards)
+        return not all(event.training for event in self.of_kind("forward"))
 
     @property
     def is_compiled(self) -> bool:
@@ -180,10 +164,9 @@ class Seen:
     @property
     def is_plain(self) -> bool:
         """Whether the script has one optimiser, and only `backward` makes gradients."""
+        kinds = [{event.kind for event in step} for step in self.steps]
         return len(self.optimizers) == 1 and all(
-            any(event.kind == "backward" for event in step)
-            and not any(event.kind == "grad" for event in step)
-            for step in self.steps
+            "backward" in one and "grad" not in one for one in kinds
         )
 
     @property
@@ -200,17 +183,8 @@ class Seen:
 
     def trained(self) -> list[nn.Module]:
         """Return models that were called in training mode and recorded."""
-        called = {id(event.of) for event in self.forwards if event.recorded}
-        return [model for model in self.models if id(model) in called]
-
-    @property
-    def model_line(self) -> str:
-        """The line that makes the first trained model; "" if it is not known."""
-        return next(map(self.line_of, self.trained()), "")
-
-    def called(self, *names: str) -> list[str]:
-        """Return the lines that call one of these."""
-        return [line for name, line in self.calls if name in names]
+        called = {event.of for event in self.of_kind("forward") if event.recorded}
+        return [model for model in self.models if model in called]
 
     def line_of(self, what: Any) -> str:
         """Return where an object was made; "" if that was not seen."""

@@ -16,7 +16,7 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -31,25 +31,40 @@ from fastdata.measuring.lines import user_line
 
 __all__ = ["EventKind", "Watch"]
 
-_EVENTS: tuple[tuple[Any, str, EventKind], ...] = (
-    (torch.Tensor, "backward", "backward"),
-    (torch.autograd, "backward", "backward"),
-    (torch.autograd, "grad", "grad"),
-    (Optimizer, "zero_grad", "zero_grad"),
-    (nn.Module, "zero_grad", "zero_grad"),
-    (torch.nn.utils, "clip_grad_norm_", "clip"),
-    (torch.nn.utils, "clip_grad_value_", "clip"),
-    (torch.nn.utils.clip_grad, "clip_grad_norm_", "clip"),
-    (torch.nn.utils.clip_grad, "clip_grad_value_", "clip"),
-    (torch.amp.GradScaler, "scale", "scale"),
-    (torch.amp.GradScaler, "unscale_", "unscale"),
-    (torch.amp.GradScaler, "get_scale", "unscale"),  # to unscale gradients by hand
+_EVENTS: dict[EventKind, tuple[tuple[Any, str], ...]] = {
+    "backward": ((torch.Tensor, "backward"), (torch.autograd, "backward")),
+    "grad": ((torch.autograd, "grad"),),
+    "zero_grad": ((Optimizer, "zero_grad"), (nn.Module, "zero_grad")),
+    "clip": tuple(
+        (owner, f"clip_grad_{what}_")
+        for owner in (nn.utils, nn.utils.clip_grad)
+        for what in ("norm", "value")
+    ),
+    "scale": ((torch.amp.GradScaler, "scale"),),
+    # The latter is called to unscale gradients by hand.
+    "unscale": ((torch.amp.GradScaler, "unscale_"), (torch.amp.GradScaler, "get_scale")),
+}
+"""Functions that are events, with their owners."""
+
+_CALLS: tuple[tuple[Any, str, str], ...] = (
+    (torch.autograd.detect_anomaly, "__init__", "detect_anomaly"),
+    (torch.autograd.set_detect_anomaly, "__init__", "set_detect_anomaly"),
+    (torch.profiler.profile, "__init__", "profile"),
+    (torch.autograd.profiler.profile, "__init__", "profile"),
+    (torch, "set_num_threads", "set_num_threads"),
+    (torch, "use_deterministic_algorithms", "use_deterministic_algorithms"),
+    (torch.cuda, "synchronize", "synchronize"),
+    (torch.utils.checkpoint, "checkpoint", "checkpoint"),
+    (DistributedDataParallel, "join", "join"),
 )
-"""Functions that are events, by their owners."""
+"""Functions whose calls matter wherever they are, with their owners and labels."""
 
 _HALF = torch.float16, torch.bfloat16
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
+
+_Gradient: TypeAlias = tuple[torch.Tensor, weakref.ref[torch.Tensor], int]
+"""A parameter with its gradient, and the version of that."""
 
 
 class Watch:
@@ -60,6 +75,7 @@ class Watch:
 
     def __init__(self, on_step: Callable[[], None]) -> None:
         self.seen = Seen()
+        self.on_step = on_step
         self.on_forward: Callable[[nn.Module], None] | None = None
         """Called after a whole model was called in evaluation mode."""
         self.on_event: Callable[[str], None] = lambda kind: None
@@ -68,20 +84,17 @@ class Watch:
         """How long parts of steps took, on the host: optimisers' steps, clipping."""
         self.epochs: list[Epoch] = []
         """Under way, the innermost last."""
-        self._pass: Event | None = None
-        self._left: list[tuple[torch.Tensor, weakref.ref[torch.Tensor], int]] = []
-        """Parameters with the gradients of the last step, and the versions of these."""
-        self.on_step = on_step
-        self._events: list[Event] = []
-        self._depth = 0
         self.in_model = False
         """Whether a whole model, with parameters, is being called."""
+        self._pass: Event | None = None
+        self._left: list[_Gradient] = []  # of the last step
+        self._depth = 0
         self._uses = self.seen.uses
         self._made: dict[int, tuple[weakref.ref[Any], nn.Module]] = {}
         self._handles: list[Any] = []
-        self._building = 0
+        self._inside = 0  # of functions that are events
+        # Of steps under way: that of a class of the user's calls that of torch's.
         self._steps_began: list[float | None] = []
-        """Of steps under way: that of a class of the user's calls that of torch's."""
         self._boundary: weakref.ref[Optimizer] | None = None
 
     def install(self) -> None:
@@ -93,24 +106,12 @@ class Watch:
         optimizer_hooks.register_optimizer_step_pre_hook(self._before_step)
         optimizer_hooks.register_optimizer_step_post_hook(self._after_step)
         for made in (nn.Module, Optimizer, DataLoader):
-            self._note_made(made)
-        for context in (
-            torch.autograd.detect_anomaly,
-            torch.autograd.set_detect_anomaly,
-            torch.profiler.profile,
-            torch.autograd.profiler.profile,
-        ):
-            self._note_call(context, "__init__", context.__name__)
-        for owner, name in (
-            (torch, "set_num_threads"),
-            (torch, "use_deterministic_algorithms"),
-            (torch.cuda, "synchronize"),
-            (torch.utils.checkpoint, "checkpoint"),
-            (DistributedDataParallel, "join"),
-        ):
-            self._note_call(owner, name, name)
-        for owner, name, kind in _EVENTS:
-            self._wrap(owner, name, kind)
+            _replace(made, "__init__", self._make)
+        for owner, name, label in _CALLS:
+            _replace(owner, name, functools.partial(self._call, label))
+        for kind, functions in _EVENTS.items():
+            for owner, name in functions:
+                _replace(owner, name, functools.partial(self._event, kind))
 
     @property
     def is_stepping(self) -> bool:
@@ -128,78 +129,79 @@ class Watch:
         """Add an event, of a step that is under way; it is returned."""
         event = Event(kind, line, of, **facts)
         if self._handles:
-            self._events.append(event)
-            self.seen.after = self._events
+            self.seen.after.append(event)
             self.on_event(kind)
         return event
 
     # -- what takes the place of functions -----------------------------------------------------
 
-    def _wrap(self, owner: Any, name: str, kind: EventKind) -> None:
-        original = getattr(owner, name)
-
-        @functools.wraps(original)
-        def wrapped(*arguments: Any, **options: Any) -> Any:
-            # Under torch's modes a backward pass calls itself once more.
-            inner = self._building and kind in ("backward", "grad")
-            if kind in ("backward", "grad") and not inner:
+    def _event(self, kind: EventKind, original: Any, frame: Any, args: Any, kwargs: Any) -> Any:
+        event, left = Event(kind, ""), []
+        differentiates = kind in ("backward", "grad")
+        # Under torch's modes a backward pass calls itself once more.
+        if not (self._inside and differentiates):
+            if differentiates:
                 self._trains()
-            facts = None if inner else self._facts(kind, arguments, options)
-            event = Event(kind, "")
-            if facts is not None:
-                event = self.add(kind, user_line(sys._getframe(1)), **facts)
-            left = self._left_gradients() if kind == "backward" and not inner else []
-            if forced := self.seen.forced.get(kind):
-                options |= forced
-                if kind == "zero_grad":
-                    arguments = arguments[:1]
-            self._building += 1
-            began = time.perf_counter()
-            try:
-                return original(*arguments, **options)
-            finally:
-                self._building -= 1
-                self.part_seconds[kind] += time.perf_counter() - began
-                event.kept = bool(left) and all(
-                    p.grad is not None and p.grad is gradient() and p.grad._version > version
-                    for p, gradient, version in left
-                )
-
-        setattr(owner, name, wrapped)
+            if (facts := self._facts(kind, args, kwargs)) is not None:
+                event = self.add(kind, user_line(frame), **facts)
+            left = self._left_gradients() if kind == "backward" else []
+        if forced := self.seen.forced.get(kind):
+            kwargs |= forced
+            args = args[:1] if kind == "zero_grad" else args
+        self._inside += 1
+        began = time.perf_counter()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            self._inside -= 1
+            self.part_seconds[kind] += time.perf_counter() - began
+            event.kept = bool(left) and all(
+                p.grad is not None and p.grad is gradient() and p.grad._version > version
+                for p, gradient, version in left
+            )
 
     def _facts(self, kind: EventKind, arguments: Any, options: Any) -> dict[str, Any] | None:
         """Return what there is to know of a call; None if it does nothing."""
         if kind == "zero_grad":
             set_to_none = (*arguments[1:], options.get("set_to_none", True))[0]
-            return {"of": arguments[0], "set_to_none": bool(set_to_none)}
+            return {"options": {"set_to_none": bool(set_to_none)}}
         if kind == "backward":
             ddp = [m for m in self.seen.models if isinstance(m, DistributedDataParallel)]
             return {"synchronises": all(m.require_backward_grad_sync for m in ddp)}
         if kind == "clip":
             limit = (*arguments[1:], options.get("max_norm"))[0]
             only_returns_the_norm = isinstance(limit, float) and math.isinf(limit)
-            one_by_one = options.get("foreach") is False
-            return None if only_returns_the_norm else {"one_by_one": one_by_one}
+            return None if only_returns_the_norm else {"options": options}
         if kind in ("scale", "unscale"):  # without a GPU every scaler for CUDA is off
             return {} if arguments[0].is_enabled() else None
         return {}
 
-    def _note_made(self, made: type[Any]) -> None:
-        """Remember in which line objects of a class are made."""
-        original = made.__init__
+    def _make(self, original: Any, frame: FrameType, arguments: Any, options: Any) -> None:
+        """Remember in which line an object is made: not in one of its own constructors."""
+        maker: FrameType | None = frame
+        while maker is not None and maker.f_code.co_name == "__init__":
+            names = maker.f_code.co_varnames
+            if not names or maker.f_locals.get(names[0]) is not arguments[0]:
+                break
+            maker = maker.f_back
+        self.seen.lines[id(arguments[0])] = user_line(maker)
+        original(*arguments, **options)
 
-        @functools.wraps(original)
-        def wrapped(this: Any, *arguments: Any, **options: Any) -> None:
-            self.seen.lines[id(this)] = user_line(_making(this, sys._getframe(1)))
-            original(this, *arguments, **options)
-
-        made.__init__ = wrapped
+    def _call(self, label: str, original: Any, frame: FrameType, args: Any, kwargs: Any) -> Any:
+        # `set_detect_anomaly(False)`, `profile(enabled=False)` are none.
+        first = args[1:2] if original.__name__ == "__init__" else args[:1]
+        off = any(one is False for one in (*first, kwargs.get("enabled"), kwargs.get("mode")))
+        # Nor are torch's own calls, as its compiler's.
+        line = "" if off or frame.f_code.co_filename.startswith(_TORCH) else user_line(frame)
+        if line and (label, line) not in self.seen.calls:
+            self.seen.calls.append((label, line))
+        return original(*args, **kwargs)
 
     def _trains(self) -> None:
         for epoch in self.epochs:
             epoch.trains = True
 
-    def _left_gradients(self) -> list[tuple[torch.Tensor, weakref.ref[torch.Tensor], int]]:
+    def _left_gradients(self) -> list[_Gradient]:
         """Return the gradients of the last step, or none if any was cleared or changed since."""
         left, self._left = self._left, []
         for p, gradient, version in left:
@@ -212,24 +214,6 @@ class Watch:
             return []
         return left
 
-    def _note_call(self, owner: Any, name: str, label: str) -> None:
-        original = getattr(owner, name)
-
-        @functools.wraps(original)
-        def wrapped(*arguments: Any, **options: Any) -> Any:
-            # `set_detect_anomaly(False)`, `profile(enabled=False)` are none.
-            first = arguments[1:2] if name == "__init__" else arguments[:1]
-            options_off = options.get("enabled"), options.get("mode")
-            off = any(value is False for value in (*first, *options_off))
-            caller = sys._getframe(1)  # torch's own calls, as its compiler's, are none
-            is_torchs = caller.f_code.co_filename.startswith(_TORCH)
-            line = "" if off or is_torchs else user_line(caller)
-            if line and (label, line) not in self.seen.calls:
-                self.seen.calls.append((label, line))
-            return original(*arguments, **options)
-
-        setattr(owner, name, wrapped)
-
     # -- hooks -----------------------------------------------------------------------------------
 
     def _before_module(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
@@ -241,18 +225,18 @@ class Watch:
             self._pass.autocast = True
         if next(module.children(), None) is not None:
             return
-        first = arguments[0] if arguments else None
-        use = ModuleUse(module, None)
-        if isinstance(first, torch.Tensor):
-            made, use.made_by = self._made.get(id(first), (lambda: first, None))
-            if made() is not first:
-                use.made_by = None
-            if use.made_by in self._uses:
-                self._uses[use.made_by].users += 1
-            use.dtype, use.shape = first.dtype, tuple(first.shape)
+        use = ModuleUse(module)
+        given = arguments[0] if arguments else None
+        if isinstance(given, torch.Tensor):
+            made, maker = self._made.get(id(given), (None, None))
+            if made is not None and made() is given:
+                use.made_by = maker
+                if maker in self._uses:
+                    self._uses[maker].users += 1
+            use.dtype, use.shape = given.dtype, tuple(given.shape)
             if self._pass is not None:
-                self._pass.autocast |= first.dtype in _HALF
-            use.channels_last = first.ndim == 4 and first.is_contiguous(
+                self._pass.autocast |= given.dtype in _HALF
+            use.channels_last = given.ndim == 4 and given.is_contiguous(
                 memory_format=torch.channels_last
             )
         self._uses[module] = use
@@ -262,7 +246,7 @@ class Watch:
         self.in_model = bool(parameters)
         if not parameters:
             return
-        if all(module is not model for model in self.seen.models):
+        if module not in self.seen.models:
             self.seen.models.append(module)
         self._pass = self.add(
             "forward",
@@ -296,15 +280,15 @@ class Watch:
         if began is not None and not self._steps_began:
             self.part_seconds["step"] += time.perf_counter() - began
         # Not before: forward and backward pass may be in a closure that the step calls.
-        if all(optimizer is not one for one in self.seen.optimizers):
+        if optimizer not in self.seen.optimizers:
             self.seen.optimizers.append(optimizer)
         self._trains()
         if self._handles:
             self.add("step", user_line(sys._getframe(2)), optimizer)
-            every = (p for group in optimizer.param_groups for p in group["params"])
             self._left = [
                 (p, weakref.ref(p.grad), p.grad._version)
-                for p in every
+                for group in optimizer.param_groups
+                for p in group["params"]
                 if p.grad is not None and not p.grad.is_inference()
             ]
         if self._boundary is None:
@@ -315,17 +299,17 @@ class Watch:
         if self._handles:
             faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
             self.seen.ends.append((time.perf_counter(), faults))
-            self.seen.steps.append(self._events)
-            self._events = []
-            self.seen.after = self._events
+            self.seen.steps.append(self.seen.after)
+            self.seen.after = []
         self.on_step()
 
 
-def _making(this: Any, frame: FrameType | None) -> FrameType | None:
-    """Return the frame that makes an object: not one of its own constructors."""
-    while frame is not None and frame.f_code.co_name == "__init__":
-        names = frame.f_code.co_varnames
-        if not names or frame.f_locals.get(names[0]) is not this:
-            break
-        frame = frame.f_back
-    return frame
+def _replace(owner: Any, name: str, run: Callable[[Any, FrameType, Any, Any], Any]) -> None:
+    """Have `run` take the place of a function, with that, its caller, and what it is given."""
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def replacing(*arguments: Any, **options: Any) -> Any:
+        return run(original, sys._getframe(1), arguments, options)
+
+    setattr(owner, name, replacing)

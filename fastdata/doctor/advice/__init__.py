@@ -1,12 +1,10 @@
 """The advice: a module for each group, a decorated function for each piece.
 
 =================  =============================================================
-``model.py``       precision, order of memory, kernels, layers
-``optimizers.py``  fused optimisers, gradients that are set to None, schedules
+``model.py``       precision, order of memory, kernels, layers, activations
+``loop.py``        optimisers, gradients, schedules, waits, copies, metrics
 ``left_on.py``     debugging, and gradients in a validation
-``memory.py``      activations that are computed again, fragmented memory
-``waiting.py``     GPU waits for the host; metrics
-``processor.py``   threads, memory allocators
+``processor.py``   threads, memory allocators, variables of the environment
 ``ranks.py``       DataParallel, DDP's options, mistakes between ranks
 ``mistakes.py``    mistakes, whether or not they are slow
 =================  =============================================================
@@ -14,22 +12,13 @@
 
 from __future__ import annotations
 
-from fastdata.doctor.advice import (
-    left_on,
-    memory,
-    mistakes,
-    model,
-    optimizers,
-    processor,
-    ranks,
-    waiting,
-)
+from fastdata.doctor.advice import left_on, loop, mistakes, model, processor, ranks
 from fastdata.doctor.contract import Advice
 from fastdata.errors import OptionError
 
 __all__ = ["ADVICE", "advice_by_id"]
 
-_GROUPS = left_on, memory, mistakes, model, optimizers, processor, ranks, waiting
+_GROUPS = left_on, loop, mistakes, model, processor, ranks
 
 ADVICE: tuple[Advice, ...] = tuple(
     sorted(

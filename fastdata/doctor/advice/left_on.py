@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -11,92 +10,73 @@ from typing import Any
 import torch
 from torch import nn
 
-from fastdata.doctor.contract import Finding, Numerics, Undo, advice, replaced
+from fastdata.doctor.contract import Finding, Numerics, Undo, advice, at, replaced
 from fastdata.doctor.seen import Seen
 
 
-class _Switchable:
-    """Objects of a context of torch, which do nothing if they are made while it is off."""
+class _Nothing:
+    """Takes the place of an object of a context of torch, and does nothing."""
 
-    def __init__(self, context: type[Any]) -> None:
-        self.off = False
-        self._made_off: set[int] = set()
-        make = context.__init__
+    def __init__(self, entered: list[object]) -> None:
+        self._entered = entered
 
-        @functools.wraps(make)
-        def making(this: Any, *arguments: Any, **options: Any) -> None:
-            self._made_off.discard(id(this))
-            if self.off:
-                self._made_off.add(id(this))
-            else:
-                make(this, *arguments, **options)
+    def __enter__(self) -> _Nothing:
+        self._entered.append(self)
+        return self
 
-        context.__init__ = making
-        for name in ("__enter__", "__exit__", "start", "stop", "step"):
-            if hasattr(context, name):
-                setattr(context, name, self._method(getattr(context, name)))
+    def __exit__(self, *error: object) -> None:
+        self._entered.remove(self)
 
-    def _method(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def method(this: Any, *arguments: Any, **options: Any) -> Any:
-            if id(this) in self._made_off:
-                return None if original.__name__ == "__exit__" else this
-            return original(this, *arguments, **options)
-
-        return method
-
-    def switch_off(self) -> Undo:
-        self.off = True
-        return functools.partial(setattr, self, "off", False)
+    def __getattr__(self, name: str) -> Callable[..., _Nothing]:
+        return lambda *arguments, **options: self
 
 
-_switchable = functools.cache(_Switchable)
+def _without(*contexts: Any, entered: list[object]) -> Undo:
+    """Have these classes make objects that do nothing; those that are made already go on.
+
+    `entered` has those whose block is being run.
+    """
+    undo = ExitStack()
+    for context in contexts:
+        context.__new__ = lambda *arguments, **options: _Nothing(entered)
+        # A class whose `__new__` is deleted refuses arguments from then on.
+        undo.callback(setattr, context, "__new__", lambda made, *_, **options: object.__new__(made))
+    return undo.close
 
 
 @advice("D09", "switch anomaly detection off")
 def anomaly_detection(seen: Seen) -> Iterator[Finding]:
-    """Look for its calls."""
-    for name in ("detect_anomaly", "set_detect_anomaly"):
-        change = functools.partial(_no_anomalies, name == "set_detect_anomaly")
-        yield from (Finding(line, change=change) for line in seen.called(name))
+    return at(seen.called("detect_anomaly", "set_detect_anomaly"), change=_no_anomalies)
 
 
-def _no_anomalies(everywhere: bool) -> Undo:
+_entered: list[object] = []  # instead of contexts that look for anomalies
+
+
+def _no_anomalies() -> Undo:
     undo = ExitStack()
-    if everywhere:
-        undo.callback(torch.autograd.set_detect_anomaly, torch.is_anomaly_enabled())
+    was_on = torch.is_anomaly_enabled()
     torch.autograd.set_detect_anomaly(False)
-    for context in (torch.autograd.detect_anomaly, torch.autograd.set_detect_anomaly):
-        undo.callback(_switchable(context).switch_off())
+    # If a step has entered such a context without effect, the next step's context has one.
+    undo.callback(lambda: torch.autograd.set_detect_anomaly(was_on and not _entered))
+    contexts = torch.autograd.detect_anomaly, torch.autograd.set_detect_anomaly
+    undo.callback(_without(*contexts, entered=_entered))
     return undo.close
 
 
-@advice("D30", "switch the profiler off")
-def profiler_left_on(seen: Seen) -> Iterator[Finding]:
-    """Look for profilers that are made."""
-    return (Finding(line, change=_no_profiler) for line in seen.called("profile"))
+_PROFILERS = torch.profiler.profile, torch.autograd.profiler.profile
 
-
-def _no_profiler() -> Undo:
-    undo = ExitStack()
-    for context in (torch.profiler.profile, torch.autograd.profiler.profile):
-        undo.callback(_switchable(context).switch_off())
-    return undo.close
-
-
-@advice("D32", "unset CUDA_LAUNCH_BLOCKING", gpu_only=True)
-def blocking_launches(seen: Seen) -> Iterator[Finding]:
-    """Look at the environment."""
-    if os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"):
-        yield Finding("", environment=(("CUDA_LAUNCH_BLOCKING", "0"),))
+profiler_left_on = advice("D30", "switch the profiler off")(
+    lambda seen: at(
+        seen.called("profile"), change=functools.partial(_without, *_PROFILERS, entered=[])
+    )
+)
 
 
 @advice("D34", "remove use_deterministic_algorithms", numerics=Numerics.ROUNDING)
 def determinism(seen: Seen) -> Iterator[Finding]:
-    """Look at the flag."""
     if torch.are_deterministic_algorithms_enabled():
-        lines = "", *seen.called("use_deterministic_algorithms")
-        yield Finding(lines[-1], change=_not_deterministic)
+        calls = seen.called("use_deterministic_algorithms")
+        yield Finding(calls[-1] if calls else "", change=_not_deterministic)
 
 
 def _not_deterministic() -> Undo:
@@ -116,19 +96,17 @@ _NO_GRAPH = "torch.inference_mode()"
 )
 def validation_records_gradients(seen: Seen) -> Iterator[Finding]:
     """Look for forward passes of a validation that are recorded."""
-    learns = {id(event) for event in seen.training_passes}
-    trained = {id(event.of) for event in seen.training_passes}
-    loaders = {
-        id(event.epoch.loader) for event in seen.events if event.epoch and event.epoch.trains
-    }
+    learns = set(seen.training_passes)
+    trained = {event.of for event in learns}
+    epochs = (event.epoch for event in seen.events)
+    loaders = {id(epoch.loader) for epoch in epochs if epoch and epoch.trains}
     found: dict[str, Finding] = {}
-    for event in seen.forwards:
-        has_gradients = any(p.requires_grad for p in event.of.parameters())
-        if not event.recorded or id(event) in learns or not has_gradients:
+    for event in seen.of_kind("forward"):
+        learnable = event.recorded and any(p.requires_grad for p in event.of.parameters())
+        if event in learns or not learnable:
             continue
-        epoch = event.epoch
-        if epoch is None:
-            validates = not event.training and id(event.of) in trained
+        if (epoch := event.epoch) is None:
+            validates = not event.training and event.of in trained
         else:
             other = epoch.is_whole and bool(loaders) and id(epoch.loader) not in loaders
             validates = not epoch.trains and (other or not event.training)
@@ -146,9 +124,7 @@ def _record_nothing(model: nn.Module) -> Undo:
 
     @functools.wraps(forward)
     def unrecorded(*arguments: Any, **options: Any) -> Any:
-        if model.training:
-            return forward(*arguments, **options)
-        with torch.no_grad():
+        with torch.set_grad_enabled(model.training and torch.is_grad_enabled()):
             return forward(*arguments, **options)
 
     return replaced(model, "forward", unrecorded)

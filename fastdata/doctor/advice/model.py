@@ -1,8 +1,9 @@
-"""How a model computes: precision, order of memory, kernels, and layers that do needless work."""
+"""How a model computes: precision, order of memory, kernels, layers that do needless work."""
 
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -12,8 +13,9 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 from torch.optim import Optimizer
+from torch.utils.checkpoint import checkpoint
 
-from fastdata.doctor.contract import Finding, Numerics, Undo, advice, replaced
+from fastdata.doctor.contract import Finding, Numerics, Undo, advice, at, replaced, switched
 from fastdata.doctor.seen import ModuleUse, Seen
 from fastdata.doctor.sources import assigns, mentions
 
@@ -21,21 +23,20 @@ CONVOLVES = nn.Conv1d, nn.Conv2d, nn.Conv3d
 LINEAR = (*CONVOLVES, nn.Linear)
 MULTIPLIES = (*LINEAR, nn.MultiheadAttention)
 CONVOLUTIONS = nn.Conv2d, nn.ConvTranspose2d
+LEAST_BLOCKS = 4
 ACTIVATIONS = nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.Hardtanh, nn.ELU
 
 
 @advice("D01", "autocast, bfloat16", numerics=Numerics.PRECISION)
 def mixed_precision(seen: Seen) -> Iterator[Finding]:
     """Look for models that multiply in float32."""
-    if any(event.autocast for event in seen.forwards):
-        return
-    for model in seen.trained():
-        if _multiplies(use for module in model.modules() if (use := seen.uses.get(module))):
-            passes = [e.line for e in seen.forwards if e.of is model]
-            trains = [e.line for e in seen.training_passes if e.of is model]
-            line = (trains or passes)[-1]
+    forwards = list(seen.of_kind("forward"))
+    for model in seen.trained() if not any(event.autocast for event in forwards) else ():
+        if _multiplies(seen.uses[module] for module in model.modules() if module in seen.uses):
+            passes = [event.line for event in forwards if event.of is model]
+            trains = [event.line for event in seen.training_passes if event.of is model]
             change = functools.partial(_cast, model, "cuda" if seen.on_gpu else "cpu")
-            yield Finding(line, "torch.autocast(dtype=torch.bfloat16)", change)
+            yield Finding((trains or passes)[-1], "torch.autocast(dtype=torch.bfloat16)", change)
 
 
 def _multiplies(uses: Iterable[ModuleUse]) -> bool:
@@ -55,36 +56,46 @@ def _cast(model: nn.Module, device: str) -> Undo:
     return replaced(model, "forward", cast)
 
 
-@advice(
-    "D02", 'torch.set_float32_matmul_precision("high")', numerics=Numerics.PRECISION, gpu_only=True
-)
+_HIGH = 'torch.set_float32_matmul_precision("high")'
+
+
+@advice("D02", _HIGH, numerics=Numerics.PRECISION, gpu_only=True)
 def matmul_precision(seen: Seen) -> Iterator[Finding]:
     """Look for float32 products without it."""
     names = "fp32_precision", "set_float32_matmul_precision"
-    if torch.get_float32_matmul_precision() != "highest":
-        return
-    if not seen.on_gpu and (mentions(*names) or assigns("matmul.allow_tf32")):
-        return
-    if _multiplies(seen.uses.values()):
-        yield Finding(seen.model_line, change=_allow_tf32)
+    is_set = torch.get_float32_matmul_precision() != "highest" or (
+        not seen.on_gpu and (mentions(*names) or assigns("matmul.allow_tf32"))
+    )
+    if _multiplies(seen.uses.values()) and not is_set:
+        setter = torch.set_float32_matmul_precision
+        yield Finding(_model_line(seen), "", functools.partial(switched, setter, "high", "highest"))
 
 
-def _allow_tf32() -> Undo:
-    torch.set_float32_matmul_precision("high")
-    return functools.partial(torch.set_float32_matmul_precision, "highest")
+def _model_line(seen: Seen) -> str:
+    """Return the line that makes the first trained model; "" if it is not known."""
+    return next(map(seen.line_of, seen.trained()), "")
+
+
+@advice("D04", "torch.backends.cudnn.benchmark = True", numerics=Numerics.ROUNDING, gpu_only=True)
+def autotuner(seen: Seen) -> Iterator[Finding]:
+    """Look for convolutions without it."""
+    has = any(isinstance(module, CONVOLUTIONS) for module in seen.uses)
+    is_on = torch.backends.cudnn.benchmark or (not seen.on_gpu and assigns("cudnn.benchmark"))
+    if has and not is_on:
+        setter = functools.partial(setattr, torch.backends.cudnn, "benchmark")
+        yield Finding(_model_line(seen), "", functools.partial(switched, setter, True, False))
 
 
 @advice("D03", "channels_last", numerics=Numerics.ROUNDING)
 def channels_last(seen: Seen) -> Iterator[Finding]:
     """Look for convolutions whose inputs are not in that order."""
-    others = [
+    others = {
         module
         for module, use in seen.uses.items()
         if isinstance(module, CONVOLUTIONS) and len(use.shape) == 4 and not use.channels_last
-    ]
+    }
     for model in seen.trained():
-        inside = {id(module) for module in model.modules()}
-        if any(id(module) in inside for module in others):
+        if not others.isdisjoint(model.modules()):
             change = functools.partial(_convert, model, seen.optimizers)
             what = "model.to(memory_format=channels_last)"
             yield Finding(seen.line_of(model), what, change)
@@ -114,46 +125,12 @@ def _arrange(
     model: nn.Module, optimizers: Sequence[Optimizer], memory_format: torch.memory_format
 ) -> None:
     """Change the order of memory of weights, gradients and states of optimisers."""
-    model.to(memory_format=memory_format)  # type: ignore[call-overload]
+    model.to(memory_format=memory_format)  # type: ignore[call-overload]  # and gradients
     for parameter in model.parameters():
-        if parameter.ndim != 4:
-            continue
-        if parameter.grad is not None:
-            parameter.grad = parameter.grad.contiguous(memory_format=memory_format)
-        for optimizer in optimizers:
-            state = optimizer.state.get(parameter, {})
+        for state in (optimizer.state.get(parameter, {}) for optimizer in optimizers):
             for name, value in state.items():
-                if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
+                if parameter.ndim == 4 and getattr(value, "shape", ()) == parameter.shape:
                     state[name] = value.contiguous(memory_format=memory_format)
-
-
-@advice("D04", "torch.backends.cudnn.benchmark = True", numerics=Numerics.ROUNDING, gpu_only=True)
-def autotuner(seen: Seen) -> Iterator[Finding]:
-    """Look for convolutions without it."""
-    has = any(isinstance(module, CONVOLUTIONS) for module in seen.uses)
-    is_on = torch.backends.cudnn.benchmark or (not seen.on_gpu and assigns("cudnn.benchmark"))
-    if has and not is_on:
-        yield Finding(seen.model_line, change=_autotune)
-
-
-def _autotune() -> Undo:
-    torch.backends.cudnn.benchmark = True
-    return functools.partial(setattr, torch.backends.cudnn, "benchmark", False)
-
-
-@advice("D05", "torch.compile", numerics=Numerics.ROUNDING)
-def compiled(seen: Seen) -> Iterator[Finding]:
-    """Look for models that are not compiled."""
-    return _to_compile(seen, None)
-
-
-_GRAPHS = "reduce-overhead"
-
-
-@advice("D23", f'torch.compile(mode="{_GRAPHS}")', numerics=Numerics.ROUNDING, gpu_only=True)
-def recorded_launches(seen: Seen) -> Iterator[Finding]:
-    """Look for models whose kernels may be launched at once."""
-    return _to_compile(seen, _GRAPHS)
 
 
 def _to_compile(seen: Seen, mode: str | None) -> Iterator[Finding]:
@@ -176,19 +153,24 @@ def _compile(model: nn.Module, mode: str | None, compiled: list[Any]) -> Undo:
             return model._call_impl(*arguments, **options)  # type: ignore[no-untyped-call]
 
         compiled.append(torch.compile(call, mode=mode))
-    model._compiled_call_impl = compiled[0]
-    return functools.partial(setattr, model, "_compiled_call_impl", None)
+    return switched(functools.partial(setattr, model, "_compiled_call_impl"), compiled[0], None)
 
 
-@advice(
+_GRAPHS = "reduce-overhead"
+_compiles = functools.partial(advice, numerics=Numerics.ROUNDING)
+
+compiled = _compiles("D05", "torch.compile")(functools.partial(_to_compile, mode=None))
+recorded_launches = _compiles("D23", f'torch.compile(mode="{_GRAPHS}")', gpu_only=True)(
+    functools.partial(_to_compile, mode=_GRAPHS)
+)
+
+
+attention_by_hand = advice(
     "D58",
     "F.scaled_dot_product_attention",
     numerics=Numerics.ROUNDING,
     why_not="the script has to call it",
-)
-def attention_by_hand(seen: Seen) -> Iterator[Finding]:
-    """Look for a softmax between two products."""
-    return map(Finding, seen.attention)
+)(lambda seen: at(seen.attention))
 
 
 @advice("D08", "bias=False before a batch normalisation", numerics=Numerics.ROUNDING)
@@ -208,7 +190,7 @@ def _normalised(uses: Mapping[nn.Module, ModuleUse]) -> Iterator[tuple[Any, _Bat
 
 
 def _is_only_user(use: ModuleUse, uses: Mapping[nn.Module, ModuleUse], kinds: Any) -> bool:
-    """Return whether no other module uses the layer before it, of one of `kinds`."""
+    """Return whether a module alone takes the output of a layer, which has one of `kinds`."""
     layer = use.made_by
     return isinstance(layer, kinds) and layer in uses and uses[layer].users == 1
 
@@ -261,13 +243,58 @@ def folded_normalisation(seen: Seen) -> Iterator[Finding]:
 
 
 def _fold(model: nn.Module, pairs: list[tuple[Any, _BatchNorm]]) -> Undo:
-    folded: dict[int, nn.Module] = {}
+    folded: dict[nn.Module, nn.Module] = {}
     for layer, norm in pairs:
-        folded[id(layer)], folded[id(norm)] = fuse_conv_bn_eval(layer, norm), nn.Identity()
+        folded[layer], folded[norm] = fuse_conv_bn_eval(layer, norm), nn.Identity()
     undo = ExitStack()
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
-            if id(child) in folded:
-                setattr(module, name, folded[id(child)])
+            if child in folded:
+                setattr(module, name, folded[child])
                 undo.callback(setattr, module, name, child)
     return undo.close
+
+
+@advice("D35", "checkpoint repeated blocks", saves="memory")
+def activation_checkpointing(seen: Seen) -> Iterator[Finding]:
+    """Look for models with many blocks of one class, without checkpoints."""
+    if seen.is_compiled or seen.called("checkpoint"):
+        return
+    for model in seen.trained():
+        for name, blocks in _blocks(model, seen).items():
+            if len(blocks) >= LEAST_BLOCKS:
+                what = f"checkpoint {len(blocks)} blocks of {name}"
+                yield Finding(seen.line_of(model), what, functools.partial(_checkpoint, blocks))
+
+
+def _blocks(model: nn.Module, seen: Seen) -> dict[str, list[nn.Module]]:
+    """Return the outermost blocks that stand in a row with others of their class."""
+    found: dict[str, list[nn.Module]] = {}
+    inside: set[nn.Module] = set()
+    for row in model.modules():
+        if row in inside or not isinstance(row, (nn.Sequential, nn.ModuleList)):
+            continue
+        counts = Counter(map(type, row))
+        for block in row:
+            is_repeated = counts[type(block)] > 1 and next(block.children(), None) is not None
+            if is_repeated and not seen.uses.keys().isdisjoint(block.modules()):
+                found.setdefault(type(block).__name__, []).append(block)
+                inside.update(block.modules())
+    return found
+
+
+def _checkpoint(blocks: list[nn.Module]) -> Undo:
+    undo = ExitStack()
+    for block in blocks:
+        undo.callback(replaced(block, "forward", _checkpointed(block, block.forward)))
+    return undo.close
+
+
+def _checkpointed(block: nn.Module, forward: Any) -> Any:
+    @functools.wraps(forward)
+    def checkpointed(*arguments: Any, **options: Any) -> Any:
+        if not block.training or not torch.is_grad_enabled():
+            return forward(*arguments, **options)
+        return checkpoint(forward, *arguments, use_reentrant=False, **options)
+
+    return checkpointed
