@@ -274,7 +274,7 @@ def test_anomaly_detection_is_off_only_while_that_advice_is_followed(
         assert isinstance(answer(), Watched)
         for follow in ((), ("D09",), (), ("D09",), ()):
             before = (tmp_path / "output.txt").read_text().count("anomalies:")
-            assert isinstance(answer(Switch(follow), Run(3)), Ran)
+            assert isinstance(answer(Run(3, follow)), Ran)
             shown = (tmp_path / "output.txt").read_text().split("anomalies:")[before + 1 :]
             states.append([line.split()[0] for line in shown])
     assert states == [["True"] * 3, ["False"] * 3, ["True"] * 3, ["False"] * 3, ["True"] * 3]
