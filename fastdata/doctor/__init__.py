@@ -21,6 +21,7 @@
 ``advice/``         the advice
 ``explaining.py``   explanations of advice, from ``advice.md``
 ``trials.py``       the script with and without advice, measured in turns
+``running.py``      a process that runs some steps, and waits
 ``numerics.py``     the effect of advice on gradients
 ``report.py``       the report: data, verdict, JSON
 ``text.py``         the report as text for a terminal, and as an HTML page
