@@ -174,6 +174,18 @@ def test_rows_that_stay_open_get_further_processes(tried: Any) -> None:
     assert starts["D35",] <= starts["D06",]
 
 
+def test_a_gain_with_a_wide_interval_gets_further_processes(tried: Any) -> None:
+    starts = set()
+    for seed in range(8):
+        found = tried(Machine(between=0.02, gains={"D07": 2.0}, random=random.Random(seed)))
+        found.compare({("D07",): ()})
+        trial = found.found("train")["D07",]
+        assert trial.verdict == "gain"
+        assert trial.gain.starts == 4 or trial.gain.high < 1.05 * trial.gain.value
+        starts.add(trial.gain.starts)
+    assert len(starts) > 1
+
+
 def test_the_row_that_the_script_fails_with_is_blamed(tried: Any) -> None:
     def fail(process: Process) -> None:
         if process.follow == ("D06",) and process.steps > 400:  # in the turns

@@ -54,7 +54,10 @@ LEAST_ROUNDS = 3
 """Rounds of a script whose steps take long."""
 
 MOST_STARTS = 4
-"""Processes for rows whose verdict stays open."""
+"""Processes for rows whose verdict stays open, and for gains that are not `SHARP`."""
+
+SHARP = 1.05
+"""The upper end of a gain's interval over the gain itself, at most."""
 
 PAIRS_SHARE = 0.4
 """Share of the time left that pairs of processes may take before rows are switched."""
@@ -405,7 +408,7 @@ class Trials:
         if starts < LEAST_STARTS[kind]:
             return rows
         judged = self._judged(phase)
-        return [row for row in rows if row.follow in judged and judged[row.follow].is_open]
+        return [row for row in rows if row.follow in judged and _is_open(judged[row.follow])]
 
     def _judged(self, phase: Phase) -> dict[Follow, Judgement]:
         rows = [row for row in self._rows.get(phase, {}).values() if row.numbers]
@@ -498,6 +501,12 @@ class Trials:
         exact.touch()  # an empty file says that it is not known
         with contextlib.suppress(ScriptFailedError), ExitStack() as stack:
             self._running(stack, phase, in_float64=True).dump(exact)
+
+
+def _is_open(judged: Judgement) -> bool:
+    """Return whether a row may become a gain, or is a gain with a wide interval."""
+    is_wide = judged.gain.high > SHARP * judged.gain.value
+    return judged.is_open or (judged.verdict == "gain" and is_wide)
 
 
 def _name(row: _Row) -> str:
