@@ -12,12 +12,12 @@
 ``session.py``      one of its processes, which stops at steps of the script
 ``stepless.py``     scripts in which doctor sees no step
 ``writes.py``       a guard for the user's files: the script writes elsewhere
-``replaying.py``    its batches: live, or a few of them repeated
+``replaying.py``    its batches: new ones, or a few again and again
 ``watching.py``     hooks: its models, optimisers, and the events of its steps
 ``seen.py``         what these saw, for the advice
 ``first_steps.py``  its first steps: metrics, copies, waits, memory, attention
 ``sources.py``      its source text, for code that a run may not reach
-``contract.py``     a piece of advice, and what it finds
+``contract.py``     a piece of advice, and its findings
 ``advice/``         the advice
 ``explaining.py``   explanations of advice, from ``advice.md``
 ``trials.py``       the script with and without advice, measured in turns

@@ -33,7 +33,7 @@ class Epoch:
     is_whole: bool = False
     """Whether the script took all batches, and did not stop before the end."""
     samples: int = 0
-    """Of the first batch, of a rank that is compared with others."""
+    """Samples of the first batch, counted if ranks are compared."""
     digests: list[str] = field(default_factory=list)
     """Of its first batches."""
 

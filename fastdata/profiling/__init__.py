@@ -10,7 +10,7 @@
 ``loaders.py``      facts about a loader and a batch
 ``batches.py``      batches of the loader; cached ones; what copying them takes
 ``rates.py``        steps with the real loader, a cached host batch, cached device batches
-``downloads.py``    what the loop waits for while images come out of a store
+``downloads.py``    waits of the loop for images from a store
 ``tracing.py``      a timeline: what loop and workers do
 ``packed.py``       the stages of a loader of packed data
 ``stock.py``        the stages of a stock DataLoader
