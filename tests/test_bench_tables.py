@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from docs_blocks import pages as markdown_pages
 
-from fastdata.doctor import advice, examining, facts, session
+from fastdata.doctor import advice, examining, session
 
 REPOSITORY = Path(__file__).parents[1]
 sys.path.append(str(REPOSITORY / "scripts" / "bench"))
@@ -237,7 +237,7 @@ def test_tables_of_doctor_name_the_clock_and_what_failed() -> None:
 
 
 def test_made_up_advice_replaces_all_advice(monkeypatch: pytest.MonkeyPatch) -> None:
-    users = advice, examining, facts, session
+    users = advice, examining, session
     for module in users:  # each gets its own back
         monkeypatch.setattr(module, "ADVICE", advice.ADVICE)
     doctor_cases.make_up_advice()

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
+import torch
 from simulated_tuning import CURVE, Batches, Clock, Meter, T, rate
 
+from fastdata.measuring import workload
 from fastdata.measuring.factories import WorkloadInfo
 from fastdata.measuring.images import ImageInfo
 from fastdata.measuring.trials import TrialFailedError
-from fastdata.measuring.windows import (
-    Rate,
-    Supply,
-    Windows,
-    measure_demand,
-    measure_supply,
-    measure_training,
-)
+from fastdata.measuring.windows import Rate, Supply
+from fastdata.measuring.workload import Workload
 from fastdata.tuned_settings.settings import Settings
 from fastdata.tuning.budget import TimeBudget
 from fastdata.tuning.choice import curve, fed, ruled_out
@@ -312,6 +311,16 @@ def test_the_time_is_kept_and_what_was_not_tried_is_said() -> None:
     assert session.confirm_choice() is not None
 
 
+class Simulated(Workload):
+    """A workload with a step and a loader that only move a clock."""
+
+    def __init__(self, step: Callable[[Any], None], loader: Any) -> None:
+        self.device, self.step, self._batches = torch.device("cpu"), step, [0]
+        self.loaders: Any = SimpleNamespace(
+            device=None, open=lambda settings: nullcontext(loader), stay_in_cache=lambda: True
+        )
+
+
 class Patient(Machine):
     """A machine of slow steps, on which time passes as windows say."""
 
@@ -320,23 +329,17 @@ class Patient(Machine):
         self.demand = 1 / step_seconds
 
     def call(self, name: str, *arguments: Any, seconds: float) -> Any:
-        began = self.clock.now
-        windows: Windows = arguments[0] if name == "demand" else arguments[1]
-        meter: Any = Meter(self.clock)
-        if name == "demand":
-            return measure_demand(self._step, [0], windows, meter=meter)
+        loader: Any = None
         if name == "warm":
             return ""
-        settings = arguments[0]
-        self.asked.append(settings)
-        loader: Any = Batches(self.clock, 1 / self.curve(settings), stock=0, start=0.1)
-        if name == "supply":
-            return measure_supply(loader, settings, windows, began=began, meter=meter)
-        if settings.num_workers:  # batches are made meanwhile
+        if name != "demand":
+            settings = arguments[0]
+            self.asked.append(settings)
+            loader = Batches(self.clock, 1 / self.curve(settings), stock=0, start=0.1)
+        if name == "train" and settings.num_workers:  # batches are made meanwhile
             loader.seconds = max(0.0, loader.seconds - 1 / self.demand)
-        return measure_training(
-            loader, self._step, settings, windows, meter=meter, rate=arguments[2]
-        )
+        with mock.patch.object(workload, "Meter", lambda device: Meter(self.clock)):
+            return getattr(Simulated(self._step, loader), name)(*arguments)
 
     def _step(self, batch: Any) -> None:
         self.clock.now += 1 / self.demand
