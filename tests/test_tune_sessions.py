@@ -338,7 +338,7 @@ class Patient(Machine):
             loader = Batches(self.clock, 1 / self.curve(settings), stock=0, start=0.1)
         if name == "train" and settings.num_workers:  # batches are made meanwhile
             loader.seconds = max(0.0, loader.seconds - 1 / self.demand)
-        with mock.patch.object(workload, "Meter", lambda device: Meter(self.clock)):
+        with mock.patch.object(workload, "Meter", return_value=Meter(self.clock)):
             return getattr(Simulated(self._step, loader), name)(*arguments)
 
     def _step(self, batch: Any) -> None:
