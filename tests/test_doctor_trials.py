@@ -119,6 +119,16 @@ def test_the_state_of_an_optimizer_with_lists_is_restored(tmp_path: Path) -> Non
     assert compare_dumps(*paths, paths[0]).numerics == Numerics.EQUAL
 
 
+def test_the_state_is_restored_between_two_optimizers(tmp_path: Path) -> None:
+    """The graph of a GAN's fakes is kept over the step of the discriminator."""
+    text = (Path(__file__).parent / "correct_programs" / "dcgan.py").read_text()
+    with started(text, tmp_path) as answer:
+        assert isinstance(answer(), Watched)
+        for number in range(2):
+            assert isinstance(answer(Run(1, dump=str(tmp_path / f"{number}.pt"))), Ran)
+            assert isinstance(answer(Run(3)), Ran)
+
+
 @pytest.mark.smoke
 def test_the_script_beside_itself_is_the_same_bit_for_bit(tmp_path: Path) -> None:
     text = script_with(start="import random; random.random()")

@@ -238,6 +238,19 @@ def test_a_first_step_that_takes_too_long_is_left_out(tried: Any) -> None:
     assert verdicts(found)["D07"] == "gain"
 
 
+def test_compiling_is_not_begun_when_the_time_is_short(tried: Any) -> None:
+    followed: set[Follow] = set()
+    machine = Machine(gains={**GAINS, "D05": 1.5}, on_step=lambda one: followed.add(one.follow))
+    found = tried(machine, 90)
+    found.compare({**ROWS, ("D05",): ()})
+    assert ("D05",) not in followed
+    assert verdicts(found)["D07"] == "gain"
+    found = tried(machine, 300)
+    machine.clock = 0.0
+    found.compare({**ROWS, ("D05",): ()})
+    assert verdicts(found)["D05"] == "gain"
+
+
 @pytest.mark.parametrize("seconds", [20, 60, 120, 300])
 @pytest.mark.parametrize("step", [0.001, 0.05, 1.0, 4.0, 20.0])
 @pytest.mark.parametrize("start", [2.0, 30.0])

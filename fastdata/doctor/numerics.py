@@ -86,11 +86,11 @@ def remember(models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> Ca
     ]
 
     def restore() -> None:
-        with torch.no_grad():
-            for tensor, value, gradient in tensors:
-                tensor.copy_(value)
-                if tensor.is_leaf:
-                    tensor.grad = _cloned(gradient)
+        for tensor, value, gradient in tensors:
+            # In a GAN, the other optimiser's backward pass is still to come: `data` has no version.
+            tensor.data.copy_(value)
+            if tensor.is_leaf:
+                tensor.grad = _cloned(gradient)
         for optimizer, state, options in states:
             optimizer.state.clear()
             optimizer.state.update(_cloned(state))

@@ -65,6 +65,9 @@ PAIRS_SHARE = 0.4
 FIRST_STEP_SHARE = 0.3
 """Share of the time left that the first step of a row may take, as for compiling."""
 
+COMPILED, COMPILING_SECONDS = {"D05", "D23"}, 30.0
+"""Advice whose first step compiles the model: it is not begun with less time than this."""
+
 ITSELF: Follow = ()
 """The row that compares the script with itself."""
 
@@ -266,6 +269,8 @@ class Trials:
         """Switch rows on and off in one process; return the rows that ran."""
         more = max(0, LEAST_STARTS["live"] - start - 1)
         reserved = more * self._start_seconds + self._seconds_of_pairs(pairs, start + 1)
+        if FIRST_STEP_SHARE * self.seconds_left < COMPILING_SECONDS:
+            rows = [row for row in rows if row.step_seconds or not COMPILED & {*row.follow}]
         while rows:
             try:
                 self._first_steps(rows, phase)
@@ -441,7 +446,9 @@ class Trials:
         except ScriptFailedError as error:
             if row.follow == ITSELF:
                 raise
-            raise _RowFailedError(row, _error_of(str(error))) from error
+            why = _error_of(str(error))
+            late = "; --seconds gives more" if "made no step within" in why else ""
+            raise _RowFailedError(row, why + late) from error
 
     # -- processes ------------------------------------------------------------------------------
 
