@@ -36,7 +36,7 @@ BATCH_FACTORS = 0.25, 0.5, 1.0, 2.0, 4.0, 8.0
 
 _PHASES: tuple[Phase, ...] = "train", "evaluate"
 
-LATE = 0.1
+LATE = 0.07
 """Running trials may end later by this share of the time, or by 5 seconds."""
 
 
@@ -70,7 +70,7 @@ def examine(
     script
         What `script_of` returns.
     seconds
-        Nothing is begun after them, and everything ends 10% later, or 5 seconds later.
+        Nothing is begun after them, and everything ends 7% later, or 5 seconds later.
     only
         IDs of advice to try and report.  Mistakes are reported in any case.  Without any, all.
     batch_sizes
