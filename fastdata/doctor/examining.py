@@ -62,8 +62,8 @@ def examine(
 ) -> DoctorReport:
     """Watch a script, try the advice that applies to it within about `seconds`, and report.
 
-    An interruption, a failure of the script in a trial, and the end of the time end the trials: the
-    report has what was measured until then.
+    An interruption, a failure of the script in a trial, and the end of the time end the trials.
+    The report then has all results so far.
 
     Parameters
     ----------

@@ -34,10 +34,9 @@ class Run:
 
     steps: int
     follow: tuple[str, ...] = ()
-    forget_peak: bool = False  # the peak of memory is that of these steps and later ones
-    dump: str = (
-        ""  # a file for gradients and updates of one step, which is run from the first state
-    )
+    forget_peak: bool = False  # the peak of memory is measured from these steps on
+    dump: str = ""
+    """A file for the gradients and updates of one step from the first state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +90,7 @@ class RankFacts:
     loader: str = ""  # the line that makes it
     step: str = ""  # the line of the optimiser's step
     steps: int = 0
-    weights: str = ""  # a hash of them after `steps` steps; "" if there were fewer
+    weights: str = ""  # their hash after `steps` steps; "" if the script made fewer
     sharded: bool = False
     joins: bool = False  # the script lets ranks have other numbers of batches
     validates: bool = False
@@ -115,9 +114,9 @@ class Watched:
     blocked: dict[str, int] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
     """Variables that the script sets before it imports torch, which reads them then."""
-    failed: str = ""  # how the script failed, once an epoch had ended early, which may be why
-    rank: RankFacts | None = None  # of one among several
-    held: tuple[Held, ...] = ()  # what is in memory when a step takes the most, the largest first
+    failed: str = ""  # the error of a script whose epoch had ended early
+    rank: RankFacts | None = None  # set if several ranks run
+    held: tuple[Held, ...] = ()  # tensors at the peak of a step, the largest first
     held_bytes: int = 0
     """All of that: of tensors on the device, without what operations take while they run."""
 

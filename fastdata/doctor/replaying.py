@@ -44,7 +44,7 @@ EPOCH_STEPS = 5
 """That such an epoch has in any case, however many batches they take."""
 
 REPEATED_LENGTH = 100_000
-"""Of loaders whose batches are given again: scripts stop, or change what they do, at the end."""
+"""Length of a loader that repeats batches: at its end, a script would stop or change."""
 
 _END = object()
 
@@ -147,7 +147,7 @@ class Replay:
             yield from self._again(kept)
 
     def _again(self, kept: list[Any]) -> Iterator[Any]:
-        """Yield batches in turn; copies of them, where the script changes batches in place."""
+        """Yield batches in turn, or copies if the script changes batches in place."""
         given = [tree_map(_copied, batch) for batch in kept]
         versions = [_versions(batch) for batch in given]
         while True:

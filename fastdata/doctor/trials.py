@@ -429,7 +429,7 @@ class Trials:
         return block * (len(rows) + 2 + len(rows) // ROWS_PER_BASELINE)
 
     def _seconds_of_pairs(self, rows: Sequence[_Row], starts: int = 0) -> float:
-        """Return the seconds that the remaining pairs of these rows take."""
+        """Estimate the seconds of the remaining pairs of these rows."""
         more = max(0, LEAST_STARTS["start"] - starts)
         one = 2 * self._start_seconds + (ROUNDS + 1) * self._seconds_of_round([])
         return more * one * len(rows)
