@@ -523,7 +523,6 @@ def test_a_function_returns_a_loader_of_batches_and_a_step(
 def test_advice_is_tried_by_the_command_and_its_gain_reported(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trials, "WINDOW_SECONDS", 0.05)
     monkeypatch.setattr(noise, "MOST_NOISE", math.inf)  # of other tests
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # several wait for each other beside other tests
     path = tmp_path / "train.py"

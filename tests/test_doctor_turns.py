@@ -217,7 +217,7 @@ def test_numbers_are_compared_from_the_same_state_in_all_processes(tried: Any) -
 
 def test_a_script_that_fails_without_advice_ends_the_trials(tried: Any) -> None:
     def fail(process: Process) -> None:
-        if process.follow == () and process.steps > 600:
+        if process.follow == () and process.steps > 300:
             raise ScriptFailedError("ValueError: too far")
 
     found = tried(Machine(on_step=fail))
@@ -270,7 +270,7 @@ def test_trials_end_in_time(seconds: float, step: float, start: float, tried: An
 
 def test_what_was_measured_until_an_interruption_counts(tried: Any) -> None:
     def interrupt(process: Process) -> None:
-        if process.steps > 600:
+        if process.steps > 300:
             raise KeyboardInterrupt
 
     found = tried(Machine(on_step=interrupt))

@@ -185,7 +185,7 @@ def numbers(
     """
     draw = np.random.default_rng(0)
     names = list(range(rows))
-    blocks = list(plan(names, -1, random.Random(0)))
+    blocks = list(plan(names, -1, random.Random(0), 5))  # the fewest, if time is not short
     count = runs * starts
     times = draw.standard_normal((count, len(blocks)))
     for n in range(1, len(blocks)):

@@ -11,7 +11,7 @@ from itertools import pairwise
 import pytest
 
 from fastdata.measuring.noise import clock_for, noise_of, too_noisy
-from fastdata.measuring.turns import ROUNDS, plan, ratios_of
+from fastdata.measuring.turns import plan, ratios_of
 
 BASE = "base"
 
@@ -24,11 +24,11 @@ def gains_of(blocks: Sequence[str], seconds: Sequence[float]) -> dict[str, float
 @pytest.mark.parametrize(("count", "baselines"), [(1, 6), (5, 6), (6, 11), (10, 11), (11, 16)])
 def test_every_round_runs_each_row_between_baseline_blocks(count: int, baselines: int) -> None:
     rows = [f"row {n}" for n in range(count)]
-    blocks = list(plan(rows, BASE, random.Random(0)))
+    blocks = list(plan(rows, BASE, random.Random(0), 5))
     assert (blocks[0], blocks[-1], blocks.count(BASE)) == (BASE, BASE, baselines)
     inside = [block for block in blocks if block != BASE]
     rounds = [inside[n : n + count] for n in range(0, len(inside), count)]
-    assert len(rounds) == ROUNDS
+    assert len(rounds) == 5
     assert all(sorted(one) == sorted(rows) for one in rounds)
     at = [n for n, block in enumerate(blocks) if block == BASE]
     assert all(2 <= after - before <= 6 for before, after in pairwise(at))
@@ -56,7 +56,7 @@ def test_a_steady_drift_cancels() -> None:
 
 
 def test_two_disturbed_blocks_of_five_do_not_count() -> None:
-    blocks = list(plan("ab", BASE, random.Random(0)))
+    blocks = list(plan("ab", BASE, random.Random(0), 5))
     seconds = [0.5 if block == "a" else 1.0 for block in blocks]
     for n in [n for n, block in enumerate(blocks) if block == "a"][1:3]:
         seconds[n] = 40.0

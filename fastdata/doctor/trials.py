@@ -48,10 +48,13 @@ from fastdata.processes.resources import available_cores
 __all__ = ["ALLOCATOR", "THREADS", "Trials"]
 
 UNTIMED_STEPS = 2
-"""Steps after each switch."""
+"""Steps after each switch; one where the timed steps of a block are one or two."""
 
-LEAST_ROUNDS = 3
-"""Rounds of a script whose steps take long."""
+TURNS_SECONDS, FEW_ROUNDS, LEAST_ROUNDS = 30.0, 5, 3
+"""The rounds of a process take this long at most; there are five, if time is short three, anyway."""
+
+NOISE_SECONDS = 5.0
+"""For a first comparison of the script with itself."""
 
 MOST_STARTS = 4
 """Processes for rows whose verdict stays open, and for gains that are not `SHARP`."""
@@ -248,7 +251,7 @@ class Trials:
             with ExitStack() as stack:
                 other = self._running(stack, "train", batch_factor=factor)
                 other.warm_up()
-                steps = max(1, math.ceil(WINDOW_SECONDS / other.step_seconds))
+                steps = 10 * self._timed_steps(other.step_seconds)
                 every = [other.run(steps) for _ in range(3)]
                 ran = every[-1]
                 return BatchSize(
@@ -306,7 +309,7 @@ class Trials:
         """Return the rows and the rounds that fit into the time, the most wanted rows first."""
         kept = list(rows)
         while kept:
-            rounds = int(min(ROUNDS, seconds / self._seconds_of_round(kept)))
+            rounds = min(self._rounds(kept), int(seconds / self._seconds_of_round(kept)))
             if rounds >= LEAST_ROUNDS or (len(kept) == 1 and rounds):
                 return kept, rounds
             kept.pop()
@@ -329,11 +332,11 @@ class Trials:
         self._add(order, ran, others)
 
     def _add(self, order: Sequence[_Row | None], ran: Sequence[Ran], others: CoresOfOthers) -> None:
-        """Add the numbers of one process to its rows; of one that ended early where it has two."""
+        """Add the numbers of one process to its rows; of one that ended early if it has enough."""
         ratios = self._ratios(order, ran, others)
         for row, numbers in ratios.items():
             unknown = self.clock == "cpu" and THREADS in row.follow
-            if not unknown and (len(numbers) > 1 or len(ran) == len(order)):
+            if not unknown and (len(numbers) >= LEAST_ROUNDS or len(ran) == len(order)):
                 row.numbers.append(statistics.median(numbers))
 
     def _ratios(
@@ -360,13 +363,13 @@ class Trials:
     def _block(self, base: Running, row: _Row) -> Ran:
         with self._blame(row):
             base.switch(row.follow)
-            base.run(UNTIMED_STEPS if row.step_seconds < WINDOW_SECONDS else 1)
-            return base.run(max(1, math.ceil(WINDOW_SECONDS / row.step_seconds)))
+            base.run(self._untimed_steps(row.step_seconds))
+            return base.run(self._timed_steps(row.step_seconds))
 
     def _check_noise(self, base: Running, itself: _Row) -> None:
         """End trials where the script differs from itself too much for any verdict."""
         self.progress("looking how busy the machine is")
-        rounds = ROUNDS if base.step_seconds < WINDOW_SECONDS else LEAST_ROUNDS
+        rounds = max(LEAST_ROUNDS, self._rounds([], NOISE_SECONDS))
         order = [None, itself] * rounds + [None]
         others = CoresOfOthers()
         self._ratios(order, [self._block(base, itself) for _ in order], others)
@@ -393,13 +396,13 @@ class Trials:
         base.switch(ITSELF)
         other.warm_up()
         row.step_seconds, row.peak_bytes = other.step_seconds, other.peak_bytes
-        order = list(plan([row], None, self._order, ROUNDS))
+        order = list(plan([row], None, self._order, self._rounds([])))
         others = CoresOfOthers()
         ran = []
         for one in order:
             running, of_row = (base, itself) if one is None else (other, row)
             running.run(1)
-            ran.append(running.run(max(1, math.ceil(WINDOW_SECONDS / of_row.step_seconds))))
+            ran.append(running.run(self._timed_steps(of_row.step_seconds)))
         gain = statistics.median(self._ratios(order, ran, others)[row])
         row.numbers.append(-gain if row.is_allocator else gain)
         if row.is_allocator:
@@ -425,13 +428,25 @@ class Trials:
     def _seconds_of_round(self, rows: Sequence[_Row]) -> float:
         """Return how long a round takes: rows, the script itself, and the baseline blocks."""
         step = max((row.step_seconds for row in rows), default=0.0) or self.watched.step_seconds
-        block = max(WINDOW_SECONDS, step) + UNTIMED_STEPS * step
-        return block * (len(rows) + 2 + len(rows) // ROWS_PER_BASELINE)
+        block = (self._timed_steps(step) + self._untimed_steps(step)) * step
+        return max(WINDOW_SECONDS["cpu"], block) * (len(rows) + 2 + len(rows) // ROWS_PER_BASELINE)
+
+    def _rounds(self, rows: Sequence[_Row], seconds: float = TURNS_SECONDS) -> int:
+        """Return how many rounds a process has if no time is short."""
+        return min(ROUNDS, max(FEW_ROUNDS, int(seconds / self._seconds_of_round(rows))))
+
+    def _timed_steps(self, step_seconds: float) -> int:
+        """Return the timed steps of a block."""
+        window = WINDOW_SECONDS[self.watched.device]
+        return max(1, math.ceil(window / step_seconds)) if step_seconds else 1
+
+    def _untimed_steps(self, step_seconds: float) -> int:
+        return UNTIMED_STEPS if self._timed_steps(step_seconds) > 2 else 1
 
     def _seconds_of_pairs(self, rows: Sequence[_Row], starts: int = 0) -> float:
         """Estimate the seconds of the remaining pairs of these rows."""
         more = max(0, LEAST_STARTS["start"] - starts)
-        one = 2 * self._start_seconds + (ROUNDS + 1) * self._seconds_of_round([])
+        one = 2 * self._start_seconds + (self._rounds([]) + 1) * self._seconds_of_round([])
         return more * one * len(rows)
 
     @property

@@ -44,7 +44,7 @@ from fastdata.measuring.noise import Clock
 from fastdata.measuring.statistics import Estimate, joint, judge
 from harness import say
 
-TURN_SECONDS = 0.4
+TURN_SECONDS = 0.1
 """Processor time of a turn of the slower script."""
 
 CLOCKS: tuple[Clock, ...] = "wall", "cpu"
@@ -111,7 +111,7 @@ def by_hand(
             for one in running.values():
                 one.wait()
             slowest = max(one.took["cpu"] for one in running.values())
-            steps = steps or max(3, math.ceil(TURN_SECONDS / slowest))
+            steps = steps or max(1, math.ceil(TURN_SECONDS / slowest))
             for _ in range(rounds):
                 for name in names:
                     running[name].run(steps)
@@ -237,9 +237,9 @@ def main() -> int:
     )
     parser.add_argument("--only", action="append", choices=[case.id for case in CASES])
     parser.add_argument("--starts", type=_at_least(2), default=5, help="by hand")
-    parser.add_argument("--rounds", type=_at_least(1), default=5, help="in each start by hand")
+    parser.add_argument("--rounds", type=_at_least(1), default=20, help="in each start by hand")
     parser.add_argument(
-        "--seconds", type=float, help="of doctor; default: 90, with --nothing doctor's own"
+        "--seconds", type=float, help="of doctor; default: 150, with --nothing doctor's own"
     )
     parser.add_argument(
         "--nothing", type=_at_least(1), metavar="RUNS", help="examine what has nothing to gain"
@@ -252,7 +252,7 @@ def main() -> int:
         folder = Path(name)
         if given.nothing:
             return 0 if check_nothing(folder, given.nothing, given.seconds or 300) else 1
-        given.seconds = given.seconds or 90
+        given.seconds = given.seconds or 150
         for case in CASES:
             if given.only and case.id not in given.only:
                 continue
