@@ -38,8 +38,8 @@ from cli_helpers import run
 from warm_python import WarmPython
 
 from fastdata.cli import main
-from fastdata.measuring import trials
 from fastdata.processes.pool import ProcessPool
+from fastdata.tuning import runner
 
 __all__ = ["CLIENTS", "REPOSITORY", "Block", "PageRun", "blocks_of", "measure_quickly", "pages"]
 
@@ -151,7 +151,7 @@ def measure_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     def pool(*given: Any, context: str) -> ProcessPool:
         return ProcessPool(*given, context="forkserver")
 
-    monkeypatch.setattr(trials, "ProcessPool", pool)
+    monkeypatch.setattr(runner, "ProcessPool", pool)
 
 
 @dataclass

@@ -19,7 +19,7 @@ from fastdata.doctor import DoctorReport, Row, render_text
 from fastdata.doctor.contract import Numerics
 from fastdata.doctor.memory import Held
 from fastdata.doctor.messages import Watched
-from fastdata.doctor.results import BatchSize, Trial
+from fastdata.doctor.results import Trial
 from fastdata.doctor.text import render_page
 from fastdata.measuring.statistics import Estimate
 from fastdata.pages import write_page
@@ -102,7 +102,6 @@ REPORT = DoctorReport(
     rows=(MISTAKE, GAIN, FUSED, SAME, OPEN, SLOWER, FAILED, LESS_MEMORY, GPU, NO_TIME, SMALL),
     together=trial("gain", 1.44, follow=("D09", "D06")),
     seconds=100.0,
-    batch_sizes=(BatchSize(16, 40.0, 512_000_000), BatchSize(32, why="it took all memory")),
     machine={"cores": 2, "torch": "2.13.0"},
     smallest_gain=1.04,
 )
@@ -311,8 +310,7 @@ Less memory: D35 checkpoint(ResNet.layer1), 1.10GB instead of 3.20GB, 0.78x (0.7
 Needs a GPU to try: D11 what D11, train.py:0 and 8 more
 Not tried (there was no time left: --seconds gives more): D07 what D07, train.py:7
 Not tried (it can make a step 1.01 times as fast at most): D13 what D13, train.py:13
-Batch sizes: 16: 40 samples/s, 512MB; 32: it took all memory
-Not written: torch.save: /home/checkpoint.pt (3x)"""
+Not written: checkpoint.pt by torch.save"""
     )
 
 
@@ -537,7 +535,6 @@ def test_a_monstrous_report_keeps_to_25_lines() -> None:
             blocked={f"{LONG} {n}": n for n in range(20)},
             failed=LONG * 3,
         ),
-        batch_sizes=tuple(BatchSize(n, why=LONG) for n in range(9)),
         ended=LONG,
         repeatable=False,
         clock="cpu",
@@ -607,7 +604,6 @@ def random_report(draw: random.Random) -> DoctorReport:
         rows=tuple(made_row() for _ in range(draw.choice((0, 1, 5, 40)))),
         together=draw.choice((None, made_trial())),
         seconds=1.0,
-        batch_sizes=tuple(BatchSize(n, 1e9, why=draw.choice(words)) for n in range(3)),
         ranks=draw.choice((1, 1, 1, 2)),
         smallest_gain=draw.choice((None, 1.04, math.inf)),
         ended=draw.choice(("", "", "interrupted", *words)),

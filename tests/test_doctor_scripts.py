@@ -18,7 +18,7 @@ from doctor_helpers import ANOMALIES, PLAIN, script_with, started, watch
 from process_helpers import gone
 
 from fastdata.cli import main
-from fastdata.doctor import Script, replaying, script_of, session, stepless, trials
+from fastdata.doctor import Script, replaying, script_of, session, stepless
 from fastdata.doctor.advice import ADVICE
 from fastdata.doctor.messages import Ended, Ran, Request, Run, Watched
 from fastdata.doctor.processes import ScriptFailedError, ScriptProcess

@@ -186,26 +186,6 @@ def test_gradients_in_float64_are_those_of_a_plain_loop(step: str, tmp_path: Pat
         torch.testing.assert_close(got, -0.1 * right, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize(("factor", "samples"), [(0.25, 1), (0.5, 2), (2.0, 8)])
-def test_batches_of_other_sizes_have_other_sizes(
-    factor: float, samples: int, tmp_path: Path
-) -> None:
-    text = script_with(
-        model="model = nn.Sequential(nn.Flatten(), nn.Linear(192, 8))",
-        step="""
-            print(len(x), len(y), flush=True)
-            optimizer.zero_grad()
-            F.cross_entropy(model(x), y).backward()
-            optimizer.step()
-        """,
-    )
-    with started(text, tmp_path, batch_factor=factor) as answer:
-        answer()
-        assert answer(Run(3)).samples == samples
-    sizes = (tmp_path / "output.txt").read_text().split()
-    assert sizes == ["4"] * 8 + [str(samples)] * 2 * (WATCHED_STEPS + 3 - KEPT_BATCHES)
-
-
 def test_a_batch_that_the_script_changes_is_the_same_each_time(tmp_path: Path) -> None:
     text = script_with(
         step="""

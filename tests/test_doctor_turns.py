@@ -38,6 +38,7 @@ class Machine:
     gains: Mapping[str, float] = field(default_factory=lambda: GAINS)
     step: float = 0.05
     start: float = 5.0
+    switch: float = 0.0
     between: float = 0.005
     """Spread of a row's speed between processes, and of a block's within one."""
     allocator: float = 1.0
@@ -76,6 +77,7 @@ class Process:
         return Watched()
 
     def ask(self, command: Run, seconds: float) -> Ran:
+        self.machine.clock += self.machine.switch * (command.follow != self.follow)
         self.follow = command.follow
         if command.dump:
             self.state = self.state or self.steps + 1  # it is kept by the first dump
@@ -87,7 +89,7 @@ class Process:
         taken = steps * self._step()
         wall = taken * (1 + self.machine.random.random() * self.machine.wall_noise)
         self._take(wall, seconds)
-        return Ran(wall, 1 << 30, steps, 32, {}, cpu_seconds=taken)
+        return Ran(wall, 1 << 30, steps, {}, cpu_seconds=taken)
 
     def _step(self) -> float:
         machine, seconds = self.machine, self.machine.step
@@ -266,6 +268,15 @@ def test_trials_end_in_time(seconds: float, step: float, start: float, tried: An
     assert ended in ("", TIME_IS_UP)
     assert machine.clock <= 1.1 * seconds + 0.2
     assert all(process.began <= seconds for process in machine.processes[1:])
+
+
+def test_slow_switching_leaves_time_for_a_second_process(tried: Any) -> None:
+    machine = Machine(step=0.01, switch=0.3)
+    found = tried(machine, 120)
+    found.compare(ROWS)
+    assert verdicts(found)["D07"] == "gain"
+    assert {one.gain.starts for one in found.found("train").values()} == {2}
+    assert machine.clock < 120
 
 
 def test_what_was_measured_until_an_interruption_counts(tried: Any) -> None:

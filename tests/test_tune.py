@@ -34,20 +34,19 @@ from warm_python import WarmPython
 import fastdata
 from fastdata.errors import MissingExtraError, OptionError, WorkerError
 from fastdata.loading import is_dataset
-from fastdata.measuring import trials
 from fastdata.measuring.images import ChosenCrops
 from fastdata.measuring.page_cache import read_within, resident
-from fastdata.measuring.trials import LocalRunner, ProcessRunner, TrialFailedError
 from fastdata.measuring.windows import Rate, Supply, Windows
 from fastdata.measuring.workload import Workload, WorkloadSpec
 from fastdata.processes.pool import ProcessPool
 from fastdata.steps import is_script_target
 from fastdata.tuned_settings.settings import Settings
-from fastdata.tuning import tuner
+from fastdata.tuning import runner, tuner
 from fastdata.tuning.budget import TimeBudget
 from fastdata.tuning.choice import CEILING, fed
 from fastdata.tuning.picture import plot
 from fastdata.tuning.report import Demand, Trial, TuningResult
+from fastdata.tuning.runner import LocalRunner, ProcessRunner, TrialFailedError
 
 TESTS = Path(__file__).parent
 QUICK = Windows(1, 0.05)
@@ -70,7 +69,7 @@ def tune(data: Any, **options: Any) -> TuningResult:
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measure in this process, where that it is another one is not what is tested."""
-    monkeypatch.setattr(trials, "ProcessRunner", LocalRunner)
+    monkeypatch.setattr(runner, "ProcessRunner", LocalRunner)
 
 
 @pytest.fixture
@@ -82,7 +81,7 @@ def quick_start(monkeypatch: pytest.MonkeyPatch) -> None:
         return ProcessPool(*arguments, context="forkserver")
 
     forkserver.ensure_running()  # which is no process that a test leaves behind
-    monkeypatch.setattr(trials, "ProcessPool", pool)
+    monkeypatch.setattr(runner, "ProcessPool", pool)
 
 
 # -- the whole ----------------------------------------------------------------------------
@@ -109,7 +108,7 @@ class Given(LocalRunner):
 def test_the_smallest_number_of_workers_that_feeds_the_step_is_chosen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(trials, "ProcessRunner", Given)
+    monkeypatch.setattr(runner, "ProcessRunner", Given)
     monkeypatch.setattr(tuner, "LocalRunner", Given)
     monkeypatch.setattr(tuner, "TimeBudget", lambda seconds: TimeBudget(seconds, lambda: 0.0))
     result = tune(Sleepy(64, 0.0), batch_size=8, step=sleep, max_workers=3, seconds=3)
@@ -250,7 +249,7 @@ def test_a_script_has_the_loader_and_the_step() -> None:
 def test_a_script_that_is_missing_or_without_a_function_is_named(
     target: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trials, "ProcessRunner", lambda *_: pytest.fail("a process was started"))
+    monkeypatch.setattr(runner, "ProcessRunner", lambda *_: pytest.fail("a process was started"))
     (tmp_path / "here.py").touch()
     target = target.format(tmp_path)
     with pytest.raises(OptionError, match=words):
@@ -536,9 +535,9 @@ def test_ctrl_c_at_the_command_prints_what_there_is(
     environment["TUNE_TEST_HANG_AFTER"] = "5"
     program = (
         "from fastdata.cli import main\n"
-        "from fastdata.measuring import trials\n"
-        "made = trials.ProcessPool\n"
-        "trials.ProcessPool = lambda *given, context: made(*given, context='fork')\n"
+        "from fastdata.tuning import runner\n"
+        "made = runner.ProcessPool\n"
+        "runner.ProcessPool = lambda *given, context: made(*given, context='fork')\n"
         "main()\n"
     )
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -628,7 +627,7 @@ def test_a_picture_that_cannot_be_is_refused_before_anything_is_measured(
     stub = types.SimpleNamespace(Figure=Figure)
     monkeypatch.setitem(sys.modules, "matplotlib", types.SimpleNamespace(figure=stub))
     monkeypatch.setitem(sys.modules, "matplotlib.figure", stub)
-    monkeypatch.setattr(trials, "ProcessRunner", lambda *_: pytest.fail("a process was started"))
+    monkeypatch.setattr(runner, "ProcessRunner", lambda *_: pytest.fail("a process was started"))
     target = f"{TESTS / 'tune_helpers.py'}:build"
     found = run("tune-workers", target, "--plot", tmp_path / name)
     assert found.exit_code == 2

@@ -22,14 +22,13 @@ import fastdata
 from fastdata import transforms as T  # noqa: N812
 from fastdata.errors import OptionError
 from fastdata.loading import options_of
-from fastdata.measuring import trials
-from fastdata.measuring.trials import LocalRunner
 from fastdata.steps import run_script
 from fastdata.tuned_settings import store
 from fastdata.tuned_settings.key import key_of
 from fastdata.tuned_settings.settings import Settings
 from fastdata.tuned_settings.store import TunedSettings
-from fastdata.tuning import listing
+from fastdata.tuning import listing, runner
+from fastdata.tuning.runner import LocalRunner
 
 QUICK: dict[str, Any] = {"seconds": 3, "max_workers": 1, "progress": False}
 
@@ -97,7 +96,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measure in this process, where that it is another one is not what is tested."""
-    monkeypatch.setattr(trials, "ProcessRunner", LocalRunner)
+    monkeypatch.setattr(runner, "ProcessRunner", LocalRunner)
 
 
 @pytest.fixture
@@ -141,7 +140,7 @@ def test_what_a_script_has_is_tuned_for_the_script_itself(
     script.write_text(TRAIN)
     fastdata.tune_workers(f"{script}:build", batch_size=8, **QUICK)
     (row,) = listing.show()
-    monkeypatch.setattr(trials, "ProcessRunner", LocalRunner)
+    monkeypatch.setattr(runner, "ProcessRunner", LocalRunner)
     result = fastdata.tune_workers(f"{script}:build_loader", **QUICK)
     assert result.machine["cores"] >= 1
     (again,) = listing.show()

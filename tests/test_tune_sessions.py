@@ -18,13 +18,13 @@ from simulated_tuning import CURVE, Batches, Clock, Meter, T, rate
 from fastdata.measuring import workload
 from fastdata.measuring.factories import WorkloadInfo
 from fastdata.measuring.images import ImageInfo
-from fastdata.measuring.trials import TrialFailedError
 from fastdata.measuring.windows import Rate, Supply
 from fastdata.measuring.workload import Workload
 from fastdata.tuned_settings.settings import Settings
 from fastdata.tuning.budget import TimeBudget
 from fastdata.tuning.choice import curve, fed, ruled_out
 from fastdata.tuning.report import Demand, advice_for, verdict_of
+from fastdata.tuning.runner import TrialFailedError
 from fastdata.tuning.session import Session
 from fastdata.tuning.trials import StepRuns, Trials
 from fastdata.tuning.tuner import ProgressBar

@@ -15,8 +15,8 @@ import pytest
 from tqdm import tqdm
 
 from fastdata import waits
-from fastdata.measuring import trials
 from fastdata.remote.client import Client
+from fastdata.tuning import runner
 from fastdata.waits import result_of, said_while, wait_until
 
 
@@ -107,10 +107,10 @@ def test_a_downloader_that_does_not_answer_is_named(
 def test_a_measurement_that_takes_long_says_so(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trials, "_TICK_SECONDS", 0.01)
-    runner = trials.ProcessRunner(time.sleep, 0.0)
+    monkeypatch.setattr(runner, "_TICK_SECONDS", 0.01)
+    made = runner.ProcessRunner(time.sleep, 0.0)
     try:
-        runner.call("__bool__", seconds=30.0)
+        made.call("__bool__", seconds=30.0)
     finally:
-        runner.close()
+        made.close()
     assert "has been waiting for a measurement (at most 150 s)" in caplog.text

@@ -67,11 +67,6 @@ because of noise; 2 wrong usage; 130 Ctrl-C."""
 @click.option(
     "--only", multiple=True, metavar="ID", help="Try and report this advice; may be repeated."
 )
-@click.option(
-    "--batch-sizes",
-    is_flag=True,
-    help="Also measure batches of a quarter to eight times the script's size, and their memory.",
-)
 @click.option("--list", "lists", is_flag=True, help="List the advice, with its IDs.")
 @click.option("--explain", metavar="ID", help="Explain a piece of advice, e.g. D06.")
 @click.option(
@@ -104,7 +99,6 @@ def doctor_command(
     script: tuple[str, ...],
     seconds: float,
     only: tuple[str, ...],
-    batch_sizes: bool,
     lists: bool,
     explain: str | None,
     notes: bool,
@@ -124,10 +118,8 @@ def doctor_command(
         return DONE
     if not math.isfinite(seconds):  # click lets nan pass
         raise OptionError(f"--seconds is above 0 and finite, not {seconds}")
-    if ranks and (only or batch_sizes):
-        raise OptionError(
-            "--ranks compares ranks, and tries nothing: leave --only and --batch-sizes out"
-        )
+    if ranks and only:
+        raise OptionError("--ranks compares ranks, and tries nothing: leave --only out")
     if html is not None:
         from fastdata.pages import check_page_path
 
@@ -141,9 +133,7 @@ def doctor_command(
             if ranks:
                 report = compare_ranks(chosen, ranks, progress=progress)
             else:
-                report = examine(
-                    chosen, seconds=seconds, only=only, batch_sizes=batch_sizes, progress=progress
-                )
+                report = examine(chosen, seconds=seconds, only=only, progress=progress)
         except ScriptFailedError as error:
             raise click.ClickException(error.explained(str(chosen))) from error
     if as_json:

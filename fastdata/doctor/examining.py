@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -16,7 +16,7 @@ from fastdata.doctor.contract import Numerics, Phase
 from fastdata.doctor.messages import Plain
 from fastdata.doctor.processes import ScriptFailedError, scratch_folder, watch_ranks
 from fastdata.doctor.report import DoctorReport, Row
-from fastdata.doctor.results import BatchSize, EndedBy, Environment, Follow, Trial
+from fastdata.doctor.results import EndedBy, Environment, Follow, Trial
 from fastdata.doctor.running import START_SECONDS, TIME_IS_UP, Running, TrialsEndedError
 from fastdata.doctor.script import Script
 from fastdata.doctor.trials import ALLOCATOR, THREADS, Trials
@@ -31,8 +31,6 @@ TRIED_FIRST = (
     *("D13", "D03", "D08", "D15", "D01", "D35", "D05"),
 )
 """Advice that is quickly tried, and often worth it, comes before advice that takes long."""
-
-BATCH_FACTORS = 0.25, 0.5, 1.0, 2.0, 4.0, 8.0
 
 _PHASES: tuple[Phase, ...] = "train", "evaluate"
 
@@ -49,7 +47,6 @@ class _Tried:
     """By ID, why it was not tried."""
     base: Running | None = None
     together: Trial | None = None
-    batch_sizes: list[BatchSize] = field(default_factory=list)
 
 
 def examine(
@@ -57,7 +54,6 @@ def examine(
     *,
     seconds: float = 300.0,
     only: Sequence[str] = (),
-    batch_sizes: bool = False,
     progress: Callable[[str], object] = lambda _: None,
 ) -> DoctorReport:
     """Watch a script, try the advice that applies to it within about `seconds`, and report.
@@ -73,8 +69,6 @@ def examine(
         Nothing is begun after them, and everything ends 7% later, or 5 seconds later.
     only
         IDs of advice to try and report.  Mistakes are reported in any case.  Without any, all.
-    batch_sizes
-        Whether the script also runs with batches of a quarter to eight times its own.
     progress
         Called with a text before each part.
 
@@ -112,9 +106,6 @@ def examine(
         ended = ""
         try:
             _try(trials, findings, tried)
-            if batch_sizes:
-                tried.base = trials.base("train")
-                tried.batch_sizes.extend(_batch_sizes(trials, progress))
         except TrialsEndedError as error:
             ended, ended_by = str(error), "time" if str(error) == TIME_IS_UP else "noise"
         except ScriptFailedError as error:
@@ -132,7 +123,6 @@ def examine(
             repeatable=trials.repeatable,
             rows=_rows(findings, tried),
             together=tried.together,
-            batch_sizes=tuple(tried.batch_sizes),
             seconds=time.monotonic() - began,
             machine=_machine(watched.device),
             smallest_gain=trials.smallest_gain,
@@ -269,17 +259,6 @@ def _machine(device: str) -> dict[str, object]:
         "python": platform.python_version(),
         "device": device,
     }
-
-
-def _batch_sizes(trials: Trials, progress: Callable[[str], object]) -> Iterator[BatchSize]:
-    """Yield what batches of other sizes give, until one does not fit."""
-    for factor in BATCH_FACTORS:
-        progress(f"batches of {factor:g} times as many samples")
-        found = trials.batch_size(factor)
-        if found.samples:  # else the script takes batches from no loader
-            yield found
-        if found.why or not found.samples:
-            return
 
 
 def _rows(findings: Sequence[Plain], tried: _Tried) -> tuple[Row, ...]:

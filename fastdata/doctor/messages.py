@@ -25,7 +25,6 @@ class Request:
     seconds: float = math.inf  # after which a script is watched no more, if it has made a step
     in_float64: bool = False
     ranks: int = 1  # of how many this is one: they are watched, and compared
-    batch_factor: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +40,15 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """How long steps took, and the most memory that the process has had since it is measured.
-
-    `samples` are those of a batch, where batches are given again; else 0.
-    """
+    """How long steps took, and the most memory that the process has had since it is measured."""
 
     seconds: float
     peak_bytes: int
     steps: int = 1
-    samples: int = 0
     part_seconds: dict[EventKind, float] = field(default_factory=dict)
     """Of parts of the steps: of a GPU's, those of giving it the work."""
     reserved_bytes: int = 0
     """On a GPU: the most that torch took of its memory, in blocks, for `peak_bytes`."""
-    retries: int = 0
-    """On a GPU: how often all unused blocks had to be given back, as none was large enough."""
     cpu_seconds: float = 0.0  # of all threads of the process
 
     def step_seconds(self, clock: Clock) -> float:

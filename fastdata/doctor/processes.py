@@ -28,8 +28,12 @@ from fastdata.doctor.messages import Ended, Ran, Request, Run, Watched
 from fastdata.doctor.script import Script
 from fastdata.doctor.writes import folders_made
 from fastdata.errors import FastdataError
-from fastdata.measuring.trials import RESERVE_BYTES
-from fastdata.processes.resources import available_bytes, available_cores, format_bytes
+from fastdata.processes.resources import (
+    RESERVE_BYTES,
+    available_bytes,
+    available_cores,
+    format_bytes,
+)
 from fastdata.processes.starting import kill_group
 
 __all__ = ["ScriptFailedError", "ScriptProcess", "scratch_folder", "watch_ranks"]

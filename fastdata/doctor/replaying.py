@@ -63,7 +63,6 @@ class Replay:
         """For each batch that was trained with: seconds that the loop waited for it, and until
         it wanted the next one."""
         self.repeats = False  # whether batches are being given again
-        self.samples = 0  # of such a batch: the length of its first tensor
         self.next_batch = 0  # the number of the batch that is given again next
         self.trained: list[Epoch] = []  # in which something was trained
         self.has_cut = False  # whether an epoch has ended early
@@ -142,8 +141,6 @@ class Replay:
         del batches
         if kept and self._is_measured(trains=epoch.trains):
             self.repeats = True
-            kept = _regrouped(kept, self._request.batch_factor)
-            self.samples = _samples(kept[0])
             yield from self._again(kept)
 
     def _again(self, kept: list[Any]) -> Iterator[Any]:
@@ -181,23 +178,6 @@ def _copied(leaf: Any) -> Any:
 
 def _samples(batch: Any) -> int:
     return next((len(tensor) for tensor in _tensors(batch) if tensor.ndim), 0)
-
-
-def _regrouped(batches: list[Any], factor: float) -> list[Any]:
-    """Return batches of more samples, or fewer: put together, or cut."""
-    count, times = len(batches), max(1, int(factor))
-
-    def joined(*leaves: Any) -> Any:
-        first = leaves[0]
-        if not isinstance(first, torch.Tensor) or not first.ndim:
-            return first
-        most = max(1, int(len(first) * factor)) if factor < 1 else None
-        return torch.cat(leaves)[:most]
-
-    return [
-        tree_map(joined, *(batches[(first + n) % count] for n in range(times)))
-        for first in range(count)
-    ]
 
 
 def _tensors(batch: Any) -> list[torch.Tensor]:

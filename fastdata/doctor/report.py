@@ -10,13 +10,14 @@ from typing import Any, Literal
 
 from fastdata.doctor.contract import Kind, Numerics, Phase
 from fastdata.doctor.messages import Watched
-from fastdata.doctor.results import BatchSize, EndedBy, Trial
+from fastdata.doctor.results import EndedBy, Trial
+from fastdata.doctor.script import error_line
 from fastdata.doctor.trials import ALLOCATOR
 from fastdata.measuring.noise import Clock
 from fastdata.measuring.statistics import WORTH, Estimate
 from fastdata.processes.resources import format_bytes
 
-__all__ = ["OUTCOMES", "DoctorReport", "Row", "last_line", "sentences"]
+__all__ = ["OUTCOMES", "DoctorReport", "Row", "sentences"]
 
 WAITS = 0.05  # a loop that waits for a smaller share of its time does not wait for data
 LESS_MEMORY = 0.95  # peaks of memory above this ratio may differ by chance
@@ -81,7 +82,7 @@ class Row:
         if self.needs_gpu:
             return "Needs a GPU to try"
         if self.trial is None:
-            return f"Not tried ({last_line(self.why_not)})" if self.why_not else "Not tried"
+            return f"Not tried ({error_line(self.why_not)})" if self.why_not else "Not tried"
         peak, before = self.trial.peak_bytes, self.trial.base_peak_bytes
         if self.saves == "memory" and self.gain <= 1 and 0 < peak < LESS_MEMORY * before:
             return "Less memory"
@@ -94,7 +95,7 @@ class Row:
         if trial is None:
             return f"at most {self.at_most:.2f}x" if (self.at_most or 0) >= WORTH else ""
         if trial.verdict == "failed":
-            return last_line(trial.why)
+            return error_line(trial.why)
         ratio = str(trial.gain or "")
         if self.outcome != "Less memory":
             return ratio
@@ -127,7 +128,6 @@ class DoctorReport:
     rows: tuple[Row, ...]
     together: Trial | None
     seconds: float
-    batch_sizes: tuple[BatchSize, ...] = ()
     machine: dict[str, Any] = field(default_factory=dict)
     ranks: int = 1  # with several ranks, nothing is tried
     smallest_gain: float | None = None  # that a typical row can show
@@ -217,7 +217,7 @@ def sentences(report: DoctorReport) -> Iterator[str]:
     if report.ranks == 1:
         yield from _state(report)
     elif report.watched.failed:
-        yield _sentence(last_line(report.watched.failed))
+        yield _sentence(error_line(report.watched.failed))
     elif not mistakes:
         yield f"{report.ranks} ranks were compared, and no mistake was found."
 
@@ -269,13 +269,8 @@ def _state(report: DoctorReport) -> Iterator[str]:
         yield f"{said}; {report.visible}." if is_none and report.visible else f"{said}."
     if report.ended:
         what, colon, why = report.ended.partition(":")
-        yield _sentence(f"{what}: {last_line(why)}" if colon else what)
+        yield _sentence(f"{what}: {error_line(why)}" if colon else what)
 
 
 def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('?') else '.'}"
-
-
-def last_line(text: str) -> str:
-    """Return the last line of a traceback, without its full stop."""
-    return (text.strip().splitlines() or [""])[-1].strip().rstrip(".")

@@ -9,7 +9,7 @@ from fastdata.doctor.contract import Numerics
 from fastdata.measuring import statistics
 from fastdata.measuring.statistics import Estimate
 
-__all__ = ["BatchSize", "EndedBy", "Environment", "Follow", "Trial", "Verdict"]
+__all__ = ["EndedBy", "Environment", "Follow", "Trial", "Verdict"]
 
 Follow: TypeAlias = tuple[str, ...]
 """IDs of advice that is followed together; empty for the unchanged script."""
@@ -36,18 +36,3 @@ class Trial:
     peak_bytes: int = 0
     base_peak_bytes: int = 0  # of the unchanged script
     step_seconds: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class BatchSize:
-    """Speed and peak memory of the script with batches of `samples`.
-
-    Memory is resident memory of the process.  On a GPU, it is the memory that torch allocated.
-    """
-
-    samples: int
-    samples_per_second: float = 0.0
-    peak_bytes: int = 0
-    reserved_bytes: int = 0  # by torch on a GPU; memory above the peak is fragmented
-    retries: int = 0  # how often torch returned its unused memory of a GPU to allocate more
-    why: str = ""  # the reason for no figures, such as a lack of memory

@@ -5,6 +5,7 @@ import __future__
 
 import ast
 import os
+import re
 import runpy
 import sys
 import traceback
@@ -22,7 +23,7 @@ from fastdata.errors import OptionError, not_there
 from fastdata.loading import is_dataset
 from fastdata.steps import is_script_target, run_script
 
-__all__ = ["Script", "script_of", "users_traceback"]
+__all__ = ["Script", "error_line", "script_of", "users_traceback"]
 
 _OWN = tuple(str(Path(__file__).parents[1] / folder) + os.sep for folder in ("doctor", "steps"))
 
@@ -162,3 +163,13 @@ def users_traceback(error: BaseException) -> str:
         return str(error)
     frames.stack = traceback.StackSummary.from_list(stack)
     return "".join(frames.format()).rstrip()
+
+
+def error_line(text: str) -> str:
+    """Return the line of a traceback that has the error, else the last line, without a full stop.
+
+    The message of an error may have several lines.
+    """
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Interrupt): .", line)]
+    return (errors or lines or [""])[-1].rstrip(".")

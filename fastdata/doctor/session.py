@@ -214,13 +214,11 @@ class Session:
         if self._left:
             return
         (now, cpu_now), (began, cpu_began) = _clocks(), self._began
-        peak, memory = peak_bytes(), (0, 0)
+        peak, reserved = peak_bytes(), 0
         if uses_cuda():
             peak, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
-            memory = reserved, torch.cuda.memory_stats().get("num_alloc_retries", 0)
-        steps, samples, parts = self._steps, self._replay.samples, self._watch.part_seconds
-        seconds, cpu_seconds = now - began, cpu_now - cpu_began
-        self._connection.send(Ran(seconds, peak, steps, samples, parts, *memory, cpu_seconds))
+        parts, cpu_seconds = self._watch.part_seconds, cpu_now - cpu_began
+        self._connection.send(Ran(now - began, peak, self._steps, parts, reserved, cpu_seconds))
         self._wait()
 
     def _begin(self) -> None:
@@ -280,6 +278,7 @@ class Session:
         waited = sum(wait for wait, _ in fed)
         whole = waited + sum(step for _, step in fed)
         parameters = {id(p): p.numel() for model in seen.models for p in model.parameters()}
+        parts = {part for one in seen.models for part in one.modules() if part is not one}
         return Watched(
             tuple(_findings(seen)),
             seen.steps_seen,
@@ -287,7 +286,7 @@ class Session:
             whole / len(fed) if fed else 0.0,
             "cuda" if seen.on_gpu else "cpu",
             torch.get_num_threads(),
-            tuple(type(model).__name__ for model in seen.models),
+            tuple(type(model).__name__ for model in seen.models if model not in parts),
             tuple(type(one).__name__ for one in seen.optimizers),
             sum(parameters.values()),
             seen.validates,

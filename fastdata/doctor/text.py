@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from unicodedata import east_asian_width
 
 from fastdata.doctor.advice.processor import KEPT
-from fastdata.doctor.report import OUTCOMES, DoctorReport, Row, last_line, sentences
-from fastdata.doctor.results import BatchSize
+from fastdata.doctor.report import OUTCOMES, DoctorReport, Row, sentences
+from fastdata.doctor.script import error_line
 from fastdata.doctor.trials import ALLOCATOR
 from fastdata.measuring.lines import short_line
 from fastdata.printable import printable
@@ -97,7 +97,7 @@ def _subject(report: DoctorReport, *, everything: bool) -> Iterator[str]:
         yield "Each run of the same step has other gradients, so numerics were not measured."
     if watched.failed and report.ranks == 1:
         why = "The script failed while it was watched, perhaps because epochs end early there"
-        yield f"{why}: {last_line(watched.failed)}"
+        yield f"{why}: {error_line(watched.failed)}"
     if everything and report.noise is not None:
         yield f"The script compared with itself: {report.noise}."
         pinned = " ".join(f"{name}={os.environ.get(name, value)}" for name, value in KEPT)
@@ -114,24 +114,25 @@ def _groups(report: DoctorReport, most: int | None) -> dict[str, list[str]]:
             is_said = row.trial is None and row.why_not == report.ended
             heading = "Not tried" if is_said else row.outcome
             found.setdefault(heading, []).append(_item(row, most))
-    found["Batch sizes"] = [_size_text(size) for size in report.batch_sizes]
     if most is None:
         found["Notes"] = [_item(row, most) for row in report.rows if row.kind == "note"]
         found["Memory of a step"] = [
             " ".join(filter(None, (one.operation, short_line(one.where), format_bytes(one.nbytes))))
             for one in watched.held
         ]
-    found["Not written"] = [f"{what} ({n:,}x)" for what, n in watched.blocked.items()]
+    found["Not written"] = _not_written(watched.blocked, most)
     return {heading: items for heading, items in found.items() if items}
 
 
-def _size_text(size: BatchSize) -> str:
-    text = f"{size.samples_per_second:,.4g} samples/s, {format_bytes(size.peak_bytes)}"
-    if size.reserved_bytes:
-        text += f" of {format_bytes(size.reserved_bytes)} reserved"
-    if size.retries:
-        text += f", {size.retries:,} retries"
-    return f"{size.samples:,}: {size.why or text}"
+def _not_written(blocked: Mapping[str, int], most: int | None) -> list[str]:
+    """Return what was not written; with a limit, a file or the number of files of each function."""
+    if most is None:
+        return [f"{what} ({count:,}x)" for what, count in blocked.items()]
+    files: dict[str, list[str]] = {}
+    for function, _, path in (what.partition(": ") for what in blocked):
+        files.setdefault(function, []).append(os.path.basename(path))
+    shown = ((f"{len(n):,} files" if len(n) > 1 else n[0], f) for f, n in files.items())
+    return [" by ".join(filter(None, words)) for words in shown]
 
 
 def _things_to_do(report: DoctorReport, most: int | None) -> Iterator[tuple[str, ...]]:

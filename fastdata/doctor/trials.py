@@ -14,7 +14,6 @@ import contextlib
 import math
 import os
 import random
-import re
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,7 +27,7 @@ from fastdata.doctor.contract import Numerics, Phase
 from fastdata.doctor.messages import Ran, Request, Watched
 from fastdata.doctor.numerics import Compared, compare_dumps
 from fastdata.doctor.processes import ScriptFailedError, ScriptProcess
-from fastdata.doctor.results import BatchSize, Environment, Follow, Trial
+from fastdata.doctor.results import Environment, Follow, Trial
 from fastdata.doctor.running import (
     MOST_STEP_SECONDS,
     START_SECONDS,
@@ -38,7 +37,7 @@ from fastdata.doctor.running import (
     TrialsEndedError,
     ends_at,
 )
-from fastdata.doctor.script import Script
+from fastdata.doctor.script import Script, error_line
 from fastdata.measuring.cores import CoresOfOthers
 from fastdata.measuring.noise import Clock, clock_for, noise_of, too_noisy
 from fastdata.measuring.statistics import LEAST_STARTS, Judgement, judge, smallest_gain
@@ -51,7 +50,7 @@ UNTIMED_STEPS = 2
 """Steps after each switch; one where the timed steps of a block are one or two."""
 
 TURNS_SECONDS, FEW_ROUNDS, LEAST_ROUNDS = 30.0, 5, 3
-"""The rounds of a process take this long at most; there are five, if time is short three, anyway."""
+"""Seconds that the rounds of a process take at most; a few in any case, least if time is short."""
 
 NOISE_SECONDS = 5.0
 """For a first comparison of the script with itself."""
@@ -243,27 +242,6 @@ class Trials:
                 )
         return found
 
-    def batch_size(self, factor: float) -> BatchSize:
-        """Run the script with batches of `factor` times as many samples."""
-        base = self.base("train")
-        samples = int(base.last.samples * factor) if base.last else 0
-        try:
-            with ExitStack() as stack:
-                other = self._running(stack, "train", batch_factor=factor)
-                other.warm_up()
-                steps = 10 * self._timed_steps(other.step_seconds)
-                every = [other.run(steps) for _ in range(3)]
-                ran = every[-1]
-                return BatchSize(
-                    ran.samples,
-                    ran.samples / statistics.median(one.step_seconds("wall") for one in every),
-                    ran.peak_bytes,
-                    ran.reserved_bytes,
-                    ran.retries,
-                )
-        except ScriptFailedError as error:
-            return BatchSize(samples, why=_error_of(str(error)))
-
     # -- advice that is switched ----------------------------------------------------------------
 
     def _run_switched(
@@ -277,8 +255,9 @@ class Trials:
         while rows:
             try:
                 self._first_steps(rows, phase)
-                rows, rounds = self._that_fit(rows, (self.seconds_left - reserved) / (1 + more))
-                self._run_turns(rows, phase, rounds)
+                seconds = (self.seconds_left - reserved) / (1 + more)
+                rows, rounds = self._that_fit(rows, seconds)
+                self._run_turns(rows, phase, rounds, time.monotonic() + seconds)
                 break
             except _RowFailedError as error:
                 error.row.why = error.why
@@ -315,14 +294,19 @@ class Trials:
             kept.pop()
         raise TrialsEndedError(TIME_IS_UP)
 
-    def _run_turns(self, rows: Sequence[_Row], phase: Phase, rounds: int) -> None:
-        """Give each row the number of one process."""
+    def _run_turns(self, rows: Sequence[_Row], phase: Phase, rounds: int, until: float) -> None:
+        """Give each row the number of one process; fewer rounds if switching is slow."""
         base, itself = self.base(phase), self._rows[phase][ITSELF]
         order = list(plan([itself, *rows], None, self._order, rounds))
         ran: list[Ran] = []
         others = CoresOfOthers()
         try:
+            a_round, began = len(order) // rounds, time.monotonic()
             for number, row in enumerate(order):
+                done, block = divmod(number, a_round)
+                now = time.monotonic()
+                if done >= LEAST_ROUNDS and block == 1 and now + (now - began) / done > until:
+                    break
                 self.progress(f"block {number + 1} of {len(order)}: {_name(row or itself)}")
                 ran.append(self._block(base, row or itself))
         except BaseException:  # its complete rounds count
@@ -369,7 +353,7 @@ class Trials:
     def _check_noise(self, base: Running, itself: _Row) -> None:
         """End trials where the script differs from itself too much for any verdict."""
         self.progress("looking how busy the machine is")
-        rounds = max(LEAST_ROUNDS, self._rounds([], NOISE_SECONDS))
+        rounds = self._rounds([], NOISE_SECONDS, LEAST_ROUNDS)
         order = [None, itself] * rounds + [None]
         others = CoresOfOthers()
         self._ratios(order, [self._block(base, itself) for _ in order], others)
@@ -388,7 +372,7 @@ class Trials:
             except ScriptFailedError as error:
                 if self.base(phase).process.has_ended:
                     raise
-                row.why = _error_of(str(error))
+                row.why = error_line(str(error))
 
     def _run_pair(self, row: _Row, phase: Phase, other: Running) -> None:
         """Give a row the number of one pair of processes."""
@@ -431,9 +415,11 @@ class Trials:
         block = (self._timed_steps(step) + self._untimed_steps(step)) * step
         return max(WINDOW_SECONDS["cpu"], block) * (len(rows) + 2 + len(rows) // ROWS_PER_BASELINE)
 
-    def _rounds(self, rows: Sequence[_Row], seconds: float = TURNS_SECONDS) -> int:
+    def _rounds(
+        self, rows: Sequence[_Row], seconds: float = TURNS_SECONDS, least: int = FEW_ROUNDS
+    ) -> int:
         """Return how many rounds a process has if no time is short."""
-        return min(ROUNDS, max(FEW_ROUNDS, int(seconds / self._seconds_of_round(rows))))
+        return min(ROUNDS, max(least, int(seconds / self._seconds_of_round(rows))))
 
     def _timed_steps(self, step_seconds: float) -> int:
         """Return the timed steps of a block."""
@@ -461,7 +447,7 @@ class Trials:
         except ScriptFailedError as error:
             if row.follow == ITSELF:
                 raise
-            why = _error_of(str(error))
+            why = error_line(str(error))
             late = "; --seconds gives more" if "made no step within" in why else ""
             raise _RowFailedError(row, why + late) from error
 
@@ -541,10 +527,3 @@ def _at_least_promised(measured: Numerics | None, follow: Follow) -> Numerics | 
     if measured in (None, Numerics.EQUAL) or promised < Numerics.PRECISION:
         return measured
     return max(measured, promised)
-
-
-def _error_of(text: str) -> str:
-    """Return the line of a traceback that has the error, else the last line."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    errors = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Interrupt): .", line)]
-    return (errors or lines or [text])[-1]

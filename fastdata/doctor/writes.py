@@ -142,7 +142,7 @@ class WritesKept(importlib.abc.MetaPathFinder):
             for name in _LOOKS:
                 self._replace(os, name, self._look)
         self._moved[path] = place
-        self._block(f"written elsewhere: {path}")
+        self._block(f"open: {path}")
 
     def _place(self, file: Any, *, writes: bool, keeps: bool) -> Any:
         """Return which file is opened in place of this one."""
@@ -179,7 +179,7 @@ class WritesKept(importlib.abc.MetaPathFinder):
         real = [_real(path, options.get("src_dir_fd", options.get("dir_fd")))]
         if name in _TWO:
             second = arguments[0] if arguments else options["dst"]
-            real.append(_real(second, options.get("dst_dir_fd")))
+            real.append(_real(second, options.get("dst_dir_fd", options.get("dir_fd"))))
         moves = name in ("rename", "replace")
         if all(map(self._is_allowed, real if moves else real[-1:])):
             return original(path, *arguments, **options)

@@ -103,7 +103,8 @@ def judge(
     dict
         A judgement for each key.  A gain or a slowdown passes Holm's correction for all rows (S.
         Holm, "A simple sequentially rejective multiple test procedure", 1979) and has enough
-        processes.  "No difference" means that the interval lies within a factor of `WORTH`.
+        processes.  "No difference" means that the interval lies within a factor of `WORTH`, or that
+        a certain difference is below it.
     """
     gains: dict[K, Estimate] = {}
     errors: dict[K, float] = {}
@@ -155,7 +156,8 @@ def _exp(power: float) -> float:
 
 
 def _verdict(gain: Estimate, is_certain: bool) -> Verdict:
-    if gain.low > 1 / WORTH and gain.high < WORTH:
+    low, high = (gain.value, gain.value) if is_certain else (gain.low, gain.high)
+    if low > 1 / WORTH and high < WORTH:
         return "no difference"
     if is_certain:
         return "gain" if gain.value > 1 else "slower"

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MAX_WORKERS",
+    "RESERVE_BYTES",
     "available_bytes",
     "available_cores",
     "available_on",
@@ -40,6 +41,9 @@ __all__ = [
     "parse_bytes",
     "share_memory",
 ]
+
+RESERVE_BYTES = 256 << 20
+"""Host memory to keep free; a measurement that leaves less than half of this is ended."""
 
 MAX_WORKERS = 16
 """Most workers that "auto" takes.

@@ -20,9 +20,8 @@ from dataclasses import dataclass
 
 from fastdata.engine.backend import SPARE_BUFFERS
 from fastdata.engine.delivery import DEPTH
-from fastdata.measuring.trials import RESERVE_BYTES
 from fastdata.measuring.windows import LEAST_BATCHES, steps_of_run
-from fastdata.processes.resources import format_bytes
+from fastdata.processes.resources import RESERVE_BYTES, format_bytes
 from fastdata.tuned_settings.settings import Settings
 from fastdata.tuning.choice import HEADROOM
 

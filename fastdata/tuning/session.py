@@ -11,11 +11,11 @@ from itertools import takewhile
 from typing import Any
 
 from fastdata.measuring.factories import WorkloadInfo
-from fastdata.measuring.trials import TrialFailedError
 from fastdata.measuring.windows import Rate
 from fastdata.tuned_settings.settings import Settings
 from fastdata.tuning.budget import cost_of
 from fastdata.tuning.choice import CEILING, Measured, best, curve, plateau, same, sufficient
+from fastdata.tuning.runner import TrialFailedError
 from fastdata.tuning.trials import ROUNDS, RUN_WINDOWS, StepRuns, Trials
 
 __all__ = ["Session", "between", "first_counts", "grows", "variants"]

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from fastdata.measuring.downloads import StoreInfo
-from fastdata.measuring.trials import TrialFailedError
 from fastdata.processes.resources import format_bytes
 from fastdata.tuning.choice import ALIKE, HEADROOM
 from fastdata.tuning.fetching import GIVE_UP, Fetched
 from fastdata.tuning.report import StoreResult
+from fastdata.tuning.runner import TrialFailedError
 from fastdata.tuning.trials import Trials
 
 __all__ = ["choose_streams", "notes_on_store", "store_result"]

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 
 from fastdata.measuring.factories import WorkloadInfo
-from fastdata.measuring.trials import Runner, TrialFailedError, TrialTimeoutError
 from fastdata.measuring.windows import Rate, Supply, Windows, in_turns, rate_of
 from fastdata.processes.resources import available_bytes
 from fastdata.tuned_settings.settings import Settings
@@ -30,6 +29,7 @@ from fastdata.tuning.budget import (
 )
 from fastdata.tuning.choice import Measured, fed, ruled_out
 from fastdata.tuning.report import Demand, Trial
+from fastdata.tuning.runner import Runner, TrialFailedError, TrialTimeoutError
 
 __all__ = ["ROUNDS", "RUN_WINDOWS", "StepRuns", "Trials"]
 

@@ -23,7 +23,6 @@ from tqdm import tqdm
 from fastdata.errors import MissingExtraError, OptionError, WorkerError
 from fastdata.installing import install_line
 from fastdata.measuring.loaders import dali_is_installed
-from fastdata.measuring.trials import LocalRunner, TrialFailedError, open_runner
 from fastdata.measuring.windows import Rate
 from fastdata.measuring.workload import WorkloadSpec, step_name
 from fastdata.printable import printable
@@ -37,6 +36,7 @@ from fastdata.tuning.budget import TimeBudget
 from fastdata.tuning.choice import best, curve
 from fastdata.tuning.fetching import TunedWorkload
 from fastdata.tuning.report import StoreResult, Trial, TuningResult, advice_for, verdict_of
+from fastdata.tuning.runner import LocalRunner, TrialFailedError, open_runner
 from fastdata.tuning.session import Session
 from fastdata.tuning.streams import notes_on_store, store_result
 from fastdata.tuning.trials import StepRuns, Trials

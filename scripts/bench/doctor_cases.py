@@ -202,7 +202,12 @@ CASES = [
         ],
     ),
     Case(
-        "D05 torch.compile", GATED, (256,), 5120, 1280, [(DATA, DATA, f"model.compile()\n{DATA}")]
+        "D05 torch.compile",
+        GATED,
+        (256,),
+        5120,
+        1280,
+        [(DATA, DATA, f"model = torch.compile(model)\n{DATA}")],
     ),
     Case(
         "D06 fused AdamW",

@@ -14,18 +14,17 @@ from range_server import RangeServer
 from remote_helpers import COUNT, LANES, needs_store
 
 import fastdata
-from fastdata.measuring import trials
 from fastdata.measuring.downloads import store_info
-from fastdata.measuring.trials import LocalRunner
 from fastdata.measuring.workload import Workload, WorkloadSpec
 from fastdata.remote.folder import CacheFolder
 from fastdata.tuned_settings import store as kept
 from fastdata.tuned_settings.settings import Settings
 from fastdata.tuned_settings.store import Key
-from fastdata.tuning import streams, tuner
+from fastdata.tuning import runner, streams, tuner
 from fastdata.tuning.budget import TimeBudget
 from fastdata.tuning.fetching import Fetched, ScratchCache
 from fastdata.tuning.report import StoreResult, TuningResult, text_lines
+from fastdata.tuning.runner import LocalRunner
 from fastdata.tuning.streams import choose_streams, notes_on_store
 from fastdata.tuning.tuner import _keep
 
@@ -47,7 +46,7 @@ def nothing_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measure in this process, where that it is another one is not what is tested."""
-    monkeypatch.setattr(trials, "ProcessRunner", LocalRunner)
+    monkeypatch.setattr(runner, "ProcessRunner", LocalRunner)
 
 
 def tuned(url: str, **options: Any) -> TuningResult:

@@ -18,12 +18,11 @@ from typing import Any, NoReturn, TypeAlias
 
 from fastdata.errors import FastdataError, WorkerError
 from fastdata.processes.pool import ProcessPool, Ticket
-from fastdata.processes.resources import available_bytes, format_bytes
+from fastdata.processes.resources import RESERVE_BYTES, available_bytes, format_bytes
 from fastdata.processes.starting import Death, Role, kill_group, lead_group
 from fastdata.waits import wait_until
 
 __all__ = [
-    "RESERVE_BYTES",
     "LocalRunner",
     "ProcessRunner",
     "Runner",
@@ -34,9 +33,6 @@ __all__ = [
 
 START_SECONDS = 120.0
 """For starting the interpreter and importing torch and the user's modules."""
-
-RESERVE_BYTES = 256 << 20
-"""Host memory to keep free; a trial that leaves less than half of this is ended."""
 
 _TICK_SECONDS = 0.1
 
