@@ -27,17 +27,37 @@ def finding(id: str, phase: Phase = "train", **others: Any) -> Plain:
     return Plain(id, f"train.py:{id[1:]} main", f"what {id}", phase=phase, **made)
 
 
+class MadeUpRows:
+    """Takes the place of `Rows`; the numerics are those of all rows."""
+
+    repeatable, smallest_gain = True, 1.03
+
+    def __init__(self, numerics: dict[str, Numerics]) -> None:
+        self.numerics = numerics
+        self.numbers: dict[Follow, list[float]] = {}
+
+    def found(self) -> dict[Follow, Trial]:
+        def numerics(follow: Follow) -> Numerics | None:
+            return max((self.numerics.get(id, Numerics.EQUAL) for id in follow), default=None)
+
+        return {
+            follow: Trial(follow, one.gain, one.verdict, numerics=numerics(follow))
+            for follow, one in judge(self.numbers).items()
+        }
+
+
 class MadeUp:
     """Takes the place of `Trials`: the gain of several pieces of advice is the product of each."""
 
-    repeatable, smallest_gain, clock = True, 1.03, "wall"
+    clock = "wall"
     step_seconds, peak_bytes = 0.1, 1 << 30
 
     def __init__(self, gains: dict[str, float], *findings: Plain) -> None:
         self.gains, self.findings = gains, findings
         self.asked: list[tuple[Phase, dict[Follow, Environment]]] = []
         self.numerics: dict[str, Numerics] = {}
-        self.rows: dict[Phase, dict[Follow, list[float]]] = {"train": {}, "evaluate": {}}
+        phases: tuple[Phase, ...] = "train", "evaluate"
+        self.rows = {phase: MadeUpRows(self.numerics) for phase in phases}
         self.on_compare: Callable[[int], object] = lambda _: None
         self.gain_of: Callable[[Follow], float] = self._product
 
@@ -62,25 +82,11 @@ class MadeUp:
         self.asked.append((phase, rows))
         for follow in ((), *rows):
             gain = math.log(self.gain_of(follow))
-            self.rows[phase].setdefault(follow, [gain - 0.001, gain, gain + 0.001])
+            self.rows[phase].numbers.setdefault(follow, [gain - 0.001, gain, gain + 0.001])
         self.on_compare(len(self.asked))
 
     def _product(self, follow: Follow) -> float:
         return math.prod(self.gains[id] for id in follow)
-
-    def found(self, phase: Phase) -> dict[Follow, Trial]:
-        judged = judge(self.rows[phase])
-        return {
-            follow: Trial(
-                follow,
-                one.gain,
-                one.verdict,
-                numerics=max(
-                    (self.numerics.get(id, Numerics.EQUAL) for id in follow), default=None
-                ),
-            )
-            for follow, one in judged.items()
-        }
 
 
 @pytest.fixture
@@ -221,7 +227,7 @@ def test_a_validation_that_cannot_be_measured_is_a_row_with_its_reason(made_up: 
 
     def fail(count: int) -> None:
         if count == 2:
-            used.rows["evaluate"].clear()
+            used.rows["evaluate"].numbers.clear()
             raise ScriptFailedError("no validation was reached")
 
     used.on_compare = fail
@@ -246,7 +252,7 @@ def test_what_was_measured_is_reported_when_trials_end_early(by: str, made_up: A
     error, said = ENDS[by]
 
     def end(_: int) -> None:
-        del used.rows["train"]["D06",]
+        del used.rows["train"].numbers["D06",]
         raise error
 
     used.on_compare = end
@@ -260,7 +266,7 @@ def test_what_was_measured_is_reported_when_trials_end_early(by: str, made_up: A
 def test_more_threads_are_not_judged_by_processor_time(made_up: Any) -> None:
     used = made_up({"D17": 1.0, "D09": 1.5}, finding("D17"), finding("D09"))
     used.clock = "cpu"
-    used.on_compare = lambda _: used.rows["train"].pop(("D17",))
+    used.on_compare = lambda _: used.rows["train"].numbers.pop(("D17",))
     [row] = [row for row in examine(SCRIPT).rows if row.id == "D17"]
     assert row.why_not == "other programs are busy, so more threads cannot be judged"
 

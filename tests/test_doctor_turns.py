@@ -141,7 +141,9 @@ def tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def verdicts(found: Trials) -> dict[str, str]:
-    return {"+".join(ids) or "itself": one.verdict for ids, one in found.found("train").items()}
+    return {
+        "+".join(ids) or "itself": one.verdict for ids, one in found.rows["train"].found().items()
+    }
 
 
 def test_rows_are_judged_after_two_processes(tried: Any) -> None:
@@ -158,7 +160,7 @@ def test_rows_are_judged_after_two_processes(tried: Any) -> None:
         "D35": "slower",
     }
     assert len(machine.processes) == 2
-    for (id,), trial in ((ids, one) for ids, one in found.found("train").items() if ids):
+    for (id,), trial in ((ids, one) for ids, one in found.rows["train"].found().items() if ids):
         assert trial.gain.value == pytest.approx(GAINS[id], rel=0.02), id
         assert trial.gain.starts == 2
         assert trial.gain.high / trial.gain.low < 1.1
@@ -171,7 +173,7 @@ def test_rows_that_stay_open_get_further_processes(tried: Any) -> None:
     found = tried(machine)
     found.compare({("D06",): (), ("D35",): ()})
     assert len(machine.processes) > 2
-    starts = {ids: one.gain.starts for ids, one in found.found("train").items()}
+    starts = {ids: one.gain.starts for ids, one in found.rows["train"].found().items()}
     assert starts["D06",] == len(machine.processes)
     assert starts["D35",] <= starts["D06",]
 
@@ -181,7 +183,7 @@ def test_a_gain_with_a_wide_interval_gets_further_processes(tried: Any) -> None:
     for seed in range(8):
         found = tried(Machine(between=0.02, gains={"D07": 2.0}, random=random.Random(seed)))
         found.compare({("D07",): ()})
-        trial = found.found("train")["D07",]
+        trial = found.rows["train"].found()["D07",]
         assert trial.verdict == "gain"
         assert trial.gain.starts == 4 or trial.gain.high < 1.05 * trial.gain.value
         starts.add(trial.gain.starts)
@@ -197,7 +199,7 @@ def test_the_row_that_the_script_fails_with_is_blamed(tried: Any) -> None:
     machine = Machine(on_step=fail)
     found = tried(machine)
     found.compare(ROWS)
-    trial = found.found("train")["D06",]
+    trial = found.rows["train"].found()["D06",]
     assert (trial.verdict, trial.why, trial.gain) == ("failed", "RuntimeError: no kernel", None)
     assert verdicts(found)["D07"] == "gain"
     assert verdicts(found)["D08"] == "no difference"
@@ -211,7 +213,7 @@ def test_numbers_are_compared_from_the_same_state_in_all_processes(tried: Any) -
     found = tried(Machine(on_step=fail))
     found.compare(ROWS)
     found.compare({("D06", "D08"): ()})
-    trials_of = found.found("train")
+    trials_of = found.rows["train"].found()
     assert trials_of["D07",].verdict == "failed"
     numerics = {one.numerics for ids, one in trials_of.items() if ids and ids != ("D07",)}
     assert numerics == {Numerics.EQUAL}
@@ -225,7 +227,7 @@ def test_a_script_that_fails_without_advice_ends_the_trials(tried: Any) -> None:
     found = tried(Machine(on_step=fail))
     with pytest.raises(ScriptFailedError, match="too far"):
         found.compare(ROWS)
-    assert found.found("train")["D07",].gain.value == pytest.approx(1.3, rel=0.05)
+    assert found.rows["train"].found()["D07",].gain.value == pytest.approx(1.3, rel=0.05)
 
 
 def test_a_first_step_that_takes_too_long_is_left_out(tried: Any) -> None:
@@ -275,7 +277,7 @@ def test_slow_switching_leaves_time_for_a_second_process(tried: Any) -> None:
     found = tried(machine, 120)
     found.compare(ROWS)
     assert verdicts(found)["D07"] == "gain"
-    assert {one.gain.starts for one in found.found("train").values()} == {2}
+    assert {one.gain.starts for one in found.rows["train"].found().values()} == {2}
     assert machine.clock < 120
 
 
@@ -287,7 +289,7 @@ def test_what_was_measured_until_an_interruption_counts(tried: Any) -> None:
     found = tried(Machine(on_step=interrupt))
     with pytest.raises(KeyboardInterrupt):
         found.compare(ROWS)
-    trials_of = found.found("train")
+    trials_of = found.rows["train"].found()
     assert trials_of["D07",].gain.value == pytest.approx(1.3, rel=0.05)
     assert trials_of["D07",].verdict == "cannot be told"
     assert trials_of["D07",].gain.high == math.inf
@@ -315,7 +317,7 @@ def test_a_busy_machine_gives_no_verdict_by_wall_time(watched: Any, tried: Any) 
     with pytest.raises(TrialsEndedError, match=r"other programs use 1\.9 of your 2 cores"):
         found.compare(ROWS)
     assert machine.clock < 30
-    assert found.found("train") == {}
+    assert found.rows["train"].found() == {}
 
 
 def test_steps_that_differ_from_themselves_give_no_verdict(tried: Any) -> None:
@@ -331,7 +333,7 @@ def test_the_allocator_is_judged_by_three_pairs_of_processes(step: float, tried:
     machine = Machine(allocator=1.3, step=step)
     found = tried(machine, 600)
     found.compare({("D55",): KEPT, **ROWS})
-    trial = found.found("train")["D55",]
+    trial = found.rows["train"].found()["D55",]
     assert trial.verdict == "gain"
     assert trial.gain.value == pytest.approx(1.3, rel=0.03)
     assert trial.gain.starts == 3
@@ -345,7 +347,7 @@ def test_the_allocator_is_judged_by_three_pairs_of_processes(step: float, tried:
 def test_an_environment_is_compared_with_the_script_as_it_is(tried: Any) -> None:
     found = tried(Machine())
     found.compare({("D18",): BOUND})
-    trial = found.found("train")["D18",]
+    trial = found.rows["train"].found()["D18",]
     assert (trial.verdict, trial.gain.starts) == ("gain", 3)
     assert trial.gain.value == pytest.approx(1.2, rel=0.03)
 

@@ -17,9 +17,10 @@ from fastdata.doctor.messages import Plain
 from fastdata.doctor.processes import ScriptFailedError, scratch_folder, watch_ranks
 from fastdata.doctor.report import DoctorReport, Row
 from fastdata.doctor.results import EndedBy, Environment, Follow, Trial
+from fastdata.doctor.rows import ALLOCATOR
 from fastdata.doctor.running import START_SECONDS, TIME_IS_UP, Running, TrialsEndedError
 from fastdata.doctor.script import Script
-from fastdata.doctor.trials import ALLOCATOR, THREADS, Trials
+from fastdata.doctor.trials import THREADS, Trials
 from fastdata.errors import OptionError
 from fastdata.measuring.statistics import WORTH, product
 from fastdata.processes.resources import available_cores
@@ -113,19 +114,19 @@ def examine(
         except KeyboardInterrupt:
             ended, ended_by = "interrupted", "interruption"
         _collect(trials, tried, findings, ended)
-        noise = trials.found("train").get(())
+        noise = trials.rows["train"].found().get(())
         return DoctorReport(
             script=str(script),
             watched=watched,
             step_seconds=tried.base.step_seconds if tried.base else watched.step_seconds,
             peak_bytes=tried.base.peak_bytes if tried.base else 0,
             noise=noise.gain if noise is not None else None,
-            repeatable=trials.repeatable,
+            repeatable=trials.rows["train"].repeatable,
             rows=_rows(findings, tried),
             together=tried.together,
             seconds=time.monotonic() - began,
             machine=_machine(watched.device),
-            smallest_gain=trials.smallest_gain,
+            smallest_gain=trials.rows["train"].smallest_gain,
             clock=trials.clock,
             ended=ended,
             ended_by=ended_by,
@@ -171,7 +172,9 @@ def _try_together(trials: Trials, tried: _Tried, wanted: Mapping[str, Environmen
 
     The gain of the allocator multiplies it: all processes but those of its own row have that.
     """
-    useful = {one.follow[0]: one for one in trials.found("train").values() if _is_useful(one)}
+    useful = {
+        one.follow[0]: one for one in trials.rows["train"].found().values() if _is_useful(one)
+    }
     allocator = useful.pop(ALLOCATOR, None)
     single = sorted((id for id in useful if not wanted[id]), key=lambda id: -_value(useful[id]))
     best = useful[single[0]] if single else None
@@ -179,7 +182,7 @@ def _try_together(trials: Trials, tried: _Tried, wanted: Mapping[str, Environmen
         every = tuple(single)
         rows = [every, *(tuple(x for x in every if x != id) for id in every if len(every) > 2)]
         trials.compare({follow: () for follow in rows})
-        found = trials.found("train")
+        found = trials.rows["train"].found()
         tested = [found[follow] for follow in rows if follow in found and _is_useful(found[follow])]
         best = max([*tested, best], key=_value)
     if best is None or best.gain is None:
@@ -205,7 +208,7 @@ def _value(trial: Trial | None) -> float:
 def _collect(trials: Trials, tried: _Tried, findings: Sequence[Plain], ended: str) -> None:
     """Collect the trial of each piece of advice, or the reason why there is none."""
     for phase in _PHASES:
-        found = trials.found(phase)
+        found = trials.rows[phase].found()
         tried.trials |= {follow[0]: one for follow, one in found.items() if len(follow) == 1}
     for id in _wanted(findings):
         if id not in tried.trials and id not in tried.left_out:

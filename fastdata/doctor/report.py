@@ -11,8 +11,8 @@ from typing import Any, Literal
 from fastdata.doctor.contract import Kind, Numerics, Phase
 from fastdata.doctor.messages import Watched
 from fastdata.doctor.results import EndedBy, Trial
+from fastdata.doctor.rows import ALLOCATOR
 from fastdata.doctor.script import error_line
-from fastdata.doctor.trials import ALLOCATOR
 from fastdata.measuring.noise import Clock
 from fastdata.measuring.statistics import WORTH, Estimate
 from fastdata.processes.resources import format_bytes

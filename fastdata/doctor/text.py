@@ -14,8 +14,8 @@ from unicodedata import east_asian_width
 
 from fastdata.doctor.advice.processor import KEPT
 from fastdata.doctor.report import OUTCOMES, DoctorReport, Row, sentences
+from fastdata.doctor.rows import ALLOCATOR
 from fastdata.doctor.script import error_line
-from fastdata.doctor.trials import ALLOCATOR
 from fastdata.measuring.lines import short_line
 from fastdata.printable import printable
 from fastdata.processes.resources import format_bytes

@@ -21,13 +21,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fastdata.doctor.advice import advice_by_id
 from fastdata.doctor.advice.processor import KEPT
 from fastdata.doctor.contract import Numerics, Phase
 from fastdata.doctor.messages import Ran, Request, Watched
-from fastdata.doctor.numerics import Compared, compare_dumps
+from fastdata.doctor.numerics import compare_dumps
 from fastdata.doctor.processes import ScriptFailedError, ScriptProcess
-from fastdata.doctor.results import Environment, Follow, Trial
+from fastdata.doctor.results import Environment, Follow
+from fastdata.doctor.rows import ITSELF, Rows, TriedRow
 from fastdata.doctor.running import (
     MOST_STEP_SECONDS,
     START_SECONDS,
@@ -40,11 +40,11 @@ from fastdata.doctor.running import (
 from fastdata.doctor.script import Script, error_line
 from fastdata.measuring.cores import CoresOfOthers
 from fastdata.measuring.noise import Clock, clock_for, noise_of, too_noisy
-from fastdata.measuring.statistics import LEAST_STARTS, Judgement, judge, smallest_gain
+from fastdata.measuring.statistics import LEAST_STARTS
 from fastdata.measuring.turns import ROUNDS, ROWS_PER_BASELINE, plan, ratios_of
 from fastdata.processes.resources import available_cores
 
-__all__ = ["ALLOCATOR", "THREADS", "Trials"]
+__all__ = ["THREADS", "Trials"]
 
 UNTIMED_STEPS = 2
 """Steps after each switch; one where the timed steps of a block are one or two."""
@@ -58,9 +58,6 @@ NOISE_SECONDS = 5.0
 MOST_STARTS = 4
 """Processes for rows whose verdict stays open, and for gains that are not `SHARP`."""
 
-SHARP = 1.05
-"""The upper end of a gain's interval over the gain itself, at most."""
-
 PAIRS_SHARE = 0.4
 """Share of the time left that pairs of processes may take before rows are switched."""
 
@@ -69,12 +66,6 @@ FIRST_STEP_SHARE = 0.3
 
 COMPILED, COMPILING_SECONDS = {"D05", "D23"}, 30.0
 """Advice whose first step compiles the model: it is not begun with less time than this."""
-
-ITSELF: Follow = ()
-"""The row that compares the script with itself."""
-
-ALLOCATOR = "D55"
-"""All processes follow this advice; its own row is compared with one that does not."""
 
 THREADS = "D17"
 """Processor time does not show what more threads gain."""
@@ -86,28 +77,9 @@ WATCH_SHARE = 0.4
 class _RowFailedError(Exception):
     """The script fails while a row is followed."""
 
-    def __init__(self, row: _Row, why: str) -> None:
+    def __init__(self, row: TriedRow, why: str) -> None:
         super().__init__(why)
         self.row, self.why = row, why
-
-
-@dataclass(eq=False)
-class _Row:
-    """What is known of a row so far."""
-
-    follow: Follow
-    environment: Environment = ()
-    numbers: list[float] = field(default_factory=list)
-    why: str = ""
-    dump: Path | None = None
-    warm_up_seconds: float = 0.0
-    peak_bytes: int = 0
-    step_seconds: float = 0.0
-
-    @property
-    def is_allocator(self) -> bool:
-        """All other processes follow the advice on the memory allocator."""
-        return self.follow == (ALLOCATOR,)
 
 
 @dataclass
@@ -123,10 +95,7 @@ class Trials:
     until: float = math.inf
     progress: Callable[[str], object] = lambda _: None
     watched: Watched = field(default_factory=Watched)
-    repeatable: bool = True
-    """Whether a step has the same gradients each time."""
     clock: Clock = "wall"
-    _rows: dict[Phase, dict[Follow, _Row]] = field(default_factory=dict)
     _base: dict[Phase, Running] = field(default_factory=dict)
     _environment: dict[str, str] = field(default_factory=dict)
     _count: int = 0
@@ -134,6 +103,11 @@ class Trials:
     """How long a process took to its first steps, at most."""
     _order: random.Random = field(default_factory=lambda: random.Random(0))
     _stack: ExitStack = field(default_factory=ExitStack)
+
+    def __post_init__(self) -> None:
+        self.rows: dict[Phase, Rows] = {
+            phase: Rows(self.scratch) for phase in ("train", "evaluate")
+        }
 
     def __enter__(self) -> Trials:
         return self
@@ -145,14 +119,6 @@ class Trials:
     def seconds_left(self) -> float:
         """Seconds until nothing is begun any more."""
         return self.deadline - time.monotonic()
-
-    @property
-    def smallest_gain(self) -> float | None:
-        """The smallest gain that can be seen; None while nothing was measured."""
-        rows = [row for row in self._rows.get("train", {}).values() if not row.environment]
-        numbers = {row.follow: row.numbers for row in rows if row.numbers}
-        found = smallest_gain(numbers) if numbers else math.inf
-        return found if math.isfinite(found) else None
 
     def watch(self) -> Watched:
         """Run the script until its steps were seen.
@@ -176,11 +142,12 @@ class Trials:
         if phase not in self._base:
             running = self._running(self._stack, phase)
             if phase == "train":
-                first, again = self._dump_of(ITSELF), self._dump_of(ITSELF, "again")
+                rows = self.rows[phase]
+                first, again = rows.dump_of(ITSELF), rows.dump_of(ITSELF, "again")
                 if not first.exists():
                     running.dump(first)
                 running.dump(again)
-                self.repeatable &= compare_dumps(first, again, first).numerics == Numerics.EQUAL
+                rows.repeatable &= compare_dumps(first, again, first).numerics == Numerics.EQUAL
             running.warm_up()
             self._base[phase] = running
         return self._base[phase]
@@ -188,15 +155,14 @@ class Trials:
     def compare(self, rows: Mapping[Follow, Environment], phase: Phase = "train") -> None:
         """Compare the script that follows advice with the script as it is, for each row.
 
-        `rows` have their environment, the most wanted first.  `found` has the results, also if this
-        ends by an error or an interruption.  Some rows are left out if the time is short.  Raises
-        `ScriptFailedError` if the script fails without advice, and `TrialsEndedError` if the time
-        is up or the machine is too noisy.
+        `rows` have their environment, the most wanted first.  `self.rows` has the results, also if
+        this ends by an error or an interruption.  Some rows are left out if the time is short.
+
+        Raises `ScriptFailedError` if the script fails without advice, and `TrialsEndedError` if the
+        time is up or the machine is too noisy.
         """
-        itself = self._rows.setdefault(phase, {}).setdefault(ITSELF, _Row(ITSELF))
-        made = [_Row(follow, environment) for follow, environment in rows.items()]
-        self._rows[phase] |= {row.follow: row for row in made}
-        base = self.base(phase)
+        known, itself = self.rows[phase], self.rows[phase].itself
+        made, base = known.add(rows), self.base(phase)
         if not itself.step_seconds:
             itself.step_seconds, itself.peak_bytes = base.step_seconds, base.peak_bytes
             self._check_noise(base, itself)
@@ -204,8 +170,8 @@ class Trials:
         pairs = [row for row in made if row.environment]
         first = self._seconds_of_pairs(pairs) < PAIRS_SHARE * self.seconds_left or not switched
         for start in range(MOST_STARTS):
-            switched = self._open(switched, phase, start, "live")
-            pairs = self._open(pairs, phase, start, "start")
+            switched = known.still_open(switched, start, "live")
+            pairs = known.still_open(pairs, start, "start")
             if not switched and not pairs:
                 break
             if start and not self._renew(phase):
@@ -219,34 +185,11 @@ class Trials:
             if start + 1 >= LEAST_STARTS["live"]:
                 self._look_at_numerics(phase)
 
-    def found(self, phase: Phase) -> dict[Follow, Trial]:
-        """Return the present results of each row; the script compared with itself is ``()``."""
-        judged = self._judged(phase)
-        found = {}
-        for row in self._rows.get(phase, {}).values():
-            if row.why:
-                found[row.follow] = Trial(row.follow, why=row.why)
-            elif row.follow in judged:
-                compared = self._numerics(row)
-                found[row.follow] = Trial(
-                    row.follow,
-                    judged[row.follow].gain,
-                    judged[row.follow].verdict,
-                    "",
-                    _at_least_promised(compared.numerics, row.follow),
-                    compared.error,
-                    row.warm_up_seconds,
-                    row.peak_bytes,
-                    self._rows[phase][ITSELF].peak_bytes,
-                    row.step_seconds,
-                )
-        return found
-
     # -- advice that is switched ----------------------------------------------------------------
 
     def _run_switched(
-        self, rows: list[_Row], phase: Phase, start: int, pairs: Sequence[_Row]
-    ) -> list[_Row]:
+        self, rows: list[TriedRow], phase: Phase, start: int, pairs: Sequence[TriedRow]
+    ) -> list[TriedRow]:
         """Switch rows on and off in one process; return the rows that ran."""
         more = max(0, LEAST_STARTS["live"] - start - 1)
         reserved = more * self._start_seconds + self._seconds_of_pairs(pairs, start + 1)
@@ -266,25 +209,25 @@ class Trials:
                     break
         return rows
 
-    def _first_steps(self, rows: Sequence[_Row], phase: Phase) -> None:
+    def _first_steps(self, rows: Sequence[TriedRow], phase: Phase) -> None:
         """Follow each row for some steps; note its numbers, its memory, and the time of a step."""
         base = self.base(phase)
         for row in rows:
             if row.step_seconds or row.why:
                 continue
-            self.progress(f"first steps with {_name(row)}")
+            self.progress(f"first steps with {row}")
             took = 0.0
             with self._blame(row):
                 limit = FIRST_STEP_SHARE * min(self.seconds_left, START_SECONDS / FIRST_STEP_SHARE)
                 if phase == "train":
-                    row.dump = self._dump_of(row.follow)
+                    row.dump = self.rows[phase].dump_of(row.follow)
                     took = base.dump(row.dump, row.follow, max(MOST_STEP_SECONDS / 10, limit))
                 base.switch(row.follow, forget_peak=True)
                 took = max(took, base.warm_up())
             row.step_seconds, row.peak_bytes = base.step_seconds, base.peak_bytes
             row.warm_up_seconds = max(0.0, took - row.step_seconds)
 
-    def _that_fit(self, rows: Sequence[_Row], seconds: float) -> tuple[list[_Row], int]:
+    def _that_fit(self, rows: Sequence[TriedRow], seconds: float) -> tuple[list[TriedRow], int]:
         """Return the rows and the rounds that fit into the time, the most wanted rows first."""
         kept = list(rows)
         while kept:
@@ -294,9 +237,9 @@ class Trials:
             kept.pop()
         raise TrialsEndedError(TIME_IS_UP)
 
-    def _run_turns(self, rows: Sequence[_Row], phase: Phase, rounds: int, until: float) -> None:
+    def _run_turns(self, rows: Sequence[TriedRow], phase: Phase, rounds: int, until: float) -> None:
         """Give each row the number of one process; fewer rounds if switching is slow."""
-        base, itself = self.base(phase), self._rows[phase][ITSELF]
+        base, itself = self.base(phase), self.rows[phase].itself
         order = list(plan([itself, *rows], None, self._order, rounds))
         ran: list[Ran] = []
         others = CoresOfOthers()
@@ -307,7 +250,7 @@ class Trials:
                 now = time.monotonic()
                 if done >= LEAST_ROUNDS and block == 1 and now + (now - began) / done > until:
                     break
-                self.progress(f"block {number + 1} of {len(order)}: {_name(row or itself)}")
+                self.progress(f"block {number + 1} of {len(order)}: {row or itself}")
                 ran.append(self._block(base, row or itself))
         except BaseException:  # its complete rounds count
             with contextlib.suppress(TrialsEndedError):
@@ -315,7 +258,9 @@ class Trials:
             raise
         self._add(order, ran, others)
 
-    def _add(self, order: Sequence[_Row | None], ran: Sequence[Ran], others: CoresOfOthers) -> None:
+    def _add(
+        self, order: Sequence[TriedRow | None], ran: Sequence[Ran], others: CoresOfOthers
+    ) -> None:
         """Add the numbers of one process to its rows; of one that ended early if it has enough."""
         ratios = self._ratios(order, ran, others)
         for row, numbers in ratios.items():
@@ -324,8 +269,8 @@ class Trials:
                 row.numbers.append(statistics.median(numbers))
 
     def _ratios(
-        self, order: Sequence[_Row | None], ran: Sequence[Ran], others: CoresOfOthers
-    ) -> dict[_Row, list[float]]:
+        self, order: Sequence[TriedRow | None], ran: Sequence[Ran], others: CoresOfOthers
+    ) -> dict[TriedRow, list[float]]:
         """Return the ratios of each row; end trials where they say nothing."""
         others.end()
         clock = clock_for(
@@ -344,13 +289,13 @@ class Trials:
             self.clock = clock
         return ratios
 
-    def _block(self, base: Running, row: _Row) -> Ran:
+    def _block(self, base: Running, row: TriedRow) -> Ran:
         with self._blame(row):
             base.switch(row.follow)
             base.run(self._untimed_steps(row.step_seconds))
             return base.run(self._timed_steps(row.step_seconds))
 
-    def _check_noise(self, base: Running, itself: _Row) -> None:
+    def _check_noise(self, base: Running, itself: TriedRow) -> None:
         """End trials where the script differs from itself too much for any verdict."""
         self.progress("looking how busy the machine is")
         rounds = self._rounds([], NOISE_SECONDS, LEAST_ROUNDS)
@@ -360,12 +305,12 @@ class Trials:
 
     # -- advice in the environment --------------------------------------------------------------
 
-    def _run_pairs(self, rows: Sequence[_Row], phase: Phase) -> None:
+    def _run_pairs(self, rows: Sequence[TriedRow], phase: Phase) -> None:
         """Start a process with the environment of each row, and compare it with the base."""
         for row in rows:
             if self._seconds_of_pairs([row], LEAST_STARTS["start"] - 1) > self.seconds_left:
                 return
-            self.progress(f"a process with {_name(row)}")
+            self.progress(f"a process with {row}")
             try:
                 with ExitStack() as stack:
                     self._run_pair(row, phase, self._running(stack, phase, row))
@@ -374,9 +319,9 @@ class Trials:
                     raise
                 row.why = error_line(str(error))
 
-    def _run_pair(self, row: _Row, phase: Phase, other: Running) -> None:
+    def _run_pair(self, row: TriedRow, phase: Phase, other: Running) -> None:
         """Give a row the number of one pair of processes."""
-        base, itself = self.base(phase), self._rows[phase][ITSELF]
+        base, itself = self.base(phase), self.rows[phase].itself
         base.switch(ITSELF)
         other.warm_up()
         row.step_seconds, row.peak_bytes = other.step_seconds, other.peak_bytes
@@ -394,29 +339,14 @@ class Trials:
 
     # -- what both have -------------------------------------------------------------------------
 
-    def _open(self, rows: Sequence[_Row], phase: Phase, starts: int, kind: str) -> list[_Row]:
-        """Return the rows that need another process."""
-        rows = [row for row in rows if not row.why]
-        if starts < LEAST_STARTS[kind]:
-            return rows
-        judged = self._judged(phase)
-        return [row for row in rows if row.follow in judged and _is_open(judged[row.follow])]
-
-    def _judged(self, phase: Phase) -> dict[Follow, Judgement]:
-        rows = [row for row in self._rows.get(phase, {}).values() if row.numbers]
-        return judge(
-            {row.follow: row.numbers for row in rows if not row.environment},
-            {row.follow: row.numbers for row in rows if row.environment},
-        )
-
-    def _seconds_of_round(self, rows: Sequence[_Row]) -> float:
+    def _seconds_of_round(self, rows: Sequence[TriedRow]) -> float:
         """Return how long a round takes: rows, the script itself, and the baseline blocks."""
         step = max((row.step_seconds for row in rows), default=0.0) or self.watched.step_seconds
         block = (self._timed_steps(step) + self._untimed_steps(step)) * step
         return max(WINDOW_SECONDS["cpu"], block) * (len(rows) + 2 + len(rows) // ROWS_PER_BASELINE)
 
     def _rounds(
-        self, rows: Sequence[_Row], seconds: float = TURNS_SECONDS, least: int = FEW_ROUNDS
+        self, rows: Sequence[TriedRow], seconds: float = TURNS_SECONDS, least: int = FEW_ROUNDS
     ) -> int:
         """Return how many rounds a process has if no time is short."""
         return min(ROUNDS, max(least, int(seconds / self._seconds_of_round(rows))))
@@ -429,7 +359,7 @@ class Trials:
     def _untimed_steps(self, step_seconds: float) -> int:
         return UNTIMED_STEPS if self._timed_steps(step_seconds) > 2 else 1
 
-    def _seconds_of_pairs(self, rows: Sequence[_Row], starts: int = 0) -> float:
+    def _seconds_of_pairs(self, rows: Sequence[TriedRow], starts: int = 0) -> float:
         """Estimate the seconds of the remaining pairs of these rows."""
         more = max(0, LEAST_STARTS["start"] - starts)
         one = 2 * self._start_seconds + (self._rounds([]) + 1) * self._seconds_of_round([])
@@ -440,7 +370,7 @@ class Trials:
         return self.until - time.monotonic()
 
     @contextlib.contextmanager
-    def _blame(self, row: _Row) -> Iterator[None]:
+    def _blame(self, row: TriedRow) -> Iterator[None]:
         """Say that it is this row that the script fails with."""
         try:
             yield
@@ -463,7 +393,7 @@ class Trials:
         return ScriptProcess(made, {**dict(kept), **self._environment, **dict(environment)})
 
     def _running(
-        self, stack: ExitStack, phase: Phase, row: _Row | None = None, **request: object
+        self, stack: ExitStack, phase: Phase, row: TriedRow | None = None, **request: object
     ) -> Running:
         began = time.monotonic()
         pinned = row is None or not row.is_allocator
@@ -484,46 +414,12 @@ class Trials:
         self.base(phase)
         return True
 
-    # -- numbers --------------------------------------------------------------------------------
-
-    def _dump_of(self, follow: Follow, name: str = "") -> Path:
-        return self.scratch / f"{name or '+'.join(follow) or 'base'}.pt"
-
-    def _numerics(self, row: _Row) -> Compared:
-        """Compare the numbers of a step with those of the script as it is."""
-        if row.is_allocator:
-            return Compared(Numerics.EQUAL, 0.0)
-        if row.dump is None or not self.repeatable:
-            return Compared()
-        return compare_dumps(self._dump_of(ITSELF), row.dump, self._dump_of(ITSELF, "float64"))
-
     def _look_at_numerics(self, phase: Phase) -> None:
-        """Have a step in float64, which tells rounding from less precision, if a gain needs it."""
-        exact = self._dump_of(ITSELF, "float64")
-        gains = {id for id, one in self._judged(phase).items() if one.verdict == "gain"}
-        rows = [row for row in self._rows[phase].values() if row.follow in gains and row.dump]
-        unknown = self.repeatable and any(self._numerics(row).numerics is None for row in rows)
-        if not unknown or exact.exists() or self._start_seconds > self.seconds_left:
+        """Have a step in float64 if a gain needs it."""
+        rows = self.rows[phase]
+        if self._start_seconds > self.seconds_left or not rows.needs_exact:
             return
         self.progress("a step in float64")
-        exact.touch()  # an empty file says that it is not known
+        rows.exact.touch()  # an empty file says that it is not known
         with contextlib.suppress(ScriptFailedError), ExitStack() as stack:
-            self._running(stack, phase, in_float64=True).dump(exact)
-
-
-def _is_open(judged: Judgement) -> bool:
-    """Return whether a row may become a gain, or is a gain with a wide interval."""
-    is_wide = judged.gain.high > SHARP * judged.gain.value
-    return judged.is_open or (judged.verdict == "gain" and is_wide)
-
-
-def _name(row: _Row) -> str:
-    return ", ".join(row.follow) or "the script as it is"
-
-
-def _at_least_promised(measured: Numerics | None, follow: Follow) -> Numerics | None:
-    """Return the class of numerics; of advice that lowers the precision at least that, if any."""
-    promised = max((advice_by_id(id).numerics for id in follow), default=Numerics.EQUAL)
-    if measured in (None, Numerics.EQUAL) or promised < Numerics.PRECISION:
-        return measured
-    return max(measured, promised)
+            self._running(stack, phase, in_float64=True).dump(rows.exact)

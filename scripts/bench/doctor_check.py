@@ -39,7 +39,7 @@ from doctor_cases import CASES, NOTHING, Case, make_up_advice
 from fastdata.doctor import DoctorReport, Script, examine
 from fastdata.doctor.advice.processor import KEPT
 from fastdata.doctor.processes import ScriptFailedError
-from fastdata.doctor.trials import ALLOCATOR
+from fastdata.doctor.rows import ALLOCATOR
 from fastdata.measuring.noise import Clock
 from fastdata.measuring.statistics import Estimate, joint, judge
 from harness import say
