@@ -1,4 +1,4 @@
-"""What is known of the rows that are tried: their numbers, and the judgement of these.
+"""The rows of an examination: their numbers, verdicts, and effects on the numbers of a step.
 
 A row is the script with some advice followed.  The one that follows none compares the script with
 itself.

@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 WINDOW_SECONDS = {"cpu": 0.05, "cuda": 0.2}
-"""Of the timed steps of a block, by device: at its end, a GPU has to finish its work."""
+"""How long the timed steps of a block take, by device.  At its end a GPU finishes its work."""
 
 WARM_UP_SECONDS = 0.25
 MOST_WARM_UPS = 6

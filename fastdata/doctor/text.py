@@ -125,7 +125,7 @@ def _groups(report: DoctorReport, most: int | None) -> dict[str, list[str]]:
 
 
 def _not_written(blocked: Mapping[str, int], most: int | None) -> list[str]:
-    """Return what was not written; with a limit, a file or the number of files of each function."""
+    """Return files that were not written; with a limit, how many each function opened."""
     if most is None:
         return [f"{what} ({count:,}x)" for what, count in blocked.items()]
     files: dict[str, list[str]] = {}
