@@ -58,7 +58,7 @@ class FirstSteps:
         """Note that a step of the optimiser has ended; to be called within it."""
         seen = self._watch.seen
         if seen.steps_seen in (LOOK_STEP, WATCHED_STEPS):
-            self._modes.close()
+            self.close()
         if seen.steps_seen not in (OUTPUTS_STEP, LOOK_STEP) or seen.is_compiled:
             return
         if seen.steps_seen == OUTPUTS_STEP:
@@ -76,6 +76,10 @@ class FirstSteps:
             seen.held, seen.held_bytes = memory.at_peak(), memory.peak_bytes
 
         self._modes.callback(note)
+
+    def close(self) -> None:
+        """Follow nothing more.  Idempotent."""
+        self._modes.close()
 
 
 def tensors_in(tree: Any) -> list[torch.Tensor]:

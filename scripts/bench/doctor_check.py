@@ -7,8 +7,9 @@
 **Truth.**  Each case is a training script, and the same script with a piece of advice followed by
 hand.  In each start both are fresh processes that run in turns.  A start yields one number: the
 median, over rounds, of the logarithm of the time before over the time after.  Steps are judged by
-wall time and by processor time.  Then doctor examines the first script.  The two agree if the 95%
-interval of their ratio, by doctor's own clock, contains 1.
+wall time and by processor time.  Between the starts, doctor examines the first script: gains change
+with the machine's other load.  The two agree if the 95% interval of their ratio, by doctor's own
+clock, contains 1.
 
 Scripts have one thread and, as under doctor, a malloc that keeps its memory.  The script before
 the advice on the allocator has the default malloc.
@@ -92,8 +93,8 @@ class Timed:
 
 def by_hand(
     case: Case, folder: Path, starts: int, rounds: int, order: random.Random
-) -> dict[Clock, Estimate]:
-    """Return the gain of following the advice by hand, by each clock."""
+) -> dict[Clock, list[float]]:
+    """Return the logarithm of the gain by hand for each start, by each clock."""
     paths = {name: folder / f"{case.id}_{name}.py" for name in ("before", "after")}
     for name, path in paths.items():
         path.write_text(case.script(is_followed=name == "after", is_timed=True))
@@ -124,7 +125,7 @@ def by_hand(
                 one.close()
         for clock in CLOCKS:
             numbers[clock].append(statistics.median(ratios[clock]))
-    return {clock: judge({}, {"": numbers[clock]})[""].gain for clock in CLOCKS}
+    return numbers
 
 
 def examined(path: Path, seconds: float, only: tuple[str, ...] = ()) -> DoctorReport:
@@ -137,10 +138,13 @@ def examined(path: Path, seconds: float, only: tuple[str, ...] = ()) -> DoctorRe
 
 def check(case: Case, folder: Path, given: argparse.Namespace) -> dict[str, Any]:
     """Return the gain by hand, that of doctor, and whether they agree."""
-    hand = by_hand(case, folder, given.starts, given.rounds, random.Random(case.id))
+    order = random.Random(case.id)
+    before = by_hand(case, folder, given.starts - given.starts // 2, given.rounds, order)
     path = folder / f"{case.id}.py"
     path.write_text(case.script())
     report = examined(path, given.seconds, (case.id,))
+    after = by_hand(case, folder, given.starts // 2, given.rounds, order)
+    hand = {one: judge({}, {"": before[one] + after[one]})[""].gain for one in CLOCKS}
     row = next((row for row in report.rows if row.id == case.id), None)
     if row is None:
         raise CaseFailedError("doctor does not find it")
