@@ -21,6 +21,7 @@
 ``advice/``         the advice
 ``explaining.py``   explanations of advice, from ``advice.md``
 ``trials.py``       the script with and without advice, measured in turns
+``rows.py``         the numbers and verdicts of what is tried
 ``running.py``      a process that runs some steps, and waits
 ``numerics.py``     the effect of advice on gradients
 ``report.py``       the report: data, verdict, JSON

@@ -310,7 +310,7 @@ def doctor(found: Measured) -> list[str]:
                 [name, f"{gain}, {row['verdict']}", half, real, row["clock"], ratio, agrees]
             )
     heads = ["advice", "doctor (95%)", "half-width", "by hand (95%)", "clock", "ratio", "agree"]
-    return markdown(heads, "llrllll", rows)
+    return markdown(heads, "llrllll", sorted(rows))
 
 
 def doctor_nothing(found: Measured) -> list[str]:
