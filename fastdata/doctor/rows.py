@@ -62,6 +62,7 @@ class Rows:
         self.repeatable = True
         """Whether a step has the same gradients each time."""
         self._rows = {ITSELF: self.itself}
+        self._compared: dict[tuple[Follow, bool], Compared] = {}
 
     def add(self, rows: Mapping[Follow, Environment]) -> list[TriedRow]:
         """Add rows with their environment; they are returned."""
@@ -138,7 +139,10 @@ class Rows:
             return Compared(Numerics.EQUAL, 0.0)
         if row.dump is None or not self.repeatable:
             return Compared()
-        return compare_dumps(self.dump_of(ITSELF), row.dump, self.exact)
+        key = row.follow, self.exact.exists()
+        if key not in self._compared:  # dumps of a large model take seconds
+            self._compared[key] = compare_dumps(self.dump_of(ITSELF), row.dump, self.exact)
+        return self._compared[key]
 
 
 def _is_open(judged: Judgement) -> bool:

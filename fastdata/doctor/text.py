@@ -170,7 +170,8 @@ def _item(row: Row, most: int | None) -> str:
     words = [_change(row)]
     if most is None or row.outcome != "No difference":
         words.append(row.result)
-    if row.trial is not None and (most is None or not row.keeps_numbers):
+    is_judged = row.trial is not None and row.trial.verdict != "failed"
+    if is_judged and (most is None or not row.keeps_numbers):
         words.append(_numerics(row))
     if row.trial is None or most is None:
         words.append(row.places(most and 1))

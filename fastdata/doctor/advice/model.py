@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 from torch.optim import Optimizer
+from torch.utils._pytree import tree_map
 from torch.utils.checkpoint import checkpoint
 
 from fastdata.doctor.contract import Finding, Numerics, Undo, advice, at, replaced, switched
@@ -51,9 +52,14 @@ def _cast(model: nn.Module, device: str) -> Undo:
     def cast(*arguments: Any, **options: Any) -> Any:
         with torch.autocast(device, torch.bfloat16):
             output = forward(*arguments, **options)
-        return output.float() if isinstance(output, torch.Tensor) else output
+        return tree_map(_in_float32, output)
 
     return replaced(model, "forward", cast)
+
+
+def _in_float32(leaf: Any) -> Any:
+    is_half = torch.is_tensor(leaf) and leaf.dtype == torch.bfloat16
+    return leaf.float() if is_half else leaf
 
 
 _HIGH = 'torch.set_float32_matmul_precision("high")'
@@ -125,7 +131,8 @@ def _arrange(
     model: nn.Module, optimizers: Sequence[Optimizer], memory_format: torch.memory_format
 ) -> None:
     """Change the order of memory of weights, gradients and states of optimisers."""
-    model.to(memory_format=memory_format)  # type: ignore[call-overload]  # and gradients
+    # Gradients too; a model may have a method `to` of its own.
+    nn.Module.to(model, memory_format=memory_format)  # type: ignore[call-overload]
     for parameter in model.parameters():
         for state in (optimizer.state.get(parameter, {}) for optimizer in optimizers):
             for name, value in state.items():
