@@ -314,6 +314,20 @@ Not written: checkpoint.pt by torch.save"""
     )
 
 
+def test_files_that_were_not_written_are_counted_by_function() -> None:
+    names = "open: /a/b.txt", "open: /a/c.txt", "torch.save: /x/y.pt", "hub.create_repo"
+    watched = replace(REPORT.watched, blocked=dict.fromkeys(names, 2))
+    shown = render_text(replace(REPORT, watched=watched)).splitlines()[-1]
+    assert shown == "Not written: 2 files by open; y.pt by torch.save; hub.create_repo"
+
+
+def test_a_trial_that_failed_has_no_numerics() -> None:
+    failed = replace(FAILED, promised=Numerics.PRECISION)
+    assert "Failed: D15 what D15, RuntimeError: a view was modified" in render_text(
+        with_rows(failed)
+    ).split("\n")
+
+
 def test_all_of_a_report_is_printed_if_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     note = row("D33", kind="note", why_not="it changes the training")
     report = replace(REPORT, rows=(*REPORT.rows, note), noise=Estimate(0.99, 0.98, 1.01, 2))

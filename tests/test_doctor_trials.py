@@ -97,6 +97,42 @@ def test_advice_is_switched_on_and_off_in_one_process(id: str, tmp_path: Path) -
             assert compare_dumps(expected, path, expected).numerics == Numerics.EQUAL, number
 
 
+def test_a_model_with_several_outputs_and_a_method_to_of_its_own_is_changed(tmp_path: Path) -> None:
+    text = script_with(
+        model="""
+            class Two(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.layer, self.head = nn.Conv2d(3, 8, 3), nn.Linear(288, 8)
+                def forward(self, x):
+                    x = self.layer(x)
+                    return self.head(x.flatten(1)).sigmoid(), x
+                def to(self, device):
+                    return self
+            model = Two()
+        """,
+        step="""
+            optimizer.zero_grad()
+            F.binary_cross_entropy(model(x)[0], torch.full((4, 8), 0.5)).backward()
+            optimizer.step()
+        """,
+    )
+    with started(text, tmp_path) as answer:
+        assert isinstance(answer(), Watched)
+        for follow in ("D01",), ("D03",), ("D01", "D03"), ():
+            assert isinstance(answer(Run(2, follow)), Ran)
+
+
+def test_a_part_that_a_script_calls_is_no_model_of_its_own(tmp_path: Path) -> None:
+    text = script_with(
+        model="model = nn.Sequential(nn.Flatten(), nn.Linear(192, 8))",
+        validation="model.eval(); model[1](torch.rand(4, 192))",
+    )
+    watched = watch(text, tmp_path, watch_only=True)
+    assert isinstance(watched, Watched)
+    assert watched.models == ("Sequential",)
+
+
 def test_the_state_of_an_optimizer_with_lists_is_restored(tmp_path: Path) -> None:
     text = script_with(
         model="model = nn.Sequential(nn.Flatten(), nn.Linear(192, 8))",
