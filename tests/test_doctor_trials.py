@@ -112,6 +112,7 @@ def test_a_model_with_several_outputs_and_a_method_to_of_its_own_is_changed(tmp_
             model = Two()
         """,
         step="""
+            x = x.contiguous()
             optimizer.zero_grad()
             F.binary_cross_entropy(model(x)[0], torch.full((4, 8), 0.5)).backward()
             optimizer.step()
