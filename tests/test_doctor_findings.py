@@ -115,6 +115,19 @@ def test_a_tensor_that_is_made_once_an_epoch_is_no_advice(tmp_path: Path) -> Non
     assert not lines_of("D12", text.replace("64", "12"), tmp_path)
 
 
+def test_labels_that_a_loader_puts_together_are_no_advice(tmp_path: Path) -> None:
+    """`default_collate` makes a tensor of numbers, in the process that trains."""
+    text = script_with(
+        step="""
+        x, y = x.to("cpu"), y.to("cpu")
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    """
+    ).replace("DataLoader(data, 4)", "DataLoader([(x, int(y)) for x, y in data], 4)")
+    assert not lines_of("D12", text, tmp_path)
+
+
 ATTENDING = """
 class Attending(nn.Module):
     def __init__(self):

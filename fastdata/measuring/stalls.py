@@ -258,8 +258,9 @@ class _Calls(TorchFunctionMode):
         elif name in FACTORIES:
             if name == "tensor" and self._is_array(result, args, kwargs):
                 return
-            is_here = device is None and None not in origins
-            origin = (f"torch.{name}", user_line(sys._getframe())) if is_here else None
+            # A loader may make some too, as `default_collate` does with numbers.
+            line = direct_line(sys._getframe()) if device is None and None not in origins else ""
+            origin = (f"torch.{name}", line) if line else None
         elif None in origins:
             return
         if origin is not None:
