@@ -233,7 +233,7 @@ class Session:
             make_float64(self._seen.models, self._seen.optimizers)
             self._replay.convert = to_float64
         self._watch.only_steps()
-        self._first_steps.close()  # a validation may come before the last of them
+        self._first_steps.close()  # which a validation may come before
         self._watch.on_event, self._watch.on_step = (lambda kind: None), self._on_unit
         forget_peak()
         self._seed()

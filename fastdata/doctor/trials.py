@@ -360,7 +360,7 @@ class Trials:
         return UNTIMED_STEPS if self._timed_steps(step_seconds) > 2 else 1
 
     def _seconds_of_pairs(self, rows: Sequence[TriedRow], starts: int = 0) -> float:
-        """Estimate the seconds of the remaining pairs of these rows."""
+        """Estimate how long the remaining pairs of these rows take."""
         more = max(0, LEAST_STARTS["start"] - starts)
         one = 2 * self._start_seconds + (self._rounds([]) + 1) * self._seconds_of_round([])
         return more * one * len(rows)
