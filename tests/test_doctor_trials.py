@@ -124,6 +124,19 @@ def test_a_model_with_several_outputs_and_a_method_to_of_its_own_is_changed(tmp_
             assert isinstance(answer(Run(2, follow)), Ran)
 
 
+@pytest.mark.parametrize("dropout", [True, False])
+def test_another_seed_shows_whether_a_step_draws_numbers(dropout: bool, tmp_path: Path) -> None:
+    drops = "nn.Dropout(), " if dropout else ""
+    text = script_with(model=f"model = nn.Sequential(nn.Flatten(), {drops}nn.Linear(192, 8))")
+    paths = [tmp_path / f"{number}.pt" for number in range(3)]
+    with started(text, tmp_path) as answer:
+        assert isinstance(answer(), Watched)
+        for path, seed in zip(paths, (0, 1, 0), strict=True):
+            assert isinstance(answer(Run(1, dump=str(path), seed=seed)), Ran)
+    compared = [compare_dumps(paths[0], path, paths[0]).numerics for path in paths[1:]]
+    assert (compared[0] != Numerics.EQUAL, compared[1]) == (dropout, Numerics.EQUAL)
+
+
 def test_a_part_that_a_script_calls_is_no_model_of_its_own(tmp_path: Path) -> None:
     text = script_with(
         model="model = nn.Sequential(nn.Flatten(), nn.Linear(192, 8))",

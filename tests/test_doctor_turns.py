@@ -72,6 +72,10 @@ class Process:
     def close(self) -> None:
         self.has_ended = True
 
+    @staticmethod
+    def save(tensors: dict[str, Any], path: str, process: Process, seed: int) -> None:
+        torch.save(tensors, path)
+
     def watched(self, seconds: float) -> Watched:
         self._take(self.machine.start, seconds)
         return Watched()
@@ -82,7 +86,7 @@ class Process:
         if command.dump:
             self.state = self.state or self.steps + 1  # it is kept by the first dump
             tensors = {"weight": torch.full((4,), 0.1 * self.state)}
-            torch.save({"gradients": tensors, "updates": tensors}, command.dump)
+            self.save({"gradients": tensors, "updates": tensors}, command.dump, self, command.seed)
         steps = command.steps
         self.steps += steps
         self.machine.on_step(self)
@@ -217,6 +221,24 @@ def test_numbers_are_compared_from_the_same_state_in_all_processes(tried: Any) -
     assert trials_of["D07",].verdict == "failed"
     numerics = {one.numerics for ids, one in trials_of.items() if ids and ids != ("D07",)}
     assert numerics == {Numerics.EQUAL}
+
+
+@pytest.mark.parametrize(("draws", "numerics"), [(True, None), (False, Numerics.TRAINING)])
+def test_other_random_numbers_are_not_taken_for_other_training(
+    draws: bool, numerics: Numerics | None, tried: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row with another order of memory drops other values out."""
+
+    def save(tensors: dict[str, Any], path: str, process: Process, seed: int) -> None:
+        values = torch.full((4,), 1.0 + (process.follow == ("D03",)) + draws * seed)
+        torch.save({name: {"weight": values} for name in tensors}, path)
+
+    monkeypatch.setattr(Process, "save", staticmethod(save))
+    found = tried(Machine(gains={"D03": 1.5, "D07": 1.2}))
+    found.compare({("D03",): (), ("D07",): ()})
+    trials_of = found.rows["train"].found()
+    assert trials_of["D03",].numerics == numerics
+    assert trials_of["D07",].numerics == Numerics.EQUAL
 
 
 def test_a_script_that_fails_without_advice_ends_the_trials(tried: Any) -> None:

@@ -36,6 +36,7 @@ class Run:
     forget_peak: bool = False  # the peak of memory is measured from these steps on
     dump: str = ""
     """A file for the gradients and updates of one step from the first state."""
+    seed: int = 0  # of that step
 
 
 @dataclass(frozen=True, slots=True)

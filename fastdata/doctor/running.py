@@ -74,10 +74,12 @@ class Running:
         self.last = self._ask(command, START_SECONDS + steps * MOST_STEP_SECONDS)
         return self.last
 
-    def dump(self, path: Path, follow: Follow = (), seconds: float = START_SECONDS) -> float:
+    def dump(
+        self, path: Path, follow: Follow = (), seconds: float = START_SECONDS, seed: int = 0
+    ) -> float:
         """Write the numbers of one step from the first state; return its seconds."""
         self._follow = follow
-        return self._ask(Run(1, follow, dump=str(path)), seconds).seconds
+        return self._ask(Run(1, follow, dump=str(path), seed=seed), seconds).seconds
 
     def switch(self, follow: Follow, *, forget_peak: bool = False) -> None:
         """Follow this advice, and no other, from the next step on."""

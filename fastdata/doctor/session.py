@@ -152,9 +152,9 @@ class Session:
 
         builtins.__import__ = importing
 
-    def _seed(self) -> None:
+    def _seed(self, number: int = 0) -> None:
         for seed in (random.seed, np.random.seed, torch.manual_seed):
-            seed(0)
+            seed(number)
 
     # -- at the end of steps -------------------------------------------------------------------
 
@@ -249,7 +249,7 @@ class Session:
                 self._restore = remember(self._seen.models, self._seen.optimizers)
             self._restore()
             self._replay.next_batch = 0
-            self._seed()
+            self._seed(command.seed)
         self._switch(command.follow)
         if command.dump:
             parameters = named_parameters(self._seen.models, self._seen.optimizers[0])
