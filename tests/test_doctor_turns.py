@@ -350,6 +350,13 @@ def test_steps_that_differ_from_themselves_give_no_verdict(tried: Any) -> None:
     assert machine.clock < 30
 
 
+def test_the_first_few_slow_rounds_do_not_end_trials_of_more_rounds(tried: Any) -> None:
+    for seed in range(10):
+        found = tried(Machine(step=0.46, between=0.05, random=random.Random(seed)))
+        found.compare({("D07",): ()})
+        assert "D07" in verdicts(found)
+
+
 @pytest.mark.parametrize("step", [0.05, 1.0])
 def test_the_allocator_is_judged_by_three_pairs_of_processes(step: float, tried: Any) -> None:
     machine = Machine(allocator=1.3, step=step)

@@ -106,3 +106,6 @@ def test_noise_is_the_half_width_that_one_disturbed_round_does_not_raise() -> No
     assert sum(one > 0.2 for one in quiet) == 0
     assert sum(one > 0.2 for one in loud) / 2000 > 0.85
     assert noise_of([0.01, -0.01, 0.0, 0.005, 5.0]) < 0.05
+    three = [0.1, -0.1, 0.0]
+    less = math.log1p(noise_of(three, 20)) / math.log1p(noise_of(three))
+    assert less == pytest.approx((2.093 / math.sqrt(20)) / (4.303 / math.sqrt(3)), rel=1e-3)

@@ -271,9 +271,13 @@ class Trials:
                 row.numbers.append(statistics.median(numbers))
 
     def _ratios(
-        self, order: Sequence[TriedRow | None], ran: Sequence[Ran], others: CoresOfOthers
+        self,
+        order: Sequence[TriedRow | None],
+        ran: Sequence[Ran],
+        others: CoresOfOthers,
+        rounds: int = 0,
     ) -> dict[TriedRow, list[float]]:
-        """Return the ratios of each row; end trials where they say nothing."""
+        """Return the ratios of each row; end trials where so many `rounds` would say nothing."""
         others.end()
         clock = clock_for(
             others.cores,
@@ -284,7 +288,7 @@ class Trials:
         seconds = [one.step_seconds(clock or "wall") for one in ran]
         ratios = {row: every for row, every in ratios_of(order, seconds, None).items() if row}
         of_itself = next((every for row, every in ratios.items() if row.follow == ITSELF), [])
-        noise = noise_of(of_itself) if len(of_itself) >= LEAST_ROUNDS else 0.0
+        noise = noise_of(of_itself, rounds) if len(of_itself) >= LEAST_ROUNDS else 0.0
         if why := too_noisy(noise, clock, others.cores, available_cores()):
             raise TrialsEndedError(why)
         if clock == "cpu":
@@ -303,7 +307,8 @@ class Trials:
         rounds = self._rounds([], NOISE_SECONDS, LEAST_ROUNDS)
         order = [None, itself] * rounds + [None]
         others = CoresOfOthers()
-        self._ratios(order, [self._block(base, itself) for _ in order], others)
+        ran = [self._block(base, itself) for _ in order]
+        self._ratios(order, ran, others, self._rounds([]))
 
     # -- advice in the environment --------------------------------------------------------------
 

@@ -35,18 +35,20 @@ def clock_for(cores_of_others: float, cores: int, *, threads: int, on_gpu: bool)
     return "cpu" if threads == 1 and not on_gpu else None
 
 
-def noise_of(rounds: Sequence[float]) -> float:
+def noise_of(rounds: Sequence[float], count: int = 0) -> float:
     """Return the 95% half-width of an A/A comparison, as a fraction, from one process's rounds.
 
-    `rounds` are three or more logarithms of baseline time over baseline time.  It is the error of
-    their median, from their median absolute deviation (MAD).  A single disturbed round cannot
-    raise the MAD much.  For normal rounds, sigma is 1.4826 MAD, and the error of a median is
-    1.2533 times the error of a mean.
+    `rounds` are three or more logarithms of baseline time over baseline time.  With a larger
+    `count` it is the half-width that so many rounds would have.  It is the error of their median,
+    from their median absolute deviation (MAD).  A single disturbed round cannot raise the MAD much.
+    For normal rounds, sigma is 1.4826 MAD, and the error of a median is 1.2533 times the error of a
+    mean.
     """
     middle = statistics.median(rounds)
     sigma = 1.4826 * statistics.median(abs(one - middle) for one in rounds)
-    error = 1.2533 * sigma / math.sqrt(len(rounds))
-    return math.expm1(student_quantile(0.95, len(rounds) - 1) * error)
+    count = max(count, len(rounds))
+    error = 1.2533 * sigma / math.sqrt(count)
+    return math.expm1(student_quantile(0.95, count - 1) * error)
 
 
 def too_noisy(noise: float, clock: Clock | None, cores_of_others: float, cores: int) -> str:
