@@ -38,10 +38,10 @@ def clock_for(cores_of_others: float, cores: int, *, threads: int, on_gpu: bool)
 def noise_of(rounds: Sequence[float], count: int = 0) -> float:
     """Return the 95% half-width of an A/A comparison, as a fraction, from one process's rounds.
 
-    `rounds` are three or more logarithms of baseline time over baseline time.  With a larger
-    `count` it is the half-width that so many rounds would have.  It is the error of their median,
-    from their median absolute deviation (MAD).  A single disturbed round cannot raise the MAD much.
-    For normal rounds, sigma is 1.4826 MAD, and the error of a median is 1.2533 times the error of a
+    `rounds` are three or more logarithms of baseline time over baseline time.  A larger `count`
+    gives the half-width of that number of rounds.  It is the error of their median, from their
+    median absolute deviation (MAD).  A single disturbed round cannot raise the MAD much.  For
+    normal rounds, sigma is 1.4826 MAD, and the error of a median is 1.2533 times the error of a
     mean.
     """
     middle = statistics.median(rounds)
