@@ -47,7 +47,7 @@ class Ran:
     peak_bytes: int
     steps: int = 1
     part_seconds: dict[EventKind, float] = field(default_factory=dict)
-    """Of parts of the steps: of a GPU's, those of giving it the work."""
+    """The time of parts of the steps on the host."""
     reserved_bytes: int = 0
     """On a GPU: the most that torch took of its memory, in blocks, for `peak_bytes`."""
     cpu_seconds: float = 0.0  # of all threads of the process

@@ -49,8 +49,11 @@ __all__ = ["THREADS", "Trials"]
 UNTIMED_STEPS = 2
 """Steps after each switch; one where the timed steps of a block are one or two."""
 
-TURNS_SECONDS, FEW_ROUNDS, LEAST_ROUNDS = 30.0, 5, 3
-"""Seconds that the rounds of a process take at most; a few in any case, least if time is short."""
+TURNS_SECONDS = 30.0
+"""All rounds of a process together take at most this long, unless they are few."""
+
+FEW_ROUNDS, LEAST_ROUNDS = 5, 3
+"""Rounds of a process if steps take long, and if the time is short."""
 
 NOISE_SECONDS = 5.0
 """For a first comparison of the script with itself."""
@@ -146,10 +149,10 @@ class Trials:
                 first, again = rows.dump_of(ITSELF), rows.dump_of(ITSELF, "again")
                 if not first.exists():
                     running.dump(first)
+                    running.dump(again, seed=1)
+                    rows.is_random = compare_dumps(first, again, first).numerics != Numerics.EQUAL
                 running.dump(again)
                 rows.repeatable &= compare_dumps(first, again, first).numerics == Numerics.EQUAL
-                running.dump(again, seed=1)
-                rows.is_random = compare_dumps(first, again, first).numerics != Numerics.EQUAL
             running.warm_up()
             self._base[phase] = running
         return self._base[phase]
@@ -367,7 +370,7 @@ class Trials:
         return UNTIMED_STEPS if self._timed_steps(step_seconds) > 2 else 1
 
     def _seconds_of_pairs(self, rows: Sequence[TriedRow], starts: int = 0) -> float:
-        """Estimate how long the remaining pairs of these rows take."""
+        """Estimate the time of all remaining pairs."""
         more = max(0, LEAST_STARTS["start"] - starts)
         one = 2 * self._start_seconds + (self._rounds([]) + 1) * self._seconds_of_round([])
         return more * one * len(rows)
