@@ -19,6 +19,7 @@ import fcntl
 import itertools
 import os
 import platform
+import re
 import shutil
 import socket
 import stat
@@ -132,8 +133,8 @@ def filter_calls() -> list[int]:
     Without one, which a container may forbid, calls that change metadata do nothing, and others go
     on.
     """
-    release = os.uname().release.split(".")
-    if (int(release[0]), int(release[1])) >= (5, 9):  # the first with all that answers need
+    major, minor = re.findall(r"\d+", os.uname().release)[:2]
+    if (int(major), int(minor)) >= (5, 9):  # the first with all that answers need
         with contextlib.suppress(OSError):
             return [_install_filter(listens=True)]
     _install_filter(listens=False)
@@ -198,16 +199,17 @@ class Answers:
         """Return what can be read when there is something to do."""
         if self._listener < 0:
             _, received, _, _ = socket.recv_fds(self._sent, 16, 1)
+            # The other end of the socket is closed then, and there is never anything to do.
             self._listener = received[0] if received else self._sent.detach()
         return self._listener
 
-    def give(self) -> bool:
-        """Answer a call; return whether there may be more."""
+    def give(self) -> None:
+        """Answer a call, unless its caller has ended meanwhile."""
         notice = bytearray(80)
         try:
             fcntl.ioctl(self._listener, _RECEIVE, notice)
-        except OSError:
-            return False
+        except FileNotFoundError:
+            return
         id, pid, _, number = struct.unpack_from("QIIi", notice)
         arguments = struct.unpack_from("6Q", notice, 32)
         result: int | None = 0 if number in _CHANGING_METADATA else None  # None: the call goes on
@@ -221,7 +223,6 @@ class Answers:
         answer = struct.pack("QqiI", id, result or 0, 0, _GO_ON if result is None else 0)
         with contextlib.suppress(FileNotFoundError):  # the caller has ended
             fcntl.ioctl(self._listener, _SEND, bytearray(answer))
-        return True
 
     def _is_writable(self, path: str) -> bool:
         """Tell whether a path is in a folder that may be written to, or new shared memory."""
@@ -336,7 +337,10 @@ def _text(pid: int, address: int) -> str:
         # Pages behind it may not be there: no read crosses the end of one.
         data = b""
         while b"\0" not in data and len(data) < 4096:
-            data += os.pread(memory, 4096 - (address + len(data)) % 4096, address + len(data))
+            more = os.pread(memory, 4096 - (address + len(data)) % 4096, address + len(data))
+            if not more:
+                raise ProcessLookupError(pid)
+            data += more
     finally:
         os.close(memory)
     return os.fsdecode(data.partition(b"\0")[0])

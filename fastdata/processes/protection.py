@@ -115,23 +115,28 @@ def _wait_for(child: int, connection: int, answers: Answers) -> NoReturn:
     waiting.register(ended, select.POLLIN)
     waiting.register(connection, 0)  # its end is always reported
     waiting.register(answers, select.POLLIN)
-    pid, status = os.waitpid(child, os.WNOHANG)
-    while not pid:
-        happened = [one for one, _ in waiting.poll()]
-        if connection in happened:
-            break
-        if ended in happened:
-            os.read(ended, 4096)
-            while (reaped := _reap())[0]:  # orphans end, too
-                pid, status = reaped if reaped[0] == child else (pid, status)
-        elif not answers.give():
-            waiting.unregister(answers)
-    from fastdata.processes.starting import kill_descendants
+    status = signal.SIGKILL.value
+    try:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        while not pid:
+            happened = dict(waiting.poll())
+            if connection in happened:
+                break
+            if ended in happened:
+                os.read(ended, 4096)
+                while (reaped := _reap())[0]:  # orphans end, too
+                    pid, status = reaped if reaped[0] == child else (pid, status)
+            elif happened[answers.fileno()] & select.POLLHUP:
+                waiting.unregister(answers)
+            else:
+                answers.give()
+    finally:
+        from fastdata.processes.starting import kill_descendants
 
-    kill_descendants()
-    if os.WIFSIGNALED(status):
-        os.kill(os.getpid(), os.WTERMSIG(status))
-    os._exit(os.WEXITSTATUS(status))
+        kill_descendants()
+        if os.WIFSIGNALED(status):
+            os.kill(os.getpid(), os.WTERMSIG(status))
+        os._exit(os.WEXITSTATUS(status))
 
 
 def _reap() -> tuple[int, int]:
