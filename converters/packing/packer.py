@@ -201,7 +201,7 @@ class Packer:
     def _open(self) -> None:
         if self._rejects is not None:
             self._rejects.close()
-        make_own_folder(self.shards)
+        make_own_folder(self.shards, 0o755)  # which becomes the dataset
         self._rejects = Spool(self.directory / "rejects.csv", self.state.rejects)
 
     def _clear(self, keep: Sequence[str] = ()) -> None:

@@ -36,6 +36,7 @@ from fastdata.errors import (
     StorageError,
     full_disk_explained,
 )
+from fastdata.own_files import open_own_folder
 from fastdata.regular_files import PLACEHOLDER, add_mirror, is_placeholder, with_urls
 from fastdata.storage import Entry, Store
 from fastdata.waits import said_while
@@ -339,12 +340,12 @@ def _remove(scratch: str, lock: int) -> None:
 def _remove_abandoned() -> None:
     """Remove the folders of mirrors of killed processes, which are not locked."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):
-            is_new = time.time() - folder.stat().st_ctime < _ABANDONED_SECONDS
-            if is_new or not (folder / _MARK).is_file():
-                continue
-            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        with contextlib.suppress(OSError):  # as another user's
+            lock = open_own_folder(folder)
             try:
+                is_new = time.time() - os.fstat(lock).st_ctime < _ABANDONED_SECONDS
+                if is_new or not (folder / _MARK).is_file():
+                    continue
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)
             finally:
