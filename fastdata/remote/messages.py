@@ -65,15 +65,14 @@ class Channel:
 
 def _check_peer(end: socket.socket) -> None:
     """Ask the kernel who is at the other end: names and modes of files may change meanwhile."""
-    if hasattr(socket, "SO_PEERCRED"):
-        _, user, _ = _PEER.unpack(end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
-        if user != os.geteuid():
-            end.close()
-            raise NotRegularFileError(
-                f"user {user} is at the other end of the socket of the cache, and you are "
-                f"{os.geteuid()}: each user needs a cache of their own (cache_dir=, --cache-dir, "
-                "FASTDATA_CACHE)"
-            )
+    _, user, _ = _PEER.unpack(end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    if user != os.geteuid():
+        end.close()
+        raise NotRegularFileError(
+            f"user {user} is at the other end of the socket of the cache, and you are "
+            f"{os.geteuid()}: each user needs a cache of their own (cache_dir=, --cache-dir, "
+            "FASTDATA_CACHE)"
+        )
 
 
 def credentials_digest() -> str:

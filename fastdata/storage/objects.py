@@ -8,6 +8,7 @@ import itertools
 import os
 import random
 import time
+import weakref
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -36,6 +37,7 @@ from fastdata.storage.answers import (
     text_of,
 )
 from fastdata.storage.contract import MOST_READ_BYTES, Entry, Store
+from fastdata.storage.guard import METADATA, Guard
 from fastdata.storage.requests import GrowthError, LimitError, answered, listed
 from fastdata.waits import said_while
 
@@ -87,6 +89,11 @@ class ObjectStore(Store):
     def __init__(self, url: str, options: Mapping[str, str]) -> None:
         super().__init__(url)
         self._options = dict(options)
+        is_anonymous = _is_true("anonymous", options.get("anonymous", "false"))
+        self._guard: Guard | None = None
+        if not is_anonymous and not url.startswith(("http:", "https:")):
+            self._guard = Guard(options)
+            weakref.finalize(self, self._guard.close).atexit = False
         # obstore would try 501 again, too, and says nothing meanwhile: `_ask` does better.
         self._store = self._opened(max_retries=0)
 
@@ -102,6 +109,8 @@ class ObjectStore(Store):
         is_anonymous = _is_true("anonymous", options.get("anonymous", "false"))
         if is_anonymous:
             config["skip_signature"] = "true"
+        if self._guard is not None:
+            client |= {"proxy_url": self._guard.url, "proxy_excludes": METADATA}
         if url.startswith("http://") or config.get("endpoint", "").startswith("http://"):
             client["allow_http"] = True
         try:
@@ -155,7 +164,9 @@ class ObjectStore(Store):
 
     def _head(self, key: str) -> Any:
         try:
-            return answered(lambda: obstore.head_async(self._store, key), "an answer")
+            return answered(
+                lambda: obstore.head_async(self._store, key), "an answer", ANSWER_SECONDS
+            )
         except FileNotFoundError:
             raise
         except exceptions.BaseError as error:
@@ -245,7 +256,7 @@ class ObjectStore(Store):
         """Remove an object, if there is one."""
 
         def remove() -> None:
-            answered(lambda: obstore.delete_async(self._store, key), "an answer")
+            answered(lambda: obstore.delete_async(self._store, key), "an answer", ANSWER_SECONDS)
 
         with contextlib.suppress(ObjectNotFoundError):
             self._ask(key, remove)
@@ -275,7 +286,10 @@ class ObjectStore(Store):
                             "the URL of a smaller folder"
                         ) from None
                     is_second, why = True, f"the server {error}"
-                except exceptions.BaseError as error:
+                except (exceptions.BaseError, OSError) as error:
+                    if self._guard is not None and self._guard.refused:
+                        why, self._guard.refused = self._guard.refused, ""
+                        raise StorageError(f"{self.url_of(key)}: {why}") from None
                     if not may_pass(error, transient) or time.monotonic() - began > RETRY_SECONDS:
                         raise
                     why = answer_of(error) or "no whole answer"
