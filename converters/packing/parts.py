@@ -237,6 +237,7 @@ class Parts:
         remarks: Remarks = {}
         rejects: list[tuple[int, str, str]] = []
         shard = None
+        checked_records(self.source.left_out, self._source, stop_on_error)
         with ExitStack() as stack:
             place = tempfile.gettempdir()
             stack.enter_context(full_disk_explained(place, _MAKE_ROOM))
@@ -337,7 +338,8 @@ class Parts:
         receipts = [found[part] for part in range(len(plan))]
         shards = [receipt.shard for receipt in receipts if receipt.shard is not None]
         consumed = list(itertools.accumulate((one.num_samples for one in receipts), initial=0))
-        rejects = [
+        rejects: list[tuple[int | str, str, str]] = [("", *one) for one in self.source.left_out]
+        rejects += [
             (first + at, key, why)
             for first, receipt in zip(consumed, receipts, strict=False)
             for at, key, why in receipt.rejects

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from obstore import exceptions
 
 __all__ = [
+    "ODD_KEY",
     "RETRY_SECONDS",
     "TRANSIENT",
     "answer_of",
@@ -38,6 +39,9 @@ _REGION = (
 )
 
 _COMPARE = "Compare the URL and the storage options with what the server expects"
+
+ODD_KEY = "Encountered object with invalid path"
+"""obstore's error for a page of a listing that has a key such as ``a//b``."""
 
 _NO_BUCKET = "Compare its name, and the endpoint, with what the cloud's own tools list"
 

@@ -27,6 +27,7 @@ from fastdata.errors import (
 )
 from fastdata.installing import install_line
 from fastdata.storage.answers import (
+    ODD_KEY,
     RETRY_SECONDS,
     TRANSIENT,
     answer_of,
@@ -145,7 +146,16 @@ class ObjectStore(Store):
     def list(self, prefix: str = "") -> Iterator[Entry]:
         """Yield objects; all of them are listed before the first comes, to be in order."""
         below = prefix.rstrip("/") or None
-        found = [_entry(meta) for meta in self._ask(prefix, lambda: listed(self._store, below))]
+        try:
+            metas = self._ask(prefix, lambda: listed(self._store, below))
+        except StorageError as error:
+            if ODD_KEY not in str(error.__cause__) or self.url.partition(":")[0] not in AWS_SCHEMES:
+                raise
+            from fastdata.storage.odd_keys import listed_by_boto
+
+            is_signed = self._guard is not None
+            metas = list(listed_by_boto(self.url, self._options, prefix, signed=is_signed))
+        found = [_entry(meta) for meta in metas]
         # A prefix that is an object, as its folder's name may be, is none of the folder.
         found = [one for one in found if one.key.startswith(prefix)]
         found.sort(key=lambda one: one.key)
