@@ -172,7 +172,7 @@ class CachedDataset:
 
     @property
     def key(self) -> str | None:
-        """Name of these very files, by their inodes; None where some are missing or of other sizes.
+        """Name of these very files, by their inodes; None if one is missing, or not as it was made.
 
         Files that were removed, and made again, have another one as long as somebody has the first
         ones open.
@@ -181,7 +181,8 @@ class CachedDataset:
         numbers = []
         try:
             for name, size in {PRESENT: max(1, 2 * self.num_samples), **sizes}.items():
-                status = os.stat(self.folder / name)
+                status = os.lstat(self.folder / name)
+                check_own(self.folder / name, status)
                 if status.st_size != size:
                     return None
                 numbers.append(status.st_ino)

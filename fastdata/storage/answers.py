@@ -57,7 +57,11 @@ _REASONS = (
     ("AuthorizationHeaderMalformed", _REGION),
     ("redirect without LOCATION", _REGION),
     ("TooManyRedirects", f"the server redirects in a circle. {_COMPARE}"),
-    ("BadScheme", f"the server redirects from https to http, or to ftp. {_COMPARE}"),
+    (
+        "BadScheme",
+        "the endpoint, or where it redirects to, is not of https. Give an endpoint of http with "
+        "--storage-option endpoint=http://...",
+    ),
     ("Parse(", f"the server sends no HTTP, or headers without an end. {_COMPARE}"),
     (
         "not yet implemented by HttpStore",
