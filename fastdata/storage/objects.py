@@ -39,7 +39,7 @@ from fastdata.storage.answers import (
 )
 from fastdata.storage.contract import MOST_READ_BYTES, Entry, Store
 from fastdata.storage.guard import METADATA, Guard
-from fastdata.storage.requests import GrowthError, LimitError, answered, listed
+from fastdata.storage.requests import MOST_OBJECTS, GrowthError, LimitError, answered, listed
 from fastdata.waits import said_while
 
 __all__ = ["ObjectStore"]
@@ -154,7 +154,8 @@ class ObjectStore(Store):
             from fastdata.storage.odd_keys import listed_by_boto
 
             is_signed = self._guard is not None
-            metas = list(listed_by_boto(self.url, self._options, prefix, signed=is_signed))
+            by_boto = listed_by_boto(self.url, self._options, prefix, signed=is_signed)
+            metas = list(itertools.islice(by_boto, MOST_OBJECTS))
         found = [_entry(meta) for meta in metas]
         # A prefix that is an object, as its folder's name may be, is none of the folder.
         found = [one for one in found if one.key.startswith(prefix)]

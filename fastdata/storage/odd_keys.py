@@ -5,6 +5,7 @@ obstore gives nothing of a page with such a key.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,7 +16,6 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from fastdata.errors import StorageError
-from fastdata.storage.requests import MOST_OBJECTS
 
 __all__ = ["listed_by_boto"]
 
@@ -33,16 +33,11 @@ def listed_by_boto(
     )
     try:
         client = boto3.client("s3", region_name=region, endpoint_url=endpoint, config=config)
-        pages = client.get_paginator("list_objects_v2").paginate(
-            Bucket=bucket, Prefix=root + prefix
-        )
-        count = 0
-        for page in pages:
-            for one in page.get("Contents", ()):
-                key = one["Key"].removeprefix(root)
-                yield {"path": key, "size": one["Size"], "e_tag": one["ETag"]}
-                count += 1
-            if count > MOST_OBJECTS:
-                raise StorageError(f"{url}: the server lists more than {MOST_OBJECTS:,} objects")
+        with contextlib.closing(client):
+            pages = client.get_paginator("list_objects_v2")
+            for page in pages.paginate(Bucket=bucket, Prefix=root + prefix):
+                for one in page.get("Contents", ()):
+                    key = one["Key"].removeprefix(root)
+                    yield {"path": key, "size": one["Size"], "e_tag": one["ETag"]}
     except (BotoCoreError, ClientError, ValueError) as error:
         raise StorageError(f"{url}: {error}") from error
