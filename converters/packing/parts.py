@@ -149,8 +149,9 @@ class Parts:
                     f"{self.store.url} is not empty: it has {strange}. Choose a folder of its own "
                     "for the dataset."
                 )
+            plan = Plan.of(self.source, self._options).to_json()
             self._make_folders("", "unfinished")
-            self.store.put_if_absent(PLAN, Plan.of(self.source, self._options).to_json())
+            self.store.put_if_absent(PLAN, plan)
 
     @cached_property
     def plan(self) -> Plan:

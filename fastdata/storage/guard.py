@@ -44,9 +44,8 @@ class Guard:
 
     def __init__(self, options: Mapping[str, str]) -> None:
         named = {**os.environ, **options}.items()
-        urls = [text for name, text in named if _NAME_GIVERS.search(name) and "://" in text]
-        self._givers = set(map(_origin, urls))
-        self._own = ""
+        urls = (text for name, text in named if _NAME_GIVERS.search(name) and "://" in text)
+        self._givers, self._own = set(map(_origin, urls)), ""
         self.refused = ""
         """Why a connection was refused last."""
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
@@ -81,49 +80,42 @@ class Guard:
         return origin == self._own
 
     def _serve(self, client: socket.socket) -> None:
-        with (
-            contextlib.suppress(OSError, ValueError, http.client.HTTPException),
-            contextlib.ExitStack() as stack,
-            client,
-            client.makefile("rb") as requests,
-        ):
-            self._pass_on(client, requests, stack)
-
-    def _pass_on(
-        self, client: socket.socket, requests: BinaryIO, stack: contextlib.ExitStack
-    ) -> None:
         """Pass on the requests of a connection, of which all are for one origin."""
         server, only = None, ""
-        while head := _head(requests):
-            method, target, version = head[0].split(b" ")
-            fields = {name.lower(): text for name, _, text in (x.partition(b": ") for x in head)}
-            is_tunnel = method == b"CONNECT"
-            origin = _origin(("https://" if is_tunnel else "") + target.decode())
-            # obstore takes the authorization out of a request that was redirected elsewhere.
-            referer = fields.get(b"referer", b"").decode()
-            is_ours = fields.get(b"proxy-authorization") == self._authorization
-            if only not in ("", origin) or not (is_ours or _origin(referer) == self._own):
-                return
-            if not self._allows(origin) or not is_ours:
-                client.sendall(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
-                return
-            if server is None:
-                server, only = stack.enter_context(_connected(origin)), origin
-                stack.callback(_end, server)
-                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        gone = contextlib.suppress(OSError, ValueError, http.client.HTTPException)
+        with gone, contextlib.ExitStack() as stack, client, client.makefile("rb") as requests:
+            while head := _head(requests):
+                method, target, version = head[0].split(b" ")
+                fields = {
+                    name.lower(): text for name, _, text in (x.partition(b": ") for x in head)
+                }
+                is_tunnel = method == b"CONNECT"
+                origin = _origin(("https://" if is_tunnel else "") + target.decode())
+                # obstore takes the authorization out of a request that was redirected elsewhere.
+                is_ours = fields.get(b"proxy-authorization") == self._authorization
+                referer = _origin(fields.get(b"referer", b"").decode())
+                if only not in ("", origin) or not (is_ours or referer == self._own):
+                    return
+                if not self._allows(origin) or not is_ours:
+                    client.sendall(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
+                    return
+                if server is None:
+                    server, only = stack.enter_context(_connected(origin)), origin
+                    stack.callback(_end, server)
+                    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    if is_tunnel:
+                        client.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+                    threading.Thread(target=_copy, args=(server, client), daemon=True).start()
                 if is_tunnel:
-                    client.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
-                threading.Thread(target=_copy, args=(server, client), daemon=True).start()
-            if is_tunnel:
-                _copy(client, server)
-                return
-            head[0] = b"%b /%b %b" % (method, target.split(b"/", 3)[3], version)
-            kept = [line for line in head if not line.lower().startswith(b"proxy-")]
-            server.sendall(b"\r\n".join([*kept, b"", b""]))
-            left = int(fields.get(b"content-length", 0))
-            while left and (data := requests.read(min(left, _PIECE_BYTES))):
-                server.sendall(data)
-                left -= len(data)
+                    _copy(client, server)
+                    return
+                head[0] = b"%b /%b %b" % (method, target.split(b"/", 3)[3], version)
+                kept = [line for line in head if not line.lower().startswith(b"proxy-")]
+                server.sendall(b"\r\n".join([*kept, b"", b""]))
+                left = int(fields.get(b"content-length", 0))
+                while left and (data := requests.read(min(left, _PIECE_BYTES))):
+                    server.sendall(data)
+                    left -= len(data)
 
 
 def _origin(url: str) -> str:
@@ -135,18 +127,15 @@ def _origin(url: str) -> str:
 def _head(requests: BinaryIO) -> list[bytes]:
     """Return the lines of the head of the next request; none at the end."""
     lines: list[bytes] = []
-    while line := requests.readline(_PIECE_BYTES).rstrip(b"\r\n"):
+    while len(lines) < _MOST_LINES and (line := requests.readline(_PIECE_BYTES).rstrip(b"\r\n")):
         lines.append(line)
-        if len(lines) > _MOST_LINES:
-            raise ValueError("no request has so many lines")
     return lines
 
 
 def _connected(origin: str) -> socket.socket:
     """Return a connection to an origin, by the proxy that the environment has for it."""
-    parts = urlsplit(origin)
+    parts, found = urlsplit(origin), getproxies()
     place = parts.hostname or "", parts.port or 0
-    found = getproxies()
     proxy = urlsplit(found.get(parts.scheme) or found.get("all") or "")
     if proxy.hostname and not proxy_bypass(parts.netloc):
         tunnel = http.client.HTTPConnection(proxy.hostname, proxy.port, timeout=_CONNECT_SECONDS)

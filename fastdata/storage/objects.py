@@ -155,7 +155,10 @@ class ObjectStore(Store):
 
             is_signed = self._guard is not None
             by_boto = listed_by_boto(self.url, self._options, prefix, signed=is_signed)
-            metas = list(itertools.islice(by_boto, MOST_OBJECTS))
+            metas = list(itertools.islice(by_boto, MOST_OBJECTS + 1))
+            if len(metas) > MOST_OBJECTS:
+                more = f"{self.url} has more than {MOST_OBJECTS:,} objects"
+                raise StorageError(f"{more}. Give the URL of a smaller folder") from None
         found = [_entry(meta) for meta in metas]
         # A prefix that is an object, as its folder's name may be, is none of the folder.
         found = [one for one in found if one.key.startswith(prefix)]

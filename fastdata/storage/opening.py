@@ -65,7 +65,7 @@ def check_secrets(url: str, options: Mapping[str, str]) -> None:
     """Raise an `OptionError`, which does not show them, for credentials in a URL or in options."""
     for name, text in {"": url, **options}.items():
         try:
-            parts = urlsplit(text if isinstance(text, str) and "://" in text else "")
+            parts = urlsplit(text if "://" in str(text) else "")
         except ValueError:
             raise OptionError(f"{name or 'the URL'} is no URL: its host cannot be read") from None
         if "@" in parts.netloc or parts.query:
