@@ -35,9 +35,11 @@ def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def used() -> None:
-    """Leave what obstore keeps open, which no single test does."""
-    with asked() as server, pytest.raises(StorageError):
-        open_store(f"{server.origin()}/x").read("y")
+    """Leave what obstore and our proxy keep open, which no single test does."""
+    with asked() as server:
+        bucket(server)
+        with pytest.raises(StorageError):
+            open_store(f"{server.origin()}/x").read("y")
 
 
 @dataclass

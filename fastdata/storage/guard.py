@@ -17,7 +17,9 @@ import re
 import secrets
 import socket
 import threading
+import weakref
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -36,86 +38,92 @@ _NAME_GIVERS = re.compile(
 )
 """Origins that give credentials, and names of variables and options that have others."""
 
+_REFUSED = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"
 _CONNECT_SECONDS, _PIECE_BYTES, _MOST_LINES = 10.0, 1 << 18, 200
 
 
 class Guard:
-    """The proxy of a store, at `url`; it ends with `close`."""
+    """What the proxy knows of a store, which asks it at `url`."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         named = {**os.environ, **options}.items()
         urls = (text for name, text in named if _NAME_GIVERS.search(name) and "://" in text)
-        self._givers, self._own = set(map(_origin, urls)), ""
+        self._givers, self.own = set(map(_origin, urls)), ""
         self.refused = ""
         """Why a connection was refused last."""
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
         user = f"fastdata:{secrets.token_hex(16)}"  # other processes must not use it
-        self._authorization = b"Basic " + base64.b64encode(user.encode())
-        self.url = f"http://{user}@127.0.0.1:{self._listener.getsockname()[1]}"
-        self._process = os.getpid()
-        threading.Thread(target=self._run, name="fastdata guard", daemon=True).start()
+        self.url = f"http://{user}@127.0.0.1:{_port(os.getpid())}"
+        _guards[b"Basic " + base64.b64encode(user.encode())] = self
 
-    def close(self) -> None:
-        """Accept no more connections."""
-        if os.getpid() == self._process:  # else it is the parent's, too
-            _end(self._listener)
-        self._listener.close()
-
-    def _run(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
-
-    def _allows(self, origin: str) -> bool:
+    def allows(self, origin: str) -> bool:
+        """Return whether a connection may be opened; if not, note why."""
         if origin in self._givers or _GIVERS.fullmatch(origin):
             return True
-        self._own = self._own or origin
-        if origin != self._own:
+        self.own = self.own or origin
+        if origin != self.own:
             self.refused = (
-                f"{self._own} redirects to {origin}, and requests with credentials stay at the "
+                f"{self.own} redirects to {origin}, and requests with credentials stay at the "
                 "scheme, host and port that they are for. If the other is right, give it with "
                 "--storage-option endpoint=..., or its region (storage_options=)"
             )
-        return origin == self._own
+        return origin == self.own
 
-    def _serve(self, client: socket.socket) -> None:
-        """Pass on the requests of a connection, of which all are for one origin."""
-        server, only = None, ""
-        gone = contextlib.suppress(OSError, ValueError, http.client.HTTPException)
-        with gone, contextlib.ExitStack() as stack, client, client.makefile("rb") as requests:
-            while head := _head(requests):
-                method, target, version = head[0].split(b" ")
-                fields = {
-                    name.lower(): text for name, _, text in (x.partition(b": ") for x in head)
-                }
-                is_tunnel = method == b"CONNECT"
-                origin = _origin(("https://" if is_tunnel else "") + target.decode())
-                # obstore takes the authorization out of a request that was redirected elsewhere.
-                is_ours = fields.get(b"proxy-authorization") == self._authorization
+
+_guards: weakref.WeakValueDictionary[bytes, Guard] = weakref.WeakValueDictionary()
+"""By what the requests of their stores have as Proxy-Authorization."""
+
+
+@lru_cache
+def _port(process: int) -> int:
+    """Return the port of a process's proxy, which runs until the process ends."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+    threading.Thread(target=_run, args=(listener,), name="fastdata guard", daemon=True).start()
+    port: int = listener.getsockname()[1]
+    return port
+
+
+def _run(listener: socket.socket) -> None:
+    while True:
+        client, _ = listener.accept()
+        threading.Thread(target=_serve, args=(client,), daemon=True).start()
+
+
+def _serve(client: socket.socket) -> None:
+    """Pass on the requests of a connection, of which all are for one origin."""
+    server, only = None, ""
+    gone = contextlib.suppress(OSError, ValueError, http.client.HTTPException)
+    with gone, contextlib.ExitStack() as stack, client, client.makefile("rb") as requests:
+        while head := _head(requests):
+            method, target, version = head[0].split(b" ")
+            fields = {name.lower(): text for name, _, text in (x.partition(b": ") for x in head)}
+            is_tunnel = method == b"CONNECT"
+            origin = _origin(("https://" if is_tunnel else "") + target.decode())
+            guard = _guards.get(fields.get(b"proxy-authorization", b""))
+            if guard is None:  # obstore takes it out of a request that was redirected elsewhere
                 referer = _origin(fields.get(b"referer", b"").decode())
-                if only not in ("", origin) or not (is_ours or referer == self._own):
-                    return
-                if not self._allows(origin) or not is_ours:
-                    client.sendall(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
-                    return
-                if server is None:
-                    server, only = stack.enter_context(_connected(origin)), origin
-                    stack.callback(_end, server)
-                    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                    if is_tunnel:
-                        client.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
-                    threading.Thread(target=_copy, args=(server, client), daemon=True).start()
+                if any([one.own == referer and not one.allows(origin) for one in _guards.values()]):
+                    client.sendall(_REFUSED)
+                return
+            if not guard.allows(origin) or only not in ("", origin):
+                client.sendall(_REFUSED)
+                return
+            if server is None:
+                server, only = stack.enter_context(_connected(origin)), origin
+                stack.callback(_end, server)
+                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 if is_tunnel:
-                    _copy(client, server)
-                    return
-                head[0] = b"%b /%b %b" % (method, target.split(b"/", 3)[3], version)
-                kept = [line for line in head if not line.lower().startswith(b"proxy-")]
-                server.sendall(b"\r\n".join([*kept, b"", b""]))
-                left = int(fields.get(b"content-length", 0))
-                while left and (data := requests.read(min(left, _PIECE_BYTES))):
-                    server.sendall(data)
-                    left -= len(data)
+                    client.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+                threading.Thread(target=_copy, args=(server, client), daemon=True).start()
+            if is_tunnel:
+                _copy(client, server)
+                return
+            head[0] = b"%b /%b %b" % (method, target.split(b"/", 3)[3], version)
+            kept = [line for line in head if not line.lower().startswith(b"proxy-")]
+            server.sendall(b"\r\n".join([*kept, b"", b""]))
+            left = int(fields.get(b"content-length", 0))
+            while left and (data := requests.read(min(left, _PIECE_BYTES))):
+                server.sendall(data)
+                left -= len(data)
 
 
 def _origin(url: str) -> str:

@@ -8,7 +8,6 @@ import itertools
 import os
 import random
 import time
-import weakref
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -94,7 +93,6 @@ class ObjectStore(Store):
         self._guard: Guard | None = None
         if not is_anonymous and not url.startswith(("http:", "https:")):
             self._guard = Guard(options)
-            weakref.finalize(self, self._guard.close).atexit = False
         # obstore would try 501 again, too, and says nothing meanwhile: `_ask` does better.
         self._store = self._opened(max_retries=0)
 
