@@ -45,8 +45,8 @@ __all__ = ["main"]
 LINGER_SECONDS = 10.0
 """For which it stays when nobody is connected."""
 
-STREAMS = 16
-"""Requests at once, unless somebody asks for another number.  An S3 stream has some 85 MB/s."""
+STREAMS, MOST_STREAMS = 16, 256
+"""Requests at once, unless a client asks for another number.  An S3 stream has some 85 MB/s."""
 
 SMALL_BYTES, MOST_SMALL = 1 << 20, 64
 """Samples of less than so many bytes that somebody waits for: requests at once beside the streams,
@@ -170,9 +170,8 @@ class Downloader:
         threading.Thread(target=self._serve, args=arguments, daemon=True).start()
 
     def _most_streams(self) -> int:
-        return max(
-            (self._streams.get(client, STREAMS) for client in list(self._clients)), default=0
-        )
+        asked = [self._streams.get(client, STREAMS) for client in list(self._clients)]
+        return min(MOST_STREAMS, max(asked, default=0))
 
     # -- clients ---------------------------------------------------------------------------------
 
