@@ -265,6 +265,7 @@ def test_no_secret_of_a_url_or_an_option_is_shown(
         "HTTPS://s3cr3t@127.0.0.1:1/x.lmdb",
         "https://127.0.0.1:1/x.lmdb?X-Amz-Signature=s3cr3t",
         "http://user:pa[s3cr3t@host/x",
+        "https:///user:s3cr3t@127.0.0.1/x",
         "s3://KEY:s3cr3t@bucket/x",
     )
     options = (

@@ -66,6 +66,8 @@ def check_secrets(url: str, options: Mapping[str, str]) -> None:
     for name, text in {"": url, **options}.items():
         try:
             parts = urlsplit(text if "://" in str(text) else "")
+            if parts.scheme in ("http", "https") and not parts.hostname:
+                raise ValueError
         except ValueError:
             raise OptionError(f"{name or 'the URL'} is no URL: its host cannot be read") from None
         if "@" in parts.netloc or parts.query:
