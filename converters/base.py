@@ -258,6 +258,11 @@ class Source(abc.ABC):
         """A picklable callable to run once in each worker process, or None."""
         return None
 
+    @property
+    def left_out(self) -> list[Reject]:
+        """Objects of a store that cannot be files here; they have no place among the samples."""
+        return [] if self.mirror is None else [Reject(*one) for one in self.mirror.left_out]
+
     def check_store(self) -> None:
         """Raise the error of a store that readers may have mistaken for damage."""
         if self.mirror is not None:

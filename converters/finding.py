@@ -355,7 +355,7 @@ def _of_store(files: StoredFiles, given: _Given) -> Source:
         mirror.close()
         raise
     source.mirror = mirror
-    source.notes = [*map(with_urls, source.notes), *mirror.notes]
+    source.notes = list(map(with_urls, source.notes))
     return source
 
 

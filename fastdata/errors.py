@@ -110,7 +110,7 @@ class DriveError(FastdataError, OSError):
 
 
 class NotRegularFileError(FastdataError, OSError):
-    """A path is not a regular file but a pipe, a device or a folder."""
+    """A path is a pipe, a device or a folder; or fastdata's own file is not the user's alone."""
 
     @property
     def strerror(self) -> str:  # type: ignore[override]

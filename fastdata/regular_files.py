@@ -58,6 +58,8 @@ class Mirror(Protocol):
 
     url: str
     """What the folder stands for."""
+    left_out: list[tuple[str, str]]
+    """Keys of objects that have no file there, and why."""
 
     def open(self, path: str | os.PathLike[str], flags: int) -> int:
         """Return the descriptor of a file, which is downloaded if it was not."""

@@ -99,6 +99,7 @@ def s3_server() -> Iterator[S3Server]:
                 time.sleep(0.05)
         url = server.bucket("first")
         assert not open_store(url, {**server.options, "anonymous": "yes"}).exists("a")
+        open_store(url, server.options)  # starts the proxy of stores with credentials
         yield server
     finally:
         process.kill()

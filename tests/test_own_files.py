@@ -93,6 +93,105 @@ def test_own_folders_are_no_links_and_removing_one_follows_none(
     planted.check()
 
 
+def spoil_mode(path: Path) -> None:
+    path.chmod(path.stat().st_mode | 0o022)
+
+
+def spoil_owner(path: Path) -> None:
+    os.chown(path, 12345, 12345)
+
+
+SPOILED = {
+    "mode": (spoil_mode, r"other users may write there \(mode \d+\).*chmod go-w "),
+    "owner": (spoil_owner, r"another user's \(12345, and you are 0\)"),
+}
+"""What other users may have done to an own file or folder, and what is said of it."""
+
+spoiled = pytest.mark.parametrize(
+    "how",
+    ["mode", pytest.param("owner", marks=pytest.mark.skipif(os.geteuid() != 0, reason="root"))],
+)
+
+
+@spoiled
+def test_what_others_own_or_may_write_is_neither_read_nor_written(tmp_path: Path, how: str) -> None:
+    spoil, said = SPOILED[how]
+    file, folder = tmp_path / "state.json", tmp_path / "shards"
+    file.write_bytes(b"theirs")
+    folder.mkdir()
+    spoil(file)
+    spoil(folder)
+    for flags in (os.O_RDONLY, os.O_WRONLY | os.O_TRUNC, os.O_RDWR | os.O_CREAT):
+        with pytest.raises(NotRegularFileError, match=rf"state\.json: {said}"):
+            os.close(open_own(file, flags))
+    with pytest.raises(NotRegularFileError, match=rf"shards: {said}"):
+        make_own_folder(folder)
+    assert file.read_bytes() == b"theirs"
+
+
+@spoiled
+def test_no_command_goes_on_with_what_others_may_have_written(tmp_path: Path, how: str) -> None:
+    """Working folders, and each file in the one of an unfinished pack."""
+    spoil, said = SPOILED[how]
+    source = image_folder(tmp_path / "images", 14)
+    unfinished_pack(source, tmp_path / "left", SMALL, chunks=3)
+    fastdata.pack(source, tmp_path / "whole.lmdb", **SMALL)
+    runs: dict[str, Callable[[], Any]] = {
+        "x.partial": lambda: fastdata.pack(source, tmp_path / "x", **SMALL),
+        "x.partial/lock": lambda: fastdata.pack(source, tmp_path / "x", **SMALL),
+        "x.partial/job.json": lambda: fastdata.pack(source, tmp_path / "x", **SMALL),
+        "x.partial/state.json": lambda: fastdata.pack(source, tmp_path / "x", **SMALL),
+        "x.partial/shards": lambda: fastdata.pack(source, tmp_path / "x", **SMALL),
+        "whole.lmdb.append": lambda: fastdata.append(tmp_path / "whole.lmdb", source),
+        "out.exporting": lambda: export(tmp_path / "whole.lmdb", tmp_path / "out", format="folder"),
+        "parts/divide.partial": lambda: fastdata.subset(
+            tmp_path / "whole.lmdb", tmp_path / "parts", divide={"a": 0.5, "b": 0.5}
+        ),
+        "inparts": lambda: fastdata.pack(
+            source, tmp_path / "inparts", part="0/1", shards=3, **SMALL
+        ),
+        "inparts/unfinished": lambda: fastdata.pack(
+            source, tmp_path / "inparts", part="0/1", shards=3, **SMALL
+        ),
+    }
+    for name, call in runs.items():
+        shutil.rmtree(tmp_path / "x.partial", ignore_errors=True)
+        shutil.copytree(tmp_path / "left.partial", tmp_path / "x.partial")
+        shutil.rmtree(tmp_path / "inparts", ignore_errors=True)
+        fastdata.pack(source, tmp_path / "inparts", part="plan", shards=3, **SMALL)
+        if not (tmp_path / name).exists():
+            (tmp_path / name).mkdir(mode=0o700, parents=True)
+        spoil(tmp_path / name)
+        with pytest.raises(FastdataError, match=rf"{name}: {said}"):
+            call()
+
+
+@pytest.mark.parametrize("mask", [0o000, 0o002, 0o077])
+def test_an_unfinished_pack_is_resumed_whatever_the_umask(tmp_path: Path, mask: int) -> None:
+    source = image_folder(tmp_path / "images", 14)
+    before = os.umask(mask)
+    try:
+        for form, options in FORMS.items():
+            unfinished_pack(source, tmp_path / form, {**SMALL, **options}, chunks=3)
+            assert os.stat(tmp_path / f"{form}.partial").st_mode & 0o777 == 0o700
+            report = fastdata.pack(source, tmp_path / form, **SMALL, **options)
+            assert report.resumed_at > 0
+            assert os.stat(tmp_path / form).st_mode & 0o777 & (mask | 0o022) == 0
+        fastdata.append(tmp_path / "lmdb", source, num_workers=0)
+        fastdata.pack(source, tmp_path / "inparts", part="plan", shards=3, **SMALL)
+        fastdata.pack(source, tmp_path / "inparts", part="0/1", shards=3, **SMALL)
+        fastdata.pack(source, tmp_path / "inparts", part="commit", shards=3, **SMALL)
+        assert len(fastdata.open(tmp_path / "inparts")) == 14
+    finally:
+        os.umask(before)
+
+
+def test_a_destination_below_a_dangling_link_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "disk").symlink_to(tmp_path / "gone")
+    with pytest.raises(NotRegularFileError, match="disk: no folder"):
+        fastdata.pack(image_folder(tmp_path / "images", 2), tmp_path / "disk" / "x", **SMALL)
+
+
 def names_in(partial: Path) -> list[str]:
     """Return the names that a pack has, or will have, in the folder of an unfinished pack."""
     found = [str(path.relative_to(partial)) for path in sorted(partial.rglob("*"))]
@@ -222,5 +321,5 @@ def test_the_command_line_names_the_file_that_is_in_the_way(tmp_path: Path, kind
 
 def test_a_pipe_in_the_place_of_a_caches_mark_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fastdata-cache.json")
-    with pytest.raises(OptionError, match="a named pipe"):
+    with pytest.raises(OptionError, match="not a regular file"):
         CacheFolder.open(tmp_path)

@@ -626,6 +626,42 @@ def save_often(key: Key, settings: Settings) -> None:
         store.save(key, tuned(settings))
 
 
+@pytest.mark.parametrize("what", ["folder's mode", "file's mode", "folder's owner", "file's owner"])
+def test_what_others_may_have_written_is_not_used_and_that_is_said_once(
+    data: Path, place: Path, caplog: pytest.LogCaptureFixture, what: str
+) -> None:
+    key = keep(data, **WITH)
+    (path,) = place.glob("*.json")
+    spoiled = place if "folder" in what else path
+    if "mode" in what:
+        spoiled.chmod(0o777)
+    elif os.geteuid() != 0:
+        pytest.skip("needs root")
+    else:
+        os.chown(spoiled, 12345, 12345)
+    assert store.find(key) is None
+    assert store.entries() == []
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "others" in said or "another user's" in said or "other users" in said
+    assert "FASTDATA_TUNED_DIR" in said
+    caplog.clear()
+    if "folder" in what:
+        assert store.save(key, tuned()) is None
+        assert "FASTDATA_TUNED_DIR" in caplog.text
+
+
+def test_the_folder_of_tuned_results_is_the_users_whatever_the_umask(
+    data: Path, place: Path
+) -> None:
+    before = os.umask(0)
+    try:
+        key = keep(data, **WITH)
+    finally:
+        os.umask(before)
+    assert [path.stat().st_mode & 0o077 for path in (place, *place.iterdir())] == [0, 0]
+    assert store.find(key) is not None
+
+
 def test_two_writers_and_a_reader_do_not_meet(data: Path, place: Path) -> None:
     key = keep(data, **WITH)
     context = multiprocessing.get_context("fork")

@@ -357,7 +357,7 @@ def _pack_in_parts(
         remarks = with_remarks(remarks, receipt.remarks)
     notes += remark_lines(remarks)
     num_rejected = sum(len(receipt.rejects) for receipt in receipts)
-    if digest and not receipts:
+    if digest:  # with objects that are in no part
         num_rejected = parts.num_rejected()
     listed = digest and num_rejected
     if listed and not store.is_local:

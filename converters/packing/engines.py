@@ -32,6 +32,7 @@ from fastdata.native.library import loaded_library
 from fastdata.processes.resources import memory_kept
 from fastdata.processes.starting import signals_held
 from fastdata.storage import is_url, open_store
+from fastdata.storage.opening import check_secrets
 from fastdata.waits import said_while, wait_until
 
 from ..finding import find_source
@@ -83,6 +84,8 @@ def open_source(location: Any, storage_options: Mapping[str, str]) -> Any:
     """
     if not is_url(location) or location.startswith("file://"):
         return at_url(location, storage_options)
+    if "=" in location.partition("?")[2]:  # a signature, and no wildcard
+        check_secrets(location, {})
     scheme, _, rest = location.rstrip("/").partition("://")
     bucket, *parts = rest.split("/")
     wild = next((k for k, part in enumerate(parts) if _WILDCARD.search(part)), None)

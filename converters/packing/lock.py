@@ -93,7 +93,7 @@ def _lock(directory: Path, activity: str) -> tuple[int, str]:
         while True:
             try:
                 make_own_folder(directory)
-            except FileExistsError:
+            except FileNotFoundError:
                 continue  # another process removed it meanwhile
             path = directory / _FILE
             try:

@@ -65,6 +65,7 @@ log = logging.getLogger("fastdata")
 
 CHUNK_SAMPLES = 32
 _COMMIT_BYTES = 64 << 20
+_REJECTS_HEAD = b"index,key,reason\n"
 _COMMIT_SECONDS = 10.0
 
 
@@ -110,6 +111,7 @@ class Packer:
     def prepare(self, source: Source, options: PackOptions) -> None:
         """Take the source and the options; `OptionError` if they do not fit."""
         self.source = source.indexed() if options.shuffle else source
+        self.left_out = source.left_out
         self.options = options
         self.request = request_of(source, options)
         self.packed_with = packed_with(source, options)
@@ -201,8 +203,12 @@ class Packer:
     def _open(self) -> None:
         if self._rejects is not None:
             self._rejects.close()
-        make_own_folder(self.shards)
+        make_own_folder(self.shards, 0o755)  # which becomes the dataset
         self._rejects = Spool(self.directory / "rejects.csv", self.state.rejects)
+        if self.left_out and not self._rejects.length:  # these come first, and have no place
+            lines = [csv_line("", *map(with_urls, one)) for one in self.left_out]
+            self._rejects.append(b"".join([_REJECTS_HEAD, *lines]))
+            self.state.num_rejected += len(lines)
 
     def _clear(self, keep: Sequence[str] = ()) -> None:
         names = [name for name in os.listdir(self.directory) if OURS.fullmatch(name)]
@@ -221,6 +227,7 @@ class Packer:
         resumed_at = self.state.position
         found = self._published
         if found is None:
+            checked_records(self.left_out, self.source, stop_on_error)
             self._check_earlier_run()
             resumed_at = self.state.position
             with progress_bar(self.destination.name, self.total, progress, resumed_at) as bar:
@@ -363,7 +370,7 @@ class Packer:
         for index, record in enumerate(taken, state.position):
             if isinstance(record, Reject):
                 if rejects.length == 0:
-                    rejects.append(b"index,key,reason\n")
+                    rejects.append(_REJECTS_HEAD)
                 rejects.append(csv_line(index, *record))
                 state.num_rejected += 1
         writer.append([record for record in taken if isinstance(record, Record)])

@@ -48,6 +48,7 @@ from fastdata.formats.manifest import MANIFEST, Manifest, ShardEntry
 from fastdata.formats.reader import ShardReader
 from fastdata.formats.sparse import columns_only
 from fastdata.formats.writer import Record
+from fastdata.own_files import make_own_folder
 from fastdata.storage import LocalStore, Store
 from fastdata.storage.contract import MOST_TEXT_BYTES
 from fastdata.waits import said_while
@@ -148,7 +149,9 @@ class Parts:
                     f"{self.store.url} is not empty: it has {strange}. Choose a folder of its own "
                     "for the dataset."
                 )
-            self.store.put_if_absent(PLAN, Plan.of(self.source, self._options).to_json())
+            plan = Plan.of(self.source, self._options).to_json()
+            self._make_folders("", "unfinished")
+            self.store.put_if_absent(PLAN, plan)
 
     @cached_property
     def plan(self) -> Plan:
@@ -164,6 +167,7 @@ class Parts:
             raise PartsMissingError(
                 f"{self.store.url} has no plan: run the same command with --plan first"
             ) from None
+        self._make_folders("", "unfinished", f"unfinished/{plan.id}")
         if different := differences(asdict(plan), request_of(self.source, self._options)):
             raise JobChangedError(
                 f"{self.store.url} is an unfinished pack of something else: "
@@ -171,6 +175,12 @@ class Parts:
                 f"{self.store.url_of('unfinished/')} and its shards may be removed by hand."
             )
         return plan
+
+    def _make_folders(self, *names: str) -> None:
+        """Make own folders in a local store: what others may write to is not trusted."""
+        if isinstance(self.store, LocalStore):
+            for name in names:
+                make_own_folder(Path(os.path.realpath(self.store.folder), name), 0o755)
 
     def _is_there(self) -> DestinationExistsError:
         return DestinationExistsError(
@@ -228,6 +238,7 @@ class Parts:
         remarks: Remarks = {}
         rejects: list[tuple[int, str, str]] = []
         shard = None
+        checked_records(self.source.left_out, self._source, stop_on_error)
         with ExitStack() as stack:
             place = tempfile.gettempdir()
             stack.enter_context(full_disk_explained(place, _MAKE_ROOM))
@@ -328,7 +339,8 @@ class Parts:
         receipts = [found[part] for part in range(len(plan))]
         shards = [receipt.shard for receipt in receipts if receipt.shard is not None]
         consumed = list(itertools.accumulate((one.num_samples for one in receipts), initial=0))
-        rejects = [
+        rejects: list[tuple[int | str, str, str]] = [("", *one) for one in self.source.left_out]
+        rejects += [
             (first + at, key, why)
             for first, receipt in zip(consumed, receipts, strict=False)
             for at, key, why in receipt.rejects

@@ -9,6 +9,7 @@ a folder.  Data are downloaded on demand: the whole object when `open_regular` o
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import multiprocessing.util
 import os
@@ -36,6 +37,7 @@ from fastdata.errors import (
     StorageError,
     full_disk_explained,
 )
+from fastdata.own_files import open_own_folder
 from fastdata.regular_files import PLACEHOLDER, add_mirror, is_placeholder, with_urls
 from fastdata.storage import Entry, Store
 from fastdata.waits import said_while
@@ -54,7 +56,7 @@ _PIECE_BYTES = 8 << 20
 _PIECES = 8
 """Pieces of an object that come at once: one stream of a cloud's store has some 85 MB/s."""
 
-_LONGEST_NAME = 255
+_OF_NAMES = errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ
 _ABANDONED_SECONDS = 60
 """After which a folder without a lock is not one that is just being made."""
 
@@ -98,7 +100,7 @@ class Mirror:
         )
         # Called as the folder is in a local copy.
         self.root = os.path.join(self._scratch, self.url.rstrip("/").rpartition("/")[2] or "root")
-        self.notes: list[str] = []
+        self.left_out: list[tuple[str, str]] = []
         add_mirror(self.root, self)
         waiting = said_while(lambda: f"the list of {self.url}, {len(self._keys):,} objects so far,")
         with full_disk_explained(self._scratch, _MAKE_ROOM), waiting:
@@ -106,7 +108,7 @@ class Mirror:
 
     def _make_placeholders(self) -> None:
         os.mkdir(self.root)
-        folders, left_out = {self.root}, list[str]()
+        folders = {self.root}
         for entry in self._store.list():
             self._keys.append(entry.key)
             self._sizes.append(entry.size)
@@ -115,22 +117,21 @@ class Mirror:
             folder = os.path.dirname(path)
             if entry.key.endswith("/") and not entry.size:  # what consoles make for a folder
                 continue
-            if not _is_name(entry.key):
-                left_out.append(entry.key)
-                continue
             try:
+                _check_name(entry.key)
                 if folder not in folders:
                     os.makedirs(folder, exist_ok=True)
                     folders.add(folder)
                 with open(path, "xb") as file:
                     _become_placeholder(file, entry)
             except (FileExistsError, NotADirectoryError):
-                left_out.append(entry.key)
-        if left_out:
-            self.notes.append(
-                f"{len(left_out):,} objects left out whose keys cannot be names of files, or are "
-                f"those of folders too, the first {left_out[0]!r}"
-            )
+                why = "another object has this key, or a part of it: a file cannot be a folder too"
+                self.left_out.append((entry.key, why))
+            except (OSError, ValueError) as error:
+                if isinstance(error, OSError) and error.errno not in _OF_NAMES:
+                    raise
+                why = f"this key cannot be the name of a file: {getattr(error, 'strerror', error)}"
+                self.left_out.append((entry.key, why))
 
     def path(self, key: str) -> str:
         """Return the path of a key, or of a pattern."""
@@ -309,11 +310,12 @@ class _Held:
 # -- files and folders -----------------------------------------------------------------------------
 
 
-def _is_name(key: str) -> bool:
-    parts = key.split("/")
-    return "\0" not in key and all(
-        part not in ("", ".", "..") and len(os.fsencode(part)) <= _LONGEST_NAME for part in parts
-    )
+def _check_name(key: str) -> None:
+    """Raise ValueError for a key that would lead elsewhere, or that obstore cannot read."""
+    if any(part in ("", ".", "..") for part in key.split("/")):
+        raise ValueError("a part of it is empty, . or ..")
+    if any(c < " " or c == "\x7f" for c in key):
+        raise ValueError("it has a control character")
 
 
 def _times(entry: Entry) -> tuple[int, int]:
@@ -339,12 +341,12 @@ def _remove(scratch: str, lock: int) -> None:
 def _remove_abandoned() -> None:
     """Remove the folders of mirrors of killed processes, which are not locked."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):
-            is_new = time.time() - folder.stat().st_ctime < _ABANDONED_SECONDS
-            if is_new or not (folder / _MARK).is_file():
-                continue
-            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        with contextlib.suppress(OSError):  # as another user's
+            lock = open_own_folder(folder)
             try:
+                is_new = time.time() - os.fstat(lock).st_ctime < _ABANDONED_SECONDS
+                if is_new or not (folder / _MARK).is_file():
+                    continue
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)
             finally:

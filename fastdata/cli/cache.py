@@ -83,6 +83,10 @@ def clear_command(urls: tuple[str, ...], every: bool, cache_dir: str | None, as_
     """
     if bool(urls) == every:
         raise click.UsageError("expected either URLs of datasets or --all.")
+    from fastdata.storage.opening import check_secrets
+
+    for url in urls:
+        check_secrets(url, {})
     folder = _open(cache_dir)
     wanted = {url.rstrip("/") for url in urls}
     found = [one for one in folder.datasets() if every or one.url in wanted]

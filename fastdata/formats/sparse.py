@@ -9,6 +9,7 @@ from pathlib import Path
 from fastdata.errors import FormatError, ShardCorruptError
 from fastdata.formats.layout import FOOTER_BYTES, Header, checksum, unpack_footer
 from fastdata.formats.reader import ShardReader
+from fastdata.own_files import open_own_file
 from fastdata.storage import Entry, Store
 from fastdata.storage.contract import MOST_TEXT_BYTES
 
@@ -74,7 +75,7 @@ def _copy(store: Store, entry: Entry, path: Path) -> None:
                 f"{url}: column {name!r} ends beyond the end of the object. {_REPAIR}"
             )
     ranges = _joined((one.offset, ends[name]) for name, one in columns.items() if one.nbytes)
-    with open(path, "xb", buffering=0) as file:
+    with open_own_file(path, "xb", buffering=0) as file:
         file.truncate(size)
         os.pwrite(file.fileno(), header, offset)
         os.pwrite(file.fileno(), footer, end)

@@ -56,7 +56,7 @@ def write_page(page: str, path: str | os.PathLike[str]) -> None:
     scratch = target.with_name(f".{target.name}.{os.getpid()}.new")
     with full_disk_explained(target, "Make room, or write the page to another disk."):
         try:
-            with open(create_own(scratch), "wb") as file:
+            with open(create_own(scratch, 0o666), "wb") as file:
                 file.write(page.encode())
             os.replace(scratch, target)
         except BaseException:

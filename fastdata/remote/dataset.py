@@ -230,7 +230,7 @@ def _columns_of(
             )
         counted.append(replace(shard, num_samples=len(reader)))
     samples = sum(map(len, readers))
-    with open(folder / PRESENT, "xb") as file:
+    with open_own_file(folder / PRESENT, "xb") as file:
         # Taken at once: it is counted, and where the disk is full, writing to a map of it is fatal.
         os.posix_fallocate(file.fileno(), 0, max(1, 2 * samples))
     return tuple(counted), BlockShuffle.in_lanes(samples, _mean_bytes(readers)).block_size

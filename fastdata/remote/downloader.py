@@ -26,13 +26,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fastdata.errors import FastdataError, OptionError, StorageError
+from fastdata.errors import FastdataError, NotRegularFileError, OptionError, StorageError
 from fastdata.processes.resources import format_bytes
 from fastdata.remote.dataset import StoredDataset, find_dataset, removed
 from fastdata.remote.folder import PRESENT, CachedDataset, CacheFolder
@@ -46,8 +45,8 @@ __all__ = ["main"]
 LINGER_SECONDS = 10.0
 """For which it stays when nobody is connected."""
 
-STREAMS = 16
-"""Requests at once, unless somebody asks for another number.  An S3 stream has some 85 MB/s."""
+STREAMS, MOST_STREAMS = 16, 256
+"""Requests at once, unless a client asks for another number.  An S3 stream has some 85 MB/s."""
 
 SMALL_BYTES, MOST_SMALL = 1 << 20, 64
 """Samples of less than so many bytes that somebody waits for: requests at once beside the streams,
@@ -153,20 +152,26 @@ class Downloader:
                 with contextlib.suppress(TimeoutError, socket.timeout):
                     connection, _ = listener.accept()
                     connection.setblocking(True)
-                    self._next_client += 1
-                    client, channel = self._next_client, Channel(connection)
-                    self._clients[client] = channel
-                    threading.Thread(
-                        target=self._serve, args=(client, channel), daemon=True
-                    ).start()
+                    self._greet(connection)
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
 
+    def _greet(self, connection: socket.socket) -> None:
+        """Serve a client from now on, unless it is another user's."""
+        try:
+            channel = Channel(connection)
+        except NotRegularFileError as error:
+            log.warning("a client was refused: %s", error)
+            return
+        self._next_client += 1
+        self._clients[self._next_client] = channel
+        arguments = self._next_client, channel
+        threading.Thread(target=self._serve, args=arguments, daemon=True).start()
+
     def _most_streams(self) -> int:
-        return max(
-            (self._streams.get(client, STREAMS) for client in list(self._clients)), default=0
-        )
+        asked = [self._streams.get(client, STREAMS) for client in list(self._clients)]
+        return min(MOST_STREAMS, max(asked, default=0))
 
     # -- clients ---------------------------------------------------------------------------------
 
@@ -604,6 +609,7 @@ def main(folder: str) -> None:
     with contextlib.suppress(OSError, ValueError):
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    Downloader(CacheFolder(Path(folder))).run()
+    os.umask(0o077)  # all that it makes is this user's alone
+    Downloader(CacheFolder.open(folder)).run()
     # Threads that ask a store which does not answer would keep the lock of the folder for minutes.
     os._exit(0)

@@ -25,8 +25,14 @@ from numpy.typing import NDArray
 
 from fastdata.errors import NotRegularFileError, OptionError, StorageError
 from fastdata.formats.manifest import MANIFEST, check_shard_name
-from fastdata.own_files import create_own, open_own, open_own_file
-from fastdata.regular_files import read_regular
+from fastdata.own_files import (
+    check_own,
+    create_own,
+    make_own_folder,
+    open_own,
+    open_own_file,
+    open_own_folder,
+)
 from fastdata.storage import Entry
 
 __all__ = ["CacheFolder", "CachedDataset", "CachedShard", "default_cache_folder", "punch_hole"]
@@ -151,6 +157,7 @@ class CachedDataset:
         A folder `is_scratch` if the dataset is still being made there.
         """
         try:
+            check_own(folder, os.lstat(folder), "a folder")
             with open_own_file(folder / DATASET) as file:
                 body = json.load(file)
             shards = tuple(CachedShard(**shard) for shard in body["shards"])
@@ -165,7 +172,7 @@ class CachedDataset:
 
     @property
     def key(self) -> str | None:
-        """Name of these very files, by their inodes; None where some are missing or of other sizes.
+        """Name of these very files, by their inodes; None if one is missing, or not as it was made.
 
         Files that were removed, and made again, have another one as long as somebody has the first
         ones open.
@@ -175,6 +182,7 @@ class CachedDataset:
         try:
             for name, size in {PRESENT: max(1, 2 * self.num_samples), **sizes}.items():
                 status = os.stat(self.folder / name)
+                check_own(self.folder / name, status)
                 if status.st_size != size:
                     return None
                 numbers.append(status.st_ino)
@@ -216,14 +224,8 @@ class CacheFolder:
         """Make the folder if there is none; raise an `OptionError` where it cannot be used."""
         folder = Path(path).absolute()
         try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            status = folder.stat()
+            make_own_folder(folder)
             mark = folder / _MARK
-            if status.st_uid != os.geteuid() and not mark.exists():
-                raise OptionError(
-                    f"the cache folder {folder} is another user's. Each user needs one of their "
-                    "own: cache_dir=, --cache-dir"
-                )
             names = [name for name in os.listdir(folder) if not name.startswith(_NEW_MARK)]
             if _MARK not in names:
                 if names:
@@ -237,16 +239,19 @@ class CacheFolder:
                 with open(descriptor, "w") as file:
                     json.dump(_MARKED, file)
                 os.replace(new, mark)
-            elif mark.stat().st_uid != os.geteuid():
-                raise OptionError(
-                    f"the cache folder {folder} is another user's. Each user needs one of their "
-                    "own: cache_dir=, --cache-dir"
-                )
-            elif json.loads(read_regular(mark)) != _MARKED:
-                raise OptionError(
-                    f"the cache in {folder} was made by another release: remove that folder, or "
-                    "choose another (cache_dir=, --cache-dir)"
-                )
+            else:
+                with open_own_file(mark) as file:
+                    marked = json.load(file)
+                if marked != _MARKED:
+                    raise OptionError(
+                        f"the cache in {folder} was made by another release: remove that folder, "
+                        "or choose another (cache_dir=, --cache-dir)"
+                    )
+        except NotRegularFileError as error:
+            raise OptionError(
+                f"the cache folder cannot be used: {error} (cache_dir=, --cache-dir, "
+                "FASTDATA_CACHE). Each user needs one of their own"
+            ) from error
         except ValueError as error:
             if isinstance(error, OptionError):
                 raise
@@ -391,7 +396,7 @@ class CacheFolder:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with self._short() as path:
             listener.bind(path)
-        os.chmod(self.path / _SOCKET, 0o600)
+            os.chmod(path, 0o600)
         listener.listen(64)
         return listener
 
@@ -400,16 +405,19 @@ class CacheFolder:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             with self._short() as path:
+                check_own(self.path / _SOCKET, os.lstat(path), "a socket")
                 connection.connect(path)
-        except OSError:
+        except OSError as error:
             connection.close()
+            if isinstance(error, NotRegularFileError):
+                raise
             return None
         return connection
 
     @contextlib.contextmanager
     def _short(self) -> Iterator[str]:
         """Give the socket's path in the 107 bytes that there are for it."""
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = open_own_folder(self.path)
         try:
             by_descriptor = Path(f"/proc/self/fd/{descriptor}")
             yield str((by_descriptor if by_descriptor.exists() else self.path) / _SOCKET)

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import socket
+import struct
 import threading
 from multiprocessing.connection import Connection
 from typing import Any
@@ -15,20 +16,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastdata import errors
-from fastdata.errors import FastdataError, StorageError
+from fastdata.errors import FastdataError, NotRegularFileError, StorageError
 
 __all__ = ["Channel", "credentials_digest", "error_from", "error_to"]
 
 _LARGEST = 1 << 28
+
+_PEER = struct.Struct("iII")
+"""Linux's ``struct ucred``: process, user and group."""
 
 _OF_STORES = "AWS_", "AZURE_", "GOOGLE_", "HF_"
 """Beginnings of the names of variables by which a process may use stores."""
 
 
 class Channel:
-    """One end of a connection; sends from any thread, and receives in one."""
+    """One end of a connection; sends from any thread, and receives in one.
+
+    `NotRegularFileError` if the process at the other end is another user's.
+    """
 
     def __init__(self, end: socket.socket) -> None:
+        _check_peer(end)
         self._socket = end
         self._connection = Connection(os.dup(end.fileno()))
         self._sending = threading.Lock()
@@ -53,6 +61,18 @@ class Channel:
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
+
+
+def _check_peer(end: socket.socket) -> None:
+    """Ask the kernel who is at the other end: names and modes of files may change meanwhile."""
+    _, user, _ = _PEER.unpack(end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    if user != os.geteuid():
+        end.close()
+        raise NotRegularFileError(
+            f"user {user} is at the other end of the socket of the cache, and you are "
+            f"{os.geteuid()}: each user needs a cache of their own (cache_dir=, --cache-dir, "
+            "FASTDATA_CACHE)"
+        )
 
 
 def credentials_digest() -> str:

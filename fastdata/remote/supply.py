@@ -26,6 +26,7 @@ from fastdata.own_files import open_own_file
 from fastdata.processes.resources import parse_bytes
 from fastdata.remote.client import Client, client_of
 from fastdata.remote.folder import PRESENT, CacheFolder, default_cache_folder
+from fastdata.storage.opening import check_secrets
 from fastdata.waits import said_while
 
 __all__ = ["ShardSupply", "Supply", "open_remote"]
@@ -70,6 +71,7 @@ def open_remote(
             raise OptionError(
                 'FASTDATA_STORAGE_OPTIONS is no JSON object, such as {"region": "eu-central-1"}'
             ) from error
+    check_secrets(url, options)
     place = cache_dir or default_cache_folder()
     most = cache_bytes or os.environ.get("FASTDATA_CACHE_BYTES") or None
     if isinstance(most, str):

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from obstore import exceptions
 
 __all__ = [
+    "ODD_KEY",
     "RETRY_SECONDS",
     "TRANSIENT",
     "answer_of",
@@ -27,9 +28,6 @@ RETRY_SECONDS = 180
 TRANSIENT = 408, 425, 429
 """Transient statuses below 500.  From 500 on all are, except 501 (not implemented)."""
 
-_SIGNED = re.compile(r"\?[^\s\"'>)]*")
-"""The query of a URL in a message, which may have a signature."""
-
 _REMEDY = (
     "Credentials come from where the cloud's own tools have them; data that is open to all needs "
     "--storage-option anonymous=true (storage_options={'anonymous': 'true'})"
@@ -39,6 +37,11 @@ _REGION = (
     "the bucket is in another region, or has another endpoint. Name it with --storage-option "
     "region=... (storage_options={'region': ...}) or AWS_REGION"
 )
+
+_COMPARE = "Compare the URL and the storage options with what the server expects"
+
+ODD_KEY = "Encountered object with invalid path"
+"""obstore's error for a page of a listing that has a key such as ``a//b``."""
 
 _NO_BUCKET = "Compare its name, and the endpoint, with what the cloud's own tools list"
 
@@ -53,6 +56,13 @@ _REASONS = (
     ("PermanentRedirect", _REGION),
     ("AuthorizationHeaderMalformed", _REGION),
     ("redirect without LOCATION", _REGION),
+    ("TooManyRedirects", f"the server redirects in a circle. {_COMPARE}"),
+    (
+        "BadScheme",
+        "the endpoint, or where it redirects to, is not of https. Give an endpoint of http with "
+        "--storage-option endpoint=http://...",
+    ),
+    ("Parse(", f"the server sends no HTTP, or headers without an end. {_COMPARE}"),
     (
         "not yet implemented by HttpStore",
         "a plain HTTP server cannot write an object only if there is none, which packing needs so "
@@ -67,6 +77,9 @@ _REASONS = (
 
 _ANSWER = re.compile(r"<Code>([^<]*)</Code>\s*(?:<Message>([^<]*)</Message>)?")
 """Error code and message of S3 and its clones."""
+
+_NEVER = re.compile(r"TooManyRedirects|BadScheme|Parse\(")
+"""Parts of obstore's errors for answers that are the same when they are asked for again."""
 
 _STATUS = re.compile(r"status code: ((\d{3})[A-Za-z '-]*)")
 _METHOD = re.compile(r"Error performing ([A-Z]+) ")
@@ -84,7 +97,6 @@ _REMEDIES = {
 }
 """Remedies if a server does not support a method."""
 
-_COMPARE = "Compare the URL and the storage options with what the server expects"
 _BUSY = f"It was asked again for {RETRY_SECONDS} s. The server is busy or out of order: try later"
 _UNREACHED = (
     f"no whole answer came for {RETRY_SECONDS} s. Compare the URL and the endpoint, and see "
@@ -133,7 +145,9 @@ def may_pass(error: BaseException, transient: Sequence[int] = TRANSIENT) -> bool
     if status := int(status_of(error) or 0):
         return status in transient or (status >= 500 and status != 501)
     return (
-        isinstance(error, exceptions.GenericError) and _NO_CONNECTION.search(str(error)) is not None
+        isinstance(error, exceptions.GenericError)
+        and _NO_CONNECTION.search(str(error)) is not None
+        and not _NEVER.search(str(error))
     )
 
 
@@ -148,8 +162,8 @@ def reason_of(error: BaseException) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """Return a library's message in one line, without signatures and debug output."""
-    return _line_of(_SIGNED.sub("?...", str(error).partition("Debug source:")[0]))
+    """Return a library's message in one line, without debug output."""
+    return _line_of(str(error).partition("Debug source:")[0])
 
 
 def _line_of(text: str | None) -> str:

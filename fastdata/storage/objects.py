@@ -26,6 +26,7 @@ from fastdata.errors import (
 )
 from fastdata.installing import install_line
 from fastdata.storage.answers import (
+    ODD_KEY,
     RETRY_SECONDS,
     TRANSIENT,
     answer_of,
@@ -36,7 +37,8 @@ from fastdata.storage.answers import (
     text_of,
 )
 from fastdata.storage.contract import MOST_READ_BYTES, Entry, Store
-from fastdata.storage.requests import GrowthError, LimitError, answered, listed
+from fastdata.storage.guard import METADATA, Guard
+from fastdata.storage.requests import MOST_OBJECTS, GrowthError, LimitError, answered, listed
 from fastdata.waits import said_while
 
 __all__ = ["ObjectStore"]
@@ -87,6 +89,10 @@ class ObjectStore(Store):
     def __init__(self, url: str, options: Mapping[str, str]) -> None:
         super().__init__(url)
         self._options = dict(options)
+        is_anonymous = _is_true("anonymous", options.get("anonymous", "false"))
+        self._guard: Guard | None = None
+        if not is_anonymous and not url.startswith(("http:", "https:")):
+            self._guard = Guard(options)
         # obstore would try 501 again, too, and says nothing meanwhile: `_ask` does better.
         self._store = self._opened(max_retries=0)
 
@@ -102,6 +108,8 @@ class ObjectStore(Store):
         is_anonymous = _is_true("anonymous", options.get("anonymous", "false"))
         if is_anonymous:
             config["skip_signature"] = "true"
+        if self._guard is not None:
+            client |= {"proxy_url": self._guard.url, "proxy_excludes": METADATA}
         if url.startswith("http://") or config.get("endpoint", "").startswith("http://"):
             client["allow_http"] = True
         try:
@@ -136,7 +144,20 @@ class ObjectStore(Store):
     def list(self, prefix: str = "") -> Iterator[Entry]:
         """Yield objects; all of them are listed before the first comes, to be in order."""
         below = prefix.rstrip("/") or None
-        found = [_entry(meta) for meta in self._ask(prefix, lambda: listed(self._store, below))]
+        try:
+            metas = self._ask(prefix, lambda: listed(self._store, below))
+        except StorageError as error:
+            if ODD_KEY not in str(error.__cause__) or self.url.partition(":")[0] not in AWS_SCHEMES:
+                raise
+            from fastdata.storage.odd_keys import listed_by_boto
+
+            is_signed = self._guard is not None
+            by_boto = listed_by_boto(self.url, self._options, prefix, signed=is_signed)
+            metas = list(itertools.islice(by_boto, MOST_OBJECTS + 1))
+            if len(metas) > MOST_OBJECTS:
+                more = f"{self.url} has more than {MOST_OBJECTS:,} objects"
+                raise StorageError(f"{more}. Give the URL of a smaller folder") from None
+        found = [_entry(meta) for meta in metas]
         # A prefix that is an object, as its folder's name may be, is none of the folder.
         found = [one for one in found if one.key.startswith(prefix)]
         found.sort(key=lambda one: one.key)
@@ -155,7 +176,9 @@ class ObjectStore(Store):
 
     def _head(self, key: str) -> Any:
         try:
-            return answered(lambda: obstore.head_async(self._store, key), "an answer")
+            return answered(
+                lambda: obstore.head_async(self._store, key), "an answer", ANSWER_SECONDS
+            )
         except FileNotFoundError:
             raise
         except exceptions.BaseError as error:
@@ -245,7 +268,7 @@ class ObjectStore(Store):
         """Remove an object, if there is one."""
 
         def remove() -> None:
-            answered(lambda: obstore.delete_async(self._store, key), "an answer")
+            answered(lambda: obstore.delete_async(self._store, key), "an answer", ANSWER_SECONDS)
 
         with contextlib.suppress(ObjectNotFoundError):
             self._ask(key, remove)
@@ -275,7 +298,10 @@ class ObjectStore(Store):
                             "the URL of a smaller folder"
                         ) from None
                     is_second, why = True, f"the server {error}"
-                except exceptions.BaseError as error:
+                except (exceptions.BaseError, OSError) as error:
+                    if self._guard is not None and self._guard.refused:
+                        why, self._guard.refused = self._guard.refused, ""
+                        raise StorageError(f"{self.url_of(key)}: {why}") from None
                     if not may_pass(error, transient) or time.monotonic() - began > RETRY_SECONDS:
                         raise
                     why = answer_of(error) or "no whole answer"

@@ -12,15 +12,18 @@ from fastdata.installing import install_line
 from fastdata.storage.contract import Store
 from fastdata.storage.local import LocalStore
 
-__all__ = ["is_url", "open_store"]
+__all__ = ["check_secrets", "is_url", "open_store"]
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
 OBJECT_SCHEMES = "s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "http", "https"
 """Those that obstore reaches."""
 
-SECRETS = "secret", "token", "password", "access_key", "account_key", "sas", "credential"
-"""Parts of the names of options that no one should write where others read them."""
+_SECRETS = re.compile(
+    r"secret|token|passw|passphrase|sas|credential|bearer|cookie|header|authorization|^auth$|^key$|"
+    r"connection_string|(access|account|customer|encryption|master|service_account|private)_?key"
+)
+"""Names of options that no one should write where others read them."""
 
 
 def is_url(location: object) -> bool:
@@ -45,19 +48,8 @@ def open_store(location: str | os.PathLike[str], options: Mapping[str, str] | No
             raise OptionError(f"{location} is a path, which has no storage options")
         return LocalStore(location)
     url = str(location).rstrip("/")
+    check_secrets(url, options)
     parts = urlsplit(url)
-    if parts.username or parts.password or parts.query:
-        shown = f"{parts.scheme}://{parts.hostname or ''}{parts.path}"
-        raise OptionError(
-            f"{shown}: the URL has a user, a password or a signature in it, which would be seen "
-            "in logs and process lists. Credentials come from where the cloud's own tools have them"
-        )
-    for name in options:
-        if any(secret in name.lower() for secret in SECRETS):
-            raise OptionError(
-                f"storage option {name!r}: credentials are no options, as these are seen in lists "
-                "of processes. They come from where the cloud's own tools have them"
-            )
     if parts.scheme == "file":
         return LocalStore(unquote(parts.path))
     if parts.scheme in OBJECT_SCHEMES and (objects := _objects()) is not None:
@@ -67,6 +59,29 @@ def open_store(location: str | os.PathLike[str], options: Mapping[str, str] | No
     except ImportError as error:
         raise MissingExtraError(f"{url} needs a library: {install_line('cloud')}") from error
     return FsspecStore(url, options)
+
+
+def check_secrets(url: str, options: Mapping[str, str]) -> None:
+    """Raise an `OptionError`, which does not show them, for credentials in a URL or in options."""
+    for name, text in {"": url, **options}.items():
+        try:
+            parts = urlsplit(text if "://" in str(text) else "")
+            if parts.scheme in ("http", "https") and not parts.hostname:
+                raise ValueError
+        except ValueError:
+            raise OptionError(f"{name or 'the URL'} is no URL: its host cannot be read") from None
+        if "@" in parts.netloc or parts.query:
+            shown = f"{parts.scheme}://{parts.hostname or ''}{parts.path}"
+            raise OptionError(
+                f"{name or shown}: the URL has a user, a password or a signature in it, which "
+                "would be seen in logs and process lists. Credentials come from where the cloud's "
+                "own tools have them"
+            )
+        if _SECRETS.search(name.lower()):
+            raise OptionError(
+                f"storage option {name!r}: credentials are no options, as these are seen in lists "
+                "of processes. They come from where the cloud's own tools have them"
+            )
 
 
 def _objects() -> Callable[[str, Mapping[str, str]], Store] | None:

@@ -46,7 +46,7 @@ class FsspecStore(Store):
         return f"{self._root.rstrip('/')}/{key}" if key else self._root
 
     def _entry(self, facts: Mapping[str, Any]) -> Entry:
-        key = facts["name"][len(self._root.rstrip("/")) :].lstrip("/")
+        key = facts["name"][len(self._root.rstrip("/")) :].removeprefix("/")
         tag = next((str(facts[name]) for name in TAGS if facts.get(name)), "")
         return Entry(key, int(facts["size"] or 0), tag)
 

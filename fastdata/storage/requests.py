@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import re
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -37,6 +38,8 @@ MOST_GROWTH_BYTES = 1 << 30
 keys of 1,024 bytes have 2 MB."""
 
 _LOOK_SECONDS = 0.05
+
+_SIGNED = re.compile(r"(?<=\S)\?[^\s\"'>)]*")
 
 Result = TypeVar("Result")
 
@@ -84,9 +87,14 @@ def _pass_on(answer: Future[Any], asked: asyncio.Future[Any]) -> None:
         answer.cancel()
     elif (error := asked.exception()) is not None:
         # obstore keeps its own until it is used again, and that what a traceback of it sees.
-        answer.set_exception(type(error)(*error.args))
+        answer.set_exception(type(error)(*map(_unsigned, error.args)))
     else:
         answer.set_result(asked.result())
+
+
+def _unsigned(text: Any) -> Any:
+    """Return an argument of an error without queries of URLs, which may have signatures."""
+    return _SIGNED.sub("?...", text) if isinstance(text, str) else text
 
 
 def listed(store: Any, prefix: str | None) -> list[Any]:

@@ -7,7 +7,8 @@ The folder is platformdirs' ``user_state_dir``, or ``FASTDATA_TUNED_DIR``.  Guar
 - Files are written under another name and renamed, so that any number of processes may read and
   write concurrently; the last writer wins.
 - Files are not trusted and cannot stop a program: a damaged or foreign file counts as absent, with
-  one warning that names it.  A read-only folder is a warning, too.
+  one warning that names it.  So does a file or a folder that another user owns or may write to
+  (`fastdata.own_files`).  A read-only folder is a warning, too.
 - No pickle: reading runs no code.
 """
 
@@ -27,8 +28,9 @@ from typing import Any
 import platformdirs
 import xxhash
 
+from fastdata.errors import NotRegularFileError
 from fastdata.formats.layout import canonical_json
-from fastdata.regular_files import read_regular
+from fastdata.own_files import make_own_folder, open_own_file, open_own_folder
 from fastdata.tuned_settings.settings import Settings, from_plain
 
 __all__ = [
@@ -52,6 +54,8 @@ _logged: set[str] = set()
 
 VERSION = 4
 """Of the files."""
+
+_MOST_BYTES = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -146,7 +150,7 @@ def save(key: Key, tuned: TunedSettings) -> Path | None:
     text = json.dumps(document, indent=1) + "\n"  # in ASCII, as a path may be no text
     scratch = None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_own_folder(path.parent)
         with tempfile.NamedTemporaryFile(
             "w", encoding="utf-8", dir=path.parent, prefix=".", suffix=".new", delete=False
         ) as file:
@@ -201,7 +205,9 @@ def forget(*kept: Entry) -> int:
 def _read(path: Path) -> Entry | None:
     """Return the entry in a file; None if it is absent or, with a warning, foreign."""
     try:
-        document = json.loads(read_regular(path))
+        os.close(open_own_folder(path.parent))
+        with open_own_file(path) as file:
+            document = json.loads(file.read(_MOST_BYTES))
         version = document.pop("fastdata_tuned", None) if isinstance(document, dict) else None
         if version is None:
             raise ValueError("it is no tuned result of fastdata's")
@@ -216,6 +222,8 @@ def _read(path: Path) -> Entry | None:
         return Entry(from_plain(Key, document), tuned, measured_at, path)
     except FileNotFoundError:
         return None
+    except NotRegularFileError as error:
+        _warn(path, f"{error.strerror} (FASTDATA_TUNED_DIR)", about="others")
     except OSError as error:
         _warn(path, error.strerror or str(error))
     except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:

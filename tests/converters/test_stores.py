@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import http.server
 import json
 import os
 import random
@@ -16,19 +18,21 @@ from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import quote, unquote, urlsplit
 
 import pytest
 from case_webdataset import members_of, write_tar
 from cases import Case, all_cases, make_pictures
 from object_server import CREDENTIALS, S3Server, has_s3, s3_server
 from pack_helpers import QUICK, image_folder, rejects_of
+from serving import answering
 from warm_python import WarmPython
 
 import fastdata
 from fastdata.converters.finding import find_source
 from fastdata.converters.packing import parts as parts_module
 from fastdata.converters.packing.engines import open_source
-from fastdata.converters.packing.job import json_with_checksum
+from fastdata.converters.packing.job import json_with_checksum, read_rejects
 from fastdata.converters.packing.plan import Plan
 from fastdata.converters.parquet import RangedFile
 from fastdata.converters.reading.mirror import Mirror
@@ -38,6 +42,7 @@ from fastdata.errors import (
     MachineError,
     ObjectChangedError,
     OptionError,
+    RejectedError,
     SourceError,
     StorageError,
 )
@@ -686,15 +691,89 @@ def test_times_are_of_tags(store: Store, scratch: Path) -> None:
     assert time_of("a") == first
 
 
-def test_keys_that_are_no_names_are_left_out_and_told(store: Store, scratch: Path) -> None:
-    for key in ("x/a.tar", "x" * 300, "y", "y/z"):
-        store.put(key, b"1")
-    with Mirrored(store) as mirror:
-        there = {
-            str(p.relative_to(mirror.root)) for p in Path(mirror.root).rglob("*") if p.is_file()
-        }
-        assert there == {"x/a.tar", "y"}
-        assert "2 objects left out" in mirror.notes[0]
+ODD_KEYS = {
+    "../up.png": "a part of it is empty, . or ..",
+    "..": "a part of it is empty, . or ..",
+    "/absolute.png": "a part of it is empty, . or ..",
+    "ant//double.png": "a part of it is empty, . or ..",
+    "ant/./same.png": "a part of it is empty, . or ..",
+    "ant/slash.png/": "a part of it is empty, . or ..",
+    "ant/new\nline.png": "it has a control character",
+    "ant/0.png/inside.png": "another object has this key, or a part of it",
+    f"ant/{'x' * 300}.png": "File name too long",
+}
+
+
+@contextlib.contextmanager
+def bucket_of(objects: dict[str, bytes]) -> Iterator[dict[str, str]]:
+    """Serve objects by any keys, also those that moto's paths cannot have; give the options."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            parts = urlsplit(self.path)
+            if "list-type" in parts.query:
+                keys = (
+                    f"<Contents><Key>{quote(key) if 'encoding-type' in parts.query else key}</Key>"
+                    f"<LastModified>2020-01-01T00:00:00Z</LastModified><ETag>x</ETag>"
+                    f"<Size>{len(data)}</Size></Contents>"
+                    for key, data in sorted(objects.items())
+                )
+                found = (
+                    f"<ListBucketResult><EncodingType>url</EncodingType>{''.join(keys)}"
+                    "</ListBucketResult>"
+                )
+                self.give(200, found.encode())
+            else:
+                data = objects.get(unquote(parts.path).removeprefix("/bucket/"))
+                self.give(404 if data is None else 200, data or b"")
+
+        def give(self, code: int, body: bytes) -> None:
+            first, end = 0, len(body)
+            if code == 200 and (asked := self.headers.get("Range")):
+                first, end = (int(n) for n in asked.removeprefix("bytes=").split("-"))
+                code, end = 206, min(end + 1, len(body))
+                self.send_response(code)
+                self.send_header("Content-Range", f"bytes {first}-{end - 1}/{len(body)}")
+            else:
+                self.send_response(code)
+            self.send_header("ETag", "x")
+            self.send_header("Last-Modified", self.date_time_string())
+            self.send_header("Content-Length", str(end - first))
+            self.end_headers()
+            self.wfile.write(body[first:end])
+
+    with answering(Handler) as port:
+        yield {"endpoint": f"http://127.0.0.1:{port}", "region": "us-east-1"}
+
+
+@pytest.mark.parametrize("how", ["usual", "shuffled", "in parts"])
+def test_objects_that_cannot_be_files_are_rejects_and_all_others_are_packed(
+    store: Store, tmp_path: Path, how: str
+) -> None:
+    images = image_folder(tmp_path / "in", 6, classes=("ant", "bee"))
+    files = [path for path in sorted(images.rglob("*")) if path.is_file()]
+    objects = {f"ds/{path.relative_to(images)}": path.read_bytes() for path in files}
+    first = next(path.name for path in files if path.parent.name == "ant")
+    odd = {key.replace("0.png", first): why for key, why in ODD_KEYS.items()}
+    objects |= {f"ds/{key}": b"x" for key in odd}
+    target, more = tmp_path / "to.lmdb", dict[str, Any]()
+    if how == "shuffled":
+        more = {"shuffle": True}
+    elif how == "in parts":
+        target, more = tmp_path / "to", {"shards": 2, "part": "plan"}
+    with bucket_of(objects) as options:
+        usual = {"storage_options": options, **QUICK}
+        report = fastdata.pack("s3://bucket/ds", target, **usual, **more)
+        if how == "in parts":
+            for part in ("0/1", "commit"):
+                report = fastdata.pack("s3://bucket/ds", target, **usual, shards=2, part=part)
+        with pytest.raises(RejectedError, match=r"\.\.: this key cannot be the name of a file"):
+            fastdata.pack("s3://bucket/ds", tmp_path / "no.lmdb", on_error="stop", **usual)
+    assert (report.num_samples, report.num_rejected) == (6, len(odd))
+    assert report.rejects_path is not None
+    found = {one.key: one.reason for one in read_rejects(report.rejects_path)}
+    assert found.keys() == odd.keys()
+    assert all(why in found[key] for key, why in odd.items())
 
 
 def test_a_url_that_is_a_path_needs_no_mirror(tmp_path: Path, scratch: Path) -> None:

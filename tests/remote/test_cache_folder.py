@@ -18,9 +18,17 @@ from pack_helpers import QUICK, image_folder
 from remote_helpers import end_downloaders, needs_store
 
 import fastdata
-from fastdata.errors import FastdataError, ShardCorruptError, StorageError
+from fastdata.errors import (
+    FastdataError,
+    NotRegularFileError,
+    OptionError,
+    ShardCorruptError,
+    StorageError,
+)
 from fastdata.formats.reader import ShardReader
+from fastdata.remote.downloader import Downloader
 from fastdata.remote.folder import CacheFolder
+from fastdata.remote.messages import Channel
 
 pytestmark = needs_store
 
@@ -313,3 +321,93 @@ def test_who_waits_for_a_store_is_told(
     with caplog.at_level(logging.WARNING, "fastdata"):
         assert data[3].image is not None
     assert f"waiting for 1 images of {server.url}/train" in caplog.text
+
+
+# -- other users -------------------------------------------------------------------------------
+
+SPOILED: dict[str, tuple[Any, str]] = {
+    "folder's mode": (lambda cache: cache.chmod(0o777), r"chmod go-w .*--cache-dir"),
+    "folder's owner": (lambda cache: os.chown(cache, 12345, 12345), r"another user's \(12345"),
+    "folder is a link": (lambda cache: moved(cache, cache.with_name("real")), "a link, where"),
+    "mark's mode": (lambda cache: (cache / MARK).chmod(0o666), "chmod go-w .*--cache-dir"),
+    "mark's owner": (lambda cache: os.chown(cache / MARK, 1, 1), r"another user's \(1, and"),
+    "mark is a link": (lambda cache: moved(cache / MARK, cache.with_name("mark")), "a link, where"),
+}
+MARK = "fastdata-cache.json"
+
+
+def moved(path: Path, place: Path) -> None:
+    path.rename(place)
+    path.symlink_to(place)
+
+
+@pytest.mark.parametrize("what", SPOILED)
+def test_a_cache_that_others_may_have_filled_is_refused(
+    server: HostileServer, cache: Path, what: str
+) -> None:
+    if "owner" in what and os.geteuid() != 0:
+        pytest.skip("needs root")
+    CacheFolder.open(cache)
+    spoil, said = SPOILED[what]
+    spoil(cache)
+    with pytest.raises(OptionError, match=f"cache folder cannot be used: .*{said}"):
+        fastdata.open(f"{server.url}/one.lmdb")
+    assert run("cache", "clear", "--all").exit_code == 2
+    assert [path.name for path in cache.iterdir()] == [MARK]
+
+
+@pytest.mark.parametrize("what", ["dataset.json", "present", "one.lmdb", "folder"])
+def test_a_cached_dataset_that_others_may_have_changed_is_fetched_anew(
+    server: HostileServer, cache: Path, what: str
+) -> None:
+    url = f"{server.url}/one.lmdb"
+    expected = fastdata.open(url)[0].image
+    gc.collect()
+    end_downloaders(cache)
+    (cached,) = CacheFolder.open(cache).datasets()
+    path = cached.folder if what == "folder" else cached.folder / what
+    path.chmod(0o777)
+    before = os.stat(cached.folder / "present").st_ino
+    assert (fastdata.open(url)[0].image == expected).all()
+    assert path.stat().st_mode & 0o022 == 0
+    assert os.stat(cached.folder / "present").st_ino != before
+
+
+def test_nothing_in_a_cache_may_be_written_by_others_whatever_the_umask(
+    server: HostileServer, cache: Path
+) -> None:
+    before = os.umask(0)
+    try:
+        for _ in range(2):
+            fastdata.open(f"{server.url}/train")[0]
+            assert all(path.lstat().st_mode & 0o022 == 0 for path in [cache, *cache.rglob("*")])
+            gc.collect()
+            end_downloaders(cache)
+    finally:
+        os.umask(before)
+
+
+def test_a_socket_of_another_user_is_refused_at_both_ends(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel says who is there: this process itself, which then becomes another user."""
+    folder = CacheFolder.open(cache)
+    listener = folder.listen()
+    client = folder.connect()
+    accepted, _ = listener.accept()
+    assert client is not None
+    other = os.geteuid() + 1
+    monkeypatch.setattr("fastdata.remote.messages.os.geteuid", lambda: other)
+    with pytest.raises(NotRegularFileError, match=rf"user {other - 1} is at the other end"):
+        Channel(client)
+    downloader = Downloader(folder)
+    downloader._greet(accepted)
+    assert not downloader._clients
+    monkeypatch.undo()
+    (cache / "downloader.sock").chmod(0o777)
+    with pytest.raises(NotRegularFileError, match=r"downloader\.sock: other users may write"):
+        folder.connect()
+    moved(cache / "downloader.sock", cache / "elsewhere")
+    with pytest.raises(NotRegularFileError, match=r"downloader\.sock: a link"):
+        folder.connect()
+    listener.close()
