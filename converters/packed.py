@@ -32,7 +32,7 @@ from .reading.shared import SharedSource
 if TYPE_CHECKING:
     from fastdata.dataset import Dataset
 
-__all__ = ["PackedSource", "refuse_transform"]
+__all__ = ["PackedSource", "files_of", "refuse_transform"]
 
 
 class PackedSource(SharedSource):
@@ -82,6 +82,12 @@ def _load(dataset: Dataset, index: int) -> tuple[Any, ...]:
     """Return the values of a sample; images stay encoded."""
     reader, row = dataset._locate(index)
     return tuple(_values(reader, row, dataset.schema))
+
+
+def files_of(dataset: Dataset) -> list[Path]:
+    """Return the shards of a dataset, and the folders that are datasets of them."""
+    folders = {path.parent for path in dataset.paths if (path.parent / MANIFEST).exists()}
+    return [*dataset.paths, *folders]
 
 
 def refuse_transform(dataset: Dataset) -> None:

@@ -29,6 +29,7 @@ from fastdata.errors import (
 from fastdata.formats.layout import Header
 from fastdata.formats.manifest import MANIFEST, Manifest
 from fastdata.processes.ranks import world_size
+from fastdata.replacing import check_apart
 from fastdata.schema import Codec
 from fastdata.storage import Store, is_url, open_store
 from fastdata.summary import load_code
@@ -36,6 +37,8 @@ from fastdata.waits import wait_until
 
 from ..base import FieldSpec, Source
 from ..finding import find_source
+from ..packed import PackedSource, files_of
+from ..reading.locations import files_at, is_pattern, path_of
 from ..reading.spans import close_files
 from .engines import Task, at_url, named_executor, open_source, run_parts
 from .job import dataset_at
@@ -46,7 +49,7 @@ from .remarks import Remarks, remark_lines, with_remarks
 from .report import PackReport, progress_bar, say_what_is_read
 from .workers import start_workers
 
-__all__ = ["pack"]
+__all__ = ["files_read", "pack"]
 
 _MAKE_ROOM = "Make room and run the same command again: it goes on where it stopped."
 
@@ -234,8 +237,6 @@ def pack(
         raise OptionError(f"num_workers={num_workers} is negative")
     if in_parts:
         _check_step(source, options, part, executor, overwrite)
-    elif overwrite and isinstance(source, (str, os.PathLike)):
-        _check_apart(os.fspath(source), path)
     found_by: dict[str, Any] = {
         "format": format,
         "channels": channels,
@@ -251,10 +252,15 @@ def pack(
             stack.callback(lambda: _ends.update({os.path.realpath(path): time.time()}))
             packer = stack.enter_context(contextlib.closing(_packer_of(path)))
         stack.callback(close_files)
-        found = find_source(open_source(source, storage_options), **found_by)
+        location = open_source(source, storage_options)
+        found = find_source(location, **found_by)
         if not isinstance(source, Source):
             stack.callback(found.close)
         if not in_parts:
+            sources = files_read(location, found)
+            check_apart(packer.directory, sources)
+            if overwrite or os.path.lexists(path):
+                check_apart(path, sources)
             packer.prepare(found, options)
             if (dataset := _packed_by_another_rank(packer)) is not None:
                 packer.notes.append("another rank has packed it")
@@ -391,14 +397,12 @@ def _refuse_suffix(path: Path) -> None:
         )
 
 
-def _check_apart(source: str, destination: Path) -> None:
-    """Refuse to replace a folder that contains the source."""
-    whole = Path(os.path.realpath(destination))
-    if whole in Path(os.path.realpath(source)).parents:
-        raise OptionError(
-            f"{destination} contains the source {source}, and overwriting would remove it. Choose "
-            "another destination, or move the source."
-        )
+def files_read(location: Any, source: Source) -> Sequence[Path]:
+    """Return the files and folders on this machine that a source reads, as far as paths say."""
+    if isinstance(source, PackedSource):
+        return files_of(source.dataset)
+    path = path_of(location)
+    return files_at(location) if is_pattern(location) else [] if path is None else [path]
 
 
 # -- ranks of a training ---------------------------------------------------------------------------
