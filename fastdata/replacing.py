@@ -166,14 +166,19 @@ def foreign_name(folder: Path, own: Collection[str]) -> str:
     return ""
 
 
-def check_apart(destination: Path, sources: Iterable[str | os.PathLike[str]]) -> None:
-    """Raise `DestinationExistsError` if a source is the destination, inside it, or around it."""
+def check_apart(
+    destination: Path, sources: Iterable[str | os.PathLike[str]], *, around: bool = True
+) -> None:
+    """Raise `DestinationExistsError` if a source is the destination, or lies inside it.
+
+    Or `around` it: a folder in which the destination lies.
+    """
     whole = _places(destination)
     for source in sources:
         places = _places(source)
         if whole[0] is not None and whole[0] in places:
             how = "is" if whole[0] == places[0] else "contains"
-        elif places[0] in whole[1:]:
+        elif around and places[0] in whole[1:]:
             how = "lies in"
         else:
             continue

@@ -32,7 +32,7 @@ from fastdata.errors import (
 )
 from fastdata.formats.layout import content_digest
 from fastdata.formats.manifest import Manifest, ShardEntry
-from fastdata.formats.proof import DATASET, REJECTS
+from fastdata.formats.proof import DATASET, REJECTS, listed_shards
 from fastdata.formats.reader import ShardReader
 from fastdata.own_files import remove_own, sync_directory
 from fastdata.replacing import Destination, check_apart
@@ -126,7 +126,7 @@ def append(
             options=source_options,
             numbered=True,
         )
-        check_apart(workplace, files_read(source, found))
+        check_apart(workplace, files_read(source, found), around=False)
         request = _identity(found, current, limit, max_pixels)
         state = _read_state(path)
         if state is None or (state["after"], state["asked"]) != (current.digest, request):
@@ -179,10 +179,7 @@ def _one_dataset(dataset: str | os.PathLike[str]) -> Path:
             "folder of shards"
         )
     path = Path(os.path.realpath(dataset))
-    listed: set[str] = set()
-    with contextlib.suppress(FastdataError, OSError):
-        listed = {entry.file for entry in Manifest.read(path.parent).shards}
-    if path.name in listed:
+    if path.name in listed_shards(path.parent):
         raise OptionError(f"{path} is one shard of a dataset. Append to the dataset: {path.parent}")
     return path
 

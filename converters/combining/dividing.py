@@ -259,7 +259,7 @@ def _write(
         lock = DirectoryLock(workplace, lambda name: name != _LOCK, "dividing")
         stack.callback(lock.release)
         sources = files_of(dataset)
-        check_apart(workplace, sources)
+        check_apart(workplace, sources, around=False)
         state: dict[str, Any] = {}
         with contextlib.suppress(FileNotFoundError, ValueError):
             state = read_state(workplace / "state.json")

@@ -258,7 +258,7 @@ def pack(
             stack.callback(found.close)
         if not in_parts:
             sources = files_read(location, found)
-            check_apart(packer.directory, sources)
+            check_apart(packer.directory, sources, around=False)
             if overwrite or os.path.lexists(path):
                 check_apart(path, sources)
             packer.prepare(found, options)

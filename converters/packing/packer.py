@@ -20,7 +20,7 @@ from typing import Any
 from fastdata.errors import DestinationExistsError, FastdataError, JobChangedError, RejectedError
 from fastdata.formats.layout import Header, content_digest
 from fastdata.formats.manifest import Manifest
-from fastdata.formats.proof import DATASET, REJECTS, REJECTS_HEAD
+from fastdata.formats.proof import DATASET, REJECTS, REJECTS_HEAD, listed_shards
 from fastdata.formats.reader import ShardReader, find_damage
 from fastdata.formats.writer import Record, ShardDamagedError, ShardWriter, Spool, write_file
 from fastdata.own_files import make_own_folder, open_own_file, remove_own, sync_directory
@@ -120,6 +120,11 @@ class Packer:
             Destination(replaced, DATASET)
             os.rename(replaced, destination)  # a packer died between the two renames
         exists = os.path.lexists(destination)
+        if exists and destination.name in listed_shards(destination.parent):
+            raise DestinationExistsError(
+                f"{destination} is one shard of the dataset {destination.parent}, so it is not "
+                "replaced. Choose another destination."
+            )
         if exists and not overwrite and not (self.directory / "job.json").exists():
             raise DestinationExistsError(
                 f"{destination} already exists. Choose another destination, or pass "

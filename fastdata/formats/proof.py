@@ -19,7 +19,7 @@ from fastdata.formats.manifest import MANIFEST, Manifest
 from fastdata.regular_files import read_piece
 from fastdata.replacing import Kind, foreign_name
 
-__all__ = ["DATASET", "REJECTS", "REJECTS_HEAD"]
+__all__ = ["DATASET", "REJECTS", "REJECTS_HEAD", "listed_shards"]
 
 REJECTS_HEAD = b"index,key,reason\n"
 
@@ -53,8 +53,8 @@ def _has_in_start(path: Path, text: bytes, count: int) -> bool:
     return False
 
 
-def _manifest_lists(folder: Path) -> set[str]:
-    """Return the shards of the dataset in a folder; none if there is no intact manifest."""
+def listed_shards(folder: Path) -> set[str]:
+    """Return the names of the shards of a dataset; none if it has no intact manifest."""
     with contextlib.suppress(FastdataError, OSError):
         return {entry.file for entry in Manifest.read(folder).shards}
     return set()
@@ -62,14 +62,12 @@ def _manifest_lists(folder: Path) -> set[str]:
 
 def _no_dataset(path: Path) -> str:
     if not path.is_dir():
-        if path.name in _manifest_lists(path.parent):
-            return f"is one shard of the dataset {path.parent}"
         return (
             ""
             if _is_shard(path)
             else ("is a file, not a dataset (if you gave a pattern, put it in quotes)")
         )
-    listed, own = _manifest_lists(path), {f"{MANIFEST}.new"}
+    listed, own = listed_shards(path), {f"{MANIFEST}.new"}
     for name in os.listdir(path):
         file = path / name
         if file.is_symlink() or not file.is_file():
