@@ -24,18 +24,14 @@ __all__ = ["Destination", "Kind", "check_apart", "foreign_name"]
 _NOREPLACE, _EXCHANGE = 1, 2
 """Flags of Linux's ``renameat2``."""
 
-_AT_FDCWD = -100
-
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Kind(NamedTuple):
-    """Something that fastdata writes, and how it is told from what others write."""
+    """Something that fastdata writes; `why_not` says why a file or folder is not such, or ""."""
 
     name: str
-    """With its article, for messages."""
     why_not: Callable[[Path], str]
-    """Says what speaks against a regular file or a folder; "" if it is proven to be of the kind."""
 
 
 class Destination:
@@ -47,26 +43,19 @@ class Destination:
 
     def __init__(self, path: Path, kind: Kind, *, replace: bool = True) -> None:
         self.path, self._kind = path, kind
-        self._seen: object = None
-        if replace and os.path.lexists(path):
-            self._seen = _identity(path)
+        self._seen = _identity(path) if replace else None
+        if replace:
             self.check()
 
-    def check(self) -> None:
-        """Check that nothing is at the path, or what was there when this was made."""
-        if os.path.lexists(self.path):
-            self._check(self.path)
-
-    def _check(self, place: Path) -> None:
-        """Check what stood at the path when this was made, and is at `place` now."""
-        mode = os.lstat(place).st_mode
-        if _identity(place) != self._seen:
-            raise DestinationExistsError(
-                f"{self.path} appeared or changed meanwhile, so it is not replaced. Move it "
-                "elsewhere, and run the same command again."
-            )
-        why = ""
-        if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+    def check(self, place: Path | None = None) -> None:
+        """Check that nothing is at the path, or at `place`, or what was there at first."""
+        place = place or self.path
+        if (found := _identity(place)) is None:
+            return
+        mode, why = os.lstat(place).st_mode, ""
+        if found != self._seen:
+            why = "appeared or changed meanwhile"
+        elif stat.S_ISREG(mode) or stat.S_ISDIR(mode):
             why = self._kind.why_not(place)
         else:
             why = f"is {KINDS.get(stat.S_IFMT(mode), 'a special file')}, not {self._kind.name}"
@@ -80,28 +69,26 @@ class Destination:
         """Give `new` the path, and remove what had it; if there is no `new`, only remove that.
 
         `new` and `spare` are names in a folder of fastdata's own.  Where the file system can, both
-        change places at once; else a folder waits at `spare` meanwhile.  Behind that it is checked
-        again, and gets its name back if another program has put something else there just before.
+        change places at once; else a folder waits at `spare` meanwhile.  There it is checked again,
+        and gets its name back if another program has put something else at the path just before.
         """
         is_new, spare = os.path.lexists(new), spare or new
         if is_new and _renamed(new, self.path, _NOREPLACE):
             return
-        if not os.path.lexists(self.path):
-            if is_new:
-                os.rename(new, self.path)
-            return
-        self._check(self.path)
-        if is_new and _renamed(new, self.path, _EXCHANGE):
+        self.check()
+        exists, is_file = os.path.lexists(self.path), not (new.is_dir() or self.path.is_dir())
+        if is_new and exists and _renamed(new, self.path, _EXCHANGE):
             spare = new
-        elif is_new and not new.is_dir() and not self.path.is_dir():
+        elif is_new and (is_file or not exists):
             os.replace(new, self.path)
             return
-        else:
+        elif exists:
             os.rename(self.path, spare)
         try:
-            self._check(spare)
+            self.check(spare)
         except BaseException:
-            if not (_renamed(spare, self.path, _EXCHANGE if spare is new else _NOREPLACE)):
+            exchanged = spare is new and os.path.lexists(self.path)
+            if not (exchanged and _renamed(spare, self.path, _EXCHANGE)):
                 os.rename(spare, self.path)
             raise
         if is_new and spare is not new:
@@ -116,14 +103,15 @@ class Destination:
                 with open(create_own(scratch), "wb") as file:
                     file.write(data)
                 self.put(scratch)
-            except BaseException:
-                with contextlib.suppress(OSError):
+            finally:
+                with contextlib.suppress(FileNotFoundError):
                     scratch.unlink()
-                raise
 
 
-def _identity(path: Path) -> object:
-    """Return what tells a file or folder from another one that takes its place."""
+def _identity(path: Path) -> tuple[int, ...] | None:
+    """Return what tells a file or folder from another one in its place; None if there is none."""
+    if not os.path.lexists(path):
+        return None
     status = os.lstat(path)
     written = () if stat.S_ISDIR(status.st_mode) else (status.st_size, status.st_mtime_ns)
     return status.st_dev, status.st_ino, *written
@@ -132,70 +120,58 @@ def _identity(path: Path) -> object:
 def _renamed(old: Path, new: Path, flag: int) -> bool:
     """Rename by ``renameat2``; False if `new` exists (`_NOREPLACE`), or the system cannot."""
     call: Any = getattr(_libc, "renameat2", None)
-    if call is None or not call(
-        _AT_FDCWD, os.fsencode(old), _AT_FDCWD, os.fsencode(new), ctypes.c_uint(flag)
-    ):
+    here = -100  # AT_FDCWD
+    if call is None or not call(here, os.fsencode(old), here, os.fsencode(new), flag):
         return call is not None
-    number = ctypes.get_errno()
-    error = OSError(number, os.strerror(number), os.fspath(new))
-    if number in LACKING or isinstance(error, FileExistsError):
+    error = OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), os.fspath(new))
+    if error.errno in LACKING or isinstance(error, FileExistsError):
         return False
     raise error
 
 
 def foreign_name(folder: Path, own: Collection[str]) -> str:
-    """Return the first name in a folder that is neither an `own` file nor a folder of such.
+    """Return the first name in a folder, at any depth, that is no `own` file or folder of such.
 
-    `own` are paths relative to the folder.  "" if there is no other name, at any depth.
+    `own` are paths relative to the folder.  "" if there is none.
     """
     folders: set[str] = set()
     for name in own:
         while (name := os.path.dirname(name)) and name not in folders:
             folders.add(name)
-    stack = [""]
-    while stack:
-        inside = stack.pop()
-        with os.scandir(folder / inside) as entries:
-            found = sorted(entries, key=lambda one: one.name)
-        for one in found:
-            name = os.path.join(inside, one.name)
-            if name in folders and one.is_dir(follow_symlinks=False):
-                stack.append(name)
-            elif name not in own or not one.is_file(follow_symlinks=False):
-                return name
+    for place, inside, files in os.walk(folder):
+        start = os.path.relpath(place, folder)
+        for name in sorted([*inside, *files]):
+            path, mode = os.path.normpath(os.path.join(start, name)), os.lstat(f"{place}/{name}")
+            known = folders if stat.S_ISDIR(mode.st_mode) else own
+            if path not in known or stat.S_IFMT(mode.st_mode) not in (stat.S_IFDIR, stat.S_IFREG):
+                return path
     return ""
 
 
-def check_apart(
-    destination: Path, sources: Iterable[str | os.PathLike[str]], *, around: bool = True
-) -> None:
+def check_apart(destination: Path, sources: Iterable[Path], *, around: bool = True) -> None:
     """Raise `DestinationExistsError` if a source is the destination, or lies inside it.
 
     Or `around` it: a folder in which the destination lies.
     """
-    whole = _places(destination)
     for source in sources:
-        places = _places(source)
-        if whole[0] is not None and whole[0] in places:
-            how = "is" if whole[0] == places[0] else "contains"
-        elif around and places[0] in whole[1:]:
+        if _is_in(source, destination):
+            how = "is" if _is_in(destination, source) else "contains"
+        elif around and _is_in(destination, source):
             how = "lies in"
         else:
             continue
         raise DestinationExistsError(
-            f"{destination} {how} the source {os.fspath(source)}, so it is not replaced. Choose "
-            "another destination, or move the source."
+            f"{destination} {how} the source {source}, so it is not replaced. Choose another "
+            "destination, or move the source."
         )
 
 
-def _places(path: str | os.PathLike[str]) -> list[tuple[int, int] | None]:
-    """Return device and inode of a path and of all folders that it is in; None of a missing one."""
+def _is_in(path: Path, folder: Path) -> bool:
+    """Tell whether a path is a file or folder, by any name, or lies in it."""
     real = Path(os.path.realpath(path))
-    found: list[tuple[int, int] | None] = []
-    for one in (real, *real.parents):
-        try:
-            status = os.stat(one)
-            found.append((status.st_dev, status.st_ino))
-        except OSError:
-            found.append(None)
-    return found
+    with contextlib.suppress(OSError):
+        wanted = os.stat(folder)
+        return any(
+            os.path.exists(p) and os.path.samestat(p.stat(), wanted) for p in (real, *real.parents)
+        )
+    return False

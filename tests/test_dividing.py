@@ -370,9 +370,7 @@ def test_no_part_replaces_the_dataset_that_is_divided(
     source = tmp_path / ("train.lmdb" if shards == 1 else "train")
     options: dict[str, Any] = {"shards": shards, "progress": False}
     before = fastdata.subset(whole, source, indices=range(100), **options).digest
-    with pytest.raises(
-        DestinationExistsError, match=r"train\S* (is|contains) the source"
-    ):
+    with pytest.raises(DestinationExistsError, match=r"train\S* (is|contains) the source"):
         fastdata.subset(source, tmp_path, divide=SHARES, overwrite=True, **options)
     assert os.listdir(tmp_path) == [source.name]
     assert fastdata.open(source).digest == before

@@ -444,7 +444,7 @@ def test_the_dataset_is_not_replaced_by_its_export(tmp_path: Path, packed: Path)
     (tmp_path / "link").symlink_to(tmp_path / "out")
     (tmp_path / "link.lmdb").symlink_to(inside)
     for dataset in (tmp_path / "link" / "inside.lmdb", tmp_path / "link.lmdb"):
-        with pytest.raises(DestinationExistsError, match=r"out contains the source .*inside\.lmdb"):
+        with pytest.raises(DestinationExistsError, match=r"out contains the source .*\.lmdb"):
             export(dataset, tmp_path / "out", overwrite=True, progress=False)
     assert inside.exists()
 

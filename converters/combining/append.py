@@ -126,7 +126,7 @@ def append(
             options=source_options,
             numbered=True,
         )
-        check_apart(workplace, files_read(source, found), around=False)
+        check_apart(workplace, files_read(source), around=False)
         request = _identity(found, current, limit, max_pixels)
         state = _read_state(path)
         if state is None or (state["after"], state["asked"]) != (current.digest, request):

@@ -165,8 +165,7 @@ def export(
         raise OptionError("the dataset has no samples to export")
     refuse_transform(chosen)
     path = Path(os.path.abspath(destination))
-    for folder in (path, _workplace(path)):
-        check_apart(folder, files_of(chosen))
+    check_apart(path, files_of(chosen))
     with full_disk_explained(path, _MAKE_ROOM), _own_workplace(path) as workplace:
         place = Destination(path, _EXPORT, replace=overwrite)
         if os.path.lexists(path) and not overwrite:
@@ -217,18 +216,13 @@ def _files_in(folder: Path) -> set[str]:
 
 
 def _no_export(path: Path) -> str:
-    own = _files_in(path)
-    if not own:
-        return "is not an earlier export, or its list of files has changed"
+    if not (own := _files_in(path)):
+        return "is not an earlier export, or its list of files was changed"
     foreign = foreign_name(path, own)
     return f"has {foreign}, which does not belong to the export" if foreign else ""
 
 
 _EXPORT = Kind("an earlier export", _no_export)
-
-
-def _workplace(path: Path) -> Path:
-    return path.with_name(path.name + ".exporting")
 
 
 @contextlib.contextmanager
@@ -237,7 +231,7 @@ def _own_workplace(path: Path) -> Iterator[Path]:
 
     The files that a killed export left there are removed first.
     """
-    workplace = _workplace(path)
+    workplace = path.with_name(path.name + ".exporting")
     lock = DirectoryLock(workplace, ("files", "replaced").__contains__, "exporting")
     try:
         _tidy(workplace, path)

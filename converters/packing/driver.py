@@ -37,7 +37,7 @@ from fastdata.waits import wait_until
 
 from ..base import FieldSpec, Source
 from ..finding import find_source
-from ..packed import PackedSource, files_of
+from ..packed import PackedSource, files_of, opened
 from ..reading.locations import files_at, is_pattern, path_of
 from ..reading.spans import close_files
 from .engines import Task, at_url, named_executor, open_source, run_parts
@@ -237,6 +237,11 @@ def pack(
         raise OptionError(f"num_workers={num_workers} is negative")
     if in_parts:
         _check_step(source, options, part, executor, overwrite)
+    else:
+        sources = files_read(source)
+        check_apart(path.with_name(f"{path.name}.partial"), sources, around=False)
+        if overwrite or os.path.lexists(path):
+            check_apart(path, sources)
     found_by: dict[str, Any] = {
         "format": format,
         "channels": channels,
@@ -252,15 +257,10 @@ def pack(
             stack.callback(lambda: _ends.update({os.path.realpath(path): time.time()}))
             packer = stack.enter_context(contextlib.closing(_packer_of(path)))
         stack.callback(close_files)
-        location = open_source(source, storage_options)
-        found = find_source(location, **found_by)
+        found = find_source(open_source(source, storage_options), **found_by)
         if not isinstance(source, Source):
             stack.callback(found.close)
         if not in_parts:
-            sources = files_read(location, found)
-            check_apart(packer.directory, sources, around=False)
-            if overwrite or os.path.lexists(path):
-                check_apart(path, sources)
             packer.prepare(found, options)
             if (dataset := _packed_by_another_rank(packer)) is not None:
                 packer.notes.append("another rank has packed it")
@@ -397,12 +397,15 @@ def _refuse_suffix(path: Path) -> None:
         )
 
 
-def files_read(location: Any, source: Source) -> Sequence[Path]:
-    """Return the files and folders on this machine that a source reads, as far as paths say."""
-    if isinstance(source, PackedSource):
-        return files_of(source.dataset)
-    path = path_of(location)
-    return files_at(location) if is_pattern(location) else [] if path is None else [path]
+def files_read(source: Any) -> Sequence[Path]:
+    """Return the files and folders on this machine that a source is, as far as paths say."""
+    dataset = source.dataset if isinstance(source, PackedSource) else opened(source)
+    if dataset is not None:
+        return files_of(dataset)
+    if is_url(source):
+        return [Path(at_url(source, {}))] if str(source).startswith("file://") else []
+    path = path_of(source)
+    return files_at(source) if is_pattern(source) else [] if path is None else [path]
 
 
 # -- ranks of a training ---------------------------------------------------------------------------

@@ -219,9 +219,7 @@ def _check_working_directory() -> None:
     try:
         os.getcwd()
     except FileNotFoundError:
-        raise FastdataError(
-            "the working directory was deleted, so that no path can be found: cd to another folder"
-        ) from None
+        raise FastdataError("the working directory was deleted: cd to another folder") from None
 
 
 def _report(error: BaseException, words: Sequence[str], command: click.Command | None) -> int:

@@ -11,6 +11,7 @@ import itertools
 import os
 import re
 from pathlib import Path
+from typing import Final
 
 from fastdata.errors import FastdataError, SourceError
 from fastdata.formats.layout import FOOTER_BYTES, MAGIC, is_container
@@ -21,36 +22,15 @@ from fastdata.replacing import Kind, foreign_name
 
 __all__ = ["DATASET", "REJECTS", "REJECTS_HEAD", "listed_shards"]
 
-REJECTS_HEAD = b"index,key,reason\n"
+REJECTS_HEAD: Final = b"index,key,reason\n"
 
 _SHARD = re.compile(r"shard-\d{5,}(-[0-9a-f]{16})?\.(lmdb|h5)")
+_IN_HDF5 = b"columns\0header\0\0footer\0"
+"""Names in the root group of a shard, near the start of its file."""
 
-_NAMES_IN_HDF5 = b"columns\0header\0\0footer\0"
-"""The names in the root group of a shard, near the start of its file."""
-
-_COLUMNS_IN_LMDB = {b"column/key.data", b"column/key.bounds", b"header"}
-
+_IN_LMDB = {b"column/key.data", b"column/key.bounds", b"header"}
 _MOST_KEYS = 1_000_000
 """Keys that are looked at in an LMDB file without a footer."""
-
-
-def _is_shard(path: Path) -> bool:
-    start = read_piece(path, 1 << 14)
-    if not is_container(start):
-        return False
-    if read_piece(path, FOOTER_BYTES, at_end=True).startswith(MAGIC) or _NAMES_IN_HDF5 in start:
-        return True
-    with contextlib.suppress(SourceError):
-        keys = (getattr(one, "key", b"") for one in LmdbFile(path).entries())
-        found = _COLUMNS_IN_LMDB.intersection(itertools.islice(keys, _MOST_KEYS))
-        return found == _COLUMNS_IN_LMDB
-    return False
-
-
-def _has_in_start(path: Path, text: bytes, count: int) -> bool:
-    with contextlib.suppress(OSError):
-        return text in read_piece(path, count)
-    return False
 
 
 def listed_shards(folder: Path) -> set[str]:
@@ -60,38 +40,48 @@ def listed_shards(folder: Path) -> set[str]:
     return set()
 
 
+def _start(path: Path, count: int = 1 << 14) -> bytes:
+    """Return the first bytes of a file; none of a link or a special file."""
+    return read_piece(path, count) if path.is_file() and not path.is_symlink() else b""
+
+
+def _is_shard(path: Path) -> bool:
+    start = _start(path)
+    if not is_container(start):
+        return False
+    if read_piece(path, FOOTER_BYTES, at_end=True).startswith(MAGIC) or _IN_HDF5 in start:
+        return True
+    with contextlib.suppress(SourceError):
+        keys = (getattr(one, "key", b"") for one in LmdbFile(path).entries())
+        return _IN_LMDB == _IN_LMDB.intersection(itertools.islice(keys, _MOST_KEYS))
+    return False
+
+
 def _no_dataset(path: Path) -> str:
-    if not path.is_dir():
-        return (
-            ""
-            if _is_shard(path)
-            else ("is a file, not a dataset (if you gave a pattern, put it in quotes)")
-        )
-    listed, own = listed_shards(path), {f"{MANIFEST}.new"}
+    if path.is_file():
+        no_shard = "is a file, not a dataset (if you gave a pattern, put it in quotes)"
+        return "" if _is_shard(path) else no_shard
+    listed, own = listed_shards(path), set[str]()
     for name in os.listdir(path):
-        file = path / name
-        if file.is_symlink() or not file.is_file():
-            continue
-        is_listed = name in listed and is_container(read_piece(file, 32))  # it may be damaged
-        if is_listed or (_SHARD.fullmatch(name) and _is_shard(file)):
+        is_listed = name in listed and is_container(_start(path / name))  # it may be damaged
+        if is_listed or (_SHARD.fullmatch(name) and _is_shard(path / name)):
             own |= {name, f"{name}-lock"}  # which LMDB's own tools add
-    if not listed and len(own) == 1:
+    if not (listed or own):
         return f"is a directory, not a dataset (it has no {MANIFEST} of fastdata)"
-    if listed or _has_in_start(path / MANIFEST, b'"fastdata"', 64):
-        own.add(MANIFEST)
-    if not _no_rejects(path / "rejects.csv"):
+    if listed or b'"fastdata"' in _start(path / MANIFEST, 64):
+        own |= {MANIFEST, f"{MANIFEST}.new"}
+    if _start(path / "rejects.csv").startswith(REJECTS_HEAD):
         own.add("rejects.csv")
     foreign = foreign_name(path, own)
     return f"has {foreign}, which does not belong to the dataset" if foreign else ""
 
 
 def _no_rejects(path: Path) -> str:
-    is_list = _has_in_start(path, REJECTS_HEAD, len(REJECTS_HEAD))
-    return "" if is_list else "is not a list of rejects"
+    return "" if _start(path).startswith(REJECTS_HEAD) else "is not a list of rejects"
 
 
-DATASET = Kind("a dataset", _no_dataset)
+DATASET: Final = Kind("a dataset", _no_dataset)
 """A shard, or a folder of shards."""
 
-REJECTS = Kind("a list of rejects", _no_rejects)
+REJECTS: Final = Kind("a list of rejects", _no_rejects)
 """The list of rejected samples beside a dataset."""

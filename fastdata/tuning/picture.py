@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import textwrap
@@ -12,7 +11,7 @@ from typing import Any
 
 from fastdata.errors import MissingExtraError, OptionError
 from fastdata.installing import install_line
-from fastdata.regular_files import read_regular
+from fastdata.regular_files import read_piece
 from fastdata.replacing import Destination, Kind
 from fastdata.tuning.choice import Measured, curve
 from fastdata.tuning.report import Demand, TuningResult
@@ -22,8 +21,6 @@ __all__ = ["check_picture_path", "plot"]
 _MARK = "fastdata tune-workers --plot"
 _MARKED_AS = {"png": "Software", **dict.fromkeys(("svg", "pdf", "ps", "eps"), "Creator")}
 """Where the mark of a plot is in each format.  Plots in other formats are never replaced."""
-
-_MOST_BYTES = 1 << 26
 
 
 def plot(result: TuningResult, path: str | os.PathLike[str]) -> None:
@@ -153,10 +150,8 @@ def _save(figure: Any, path: str | os.PathLike[str]) -> None:
 
 
 def _no_plot(path: Path) -> str:
-    with contextlib.suppress(OSError):
-        if _MARK.encode() in read_regular(path, _MOST_BYTES):
-            return ""
-    return "is not a plot of fastdata"
+    is_plot = path.is_file() and _MARK.encode() in read_piece(path, 1 << 26)
+    return "" if is_plot else "is not a plot of fastdata"
 
 
 _PLOT = Kind("a plot of fastdata", _no_plot)
