@@ -110,7 +110,7 @@ def append(
     path = _one_dataset(dataset)
     workplace = path.with_name(path.name + ".append")
     new, merged = (workplace / f"{name}{path.suffix}" for name in ("new", "merged"))
-    packed = {new: DATASET, merged: DATASET, rejects_path(new): REJECTS}
+    packed = new, merged, rejects_path(new)
     names = {f"{one.name}{end}" for one in packed for end in ("", ".partial")} | {"state.json"}
     with full_disk_explained(path, _MAKE_ROOM), contextlib.ExitStack() as stack:
         current = open_packed(path)
@@ -162,8 +162,7 @@ def append(
         rejects = listed.path if state["report"]["num_rejected"] else None
         if rejects is None or rejects_path(new).exists():  # else an earlier run has published it
             listed.put(rejects_path(new))
-        for one, kind in packed.items():
-            Destination(one, kind)
+        for one in packed:
             remove_own(one)
     _state_path(path).unlink()
     return PackReport(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,6 +43,7 @@ __all__ = ["divide"]
 
 _MAKE_ROOM = "Make room and run the same command again: complete parts are kept."
 _LOCK = "lock"
+_OURS = re.compile(r"state\.json(\.new)?|[\w-]+(\.lmdb|\.h5)?(\.partial|\.rejects\.csv)?")
 _MOST_NAMED = 5
 
 
@@ -256,7 +258,9 @@ def _write(
         if folder.exists() and not folder.is_dir():
             raise DestinationExistsError(f"{folder} is a file, and divide= writes to a folder")
         folder.mkdir(parents=True, exist_ok=True)  # the user's, and may be a link
-        lock = DirectoryLock(workplace, lambda name: name != _LOCK, "dividing")
+        lock = DirectoryLock(
+            workplace, lambda name: name != _LOCK and _OURS.fullmatch(name), "dividing"
+        )
         stack.callback(lock.release)
         sources = files_of(dataset)
         check_apart(workplace, sources, around=False)
@@ -315,13 +319,7 @@ def _move(staged: Path, place: Destination, rejects: Destination) -> None:
 
 
 def _clear(workplace: Path) -> None:
-    """Remove the files of a division, and what its parts have replaced; refuse others."""
-    for name in sorted(os.listdir(workplace)):
-        path = workplace / name
-        if name.endswith(".rejects.csv"):
-            Destination(path, REJECTS)
-        elif not name.endswith((".partial", ".new")) and name not in (_LOCK, "state.json"):
-            Destination(path, DATASET)
+    """Remove the files of a division, and what its parts have replaced; others stay."""
     for name in os.listdir(workplace):
-        if name != _LOCK:
+        if name != _LOCK and _OURS.fullmatch(name):
             remove_own(workplace / name)

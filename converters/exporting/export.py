@@ -247,8 +247,7 @@ def _own_workplace(path: Path) -> Iterator[Path]:
 def _tidy(workplace: Path, path: Path) -> None:
     """Put an earlier export back if no other took its place; remove the unfinished files."""
     replaced = workplace / "replaced"
-    Destination(replaced, _EXPORT)
-    if os.path.lexists(replaced) and not os.path.lexists(path):
+    if replaced.is_dir() and not replaced.is_symlink() and not os.path.lexists(path):
         os.rename(replaced, path)
     for name in ("files", "replaced"):
         remove_own(workplace / name)

@@ -240,8 +240,8 @@ def pack(
     else:
         sources = files_read(source)
         check_apart(path.with_name(f"{path.name}.partial"), sources, around=False)
-        if overwrite or os.path.lexists(path):
-            check_apart(path, sources)
+        if os.path.lexists(path):
+            check_apart(path, sources, around=overwrite)
     found_by: dict[str, Any] = {
         "format": format,
         "channels": channels,

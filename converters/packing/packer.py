@@ -117,7 +117,6 @@ class Packer:
         """
         destination, replaced = self.destination, self.directory / "replaced"
         if os.path.lexists(replaced) and not os.path.lexists(destination):
-            Destination(replaced, DATASET)
             os.rename(replaced, destination)  # a packer died between the two renames
         exists = os.path.lexists(destination)
         if exists and destination.name in listed_shards(destination.parent):
@@ -207,8 +206,6 @@ class Packer:
 
     def _clear(self, keep: Sequence[str] = ()) -> None:
         names = [name for name in os.listdir(self.directory) if OURS.fullmatch(name)]
-        if "replaced" in names:  # and not by us, if another program put it at the destination
-            Destination(self.directory / "replaced", DATASET)
         # job.json first: without it, the other files have no meaning.
         for name in sorted(set(names).difference(keep), key=lambda name: name != "job.json"):
             remove_own(self.directory / name)

@@ -53,7 +53,7 @@ def _is_shard(path: Path) -> bool:
         return True
     with contextlib.suppress(SourceError):
         keys = (getattr(one, "key", b"") for one in LmdbFile(path).entries())
-        return _IN_LMDB == _IN_LMDB.intersection(itertools.islice(keys, _MOST_KEYS))
+        return _IN_LMDB.intersection(itertools.islice(keys, _MOST_KEYS)) == _IN_LMDB
     return False
 
 

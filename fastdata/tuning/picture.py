@@ -123,7 +123,7 @@ def _figure_class() -> Any:
     return Figure
 
 
-def check_picture_path(path: str | os.PathLike[str]) -> None:
+def check_picture_path(path: str | os.PathLike[str]) -> Destination:
     """Raise, before time is spent, what writing a picture there would.
 
     `MissingExtraError` without matplotlib; `OptionError` where it writes no format of this suffix,
@@ -137,16 +137,16 @@ def check_picture_path(path: str | os.PathLike[str]) -> None:
         )
     if not place.absolute().parent.is_dir():
         raise OptionError(f"{path}: there is no folder {place.parent}; make it first")
-    Destination(place, _PLOT)
+    return Destination(place, _PLOT)
 
 
 def _save(figure: Any, path: str | os.PathLike[str]) -> None:
     """Write a figure to a file, in the format of its suffix."""
-    place, data = Path(path), io.BytesIO()
-    format = place.suffix.lstrip(".").lower()
+    place, data = check_picture_path(path), io.BytesIO()
+    format = place.path.suffix.lstrip(".").lower()
     marks = {"metadata": {_MARKED_AS[format]: _MARK}} if format in _MARKED_AS else {}
     figure.savefig(data, format=format, dpi=120, **marks)
-    Destination(place, _PLOT).write(data.getvalue())
+    place.write(data.getvalue())
 
 
 def _no_plot(path: Path) -> str:
