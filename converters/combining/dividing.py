@@ -10,8 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,7 +42,7 @@ __all__ = ["divide"]
 
 _MAKE_ROOM = "Make room and run the same command again: complete parts are kept."
 _LOCK = "lock"
-_OURS = re.compile(r"state\.json(\.new)?|[\w-]+(\.lmdb|\.h5)?(\.partial|\.rejects\.csv)?")
+_STATE = "state.json", "state.json.new", "replaced.partial"
 _MOST_NAMED = 5
 
 
@@ -254,13 +253,12 @@ def _write(
     many = options["shards"] != 1 or options["shard_size"] is not None
     suffix = "" if many else ".h5" if options["container"] == "hdf5" else ".lmdb"
     workplace = folder / "divide.partial"
+    targets = {name: folder / f"{name}{suffix}" for name in names}
     with full_disk_explained(folder, _MAKE_ROOM), contextlib.ExitStack() as stack:
         if folder.exists() and not folder.is_dir():
             raise DestinationExistsError(f"{folder} is a file, and divide= writes to a folder")
         folder.mkdir(parents=True, exist_ok=True)  # the user's, and may be a link
-        lock = DirectoryLock(
-            workplace, lambda name: name != _LOCK and _OURS.fullmatch(name), "dividing"
-        )
+        lock = DirectoryLock(workplace, lambda name: name != _LOCK, "dividing")
         stack.callback(lock.release)
         sources = files_of(dataset)
         check_apart(workplace, sources, around=False)
@@ -268,10 +266,10 @@ def _write(
         with contextlib.suppress(FileNotFoundError, ValueError):
             state = read_state(workplace / "state.json")
         if state.get("asked") != asked:
+            _clear(workplace, [*state.get("targets", ()), *(one.name for one in targets.values())])
             state = {"asked": asked, "done": {}, "inodes": {}}
-            _clear(workplace)
+            state["targets"] = [one.name for one in targets.values()]
         done, inodes = state["done"], state["inodes"]
-        targets = {name: folder / f"{name}{suffix}" for name in names}
         places: dict[str, tuple[Destination, Destination]] = {}
         for name, target in targets.items():
             exists = os.path.lexists(target)
@@ -297,9 +295,9 @@ def _write(
             inodes[name] = os.lstat(workplace / target.name).st_ino
             replace_state(workplace / "state.json", state)
         for name, (place, rejects) in places.items():
-            _move(workplace / targets[name].name, place, rejects)
+            _move(workplace / targets[name].name, place, rejects, done[name]["num_rejected"])
         sync_directory(folder)
-        _clear(workplace)
+        _clear(workplace, state["targets"])
     return {
         name: PackReport(
             path=target,
@@ -311,15 +309,16 @@ def _write(
     }
 
 
-def _move(staged: Path, place: Destination, rejects: Destination) -> None:
+def _move(staged: Path, place: Destination, rejects: Destination, num_rejected: int) -> None:
     """Move a complete dataset with its list of rejects, unless an earlier run has done so."""
     if os.path.lexists(staged):
-        rejects.put(rejects_path(staged))
+        if not num_rejected or rejects_path(staged).exists():
+            rejects.put(rejects_path(staged))
         place.put(staged, spare=staged.with_name("replaced.partial"))
 
 
-def _clear(workplace: Path) -> None:
+def _clear(workplace: Path, targets: Iterable[str]) -> None:
     """Remove the files of a division, and what its parts have replaced; others stay."""
-    for name in os.listdir(workplace):
-        if name != _LOCK and _OURS.fullmatch(name):
-            remove_own(workplace / name)
+    own = {f"{name}{end}" for name in targets for end in ("", ".partial", ".rejects.csv")}
+    for name in own.union(_STATE).intersection(os.listdir(workplace)):
+        remove_own(workplace / name)
