@@ -21,6 +21,7 @@ import fastdata
 from fastdata import replacing
 from fastdata.cli import main
 from fastdata.converters.combining import append as append_module
+from fastdata.converters.combining import copying
 from fastdata.converters.packing import packer
 from fastdata.errors import (
     DiskFullError,
@@ -601,3 +602,13 @@ def test_the_commands_do_what_the_functions_do(whole: Path, tmp_path: Path) -> N
         assert blobs(c) == [blobs(whole)[k] for k in places]
     assert run("subset", whole, c, "--indices", "nowhere.txt").exit_code == 2
     assert run("subset", whole, c).exit_code == 2
+
+
+def test_classes_are_numbered_once_for_all_values(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+    numbered = copying.numbered
+    monkeypatch.setattr(copying, "numbered", lambda names: made.append(1) or numbered(names))
+    fastdata.subset(whole, tmp_path / "a.lmdb", classes=["ant", "bee"] * 50, progress=False)
+    assert len(made) == 1

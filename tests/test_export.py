@@ -617,3 +617,25 @@ def test_what_an_export_left_that_was_killed_at_its_end_is_removed(tmp_path: Pat
     with pytest.raises(DestinationExistsError, match="already exists"):
         export(path, tmp_path / "out")
     assert sorted(os.listdir(tmp_path)) == ["a.lmdb", "out"]
+
+
+def test_samples_without_a_class_do_not_take_longer_with_more_classes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    classes = tuple(f"class {number}" for number in range(300))
+    schema = Schema({"image": ImageField(), "label": ScalarField(classes=classes)})
+    image = encode(photo(8, 9), "png")
+    records = [Record(str(n), (image, -1 - n % 2)) for n in range(100)]
+    shard = write_shard(tmp_path / "a.lmdb", records, schema)
+    claims = 0
+    claim = FileNames.claim
+
+    def counted(self: FileNames, *words: str) -> str:
+        nonlocal claims
+        claims += 1
+        return claim(self, *words)
+
+    monkeypatch.setattr(FileNames, "claim", counted)
+    export(shard, tmp_path / "out", progress=False)
+    assert claims == len(classes) + 2 + len(records)
+    assert {Path(name).parent.name for name in files_of(tmp_path / "out")} == {"-1", "-2"}

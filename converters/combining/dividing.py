@@ -294,8 +294,8 @@ def _write(
                 del done[name][place]
             inodes[name] = os.lstat(workplace / target.name).st_ino
             replace_state(workplace / "state.json", state)
-        for name, (place, rejects) in places.items():
-            _move(workplace / targets[name].name, place, rejects, done[name]["num_rejected"])
+        for name, (target_of, rejects) in places.items():
+            _move(workplace / targets[name].name, target_of, rejects, done[name]["num_rejected"])
         sync_directory(folder)
         _clear(workplace, state["targets"])
     return {
