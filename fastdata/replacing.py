@@ -1,8 +1,8 @@
-"""Places that users name: what stands there is replaced only if it is proven to be fastdata's.
+"""Destinations that users name: only files and folders of fastdata are replaced there.
 
-Every command that writes where its user says does so through a `Destination`.  It looks at the
-place when the work begins, and again when the new file or folder gets the name: what is replaced
-is what was looked at.  Links, pipes, sockets and devices are never replaced.
+Every command that writes to a path of its user does so through a `Destination`.  It checks the file
+or folder at the path when the work begins, and again when the new one gets the name: another one
+that has appeared meanwhile is kept.  Links, pipes, sockets and devices are never replaced.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Kind(NamedTuple):
 
 
 class Destination:
-    """A place that a user names, and what stands there.
+    """A path that a user names, and the file or folder there.
 
     `DestinationExistsError` if that is not proven to be of the kind.  With ``replace=False``,
-    nothing may stand there when `put` is called.
+    nothing may be there when `put` is called.
     """
 
     def __init__(self, path: Path, kind: Kind, *, replace: bool = True) -> None:
@@ -48,7 +48,7 @@ class Destination:
             self.check()
 
     def check(self, place: Path | None = None) -> None:
-        """Check that nothing is at the path, or at `place`, or what was there at first."""
+        """Check that the path, or `place`, is free, or has the file or folder of the beginning."""
         place = place or self.path
         if (found := _identity(place)) is None:
             return
@@ -68,8 +68,8 @@ class Destination:
     def put(self, new: Path, *, spare: Path | None = None) -> None:
         """Give `new` the path, and remove what had it; if there is no `new`, only remove that.
 
-        `new` and `spare` are names in a folder of fastdata's own.  Where the file system can, both
-        change places at once; else a folder waits at `spare` meanwhile.  There it is checked again,
+        `new` and `spare` are names in a folder of fastdata's own.  Both change places at once if
+        the file system can; else a folder waits at `spare` meanwhile.  There it is checked again,
         and gets its name back if another program has put something else at the path just before.
         """
         is_new, spare = os.path.lexists(new), spare or new
@@ -130,9 +130,9 @@ def _renamed(old: Path, new: Path, flag: int) -> bool:
 
 
 def foreign_name(folder: Path, own: Collection[str]) -> str:
-    """Return the first name in a folder, at any depth, that is no `own` file or folder of such.
+    """Return the first name in a folder, at any depth, that is not `own`; "" if there is none.
 
-    `own` are paths relative to the folder.  "" if there is none.
+    `own` are paths of files, relative to the folder.
     """
     folders: set[str] = set()
     for name in own:

@@ -204,7 +204,7 @@ def export(
 
 
 def _files_in(folder: Path) -> set[str]:
-    """Return the files that an export to a folder has listed; none if it is no export."""
+    """Return the files that an export to a folder has listed; empty if it is not an export."""
     side, manifest = folder / SIDE_FILE, folder / MANIFEST
     with contextlib.suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
         if os.path.lexists(side):

@@ -1,4 +1,4 @@
-"""Tells fastdata's datasets and lists of rejects from the files of others, also damaged ones.
+"""Proofs that a file or folder is a dataset or a list of rejects of fastdata, also a damaged one.
 
 A shard has a footer, or the columns of ``docs/format.md`` under their names in its container.  A
 folder is a dataset if its manifest or a shard in it is proven, and it has no foreign name.
