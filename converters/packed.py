@@ -32,7 +32,7 @@ from .reading.shared import SharedSource
 if TYPE_CHECKING:
     from fastdata.dataset import Dataset
 
-__all__ = ["PackedSource", "refuse_transform"]
+__all__ = ["PackedSource", "files_of", "opened", "refuse_transform"]
 
 
 class PackedSource(SharedSource):
@@ -44,7 +44,7 @@ class PackedSource(SharedSource):
     @classmethod
     def recognises(cls, location: Any) -> bool:
         if not isinstance(location, (str, os.PathLike)):
-            return _view(location) is not None
+            return opened(location) is not None
         if Path(location).is_dir():
             return b'"fastdata"' in first_bytes(Path(location) / MANIFEST, 64)
         return any(_is_shard(path) for path in files_at(location)[:1])
@@ -55,8 +55,8 @@ class PackedSource(SharedSource):
         refuse_fields(fields, self.name)
         from .opening import open_packed
 
-        opened = _view(location)
-        self.dataset = open_packed(location) if opened is None else opened
+        view = opened(location)
+        self.dataset = open_packed(location) if view is None else view
         refuse_transform(self.dataset)
         self.notes = []
         self.schema = self.dataset.schema
@@ -84,6 +84,12 @@ def _load(dataset: Dataset, index: int) -> tuple[Any, ...]:
     return tuple(_values(reader, row, dataset.schema))
 
 
+def files_of(dataset: Dataset) -> list[Path]:
+    """Return the shards of a dataset, and the folders that are datasets of them."""
+    folders = {path.parent for path in dataset.paths if (path.parent / MANIFEST).exists()}
+    return [*dataset.paths, *folders]
+
+
 def refuse_transform(dataset: Dataset) -> None:
     """Raise `OptionError` if the dataset has a transform: stored images are copied without it."""
     if dataset.transform is not None:
@@ -106,7 +112,7 @@ def _values(reader: ShardReader, row: int, schema: Any) -> Iterator[Any]:
             yield reader.value(name, row)
 
 
-def _view(location: Any) -> Dataset | None:
+def opened(location: Any) -> Dataset | None:
     """Return an open dataset, or parts of such, as one; without torch there is none."""
     if "torch" not in sys.modules:
         return None

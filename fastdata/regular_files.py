@@ -18,6 +18,7 @@ from typing import Protocol
 from fastdata.errors import NotRegularFileError, ResourceLimitError, StorageError
 
 __all__ = [
+    "KINDS",
     "PLACEHOLDER",
     "Mirror",
     "add_mirror",
@@ -30,7 +31,8 @@ __all__ = [
     "with_urls",
 ]
 
-_KINDS = {
+KINDS = {
+    stat.S_IFLNK: "a link",
     stat.S_IFIFO: "a named pipe",
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
@@ -139,7 +141,7 @@ def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
     if kind != stat.S_IFREG:
         os.close(descriptor)
         raise NotRegularFileError(
-            f"{os.fspath(path)}: {_KINDS.get(kind, 'a special file')}, not a regular file"
+            f"{os.fspath(path)}: {KINDS.get(kind, 'a special file')}, not a regular file"
         )
     if stat.S_IMODE(mode) == PLACEHOLDER:
         os.close(descriptor)

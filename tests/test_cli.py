@@ -813,3 +813,19 @@ def test_a_pattern_that_the_shell_replaced_is_told_of(tmp_path: Path) -> None:
     assert "expected SOURCE and DESTINATION, got 4 arguments" in result.stderr
     assert f"quote it: fastdata pack '*.tar' {tmp_path / 'train.lmdb'}" in result.stderr
     assert not (tmp_path / "train.lmdb").exists()
+
+
+def test_a_working_directory_that_was_deleted_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    for words in (
+        "pack a b.lmdb", "merge a.lmdb b.lmdb", "subset a.lmdb b --indices 0:1", "append a.lmdb b",
+        "export a.lmdb b", "info a.lmdb", "verify a.lmdb", "view a.lmdb", "formats", "cache list",
+        "tune-workers a.lmdb", "profile a.lmdb", "doctor a.py",
+    ):  # fmt: skip
+        result = run(*words.split())
+        assert result.exit_code == 1, words
+        assert "the working directory was deleted: cd to another folder" in result.stderr

@@ -18,8 +18,10 @@ from PIL import Image
 from samples import EVERY_KIND, SUFFIXES, make_records, write_shard
 
 import fastdata
+from fastdata import replacing
 from fastdata.cli import main
 from fastdata.converters.combining import append as append_module
+from fastdata.converters.combining import copying
 from fastdata.converters.packing import packer
 from fastdata.errors import (
     DiskFullError,
@@ -392,7 +394,7 @@ _STEPS = [
     (append_module, "sync_directory"),
     (append_module.Manifest, "write"),
     (append_module, "merge"),
-    (append_module, "_publish_rejects"),
+    (replacing.Destination, "put"),
     (append_module, "remove_own"),
     (append_module.DirectoryLock, "release"),
     (packer.Packer, "_publish"),
@@ -445,25 +447,26 @@ def test_killed_at_any_step_everything_is_added_once(
     assert died >= 16
 
 
-def test_killed_while_the_merge_tidies_up_nothing_is_left_in_the_end(
+def test_killed_while_it_removes_what_it_replaced_nothing_is_left_in_the_end(
     images: Path, tmp_path: Path
 ) -> None:
     more = part(images, tmp_path / "more", lambda name: name >= "00012")
     path = pack_part(images, tmp_path / "a.lmdb")
 
     def die() -> None:
-        clear = packer.Packer._clear
+        remove = replacing.remove_own
 
-        def last(self: packer.Packer, **keep: Any) -> None:
-            if self.destination == path and len(fastdata.open(path)) == 20:
+        def last(old: Path) -> None:
+            if old.name == "merged.lmdb":
                 os._exit(9)
-            clear(self, **keep)
+            remove(old)
 
-        packer.Packer._clear = last  # type: ignore[method-assign]
+        replacing.remove_own = last  # type: ignore[assignment]
         fastdata.append(path, more, num_workers=0)
 
     assert run_child(die) == 9
-    assert (tmp_path / "a.lmdb.partial").exists()
+    assert len(fastdata.open(path)) == 20
+    assert len(fastdata.open(tmp_path / "a.lmdb.append" / "merged.lmdb")) == 12
     fastdata.append(path, more, num_workers=0)
     assert len(fastdata.open(path)) == 20
     assert sorted(os.listdir(tmp_path)) == ["a.lmdb", "first", "more"]
@@ -485,7 +488,7 @@ def test_an_append_to_what_has_changed_since_begins_again(
 
 
 @pytest.mark.parametrize("shards", [1, 2])
-@pytest.mark.parametrize("step", ["merge", "_add_shards", "_publish_rejects", "remove_own"])
+@pytest.mark.parametrize("step", ["merge", "_add_shards", "sync_directory", "remove_own"])
 def test_another_source_is_not_taken_for_the_one_that_was_interrupted(
     step: str, shards: int, whole: Path, images: Path, tmp_path: Path
 ) -> None:
@@ -599,3 +602,13 @@ def test_the_commands_do_what_the_functions_do(whole: Path, tmp_path: Path) -> N
         assert blobs(c) == [blobs(whole)[k] for k in places]
     assert run("subset", whole, c, "--indices", "nowhere.txt").exit_code == 2
     assert run("subset", whole, c).exit_code == 2
+
+
+def test_classes_are_numbered_once_for_all_values(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+    numbered = copying.numbered
+    monkeypatch.setattr(copying, "numbered", lambda names: made.append(1) or numbered(names))
+    fastdata.subset(whole, tmp_path / "a.lmdb", classes=["ant", "bee"] * 50, progress=False)
+    assert len(made) == 1

@@ -370,7 +370,7 @@ def test_no_part_replaces_the_dataset_that_is_divided(
     source = tmp_path / ("train.lmdb" if shards == 1 else "train")
     options: dict[str, Any] = {"shards": shards, "progress": False}
     before = fastdata.subset(whole, source, indices=range(100), **options).digest
-    with pytest.raises(DestinationExistsError, match=r"train.* is the dataset that is divided"):
+    with pytest.raises(DestinationExistsError, match=r"train\S* (is|contains) the source"):
         fastdata.subset(source, tmp_path, divide=SHARES, overwrite=True, **options)
     assert os.listdir(tmp_path) == [source.name]
     assert fastdata.open(source).digest == before
@@ -439,7 +439,12 @@ def test_a_folder_of_the_user_is_not_used_for_unfinished_parts(whole: Path, tmp_
 
 
 def test_a_list_of_rejects_goes_with_the_part_that_is_replaced(whole: Path, tmp_path: Path) -> None:
-    (tmp_path / "val.lmdb.rejects.csv").write_text("of an earlier run")
+    rejects = tmp_path / "val.lmdb.rejects.csv"
+    rejects.write_text("mine")
+    with pytest.raises(DestinationExistsError, match=r"rejects\.csv is not a list of rejects"):
+        fastdata.subset(whole, tmp_path, divide=SHARES, progress=False)
+    assert rejects.read_text() == "mine"
+    rejects.write_text("index,key,reason\n0,of,an earlier run\n")
     fastdata.subset(whole, tmp_path, divide=SHARES, progress=False)
     assert sorted(os.listdir(tmp_path)) == ["test.lmdb", "train.lmdb", "val.lmdb"]
 

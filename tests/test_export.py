@@ -25,7 +25,7 @@ from samples import EVERY_KIND, encode, make_records, photo, write_shard
 
 import fastdata
 import fastdata.converters.exporting.export as export_module
-from fastdata import export
+from fastdata import export, replacing
 from fastdata.converters.exporting.folder import FolderExporter
 from fastdata.converters.exporting.names import FileNames, folder_names, image_suffix, split_key
 from fastdata.converters.packing.lock import DirectoryLock
@@ -33,7 +33,6 @@ from fastdata.errors import (
     DestinationExistsError,
     DestinationLockedError,
     DiskFullError,
-    OptionError,
     ShardCorruptError,
     SourceError,
 )
@@ -429,12 +428,13 @@ def test_only_an_export_is_replaced(tmp_path: Path, packed: Path) -> None:
     with pytest.raises(DestinationExistsError, match="not an earlier export"):
         export(packed, out, overwrite=True, progress=False)
     (out / "thesis.tex").unlink()
-    export(packed, out, overwrite=True, progress=False)
+    out.rmdir()
+    export(packed, out, progress=False)
     export(fastdata.open(packed)[:1], out, overwrite=True, progress=False)
     assert files_of(out) == {"cat/0.png"}
     link = tmp_path / "link"
     link.symlink_to(out)
-    with pytest.raises(DestinationExistsError, match="not an earlier export"):
+    with pytest.raises(DestinationExistsError, match="a link, not an earlier export"):
         export(packed, link, overwrite=True, progress=False)
 
 
@@ -444,7 +444,7 @@ def test_the_dataset_is_not_replaced_by_its_export(tmp_path: Path, packed: Path)
     (tmp_path / "link").symlink_to(tmp_path / "out")
     (tmp_path / "link.lmdb").symlink_to(inside)
     for dataset in (tmp_path / "link" / "inside.lmdb", tmp_path / "link.lmdb"):
-        with pytest.raises(OptionError, match="contains the dataset: export to another"):
+        with pytest.raises(DestinationExistsError, match=r"out contains the source .*\.lmdb"):
             export(dataset, tmp_path / "out", overwrite=True, progress=False)
     assert inside.exists()
 
@@ -501,25 +501,25 @@ def test_a_failed_rename_leaves_the_earlier_one(
             raise PermissionError(13, "Permission denied")
         rename(before, after)
 
+    monkeypatch.setattr(replacing, "_renamed", lambda *_: False)
     monkeypatch.setattr(os, "rename", fail_once)
     with pytest.raises(PermissionError, match="Permission denied"):
         export(packed, out, overwrite=True, progress=False)
     assert files_of(out) == {"cat/0.png", "cat/1.png"}
 
 
-def _leave_behind(out: Path) -> Path:
+def _leave_behind(packed: Path, out: Path) -> Path:
     """Make what an export has made when it is killed between its two renames."""
     workplace = out.with_name("out.exporting")
     (workplace / "files" / "cat").mkdir(parents=True)
     (workplace / "lock").touch()
-    (workplace / "replaced").mkdir()
-    (workplace / "replaced" / "fastdata.json").touch()
+    export(packed, workplace / "replaced", progress=False)
     return workplace
 
 
 def test_what_a_killed_export_left_is_cleared_away(tmp_path: Path, packed: Path) -> None:
     export(fastdata.open(packed)[:1], tmp_path / "out", progress=False)
-    workplace = _leave_behind(tmp_path / "out")
+    workplace = _leave_behind(packed, tmp_path / "out")
     export(packed, tmp_path / "out", overwrite=True, progress=False)
     assert len(files_of(tmp_path / "out")) == 6
     assert not workplace.exists()
@@ -528,7 +528,7 @@ def test_what_a_killed_export_left_is_cleared_away(tmp_path: Path, packed: Path)
 def test_an_export_killed_between_its_renames_loses_nothing(
     tmp_path: Path, packed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    workplace = _leave_behind(tmp_path / "out")
+    workplace = _leave_behind(packed, tmp_path / "out")
 
     def fail(*arguments: object) -> NoReturn:
         raise PermissionError(13, "not allowed")
@@ -536,7 +536,7 @@ def test_an_export_killed_between_its_renames_loses_nothing(
     monkeypatch.setattr(FolderExporter, "_write", fail)
     with pytest.raises(PermissionError, match="not allowed"):
         export(packed, tmp_path / "out", overwrite=True, progress=False)
-    assert os.listdir(tmp_path / "out") == ["fastdata.json"]
+    assert len(files_of(tmp_path / "out")) == 6
     assert not workplace.exists()
 
 
@@ -553,7 +553,7 @@ def test_an_export_killed_while_it_clears_up_is_cleared_away(
         patched.setattr("fastdata.own_files.shutil.rmtree", killed)
         with pytest.raises(KeyboardInterrupt, match="stopped"):
             export(fastdata.open(packed)[:2], tmp_path / "out", overwrite=True, progress=False)
-    assert (tmp_path / "out.exporting" / "replaced").exists()
+    assert (tmp_path / "out.exporting" / "files").exists()
     export(packed, tmp_path / "out", overwrite=True, progress=False)
     assert len(files_of(tmp_path / "out")) == 6
     assert not (tmp_path / "out.exporting").exists()
@@ -617,3 +617,25 @@ def test_what_an_export_left_that_was_killed_at_its_end_is_removed(tmp_path: Pat
     with pytest.raises(DestinationExistsError, match="already exists"):
         export(path, tmp_path / "out")
     assert sorted(os.listdir(tmp_path)) == ["a.lmdb", "out"]
+
+
+def test_samples_without_a_class_do_not_take_longer_with_more_classes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    classes = tuple(f"class {number}" for number in range(300))
+    schema = Schema({"image": ImageField(), "label": ScalarField(classes=classes)})
+    image = encode(photo(8, 9), "png")
+    records = [Record(str(n), (image, -1 - n % 2)) for n in range(100)]
+    shard = write_shard(tmp_path / "a.lmdb", records, schema)
+    claims = 0
+    claim = FileNames.claim
+
+    def counted(self: FileNames, *words: str) -> str:
+        nonlocal claims
+        claims += 1
+        return claim(self, *words)
+
+    monkeypatch.setattr(FileNames, "claim", counted)
+    export(shard, tmp_path / "out", progress=False)
+    assert claims == len(classes) + 2 + len(records)
+    assert {Path(name).parent.name for name in files_of(tmp_path / "out")} == {"-1", "-2"}

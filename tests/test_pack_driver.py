@@ -421,7 +421,7 @@ def test_a_file_that_is_no_dataset_is_not_replaced(folder: Path, tmp_path: Path)
     assert path.read_bytes() == b"somebody's work"
     cut = tmp_path / "cut.lmdb"
     fastdata.pack(folder, cut, **QUICK)
-    cut.write_bytes(cut.read_bytes()[:5000])
+    cut.write_bytes(cut.read_bytes()[:-64])
     assert fastdata.pack(folder, cut, **QUICK, overwrite=True).num_samples == 38
 
 
@@ -455,8 +455,8 @@ def test_a_source_within_what_would_be_replaced_is_kept(folder: Path, tmp_path: 
     inside = folder.rename(whole / "images")
     files = sorted(inside.rglob("*.jpg"))
     (tmp_path / "link").symlink_to(whole)
-    for source in (inside, tmp_path / "link" / "images", f"{whole}/images/*.csv"):
-        with pytest.raises(OptionError, match=r"contains the source .* Choose another destination"):
+    for source in (inside, tmp_path / "link" / "images"):
+        with pytest.raises(DestinationExistsError, match=r"contains the source .* Choose another"):
             fastdata.pack(source, whole, **QUICK, shards=2, overwrite=True)
     assert sorted(inside.rglob("*.jpg")) == files
 

@@ -404,8 +404,11 @@ def test_other_peoples_files_in_the_directory_are_left_alone(tmp_path: Path) -> 
 
 def test_a_directory_that_is_no_dataset_is_never_overwritten(tmp_path: Path) -> None:
     source = image_folder(tmp_path / "images", 8)
+    other = image_folder(tmp_path / "others", 8)
     for shards in (1, 2):
-        with pytest.raises(DestinationExistsError, match="is a directory, not a dataset"):
+        with pytest.raises(DestinationExistsError, match="images is a directory, not a dataset"):
+            fastdata.pack(other, source, **SMALL, shards=shards, overwrite=True)
+        with pytest.raises(DestinationExistsError, match="images is the source"):
             fastdata.pack(source, source, **SMALL, shards=shards, overwrite=True)
     assert len(list(source.rglob("*.jpg"))) == 8
 
@@ -421,7 +424,7 @@ def test_what_appears_at_the_destination_meanwhile_is_not_overwritten(tmp_path: 
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packer.Packer, "_finish", late)
-        with pytest.raises(DestinationExistsError, match="appeared while"):
+        with pytest.raises(DestinationExistsError, match="appeared or changed meanwhile"):
             fastdata.pack(source, path, **SMALL)
     assert path.read_text() == "somebody's"
     path.unlink()

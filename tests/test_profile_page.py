@@ -16,7 +16,8 @@ from xml.etree import ElementTree
 import pytest
 from browser import Browser, browser_or_skip
 
-from fastdata.errors import DiskFullError, OptionError
+from fastdata import replacing
+from fastdata.errors import DestinationExistsError, DiskFullError, OptionError
 from fastdata.measuring.stalls import Stall
 from fastdata.pages import write_page
 from fastdata.printable import printable
@@ -534,13 +535,14 @@ def test_a_page_is_written_whole_and_replaces_an_earlier_one(tmp_path: Path) -> 
     assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~mask
 
 
-def test_a_page_is_written_where_a_link_points(tmp_path: Path) -> None:
+def test_a_page_is_not_written_through_a_link(tmp_path: Path) -> None:
     link = tmp_path / "link.html"
-    (tmp_path / "there").mkdir()
-    link.symlink_to(tmp_path / "there" / "r.html")
-    write_page(render_page(INPUT_BOUND), link)
+    link.symlink_to(tmp_path / "r.html")
+    for _ in range(2):
+        with pytest.raises(DestinationExistsError, match=r"link\.html is a link, not a page"):
+            write_page(render_page(INPUT_BOUND), link)
+        write_page(render_page(INPUT_BOUND), tmp_path / "r.html")
     assert link.is_symlink()
-    assert (tmp_path / "there" / "r.html").is_file()
 
 
 def test_a_page_that_cannot_be_written_leaves_the_earlier_one(
@@ -550,10 +552,10 @@ def test_a_page_that_cannot_be_written_leaves_the_earlier_one(
     earlier = render_page(REPORTS["hostile"])
     write_page(earlier, path)
 
-    def full(old: object, new: object) -> None:
+    def full(*arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "replace", full)
+    monkeypatch.setattr(replacing, "_renamed", full)
     with pytest.raises(DiskFullError, match=r"r\.html: No space left on device\. Make room"):
         write_page(render_page(INPUT_BOUND), path)
     assert path.read_text(encoding="utf-8") == earlier
@@ -566,7 +568,7 @@ def test_a_page_takes_the_place_of_no_folder_or_device(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"missing does not exist: make it .mkdir -p"):
         write_page(render_page(INPUT_BOUND), tmp_path / "missing" / "r.html")
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(OptionError, match="pipe is not a regular file"):
+    with pytest.raises(DestinationExistsError, match="pipe is a named pipe, not a page"):
         write_page(render_page(INPUT_BOUND), tmp_path / "pipe")
     assert os.listdir(tmp_path) == ["pipe"]
 

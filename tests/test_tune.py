@@ -634,6 +634,24 @@ def test_a_picture_that_cannot_be_is_refused_before_anything_is_measured(
     assert words in found.stderr
 
 
+@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
+def test_only_a_plot_is_replaced_by_a_plot(
+    tmp_path: Path, warm_python: WarmPython, suffix: str
+) -> None:
+    pytest.importorskip("matplotlib")
+    code = (
+        "import sys; from test_tune import some_result; from fastdata.tuning.picture import plot\n"
+        "for path in sys.argv[1:]: plot(some_result(), path)"
+    )
+    plot, theirs = tmp_path / f"c.{suffix}", tmp_path / f"theirs.{suffix}"
+    theirs.write_bytes(b"\x89PNG\r\n\x1a\n, all my work")
+    done = warm_python.run(code, str(plot), str(plot), str(theirs))
+    assert "DestinationExistsError" in done.stderr
+    assert f"theirs.{suffix} is not a plot of fastdata, so it is not replaced" in done.stderr
+    assert theirs.read_bytes().endswith(b"all my work")
+    assert sorted(os.listdir(tmp_path)) == [plot.name, theirs.name]
+
+
 def test_a_plot_is_a_picture(tmp_path: Path, warm_python: WarmPython) -> None:
     pytest.importorskip("matplotlib")
     # In a process of its own: matplotlib keeps the files of its fonts open.

@@ -17,7 +17,6 @@ import contextlib
 import dataclasses
 import os
 import shlex
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -33,17 +32,18 @@ from fastdata.errors import (
 )
 from fastdata.formats.layout import content_digest
 from fastdata.formats.manifest import Manifest, ShardEntry
+from fastdata.formats.proof import DATASET, REJECTS, listed_shards
 from fastdata.formats.reader import ShardReader
 from fastdata.own_files import remove_own, sync_directory
+from fastdata.replacing import Destination, check_apart
 
 from ..base import FieldSpec, Source, hash_fields
 from ..finding import find_source
 from ..opening import open_packed
 from ..packed import PackedSource
-from ..packing.driver import pack
+from ..packing.driver import files_read, pack
 from ..packing.job import read_state, rejects_path, replace_state
 from ..packing.lock import DirectoryLock
-from ..packing.packer import Packer
 from ..packing.report import PackReport
 from ..reading.locations import folder_at, folders_in, is_pattern
 from .class_numbers import fitted
@@ -109,11 +109,14 @@ def append(
     """
     path = _one_dataset(dataset)
     workplace = path.with_name(path.name + ".append")
-    new = workplace / f"new{path.suffix}"
-    ours = (new.name, f"{new.name}.partial", rejects_path(new).name)
+    new, merged = (workplace / f"{name}{path.suffix}" for name in ("new", "merged"))
+    packed = new, merged, rejects_path(new)
+    names = {f"{one.name}{end}" for one in packed for end in ("", ".partial")} | {"state.json"}
     with full_disk_explained(path, _MAKE_ROOM), contextlib.ExitStack() as stack:
         current = open_packed(path)
-        stack.callback(DirectoryLock(workplace, ours.__contains__, "appending").release)
+        stack.callback(DirectoryLock(workplace, names.__contains__, "appending").release)
+        place = None if path.is_dir() else Destination(path, DATASET)
+        listed = Destination(path.with_name(f"{path.name}.append.rejects.csv"), REJECTS)
         encoding = _packed_with(current)
         found = find_source(
             source,
@@ -123,6 +126,7 @@ def append(
             options=source_options,
             numbered=True,
         )
+        check_apart(workplace, files_read(source), around=False)
         request = _identity(found, current, limit, max_pixels)
         state = _read_state(path)
         if state is None or (state["after"], state["asked"]) != (current.digest, request):
@@ -146,18 +150,20 @@ def append(
             for name in ("path", "digest", "rejects_path"):
                 del done[name]  # which are those of the dataset
             state = {"after": digest, "asked": request, "report": done}
-            replace_state(_state_path(path), state)
+            replace_state(workplace / "state.json", state)
+            os.replace(workplace / "state.json", _state_path(path))
             sync_directory(path.parent)
-            if path.is_dir():
+            if place is None:
                 _add_shards(path, new, digest)
             else:
-                merge([path, new], path, overwrite=True, progress=progress)
-        elif not path.is_dir():
-            with contextlib.closing(Packer(path)) as packer:
-                packer.tidy_after(current.digest)  # of a merge that was killed
-        rejects = _publish_rejects(new, path, state["report"]["num_rejected"])
-        for name in ours:
-            remove_own(workplace / name)
+                merge([path, new], merged, overwrite=True, progress=progress)
+                place.put(merged)
+                sync_directory(path.parent)
+        rejects = listed.path if state["report"]["num_rejected"] else None
+        if rejects is None or rejects_path(new).exists():  # else an earlier run has published it
+            listed.put(rejects_path(new))
+        for one in packed:
+            remove_own(one)
     _state_path(path).unlink()
     return PackReport(
         path=Path(dataset), digest=state["after"], rejects_path=rejects, **state["report"]
@@ -172,10 +178,7 @@ def _one_dataset(dataset: str | os.PathLike[str]) -> Path:
             "folder of shards"
         )
     path = Path(os.path.realpath(dataset))
-    listed: set[str] = set()
-    with contextlib.suppress(FastdataError, OSError):
-        listed = {entry.file for entry in Manifest.read(path.parent).shards}
-    if path.name in listed:
+    if path.name in listed_shards(path.parent):
         raise OptionError(f"{path} is one shard of a dataset. Append to the dataset: {path.parent}")
     return path
 
@@ -240,7 +243,7 @@ def _add_shards(path: Path, added: Path, digest: str) -> None:
             if target.name not in listed and _is_free(target, new):
                 break
             number += 1
-        shutil.move(added / new.file, target)
+        Destination(target, DATASET).put(added / new.file)
         listed.add(target.name)
         entries.append(dataclasses.replace(new, file=target.name))
     sync_directory(path)
@@ -259,14 +262,3 @@ def _is_free(path: Path, entry: ShardEntry) -> bool:
         if is_of_machine(error):
             raise
         return False
-
-
-def _publish_rejects(added: Path, path: Path, num_rejected: int) -> Path | None:
-    """Publish the list of rejects, unless an earlier run has done so."""
-    target = path.with_name(f"{path.name}.append.rejects.csv")
-    if not num_rejected:
-        target.unlink(missing_ok=True)
-        return None
-    if rejects_path(added).exists():
-        os.replace(rejects_path(added), target)
-    return target

@@ -280,21 +280,24 @@ def _meets(
     if isinstance(field, StringField):
         return np.isin(np.asarray(dataset._gather(name, places)), [str(value) for value in given])
     if isinstance(field, ArrayField) and field.classes is not None:
-        numbers = [_number(name, field, value) for value in given]
+        chosen = {*_numbers(name, field, given)}
         # One by one: the classes of a dataset's boxes need not be in memory together.
-        rows = (dataset._gather(name, [place])[0] for place in places)
-        return np.fromiter((bool(np.isin(row, numbers).any()) for row in rows), bool, len(places))
+        rows = (dataset._gather(name, [place])[0].ravel().tolist() for place in places)
+        return np.fromiter((not chosen.isdisjoint(row) for row in rows), bool, len(places))
     if not isinstance(field, ScalarField):
         raise OptionError(f"where: field {name!r} holds neither numbers nor text")
     # Compare in the type of the column: 0.1 is not equal to its float32.
-    numbers = [_number(name, field, value) for value in given]
+    numbers = _numbers(name, field, given)
     wanted = np.array(numbers, field.dtype if "float" in field.dtype else None)
     return np.isin(np.asarray(dataset._gather(name, places)), wanted)
 
 
+def _numbers(name: str, field: ScalarField | ArrayField, values: Iterable[Any]) -> list[Any]:
+    by_name = numbered(field.classes or ())
+    return [by_name[value] if value in by_name else _number(name, field, value) for value in values]
+
+
 def _number(name: str, field: ScalarField | ArrayField, value: Any) -> Any:
-    if isinstance(value, str) and value in (by_name := numbered(field.classes or ())):
-        return by_name[value]
     if field.dtype == "bool" and isinstance(value, str):
         value = {"false": 0, "true": 1}.get(value.lower(), value)
     try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,16 +23,18 @@ from fastdata.errors import (
     did_you_mean,
     full_disk_explained,
 )
+from fastdata.formats.proof import DATASET, REJECTS
 from fastdata.own_files import remove_own, sync_directory
+from fastdata.replacing import Destination, check_apart
 from fastdata.schema import ScalarField, StringField
 from fastdata.splits import check_one_split
 from fastdata.storage import is_url
 from fastdata.summary import load_code
 
 from ..base import hash_fields
+from ..packed import files_of
 from ..packing.job import read_state, rejects_path, replace_state
 from ..packing.lock import DirectoryLock
-from ..packing.packer import refuse_to_replace
 from ..packing.report import PackReport
 from .assignment import Numbers, assign_groups, assign_samples, part_sizes
 
@@ -40,6 +42,7 @@ __all__ = ["divide"]
 
 _MAKE_ROOM = "Make room and run the same command again: complete parts are kept."
 _LOCK = "lock"
+_STATE = "state.json", "state.json.new", "replaced.partial"
 _MOST_NAMED = 5
 
 
@@ -250,38 +253,36 @@ def _write(
     many = options["shards"] != 1 or options["shard_size"] is not None
     suffix = "" if many else ".h5" if options["container"] == "hdf5" else ".lmdb"
     workplace = folder / "divide.partial"
-    sources = {one.resolve() for path in dataset.paths for one in (path, path.parent)}
+    targets = {name: folder / f"{name}{suffix}" for name in names}
     with full_disk_explained(folder, _MAKE_ROOM), contextlib.ExitStack() as stack:
         if folder.exists() and not folder.is_dir():
             raise DestinationExistsError(f"{folder} is a file, and divide= writes to a folder")
         folder.mkdir(parents=True, exist_ok=True)  # the user's, and may be a link
         lock = DirectoryLock(workplace, lambda name: name != _LOCK, "dividing")
         stack.callback(lock.release)
+        sources = files_of(dataset)
+        check_apart(workplace, sources, around=False)
         state: dict[str, Any] = {}
         with contextlib.suppress(FileNotFoundError, ValueError):
             state = read_state(workplace / "state.json")
         if state.get("asked") != asked:
-            state = {"asked": asked, "done": {}}
-            for name in os.listdir(workplace):
-                if name != _LOCK:
-                    remove_own(workplace / name)
-        done = state["done"]
-        targets = {name: folder / f"{name}{suffix}" for name in names}
+            _clear(workplace, [*state.get("targets", ()), *(one.name for one in targets.values())])
+            state = {"asked": asked, "done": {}, "inodes": {}}
+            state["targets"] = [one.name for one in targets.values()]
+        done, inodes = state["done"], state["inodes"]
+        places: dict[str, tuple[Destination, Destination]] = {}
         for name, target in targets.items():
-            moved = name in done and not os.path.lexists(workplace / target.name)
-            if not os.path.lexists(target) or moved:
-                continue
-            if target.resolve() in sources:
-                raise DestinationExistsError(
-                    f"{target} is the dataset that is divided: one of its parts would replace it. "
-                    "Choose another destination, or another name for the part."
-                )
-            if not overwrite:
+            exists = os.path.lexists(target)
+            if exists and os.lstat(target).st_ino == inodes.get(name):
+                continue  # it was moved by an earlier run
+            if exists:
+                check_apart(target, sources)
+            if exists and not overwrite:
                 raise DestinationExistsError(
                     f"{target} already exists. Choose another destination, or pass overwrite=True "
                     "(--overwrite) to replace it once all parts are complete."
                 )
-            refuse_to_replace(target)
+            places[name] = Destination(target, DATASET), Destination(rejects_path(target), REJECTS)
         replace_state(workplace / "state.json", state)
         for number, (name, target) in enumerate(targets.items()):
             if name in done:
@@ -291,11 +292,12 @@ def _write(
             done[name] = dataclasses.asdict(report)
             for place in ("path", "rejects_path", "load_code"):
                 del done[name][place]
+            inodes[name] = os.lstat(workplace / target.name).st_ino
             replace_state(workplace / "state.json", state)
-        for target in targets.values():
-            _move(workplace / target.name, target)
+        for name, (target_of, rejects) in places.items():
+            _move(workplace / targets[name].name, target_of, rejects, done[name]["num_rejected"])
         sync_directory(folder)
-        remove_own(workplace / "state.json")
+        _clear(workplace, state["targets"])
     return {
         name: PackReport(
             path=target,
@@ -307,17 +309,16 @@ def _write(
     }
 
 
-def _move(staged: Path, target: Path) -> None:
+def _move(staged: Path, place: Destination, rejects: Destination, num_rejected: int) -> None:
     """Move a complete dataset with its list of rejects, unless an earlier run has done so."""
-    if not os.path.lexists(staged):
-        return
-    if rejects_path(staged).exists():
-        os.replace(rejects_path(staged), rejects_path(target))
-    else:
-        rejects_path(target).unlink(missing_ok=True)
-    replaced = staged.with_name("replaced.partial")
-    if os.path.lexists(target) and (staged.is_dir() or target.is_dir()):
-        remove_own(replaced)
-        os.rename(target, replaced)
-    os.replace(staged, target)
-    remove_own(replaced)
+    if os.path.lexists(staged):
+        if not num_rejected or rejects_path(staged).exists():
+            rejects.put(rejects_path(staged))
+        place.put(staged, spare=staged.with_name("replaced.partial"))
+
+
+def _clear(workplace: Path, targets: Iterable[str]) -> None:
+    """Remove the files of a division, and what its parts have replaced; others stay."""
+    own = {f"{name}{end}" for name in targets for end in ("", ".partial", ".rejects.csv")}
+    for name in own.union(_STATE).intersection(os.listdir(workplace)):
+        remove_own(workplace / name)

@@ -140,6 +140,8 @@ class Exporter(abc.ABC):
         self.stored_as: dict[str, str] = {}
         """Where each field is, for ``fastdata.json``: complete once `write` is done, and empty for
         formats that do without."""
+        self.files: list[str] = []
+        """Names of the shards, for ``fastdata.json``."""
         self.num_files = 0
         self.file_bytes = 0
         """Bytes of the image files or shards so far."""
@@ -166,6 +168,7 @@ class Exporter(abc.ABC):
             write_file(paths[-1], shard)
         for number, path in enumerate(paths):
             path = path.rename(self.root / pattern.format(number, len(paths)))
+            self.files.append(path.name)
             self.count(path.stat().st_size)
 
 

@@ -9,6 +9,7 @@ kernel drops it with the process.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -22,14 +23,17 @@ from fastdata.dataset import Dataset
 from fastdata.errors import DestinationExistsError, OptionError, did_you_mean, full_disk_explained
 from fastdata.own_files import remove_own
 from fastdata.printable import printable
+from fastdata.regular_files import read_regular
+from fastdata.replacing import Destination, Kind, check_apart, foreign_name
 
 from ..opening import open_packed
-from ..packed import refuse_transform
+from ..packed import files_of, refuse_transform
 from ..packing.lock import DirectoryLock
 from ..packing.options import parse_shard_size
+from ..reading.cells import schema_path
 from ..reading.exported import SIDE_FILE, write_exported
 from .base import Cut, Exporter, packed_samples
-from .folder import FolderExporter
+from .folder import MANIFEST, FolderExporter, files_in_manifest
 from .parquet import ParquetExporter
 from .tfrecord import TFRecordExporter
 from .webdataset import WebDatasetExporter
@@ -40,9 +44,6 @@ FORMATS: dict[str, type[Exporter]] = {
     kind.name: kind
     for kind in (FolderExporter, WebDatasetExporter, TFRecordExporter, ParquetExporter)
 }
-
-_SIGNS = ("manifest.schema.json", SIDE_FILE)
-"""Files that mark an export: no other folder is replaced."""
 
 _MAKE_ROOM = "Make room and run the same command again."
 
@@ -115,7 +116,7 @@ def export(
         Samples or approximate bytes (``"2GB"``) per file, for formats with several files: by
         default 1 GB, 500 MB for ``parquet``.
     overwrite : bool
-        Replace an earlier export, but no other folder.
+        Replace an earlier export, but no other folder, and none with other files.
     progress : bool, optional
         A progress bar on standard error; by default if that is a terminal.
 
@@ -164,8 +165,14 @@ def export(
         raise OptionError("the dataset has no samples to export")
     refuse_transform(chosen)
     path = Path(os.path.abspath(destination))
+    check_apart(path, files_of(chosen))
     with full_disk_explained(path, _MAKE_ROOM), _own_workplace(path) as workplace:
-        _check_destination(path, chosen, overwrite)
+        place = Destination(path, _EXPORT, replace=overwrite)
+        if os.path.lexists(path) and not overwrite:
+            raise DestinationExistsError(
+                f"{path} already exists. Choose another folder, or pass overwrite=True "
+                "(--overwrite) to replace an earlier export."
+            )
         files = workplace / "files"
         files.mkdir()
         with tqdm(
@@ -181,10 +188,10 @@ def export(
             writer.write(samples)
         if writer.stored_as:
             packed_with = next(iter(chosen.shards)).header.options
-            write_exported(files, format, chosen.schema, writer.stored_as, packed_with)
-        if path.exists():
-            os.rename(path, workplace / "replaced")
-        os.rename(files, path)
+            write_exported(
+                files, format, chosen.schema, writer.stored_as, packed_with, writer.files
+            )
+        place.put(files, spare=workplace / "replaced")
     return ExportReport(
         Path(destination),
         format,
@@ -196,23 +203,26 @@ def export(
     )
 
 
-def _check_destination(path: Path, dataset: Dataset, overwrite: bool) -> None:
-    for shard in dataset.paths:
-        if Path(os.path.realpath(path)) in Path(os.path.realpath(shard)).parents:
-            raise OptionError(f"{path} contains the dataset: export to another folder")
-    if not os.path.lexists(path):
-        return
-    if not overwrite:
-        raise DestinationExistsError(
-            f"{path} already exists. Choose another folder, or pass overwrite=True (--overwrite) "
-            "to replace an earlier export."
-        )
-    is_export = any((path / sign).is_file() for sign in _SIGNS) and not path.is_symlink()
-    if not is_export and not (path.is_dir() and not any(path.iterdir())):
-        raise DestinationExistsError(
-            f"{path} is not an earlier export (it has no {' or '.join(_SIGNS)}), so it is not "
-            "replaced. Remove it yourself, or choose another folder."
-        )
+def _files_in(folder: Path) -> set[str]:
+    """Return the files that an export to a folder has listed; empty if it is not an export."""
+    side, manifest = folder / SIDE_FILE, folder / MANIFEST
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
+        if os.path.lexists(side):
+            document = json.loads(read_regular(side))
+            return {SIDE_FILE, *document["files"]} if document["fastdata"] == "export" else set()
+        document = json.loads(read_regular(schema_path(manifest)))
+        return files_in_manifest(manifest, document["exported"])
+    return set()
+
+
+def _no_export(path: Path) -> str:
+    if not (own := _files_in(path)):
+        return "is not an earlier export, or its list of files was changed"
+    foreign = foreign_name(path, own)
+    return f"has {foreign}, which does not belong to the export" if foreign else ""
+
+
+_EXPORT = Kind("an earlier export", _no_export)
 
 
 @contextlib.contextmanager

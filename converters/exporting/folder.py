@@ -13,20 +13,23 @@ folder of its own, ``OUT/<field>/...``.
 from __future__ import annotations
 
 import csv
+import mmap
 import os
 from collections.abc import Iterable
 from pathlib import Path
 
 from fastdata.dataset import Dataset
 from fastdata.errors import OptionError
+from fastdata.formats.layout import checksum
+from fastdata.regular_files import open_regular
 from fastdata.schema import ImageField, ScalarField
 
-from ..reading.cells import cell_of, class_cells, write_schema
-from ..reading.text_lines import MOST_IN_CELL
+from ..reading.cells import ClassCells, cell_of, read_schema, schema_path, write_schema
+from ..reading.text_lines import MOST_IN_CELL, csv_rows
 from .base import Cut, Exporter, PackedSample, label_field
 from .names import FileNames, folder_names, image_suffix, split_key
 
-__all__ = ["MANIFEST", "FolderExporter"]
+__all__ = ["MANIFEST", "FolderExporter", "files_in_manifest"]
 
 MANIFEST = "manifest.csv"
 
@@ -45,9 +48,10 @@ class FolderExporter(Exporter):
         self._label = label_field(schema)
         label = schema[self._label] if self._label else None
         self._classes = label.classes if isinstance(label, ScalarField) else None
-        self._folders = folder_names(self._classes or ())
+        self._taken, self._unnamed = FileNames(), dict[int, str]()
+        self._folders = folder_names(self._classes or (), self._taken)
         self._cells = {
-            name: class_cells(field.classes)
+            name: ClassCells(field.classes)
             for name, field in schema.items()
             if isinstance(field, ScalarField) and field.classes is not None
         }
@@ -57,7 +61,6 @@ class FolderExporter(Exporter):
 
     def write(self, samples: Iterable[PackedSample]) -> None:
         manifest = self.root / MANIFEST
-        write_schema(manifest, self.schema)
         with open(manifest, "x", newline="", encoding="utf-8") as file:
             # Text is quoted and numbers are not: no text can then be taken for
             # the end of a line or, by a reader that cares, for a number.
@@ -73,6 +76,7 @@ class FolderExporter(Exporter):
                         "Export to parquet, webdataset or tfrecord"
                     )
                 rows.writerow(row)
+        write_schema(manifest, self.schema, _checksum_of(manifest))
 
     def _row(self, sample: PackedSample) -> list[str | int | float | bool]:
         key = sample.key
@@ -98,7 +102,9 @@ class FolderExporter(Exporter):
             return str(number), str(number)
         if 0 <= number < len(self._classes):
             return self._classes[number], self._folders[number]
-        return None, folder_names([*self._classes, str(number)])[-1]
+        if number not in self._unnamed:
+            (self._unnamed[number],) = folder_names([str(number)], self._taken)
+        return None, self._unnamed[number]
 
     def _write(self, path: str, data: bytes | memoryview) -> None:
         folder = os.path.dirname(path)
@@ -108,3 +114,22 @@ class FolderExporter(Exporter):
         with open(self.root / path, "xb") as file:
             file.write(data)
         self.count(len(data))
+
+
+def files_in_manifest(manifest: Path, exported: str) -> set[str]:
+    """Return the files that an export has listed in its manifest; none if that was changed since.
+
+    exported: the checksum of the manifest when it was exported.
+    """
+    schema = read_schema(manifest)
+    if schema is None or _checksum_of(manifest) != exported:
+        return set()
+    rows = csv_rows(manifest)
+    images = [place for place, name in enumerate(next(rows, [])) if name in schema.images]
+    listed = {row[place] for row in rows for place in images}
+    return {manifest.name, schema_path(manifest).name, *listed}
+
+
+def _checksum_of(manifest: Path) -> str:
+    with open(manifest, "rb", opener=open_regular) as file:
+        return f"{checksum(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)):016x}"

@@ -65,9 +65,9 @@ def split_key(key: str, class_name: str | None = None) -> tuple[list[str], str]:
     return folders, _component(stem)
 
 
-def folder_names(names: Iterable[str]) -> list[str]:
-    """Return a folder name for each class name, no two alike."""
-    taken = FileNames()
+def folder_names(names: Iterable[str], taken: FileNames | None = None) -> list[str]:
+    """Return a folder name for each class name, no two alike, and none that is `taken`."""
+    taken = taken or FileNames()
     return [taken.claim("", _folder(name), "") for name in names]
 
 

@@ -29,6 +29,7 @@ from fastdata.errors import (
 from fastdata.formats.layout import Header
 from fastdata.formats.manifest import MANIFEST, Manifest
 from fastdata.processes.ranks import world_size
+from fastdata.replacing import check_apart
 from fastdata.schema import Codec
 from fastdata.storage import Store, is_url, open_store
 from fastdata.summary import load_code
@@ -36,6 +37,8 @@ from fastdata.waits import wait_until
 
 from ..base import FieldSpec, Source
 from ..finding import find_source
+from ..packed import PackedSource, files_of, opened
+from ..reading.locations import files_at, is_pattern, path_of
 from ..reading.spans import close_files
 from .engines import Task, at_url, named_executor, open_source, run_parts
 from .job import dataset_at
@@ -46,7 +49,7 @@ from .remarks import Remarks, remark_lines, with_remarks
 from .report import PackReport, progress_bar, say_what_is_read
 from .workers import start_workers
 
-__all__ = ["pack"]
+__all__ = ["files_read", "pack"]
 
 _MAKE_ROOM = "Make room and run the same command again: it goes on where it stopped."
 
@@ -234,8 +237,11 @@ def pack(
         raise OptionError(f"num_workers={num_workers} is negative")
     if in_parts:
         _check_step(source, options, part, executor, overwrite)
-    elif overwrite and isinstance(source, (str, os.PathLike)):
-        _check_apart(os.fspath(source), path)
+    else:
+        sources = files_read(source)
+        check_apart(path.with_name(f"{path.name}.partial"), sources, around=False)
+        if os.path.lexists(path):
+            check_apart(path, sources, around=overwrite)
     found_by: dict[str, Any] = {
         "format": format,
         "channels": channels,
@@ -391,14 +397,15 @@ def _refuse_suffix(path: Path) -> None:
         )
 
 
-def _check_apart(source: str, destination: Path) -> None:
-    """Refuse to replace a folder that contains the source."""
-    whole = Path(os.path.realpath(destination))
-    if whole in Path(os.path.realpath(source)).parents:
-        raise OptionError(
-            f"{destination} contains the source {source}, and overwriting would remove it. Choose "
-            "another destination, or move the source."
-        )
+def files_read(source: Any) -> Sequence[Path]:
+    """Return the files and folders on this machine that a source is, as far as paths say."""
+    dataset = source.dataset if isinstance(source, PackedSource) else opened(source)
+    if dataset is not None:
+        return files_of(dataset)
+    if is_url(source):
+        return [Path(at_url(source, {}))] if str(source).startswith("file://") else []
+    path = path_of(source)
+    return files_at(source) if is_pattern(source) else [] if path is None else [path]
 
 
 # -- ranks of a training ---------------------------------------------------------------------------

@@ -11,7 +11,6 @@ import contextlib
 import itertools
 import logging
 import os
-import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -19,12 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import DestinationExistsError, FastdataError, JobChangedError, RejectedError
-from fastdata.formats.layout import Header, content_digest, is_container
-from fastdata.formats.manifest import MANIFEST, Manifest
+from fastdata.formats.layout import Header, content_digest
+from fastdata.formats.manifest import Manifest
+from fastdata.formats.proof import DATASET, REJECTS, REJECTS_HEAD, listed_shards
 from fastdata.formats.reader import ShardReader, find_damage
 from fastdata.formats.writer import Record, ShardDamagedError, ShardWriter, Spool, write_file
 from fastdata.own_files import make_own_folder, open_own_file, remove_own, sync_directory
-from fastdata.regular_files import open_regular, with_urls
+from fastdata.regular_files import with_urls
+from fastdata.replacing import Destination
 from fastdata.schema import Schema
 from fastdata.storage.local import tag_of
 from fastdata.summary import load_code
@@ -59,13 +60,12 @@ from .remarks import remark_lines, with_records
 from .report import PackReport, progress_bar
 from .workers import EncodeAll
 
-__all__ = ["Packer", "checked_records", "next_chunk", "refuse_to_replace", "writer_of"]
+__all__ = ["Packer", "checked_records", "next_chunk", "writer_of"]
 
 log = logging.getLogger("fastdata")
 
 CHUNK_SAMPLES = 32
 _COMMIT_BYTES = 64 << 20
-_REJECTS_HEAD = b"index,key,reason\n"
 _COMMIT_SECONDS = 10.0
 
 
@@ -97,15 +97,6 @@ class Packer:
         finally:
             self._lock.release()
 
-    def tidy_after(self, digest: str) -> None:
-        """Remove the remaining files of a pack of one file that was killed after publishing.
-
-        An unfinished pack of a dataset with another digest is not touched.
-        """
-        state = self._read("state.json")
-        if state is not None and digest in [one["entry"]["digest"] for one in state["sealed"]]:
-            self._clear()
-
     # -- starting ---------------------------------------------------------------------
 
     def prepare(self, source: Source, options: PackOptions) -> None:
@@ -125,18 +116,22 @@ class Packer:
         `JobChangedError` lists the differences if the unfinished pack has another identity or
         source; with `overwrite` that pack is discarded instead.
         """
-        self.overwrite = overwrite
         destination, replaced = self.destination, self.directory / "replaced"
         if os.path.lexists(replaced) and not os.path.lexists(destination):
             os.rename(replaced, destination)  # a packer died between the two renames
         exists = os.path.lexists(destination)
-        if overwrite:
-            refuse_to_replace(destination)
-        elif exists and not (self.directory / "job.json").exists():
+        if exists and destination.name in listed_shards(destination.parent):
+            raise DestinationExistsError(
+                f"{destination} is one shard of the dataset {destination.parent}, so it is not "
+                "replaced. Choose another destination."
+            )
+        if exists and not overwrite and not (self.directory / "job.json").exists():
             raise DestinationExistsError(
                 f"{destination} already exists. Choose another destination, or pass "
                 "overwrite=True (--overwrite) to replace it once the new dataset is complete."
             )
+        self._place = Destination(destination, DATASET, replace=overwrite)
+        self._list = Destination(rejects_path(destination), REJECTS)
         found = self._read("job.json")
         changes = [] if found is None else differences(found, self.request)
         if changes and not overwrite:
@@ -169,7 +164,11 @@ class Packer:
 
     def _find_published(self) -> None:
         entries = [shard.entry for shard in self.state.sealed]
-        if not entries or (self.shards / entries[0].file).exists():
+        with contextlib.suppress(OSError, IndexError):
+            # Another file is there if it has changed places with what it replaced.
+            if tag_of(os.stat(self.shards / entries[0].file)) == self.state.sealed[0].tag:
+                return
+        if not entries:
             return
         found = dataset_at(self.destination, self.options.many)
         same = found is not None and (
@@ -207,7 +206,7 @@ class Packer:
         self._rejects = Spool(self.directory / "rejects.csv", self.state.rejects)
         if self.left_out and not self._rejects.length:  # these come first, and have no place
             lines = [csv_line("", *map(with_urls, one)) for one in self.left_out]
-            self._rejects.append(b"".join([_REJECTS_HEAD, *lines]))
+            self._rejects.append(b"".join([REJECTS_HEAD, *lines]))
             self.state.num_rejected += len(lines)
 
     def _clear(self, keep: Sequence[str] = ()) -> None:
@@ -370,7 +369,7 @@ class Packer:
         for index, record in enumerate(taken, state.position):
             if isinstance(record, Reject):
                 if rejects.length == 0:
-                    rejects.append(_REJECTS_HEAD)
+                    rejects.append(REJECTS_HEAD)
                 rejects.append(csv_line(index, *record))
                 state.num_rejected += 1
         writer.append([record for record in taken if isinstance(record, Record)])
@@ -448,30 +447,21 @@ class Packer:
 
         The list of rejects comes first, so that a visible dataset is complete.
         """
-        data, destination = self._finish(), self.destination
-        if os.path.lexists(destination) and not self.overwrite:
-            raise DestinationExistsError(
-                f"{destination} appeared while the dataset was being packed. Move it away "
-                "and run the same command again, or pass overwrite=True (--overwrite)."
-            )
+        data = self._finish()
+        self._place.check()
         self._publish_rejects()
-        if data.is_dir() or destination.is_dir():
-            if os.path.lexists(destination):
-                os.rename(destination, self.directory / "replaced")
-            os.rename(data, destination)
-        else:
-            os.replace(data, destination)
-        sync_directory(destination.parent)
+        self._place.put(data, spare=self.directory / "replaced")
+        sync_directory(self.destination.parent)
 
     def _publish_rejects(self) -> None:
         assert self._rejects is not None
+        new = self.directory / "rejects.csv.new"
+        remove_own(new)
         if self.state.num_rejected:
             self._rejects.sync()
             with open_own_file(self._rejects.path) as file:
-                write_file(self.directory / "rejects.csv.new", file.read())
-            os.replace(self.directory / "rejects.csv.new", rejects_path(self.destination))
-        else:
-            rejects_path(self.destination).unlink(missing_ok=True)
+                write_file(new, file.read())
+        self._list.put(new)
 
 
 def checked_records(
@@ -514,36 +504,6 @@ def _check_shard(path: Path, digest: str = "") -> None:
         raise ShardDamagedError(str(damage))
     if digest and reader.header.digest != digest:
         raise ShardDamagedError(f"{path} is another shard than the one that was written")
-
-
-_OF_DATASET = re.compile(
-    r"manifest\.json(\.new)?|rejects\.csv|shard-\d{5,}(-[0-9a-f]{16})?\.(lmdb|h5)(-lock)?"
-)
-"""Names that fastdata gives; LMDB's own tools add ``-lock``."""
-
-
-def refuse_to_replace(destination: Path) -> None:
-    """Refuse to replace anything but a dataset."""
-    why = None
-    if destination.is_dir():
-        manifest = dataset_at(destination, many=True)
-        listed = {one.file for one in manifest.shards} if isinstance(manifest, Manifest) else set()
-        names = sorted(set(os.listdir(destination)) - listed)
-        foreign = next((name for name in names if not _OF_DATASET.fullmatch(name)), None)
-        if MANIFEST not in names:
-            why = f"is a directory, not a dataset ({MANIFEST} is missing)"
-        elif foreign:
-            why = f"has {foreign}, which does not belong to the dataset"
-    elif destination.is_file():
-        with open(destination, "rb", opener=open_regular) as file:
-            start = file.read(32)
-        if start and not is_container(start):  # a damaged dataset may be replaced
-            why = "is a file, not a dataset (if you gave a pattern, put it in quotes)"
-    if why:
-        raise DestinationExistsError(
-            f"{destination} {why}, so it is not replaced. Move that elsewhere, or choose another "
-            "destination."
-        )
 
 
 def next_chunk(samples: Iterator[Sample | Reject], count: int) -> list[Sample | Reject]:

@@ -45,6 +45,7 @@ from fastdata.errors import (
 )
 from fastdata.formats.layout import content_digest
 from fastdata.formats.manifest import MANIFEST, Manifest, ShardEntry
+from fastdata.formats.proof import REJECTS_HEAD
 from fastdata.formats.reader import ShardReader
 from fastdata.formats.sparse import columns_only
 from fastdata.formats.writer import Record
@@ -347,7 +348,7 @@ class Parts:
         ]
         if rejects:
             lines = [csv_line(*line) for line in rejects]
-            self.store.put(REJECTS, b"".join([b"index,key,reason\n", *lines]))
+            self.store.put(REJECTS, b"".join([REJECTS_HEAD, *lines]))
         if not shards:
             first = [Reject(*rejects[0][1:])] if rejects else []
             raise nothing_packed(len(rejects), first, self.store.url_of(REJECTS))

@@ -1,9 +1,9 @@
 """Values as text: the cells of a manifest, as export writes and packing reads them.
 
 The types of a CSV's columns are in a second file: for ``manifest.csv`` it is
-``manifest.schema.json``, ``{"fields": [...]}`` with the fields of
-`Schema.to_json`.  With it, class numbers, dtypes, bytes and arrays are
-restored exactly; without it, columns are guessed.
+``manifest.schema.json``, ``{"fields": [...], "exported": CHECKSUM}`` with the fields of
+`Schema.to_json`, and the checksum of the CSV that an export has written.  With it, class
+numbers, dtypes, bytes and arrays are restored exactly; without it, columns are guessed.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from fastdata.schema import ArrayField, BytesField, Field, ScalarField, Schema
 from .fields import nested_array
 
 __all__ = [
+    "ClassCells",
     "cell_of",
-    "class_cells",
     "parse_array",
     "parse_bytes",
     "read_schema",
@@ -36,16 +36,24 @@ __all__ = [
 ]
 
 
-def class_cells(classes: Sequence[str]) -> list[str]:
-    """Return the cell for each class: its name, or its number where that does not tell.
+class ClassCells:
+    """The cell for each class: its name, or its number where that does not tell.
 
     A blank cell is a missing one, and a name that stands twice is not one class's.
     """
-    count = Counter(classes)
-    return [
-        name if name.strip() and count[name] == 1 else _unlike(number, count)
-        for number, name in enumerate(classes)
-    ]
+
+    def __init__(self, classes: Sequence[str]) -> None:
+        self._count = count = Counter(classes)
+        self._cells = [
+            name if name.strip() and count[name] == 1 else _unlike(number, count)
+            for number, name in enumerate(classes)
+        ]
+
+    def cell(self, number: float) -> str | int | float | bool:
+        """Return the cell for a number, which need not be that of a class."""
+        if 0 <= number < len(self._cells):
+            return self._cells[int(number)]
+        return number if str(number) not in self._count else _unlike(int(number), self._count)
 
 
 def _unlike(number: int, names: Container[str]) -> str:
@@ -55,22 +63,17 @@ def _unlike(number: int, names: Container[str]) -> str:
 
 
 def cell_of(
-    value: Any, field: Field, classes: Sequence[str] | None = None
+    value: Any, field: Field, classes: ClassCells | None = None
 ) -> str | int | float | bool:
     """Return a value as the cell of a CSV.
 
     Bytes are base64, arrays are nested JSON lists.
 
-    classes: the `class_cells` of the field, if it has classes.
+    classes: those of the field, if it has classes.
     """
     if isinstance(field, ScalarField):
         number: int | float | bool = value.item()
-        if classes is None:
-            return number
-        if 0 <= number < len(classes):
-            return classes[int(number)]
-        assert field.classes is not None
-        return number if str(number) not in field.classes else _unlike(int(number), field.classes)
+        return number if classes is None else classes.cell(number)
     if isinstance(field, BytesField):
         return base64.b64encode(value).decode("ascii")
     if isinstance(field, ArrayField):
@@ -105,9 +108,10 @@ def schema_path(manifest: Path) -> Path:
     return manifest.with_suffix(".schema.json")
 
 
-def write_schema(manifest: Path, schema: Schema) -> None:
-    """Write the schema of a manifest."""
-    text = json.dumps({"fields": schema.to_json()}, indent=1, ensure_ascii=False)
+def write_schema(manifest: Path, schema: Schema, exported: str) -> None:
+    """Write the schema of a manifest, and the checksum of the manifest."""
+    document = {"fields": schema.to_json(), "exported": exported}
+    text = json.dumps(document, indent=1, ensure_ascii=False)
     with open(schema_path(manifest), "x", encoding="utf-8") as file:
         file.write(text + "\n")
 

@@ -15,6 +15,7 @@ __all__ = [
     "MOST_CLASSES",
     "check_different",
     "classes_of_texts",
+    "known_numbers",
     "named_classes",
     "numbered",
     "of_one_number",
@@ -65,6 +66,20 @@ def numbered(names: Iterable[str]) -> dict[str, int]:
             found.setdefault(unicodedata.normalize(form, name), number)
         found[name] = number
     return found
+
+
+def known_numbers(names: tuple[str, ...]) -> dict[str, int]:
+    """Return `numbered` of classes, which is made once for all samples."""
+    found = _known.get(id(names))
+    if found is None:
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        found = _known[id(names)] = names, numbered(names)
+    return found[1]
+
+
+_known: dict[int, tuple[tuple[str, ...], dict[str, int]]] = {}
+_MOST_KNOWN = 16
 
 
 def one_form(names: Iterable[str]) -> tuple[str, ...]:

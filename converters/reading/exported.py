@@ -6,6 +6,7 @@
      "fields": [...],                                   as `Schema.to_json` has them
      "stored_as": {"image": "image/encoded", ...},      where each field is, as the format's
                                                         own option names it
+     "files": ["shard-000000.tar", ...],                the other files of the export
      "packed_with": {...}}                              options of the pack, or null
 
 With it nothing is guessed, and samples have the keys that the export wrote.  Without it the
@@ -69,6 +70,7 @@ def write_exported(
     schema: Schema,
     stored_as: Mapping[str, str],
     packed_with: Mapping[str, Any] | None,
+    files: Sequence[str],
 ) -> None:
     """Write the file into a folder."""
     document = {
@@ -78,6 +80,7 @@ def write_exported(
         "fields": schema.to_json(),
         "stored_as": stored_as,
         "packed_with": packed_with,
+        "files": files,
     }
     text = json.dumps(document, indent=1, ensure_ascii=False)
     (root / SIDE_FILE).write_text(text + "\n", encoding="utf-8")

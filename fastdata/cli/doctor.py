@@ -45,7 +45,7 @@ Files that Python opens are written there; it writes no checkpoints; trackers an
 \b
 Exit codes: 0 done; 3 with --check, a gain is open or a mistake was found; 1 failed, for example
 the script, also in a trial, and with --check if no change has a verdict, for lack of time or
-because of noise; 2 wrong usage; 130 Ctrl-C."""
+because of noise; 2 wrong usage; 4 FILE is not a page of fastdata; 130 Ctrl-C."""
 
 
 @click.command(

@@ -174,7 +174,8 @@ Examples:
 The page is one file without scripts.  It loads nothing, so you can send it to others.
 
 \b
-Exit codes: 0 done; 1 failed, e.g. no dataset there; 2 wrong usage; 5 disk full."""
+Exit codes: 0 done; 1 failed, e.g. no dataset there; 2 wrong usage; 4 FILE is not
+a page of fastdata; 5 disk full."""
 
 
 @click.command(

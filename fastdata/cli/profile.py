@@ -53,7 +53,7 @@ a shuffled loader is made, with batches of {BATCH_SIZE}.
 
 \b
 Exit codes: 0 done; 1 failed, e.g. no dataset, or an error in FUNCTION; 2 wrong usage;
-5 disk full; 130 Ctrl-C."""
+4 FILE is not a page of fastdata; 5 disk full; 130 Ctrl-C."""
 
 
 @click.command("profile", epilog=_EPILOG, short_help="Tell where the time of training goes.")

@@ -203,6 +203,7 @@ class Shell(click.Group):
         try:
             check_not_replaced()
             with _sigterm_raises(), self.make_context(prog_name or "fastdata", [*words]) as context:
+                _check_working_directory()
                 code = self.invoke(context)
         except click.exceptions.Exit as end:  # what --help and --version raise
             code = end.exit_code
@@ -212,6 +213,13 @@ class Shell(click.Group):
                 sys.exit(DONE)  # the reader of the help has gone
             code = _report(error, words, self.commands.get(words[0]))
         sys.exit(code or DONE)
+
+
+def _check_working_directory() -> None:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise FastdataError("the working directory was deleted: cd to another folder") from None
 
 
 def _report(error: BaseException, words: Sequence[str], command: click.Command | None) -> int:

@@ -38,7 +38,7 @@ Ctrl-C prints what was measured so far; that is not kept.
 
 \b
 Exit codes: 0 done; 3 done, but no settings keep the step busy; 1 failed; 2 wrong usage;
-130 Ctrl-C."""
+4 the file of --plot is not a plot of fastdata; 130 Ctrl-C."""
 
 
 @click.command(

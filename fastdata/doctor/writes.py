@@ -346,8 +346,10 @@ class WritesKept(importlib.abc.MetaPathFinder):
         path = os.path.realpath(os.fspath(f)) if isinstance(f, (str, os.PathLike)) else None
         if path is None or self._is_allowed(path):
             original(obj, f, *arguments, **options)
-        else:
-            self._block(f"torch.save: {path}")
+            return
+        self._block(f"torch.save: {path}")
+        if not os.path.exists(f):  # an empty file, which the script may rename or remove
+            open(f, "wb").close()
 
     # -- what is imported later, and whatever else writes ------------------------------------------
 

@@ -7,7 +7,6 @@ the browser to run or fetch anything.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
 from collections.abc import Mapping
@@ -17,9 +16,10 @@ from typing import Any
 import jinja2
 
 from fastdata import __version__
-from fastdata.errors import OptionError, full_disk_explained
-from fastdata.own_files import create_own
+from fastdata.errors import OptionError
 from fastdata.printable import printable
+from fastdata.regular_files import read_piece
+from fastdata.replacing import Destination, Kind
 
 __all__ = ["check_page_path", "render", "write_page"]
 
@@ -46,51 +46,35 @@ def render(package: str, template: str, content: Mapping[str, Any]) -> str:
 
 
 def write_page(page: str, path: str | os.PathLike[str]) -> None:
-    """Write a page to a file atomically.
+    """Write a page to a file atomically; raises what `check_page_path` does, and `DiskFullError`.
 
-    Only an earlier page is replaced: see `check_page_path`.  Raises `DiskFullError` if the disk is
-    full.
+    Only an earlier page is replaced.
     """
-    check_page_path(path)
-    target = Path(os.path.realpath(path))  # the file that a link points to is replaced
-    scratch = target.with_name(f".{target.name}.{os.getpid()}.new")
-    with full_disk_explained(target, "Make room, or write the page to another disk."):
-        try:
-            with open(create_own(scratch, 0o666), "wb") as file:
-                file.write(page.encode())
-            os.replace(scratch, target)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                scratch.unlink()
-            raise
+    check_page_path(path).write(page.encode())
 
 
-def check_page_path(path: str | os.PathLike[str]) -> None:
+def check_page_path(path: str | os.PathLike[str]) -> Destination:
     """Check that a page can be written to `path`, before doing the work.
 
-    Raises `OptionError` if it exists and is not an earlier page, or if its folder does not exist.
+    Raises `DestinationExistsError` if something else than an earlier page is there, `OptionError`
+    if it is a folder, or its folder does not exist.
     """
     target = Path(path)
-    if target.is_dir():
+    if target.is_dir() and not target.is_symlink():
         raise OptionError(
             f"{target} is a folder: name a file for the page, such as {target / 'page.html'}"
-        )
-    if target.exists() and not target.is_file():
-        raise OptionError(f"{target} is not a regular file: choose another name for the page")
-    if target.exists() and not _is_page(target):
-        raise OptionError(
-            f"{target} is not a page of fastdata, so it is not replaced: choose another name for "
-            f"the page (--html FILE), or remove the file (rm {shlex.quote(str(target))})"
         )
     if not target.parent.is_dir():
         raise OptionError(
             f"the folder {target.parent} does not exist: make it (mkdir -p "
             f"{shlex.quote(str(target.parent))}), or choose another one for the page"
         )
+    return Destination(target, _PAGE)
 
 
-def _is_page(target: Path) -> bool:
-    """Return whether a file is a page of `render`, or empty."""
-    with open(target, "rb") as file:
-        start = file.read(1024)
-    return _MARK in start or not start
+def _no_page(path: Path) -> str:
+    is_page = path.is_file() and _MARK in read_piece(path, 1024)
+    return "" if is_page else "is not a page of fastdata"
+
+
+_PAGE = Kind("a page of fastdata", _no_page)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import textwrap
 from collections.abc import Sequence
@@ -10,10 +11,16 @@ from typing import Any
 
 from fastdata.errors import MissingExtraError, OptionError
 from fastdata.installing import install_line
+from fastdata.regular_files import read_piece
+from fastdata.replacing import Destination, Kind
 from fastdata.tuning.choice import Measured, curve
 from fastdata.tuning.report import Demand, TuningResult
 
 __all__ = ["check_picture_path", "plot"]
+
+_MARK = "fastdata tune-workers --plot"
+_MARKED_AS = {"png": "Software", **dict.fromkeys(("svg", "pdf", "ps", "eps"), "Creator")}
+"""Where the mark of a plot is in each format.  Plots in other formats are never replaced."""
 
 
 def plot(result: TuningResult, path: str | os.PathLike[str]) -> None:
@@ -116,11 +123,11 @@ def _figure_class() -> Any:
     return Figure
 
 
-def check_picture_path(path: str | os.PathLike[str]) -> None:
+def check_picture_path(path: str | os.PathLike[str]) -> Destination:
     """Raise, before time is spent, what writing a picture there would.
 
     `MissingExtraError` without matplotlib; `OptionError` where it writes no format of this suffix,
-    or there is no such folder.
+    or there is no such folder; `DestinationExistsError` if something else than a plot is there.
     """
     known = _figure_class()().canvas.get_supported_filetypes()
     place = Path(path)
@@ -130,13 +137,21 @@ def check_picture_path(path: str | os.PathLike[str]) -> None:
         )
     if not place.absolute().parent.is_dir():
         raise OptionError(f"{path}: there is no folder {place.parent}; make it first")
+    return Destination(place, _PLOT)
 
 
 def _save(figure: Any, path: str | os.PathLike[str]) -> None:
     """Write a figure to a file, in the format of its suffix."""
-    try:
-        figure.savefig(path, dpi=120)
-    except ValueError as error:
-        if "format" not in str(error).lower():
-            raise
-        raise OptionError(f"{os.fspath(path)}: {error}") from error
+    place, data = check_picture_path(path), io.BytesIO()
+    format = place.path.suffix.lstrip(".").lower()
+    marks = {"metadata": {_MARKED_AS[format]: _MARK}} if format in _MARKED_AS else {}
+    figure.savefig(data, format=format, dpi=120, **marks)
+    place.write(data.getvalue())
+
+
+def _no_plot(path: Path) -> str:
+    is_plot = path.is_file() and _MARK.encode() in read_piece(path, 1 << 26)
+    return "" if is_plot else "is not a plot of fastdata"
+
+
+_PLOT = Kind("a plot of fastdata", _no_plot)

@@ -70,7 +70,9 @@ def view(
     Raises
     ------
     OptionError
-        If a number is out of range, or the page cannot be written to `html`.
+        If a number is out of range, or `html` is a folder, or its folder does not exist.
+    DestinationExistsError
+        If `html` exists and is not a page of fastdata.
     DatasetNotFoundError, FormatError, ShardCorruptError
         As `fastdata.open`.  The page marks a damaged image.
     DiskFullError

@@ -21,7 +21,7 @@ import numpy as np
 from fastdata.schema import ArrayField, BytesField, Field, ScalarField, StringField
 
 from ..annotations.annotated import check_parts, frame_of
-from ..class_names import numbered
+from ..class_names import known_numbers
 from ..exported import array_of, needs_shape
 from ..field_names import BOXES, IMAGES, LABELS, first_called
 from ..fields import BOXES as BOXES_FIELD
@@ -286,7 +286,7 @@ class Objects(NamedTuple):
         boxes = frame.boxes(parts * (frame.width, frame.height, frame.width, frame.height))
         if self.named:
             assert self.names is not None
-            known = numbered(self.names)
+            known = known_numbers(self.names)
             unknown = [name for name in map(_text, classes) if name not in known]
             if unknown:
                 raise ValueError(f"the class {unknown[0]!r} is not known")

@@ -16,6 +16,7 @@ from fastdata.schema import ArrayField, BytesField, Field, ImageField, ScalarFie
 
 from ...scan import Keyed, read
 from ..box_forms import BoxNumbers, parse_boxes
+from ..class_names import known_numbers
 from ..field_names import is_mask_name, safe_name, unique_name
 from ..fields import field_of, image_field, resolve_boxes, resolve_fields
 from ..image_files import SUFFIXES, is_image_bytes
@@ -248,8 +249,8 @@ def _number(text: str, field: Field, name: str) -> Any:
     if not isinstance(field, ScalarField):
         return text
     text = text.strip()
-    if field.classes is not None and text in field.classes:
-        return field.classes.index(text)
+    if field.classes is not None and text in (numbers := known_numbers(field.classes)):
+        return numbers[text]
     try:
         return float(text) if field.dtype.startswith("float") else int(text)
     except ValueError:
