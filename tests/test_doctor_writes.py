@@ -101,6 +101,9 @@ def test_what_is_written_can_be_read_again(home: Path, tmp_path: Path) -> None:
         assert Path('old.txt').read_text() == 'older'
         os.rename('new.txt', 'other.txt')
         assert open('other.txt').read() == 'new'
+        torch.save(model.state_dict(), 'last.pt.new')
+        os.replace('last.pt.new', 'last.pt')
+        os.remove('last.pt')
     """
     before = tree(home)
     watched = watch(script_with(start=IMPORTS, validation=validation), tmp_path, watch_only=True)

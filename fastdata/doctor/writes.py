@@ -348,8 +348,10 @@ class WritesKept(importlib.abc.MetaPathFinder):
             original(obj, f, *arguments, **options)
             return
         self._block(f"torch.save: {path}")
-        if not os.path.exists(f):  # an empty file, which the script may rename or remove
-            open(f, "wb").close()
+        with self._inside():
+            if not os.path.lexists(self._place(path)):  # the script may rename or remove the file
+                self._check_folder(path)
+                Path(self._move(path)).touch()
 
     # -- what is imported later, and whatever else writes ------------------------------------------
 
