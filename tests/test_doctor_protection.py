@@ -1,0 +1,131 @@
+"""Whatever a script writes with, the kernel keeps the user's files as they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from doctor_ways import WAYS, facts, precious, run_way, victim
+
+from fastdata.processes.protection import Way, best_way, contain
+
+HEAVY = ("import torch", "import cv2", "import h5py", "pyarrow", "matplotlib", "DataLoader")
+SLOW = {"a spawned process", "a process of a fork server", "a library that writes as it is loaded"}
+QUICK = [
+    name
+    for name, code in WAYS.items()
+    if name not in SLOW and not any(word in code for word in HEAVY)
+]
+LATE = 0.3
+
+HARMLESS = {
+    "chmod as an x32 system call",  # few kernels have these
+    "acct",
+    "TensorBoard",
+    "safetensors.torch",
+}
+"""Ways that do nothing on many machines even without protection."""
+
+
+def outcomes(
+    names: Iterable[str], folder: Path, protection: Way | None
+) -> dict[str, tuple[str, list[str]]]:
+    """Run ways of writing in one protected process; return how each ended, and what it changed."""
+    folders = {name: folder / "project" / f"{number}" for number, name in enumerate(names)}
+    for one in folders.values():
+        precious(one)
+    outside = folder / "outside"
+    precious(outside)
+    scratch = folder / "scratch"
+    scratch.mkdir()
+    before = {name: facts(one) for name, one in folders.items()}
+    before_outside = facts(outside)
+    ours, theirs = socket.socketpair()
+    answers, given = os.pipe()
+    with victim(outside) as pid, open(answers, "rb") as stream:
+        master, terminal = os.openpty()
+        values = {"late": LATE, "victim": pid, "terminal": os.ttyname(terminal)}
+        child = os.fork()
+        if not child:
+            try:
+                os.setsid()
+                os.close(ours.fileno())
+                if protection is not None:
+                    contain(theirs.fileno(), [str(scratch)], protection)
+                for number, (name, place) in enumerate(folders.items()):
+                    ended = run_way(WAYS[name], place, scratch / f"{number}", values)
+                    os.write(given, json.dumps([name, ended]).encode() + b"\n")
+            except BaseException as error:
+                os.write(given, json.dumps(["", repr(error)]).encode() + b"\n")
+            finally:
+                os._exit(0)
+        theirs.close()
+        os.close(given)
+        found = dict(map(json.loads, stream))
+        os.waitpid(child, 0)
+        ours.close()
+        os.close(master)
+        os.close(terminal)
+    time.sleep(2 * LATE)  # for daemons
+    assert "" not in found, found[""]
+    after = {name: facts(one) if one.exists() else {} for name, one in folders.items()}
+    result = {}
+    for name in folders:
+        changed = [
+            f"{path}: {before[name].get(path)} -> {after[name].get(path)}"
+            for path in {**before[name], **after[name]}
+            if before[name].get(path) != after[name].get(path)
+        ]
+        if found[name].startswith("Escaped"):
+            changed.append(found[name])
+        result[name] = found[name], changed
+    if protection is not None:
+        assert facts(outside) == before_outside
+        assert {path.name for path in (folder / "project").iterdir()} == {
+            path.name for path in folders.values()
+        }
+    return result
+
+
+def changes(found: dict[str, tuple[str, list[str]]]) -> dict[str, Any]:
+    return {name: (ended, changed) for name, (ended, changed) in found.items() if changed}
+
+
+def needs(protection: Way) -> None:
+    if protection == "landlock" and best_way() != "landlock":
+        pytest.skip("the kernel has no Landlock")
+
+
+@pytest.fixture
+def disk() -> Iterator[Path]:
+    """A folder that is not in /dev/shm, where `tmp_path` may be: processes share memory there."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+@pytest.mark.parametrize("protection", ["landlock", "namespace"])
+def test_no_way_of_writing_changes_a_file(protection: Way, disk: Path) -> None:
+    needs(protection)
+    assert changes(outcomes(QUICK, disk, protection)) == {}
+
+
+@pytest.mark.doctor
+@pytest.mark.parametrize("protection", ["landlock", "namespace"])
+def test_no_library_changes_a_file(protection: Way, disk: Path) -> None:
+    needs(protection)
+    assert changes(outcomes([n for n in WAYS if n not in QUICK], disk, protection)) == {}
+
+
+@pytest.mark.doctor
+def test_without_protection_these_ways_do_change_files(disk: Path) -> None:
+    """Else the other tests could not fail."""
+    found = outcomes([n for n in WAYS if "mount" not in n], disk, None)
+    harmless = {name: ended for name, (ended, changed) in found.items() if not changed}
+    assert len(harmless) < 0.1 * len(found), harmless
