@@ -11,7 +11,6 @@ from doctor_helpers import script_with, watch
 from fastdata.doctor import Script
 from fastdata.doctor.messages import Ended, Watched
 from fastdata.doctor.trials import Trials
-from fastdata.doctor.writes import folders_made
 
 pytestmark = pytest.mark.doctor
 
@@ -154,11 +153,69 @@ def test_trackers_are_switched_off(tmp_path: Path) -> None:
     assert isinstance(watch(script_with(start=start), tmp_path, watch_only=True), Watched)
 
 
-def test_folders_that_are_made_are_known(home: Path, tmp_path: Path) -> None:
-    text = script_with(start="import os; os.makedirs('runs/one', exist_ok=True)")
-    watch(text, tmp_path, watch_only=True)
-    made = folders_made(tmp_path / "scratch")
-    assert made == [str(home / "runs"), str(home / "runs" / "one")]
+def test_folders_are_made_renamed_and_removed_for_the_script_alone(
+    home: Path, tmp_path: Path
+) -> None:
+    validation = """
+        os.makedirs('runs/one', exist_ok=True)
+        os.makedirs(Path('runs/one'), exist_ok=True)
+        Path('runs/one/log.txt.new').write_text('log')
+        os.replace('runs/one/log.txt.new', 'runs/one/log.txt')
+        assert os.listdir('runs') == ['one'], os.listdir('runs')
+        assert os.listdir('runs/one/') == ['log.txt']
+        assert [str(one) for one in Path('runs').rglob('*.txt')] == ['runs/one/log.txt']
+        os.rename('runs/one', 'runs/two')
+        os.rename('runs', 'others')
+        assert not os.path.exists('runs')
+        assert Path('others/two/log.txt').read_text() == 'log'
+        folder = os.open('others', os.O_RDONLY)
+        assert os.stat('two/log.txt', dir_fd=folder).st_size == 3
+        descriptor = os.open('two/more.txt', os.O_WRONLY | os.O_CREAT, dir_fd=folder)
+        os.write(descriptor, b'more')
+        assert sorted(os.listdir('others/two')) == ['log.txt', 'more.txt']
+
+        shutil.rmtree('folder')
+        assert not os.path.exists('folder')
+        os.makedirs('folder')
+        assert os.listdir('folder') == []
+        open('folder/inside.txt', 'x').write('another')
+        assert open('folder/inside.txt').read() == 'another'
+        shutil.rmtree('folder')
+
+        os.symlink('old.txt', 'latest.txt')
+        assert open('latest.txt').read() == 'old'
+        os.remove('latest.txt')
+        os.link('old.txt', 'linked.txt')
+        open('linked.txt', 'w').write('lost')
+        assert open('old.txt').read() == 'old'
+        os.rename('old.txt', 'older.txt')
+        assert not os.path.exists('old.txt')
+        assert open('older.txt').read() == 'old'
+        os.remove('older.txt')
+        for wrong, error in (
+            ("open('missing/file', 'w')", FileNotFoundError),
+            ("open('older.txt')", FileNotFoundError),
+            ("os.mkdir('others')", FileExistsError),
+            ("open('others/two/log.txt', 'x')", FileExistsError),
+            ("os.rmdir('others')", OSError),
+            ("os.remove('missing')", FileNotFoundError),
+            ("os.rename('missing', 'new')", FileNotFoundError),
+            ("os.chmod('missing', 0)", FileNotFoundError),
+            ("os.mkdir('missing/folder')", FileNotFoundError),
+            ("os.listdir('old.txt')", FileNotFoundError),
+        ):
+            try:
+                eval(wrong)
+            except error:
+                pass
+            else:
+                raise AssertionError(wrong)
+    """
+    before = tree(home)
+    watched = watch(script_with(start=IMPORTS, validation=validation), tmp_path, watch_only=True)
+    assert isinstance(watched, Watched), watched
+    assert not watched.failed
+    assert tree(home) == before
 
 
 @pytest.mark.parametrize("name", ["TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"])

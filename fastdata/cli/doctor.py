@@ -40,8 +40,8 @@ with each batch.
 
 \b
 The script runs several times, with your rights, each time in a new process that ends after some
-steps.  Files that it writes go to a scratch folder.  It writes no checkpoints; trackers and hubs
-are off.  The report lists all files that were not written.
+steps.  The kernel lets it write only to a scratch folder, and to caches that the report names.
+Files that Python opens are written there; it writes no checkpoints; trackers and hubs are off.
 
 \b
 Exit codes: 0 done; 3 with --check, a gain is open or a mistake was found; 1 failed, for example
@@ -93,6 +93,11 @@ because of noise; 2 wrong usage; 130 Ctrl-C."""
     help="The smallest gain that --check counts, as a ratio of speeds.",
 )
 @click.option("--html", type=click.Path(), metavar="FILE", help="Also write an HTML page.")
+@click.option(
+    "--unprotected",
+    is_flag=True,
+    help="Let libraries in C, and programs that the script starts, write to any file.",
+)
 @click.option("--quiet", "-q", is_flag=True, help="No progress; the verdict only.")
 @json_options
 def doctor_command(
@@ -106,6 +111,7 @@ def doctor_command(
     check: bool,
     threshold: float,
     html: str | None,
+    unprotected: bool,
     quiet: bool,
     as_json: bool,
 ) -> int:
@@ -131,9 +137,11 @@ def doctor_command(
     with on_interruption("Nothing was written."), _bar(seconds, quiet) as progress:
         try:
             if ranks:
-                report = compare_ranks(chosen, ranks, progress=progress)
+                report = compare_ranks(chosen, ranks, progress=progress, unprotected=unprotected)
             else:
-                report = examine(chosen, seconds=seconds, only=only, progress=progress)
+                report = examine(
+                    chosen, seconds=seconds, only=only, progress=progress, unprotected=unprotected
+                )
         except ScriptFailedError as error:
             raise click.ClickException(error.explained(str(chosen))) from error
     if as_json:

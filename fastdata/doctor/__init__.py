@@ -11,7 +11,7 @@
 ``processes.py``    its processes, seen from the parent; several ranks at once
 ``session.py``      one of its processes, which stops at steps of the script
 ``stepless.py``     scripts in which doctor sees no step
-``writes.py``       a guard for the user's files: the script writes elsewhere
+``writes.py``       files that the script writes: they go elsewhere
 ``replaying.py``    its batches: new ones, or a few again and again
 ``watching.py``     hooks: its models, optimisers, and the events of its steps
 ``seen.py``         what these saw, for the advice

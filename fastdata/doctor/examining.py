@@ -59,6 +59,7 @@ def examine(
     seconds: float = 300.0,
     only: Sequence[str] = (),
     progress: Callable[[str], object] = lambda _: None,
+    unprotected: bool = False,
 ) -> DoctorReport:
     """Watch a script, try the advice that applies to it within about `seconds`, and report.
 
@@ -75,13 +76,16 @@ def examine(
         IDs of advice to try and report.  Mistakes are reported in any case.  Without any, all.
     progress
         Called with a text before each part.
+    unprotected
+        Do without the kernel's protection of the user's files.
 
     Raises
     ------
     ScriptFailedError
         If the script fails while it is watched, ends without a step, or makes none in the time.
     OptionError
-        For an unknown ID, and if this process is one of several ranks.
+        For an unknown ID, if this process is one of several ranks, and if the kernel cannot protect
+        files.
     """
     if os.environ.get("WORLD_SIZE", "1") != "1":
         raise OptionError(
@@ -92,7 +96,10 @@ def examine(
         raise OptionError(f"unknown advice {unknown[0]!r}: fastdata doctor --list has all")
     began = time.monotonic()
     times = began + seconds, began + seconds + max(2.0, LATE * seconds)
-    with scratch_folder() as scratch, Trials(script, scratch, *times, progress) as trials:
+    with (
+        scratch_folder() as scratch,
+        Trials(script, scratch, *times, progress, unprotected) as trials,
+    ):
         progress("watching the script")
         try:
             watched = trials.watch()
@@ -221,7 +228,11 @@ def _collect(trials: Trials, tried: _Tried, findings: Sequence[Plain], ended: st
 
 
 def compare_ranks(
-    script: Script, count: int, *, progress: Callable[[str], object] = lambda _: None
+    script: Script,
+    count: int,
+    *,
+    progress: Callable[[str], object] = lambda _: None,
+    unprotected: bool = False,
 ) -> DoctorReport:
     """Watch a script with `count` ranks on this machine, compare them, and report.
 
@@ -230,7 +241,7 @@ def compare_ranks(
     began = time.monotonic()
     progress(f"watching {count} ranks")
     with scratch_folder() as scratch:
-        watched = watch_ranks(script, count, scratch, START_SECONDS)
+        watched = watch_ranks(script, count, scratch, START_SECONDS, unprotected=unprotected)
     facts = [one.rank for one in watched if one.rank is not None]
     findings = [
         replace(one, is_tried=False, why_not=one.why_not or "with --ranks nothing is tried")

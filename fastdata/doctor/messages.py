@@ -10,8 +10,13 @@ from fastdata.doctor.memory import Held
 from fastdata.doctor.script import Script
 from fastdata.doctor.seen import EventKind
 from fastdata.measuring.noise import Clock
+from fastdata.processes.protection import Way
 
-__all__ = ["Ended", "Plain", "Ran", "RankFacts", "Request", "Run", "Watched"]
+__all__ = ["OWN", "Ended", "Plain", "Ran", "RankFacts", "Request", "Run", "Watched"]
+
+
+OWN = "doctor"
+"""The key of doctor's own folder among those that a script may write to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +30,10 @@ class Request:
     seconds: float = math.inf  # after which a script is watched no more, if it has made a step
     in_float64: bool = False
     ranks: int = 1  # of how many this is one: they are watched, and compared
+    unprotected: bool = False  # the user asks for no protection by the kernel
+    protection: Way = "none"  # as below, the launcher of the process sets it
+    writable: dict[str, str] = field(default_factory=dict)
+    """Folders that the script may write to: doctor's own, and caches by their variables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +115,8 @@ class Watched:
     parameters: int = 0
     validates: bool = False
     blocked: dict[str, int] = field(default_factory=dict)
+    protection: Way = "landlock"
+    writable: dict[str, str] = field(default_factory=dict)  # without doctor's own folder
     environment: dict[str, str] = field(default_factory=dict)
     """Variables that the script sets before it imports torch, which reads them then."""
     failed: str = ""  # the error of a script whose epoch had ended early

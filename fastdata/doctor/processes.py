@@ -8,6 +8,7 @@ all ranks do the same.  A rank that has been watched waits until all have.
 from __future__ import annotations
 
 import contextlib
+import json
 import marshal
 import os
 import shutil
@@ -24,10 +25,10 @@ from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
-from fastdata.doctor.messages import Ended, Ran, Request, Run, Watched
+from fastdata.doctor.messages import OWN, Ended, Ran, Request, Run, Watched
 from fastdata.doctor.script import Script
-from fastdata.doctor.writes import folders_made
-from fastdata.errors import FastdataError
+from fastdata.errors import FastdataError, OptionError
+from fastdata.processes.protection import Way, best_way, cache_folders
 from fastdata.processes.resources import (
     RESERVE_BYTES,
     available_bytes,
@@ -42,9 +43,11 @@ _TICK_SECONDS = 0.1
 _ROOT = Path(__file__).resolve().parents[2]
 
 _START = """
-import sys
-path, root = list(sys.path), sys.argv.pop(1)
+import json, sys
+path, (root, *limits) = list(sys.path), json.loads(sys.argv.pop(1))
 sys.path.insert(0, root)
+import fastdata.processes.protection  # before torch is imported, which starts threads
+fastdata.processes.protection.contain(int(sys.argv[1]), *limits)
 import fastdata.doctor.session
 sys.path[:] = path[not getattr(sys.flags, "safe_path", False) :]  # the script's comes later
 with fastdata.doctor.session.connected() as session:
@@ -53,6 +56,8 @@ with fastdata.doctor.session.connected() as session:
 
 MOST_OUTPUT, MOST_LINES = 2000, 12
 """Characters and lines of a script's own output that are shown if it failed."""
+
+ENDING_SECONDS = 10.0
 
 PATIENCE_SECONDS = 60.0
 """That other ranks have when one is done."""
@@ -100,22 +105,31 @@ class ScriptProcess:
     def __init__(self, request: Request, environment: Mapping[str, str] | None = None) -> None:
         self._scratch = Path(request.scratch)
         self._scratch.mkdir(parents=True, exist_ok=True)
+        common = str(self._scratch.parent)  # of all processes: caches of compilers, numbers
+        request = replace(
+            request,
+            protection=_protection(request),
+            writable={OWN: common, **cache_folders(os.environ, request.script.name)},
+        )
         self._output = self._scratch / "output.txt"
         code = request.script.within(_START) or compile(_START, "<string>", "exec")
         self._connection, theirs = Pipe()
         variables = {
             **os.environ,
             "TMPDIR": request.scratch,
-            "TORCHINDUCTOR_CACHE_DIR": str(self._scratch.parent / "inductor"),  # one for all
-            "TRITON_CACHE_DIR": str(self._scratch.parent / "triton"),
+            "TORCHINDUCTOR_CACHE_DIR": f"{common}/inductor",
+            "TRITON_CACHE_DIR": f"{common}/triton",
+            "CUDA_CACHE_PATH": f"{common}/cuda",
             "PYTHONUNBUFFERED": "1",
             **(environment or {}),
         }
         program = self._scratch / "script.pyc"
         program.write_bytes(MAGIC_NUMBER + bytes(12) + marshal.dumps(code))
+        limits = request.scratch, [*request.writable.values()], request.protection
+        guard = json.dumps([str(_ROOT), *limits])
         with open(self._output, "wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, program, str(_ROOT), str(theirs.fileno())],
+                [sys.executable, program, guard, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -189,18 +203,32 @@ class ScriptProcess:
         """End the process, and all that it has started.  Idempotent."""
         if self._connection.closed:
             return
-        kill_group(self._process.pid)
-        self._process.wait()
-        self._connection.close()
-        for folder in reversed(folders_made(self._scratch)):
-            with contextlib.suppress(OSError):  # something is inside
-                os.rmdir(folder)
+        self._connection.close()  # the first process of the script ends all others then
+        try:
+            self._process.wait(ENDING_SECONDS)
+        except subprocess.TimeoutExpired:
+            kill_group(self._process.pid)
+            self._process.wait()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     __exit__ = close
 
 
-def watch_ranks(script: Script, count: int, scratch: Path, seconds: float) -> list[Watched]:
+def _protection(request: Request) -> Way:
+    """Return how the user's files are protected; `OptionError` if they cannot be."""
+    way: Way = "none" if request.unprotected else best_way()
+    if way == "none" and not request.unprotected:
+        raise OptionError(
+            "this system cannot keep programs from writing: it has neither Landlock (Linux 5.13) "
+            "nor namespaces for users. With --unprotected, files that Python opens are protected, "
+            "but not those that libraries in C and other programs write"
+        )
+    return way
+
+
+def watch_ranks(
+    script: Script, count: int, scratch: Path, seconds: float, *, unprotected: bool = False
+) -> list[Watched]:
     """Run a script with `count` ranks until the steps of each were seen.
 
     Raises the `ScriptFailedError` of the rank that fails first, as the others fail by that.  A rank
@@ -231,7 +259,8 @@ def watch_ranks(script: Script, count: int, scratch: Path, seconds: float) -> li
     with ThreadPoolExecutor(count) as pool, contextlib.ExitStack() as stack:
         answers = []
         for rank in range(count):
-            request = Request(script, str(scratch / f"rank-{rank}"), watch_only=True, ranks=count)
+            folder = str(scratch / f"rank-{rank}")
+            request = Request(script, folder, watch_only=True, ranks=count, unprotected=unprotected)
             variables = {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
             process = stack.enter_context(ScriptProcess(request, variables))
             answers.append(pool.submit(follow, rank, process))

@@ -205,6 +205,8 @@ def _plain(fields: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def sentences(report: DoctorReport) -> Iterator[str]:
     """Yield the sentences of the verdict."""
+    if report.watched.protection == "none":
+        yield "Files that C libraries and other programs write were not protected (--unprotected)."
     yield from _gains(report)
     mistakes = report.mistakes
     if len(mistakes) == 1:

@@ -16,10 +16,9 @@ import contextlib
 import faulthandler
 import os
 import random
-import select
+import re
 import signal
 import sys
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -36,7 +35,7 @@ from fastdata.doctor.advice import ADVICE
 from fastdata.doctor.contract import Change
 from fastdata.doctor.first_steps import WATCHED_STEPS, FirstSteps
 from fastdata.doctor.memory import forget_peak, peak_bytes, uses_cuda
-from fastdata.doctor.messages import Ended, Plain, Ran, RankFacts, Request, Run, Watched
+from fastdata.doctor.messages import OWN, Ended, Plain, Ran, RankFacts, Request, Run, Watched
 from fastdata.doctor.numerics import (
     digest,
     make_float64,
@@ -46,11 +45,12 @@ from fastdata.doctor.numerics import (
     to_float64,
 )
 from fastdata.doctor.replaying import EPOCH_STEPS, Replay
-from fastdata.doctor.script import users_traceback
+from fastdata.doctor.script import error_line, users_traceback
 from fastdata.doctor.seen import Epoch, Seen
 from fastdata.doctor.stepless import Stepless
 from fastdata.doctor.watching import Watch
 from fastdata.doctor.writes import WritesKept
+from fastdata.processes.calls import kept_writes
 
 __all__ = ["Session", "connected"]
 
@@ -62,6 +62,12 @@ READ_ONCE = "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "PYTORCH_", "TORCH_", 
 
 STARTING_BATCHES = 2
 """The loop waits for them until workers have begun, so they do not count."""
+
+_REFUSED = re.compile("Permission denied|Read-only|readonly database|unable to open database")
+_MAY_WRITE = (
+    "fastdata doctor lets a script write only to a scratch folder and to caches. With "
+    "--unprotected, libraries in C and other programs may write to all files"
+)
 
 WATCHED_SECONDS = 20.0
 """Limit for training that is only watched; validation may take as long again."""
@@ -77,7 +83,7 @@ class Session:
     def __init__(self, connection: Connection[Any, Any], request: Request) -> None:
         self._connection, self.request = connection, request
         self._deadline = time.monotonic() + request.seconds
-        self._writes = WritesKept(Path(request.scratch))
+        self._writes = WritesKept(Path(request.scratch), [*request.writable.values()])
         self._watch = Watch(self._on_step)
         self._seen = self._watch.seen
         self._stepless = Stepless(request.script, self._seen, self._end_with)
@@ -130,9 +136,11 @@ class Session:
 
     def _fail(self, why: str) -> NoReturn:
         watched = self._watched()
+        if self.request.protection != "none" and _REFUSED.search(why):
+            why += f"\n{_MAY_WRITE}"
         message: object = Ended(why, failed=True, watched=watched)
         if self.request.watch_only and self._replay.has_cut and watched.steps >= WATCHED_STEPS:
-            message = replace(watched, failed=why.splitlines()[-1])
+            message = replace(watched, failed=error_line(why))
         self._connection.send(message)
         _end_group()
 
@@ -291,7 +299,9 @@ class Session:
             tuple(type(one).__name__ for one in seen.optimizers),
             sum(parameters.values()),
             seen.validates,
-            dict(self._writes.blocked),
+            dict.fromkeys(kept_writes(Path(self.request.scratch)), 1) | self._writes.blocked,
+            self.request.protection,
+            {name: path for name, path in self.request.writable.items() if name != OWN},
             environment=self._environment,
             rank=self._rank_facts(complete=complete) if self.request.ranks > 1 else None,
             held=seen.held,
@@ -368,18 +378,7 @@ def _end_group() -> NoReturn:
 
 
 def connected() -> Session:
-    """Return the session that the parent requests, by the descriptor of the command line.
-
-    A thread ends everything when the parent's end of the connection is closed, as by its death.
-    """
+    """Return the session that the parent requests, by the descriptor of the command line."""
     faulthandler.enable()
     connection: Connection[Any, Any] = Connection(int(sys.argv[1]))
-    closed = select.poll()
-    closed.register(connection, 0)
-
-    def watch() -> None:
-        closed.poll()
-        os.killpg(0, signal.SIGKILL)
-
-    threading.Thread(target=watch, name="fastdata doctor", daemon=True).start()
     return Session(connection, connection.recv())

@@ -121,6 +121,7 @@ def _groups(report: DoctorReport, most: int | None) -> dict[str, list[str]]:
             for one in watched.held
         ]
     found["Not written"] = _not_written(watched.blocked, most)
+    found["Caches it may write to"] = [f"{n} {path}" for n, path in watched.writable.items()]
     return {heading: items for heading, items in found.items() if items}
 
 

@@ -97,6 +97,7 @@ class Trials:
     deadline: float = math.inf
     until: float = math.inf
     progress: Callable[[str], object] = lambda _: None
+    unprotected: bool = False
     watched: Watched = field(default_factory=Watched)
     clock: Clock = "wall"
     _base: dict[Phase, Running] = field(default_factory=dict)
@@ -398,6 +399,7 @@ class Trials:
     ) -> ScriptProcess:
         self._count += 1
         scratch = str(self.scratch / f"run-{self._count}")
+        request["unprotected"] = self.unprotected
         made = Request(self.script, scratch, **request)  # type: ignore[arg-type]
         kept = [pair for pair in KEPT if pinned and pair[0] not in os.environ]
         return ScriptProcess(made, {**dict(kept), **self._environment, **dict(environment)})

@@ -1,24 +1,27 @@
-"""What a script that is only tried may write: nothing of the user's changes.
+"""What a script that is only tried writes: it goes to a scratch folder, and is read from there.
 
-Called in the process of the script, before the script.  Files that it opens for writing become
-files in a scratch folder, which it reads again under the same name; checkpoints, and what it would
-remove or rename, are left alone; trackers and hubs are switched off.  Folders that it makes are
-made, and removed afterwards where they are empty.  Caches may be written, as PyTorch's compiler
-and downloads need them.  Whatever reaches a file by another way is refused by an audit hook, but
-for libraries in C that open files themselves (HDF5, SQLite) and programs that the script starts.
+Called in the process of the script, before the script.  Python's own functions find files that
+the script opens for writing, and folders that it makes, in the scratch folder from then on.  A file
+that the script renames or removes has the new name, or is gone, for the script alone.  Checkpoints
+are not written; trackers and hubs are switched off.
+
+This keeps scripts running.  `fastdata.processes.protection` protects the files.  Without it, an
+audit hook refuses what Python, but not a library in C, would write elsewhere.
 """
 
 from __future__ import annotations
 
 import builtins
+import errno
 import importlib.abc
 import importlib.machinery
 import io
-import json
 import os
+import pathlib
 import shutil
+import stat
 import sys
-import tempfile
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial, reduce, wraps
@@ -29,7 +32,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["SWITCHED_OFF", "WritesKept", "folders_made"]
+__all__ = ["SWITCHED_OFF", "WritesKept"]
 
 SWITCHED_OFF = {
     "WANDB_MODE": "disabled",
@@ -42,21 +45,23 @@ SWITCHED_OFF = {
 }
 """Environment variables by which trackers and hubs keep quiet."""
 
-_SHARED = "/dev/shm/"
-"""No device: people keep files there.  Memory that is shared goes another way."""
-
 _FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-_TWO = "rename", "replace", "link", "symlink"
-_CHANGES = *_TWO, "remove", "unlink", "rmdir", "truncate", "chmod", "chown", "utime"
-_LOOKS = "stat", "lstat", "access"
+_LOOKS = "stat", "lstat", "access", "listdir", "scandir", "readlink", "chdir", "statvfs"
+_METADATA = "chmod", "chown", "lchown", "fchmod", "fchown", "utime", "setxattr", "removexattr"
 _EVENTS: dict[str, tuple[tuple[int, int], ...]] = {
     "open": ((0, -1),),
+    "os.chmod": ((0, 2),),
+    "os.chown": ((0, 3),),
     "os.link": ((1, 3),),
+    "os.mkdir": ((0, 2),),
     "os.remove": ((0, 1),),
+    "os.removexattr": ((0, -1),),
     "os.rename": ((0, 2), (1, 3)),
     "os.rmdir": ((0, 1),),
+    "os.setxattr": ((0, -1),),
     "os.symlink": ((1, 2),),
     "os.truncate": ((0, -1),),
+    "os.utime": ((0, 3),),
 }
 """Events of Python's audit at which files change: places of their paths among the arguments, and
 of the descriptors of the paths' folders; -1 without one."""
@@ -69,46 +74,36 @@ _LATE: dict[str, tuple[str, ...]] = {
 }
 """Functions that do nothing once their module is imported."""
 
-_FOLDERS = "folders.txt"
-
-
-def folders_made(scratch: Path) -> list[str]:
-    """Return the folders that a script has made, in their order."""
-    try:
-        lines = (scratch / _FOLDERS).read_text().splitlines()
-    except FileNotFoundError:
-        return []
-    return [json.loads(line) for line in lines]
-
 
 class WritesKept(importlib.abc.MetaPathFinder):
     """Keeps writes of this process away from files; `blocked` says which there were.
 
-    It stays until the process ends.  `folders_made` of the scratch folder says which folders were
-    made, also once the process has been killed.
+    `writable` folders are written to, as `scratch` is.  It stays until the process ends.
     """
 
-    def __init__(self, scratch: Path) -> None:
+    def __init__(self, scratch: Path, writable: Sequence[str] = ()) -> None:
         self.blocked: Counter[str] = Counter()
         self._scratch = scratch
+        folders = (str(scratch), *writable)
+        self._writable = tuple(f"{os.path.realpath(folder)}/" for folder in folders)
         self._moved: dict[str, str] = {}
+        """Where files and folders are now, by their real paths; "" for what was removed."""
+        self._names: set[str] = set()  # of those paths
         self._numbers = count()
-        cache = os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))
-        places = ["/dev", "/proc", tempfile.gettempdir(), cache, *_set("HF_HOME", "TORCH_HOME")]
-        own = [str(scratch), *_set("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")]
-        self._allowed = tuple(f"{os.path.realpath(place)}/" for place in places)
-        self._own = tuple(f"{os.path.realpath(place)}/" for place in own)
+        self._thread = threading.local()
 
     def install(self) -> None:
         """Take the place of the functions that write."""
         os.environ.update(SWITCHED_OFF)
         sys.dont_write_bytecode = True
-        self._replace(io, "open", self._open)
+        files: dict[str, Callable[..., Any]] = dict.fromkeys(_METADATA, self._change_metadata)
+        files |= dict.fromkeys(("rename", "replace", "link", "symlink"), self._name)
+        files |= dict.fromkeys(("remove", "unlink", "rmdir"), self._remove)
+        files |= dict.fromkeys(("mkdir", "mkfifo", "mknod"), self._make)
+        files |= {"open": self._open_descriptor, "truncate": self._truncate}
+        self._replace_all(files)
+        self._replace(io, "open", self._as_they_are(self._open))
         builtins.open = io.open
-        self._replace(os, "open", self._open_descriptor)
-        self._replace(os, "mkdir", self._make_folder)
-        for name in _CHANGES:
-            self._replace(os, name, self._change)
         self._replace(torch, "save", self._save)
         for name in _LATE.keys() & sys.modules.keys():
             self._silence(sys.modules[name])
@@ -125,6 +120,29 @@ class WritesKept(importlib.abc.MetaPathFinder):
 
         setattr(owner, name, replaced)
 
+    def _replace_all(self, functions: dict[str, Callable[..., Any]]) -> None:
+        """Have functions called in place of those of `os`."""
+        # Until Python 3.10, paths have the functions of os that were there first.
+        accessor: Any = getattr(pathlib, "_NormalAccessor", None)
+        for name, function in functions.items():
+            self._replace(os, name, self._as_they_are(function))
+            if name != "open" and hasattr(accessor, name):
+                setattr(accessor, name, staticmethod(getattr(os, name)))
+
+    def _as_they_are(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function during which all functions of files see them as they are."""
+
+        def called(original: Any, *arguments: Any, **options: Any) -> Any:
+            if getattr(self._thread, "is_inside", False):
+                return original(*arguments, **options)
+            self._thread.is_inside = True
+            try:
+                return function(original, *arguments, **options)
+            finally:
+                self._thread.is_inside = False
+
+        return called
+
     def _block(self, what: str, /, *_: Any, **__: Any) -> None:
         """Count something that is not done."""
         self.blocked[what] += 1
@@ -132,85 +150,163 @@ class WritesKept(importlib.abc.MetaPathFinder):
     # -- places ------------------------------------------------------------------------------
 
     def _is_allowed(self, path: str) -> bool:
-        folder = f"{path}/"
-        is_common = folder.startswith(self._allowed) and not path.startswith(_SHARED)
-        return is_common or folder.startswith(self._own)
+        if f"{path}/".startswith((*self._writable, f"/proc/{os.getpid()}/")):
+            return True
+        return path.startswith("/dev/") and _is_device(path)
 
-    def _move(self, path: str, place: str) -> None:
-        """Have a file be in another place; only from then on is it looked for there."""
-        if not hasattr(os.stat, "__wrapped__"):
-            for name in _LOOKS:
-                self._replace(os, name, self._look)
-        self._moved[path] = place
-        self._block(f"open: {path}")
+    def _place(self, real: str) -> str:
+        """Return where a real path is now; "" if it was removed."""
+        above, below = real, ""
+        while above and above not in self._moved:
+            above, _, name = above.rpartition("/")
+            below = f"/{name}{below}"
+        place = self._moved[above] if above else ""
+        return place and place + below if above else real
 
-    def _place(self, file: Any, *, writes: bool, keeps: bool) -> Any:
-        """Return which file is opened in place of this one."""
-        if isinstance(file, int):
-            return file
-        path = os.path.realpath(os.fsdecode(file))
-        if path not in self._moved:
-            if not writes or self._is_allowed(path):
-                return file
-            place = str(self._scratch / f"{next(self._numbers)}-{os.path.basename(path)}")
-            if keeps and os.path.isfile(path):  # it is appended to, or changed in place
-                shutil.copyfile(path, place)
-            self._move(path, place)
-        return self._moved[path]
+    def _move(self, real: str, place: str | None = None) -> str:
+        """Have a file or folder be in another place, by default a new one; return that."""
+        if not self._moved:  # only from now on is it looked for there
+            self._replace_all(dict.fromkeys(_LOOKS, self._look))
+        name = os.path.basename(real)
+        self._moved[real] = place = place or str(self._scratch / f"{next(self._numbers)}-{name}")
+        self._names.add(name)
+        return place
+
+    def _hide(self, real: str) -> None:
+        """Have a path lead nowhere."""
+        self._moved.pop(real, None)
+        if os.path.lexists(self._place(real)):
+            self._move(real, real)
+            self._moved[real] = ""
+
+    def _check_folder(self, real: str) -> None:
+        """Raise `FileNotFoundError` if a path is in no folder."""
+        if not os.path.isdir(self._place(os.path.dirname(real))):
+            raise _error(errno.ENOENT, real)
 
     # -- what takes the place of functions -----------------------------------------------------
 
-    def _open(self, original: Any, file: Any, mode: str = "r", *rest: Any, **options: Any) -> Any:
+    def _opened(self, file: Any, folder: int | None, *, mode: str) -> Any:
+        """Return which file is opened in place of this one, with the letters of a mode."""
         writes = any(letter in mode for letter in "wax+")
-        keeps = "a" in mode or ("+" in mode and "w" not in mode)
-        return original(self._place(file, writes=writes, keeps=keeps), mode, *rest, **options)
+        if not writes and not self._moved:
+            return file
+        real = os.path.realpath(_real(file, folder))
+        place = self._place(real)
+        if not writes and not place:
+            raise _error(errno.ENOENT, file)
+        if not writes or self._is_allowed(place):
+            return file if place == real and folder is None else place
+        if "x" in mode and os.path.lexists(place):
+            raise _error(errno.EEXIST, file)
+        self._check_folder(real)
+        new = self._move(real)
+        self._block(f"open: {real}")
+        if "w" not in mode and os.path.isfile(place):  # it is appended to, or changed in place
+            shutil.copyfile(place, new)
+        return new
+
+    def _open(self, original: Any, file: Any, mode: str = "r", *rest: Any, **options: Any) -> Any:
+        path = file if isinstance(file, int) else self._opened(file, None, mode=mode)
+        return original(path, mode, *rest, **options)
 
     def _open_descriptor(
-        self, original: Any, path: Any, flags: int, *rest: Any, **options: Any
+        self,
+        original: Any,
+        path: Any,
+        flags: int,
+        *rest: Any,
+        dir_fd: int | None = None,
+        **options: Any,
     ) -> Any:
-        if options.get("dir_fd") is None:
-            path = self._place(path, writes=bool(flags & _FLAGS), keeps=True)
-        return original(path, flags, *rest, **options)
+        mode = "+" if flags & _FLAGS else "r"
+        is_new = bool(flags & os.O_TRUNC and flags & os.O_CREAT)
+        mode += "w" * is_new + "x" * bool(flags & os.O_EXCL)
+        return original(self._opened(path, dir_fd, mode=mode), flags, *rest, **options)
 
-    def _change(self, original: Any, path: Any, *arguments: Any, **options: Any) -> Any:
-        if isinstance(path, int):
-            return original(path, *arguments, **options)
-        name = original.__name__
-        real = [_real(path, options.get("src_dir_fd", options.get("dir_fd")))]
-        if name in _TWO:
-            second = arguments[0] if arguments else options["dst"]
-            real.append(_real(second, options.get("dst_dir_fd", options.get("dir_fd"))))
-        moves = name in ("rename", "replace")
-        if all(map(self._is_allowed, real if moves else real[-1:])):
-            return original(path, *arguments, **options)
-        place = self._moved.get(real[0])
-        if moves and place is not None:
-            self._moved[real[-1]] = self._moved.pop(real[0])
-        elif moves and self._is_allowed(real[0]):
-            self._move(real[-1], real[0])
-        elif name in ("remove", "unlink") and place is not None:
-            del self._moved[real[0]]
-        elif name not in _TWO and place is not None:
-            original(place, *arguments, **options)
+    def _truncate(self, original: Any, path: Any, length: int) -> None:
+        original(path if isinstance(path, int) else self._opened(path, None, mode="+"), length)
+
+    def _change_metadata(self, original: Any, path: Any, *arguments: Any, **options: Any) -> None:
+        place = self._place(real := _real(path, folder := options.pop("dir_fd", None)))
+        if not place:
+            raise _error(errno.ENOENT, path)
+        if self._is_allowed(place):
+            original(path if folder is None and place == real else place, *arguments, **options)
         else:
-            if name not in _TWO:
-                os.lstat(real[0])  # what does not exist is an error, as ever
-            self._block(f"os.{name}: {' to '.join(real)}")
-        return None
+            if not isinstance(path, int):
+                os.lstat(place)  # a file that does not exist is an error, as ever
+            self._block(f"os.{original.__name__}: {real}")
 
-    def _look(self, original: Any, path: Any, *arguments: Any, **options: Any) -> Any:
-        if not isinstance(path, int):
-            # By its name first: to find the real path itself looks at every folder of it.
-            name = os.path.basename(os.fsdecode(path))
-            if any(os.path.basename(moved) == name for moved in list(self._moved)):
-                path = self._moved.get(_real(path, options.get("dir_fd")), path)
+    def _make(self, original: Any, path: Any, *arguments: Any, **options: Any) -> None:
+        place = self._place(real := _real(path, options.pop("dir_fd", None)))
+        if not self._is_allowed(place):
+            if os.path.lexists(place):
+                raise _error(errno.EEXIST, path)
+            self._check_folder(real)
+            place = self._move(real)
+            self._block(f"os.{original.__name__}: {real}")
+        original(place, *arguments, **options)
+
+    def _remove(self, original: Any, path: Any, *, dir_fd: int | None = None) -> None:
+        place = self._place(real := _real(path, dir_fd))
+        is_folder = original.__name__ == "rmdir"
+        if not place:
+            raise _error(errno.ENOENT, path)
+        if self._is_allowed(place):
+            original(place)
+        elif stat.S_ISDIR(os.lstat(place).st_mode) != is_folder:
+            raise _error(errno.ENOTDIR if is_folder else errno.EISDIR, path)
+        elif is_folder and any(self._place(f"{real}/{name}") for name in os.listdir(place)):
+            raise _error(errno.ENOTEMPTY, path)
+        else:
+            self._block(f"os.{original.__name__}: {real}")
+        if place != real or not self._is_allowed(place):
+            self._hide(real)
+
+    def _name(self, original: Any, src: Any, dst: Any, **options: Any) -> None:
+        """Give a file another name, or one more, for the script."""
+        name, folder = original.__name__, options.get("dir_fd")
+        to = _real(dst, options.get("dst_dir_fd", folder))
+        is_link = name == "symlink"
+        text = os.path.join(os.path.dirname(to), os.fsdecode(src)) if is_link else src
+        from_ = _real(text, options.get("src_dir_fd"))
+        source, place = self._place(from_), self._place(to)
+        if not is_link and not os.path.lexists(source):
+            raise _error(errno.ENOENT, src)
+        if self._is_allowed(place) and (is_link or self._is_allowed(source)):
+            try:
+                original(src if is_link else source, place)
+            except OSError as error:
+                if error.errno != errno.EXDEV:  # the first Landlock has no renames between folders
+                    raise
+                self._move(to, source)
+        elif "link" in name and os.path.lexists(place):
+            raise _error(errno.EEXIST, dst)
+        else:
+            self._check_folder(to)
+            self._move(to, source or from_)
+            self._block(f"os.{name}: {from_} to {to}")
+        if "link" not in name and (source != from_ or not self._is_allowed(from_)):
+            self._hide(from_)
+
+    def _look(self, original: Any, path: Any = ".", *arguments: Any, **options: Any) -> Any:
+        # By the names first: to find the real path takes a look at every folder of it.
+        if (
+            path is not None
+            and not isinstance(path, int)
+            and not self._names.isdisjoint(os.fsdecode(path).split("/"))
+        ):
+            real = _real(path, options.get("dir_fd"))
+            place = self._place(real)
+            if not place:
+                if original.__name__ == "access":
+                    return False
+                raise _error(errno.ENOENT, path)
+            if place != real:
+                path = place
+                options.pop("dir_fd", None)
         return original(path, *arguments, **options)
-
-    def _make_folder(self, original: Any, path: Any, *arguments: Any, **options: Any) -> None:
-        original(path, *arguments, **options)
-        if not self._is_allowed(real := os.path.realpath(os.fsdecode(path))):
-            with open(self._scratch / _FOLDERS, "a") as file:
-                file.write(json.dumps(real) + "\n")
 
     def _save(self, original: Any, obj: Any, f: Any, *arguments: Any, **options: Any) -> None:
         path = os.path.realpath(os.fspath(f)) if isinstance(f, (str, os.PathLike)) else None
@@ -250,23 +346,34 @@ class WritesKept(importlib.abc.MetaPathFinder):
         ):
             return
         for path, folder in _EVENTS[event]:
-            if isinstance(arguments[path], int):
-                continue
+            if isinstance(arguments[path], int) and event in ("open", "os.truncate"):
+                continue  # it was opened for writing
             real = _real(arguments[path], arguments[folder] if folder >= 0 else None)
             if not self._is_allowed(real):
                 self._block(f"refused: {real}")
                 raise PermissionError(f"fastdata doctor lets a script write nothing: {real}")
 
 
-def _set(*names: str) -> list[str]:
-    """Return the environment variables that are set."""
-    return [os.environ[name] for name in names if name in os.environ]
-
-
 def _real(path: Any, folder: int | None = None) -> str:
     """Return the real path of a file, of a folder by its descriptor if that is given."""
+    if isinstance(path, int):
+        return os.readlink(f"/proc/self/fd/{path}")
     text = os.fsdecode(path)
     if folder is not None and folder >= 0 and not os.path.isabs(text):
         text = os.path.join(os.readlink(f"/proc/self/fd/{folder}"), text)
+    folder_name, name = os.path.split(text.rstrip("/"))
+    if name in ("", ".", ".."):
+        return os.path.realpath(text)
     # A link is what changes, and not what it points to.
-    return os.path.join(os.path.realpath(os.path.dirname(text) or "."), os.path.basename(text))
+    return os.path.join(os.path.realpath(folder_name or "/" * text.startswith("/") or "."), name)
+
+
+def _is_device(path: str) -> bool:
+    try:
+        return stat.S_ISCHR(os.stat(path).st_mode)
+    except OSError:
+        return False
+
+
+def _error(number: int, path: Any) -> OSError:
+    return OSError(number, os.strerror(number), path)

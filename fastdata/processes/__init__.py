@@ -10,5 +10,6 @@ set themselves up and what a death of one means.
       worker.py     what runs in a worker process
       pool.py       ProcessPool and its tickets; notices every death
       sharing.py    packets, what came of a task as a packet, and memory that several processes map
+      protection.py  a user's script changes no file, and ends with all that it has started
       resources.py  how many cores and how much memory this process may use
 """

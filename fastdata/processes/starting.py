@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.context import BaseContext
@@ -31,6 +31,7 @@ __all__ = [
     "Role",
     "UnpicklableWorkError",
     "context_of",
+    "kill_descendants",
     "kill_group",
     "lead_group",
     "signals_held",
@@ -284,6 +285,24 @@ def kill_group(leader: int) -> None:
     _remove_shared_memory([leader, *(member.pid for member in members)])
 
 
+def kill_descendants() -> None:
+    """Kill all that this process has started, and tidy up; it must be a subreaper (prctl).
+
+    Descendants that have lost their parents are its children then, whatever their sessions are.
+    """
+    killed: set[int] = set()
+    while True:
+        for child in psutil.Process().children(recursive=True):
+            killed.add(child.pid)
+            with contextlib.suppress(psutil.Error):
+                child.kill()
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            break
+    _remove_shared_memory(killed)
+
+
 def _members(leader: int) -> list[psutil.Process]:
     """Return the descendants of a process, and the orphans of its group."""
     found: dict[int, psutil.Process] = {}
@@ -296,7 +315,7 @@ def _members(leader: int) -> list[psutil.Process]:
     return list(found.values())
 
 
-def _remove_shared_memory(pids: Sequence[int]) -> None:
+def _remove_shared_memory(pids: Collection[int]) -> None:
     """Remove memory that torch has named after processes which have ended."""
     if not _SHM.is_dir():
         return
