@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Ways in which a training script writes or changes files, each as a piece of code.
 
 The code of a way runs in a folder of its own, which `precious` has filled.  It has these names:
@@ -210,9 +211,33 @@ WAYS: dict[str, str] = {
         "import array, fcntl\n"
         "fcntl.ioctl(os.open(old, os.O_RDONLY), 0x40087602, array.array('l', [12345]))"
     ),
-    "file_setattr": (
-        "syscall(469, -100, old, struct.pack('<QIIII', 0x80, 0, 0, 0, 0), 24, 0)"
-    ),
+    "file_setattr": ("syscall(469, -100, old, struct.pack('<QIIII', 0x80, 0, 0, 0, 0), 24, 0)"),
+    # by links, and other names for one file
+    "os.utime by a link in scratch": "os.symlink(old, scratch + '/l'); os.utime(scratch + '/l', (1, 1))",
+    "os.chown by a link in scratch": "os.symlink(old, scratch + '/l'); os.chown(scratch + '/l', 12345, 12345)",
+    "os.setxattr by a link in scratch": "os.symlink(old, scratch + '/l'); os.setxattr(scratch + '/l', 'user.lost', b'lost')",
+    "libc chmod by a link in scratch": "os.symlink(old, scratch + '/l'); call('chmod', scratch + '/l', 0)",
+    "libc utimensat by a link in scratch": "os.symlink(old, scratch + '/l')\ncall('utimensat', -100, scratch + '/l', struct.pack('4q', 1, 0, 1, 0), 0)",
+    "libc futimesat by a link in scratch": "os.symlink(old, scratch + '/l')\ncall('futimesat', -100, scratch + '/l', struct.pack('4q', 1, 0, 1, 0))",
+    "libc fchownat by a link in scratch": "os.symlink(old, scratch + '/l'); call('fchownat', -100, scratch + '/l', 1, 1, 0)",
+    "fchmodat2 by a link in scratch": "os.symlink(old, scratch + '/l'); syscall(452, -100, scratch + '/l', 0, 0)",
+    "setxattrat by a link in scratch": "os.symlink(old, scratch + '/l'); value = ctypes.create_string_buffer(b'lost')\nplace = struct.pack('<QII', ctypes.addressof(value), 4, 0)\nsyscall(463, -100, scratch + '/l', 0, 'user.lost', place, 16)",
+    "file_setattr by a link in scratch": "os.symlink(old, scratch + '/l')\nsyscall(469, -100, scratch + '/l', struct.pack('<QIIII', 0x80, 0, 0, 0, 0), 24, 0)",
+    "a folder that is a link in scratch": "os.symlink(folder, scratch + '/d'); call('chmod', scratch + '/d/old.txt', 0)\ncall('utimensat', -100, scratch + '/d/old.txt', struct.pack('4q', 1, 0, 1, 0), 0x100)",
+    "chmod, touch, chown by a link in scratch": "os.symlink(old, scratch + '/l')\nshell(f'touch -d 2001-01-01 {scratch}/l; chown 12345 {scratch}/l; chmod 0 {scratch}/l')",
+    "libc chmod of /dev/fd": "call('chmod', f'/dev/fd/{os.open(old, os.O_RDONLY)}', 0)",
+    "libc chmod of /proc/thread-self": "call('chmod', f'/proc/thread-self/fd/{os.open(old, os.O_RDONLY)}', 0)",
+    "libc chmod of //proc/self": "call('chmod', f'//proc/self/fd/{os.open(old, os.O_RDONLY)}', 0)",
+    "libc chmod of /proc/./self": "call('chmod', f'/proc/./self/fd/{os.open(old, os.O_RDONLY)}', 0)",
+    "libc chmod of fd from /proc/self": "number = os.open(old, os.O_RDONLY); os.chdir('/proc/self'); call('chmod', f'fd/{number}', 0)",
+    "libc chmod of a link to /proc/self": "number = os.open(old, os.O_RDONLY); os.symlink(f'/proc/self/fd/{number}', scratch + '/l')\ncall('chmod', scratch + '/l', 0)",
+    "libc utimensat of /dev/fd": "call('utimensat', -100, f'/dev/fd/{os.open(old, os.O_RDONLY)}', struct.pack('4q', 1, 0, 1, 0), 0)",
+    "libc chmod after chroot": "number = os.open(folder, os.O_RDONLY); call('chroot', scratch); os.fchdir(number)\ncall('chmod', 'old.txt', 0)",
+    "libc chmod of an absolute path after chroot": "os.makedirs(scratch + scratch); call('chroot', folder); call('chmod', '/old.txt', 0)",
+    "libc chmod while its path changes": "other = scratch + '/o'; Path(other).touch(); path = ctypes.create_string_buffer(4096); ends = []\ndef change():\n    while not ends:\n        for name in (old, other): ctypes.memmove(path, name.encode() + bytes(1), len(name) + 1)\nthread = threading.Thread(target=change); thread.start(); before = os.stat(old).st_mode\nfor _ in range(300):\n    libc.chmod(path, 0o600)\n    if os.stat(old).st_mode != before: break\nends.append(1); thread.join()",
+    "libc chmod while a link changes": "other = scratch + '/o'; Path(other).touch(); ends = []; before = os.stat(old).st_mode\nos.symlink(old, scratch + '/a'); os.symlink(other, scratch + '/b')\ndef change():\n    while not ends: libc.syscall(316, -100, (scratch + '/a').encode(), -100, (scratch + '/b').encode(), 2)\nthread = threading.Thread(target=change); thread.start()\nfor _ in range(300):\n    call('chmod', scratch + '/a', 0o600)\n    if os.stat(old).st_mode != before: break\nends.append(1); thread.join()",
+    "links where files of scratch will be": "top = os.path.dirname(scratch); made = []\nfor number in range(100):\n    for sign in '~-':\n        try: os.symlink(old, f'{top}/{number}{sign}old.txt'); made.append(f'{top}/{number}{sign}old.txt')\n        except OSError: pass\nfor name in ('open', 'creat'):\n    try: call(name, old, os.O_WRONLY | os.O_TRUNC, 0o600)\n    except OSError: pass\nfor path in made: os.unlink(path)",
+    "links in place of all files of scratch": "top = os.path.dirname(scratch)\nfor number in (call('open', old, os.O_RDWR), call('open', 'new.txt', os.O_RDWR | os.O_CREAT, 0o600)): os.write(number, b'a')\nmade = [path for path in Path(top).iterdir() if '~' in path.name or path.name == 'kept_writes.txt']\nfor path in made: os.rename(path, f'{path}.kept'); os.symlink(old, path)\nfor name in (old, 'new.txt'):\n    try: os.write(call('open', name, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), b'lost')\n    except OSError: pass\ntry: call('mkdir', 'noted', 0o700)\nexcept OSError: pass\nfor path in made: os.unlink(path); os.rename(f'{path}.kept', path)",
     # C and system calls
     "libc open": "call('write', call('open', old, os.O_WRONLY), b'lost', 4)",
     "libc open truncates": "call('open', old, os.O_RDONLY | os.O_TRUNC)",
@@ -269,7 +294,8 @@ WAYS: dict[str, str] = {
         "os.write(call('open_by_handle_at', os.open(folder, os.O_RDONLY), handle, os.O_WRONLY), b'lost')"
     ),
     "io_uring opens and writes": (
-        _RING + "number = ring(18, -100, address(old), 0, 0, os.O_WRONLY); os.write(number, b'lost')"
+        _RING
+        + "number = ring(18, -100, address(old), 0, 0, os.O_WRONLY); os.write(number, b'lost')"
     ),
     "io_uring unlinks": _RING + "ring(36, -100, address(old), 0, 0, 0)",
     "io_uring sets an attribute": (
@@ -306,7 +332,7 @@ WAYS: dict[str, str] = {
     "a library that writes as it is loaded": (
         "Path(scratch, 'w.c').write_text('#include <fcntl.h>\\n#include <unistd.h>\\n"
         "__attribute__((constructor)) void begin(void) {'\n"
-        " f' int f = open(\"{old}\", O_WRONLY); write(f, \"lost\", 4); }}')\n"
+        ' f\' int f = open("{old}", O_WRONLY); write(f, "lost", 4); }}\')\n'
         "shell(f'cc -shared -fPIC -w -o {scratch}/w.so {scratch}/w.c'); ctypes.CDLL(scratch + '/w.so')"
     ),
     # /proc, other processes, namespaces
@@ -350,8 +376,7 @@ WAYS: dict[str, str] = {
         "call('open', scratch + '/old.txt', os.O_WRONLY | os.O_TRUNC)"
     ),
     "a mount over the folder": (
-        "call('mount', 'none', folder + '/tree', 'tmpfs', 0, 0)\n"
-        "Path('tree/new').write_text('new')"
+        "call('mount', 'none', folder + '/tree', 'tmpfs', 0, 0)\nPath('tree/new').write_text('new')"
     ),
     "open_tree and move_mount": (
         "call('unshare', 0x20000); call('mount', 'none', '/', 0, 0x44000, 0)\n"
@@ -362,9 +387,7 @@ WAYS: dict[str, str] = {
         "call('unshare', 0x20000); syscall(442, -100, '/', 0, struct.pack('4Q', 1, 0, 0, 0), 32)\n"
         "raise Escaped('changed a mount')"
     ),
-    "chroot": (
-        "call('chroot', folder); call('open', '/old.txt', os.O_WRONLY | os.O_TRUNC)"
-    ),
+    "chroot": ("call('chroot', folder); call('open', '/old.txt', os.O_WRONLY | os.O_TRUNC)"),
     "a device of a disk": (
         "os.mknod(scratch + '/disk', 0o600 | stat.S_IFBLK, os.makedev(7, 0))\n"
         "call('open', scratch + '/disk', os.O_WRONLY); raise Escaped('a disk is open for writing')"
@@ -392,7 +415,7 @@ WAYS: dict[str, str] = {
     "truncate": "shell('truncate -s 0 old.txt')",
     "tar": "shell(f'tar cf {scratch}/t.tar tree && rm -rf tree && tar xf {scratch}/t.tar')",
     "mkdir": "shell('mkdir made')",
-    "gzip": "shell('gzip old.txt')",
+    "gzip a file": "shell('gzip old.txt')",
     "os.system": (
         "code = os.system('echo lost 2>/dev/null > old.txt')\nif code: raise OSError(f'exit code {code}')"
     ),
@@ -405,7 +428,7 @@ WAYS: dict[str, str] = {
         "subprocess.run(['echo', 'lost'], stdout=os.open(old, os.O_WRONLY), check=True)"
     ),
     "another Python": (
-        "subprocess.run([sys.executable, '-c', 'open(\"old.txt\", \"w\").write(\"lost\")'], check=True, "
+        'subprocess.run([sys.executable, \'-c\', \'open("old.txt", "w").write("lost")\'], check=True, '
         "stderr=subprocess.DEVNULL)"
     ),
     "a forked process": (
@@ -626,7 +649,7 @@ def run_way(code: str, folder: Path, scratch: Path, names: Mapping[str, Any]) ->
         finally:
             os._exit(0)
     os.close(output)
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + 20
     while os.waitpid(child, os.WNOHANG) == (0, 0):
         if time.monotonic() > deadline:
             os.kill(child, signal.SIGKILL)
